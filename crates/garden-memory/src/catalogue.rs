@@ -1,0 +1,335 @@
+//! The catalogue of causes: what each leaves behind, and what to do about it.
+//!
+//! Data only; `causes.rs` weighs it. Priors are in the unit of a cause that is met now and then (1.0).
+
+use crate::diagnosis::Mechanism::{self, *};
+
+/// Where a cause's memory sits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    Anon,
+    File,
+    Shmem,
+    Elsewhere,
+}
+
+/// A sign that a cause leaves, apart from shape and component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trait {
+    /// Something is kept for every example seen.
+    PerExample,
+    /// The bytes per example are those of decoded pixels.
+    ImageSized,
+    /// The bytes per example are few.
+    SmallPerExample,
+    /// Live tensors rise with memory.
+    TensorsRise,
+    /// Live Python objects rise with memory.
+    ObjectsRise,
+    /// Never stops by itself.
+    NeverEnds,
+    /// Always stops by itself.
+    Ends,
+    /// Slows down on the way.
+    Slows,
+    /// Hundreds of megabytes rather than gigabytes.
+    Small,
+    /// Happens at the first steps and never again.
+    AtFirstSteps,
+    /// Happens during evaluations.
+    AtEvaluations,
+    /// Grows in another process than the training one.
+    OnlyInAChild,
+    /// Pages of forked workers become private.
+    Forked,
+}
+
+/// A known cause.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub fix: &'static str,
+    pub prior: f64,
+    pub home: Home,
+    /// Shapes that it usually has.
+    pub typical: &'static [Mechanism],
+    /// Shapes that it may have.
+    pub possible: &'static [Mechanism],
+    pub traits: &'static [Trait],
+}
+
+/// The known causes of growing host memory in training processes.
+pub(crate) const CATALOGUE: &[Entry] = &[
+    Entry {
+        id: "decoded_images_kept",
+        title: "decoded images kept per example (PIL images opened lazily and kept in a list, or a dataset cache)",
+        fix: "keep the compressed bytes and decode on access: open the image inside __getitem__ or the collator and drop it, \
+              use datasets' with_transform or Image(decode=False)",
+        prior: 2.0,
+        home: Home::Anon,
+        typical: &[EpochFill],
+        possible: &[Linear, CappedCache, WarmUp, LateOnset],
+        traits: &[Trait::PerExample, Trait::ImageSized, Trait::Ends],
+    },
+    Entry {
+        id: "example_cache",
+        title: "something small kept per example (tokenised text, metadata, a memoised transform)",
+        fix: "bound the cache or compute on access; look for lru_cache(None), dicts keyed by index, and lists on the dataset",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[EpochFill],
+        possible: &[Linear, CappedCache, WarmUp, LateOnset],
+        traits: &[Trait::PerExample, Trait::SmallPerExample, Trait::Ends],
+    },
+    Entry {
+        id: "images_decoded_up_front",
+        title: "the whole image list decoded before training",
+        fix: "decode on access instead of building a list of decoded images",
+        prior: 0.5,
+        home: Home::Anon,
+        typical: &[None],
+        possible: &[],
+        traits: &[],
+    },
+    Entry {
+        id: "pinned_offload_buffers",
+        title: "pinned buffers that grow to the longest sequence so far (activation or gradient offload)",
+        fix: "cap max_pixels or the sequence length, or train the longest batch first so that the record falls at step 1",
+        prior: 1.0,
+        home: Home::Shmem,
+        typical: &[RecordHigh],
+        possible: &[WarmUp, CappedCache],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "pinned_allocator_cache",
+        title: "the pinned-memory allocator's cache (pin_memory with varying batch sizes)",
+        fix: "pin_memory=False or a smaller prefetch_factor; torch._C._host_emptyCache() gives it back",
+        prior: 0.7,
+        home: Home::Shmem,
+        typical: &[RecordHigh, WarmUp],
+        possible: &[CappedCache],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "cudnn_plan_cache",
+        title: "cuDNN's plan cache, one entry per convolution shape",
+        fix: "set TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT, pad images to few sizes, or express the patch embedding as a matmul",
+        prior: 0.7,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[RecordHigh, CappedCache],
+        traits: &[Trait::Slows, Trait::Small, Trait::Ends],
+    },
+    Entry {
+        id: "onednn_primitive_cache",
+        title: "oneDNN's primitive cache (CPU training with varying shapes)",
+        fix: "set ONEDNN_PRIMITIVE_CACHE_CAPACITY, or pad to few shapes",
+        prior: 0.4,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache, RecordHigh],
+        traits: &[Trait::Slows, Trait::Small, Trait::Ends],
+    },
+    Entry {
+        id: "malloc_fragmentation",
+        title: "freed memory that the C allocator keeps (glibc arenas, fragmentation)",
+        fix: "MALLOC_ARENA_MAX=2 and a fixed MALLOC_MMAP_THRESHOLD_, or jemalloc; malloc_trim(0) shows how much comes back",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache, RecordHigh, LateOnset],
+        traits: &[Trait::Slows, Trait::Ends],
+    },
+    Entry {
+        id: "worker_copy_on_write",
+        title: "data-loader workers copying the parent's objects by touching their reference counts",
+        fix: "keep metadata in numpy or Arrow arrays instead of Python objects, or use fewer workers",
+        prior: 0.7,
+        home: Home::Anon,
+        typical: &[CopyOnWrite],
+        possible: &[EpochFill, WarmUp, CappedCache],
+        traits: &[Trait::Forked, Trait::Ends],
+    },
+    Entry {
+        id: "mapped_file_pages",
+        title: "pages of memory-mapped files (Arrow datasets, safetensors) counted as resident",
+        fix: "nothing: the kernel takes these pages back when it needs memory; judge anonymous and shared memory instead",
+        prior: 1.0,
+        home: Home::File,
+        typical: &[FilePages],
+        possible: &[EpochFill, CappedCache, WarmUp],
+        traits: &[],
+    },
+    Entry {
+        id: "garbage_cycles",
+        title: "reference cycles that wait for the garbage collector",
+        fix: "leave gc enabled and break the cycles that hold large buffers; do not collect every step (60 to 370 ms each)",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[Sawtooth],
+        possible: &[Linear],
+        traits: &[],
+    },
+    Entry {
+        id: "shared_memory_tensors",
+        title: "tensors passed through /dev/shm (file_system sharing strategy)",
+        fix: "use the file_descriptor sharing strategy, fewer workers or a smaller prefetch_factor",
+        prior: 0.5,
+        home: Home::Shmem,
+        typical: &[Linear, CappedCache],
+        possible: &[WarmUp, EpochFill, Staircase, LateOnset],
+        traits: &[],
+    },
+    Entry {
+        id: "evaluation_logits",
+        title: "logits or predictions collected during evaluation",
+        fix: "preprocess_logits_for_metrics to keep only what the metric needs; eval_accumulation_steps",
+        prior: 1.0,
+        home: Home::Elsewhere,
+        typical: &[Spikes],
+        possible: &[Staircase],
+        traits: &[Trait::AtEvaluations],
+    },
+    Entry {
+        id: "event_leftovers",
+        title: "evaluations or checkpoints that leave something behind",
+        fix: "look at what the evaluation and saving callbacks keep: predictions, state dicts, dataloader iterators",
+        prior: 1.0,
+        home: Home::Elsewhere,
+        typical: &[Staircase],
+        possible: &[],
+        traits: &[Trait::NeverEnds],
+    },
+    Entry {
+        id: "compile_workers",
+        title: "compile workers of torch.compile (about 400 MB each, as child processes)",
+        fix: "set TORCHINDUCTOR_COMPILE_THREADS",
+        prior: 0.4,
+        home: Home::Elsewhere,
+        typical: &[WarmUp],
+        possible: &[CappedCache],
+        traits: &[Trait::AtFirstSteps, Trait::OnlyInAChild],
+    },
+    Entry {
+        id: "tokenizer_cache",
+        title: "the tokenizer's cache of words",
+        fix: "set cache_capacity, or call clear_cache()",
+        prior: 0.4,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache],
+        traits: &[Trait::Small, Trait::Slows, Trait::Ends],
+    },
+    Entry {
+        id: "arrow_memory_pool",
+        title: "memory that Arrow's pool keeps after reading",
+        fix: "pyarrow.default_memory_pool().release_unused(), or ARROW_DEFAULT_MEMORY_POOL=system",
+        prior: 0.5,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "prefetch_or_shuffle_buffer",
+        title: "a shuffle or prefetch buffer filling up",
+        fix: "make the buffer smaller: its size times the size of an example is what it holds",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[CappedCache],
+        possible: &[WarmUp, LateOnset, Linear],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "parquet_row_groups",
+        title: "parquet row groups held by each worker",
+        fix: "fewer workers, or files with smaller row groups",
+        prior: 0.4,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache],
+        traits: &[Trait::Ends],
+    },
+    Entry {
+        id: "native_decoder_leak",
+        title: "a native library that leaks (video and image decoders are the usual ones)",
+        fix: "run the loader alone over the same examples twice; if both passes grow, restart workers or change the decoder",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[Linear],
+        possible: &[LateOnset],
+        traits: &[Trait::NeverEnds],
+    },
+    Entry {
+        id: "optimizer_state",
+        title: "optimizer state created at the first step (twice the trainable parameters)",
+        fix: "nothing: expected, and it happens once",
+        prior: 0.7,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache],
+        traits: &[Trait::AtFirstSteps],
+    },
+    Entry {
+        id: "cuda_lazy_loading",
+        title: "CUDA modules loaded at first use",
+        fix: "nothing: expected; CUDA_MODULE_LOADING=EAGER moves it before step 1",
+        prior: 0.5,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache, RecordHigh],
+        traits: &[Trait::AtFirstSteps, Trait::Small],
+    },
+    Entry {
+        id: "page_cache",
+        title: "checkpoints written through the page cache",
+        fix: "nothing: reclaimable; count a cgroup's usage minus inactive_file",
+        prior: 0.3,
+        home: Home::File,
+        typical: &[FilePages],
+        possible: &[],
+        traits: &[],
+    },
+    Entry {
+        id: "graph_kept",
+        title: "a loss or metric kept together with its autograd graph",
+        fix: "store loss.item() or loss.detach(), not the loss",
+        prior: 1.5,
+        home: Home::Anon,
+        typical: &[Linear],
+        possible: &[LateOnset],
+        traits: &[Trait::TensorsRise, Trait::NeverEnds],
+    },
+    Entry {
+        id: "growing_container",
+        title: "a Python list or dict that only grows (log history, metrics, callbacks)",
+        fix: "bound it; tracemalloc or memray names the line that allocates",
+        prior: 1.5,
+        home: Home::Anon,
+        typical: &[Linear],
+        possible: &[LateOnset],
+        traits: &[Trait::ObjectsRise, Trait::NeverEnds],
+    },
+    Entry {
+        id: "logger_process",
+        title: "an experiment logger's own process",
+        fix: "update the logger or restart it; watch the process tree to see which process grows",
+        prior: 0.3,
+        home: Home::Elsewhere,
+        typical: &[Linear],
+        possible: &[LateOnset],
+        traits: &[Trait::OnlyInAChild, Trait::NeverEnds],
+    },
+    Entry {
+        id: "huge_page_bloat",
+        title: "transparent huge pages backing sparse memory",
+        fix: "set transparent_hugepage to madvise, or khugepaged/max_ptes_none to 0",
+        prior: 0.3,
+        home: Home::Anon,
+        typical: &[WarmUp],
+        possible: &[CappedCache, LateOnset],
+        traits: &[Trait::Ends],
+    },
+];

@@ -1,0 +1,187 @@
+//! The whole way from a trace to a diagnosis, top to bottom.
+
+use std::ops::Range;
+
+use crate::bytes::Bytes;
+use crate::causes::weigh_causes;
+use crate::diagnosis::*;
+use crate::forecast::forecast;
+use crate::judge::{FEWEST_SAMPLES, Finding, judge};
+use crate::series::{Memory, Series, clock_of, seconds_per_unit, split_at_restarts};
+use crate::shape::Shape;
+use crate::signs::Signs;
+use crate::stability::check_stability;
+use crate::trace::{Quantity, RunFacts, Trace};
+use crate::words;
+
+/// What to find out besides the verdict.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// The run's facts; those of the trace's header fill the gaps.
+    pub facts: RunFacts,
+    /// Assert that the level stays within so many bytes after this step.
+    pub stable_after: Option<(f64, Bytes)>,
+}
+
+/// One process's stretch of a trace, judged.
+pub(crate) struct Judged {
+    pub series: Series,
+    pub memory: Memory,
+    /// `None` if there are too few samples.
+    pub shape: Option<Shape>,
+    pub finding: Finding,
+}
+
+/// Judges a trace: the pure core of every command.
+pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
+    let facts = question.facts.clone().or(trace.facts.clone());
+    let clock = clock_of(trace);
+    let parts = split_at_restarts(trace, clock);
+    let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
+    let last = parts.last().cloned().unwrap_or(0..0);
+    let judged = judge_part(trace, last.clone(), clock, epoch);
+    let seconds = seconds_per_unit(trace, last.clone(), clock);
+    let mut diagnosis = match &judged.shape {
+        Some(shape) => {
+            let signs = Signs::gather(trace, last, clock, &judged, shape, &facts, seconds);
+            tell(&signs)
+        }
+        None => insufficient(clock, judged.series.points.len(), &facts),
+    };
+    if parts.len() > 1 {
+        diagnosis.parts = parts.iter().map(|part| judge_as_part(trace, part.clone(), clock, epoch, &facts)).collect();
+        diagnosis.evidence.insert(0, words::restarts(&diagnosis.parts));
+    }
+    diagnosis.stability =
+        question.stable_after.map(|(step, bound)| check_stability(&judged.series, step, bound, clock));
+    diagnosis.input.samples = trace.len();
+    diagnosis.input.column = (!trace.is_empty()).then(|| judged.memory.column_names(trace));
+    if judged.series.out_of_order > 0 {
+        diagnosis.input.skipped += judged.series.out_of_order;
+        diagnosis.input.notes.push(words::out_of_order(judged.series.out_of_order, clock));
+    }
+    diagnosis
+}
+
+/// The series of memory over the clock that a diagnosis of this trace judges, for charts; evaluations included.
+pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
+    let clock = clock_of(trace);
+    let parts = split_at_restarts(trace, clock);
+    let memory = if trace.has(Quantity::Rss) || trace.has(Quantity::Pss) { Memory::Total } else { main_memory(trace) };
+    let mut points = Vec::with_capacity(trace.len());
+    for part in parts {
+        let series = Series::of(trace, part, clock, memory);
+        points.extend(series.points.iter().chain(&series.aside).map(|p| (p.x, p.y)));
+    }
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    points
+}
+
+/// One quantity over the same clock, for charts of tensor and object counts.
+pub fn quantity_series(trace: &Trace, quantity: Quantity) -> Vec<(f64, f64)> {
+    let clock = clock_of(trace);
+    let parts = split_at_restarts(trace, clock);
+    let points = parts.into_iter().flat_map(|part| Series::of(trace, part, clock, Memory::Only(quantity)).points);
+    points.map(|p| (p.x, p.y)).collect()
+}
+
+fn main_memory(trace: &Trace) -> Memory {
+    if trace.has(Quantity::Anon) { Memory::Unreclaimable } else { Memory::Total }
+}
+
+/// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.
+fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, epoch: Option<f64>) -> Judged {
+    let held = judge_memory(trace, part.clone(), clock, main_memory(trace), epoch);
+    let has_file = held.memory == Memory::Unreclaimable && (trace.has(Quantity::Rss) || trace.has(Quantity::Pss));
+    let matters = |verdict| matches!(verdict, Verdict::Growing | Verdict::Leak | Verdict::Insufficient);
+    if !has_file || matters(held.finding.verdict) {
+        return held;
+    }
+    let mut total = judge_memory(trace, part, clock, Memory::Total, epoch);
+    let rise = |judged: &Judged| judged.finding.growth.map_or(0.0, |growth| growth.rise);
+    // Most of the growth must be file pages, or the total only repeats what the rest already said.
+    if rise(&total) < 2.5 * rise(&held) || !matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak)
+    {
+        return held;
+    }
+    total.finding.mechanism = Mechanism::FilePages;
+    if total.finding.verdict == Verdict::Leak {
+        total.finding.verdict = Verdict::Growing;
+    }
+    total
+}
+
+fn judge_memory(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory, epoch: Option<f64>) -> Judged {
+    let series = Series::of(trace, part, clock, memory);
+    let shape = if series.points.len() < FEWEST_SAMPLES { None } else { Shape::of(&series) };
+    let finding = shape.as_ref().map_or_else(Finding::nothing, |shape| judge(shape, epoch));
+    Judged { series, memory, shape, finding }
+}
+
+fn judge_as_part(trace: &Trace, part: Range<usize>, clock: Clock, epoch: Option<f64>, facts: &RunFacts) -> Part {
+    let judged = judge_part(trace, part.clone(), clock, epoch);
+    let ends = judged.series.ends().unwrap_or((0.0, 0.0));
+    let summary = match &judged.shape {
+        Some(shape) => words::summary(&Signs::gather(trace, part, clock, &judged, shape, facts, None), None),
+        None => words::too_few(judged.series.points.len()),
+    };
+    Part {
+        from: ends.0,
+        to: ends.1,
+        samples: judged.series.points.len(),
+        verdict: judged.finding.verdict,
+        mechanism: judged.finding.mechanism,
+        summary,
+    }
+}
+
+/// Turns what was found into what is said.
+fn tell(signs: &Signs) -> Diagnosis {
+    let finding = signs.finding;
+    let forecast = forecast(signs);
+    let (causes, ruled_out) = weigh_causes(signs);
+    let likelihood = signs.likelihood();
+    Diagnosis {
+        verdict: finding.verdict,
+        mechanism: finding.mechanism,
+        confidence: Some(signs.confidence()),
+        summary: words::summary(signs, Some(&forecast)),
+        likelihood,
+        growth: signs.growth(),
+        knee: signs.knee(),
+        level: Some(signs.level()),
+        evidence: words::evidence(signs, likelihood.as_ref()),
+        advice: words::advice(signs, &forecast, &causes),
+        forecast,
+        clock: signs.clock,
+        phases: signs.phases(),
+        causes,
+        ruled_out,
+        parts: Vec::new(),
+        stability: None,
+        input: Input::default(),
+    }
+}
+
+fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
+    Diagnosis {
+        verdict: Verdict::Insufficient,
+        mechanism: Mechanism::None,
+        confidence: None,
+        summary: words::too_few(samples),
+        likelihood: None,
+        growth: Growth::default(),
+        knee: None,
+        level: None,
+        forecast: Forecast { limit_bytes: facts.memory_limit.map(|limit| limit.0), ..Forecast::default() },
+        clock,
+        phases: Vec::new(),
+        causes: Vec::new(),
+        ruled_out: Vec::new(),
+        evidence: Vec::new(),
+        advice: words::advice_for_too_few(),
+        parts: Vec::new(),
+        stability: None,
+        input: Input::default(),
+    }
+}

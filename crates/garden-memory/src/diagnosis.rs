@@ -1,0 +1,395 @@
+//! What a diagnosis says: the stable contract that reports print and scripts read as JSON.
+//!
+//! Whatever is not known is `null` in JSON (`None` here), never 0 or a guess. `docs/json.md` describes each field.
+
+use serde::{Deserialize, Serialize};
+
+/// The answer in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// No growth beyond noise after start-up; spikes that return included.
+    Flat,
+    /// Oscillates on a flat floor.
+    Sawtooth,
+    /// Grew, then stopped: bounded.
+    Settled,
+    /// Still growing, and the data cannot yet tell bounded from unbounded.
+    Growing,
+    /// Unbounded growth of the floor.
+    Leak,
+    /// Too little data for anything.
+    Insufficient,
+}
+
+impl Verdict {
+    /// The word that JSON and reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Flat => "flat",
+            Verdict::Sawtooth => "sawtooth",
+            Verdict::Settled => "settled",
+            Verdict::Growing => "growing",
+            Verdict::Leak => "leak",
+            Verdict::Insufficient => "insufficient",
+        }
+    }
+}
+
+/// How the memory moved, as far as the numbers show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mechanism {
+    /// No growth.
+    None,
+    /// Growth that slows down and ends early.
+    WarmUp,
+    /// Growth in step with first-seen examples that ends at the epoch boundary.
+    EpochFill,
+    /// Steady growth to a cap that is not at an epoch boundary, or with an unknown epoch.
+    CappedCache,
+    /// Jumps at ever rarer new records, as a buffer that grows to the largest batch so far makes them.
+    RecordHigh,
+    /// Only pages of mapped files, which the kernel takes back when it needs them.
+    FilePages,
+    /// Shared pages becoming private in forked processes.
+    CopyOnWrite,
+    /// Climbs and drops on a floor.
+    Sawtooth,
+    /// Short excursions that return.
+    Spikes,
+    /// The floor steps up at evaluations or other events.
+    Staircase,
+    /// Steady growth per step.
+    Linear,
+    /// Growth that began after a long flat stretch.
+    LateOnset,
+}
+
+impl Mechanism {
+    /// The word that JSON and reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mechanism::None => "none",
+            Mechanism::WarmUp => "warm_up",
+            Mechanism::EpochFill => "epoch_fill",
+            Mechanism::CappedCache => "capped_cache",
+            Mechanism::RecordHigh => "record_high",
+            Mechanism::FilePages => "file_pages",
+            Mechanism::CopyOnWrite => "copy_on_write",
+            Mechanism::Sawtooth => "sawtooth",
+            Mechanism::Spikes => "spikes",
+            Mechanism::Staircase => "staircase",
+            Mechanism::Linear => "linear",
+            Mechanism::LateOnset => "late_onset",
+        }
+    }
+}
+
+/// What the horizontal axis counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clock {
+    /// Training steps.
+    Step,
+    /// Seconds.
+    Time,
+    /// Samples, where neither steps nor times are known.
+    Sample,
+}
+
+impl Clock {
+    /// The unit in a sentence, singular: `step`, `second` or `sample`.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Clock::Step => "step",
+            Clock::Time => "second",
+            Clock::Sample => "sample",
+        }
+    }
+}
+
+/// The rate of the growth that decides the verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Growth {
+    /// Bytes per training step; `None` without steps.
+    pub bytes_per_step: Option<f64>,
+    /// Lower end of the 95 % interval, in the unit of the rate that is given.
+    pub low: Option<f64>,
+    /// Upper end of the 95 % interval, in the unit of the rate that is given.
+    pub high: Option<f64>,
+    /// Bytes per second, if times are known.
+    pub bytes_per_second: Option<f64>,
+    /// Bytes per example, if the batch is known and the growth follows first-seen examples or every step.
+    pub bytes_per_example: Option<f64>,
+}
+
+/// A place on the clock with its interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Knee {
+    /// The step at which the growth ended; `None` without steps.
+    pub step: Option<f64>,
+    /// Earliest plausible place, in steps or else seconds.
+    pub low: f64,
+    /// Latest plausible place, in steps or else seconds.
+    pub high: f64,
+    /// Seconds since the first sample, if times are known.
+    pub time_s: Option<f64>,
+}
+
+/// An amount of memory with its interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Level {
+    /// The level.
+    pub bytes: u64,
+    /// Lower end of the 95 % interval.
+    pub low: u64,
+    /// Upper end of the 95 % interval.
+    pub high: u64,
+}
+
+/// What is to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Forecast {
+    /// The step by which bounded and unbounded growth will have parted; `None` when already decided or unknowable.
+    pub decided_by_step: Option<f64>,
+    /// Where the growth ends if it is a bounded fill.
+    pub if_bounded: Option<Plateau>,
+    /// When the limit is reached if the growth never ends.
+    pub if_unbounded: Option<Exhaustion>,
+    /// The memory limit the forecast was made for.
+    pub limit_bytes: Option<u64>,
+}
+
+/// The end of a bounded growth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Plateau {
+    /// The step of the end; `None` without steps.
+    pub step: Option<f64>,
+    /// The level from then on.
+    pub bytes: u64,
+    /// Lower end of the level's 95 % interval.
+    pub low: u64,
+    /// Upper end of the level's 95 % interval.
+    pub high: u64,
+}
+
+/// The moment at which an unbounded growth reaches the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Exhaustion {
+    /// The step; `None` without steps.
+    pub step: Option<f64>,
+    /// Earliest plausible moment, in steps or else seconds.
+    pub low: f64,
+    /// Latest plausible moment, in steps or else seconds; `None` if it may never come.
+    pub high: Option<f64>,
+    /// Seconds from the last sample on, if times are known.
+    pub time_s: Option<f64>,
+}
+
+/// What a stretch of the run did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PhaseKind {
+    /// The floor rose.
+    Growth,
+    /// The floor stayed.
+    Plateau,
+    /// The floor fell.
+    Fall,
+}
+
+/// A stretch of growth, plateau or fall.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Phase {
+    /// What it did.
+    pub kind: PhaseKind,
+    /// Where it begins, on the diagnosis's clock.
+    pub from: f64,
+    /// Where it ends, on the diagnosis's clock.
+    pub to: f64,
+    /// Floor at the beginning, in bytes.
+    pub start_bytes: u64,
+    /// Floor at the end, in bytes.
+    pub end_bytes: u64,
+    /// Slope, in bytes per unit of the clock.
+    pub rate: f64,
+    /// Lower end of the slope's 95 % interval.
+    pub low: f64,
+    /// Upper end of the slope's 95 % interval.
+    pub high: f64,
+}
+
+/// A statement, the number behind it, and where in the trace it was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evidence {
+    /// A sentence for people.
+    pub text: String,
+    /// The number the sentence rests on.
+    pub value: Option<f64>,
+    /// The number's unit, for example `bytes/step`.
+    pub unit: Option<&'static str>,
+    /// Where the samples behind it begin, on the diagnosis's clock.
+    pub from: Option<f64>,
+    /// Where the samples behind it end, on the diagnosis's clock.
+    pub to: Option<f64>,
+}
+
+impl Evidence {
+    /// A statement without a number of its own.
+    pub fn words(text: impl Into<String>) -> Self {
+        Evidence { text: text.into(), value: None, unit: None, from: None, to: None }
+    }
+
+    /// A statement with its number.
+    pub fn number(text: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Evidence { value: value.is_finite().then_some(value), unit: Some(unit), ..Evidence::words(text) }
+    }
+
+    /// Says which stretch of the clock the number comes from.
+    pub fn over(mut self, from: f64, to: f64) -> Self {
+        (self.from, self.to) = (Some(from), Some(to));
+        self
+    }
+}
+
+/// A possible cause, weighed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cause {
+    /// A stable name, for example `decoded_images_kept`.
+    pub id: &'static str,
+    /// What it is, in words.
+    pub title: &'static str,
+    /// Its share of the belief given the evidence, 0 to 1; the rest is spread over the other causes and the unknown.
+    pub score: f64,
+    /// Evidence for it.
+    #[serde(rename = "for")]
+    pub supporting: Vec<String>,
+    /// Evidence against it, or what is missing to be sure.
+    pub against: Vec<String>,
+    /// What to do about it.
+    pub fix: &'static str,
+}
+
+/// A cause that the numbers exclude.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RuledOut {
+    /// A stable name.
+    pub id: &'static str,
+    /// What it is, in words.
+    pub title: &'static str,
+    /// Why it cannot be.
+    pub reason: String,
+}
+
+/// How likely each way of going on is while the verdict is `growing`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Likelihood {
+    /// That the growth never ends.
+    pub leak: f64,
+    /// That it ends by itself.
+    pub bounded: f64,
+}
+
+/// One process's stretch of a trace with restarts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// First place on the clock.
+    pub from: f64,
+    /// Last place on the clock.
+    pub to: f64,
+    /// Samples judged.
+    pub samples: usize,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// Its mechanism.
+    pub mechanism: Mechanism,
+    /// Its answer in one sentence.
+    pub summary: String,
+}
+
+/// The outcome of `--stable-after STEP --max-variation BYTES`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StabilityCheck {
+    /// Whether the level stayed within the bound, and the trace reaches far enough to say so.
+    pub passed: bool,
+    /// The step after which the level had to be stable.
+    pub after_step: f64,
+    /// The bound.
+    pub max_variation_bytes: u64,
+    /// The highest level minus the lowest after that step; `None` if there are too few samples.
+    pub variation_bytes: Option<u64>,
+    /// The outcome in one sentence.
+    pub text: String,
+}
+
+/// What was read; the reader fills it in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Input {
+    /// The recognised format, for example `csv`.
+    pub format: String,
+    /// Samples read.
+    pub samples: usize,
+    /// The column (or columns) that was judged, by the file's own name.
+    pub column: Option<String>,
+    /// The unit that the file's memory values were read in.
+    pub unit: Option<String>,
+    /// Lines or values that could not be used.
+    pub skipped: usize,
+    /// What was skipped and why, and anything else worth knowing about the reading.
+    pub notes: Vec<String>,
+}
+
+/// The whole answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Diagnosis {
+    /// The answer in one word.
+    pub verdict: Verdict,
+    /// How the memory moved.
+    pub mechanism: Mechanism,
+    /// How sure the verdict is, 0 to 1; `None` when there is too little data.
+    pub confidence: Option<f64>,
+    /// The answer in one plain sentence.
+    pub summary: String,
+    /// While growing: how likely each way of going on is.
+    pub likelihood: Option<Likelihood>,
+    /// The rate of the growth that decides.
+    pub growth: Growth,
+    /// Where the growth ended.
+    pub knee: Option<Knee>,
+    /// The present level.
+    pub level: Option<Level>,
+    /// What is to come.
+    pub forecast: Forecast,
+    /// What the horizontal axis counts.
+    pub clock: Clock,
+    /// The run's stretches of growth, plateau and fall.
+    pub phases: Vec<Phase>,
+    /// Possible causes, likeliest first.
+    pub causes: Vec<Cause>,
+    /// Causes that the numbers exclude.
+    pub ruled_out: Vec<RuledOut>,
+    /// What the verdict rests on.
+    pub evidence: Vec<Evidence>,
+    /// What to do, first things first.
+    pub advice: Vec<String>,
+    /// With restarts: each process's own verdict; the last one decides.
+    pub parts: Vec<Part>,
+    /// The outcome of the stability assertion, if one was asked for.
+    pub stability: Option<StabilityCheck>,
+    /// What was read.
+    pub input: Input,
+}
+
+impl Diagnosis {
+    /// Whether the answer is bad news: a leak, a growth that exceeds the limit even if bounded, or a failed assertion.
+    pub fn is_bad_news(&self) -> bool {
+        let over_limit = match (self.forecast.if_bounded, self.forecast.limit_bytes) {
+            (Some(plateau), Some(limit)) => plateau.bytes > limit,
+            _ => false,
+        };
+        self.verdict == Verdict::Leak
+            || (self.verdict == Verdict::Growing && self.mechanism != Mechanism::FilePages && over_limit)
+            || self.stability.as_ref().is_some_and(|check| !check.passed)
+    }
+}

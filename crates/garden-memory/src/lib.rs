@@ -1,0 +1,26 @@
+//! The core of Model Garden, free of files, clocks and threads: samples, events and run facts in, a diagnosis out.
+
+mod bytes;
+mod catalogue;
+mod causes;
+mod diagnose;
+mod diagnosis;
+mod floor;
+mod forecast;
+mod judge;
+mod records;
+mod segments;
+mod series;
+mod shape;
+mod signs;
+mod stability;
+mod stats;
+mod trace;
+mod trend;
+mod waves;
+mod words;
+
+pub use bytes::{Bytes, GIB, KIB, MIB, ParseBytesError, TIB, format_change, unit_factor};
+pub use diagnose::{Question, diagnose, judged_series, quantity_series};
+pub use diagnosis::*;
+pub use trace::{Activity, Event, EventKind, Quantity, RunFacts, Sample, Trace};

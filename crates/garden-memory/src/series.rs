@@ -1,0 +1,279 @@
+//! From a trace to the one series that is judged: which clock, which memory, which process, which samples.
+//!
+//! Left out here: what the series means. Restarts split a trace, evaluations are set aside, samples that go back in time
+//! are dropped and counted.
+
+use std::ops::Range;
+
+use crate::diagnosis::Clock;
+use crate::stats::{Point, median};
+use crate::trace::{Activity, EventKind, Quantity, Trace};
+
+/// Which memory is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// What the kernel cannot take back: anonymous + shared + swapped.
+    Unreclaimable,
+    /// Everything resident (or its proportional share) + swapped.
+    Total,
+    /// One quantity alone.
+    Only(Quantity),
+}
+
+impl Memory {
+    /// The amount at one sample, if the sample has it.
+    pub(crate) fn at(self, trace: &Trace, index: usize) -> Option<f64> {
+        let or_zero = |quantity| trace.value(index, quantity).unwrap_or(0);
+        let bytes = match self {
+            Memory::Unreclaimable => trace
+                .value(index, Quantity::Anon)?
+                .saturating_add(or_zero(Quantity::Shmem))
+                .saturating_add(or_zero(Quantity::Swap)),
+            Memory::Total => trace.value(index, total_quantity(trace))?.saturating_add(or_zero(Quantity::Swap)),
+            Memory::Only(quantity) => trace.value(index, quantity)?,
+        };
+        Some(bytes as f64)
+    }
+
+    /// The file's names of what is judged, for example `anon_mb + shmem_mb`.
+    pub(crate) fn column_names(self, trace: &Trace) -> String {
+        let parts = match self {
+            Memory::Unreclaimable => vec![Quantity::Anon, Quantity::Shmem, Quantity::Swap],
+            Memory::Total => vec![total_quantity(trace), Quantity::Swap],
+            Memory::Only(quantity) => vec![quantity],
+        };
+        let present: Vec<&str> = parts.into_iter().filter(|&q| trace.has(q)).map(|q| trace.name_of(q)).collect();
+        present.join(" + ")
+    }
+}
+
+/// Proportional memory counts shared pages once over a process tree, so it comes before resident memory.
+fn total_quantity(trace: &Trace) -> Quantity {
+    if trace.has(Quantity::Pss) && !trace.has(Quantity::Rss) { Quantity::Pss } else { Quantity::Rss }
+}
+
+/// The clock that most samples have: steps, else times, else the samples' own order.
+pub(crate) fn clock_of(trace: &Trace) -> Clock {
+    let enough = |known: usize| known >= 2 && known * 10 >= trace.len() * 5;
+    let distinct = |place: &dyn Fn(usize) -> Option<f64>| {
+        let first = (0..trace.len()).find_map(place);
+        (0..trace.len()).any(|i| place(i).is_some() && place(i) != first)
+    };
+    let steps = (0..trace.len()).filter(|&i| trace.step(i).is_some()).count();
+    if enough(steps) && distinct(&|i| trace.step(i)) {
+        return Clock::Step;
+    }
+    let times = (0..trace.len()).filter(|&i| trace.time_s(i).is_some()).count();
+    if enough(times) && distinct(&|i| trace.time_s(i)) { Clock::Time } else { Clock::Sample }
+}
+
+fn place(trace: &Trace, clock: Clock, index: usize) -> Option<f64> {
+    match clock {
+        Clock::Step => trace.step(index),
+        Clock::Time => trace.time_s(index),
+        Clock::Sample => Some(index as f64),
+    }
+}
+
+/// The stretches of samples that belong to one process each: split at restart events and where the clock falls back for good.
+pub(crate) fn split_at_restarts(trace: &Trace, clock: Clock) -> Vec<Range<usize>> {
+    let mut borders: Vec<usize> = trace
+        .events
+        .iter()
+        .filter(|event| event.kind == EventKind::Restart)
+        .map(|event| event.before_sample.min(trace.len()))
+        .collect();
+    borders.extend(clock_resets(trace, clock));
+    borders.push(trace.len());
+    borders.sort_unstable();
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for border in borders {
+        if border > start {
+            parts.push(start..border);
+            start = border;
+        }
+    }
+    parts
+}
+
+/// Samples from which on the clock stays behind where it was: the process was started again.
+///
+/// A single late sample (10, 20, 15, 30) is not a restart: the clock must stay behind for three samples.
+fn clock_resets(trace: &Trace, clock: Clock) -> Vec<usize> {
+    const STAYS_BEHIND: usize = 3;
+    let places: Vec<(usize, f64)> = (0..trace.len()).filter_map(|i| Some((i, place(trace, clock, i)?))).collect();
+    let mut resets = Vec::new();
+    let mut highest = f64::NEG_INFINITY;
+    let mut skip_until = 0;
+    for (k, &(index, x)) in places.iter().enumerate() {
+        let behind = x < highest && k >= skip_until;
+        let next = &places[k..(k + STAYS_BEHIND).min(places.len())];
+        if behind && next.len() == STAYS_BEHIND && next.iter().all(|&(_, later)| later < highest) {
+            resets.push(index);
+            highest = x;
+            skip_until = k + 1;
+        }
+        highest = highest.max(x);
+    }
+    resets
+}
+
+/// The judged samples of one process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Series {
+    /// Training samples in clock order.
+    pub points: Vec<Point>,
+    /// Samples taken during evaluations or checkpoints.
+    pub aside: Vec<Point>,
+    /// Places of evaluations, checkpoints and epoch ends that lie within the series.
+    pub events: Vec<f64>,
+    /// Samples dropped because their clock went back.
+    pub out_of_order: usize,
+}
+
+impl Series {
+    /// Puts the series of one part of a trace together.
+    pub(crate) fn of(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory) -> Series {
+        let mut series = Series::default();
+        let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();
+        let mut latest = f64::NEG_INFINITY;
+        let mut was_aside = false;
+        for index in part.clone() {
+            while evaluations.peek().is_some_and(|range| range.end <= index) {
+                evaluations.next();
+            }
+            let in_evaluation = evaluations.peek().is_some_and(|range| range.contains(&index));
+            let (Some(x), Some(y)) = (place(trace, clock, index), memory.at(trace, index)) else { continue };
+            if x < latest {
+                series.out_of_order += 1;
+                continue;
+            }
+            latest = x;
+            let aside = in_evaluation || trace.activity(index) != Activity::Train;
+            if aside {
+                series.aside.push(Point { x, y });
+                if !was_aside {
+                    series.events.push(x);
+                }
+            } else {
+                series.points.push(Point { x, y });
+            }
+            was_aside = aside;
+        }
+        series.add_events(trace, &part, clock);
+        spread_ties(&mut series.points);
+        series
+    }
+
+    /// Adds the places of events that have no samples of their own.
+    fn add_events(&mut self, trace: &Trace, part: &Range<usize>, clock: Clock) {
+        for event in &trace.events {
+            let lifts = matches!(event.kind, EventKind::EvalStart | EventKind::Checkpoint);
+            if !lifts || !(part.start..=part.end).contains(&event.before_sample) {
+                continue;
+            }
+            let own = match clock {
+                Clock::Step => event.step,
+                Clock::Time => event.time_s,
+                Clock::Sample => None,
+            };
+            let at = own.or_else(|| place(trace, clock, event.before_sample.min(trace.len().saturating_sub(1))));
+            self.events.extend(at.filter(|x| x.is_finite()));
+        }
+        self.events.sort_by(f64::total_cmp);
+        self.events.dedup();
+    }
+
+    /// The typical distance between samples on the clock.
+    pub(crate) fn spacing(&self) -> f64 {
+        let gaps: Vec<f64> = self.points.windows(2).map(|w| w[1].x - w[0].x).filter(|gap| *gap > 0.0).collect();
+        if gaps.len() > 4096 { gaps.iter().sum::<f64>() / gaps.len() as f64 } else { median(&gaps) }
+    }
+
+    /// First and last place on the clock.
+    pub(crate) fn ends(&self) -> Option<(f64, f64)> {
+        Some((self.points.first()?.x, self.points.last()?.x))
+    }
+}
+
+/// Index ranges between an evaluation's start and its end.
+fn evaluations_in(trace: &Trace, part: &Range<usize>) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let mut open = None;
+    for event in &trace.events {
+        match event.kind {
+            EventKind::EvalStart => open = Some(event.before_sample),
+            EventKind::EvalEnd => {
+                if let Some(start) = open.take() {
+                    ranges.push(start.max(part.start)..event.before_sample.min(part.end));
+                }
+            }
+            _ => {}
+        }
+    }
+    ranges.retain(|range| !range.is_empty());
+    ranges
+}
+
+/// Spreads samples that share a place evenly up to the next place, so that rates within a step are finite.
+fn spread_ties(points: &mut [Point]) {
+    let mut start = 0;
+    while start < points.len() {
+        let x = points[start].x;
+        let end = start + points[start..].iter().take_while(|p| p.x == x).count();
+        let next = points.get(end).map_or(x + 1.0, |p| p.x);
+        let count = (end - start) as f64;
+        for (k, point) in points[start..end].iter_mut().enumerate() {
+            point.x = x + (next - x) * k as f64 / count;
+        }
+        start = end;
+    }
+}
+
+/// Samples that the judge looks at one by one; more are condensed first, so that a diagnosis costs the same from here on.
+const MOST_SAMPLES: usize = 4096;
+
+/// Halves of buckets: the lowest and the highest sample of each, in their order, so that no extreme is lost.
+pub(crate) fn condense(points: Vec<Point>) -> Vec<Point> {
+    if points.len() <= MOST_SAMPLES {
+        return points;
+    }
+    let bucket = points.len().div_ceil(MOST_SAMPLES / 2);
+    let mut kept = Vec::with_capacity(MOST_SAMPLES);
+    for chunk in points.chunks(bucket) {
+        let (mut low, mut high) = (0, 0);
+        for (i, point) in chunk.iter().enumerate() {
+            if point.y < chunk[low].y {
+                low = i;
+            }
+            if point.y > chunk[high].y {
+                high = i;
+            }
+        }
+        kept.push(chunk[low.min(high)]);
+        if low != high {
+            kept.push(chunk[low.max(high)]);
+        }
+    }
+    kept
+}
+
+/// Seconds per unit of the clock, by the median over the part: how steps turn into time.
+pub(crate) fn seconds_per_unit(trace: &Trace, part: Range<usize>, clock: Clock) -> Option<f64> {
+    if clock == Clock::Time {
+        return Some(1.0);
+    }
+    let known: Vec<(f64, f64)> =
+        part.filter_map(|i| Some((place(trace, clock, i)?, trace.time_s(i)?))).collect();
+    // Pairs a few samples apart average out uneven steps; the median ignores pauses.
+    let reach = (known.len() / 20).max(1);
+    let stride = (known.len() / 2000).max(1);
+    let rates: Vec<f64> = (0..known.len().saturating_sub(reach))
+        .step_by(stride)
+        .map(|i| (known[i], known[i + reach]))
+        .filter(|(a, b)| b.0 > a.0 && b.1 > a.1)
+        .map(|(a, b)| (b.1 - a.1) / (b.0 - a.0))
+        .collect();
+    (!rates.is_empty()).then(|| median(&rates))
+}

@@ -1,0 +1,147 @@
+//! The shape of one series: its waves, its floor, the floor's straight stretches and the noise around them.
+
+use crate::bytes::MIB;
+use crate::floor::{floor, lows_between};
+use crate::segments::{Noise, Segment, segment};
+use crate::series::{Series, condense};
+use crate::stats::{Point, median};
+use crate::waves::{Waves, find_waves};
+
+/// Growth below this is not worth a call, however significant: Python's own arenas and counters move that much.
+const MATERIAL_BYTES: f64 = 8.0 * MIB as f64;
+/// Nor is growth below this share of the level.
+const MATERIAL_SHARE: f64 = 0.001;
+/// Growth must also stand out from the floor's own noise band by this factor (about five standard deviations).
+const MATERIAL_NOISE: f64 = 1.5;
+/// And from the teeth above the floor by this share: a floor that creeps by a twentieth of a tooth is still a floor.
+const MATERIAL_TOOTH: f64 = 1.0 / 3.0;
+/// Samples at the very beginning that are start-up, as a share, and at most so many.
+const START_UP: (usize, usize) = (100, 10);
+
+/// A series, taken apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// The training samples (condensed if there are very many), without the first per cent.
+    pub points: Vec<Point>,
+    pub waves: Waves,
+    /// Real samples that the memory came down to.
+    pub floor: Vec<Point>,
+    /// Straight stretches of the floor.
+    pub segments: Vec<Segment>,
+    pub noise: Noise,
+    /// Whether the floor rises at the events rather than between them.
+    pub staircase: Option<Staircase>,
+    /// Distance between samples on the clock.
+    pub spacing: f64,
+}
+
+/// A floor that steps up at events.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staircase {
+    pub events: usize,
+    /// Typical step in bytes.
+    pub step: f64,
+    /// Share of the whole rise that happened at the events.
+    pub share: f64,
+}
+
+impl Shape {
+    /// Takes a series apart; `None` if nothing is left of it.
+    pub(crate) fn of(series: &Series) -> Option<Shape> {
+        let spacing = series.spacing();
+        let start_up = (series.points.len() / START_UP.0).min(START_UP.1);
+        let points = condense(series.points[start_up..].to_vec());
+        let (first, last) = (points.first()?.x, points.last()?.x);
+        let waves = find_waves(&points);
+        let events: Vec<f64> = series.events.iter().copied().filter(|&x| x > first && x < last).collect();
+        let staircase = find_staircase(&points, &events);
+        let floor = match staircase {
+            // Between the steps nothing happens, so one low per stretch says it all, and without correlated noise.
+            Some(_) => lows_between(&points, &events),
+            None => floor(&points, waves),
+        };
+        let cut = segment(&floor);
+        Some(Shape { points, waves, floor, segments: cut.segments, noise: cut.noise, staircase, spacing })
+    }
+
+    pub(crate) fn first(&self) -> f64 {
+        self.points.first().map_or(0.0, |p| p.x)
+    }
+
+    pub(crate) fn last(&self) -> f64 {
+        self.points.last().map_or(0.0, |p| p.x)
+    }
+
+    pub(crate) fn length(&self) -> f64 {
+        self.last() - self.first()
+    }
+
+    /// Floor according to the fitted lines, at the start of a segment.
+    pub(crate) fn start_level(&self, segment: &Segment) -> f64 {
+        segment.line.at(self.floor[segment.start].x)
+    }
+
+    /// Floor according to the fitted lines, at the end of a segment.
+    pub(crate) fn end_level(&self, segment: &Segment) -> f64 {
+        segment.line.at(self.floor[segment.end - 1].x)
+    }
+
+    /// The fitted floor at the end of the trace.
+    pub(crate) fn present_level(&self) -> f64 {
+        self.segments.last().map_or(0.0, |s| self.end_level(s))
+    }
+
+    /// Growth that is worth speaking of at this level and noise.
+    pub(crate) fn material(&self) -> f64 {
+        let tooth = match self.waves {
+            Waves::Teeth(teeth) => teeth.height,
+            _ => 0.0,
+        };
+        MATERIAL_BYTES
+            .max(MATERIAL_SHARE * self.present_level())
+            .max(MATERIAL_NOISE * self.noise.amplitude)
+            .max(MATERIAL_TOOTH * tooth)
+    }
+
+    /// Floor points within a stretch of the clock.
+    pub(crate) fn floor_between(&self, from: f64, to: f64) -> &[Point] {
+        between(&self.floor, from, to)
+    }
+
+    /// Samples within a stretch of the clock.
+    pub(crate) fn points_between(&self, from: f64, to: f64) -> &[Point] {
+        between(&self.points, from, to)
+    }
+}
+
+/// The points of an ordered list that lie within a stretch.
+pub(crate) fn between(points: &[Point], from: f64, to: f64) -> &[Point] {
+    let start = points.partition_point(|p| p.x < from);
+    let end = points.partition_point(|p| p.x <= to);
+    &points[start.min(end)..end]
+}
+
+/// Samples on each side of an event whose lowest counts as the level there.
+const EVENT_NEIGHBOURS: usize = 8;
+
+/// Decides whether the floor's rise happens at the events: at least three, lifting it in three cases of four, and making up
+/// two thirds of the whole rise.
+fn find_staircase(points: &[Point], events: &[f64]) -> Option<Staircase> {
+    if events.len() < 3 || events.len() * 3 > points.len() {
+        return None;
+    }
+    let lowest = |part: &[Point]| part.iter().map(|p| p.y).min_by(f64::total_cmp);
+    let step_at = |&event: &f64| {
+        let split = points.partition_point(|p| p.x <= event);
+        let before = lowest(&points[split.saturating_sub(EVENT_NEIGHBOURS)..split])?;
+        let after = lowest(&points[split..(split + EVENT_NEIGHBOURS).min(points.len())])?;
+        Some(after - before)
+    };
+    let steps: Vec<f64> = events.iter().filter_map(step_at).collect();
+    let up = steps.iter().filter(|&&step| step > 0.0).count();
+    let lows = lows_between(points, events);
+    let rise = lows.last()?.y - lows.first()?.y;
+    let share = steps.iter().sum::<f64>() / rise;
+    let found = rise >= MATERIAL_BYTES && up * 4 >= steps.len() * 3 && (0.66..=1.5).contains(&share);
+    found.then(|| Staircase { events: steps.len(), step: median(&steps), share })
+}

@@ -1,0 +1,289 @@
+//! Everything the finding, the run's facts and the other columns say together: the one place where words, forecast and
+//! causes look things up.
+
+use std::ops::Range;
+
+use crate::bytes::Bytes;
+use crate::diagnose::Judged;
+use crate::diagnosis::*;
+use crate::judge::Finding;
+use crate::series::{Memory, Series};
+use crate::shape::Shape;
+use crate::stats::{Point, median, quantile};
+use crate::trace::{Quantity, RunFacts, Trace};
+use crate::trend::Trend;
+use crate::waves::Waves;
+
+/// How a column other than the judged one moved while the judged one grew.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Company {
+    pub quantity: Quantity,
+    /// Change over the growth, in the quantity's unit.
+    pub change: f64,
+    /// Median before or at the start of the growth.
+    pub start: f64,
+    /// Change as a share of the judged growth (bytes only).
+    pub share: f64,
+}
+
+/// The facts of one judged part.
+pub(crate) struct Signs<'a> {
+    pub clock: Clock,
+    pub finding: &'a Finding,
+    pub shape: &'a Shape,
+    pub series: &'a Series,
+    pub memory: Memory,
+    pub facts: &'a RunFacts,
+    pub seconds_per_unit: Option<f64>,
+    pub company: Vec<Company>,
+    /// How much higher memory stands during evaluations than around them, if there are any.
+    pub evaluation_height: Option<f64>,
+}
+
+impl<'a> Signs<'a> {
+    pub(crate) fn gather(
+        trace: &Trace,
+        part: Range<usize>,
+        clock: Clock,
+        judged: &'a Judged,
+        shape: &'a Shape,
+        facts: &'a RunFacts,
+        seconds_per_unit: Option<f64>,
+    ) -> Signs<'a> {
+        let finding = &judged.finding;
+        let company = finding.growth.map_or_else(Vec::new, |growth| {
+            Quantity::ALL
+                .into_iter()
+                .filter(|&quantity| trace.has(quantity))
+                .filter_map(|quantity| {
+                    let series = Series::of(trace, part.clone(), clock, Memory::Only(quantity));
+                    company_of(&series.points, quantity, growth.from, growth.to, growth.rise)
+                })
+                .collect()
+        });
+        let evaluation_height = evaluation_height(&judged.series);
+        Signs {
+            clock,
+            finding,
+            shape,
+            series: &judged.series,
+            memory: judged.memory,
+            facts,
+            seconds_per_unit,
+            company,
+            evaluation_height,
+        }
+    }
+
+    pub(crate) fn company_of(&self, quantity: Quantity) -> Option<&Company> {
+        self.company.iter().find(|c| c.quantity == quantity)
+    }
+
+    /// Steps per epoch, on the judged clock.
+    pub(crate) fn epoch(&self) -> Option<f64> {
+        self.facts.epoch_steps().filter(|_| self.clock == Clock::Step).map(|steps| steps as f64)
+    }
+
+    /// Where the pass over the data that the growth began in is over.
+    pub(crate) fn pass_end(&self) -> Option<f64> {
+        let growth = self.finding.growth?;
+        let start = if self.finding.late || self.finding.earlier.is_some() { growth.from } else { 0.0 };
+        Some(start + self.epoch()?)
+    }
+
+    /// Where bounded and unbounded growth will have parted.
+    ///
+    /// Inside the first pass that is its end and a sample (or some per cent of it) to see the difference; beyond it, the
+    /// end of the further pass that a leak has to outlast.
+    pub(crate) fn decided_at(&self) -> Option<f64> {
+        let end = self.pass_end()?;
+        let margin = self.shape.spacing.max(0.06 * self.epoch()?);
+        let now = self.shape.last();
+        if now < end + margin { Some(end + margin) } else { self.finding.leak_known_at.filter(|&known| known > now) }
+    }
+
+    /// Where a plateau that has just begun will be long enough to count.
+    pub(crate) fn plateau_needed(&self) -> Option<f64> {
+        let growth = self.finding.growth?;
+        let (knee, _, _) = self.finding.knee?;
+        let needed = knee + (0.15 * (growth.to - growth.from)).max(4.0 * self.shape.spacing);
+        Some(needed.max(self.shape.last() + self.shape.spacing))
+    }
+
+    /// The present level of the floor.
+    pub(crate) fn present(&self) -> f64 {
+        self.shape.present_level()
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        let last = self.shape.segments.last();
+        let recent: &[Point] = match (self.finding.growth, last) {
+            // While memory grows its level is the fitted floor now; otherwise the typical sample of the last stretch.
+            (Some(_), Some(segment)) if self.finding.verdict == Verdict::Settled => {
+                self.shape.points_between(self.shape.floor[segment.start].x, self.shape.last())
+            }
+            (None, _) => &self.shape.points,
+            _ => &[],
+        };
+        if recent.is_empty() {
+            let (now, noise) = (self.present(), 2.0 * self.shape.noise.sigma);
+            let [bytes, low, high] = [now, now - noise, now + noise].map(|v| Bytes::from_f64(v).0);
+            return Level { bytes, low, high };
+        }
+        let values: Vec<f64> = recent.iter().map(|p| p.y).collect();
+        let [bytes, low, high] = [0.5, 0.025, 0.975].map(|share| Bytes::from_f64(quantile(&values, share)).0);
+        Level { bytes, low, high }
+    }
+
+    pub(crate) fn growth(&self) -> Growth {
+        let Some(growth) = self.finding.growth else { return Growth::default() };
+        let per_step = self.clock == Clock::Step;
+        let per_second = self.seconds_per_unit.map(|seconds| growth.rate.value / seconds);
+        Growth {
+            bytes_per_step: per_step.then_some(growth.rate.value),
+            low: Some(growth.rate.low),
+            high: Some(growth.rate.high),
+            bytes_per_second: per_second.filter(|rate| rate.is_finite()),
+            bytes_per_example: self.bytes_per_example(),
+        }
+    }
+
+    /// Bytes that each example adds: while examples are seen for the first time, or for every example of a leak.
+    pub(crate) fn bytes_per_example(&self) -> Option<f64> {
+        let growth = self.finding.growth?;
+        let examples = self.facts.examples_per_step().filter(|_| self.clock == Clock::Step)?;
+        let follows = match self.finding.verdict {
+            Verdict::Settled => self.finding.aligned,
+            _ => self.shape.staircase.is_none() && !self.finding.slowing,
+        };
+        (follows && examples > 0.0).then(|| growth.rate.value / examples)
+    }
+
+    pub(crate) fn knee(&self) -> Option<Knee> {
+        let (at, low, high) = self.finding.knee?;
+        let first = self.series.ends().map_or(0.0, |ends| ends.0);
+        Some(Knee {
+            step: (self.clock == Clock::Step).then(|| at.round()),
+            low,
+            high,
+            time_s: self.seconds_per_unit.map(|seconds| (at - first) * seconds),
+        })
+    }
+
+    pub(crate) fn phases(&self) -> Vec<Phase> {
+        let shape = self.shape;
+        let mut phases: Vec<Phase> = Vec::new();
+        for (k, segment) in shape.segments.iter().enumerate() {
+            let points = &shape.floor[segment.start..segment.end];
+            let from = shape.floor[segment.start].x;
+            let to = shape.segments.get(k + 1).map_or(shape.last(), |next| shape.floor[next.start].x);
+            let (start, end) = (shape.start_level(segment), shape.end_level(segment));
+            let error = Trend::of(points).map_or(0.0, |trend| trend.at_most(1.96) - trend.slope);
+            let moved = (end - start).abs() >= shape.material().min(0.05 * self.whole_range()).max(shape.noise.sigma);
+            let kind = match segment.line.slope {
+                slope if moved && slope - error > 0.0 => PhaseKind::Growth,
+                slope if moved && slope + error < 0.0 => PhaseKind::Fall,
+                _ => PhaseKind::Plateau,
+            };
+            phases.push(Phase {
+                kind,
+                from,
+                to,
+                start_bytes: Bytes::from_f64(start).0,
+                end_bytes: Bytes::from_f64(end).0,
+                rate: segment.line.slope,
+                low: segment.line.slope - error.min(1e300),
+                high: segment.line.slope + error.min(1e300),
+            });
+        }
+        phases
+    }
+
+    fn whole_range(&self) -> f64 {
+        let values: Vec<f64> = self.shape.floor.iter().map(|p| p.y).collect();
+        quantile(&values, 1.0) - quantile(&values, 0.0)
+    }
+
+    /// How likely the growth is to end, while nothing has decided it.
+    ///
+    /// Leak and fill start even. A fill may last as long as the data allow: inside the first pass nothing speaks against it;
+    /// beyond it, the chance that a bounded growth of unknown length outlives its first pass so far is taken as
+    /// pass / length; with no epoch known, as even on a logarithmic scale from ten to a million steps (or seconds).
+    /// Growth that slows down is four times as likely to be bounded.
+    pub(crate) fn likelihood(&self) -> Option<Likelihood> {
+        if self.finding.verdict != Verdict::Growing || self.finding.pausing {
+            return None;
+        }
+        if self.finding.mechanism == Mechanism::FilePages {
+            return Some(Likelihood { leak: 0.0, bounded: 1.0 });
+        }
+        let growth = self.finding.growth?;
+        let length = (growth.to - growth.from).max(1.0);
+        let outlives = match (self.epoch(), self.pass_end()) {
+            (Some(_), Some(end)) if self.shape.last() <= end => 1.0,
+            (Some(epoch), _) => (epoch / length.max(epoch)).max(0.05),
+            _ => (1.0 - (length / 10.0).max(1.0).log10() / 5.0).max(0.05),
+        };
+        let bounded_odds = outlives * if self.finding.slowing { 4.0 } else { 1.0 };
+        let leak = 1.0 / (1.0 + bounded_odds);
+        Some(Likelihood { leak: round(leak, 2), bounded: round(1.0 - leak, 2) })
+    }
+
+    /// How sure the verdict is; see `docs/diagnose.md` for what each number stands for.
+    pub(crate) fn confidence(&self) -> f64 {
+        let samples = self.shape.points.len() as f64;
+        // No claim from few samples is surer than this: 0.75 at 7, 0.92 at 24, 0.98 at 100 samples.
+        let by_samples = 1.0 - 1.75 / samples.max(5.0);
+        let sure = match self.finding.verdict {
+            Verdict::Settled => {
+                let growth = self.finding.growth.map_or(1.0, |g| (g.to - g.from).max(1e-9));
+                let plateau = self.finding.knee.map_or(0.0, |(at, _, _)| self.shape.last() - at);
+                // A plateau as long as the growth before it leaves one chance in nine that the growth resumes; knowing
+                // why it ended (the epoch's end) leaves a third of that.
+                let doubt = 0.22 / (1.0 + plateau / growth) * if self.finding.aligned { 0.33 } else { 1.0 };
+                1.0 - doubt
+            }
+            Verdict::Leak => 0.99,
+            // "It cannot be told yet" is itself a safe statement.
+            Verdict::Growing => 0.95,
+            Verdict::Sawtooth => match self.shape.waves {
+                Waves::Teeth(teeth) => 1.0 - 0.3 / teeth.count as f64,
+                _ => 0.7,
+            },
+            _ => 0.97,
+        };
+        round(sure.min(by_samples), 2)
+    }
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Company> {
+    let inside: Vec<f64> = points.iter().filter(|p| p.x >= from && p.x <= to).map(|p| p.y).collect();
+    if inside.len() < 3 {
+        return None;
+    }
+    // The typical value of the first and of the last tenth: single samples may be spikes.
+    let edge = (inside.len() / 10).max(1);
+    let start = median(&inside[..edge]);
+    let change = median(&inside[inside.len() - edge..]) - start;
+    // The judged rise is between the same two places, shortened by half an edge on either side.
+    let share = change / (rise * (1.0 - edge as f64 / inside.len() as f64)).max(1.0);
+    Some(Company { quantity, change, start, share })
+}
+
+fn evaluation_height(series: &Series) -> Option<f64> {
+    let heights: Vec<f64> = series
+        .aside
+        .iter()
+        .filter_map(|p| {
+            let after = series.points.partition_point(|q| q.x < p.x);
+            let before = series.points.get(after.checked_sub(1)?)?;
+            Some(p.y - before.y)
+        })
+        .collect();
+    (!heights.is_empty()).then(|| quantile(&heights, 0.9))
+}

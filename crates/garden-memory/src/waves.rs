@@ -1,0 +1,166 @@
+//! Waves on a series: teeth (slow climb, sudden drop) and spikes (short excursions that return).
+//!
+//! Turning points are found by the zigzag rule: a peak counts once the series has fallen from it by a threshold, a trough
+//! once it has risen by it. The threshold is six standard deviations of the sample-to-sample noise, so noise makes no
+//! waves, and at least a twentieth of the range, so ripples on a large movement make none either.
+
+use crate::stats::{Point, median, noise_of_differences, quantile};
+
+/// What the waves of a series are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Waves {
+    /// None worth the name.
+    None,
+    /// Climbs and sudden drops over most of the series.
+    Teeth(Teeth),
+    /// Short excursions above the rest.
+    Spikes { count: usize, height: f64, width: usize },
+}
+
+/// A sawtooth: lengths are in samples, the height in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Teeth {
+    pub count: usize,
+    pub height: f64,
+    /// The longest distance between two lows, in samples.
+    pub longest: usize,
+    /// The typical distance between two lows on the clock.
+    pub period: f64,
+}
+
+const THRESHOLD_SIGMAS: f64 = 6.0;
+const THRESHOLD_RANGE: f64 = 0.05;
+
+/// Finds out what waves a series has.
+pub(crate) fn find_waves(points: &[Point]) -> Waves {
+    let values: Vec<f64> = points.iter().map(|p| p.y).collect();
+    let range = quantile(&values, 0.99) - quantile(&values, 0.01);
+    let threshold = (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range);
+    if threshold <= 0.0 {
+        return Waves::None;
+    }
+    let turns = turning_points(points, threshold);
+    let waves: Vec<Wave> = turns.windows(3).filter_map(|w| Wave::of(points, w[0], w[1], w[2])).collect();
+    teeth(points, &waves).map(Waves::Teeth).or_else(|| spikes(&waves)).unwrap_or(Waves::None)
+}
+
+/// Indices of alternating lows and highs, beginning with the first low; the last one may still be on its way.
+pub(crate) fn turning_points(points: &[Point], threshold: f64) -> Vec<usize> {
+    let mut turns = Vec::new();
+    let (mut low, mut high) = (0, 0);
+    let mut rising = None;
+    for (i, point) in points.iter().enumerate() {
+        if point.y < points[low].y {
+            low = i;
+        }
+        if point.y > points[high].y {
+            high = i;
+        }
+        if rising != Some(true) && point.y - points[low].y >= threshold {
+            turns.push(low);
+            rising = Some(true);
+            high = i;
+        } else if rising != Some(false) && points[high].y - point.y >= threshold {
+            // A series that begins with a fall has no low before its first high.
+            if rising.is_some() {
+                turns.push(high);
+            }
+            rising = Some(false);
+            low = i;
+        }
+    }
+    turns
+}
+
+/// One wave: from a low over a high to the next low.
+struct Wave {
+    /// Samples from low to high, and from high to the next low.
+    up: usize,
+    down: usize,
+    climb: f64,
+    drop: f64,
+    /// Mean height on the way up, as a share of the climb: 0.5 for a straight ramp.
+    mean_up: f64,
+    /// Samples above half the height.
+    width: usize,
+    period: f64,
+}
+
+impl Wave {
+    fn of(points: &[Point], low: usize, high: usize, next: usize) -> Option<Wave> {
+        if points[high].y <= points[low].y || next <= high || high <= low {
+            return None;
+        }
+        let climb = points[high].y - points[low].y;
+        let drop = points[high].y - points[next].y;
+        let up = &points[low..=high];
+        let mean_up = up.iter().map(|p| (p.y - points[low].y) / climb).sum::<f64>() / up.len() as f64;
+        let half = points[high].y - 0.5 * drop.min(climb);
+        let width = points[low..=next].iter().filter(|p| p.y > half).count();
+        let period = points[next].x - points[low].x;
+        Some(Wave { up: high - low, down: next - high, climb, drop, mean_up, width, period })
+    }
+
+    /// A slow straight climb and a drop at least three times as fast that takes back a third of it or more.
+    fn is_tooth(&self) -> bool {
+        self.up >= 4 && self.up >= 3 * self.down && (0.3..=0.7).contains(&self.mean_up) && 3.0 * self.drop >= self.climb
+    }
+
+    /// An excursion that fills at most a quarter of its time and comes back.
+    fn is_spike(&self) -> bool {
+        let length = self.up + self.down;
+        length >= 8 && self.width * 4 <= length && 2.0 * self.drop >= self.climb
+    }
+}
+
+fn teeth(points: &[Point], waves: &[Wave]) -> Option<Teeth> {
+    let teeth: Vec<&Wave> = waves.iter().filter(|wave| wave.is_tooth()).collect();
+    let covered: usize = teeth.iter().map(|tooth| tooth.up + tooth.down).sum();
+    // Teeth must be the rule: most of the waves, and most of the time.
+    let is_rule = teeth.len() >= 2 && teeth.len() * 10 >= waves.len() * 7 && covered * 2 >= points.len();
+    is_rule.then(|| Teeth {
+        count: teeth.len(),
+        height: median(&teeth.iter().map(|tooth| tooth.drop).collect::<Vec<_>>()),
+        longest: teeth.iter().map(|tooth| tooth.up + tooth.down).max().unwrap_or(0),
+        period: median(&teeth.iter().map(|tooth| tooth.period).collect::<Vec<_>>()),
+    })
+}
+
+fn spikes(waves: &[Wave]) -> Option<Waves> {
+    let spikes: Vec<&Wave> = waves.iter().filter(|wave| wave.is_spike()).collect();
+    let is_rule = !spikes.is_empty() && spikes.len() * 10 >= waves.len() * 7;
+    is_rule.then(|| Waves::Spikes {
+        count: spikes.len(),
+        height: median(&spikes.iter().map(|spike| spike.drop).collect::<Vec<_>>()),
+        width: spikes.iter().map(|spike| spike.width).max().unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(n: usize, value: impl Fn(usize) -> f64) -> Vec<Point> {
+        (0..n).map(|i| Point { x: i as f64, y: value(i) }).collect()
+    }
+
+    #[test]
+    fn a_sawtooth_has_teeth() {
+        let Waves::Teeth(teeth) = find_waves(&series(200, |i| (i % 40) as f64)) else { panic!("no teeth") };
+        assert_eq!((teeth.count, teeth.period), (4, 40.0));
+    }
+
+    #[test]
+    fn rare_peaks_are_spikes_and_a_ramp_has_no_waves() {
+        let spiky = series(200, |i| if i % 50 == 25 { 100.0 } else { (i % 2) as f64 });
+        assert!(matches!(find_waves(&spiky), Waves::Spikes { count: 3, .. }), "{:?}", find_waves(&spiky));
+        assert_eq!(find_waves(&series(200, |i| i as f64)), Waves::None);
+        assert_eq!(find_waves(&[]), Waves::None);
+    }
+
+    #[test]
+    fn dips_from_a_plateau_are_not_teeth() {
+        let dips = series(300, |i| if i % 17 == 0 { 30.0 } else { 41.0 });
+        assert_eq!(find_waves(&dips), Waves::None);
+    }
+}

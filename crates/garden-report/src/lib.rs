@@ -1,0 +1,76 @@
+//! A diagnosis as text for the terminal, as Markdown for an issue tracker, and as JSON for scripts.
+//!
+//! The words are made once, as sections of paragraphs, lists and tables, and each format only renders them. Nothing here
+//! reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text that comes from
+//! files is never trusted: control characters and escape sequences do not reach any output.
+
+mod chart;
+mod clean;
+mod markdown;
+mod plot;
+mod scale;
+mod sections;
+mod text;
+mod words;
+mod wrap;
+
+use garden_memory::{Diagnosis, RunFacts};
+
+pub use markdown::markdown;
+pub use text::text;
+
+/// What a chart draws: series are data, so that other reports can bring their own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// What the numbers are, for example the file's own name of the column.
+    pub name: String,
+    /// Places on the diagnosis's clock and the values there (bytes or counts), in the order of the samples.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Everything that a report is made from.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// The answer.
+    pub diagnosis: &'a Diagnosis,
+    /// What was diagnosed, for example the name of the file.
+    pub title: String,
+    /// The memory that was judged, in bytes.
+    pub memory: Series,
+    /// Numbers of live tensors and objects, as far as they were recorded.
+    pub counts: Vec<Series>,
+    /// Where the trace comes from (command, host, versions), as name and value.
+    pub origin: &'a [(String, String)],
+    /// What is known about the run.
+    pub facts: &'a RunFacts,
+    /// The command line that made this report.
+    pub command: Option<String>,
+    /// The version of the program that made this report.
+    pub version: &'a str,
+}
+
+/// Whether a text may use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// No escape sequences at all.
+    Plain,
+    /// ANSI colours that emphasise; no meaning is carried by colour alone.
+    Colour,
+}
+
+/// The diagnosis as JSON, with a newline at the end: the contract that scripts read.
+pub fn json(report: &Report) -> String {
+    let mut text = serde_json::to_string_pretty(report.diagnosis).unwrap_or_default();
+    // JSON may carry DEL and the C1 controls as they are, but a terminal would obey them. They can only stand inside
+    // strings, so writing them as escapes changes nothing for a parser.
+    if text.contains(is_late_control) {
+        text =
+            text.chars().map(|c| if is_late_control(c) { format!("\\u{:04x}", c as u32) } else { c.into() }).collect();
+    }
+    text.push('\n');
+    text
+}
+
+fn is_late_control(c: char) -> bool {
+    ('\u{7f}'..='\u{9f}').contains(&c)
+}

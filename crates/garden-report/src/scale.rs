@@ -1,0 +1,170 @@
+//! Axes: a range of values that the rows of a chart show, with round numbers at evenly spaced rows.
+//!
+//! The vertical scale is chosen so that its labels fall exactly on rows: among round steps and a few row distances, the
+//! pair that covers the values with the least room to spare.
+
+use garden_memory::{Clock, GIB, KIB, MIB, TIB};
+
+use crate::words::{ClockWords, sexagesimal, whole};
+
+/// Round steps between labels, within a power of ten.
+const ROUND: [f64; 6] = [1.0, 2.0, 2.5, 3.0, 4.0, 5.0];
+/// Seconds between labels that read well on a clock.
+const ROUND_SECONDS: [f64; 17] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0, 21600.0,
+    43200.0,
+];
+/// As many labels as fit beneath a chart without touching.
+const MOST_LABELS: f64 = 9.0;
+
+/// The vertical scale of a chart: values at the centres of its rows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scale {
+    /// The value at the centre of the bottom row.
+    pub bottom: f64,
+    /// The difference between two rows.
+    pub per_row: f64,
+    /// Labels, by row from the bottom.
+    pub labels: Vec<(usize, String)>,
+}
+
+/// What the numbers of a vertical axis are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// Bytes, labelled in one binary unit.
+    Memory,
+    /// Numbers of things.
+    Count,
+}
+
+impl Scale {
+    /// A scale of `rows` rows that shows everything from `low` to `high`.
+    pub fn fit(low: f64, high: f64, rows: usize, measure: Measure) -> Scale {
+        let (factor, unit) = unit_of(high, measure);
+        let least_step = if measure == Measure::Count { 1.0 } else { 0.0 };
+        let (low, high) = (low / factor, high / factor);
+        let gaps = rows.saturating_sub(1).max(1);
+        let (bottom, step, distance) = round_step(low, high, gaps, least_step);
+        let digits = decimals(step);
+        let label = |n: usize| (n * distance, format!("{:.digits$}{unit}", bottom + n as f64 * step + 0.0));
+        let per_row = step / distance as f64;
+        Scale { bottom: bottom * factor, per_row: per_row * factor, labels: (0..=gaps / distance).map(label).collect() }
+    }
+}
+
+/// The unit in which an axis up to `high` is labelled.
+fn unit_of(high: f64, measure: Measure) -> (f64, &'static str) {
+    let binary = [(TIB, " TiB"), (GIB, " GiB"), (MIB, " MiB"), (KIB, " KiB")];
+    let decimal = [(1_000_000_000, " G"), (1_000_000, " M")];
+    let (units, least): (&[(u64, &str)], _) = match measure {
+        Measure::Memory => (&binary, " B"),
+        Measure::Count => (&decimal, ""),
+    };
+    let fitting = units.iter().find(|unit| high >= unit.0 as f64);
+    fitting.map_or((1.0, least), |&(factor, name)| (factor as f64, name))
+}
+
+/// The bottom value, the step between labels and the rows between them that waste the least of `gaps` rows.
+fn round_step(low: f64, high: f64, gaps: usize, least_step: f64) -> (f64, f64, usize) {
+    let distances: &[usize] = if gaps > 6 { &[3, 4, 2] } else { &[2, 4] };
+    let magnitude = ((high - low) / gaps as f64).log10().floor();
+    let mut best = (low, (high - low).max(f64::MIN_POSITIVE), gaps);
+    let mut best_span = f64::INFINITY;
+    for &distance in distances {
+        for step in (0..3).flat_map(|up| ROUND.map(|round| round * 10f64.powf(magnitude + f64::from(up)))) {
+            let bottom = (low / step).floor() * step;
+            let span = gaps as f64 / distance as f64 * step;
+            let fits = bottom + span >= high - 1e-9 * span && step >= least_step;
+            if fits && span < best_span * 0.999 {
+                (best, best_span) = ((bottom, step, distance), span);
+            }
+        }
+    }
+    best
+}
+
+/// The decimals that a multiple of `step` needs.
+fn decimals(step: f64) -> usize {
+    let exact = |digits: &usize| {
+        let scaled = step * 10f64.powi(*digits as i32);
+        (scaled - scaled.round()).abs() < 1e-6 * scaled
+    };
+    (0..4).find(exact).unwrap_or(4)
+}
+
+/// The labels of a horizontal axis: places on the clock and what to write there.
+pub(crate) fn clock_labels(words: ClockWords, from: f64, to: f64) -> Vec<(f64, String)> {
+    let least = (to - from) / MOST_LABELS;
+    let step = match words.clock {
+        Clock::Time => round_seconds(least),
+        _ => round_above(least).max(1.0),
+    };
+    let first = ((from - words.zero) / step - 1e-9).ceil();
+    (0..=MOST_LABELS as u32)
+        .map(|n| words.zero + (first + f64::from(n)) * step)
+        .take_while(|&x| x <= to + 1e-9 * step)
+        .map(|x| (x, clock_label(words, x, to)))
+        .collect()
+}
+
+fn clock_label(words: ClockWords, x: f64, to: f64) -> String {
+    let seconds = x - words.zero;
+    match time_unit(words, to) {
+        Some("h:mm") => sexagesimal(seconds / 60.0),
+        Some("m:ss") => sexagesimal(seconds),
+        Some(_) if seconds.fract().abs() > 1e-6 => format!("{seconds:.1}"),
+        _ => whole(seconds),
+    }
+}
+
+/// How the labels of a time axis up to `to` are written; `None` on other clocks.
+pub(crate) fn time_unit(words: ClockWords, to: f64) -> Option<&'static str> {
+    (words.clock == Clock::Time).then_some(match to - words.zero {
+        span if span >= 7200.0 => "h:mm",
+        span if span >= 120.0 => "m:ss",
+        _ => "seconds",
+    })
+}
+
+fn round_seconds(least: f64) -> f64 {
+    let listed = ROUND_SECONDS.into_iter().find(|&step| step >= least && least > 0.5);
+    listed.unwrap_or_else(|| {
+        let days = 86400.0;
+        if least > 0.5 { round_above(least / days).max(1.0) * days } else { round_above(least) }
+    })
+}
+
+/// The least of 1, 2 and 5 times a power of ten that is not below `least`.
+fn round_above(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].map(|round| round * power).into_iter().find(|&step| step >= least * 0.999).unwrap_or(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(low: f64, high: f64, rows: usize, measure: Measure) -> String {
+        let scale = Scale::fit(low, high, rows, measure);
+        scale.labels.iter().map(|(row, label)| format!("{row}={label}")).collect::<Vec<_>>().join(", ")
+    }
+
+    #[test]
+    fn labels_are_round_and_on_rows() {
+        let gib = GIB as f64;
+        assert_eq!(labels(0.0, 17.3 * gib, 14, Measure::Memory), "0=0 GiB, 3=4 GiB, 6=8 GiB, 9=12 GiB, 12=16 GiB");
+        assert_eq!(
+            labels(16.9 * gib, 17.0 * gib, 14, Measure::Memory),
+            "0=16.900 GiB, 3=16.925 GiB, 6=16.950 GiB, 9=16.975 GiB, 12=17.000 GiB"
+        );
+        assert_eq!(labels(6529.0, 7070.0, 5, Measure::Count), "0=6500, 4=7100");
+        assert_eq!(labels(0.0, 1.0, 5, Measure::Count), "0=0, 2=1, 4=2");
+    }
+
+    #[test]
+    fn times_are_labelled_in_hours_and_minutes() {
+        let words = ClockWords { clock: Clock::Time, zero: 1e9 };
+        let labels: Vec<String> = clock_labels(words, 1e9, 1e9 + 9000.0).into_iter().map(|label| label.1).collect();
+        assert_eq!(labels.join(" "), "0:00 0:20 0:40 1:00 1:20 1:40 2:00 2:20");
+    }
+}

@@ -1,0 +1,292 @@
+//! A diagnosis in words: sections of paragraphs, lists and tables that every format renders in its own way.
+//!
+//! Sections with nothing in them do not exist. All text is cleaned here, once; escaping is the renderer's business.
+
+use garden_memory::{Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind};
+
+use crate::Report;
+use crate::clean::clean;
+use crate::words::{ClockWords, amount, counted, duration, percent, rate_per};
+
+/// Causes that a report for people shows.
+const MOST_CAUSES: usize = 4;
+/// Phases that a report for people shows.
+const MOST_PHASES: usize = 12;
+
+/// A titled part of a report.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Section {
+    /// The heading; empty where the body speaks for itself.
+    pub title: &'static str,
+    /// What stands beneath it.
+    pub body: Vec<Block>,
+}
+
+/// A piece of a section.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Block {
+    /// Sentences.
+    Paragraph(String),
+    /// A list.
+    Bullets(Vec<String>),
+    /// A list in an order that matters.
+    Numbered(Vec<String>),
+    /// Names with what there is to say about them.
+    Fields(Vec<Field>),
+    /// A heading row and rows of cells.
+    Table(Vec<&'static str>, Vec<Vec<String>>),
+    /// Numbered titles, each with named remarks.
+    Entries(Vec<Entry>),
+}
+
+/// A name and what there is to say about it.
+pub(crate) type Field = (&'static str, String);
+
+/// A title with remarks.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    /// What it is about.
+    pub title: String,
+    /// What there is to say, by kind of remark.
+    pub remarks: Vec<Field>,
+}
+
+impl Block {
+    fn is_empty(&self) -> bool {
+        match self {
+            Block::Paragraph(text) => text.is_empty(),
+            Block::Bullets(items) | Block::Numbered(items) => items.is_empty(),
+            Block::Fields(fields) => fields.is_empty(),
+            Block::Table(_, rows) => rows.is_empty(),
+            Block::Entries(entries) => entries.is_empty(),
+        }
+    }
+}
+
+/// The sections that every format shows, in their order.
+pub(crate) fn findings(report: &Report) -> Vec<Section> {
+    let diagnosis = report.diagnosis;
+    let words = ClockWords::new(report);
+    let sections = [
+        section("In numbers", vec![Block::Fields(numbers(diagnosis, words))]),
+        section("Evidence", vec![Block::Bullets(diagnosis.evidence.iter().map(|e| clean(&e.text)).collect())]),
+        section("Phases", phases(diagnosis, words)),
+        section("Processes", vec![Block::Bullets(processes(diagnosis, words))]),
+        section("Forecast", vec![Block::Fields(forecast(diagnosis, words))]),
+        section("Likely causes", causes(diagnosis)),
+        section("Ruled out", vec![Block::Bullets(ruled_out(diagnosis))]),
+        section("What to do", vec![Block::Numbered(diagnosis.advice.iter().map(|advice| clean(advice)).collect())]),
+        section("Stability check", stability(diagnosis)),
+    ];
+    sections.into_iter().flatten().collect()
+}
+
+/// A section, unless it would be empty.
+pub(crate) fn section(title: &'static str, body: Vec<Block>) -> Option<Section> {
+    let body: Vec<Block> = body.into_iter().filter(|block| !block.is_empty()).collect();
+    (!body.is_empty()).then_some(Section { title, body })
+}
+
+/// What was read, and what the reader has to say about it.
+pub(crate) fn read(report: &Report) -> Option<Section> {
+    let notes = report.diagnosis.input.notes.iter().map(|note| clean(note)).collect();
+    section(
+        "",
+        vec![Block::Paragraph(format!("Read: {}", input_words(&report.diagnosis.input))), Block::Bullets(notes)],
+    )
+}
+
+fn input_words(input: &Input) -> String {
+    let format = Some(clean(&input.format)).filter(|format| !format.is_empty());
+    let column = column_words(input).map(|column| format!("column {column}"));
+    let known = [format, Some(counted(input.samples, "sample")), column, Some(format!("{} skipped", input.skipped))];
+    known.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// The column that was judged and its unit: `rss_mb (MiB)`.
+fn column_words(input: &Input) -> Option<String> {
+    let unit = input.unit.as_deref().map(|unit| format!(" ({})", clean(unit))).unwrap_or_default();
+    let column = input.column.as_deref().map(clean).filter(|column| !column.is_empty());
+    column.map(|column| format!("{column}{unit}"))
+}
+
+/// Where the run and the report come from, as far as known, as name and value.
+pub(crate) fn environment(report: &Report) -> Vec<(String, String)> {
+    let facts = report.facts;
+    let input = &report.diagnosis.input;
+    let number = |name: &str, value: Option<u64>| Some((name.to_string(), value?.to_string()));
+    let stated = [
+        number("examples", facts.examples),
+        number("batch size", facts.batch_size),
+        number("gradient accumulation", facts.gradient_accumulation),
+        number("steps per epoch", facts.epoch_steps()),
+        number("total steps", facts.total_steps),
+        facts.memory_limit.map(|limit| ("memory limit".to_string(), limit.to_string())),
+        Some(("input format".to_string(), clean(&input.format))),
+        column_words(input).map(|column| ("column".to_string(), column)),
+        Some(("samples".to_string(), format!("{}, {} skipped", input.samples, input.skipped))),
+        Some(("model-garden".to_string(), clean(report.version))),
+    ];
+    let origin = report.origin.iter().map(|(name, value)| (clean(name), clean(value)));
+    origin.chain(stated.into_iter().flatten()).filter(|(_, value)| !value.is_empty()).collect()
+}
+
+/// The mechanism's name as words; `None` where there is nothing to name.
+fn mechanism_words(mechanism: Mechanism) -> Option<String> {
+    (mechanism != Mechanism::None).then(|| mechanism.name().replace('_', " "))
+}
+
+fn numbers(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Field> {
+    let level = diagnosis.level.map(|level| amount(level.bytes, level.low, level.high));
+    let fields = [
+        ("mechanism", mechanism_words(diagnosis.mechanism)),
+        ("confidence", diagnosis.confidence.and_then(percent)),
+        ("growth", growth(diagnosis)),
+        ("knee", knee(diagnosis, words)),
+        ("level", level),
+    ];
+    known(fields)
+}
+
+fn known<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Vec<Field> {
+    fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+fn growth(diagnosis: &Diagnosis) -> Option<String> {
+    let growth = &diagnosis.growth;
+    // The interval belongs to the rate per step where there is one.
+    let by_step = growth.bytes_per_step.and_then(|rate| rate_per(rate, growth.low, growth.high, "step"));
+    let has_step = by_step.is_some();
+    let by_time = growth.bytes_per_second.and_then(|rate| match has_step {
+        true => rate_per(60.0 * rate, None, None, "minute"),
+        false => rate_per(rate, growth.low, growth.high, "second"),
+    });
+    let by_example = growth.bytes_per_example.and_then(|rate| rate_per(rate, None, None, "example"));
+    let rates: Vec<String> = [by_step, by_time, by_example].into_iter().flatten().collect();
+    (!rates.is_empty()).then(|| rates.join(", "))
+}
+
+fn knee(diagnosis: &Diagnosis, words: ClockWords) -> Option<String> {
+    let knee = diagnosis.knee?;
+    let finite = |x: f64| Some(x).filter(|x| x.is_finite());
+    let at = knee.step.and_then(finite).map(|step| format!("step {}", words.number(step)));
+    let after = knee.time_s.and_then(finite).map(|time| format!("{} after the first sample", duration(time)));
+    let between = finite(knee.low).zip(finite(knee.high)).map(|(low, high)| words.range(low, high));
+    let place = at.into_iter().chain(after).collect::<Vec<_>>().join(", ");
+    match (place.is_empty(), between) {
+        (true, between) => between.map(|range| format!("{}s {range}", words.clock.unit())),
+        (false, Some(range)) => Some(format!("{place} (95 %: {range})")),
+        (false, None) => Some(place),
+    }
+}
+
+fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
+    let hidden = diagnosis.phases.len().saturating_sub(MOST_PHASES);
+    let rows = diagnosis.phases.iter().skip(hidden).map(|phase| phase_row(phase, words)).collect();
+    let stretch = match words.clock {
+        Clock::Step => "steps",
+        Clock::Time => "time",
+        Clock::Sample => "samples",
+    };
+    let more = (hidden > 0).then(|| Block::Paragraph(format!("{hidden} earlier ones in --format json")));
+    [Some(Block::Table(vec!["phase", stretch, "level", "rate"], rows)), more].into_iter().flatten().collect()
+}
+
+fn phase_row(phase: &Phase, words: ClockWords) -> Vec<String> {
+    let kind = match phase.kind {
+        PhaseKind::Growth => "growth",
+        PhaseKind::Plateau => "plateau",
+        PhaseKind::Fall => "fall",
+    };
+    let level = format!("{} → {}", Bytes(phase.start_bytes), Bytes(phase.end_bytes));
+    let rate = words.rate(phase.rate, Some(phase.low), Some(phase.high)).unwrap_or_default();
+    vec![kind.to_string(), words.range(phase.from, phase.to), level, rate]
+}
+
+fn processes(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
+    let last = diagnosis.parts.len().saturating_sub(1);
+    let sentence = |(index, part): (usize, &Part)| {
+        let decides = if index == last { "; the last one, which decides" } else { "" };
+        let range = words.range(part.from, part.to);
+        let samples = counted(part.samples, "sample");
+        format!("{} {range} ({samples}{decides}): {}. {}", words.name(), part.verdict.name(), clean(&part.summary))
+    };
+    diagnosis.parts.iter().enumerate().map(sentence).collect()
+}
+
+fn forecast(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Field> {
+    let forecast = &diagnosis.forecast;
+    let bounded = forecast.if_bounded.map(|plateau| {
+        let from =
+            plateau.step.filter(|step| step.is_finite()).map(|step| format!(" from step {} on", words.number(step)));
+        format!("{}{}", amount(plateau.bytes, plateau.low, plateau.high), from.unwrap_or_default())
+    });
+    let unbounded = forecast.if_unbounded.and_then(|end| exhaustion(end, words));
+    let likelihood = diagnosis.likelihood.and_then(|likelihood| {
+        Some(format!(
+            "{} that it ends by itself, {} that it never does",
+            percent(likelihood.bounded)?,
+            percent(likelihood.leak)?
+        ))
+    });
+    let decided = forecast.decided_by_step.filter(|step| step.is_finite());
+    known([
+        ("if bounded", bounded),
+        ("if unbounded", unbounded),
+        ("likelihood", likelihood),
+        ("decided by", decided.map(|step| format!("step {}", words.number(step)))),
+        ("limit", forecast.limit_bytes.map(|limit| limit_words(limit, diagnosis))),
+    ])
+}
+
+fn exhaustion(end: Exhaustion, words: ClockWords) -> Option<String> {
+    let at = end.step.filter(|step| step.is_finite()).map(|step| format!("at step {}", words.number(step)));
+    let ahead =
+        end.time_s.filter(|time| time.is_finite()).map(|time| format!("{} after the last sample", duration(time)));
+    let interval = end.low.is_finite().then(|| match end.high.filter(|high| high.is_finite()) {
+        Some(high) => words.range(end.low, high),
+        None => format!("{} or later, perhaps never", words.number(end.low)),
+    });
+    let when = at.into_iter().chain(ahead).collect::<Vec<_>>().join(", ");
+    match (when.is_empty(), interval) {
+        (true, interval) => interval.map(|range| format!("the limit is reached at {} {range}", words.name())),
+        (false, Some(range)) => Some(format!("the limit is reached {when} (95 %: {range})")),
+        (false, None) => Some(format!("the limit is reached {when}")),
+    }
+}
+
+fn limit_words(limit: u64, diagnosis: &Diagnosis) -> String {
+    match diagnosis.level.map(|level| level.bytes) {
+        Some(level) if level <= limit => format!("{}, {} above the present level", Bytes(limit), Bytes(limit - level)),
+        Some(level) => format!("{}, exceeded by {}", Bytes(limit), Bytes(level - limit)),
+        None => Bytes(limit).to_string(),
+    }
+}
+
+fn causes(diagnosis: &Diagnosis) -> Vec<Block> {
+    let entries = diagnosis.causes.iter().take(MOST_CAUSES).map(cause).collect();
+    let hidden = diagnosis.causes.len().saturating_sub(MOST_CAUSES);
+    let more = (hidden > 0).then(|| Block::Paragraph(format!("{hidden} more in --format json")));
+    [Some(Block::Entries(entries)), more].into_iter().flatten().collect()
+}
+
+fn cause(cause: &Cause) -> Entry {
+    let score = percent(cause.score).map(|score| format!(" ({score})")).unwrap_or_default();
+    let supporting = cause.supporting.iter().map(|text| ("for", clean(text)));
+    let against = cause.against.iter().map(|text| ("against", clean(text)));
+    let fix = [("fix", clean(cause.fix))];
+    let remarks = supporting.chain(against).chain(fix).filter(|remark| !remark.1.is_empty());
+    Entry { title: format!("{}{score}", clean(cause.title)), remarks: remarks.collect() }
+}
+
+fn ruled_out(diagnosis: &Diagnosis) -> Vec<String> {
+    diagnosis.ruled_out.iter().map(|cause| format!("{}: {}", clean(cause.title), clean(&cause.reason))).collect()
+}
+
+fn stability(diagnosis: &Diagnosis) -> Vec<Block> {
+    let sentence = diagnosis.stability.as_ref().map(|check| {
+        let outcome = if check.passed { "passed" } else { "failed" };
+        Block::Paragraph(format!("{outcome}: {}", clean(&check.text)))
+    });
+    sentence.into_iter().collect()
+}

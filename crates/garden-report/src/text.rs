@@ -1,0 +1,145 @@
+//! A report for the terminal: the verdict first, then the charts, then the sections, within 100 columns.
+//!
+//! Colour only emphasises; whether a terminal wants it is the caller's to know.
+
+use garden_memory::Verdict;
+
+use crate::clean::clean;
+use crate::plot::{Picture, count_sentences, pictures};
+use crate::sections::{Block, Entry, Field, Section, findings, read};
+use crate::wrap::{WIDTH, pad, shorten, width, wrap};
+use crate::{Report, Style};
+
+const INDENT: &str = "  ";
+const BOLD: &str = "1";
+
+/// The report as text of at most 100 columns.
+pub fn text(report: &Report, style: Style) -> String {
+    let mut page = Page { style, lines: Vec::new() };
+    page.verdict(report);
+    for picture in pictures(report) {
+        page.picture(&picture);
+    }
+    page.sentences(&count_sentences(report));
+    for section in findings(report).iter().chain(&read(report)) {
+        page.section(section);
+    }
+    page.lines.push(String::new());
+    page.lines.join("\n")
+}
+
+struct Page {
+    style: Style,
+    lines: Vec<String>,
+}
+
+impl Page {
+    fn paint(&self, text: &str, code: &str) -> String {
+        match self.style {
+            Style::Plain => text.to_string(),
+            Style::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        }
+    }
+
+    fn verdict(&mut self, report: &Report) {
+        let word = report.diagnosis.verdict.name().to_uppercase();
+        let hanging = " ".repeat(word.len() + 2);
+        let mut lines = wrap(&clean(&report.diagnosis.summary), &hanging, &hanging, WIDTH);
+        let painted = self.paint(&word, verdict_colour(report.diagnosis.verdict));
+        if let Some(first) = lines.first_mut() {
+            *first = format!("{painted}{}", first.get(word.len()..).unwrap_or_default());
+        }
+        self.lines.extend(lines);
+    }
+
+    fn heading(&mut self, title: &str) {
+        self.lines.push(String::new());
+        for line in wrap(title, "", INDENT, WIDTH).iter().filter(|line| !line.is_empty()) {
+            let painted = self.paint(line, BOLD);
+            self.lines.push(painted);
+        }
+    }
+
+    fn picture(&mut self, picture: &Picture) {
+        self.heading(&picture.heading);
+        self.lines.extend(picture.lines.iter().cloned());
+        self.sentences(&picture.notes);
+    }
+
+    fn sentences(&mut self, sentences: &[String]) {
+        self.lines.extend(sentences.iter().flat_map(|sentence| wrap(sentence, INDENT, INDENT, WIDTH)));
+    }
+
+    fn section(&mut self, section: &Section) {
+        self.heading(section.title);
+        let indent = if section.title.is_empty() { "" } else { INDENT };
+        for block in &section.body {
+            self.lines.extend(block_lines(block, indent));
+        }
+    }
+}
+
+fn verdict_colour(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Flat | Verdict::Sawtooth | Verdict::Settled => "1;32",
+        Verdict::Growing => "1;33",
+        Verdict::Leak => "1;31",
+        Verdict::Insufficient => "1;90",
+    }
+}
+
+fn block_lines(block: &Block, indent: &str) -> Vec<String> {
+    match block {
+        Block::Paragraph(text) => wrap(text, indent, &format!("{indent}{INDENT}"), WIDTH),
+        Block::Bullets(items) => items.iter().flat_map(|item| item_lines(item, &format!("{INDENT}- "))).collect(),
+        Block::Numbered(items) => {
+            let numbered = items.iter().enumerate();
+            numbered.flat_map(|(index, item)| item_lines(item, &format!("{INDENT}{}. ", index + 1))).collect()
+        }
+        Block::Fields(fields) => field_lines(fields, INDENT),
+        Block::Table(header, rows) => table_lines(header, rows),
+        Block::Entries(entries) => entries.iter().enumerate().flat_map(entry_lines).collect(),
+    }
+}
+
+fn item_lines(item: &str, mark: &str) -> Vec<String> {
+    wrap(item, mark, &" ".repeat(mark.len()), WIDTH)
+}
+
+fn entry_lines((index, entry): (usize, &Entry)) -> Vec<String> {
+    let mark = format!("{INDENT}{}. ", index + 1);
+    let mut lines = item_lines(&entry.title, &mark);
+    lines.extend(field_lines(&entry.remarks, &" ".repeat(mark.len())));
+    lines
+}
+
+/// Names in a column, what there is to say beside them. A name that repeats is written once.
+fn field_lines(fields: &[Field], indent: &str) -> Vec<String> {
+    let columns = fields.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
+    let hanging = " ".repeat(indent.len() + columns + 2);
+    let mut before = "";
+    let mut lines = Vec::new();
+    for (name, text) in fields {
+        let shown = if *name == before { "" } else { name };
+        lines.extend(wrap(text, &format!("{indent}{}  ", pad(shown, columns)), &hanging, WIDTH));
+        before = name;
+    }
+    lines
+}
+
+fn table_lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let header: Vec<String> = header.iter().map(|cell| cell.to_string()).collect();
+    let mut columns = vec![0; header.len()];
+    for row in std::iter::once(&header).chain(rows) {
+        columns.iter_mut().zip(row).for_each(|(column, cell)| *column = width(cell).max(*column));
+    }
+    let room = WIDTH.saturating_sub(INDENT.len() + 2 * columns.len());
+    while columns.iter().sum::<usize>() > room {
+        columns.iter_mut().max().into_iter().for_each(|widest| *widest -= 1);
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&columns).map(|(cell, &column)| pad(&shorten(cell, column), column));
+        format!("{INDENT}{}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_string()
+    };
+    std::iter::once(&header).chain(rows).map(line).collect()
+}

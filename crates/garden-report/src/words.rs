@@ -1,0 +1,184 @@
+//! Numbers in words: places on the clock, amounts, rates and intervals, the same in every format.
+//!
+//! What is not a finite number has no words: the functions answer `None` or leave the part out, they never print 0 for it.
+
+use garden_memory::{Bytes, Clock, format_change};
+
+use crate::Report;
+
+/// Seconds from which on a time is a date (1973) rather than a duration, so that it is told from the first sample on.
+const DATE_S: f64 = 1e8;
+/// Rates beyond this are printed as powers of ten: no machine has as much, and hundreds of digits help nobody.
+const ABSURD: f64 = 1e18;
+
+/// How places on a diagnosis's clock are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockWords {
+    /// What the clock counts.
+    pub clock: Clock,
+    /// The place that is written as zero.
+    pub zero: f64,
+}
+
+impl ClockWords {
+    /// The words for a report's clock.
+    pub fn new(report: &Report) -> Self {
+        let clock = report.diagnosis.clock;
+        let first = report.memory.points.iter().map(|point| point.0).find(|x| x.is_finite());
+        let zero = first.filter(|&x| clock == Clock::Time && x >= DATE_S).unwrap_or(0.0);
+        ClockWords { clock, zero }
+    }
+
+    /// The clock's name in a heading, such as `step` or `time`.
+    pub fn name(self) -> &'static str {
+        match self.clock {
+            Clock::Time => "time",
+            _ => self.clock.unit(),
+        }
+    }
+
+    /// A place without its unit: `83`, or a time that shows it anyway (`2:05 h`).
+    pub fn number(self, x: f64) -> String {
+        match self.clock {
+            Clock::Time => time(x - self.zero),
+            _ => whole(x),
+        }
+    }
+
+    /// A stretch: `10 to 83`, or `0 s to 2:05 h`.
+    pub fn range(self, from: f64, to: f64) -> String {
+        format!("{} to {}", self.number(from), self.number(to))
+    }
+
+    /// A rate with its interval: `+171 MiB per step (95 %: 169 to 173)`.
+    pub fn rate(self, rate: f64, low: Option<f64>, high: Option<f64>) -> Option<String> {
+        rate_per(rate, low, high, self.clock.unit())
+    }
+}
+
+/// A rate per `unit`, with its interval as far as it is known.
+pub(crate) fn rate_per(rate: f64, low: Option<f64>, high: Option<f64>, unit: &str) -> Option<String> {
+    let finite = |x: &f64| x.is_finite();
+    let interval = match (low.filter(finite), high.filter(finite)) {
+        // The sign is only worth repeating where the interval reaches beyond zero.
+        (Some(low), Some(high)) if low > 0.0 => Some((unsigned(low), unsigned(high))),
+        (Some(low), Some(high)) => Some((change(low), change(high))),
+        _ => None,
+    };
+    let between = interval.map(|(low, high)| between(&change(rate), &low, &high)).unwrap_or_default();
+    rate.is_finite().then(|| format!("{} per {unit}{between}", change(rate)))
+}
+
+/// An amount with its interval: `16.6 GiB (95 %: 16.5 to 16.8)`.
+pub(crate) fn amount(bytes: u64, low: u64, high: u64) -> String {
+    let text = Bytes(bytes).to_string();
+    let between = between(&text, &Bytes(low).to_string(), &Bytes(high).to_string());
+    format!("{text}{between}")
+}
+
+/// The interval in brackets. Its ends lose their unit where all three are written in the same one.
+fn between(value: &str, low: &str, high: &str) -> String {
+    let unit = |text: &str| text.rsplit_once(' ').map(|(_, unit)| unit.to_string());
+    if unit(value) == unit(low) && unit(low) == unit(high) {
+        let number = |text: &str| text.split(' ').next().unwrap_or_default().to_string();
+        return format!(" (95 %: {} to {})", number(low), number(high));
+    }
+    format!(" (95 %: {low} to {high})")
+}
+
+fn change(bytes: f64) -> String {
+    if bytes.abs() >= ABSURD { format!("{bytes:+.1e} B") } else { format_change(bytes) }
+}
+
+fn unsigned(bytes: f64) -> String {
+    change(bytes).trim_start_matches('+').to_string()
+}
+
+/// A number without decimals.
+pub(crate) fn whole(x: f64) -> String {
+    match x {
+        _ if !x.is_finite() => "?".to_string(),
+        _ if x.abs() >= 1e15 => format!("{x:.2e}"),
+        // Adding zero turns -0 into 0.
+        _ => format!("{:.0}", x.round() + 0.0),
+    }
+}
+
+/// A share of one as a percentage; certainty is never claimed by rounding.
+pub(crate) fn percent(share: f64) -> Option<String> {
+    match share {
+        _ if !share.is_finite() => None,
+        _ if share >= 0.995 => Some("over 99 %".to_string()),
+        _ if share < 0.005 => Some("under 1 %".to_string()),
+        _ => Some(format!("{:.0} %", 100.0 * share)),
+    }
+}
+
+/// A moment in seconds as people write it: `0.5 s`, `83 s`, `12:30 min`, `2:05 h`.
+pub(crate) fn time(seconds: f64) -> String {
+    let sign = if seconds < 0.0 { "-" } else { "" };
+    let size = seconds.abs();
+    match size {
+        _ if size < 9.95 && size.fract() != 0.0 => format!("{sign}{size:.1} s"),
+        _ if size < 120.0 => format!("{sign}{} s", whole(size)),
+        _ if size < 7200.0 => format!("{sign}{} min", sexagesimal(size)),
+        _ if size < 1e12 => format!("{sign}{} h", sexagesimal(size / 60.0)),
+        _ => format!("{} s", whole(seconds)),
+    }
+}
+
+/// Sixtieths as `whole:sixtieths`, such as `2:05`.
+pub(crate) fn sexagesimal(sixtieths: f64) -> String {
+    let rounded = sixtieths.round();
+    format!("{}:{:02.0}", whole((rounded / 60.0).floor()), rounded.rem_euclid(60.0))
+}
+
+/// A length of time in words: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
+pub(crate) fn duration(seconds: f64) -> String {
+    let minutes = (seconds / 60.0).round();
+    let hours = (seconds / 3600.0).round();
+    match seconds {
+        s if s < 100.0 => format!("{} s", whole(s.max(0.0))),
+        s if s < 7200.0 => format!("{} min", whole(minutes)),
+        s if s < 172_800.0 => format!("{} h {} min", whole((minutes / 60.0).floor()), whole(minutes % 60.0)),
+        s if s < 1e11 => format!("{} d {} h", whole((hours / 24.0).floor()), whole(hours % 24.0)),
+        _ => "more than a thousand years".to_string(),
+    }
+}
+
+/// A number of things with the right ending: `1 sample`, `24 samples`.
+pub(crate) fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use garden_memory::MIB;
+
+    const M: f64 = MIB as f64;
+
+    #[test]
+    fn rates_share_a_unit_and_show_signs_where_they_matter() {
+        let rate = |rate: f64, low: f64, high: f64| rate_per(rate * M, Some(low * M), Some(high * M), "step");
+        assert_eq!(rate(171.0, 169.0, 173.0).as_deref(), Some("+171 MiB per step (95 %: 169 to 173)"));
+        assert_eq!(rate(-0.5, -1.5, 0.25).as_deref(), Some("-512 KiB per step (95 %: -1.50 MiB to +256 KiB)"));
+        assert_eq!(rate_per(M, None, Some(M), "second").as_deref(), Some("+1.00 MiB per second"));
+        assert_eq!(rate_per(f64::NAN, None, None, "step"), None);
+        assert_eq!(rate_per(-1e300, None, None, "step").as_deref(), Some("-1.0e300 B per step"));
+    }
+
+    #[test]
+    fn times_grow_their_units() {
+        let times = [-0.0, 0.5, 83.0, 119.6, 750.0, 7199.9, 7500.0, 1e300].map(time);
+        assert_eq!(times, ["0 s", "0.5 s", "83 s", "120 s", "12:30 min", "120:00 min", "2:05 h", "1.00e300 s"]);
+        let lengths = [45.0, 750.0, 7500.0, 273_600.0, f64::NAN].map(duration);
+        assert_eq!(lengths, ["45 s", "13 min", "2 h 5 min", "3 d 4 h", "more than a thousand years"]);
+    }
+
+    #[test]
+    fn certainty_is_never_claimed_by_rounding() {
+        let shares = [1.0, 0.97, 0.001].map(|share| percent(share).unwrap_or_default());
+        assert_eq!(shares, ["over 99 %", "97 %", "under 1 %"]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Whole reports of diagnoses made by hand.
+
+mod common;
+
+use common::{empty, leak, run1, run2};
+use expect_test::{ExpectFile, expect_file};
+use garden_report::{Style, json, markdown, text};
+
+fn check(actual: String, expected: ExpectFile) {
+    expected.assert_eq(&actual);
+}
+
+#[test]
+fn a_settled_run_as_text() {
+    check(text(&run2().report(), Style::Plain), expect_file!["expected/run2.txt"]);
+}
+
+#[test]
+fn a_settled_run_as_markdown() {
+    check(markdown(&run2().report()), expect_file!["expected/run2.md"]);
+}
+
+#[test]
+fn a_growing_run_as_text() {
+    check(text(&run1().report(), Style::Plain), expect_file!["expected/run1.txt"]);
+}
+
+#[test]
+fn a_leak_over_time_with_a_restart_as_text() {
+    check(text(&leak().report(), Style::Plain), expect_file!["expected/leak.txt"]);
+}
+
+#[test]
+fn a_leak_over_time_with_a_restart_as_markdown() {
+    check(markdown(&leak().report()), expect_file!["expected/leak.md"]);
+}
+
+#[test]
+fn an_empty_trace_as_text_and_markdown() {
+    let case = empty();
+    let both = format!("{}\n{}", text(&case.report(), Style::Plain), markdown(&case.report()));
+    check(both, expect_file!["expected/empty.txt"]);
+}
+
+#[test]
+fn json_is_the_diagnosis_alone() {
+    let case = run2();
+    let expected = serde_json::to_string_pretty(&case.diagnosis).unwrap() + "\n";
+    assert_eq!(json(&case.report()), expected);
+}
+
+#[test]
+fn colour_adds_escape_sequences_and_nothing_else() {
+    let case = run2();
+    let coloured = text(&case.report(), Style::Colour);
+    assert!(coloured.starts_with("\u{1b}[1;32mSETTLED\u{1b}[0m  Memory grew"), "{coloured}");
+    let stripped = ["1;32", "1", "0"].iter().fold(coloured, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
+    assert_eq!(stripped, text(&case.report(), Style::Plain));
+}

@@ -1,0 +1,170 @@
+//! Numbers as cells hold them: plain, with thousands separators, with a unit of their own.
+
+use garden_memory::unit_factor;
+
+/// A number and the unit written behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Amount {
+    pub(crate) value: f64,
+    /// Bytes per unit, where the text states a unit.
+    pub(crate) factor: Option<u64>,
+}
+
+/// What a lone comma between digits means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Comma {
+    /// It parts thousands wherever it can: `7,159`.
+    Thousands,
+    /// It is the decimal point, as in files that part their columns by semicolons.
+    Decimal,
+}
+
+/// Why a text is not an amount of anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    /// Nothing is there, or a word for it (`nan`, `null`, `none`, `-`).
+    Missing,
+    /// Not a number.
+    NotANumber,
+    /// Infinite, or larger than any machine's memory.
+    TooLarge,
+    /// Below zero.
+    Negative,
+}
+
+impl Problem {
+    /// The reason in the words of a note.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Problem::Missing => "no memory value",
+            Problem::NotANumber => "value is not a number",
+            Problem::TooLarge => "value is infinite or larger than any machine's memory",
+            Problem::Negative => "value is negative",
+        }
+    }
+}
+
+/// 2^63: what is larger is a slip, not an amount of memory.
+const LARGEST: f64 = 9.2e18;
+
+impl Amount {
+    /// The amount as a whole number that a sample can hold, with `factor` where the text states no unit.
+    pub(crate) fn scaled(self, factor: u64) -> Result<u64, Problem> {
+        let scaled = self.value * self.factor.unwrap_or(factor) as f64;
+        match scaled {
+            number if number.is_nan() => Err(Problem::Missing),
+            number if number.abs() >= LARGEST => Err(Problem::TooLarge),
+            number if number < 0.0 => Err(Problem::Negative),
+            number => Ok(number.round() as u64),
+        }
+    }
+}
+
+/// Reads a cell.
+pub(crate) fn parse_amount(cell: &[u8], comma: Comma) -> Result<Amount, Problem> {
+    let cell = trim(cell);
+    let text = std::str::from_utf8(cell).map_err(|_| Problem::NotANumber)?;
+    if let Ok(value) = text.parse::<f64>() {
+        return if value.is_nan() { Err(Problem::Missing) } else { Ok(Amount { value, factor: None }) };
+    }
+    if text.is_empty() || matches!(text.to_ascii_lowercase().as_str(), "null" | "none" | "-") {
+        return Err(Problem::Missing);
+    }
+    parse_dressed(text, comma)
+}
+
+fn trim(mut cell: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t' | b'"' | 0, rest @ ..] | [rest @ .., b' ' | b'\t' | b'"' | 0] = cell {
+        cell = rest;
+    }
+    cell
+}
+
+/// Reads `7,159 MB`, `1.2GB`, `5434,5` and the like.
+fn parse_dressed(text: &str, comma: Comma) -> Result<Amount, Problem> {
+    let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '_' | '\'' | '+' | '-');
+    let end = text.find(|c: char| !is_number(c)).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = unit.trim();
+    let factor = match unit {
+        "" => None,
+        _ => Some(unit_factor(unit).ok_or(Problem::NotANumber)?),
+    };
+    let value = plain(number, comma).parse::<f64>().map_err(|_| Problem::NotANumber)?;
+    Ok(Amount { value, factor })
+}
+
+/// Takes the thousands separators out and makes the decimal separator a point.
+fn plain(number: &str, comma: Comma) -> String {
+    let mut plain: String = number.chars().filter(|c| !matches!(c, '_' | '\'')).collect();
+    let decimal_comma = match (plain.rfind(','), plain.rfind('.')) {
+        (None, _) => false,
+        // With both, the last one is the decimal separator.
+        (Some(comma_at), Some(point_at)) => comma_at > point_at,
+        (Some(comma_at), None) => {
+            let lone = plain.find(',') == Some(comma_at);
+            lone && (comma == Comma::Decimal || !parts_thousands(&plain, comma_at))
+        }
+    };
+    if decimal_comma {
+        plain.retain(|c| c != '.');
+        plain.replace(',', ".")
+    } else {
+        plain.retain(|c| c != ',');
+        plain
+    }
+}
+
+fn parts_thousands(number: &str, comma_at: usize) -> bool {
+    let before = number[..comma_at].trim_start_matches(['+', '-']).len();
+    (1..=3).contains(&before) && number.len() - comma_at - 1 == 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use garden_memory::{GIB, KIB, MIB};
+
+    fn bytes(text: &str, comma: Comma) -> Result<u64, Problem> {
+        parse_amount(text.as_bytes(), comma)?.scaled(MIB)
+    }
+
+    #[test]
+    fn numbers_with_units_and_separators() {
+        for (text, expected) in [
+            ("5434", 5434 * MIB),
+            (" 7,159 MB ", 7159 * MIB),
+            ("900 KiB", 900 * KIB),
+            ("1.5GB", 3 * GIB / 2),
+            ("1,234,567", 1_234_567 * MIB),
+            ("1,234.5", 1_234 * MIB + MIB / 2),
+            ("1.234,5 MB", 1_234 * MIB + MIB / 2),
+            ("5434,5", 5_434 * MIB + MIB / 2),
+            ("7'159", 7159 * MIB),
+            ("1e3", 1000 * MIB),
+            ("\"12\"", 12 * MIB),
+            ("4096 bytes", 4096),
+        ] {
+            assert_eq!(bytes(text, Comma::Thousands), Ok(expected), "{text}");
+        }
+        assert_eq!(bytes("543,512", Comma::Decimal), Ok((543.512 * MIB as f64).round() as u64));
+    }
+
+    #[test]
+    fn what_is_not_an_amount_says_why() {
+        for (text, problem) in [
+            ("", Problem::Missing),
+            ("NaN", Problem::Missing),
+            ("None", Problem::Missing),
+            ("n/a", Problem::NotANumber),
+            ("12 apples", Problem::NotANumber),
+            ("inf", Problem::TooLarge),
+            ("1e300", Problem::TooLarge),
+            ("-5", Problem::Negative),
+            ("--", Problem::NotANumber),
+            ("1.2.3", Problem::NotANumber),
+        ] {
+            assert_eq!(bytes(text, Comma::Thousands), Err(problem), "{text}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! What a column is, judged by its name: `rss_mb`, `Process RAM (MB)`, `system.proc.memory.rssMB`.
+//!
+//! A name is cut into words, units are taken out, and the words decide. Names of other things that contain a memory word
+//! (available, total, peak, percent, virtual) are left alone: they are not what the process holds now.
+
+use garden_memory::{GIB, KIB, MIB, Quantity, TIB};
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Meaning {
+    /// The training step.
+    Step,
+    /// A time, with the seconds that one unit of it lasts.
+    Time(f64),
+    /// The epoch, perhaps with a fraction.
+    Epoch,
+    /// What the process was doing.
+    Activity,
+    /// A quantity that the name states exactly.
+    Quantity(Quantity),
+    /// The process's memory, without saying how it was measured.
+    Memory,
+    /// Something else.
+    Unknown,
+}
+
+/// A column's name, understood.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Name {
+    pub(crate) meaning: Meaning,
+    /// Bytes per unit, where the name states a unit.
+    pub(crate) factor: Option<u64>,
+}
+
+/// Understands a column's name.
+pub(crate) fn understand(name: &str) -> Name {
+    let mut words = words(name);
+    let factor = take_unit(&mut words);
+    let words = Words(&words);
+    let meaning = if name.contains('%') || words.any(NOT_AMOUNTS) {
+        Meaning::Unknown
+    } else {
+        words.axis().or_else(|| words.count(factor)).or_else(|| words.memory(factor)).unwrap_or(Meaning::Unknown)
+    };
+    Name { meaning, factor }
+}
+
+/// Cuts a name at punctuation and before inner capitals: `rssMiB` gives `rss` and `mib`.
+pub(crate) fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut previous = ' ';
+    for c in name.chars() {
+        let starts = !previous.is_alphanumeric() || (previous.is_lowercase() && c.is_uppercase());
+        if c.is_alphanumeric() {
+            match words.last_mut() {
+                // The B of MiB belongs to the unit before it.
+                Some(last) if !starts || (c == 'B' && matches!(last.as_str(), "ki" | "mi" | "gi" | "ti")) => {
+                    last.extend(c.to_lowercase());
+                }
+                _ => words.push(c.to_lowercase().collect()),
+            }
+        }
+        previous = c;
+    }
+    words.into_iter().flat_map(unglue).collect()
+}
+
+/// Parts a unit from the word it is glued to, as in `rssmb`.
+fn unglue(word: String) -> Vec<String> {
+    const BEFORE_UNITS: [&str; 12] =
+        ["rss", "mem", "memory", "ram", "pss", "uss", "vram", "swap", "anon", "file", "shmem", "gpu"];
+    let glued = ["mib", "kib", "gib", "mb", "kb", "gb"]
+        .into_iter()
+        .find_map(|unit| word.strip_suffix(unit).filter(|stem| BEFORE_UNITS.contains(stem)).map(|stem| (stem, unit)));
+    match glued {
+        Some((stem, unit)) => vec![stem.to_string(), unit.to_string()],
+        None => vec![word],
+    }
+}
+
+/// Takes the unit's word out; single letters count only at the end, where `rss_b` and `mem_g` have them.
+fn take_unit(words: &mut Vec<String>) -> Option<u64> {
+    let last = words.len().checked_sub(1)?;
+    let (at, factor) = words.iter().enumerate().find_map(|(at, word)| {
+        let factor = match word.as_str() {
+            "bytes" | "byte" => 1,
+            "kb" | "kib" => KIB,
+            "mb" | "mib" | "megabytes" => MIB,
+            "gb" | "gib" | "gigabytes" => GIB,
+            "tb" | "tib" => TIB,
+            "b" if at == last && at > 0 => 1,
+            "k" if at == last && at > 0 => KIB,
+            "m" if at == last && at > 0 => MIB,
+            "g" if at == last && at > 0 => GIB,
+            _ => return None,
+        };
+        Some((at, factor))
+    })?;
+    words.remove(at);
+    Some(factor)
+}
+
+/// Words that turn an amount of memory into something else.
+pub(crate) const NOT_AMOUNTS: &[&str] = &[
+    "available", "avail", "free", "limit", "percent", "pct", "perc", "percentage", "virtual", "vms", "vsz", "virt",
+    "vmsize", "peak", "peaked", "max", "maximum", "maxrss", "hwm", "vmhwm", "min", "minimum", "delta", "change", "diff",
+    "difference", "growth", "grew", "increase", "increased", "rate", "speed", "bandwidth", "util", "utilization",
+    "temp", "temperature", "power", "per", "fragmentation", "threshold", "capacity", "installed",
+];
+
+/// Words that a plain memory column may have besides `memory`, `mem` or `ram`.
+const PLAIN_WORDS: &[&str] = &[
+    "memory", "mem", "ram", "process", "proc", "python", "cpu", "host", "main", "usage", "used", "use", "in", "current",
+    "now", "size", "value", "trainer", "training", "train", "self", "of", "consumption", "footprint", "info",
+];
+
+struct Words<'a>(&'a [String]);
+
+impl Words<'_> {
+    fn any(&self, wanted: &[&str]) -> bool {
+        self.0.iter().any(|word| wanted.contains(&word.as_str()))
+    }
+
+    fn joined(&self) -> String {
+        self.0.concat()
+    }
+
+    /// Steps, times, epochs and activities.
+    fn axis(&self) -> Option<Meaning> {
+        let joined = self.joined();
+        Some(match joined.as_str() {
+            "step" | "steps" | "globalstep" | "globalsteps" | "trainstep" | "trainingstep" | "trainglobalstep"
+            | "trainerglobalstep" | "currentstep" | "stepidx" | "stepnum" | "iteration" | "iterations" | "iter"
+            | "iters" => Meaning::Step,
+            "epoch" | "epochs" | "trainepoch" | "currentepoch" => Meaning::Epoch,
+            "phase" | "label" | "activity" | "stage" | "mode" | "split" => Meaning::Activity,
+            _ => return self.time(),
+        })
+    }
+
+    fn time(&self) -> Option<Meaning> {
+        let seconds = match self.0.last().map(String::as_str) {
+            Some("s" | "sec" | "secs" | "second" | "seconds") => Some(1.0),
+            Some("ms" | "msec" | "millis" | "milliseconds") => Some(1e-3),
+            Some("us" | "usec" | "micros" | "microseconds") => Some(1e-6),
+            Some("ns" | "nanos" | "nanoseconds") => Some(1e-9),
+            Some("min" | "mins" | "minutes") => Some(60.0),
+            Some("h" | "hr" | "hours") => Some(3600.0),
+            _ => None,
+        };
+        let stem = Words(&self.0[..self.0.len() - usize::from(seconds.is_some())]).joined();
+        let is_time = match stem.as_str() {
+            "" => self.any(&["seconds", "secs", "milliseconds", "minutes", "hours"]),
+            "time" | "times" | "elapsed" | "elapsedtime" | "timeelapsed" | "timestamp" | "timestamps" | "datetime"
+            | "date" | "walltime" | "wallclock" | "wallclocktime" | "wall" | "runtime" | "uptime" | "relativetime"
+            | "relativetimewall" | "relativetimeprocess" | "sincestart" | "timesincestart" | "ts" | "t" => true,
+            _ => false,
+        };
+        is_time.then_some(Meaning::Time(seconds.unwrap_or(1.0)))
+    }
+
+    /// Numbers of things rather than of bytes.
+    fn count(&self, factor: Option<u64>) -> Option<Meaning> {
+        let quantity = if self.any(&["tensors", "tensor", "ntensors"]) {
+            match () {
+                _ if self.any(&["gpu", "cuda"]) => Quantity::TensorsGpu,
+                _ if self.any(&["cpu", "host"]) => Quantity::TensorsCpu,
+                _ => Quantity::Tensors,
+            }
+        } else if self.any(&["objects", "pyobjects", "nobjects"]) {
+            Quantity::Objects
+        } else {
+            return None;
+        };
+        // "tensors_mb" is an amount, and of what kind of memory it does not say.
+        Some(if factor.is_some() { Meaning::Unknown } else { Meaning::Quantity(quantity) })
+    }
+
+    fn memory(&self, factor: Option<u64>) -> Option<Meaning> {
+        if self.is_gpu() {
+            let states_memory =
+                factor.is_some() || !self.any(&["usage", "id", "name", "count", "index", "num", "load", "fan"]);
+            let is_memory = states_memory || self.any(&["mem", "memory", "vram"]);
+            return (is_memory && !self.any(&["total"])).then_some(Meaning::Quantity(Quantity::Gpu));
+        }
+        let exact: &[(&[&str], Quantity)] = &[
+            (&["shmem", "shm", "rssshmem"], Quantity::Shmem),
+            (&["anon", "anonymous", "rssanon"], Quantity::Anon),
+            (&["file", "rssfile", "filepages"], Quantity::File),
+            (&["pss"], Quantity::Pss),
+            (&["swap", "swapped", "vmswap"], Quantity::Swap),
+            (&["private", "uss"], Quantity::Private),
+            (&["shared", "shr"], Quantity::Shared),
+            (&["rss", "vmrss", "resident", "workingset"], Quantity::Rss),
+        ];
+        let found = exact.iter().find(|(words, _)| self.any(words)).map(|(_, quantity)| *quantity);
+        match found {
+            Some(Quantity::File) if self.any(&["name", "path", "open", "line", "id", "size"]) => None,
+            Some(Quantity::Swap) if self.any(&["total"]) => None,
+            Some(quantity) => Some(Meaning::Quantity(quantity)),
+            // psrecord's CSV calls resident memory `mem_real`.
+            None if self.joined() == "memreal" => Some(Meaning::Quantity(Quantity::Rss)),
+            None => self.is_plain_memory().then_some(Meaning::Memory),
+        }
+    }
+
+    fn is_gpu(&self) -> bool {
+        let names_gpu = |word: &String| ["gpu", "cuda", "vram"].iter().any(|start| word.starts_with(start));
+        let torch_words = self.any(&["allocated", "reserved"]) && !self.any(&["ram", "rss", "cpu", "host"]);
+        self.0.iter().any(names_gpu) || torch_words
+    }
+
+    fn is_plain_memory(&self) -> bool {
+        self.any(&["memory", "mem", "ram"]) && self.0.iter().all(|word| PLAIN_WORDS.contains(&word.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_people_choose_them() {
+        use Quantity::*;
+        let known = |q| Meaning::Quantity(q);
+        for (name, meaning, factor) in [
+            ("step", Meaning::Step, None),
+            ("Global Step", Meaning::Step, None),
+            ("train/global_step", Meaning::Step, None),
+            ("_step", Meaning::Step, None),
+            ("time_s", Meaning::Time(1.0), None),
+            ("elapsed_ms", Meaning::Time(1e-3), None),
+            ("Wall time", Meaning::Time(1.0), None),
+            ("rss_mb", known(Rss), Some(MIB)),
+            ("RSS (MB)", known(Rss), Some(MIB)),
+            ("rss", known(Rss), None),
+            ("rss_b", known(Rss), Some(1)),
+            ("rssmb", known(Rss), Some(MIB)),
+            ("system.proc.memory.rssMB", known(Rss), Some(MIB)),
+            ("VmRSS", known(Rss), None),
+            ("RssAnon", known(Anon), None),
+            ("anon_kib", known(Anon), Some(KIB)),
+            ("mem_real", known(Rss), None),
+            ("Process RAM [GiB]", Meaning::Memory, Some(GIB)),
+            ("memory_usage_mb", Meaning::Memory, Some(MIB)),
+            ("memory.rss", known(Rss), None),
+            ("uss", known(Private), None),
+            ("gpu_mem_mb", known(Gpu), Some(MIB)),
+            ("vram", known(Gpu), None),
+            ("allocated_gb", known(Gpu), Some(GIB)),
+            ("tensors_cpu", known(TensorsCpu), None),
+            ("gpu_tensors", known(TensorsGpu), None),
+            ("tensors", known(Tensors), None),
+            ("py_objects", known(Objects), None),
+        ] {
+            assert_eq!(understand(name), Name { meaning, factor }, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_things_are_left_alone() {
+        for name in [
+            "mem_virtual", "ram_available_mb", "memory_percent", "mem %", "peak_rss_mb", "total_ram_gb", "gpu_util",
+            "gpu_usage", "file_name", "loss", "learning_rate", "memory_delta_mb", "system_memory", "steps_per_epoch", "",
+            "gpu_id", "grad_norm", "time_per_step",
+        ] {
+            assert_eq!(understand(name).meaning, Meaning::Unknown, "{name}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The unit in which a file's numbers are to be read.
+
+use std::fmt;
+use std::str::FromStr;
+
+use garden_memory::{GIB, KIB, MIB, TIB};
+
+/// A unit of memory that a column can be in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// 1,048,576 bytes, whether the file calls it MB or MiB.
+    Mib,
+    /// 1,024 bytes, whether the file calls it kB or KiB.
+    Kib,
+    /// Single bytes.
+    Bytes,
+}
+
+impl Unit {
+    /// How many bytes one of it is.
+    pub fn factor(self) -> u64 {
+        match self {
+            Unit::Mib => MIB,
+            Unit::Kib => KIB,
+            Unit::Bytes => 1,
+        }
+    }
+}
+
+/// Why a text is not a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseUnitError(String);
+
+impl fmt::Display for ParseUnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a unit; write mib, kib or bytes", self.0)
+    }
+}
+
+impl std::error::Error for ParseUnitError {}
+
+impl FromStr for Unit {
+    type Err = ParseUnitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "mib" | "mb" | "m" => Ok(Unit::Mib),
+            "kib" | "kb" | "k" => Ok(Unit::Kib),
+            "bytes" | "byte" | "b" => Ok(Unit::Bytes),
+            _ => Err(ParseUnitError(text.to_string())),
+        }
+    }
+}
+
+/// The name of a factor for people.
+pub(crate) fn factor_name(factor: u64) -> &'static str {
+    match factor {
+        KIB => "KiB",
+        MIB => "MiB",
+        GIB => "GiB",
+        TIB => "TiB",
+        _ => "bytes",
+    }
+}
