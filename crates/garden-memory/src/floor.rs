@@ -5,7 +5,7 @@
 //! sample. Blocks also bound the work: a million samples become at most about [`BLOCKS`] points.
 
 use crate::stats::Point;
-use crate::waves::Waves;
+use crate::waves::{Waves, lows_of_teeth};
 
 /// Blocks that a long series is cut into. Enough to place a change within 1.5 % of the trace, and few enough for a
 /// quadratic search; the knee is refined on the raw samples afterwards.
@@ -16,11 +16,26 @@ pub(crate) fn floor(points: &[Point], waves: Waves) -> Vec<Point> {
     // An even split, so that 65 samples do not become 32 blocks with a remainder.
     let by_count = (points.len() as f64 / BLOCKS as f64).round() as usize;
     let by_waves = match waves {
-        Waves::Teeth(teeth) => teeth.longest + teeth.longest / 8 + 1,
+        Waves::Teeth(_) => return lows_around_teeth(points, by_count.max(1)),
         Waves::Spikes { width, .. } => width + 2,
         Waves::None => 1,
     };
     lows(points, by_count.max(by_waves).max(1))
+}
+
+/// The lows between teeth, and the lows of blocks before the first of them (a warm-up may come before the teeth).
+fn lows_around_teeth(points: &[Point], block: usize) -> Vec<Point> {
+    let mut turns = lows_of_teeth(points);
+    // A series that begins in mid-climb has no low at its first sample.
+    if turns.len() > 1 && turns[0] == 0 && points[0].y > points[turns[1]].y {
+        turns.remove(0);
+    }
+    let first = turns.first().copied().unwrap_or(0);
+    let before = if first >= block { lows(&points[..first], block) } else { Vec::new() };
+    let lows: Vec<Point> = before.into_iter().chain(turns.iter().map(|&i| points[i])).collect();
+    // Very many teeth are condensed like anything else.
+    let stride = lows.len().div_ceil(2 * BLOCKS).max(1);
+    if stride > 1 { self::lows(&lows, stride) } else { lows }
 }
 
 /// The lowest sample of each block of so many samples; an incomplete last block is joined to the one before it.

@@ -6,18 +6,21 @@
 //! if an earlier growth ended. Error rates and the population they were measured on are in `docs/diagnose.md`.
 
 use crate::diagnosis::{Mechanism, Verdict};
+use crate::laws::law_explains;
 use crate::records::thins_out;
 use crate::shape::Shape;
 use crate::stats::{Line, Point, Rate, theil_sen};
-use crate::trend::{Bend, Trend};
+use crate::trend::{Bend, Trend, line_over_root, line_over_step};
 use crate::waves::Waves;
 
 /// Samples below which nothing is said.
 pub(crate) const FEWEST_SAMPLES: usize = 5;
 /// One-sided normal quantile for "it rises": 1 in 740.
 const SURE: f64 = 3.0;
-/// One-sided normal quantile for "it leaks": 1 in 2,000 for one look; a run is looked at again and again.
-const LEAK_SURE: f64 = 3.29;
+/// One-sided normal quantile for "it rises on examples seen before": 1 in 100.
+const LEAK_SURE: f64 = 2.33;
+/// A growth breaks where its rate falls to this share.
+const BREAK: f64 = 1.0 / 3.0;
 /// Growth after the knee may be at most this share of the growth before it.
 const AFTER_KNEE: f64 = 0.15;
 /// A plateau must last this share of the growth before it.
@@ -26,10 +29,16 @@ const PLATEAU_LENGTH: f64 = 0.15;
 const PLATEAU_RATE: f64 = 0.15;
 /// A leak's rate may not be significantly below this share of what it was.
 const UNDIMINISHED: f64 = 0.9;
+/// Log-likelihood ratio by which a square root may fit better than a line, by chance (1 time in 25 for a line).
+const ROOT_MAY_BE: f64 = 1.5;
+/// Log-likelihood ratio that settles the matter: ten to one.
+const ROOT_IS_SURE: f64 = 2.3;
 /// How far a knee may lie from the epoch's end, as a share of the epoch.
 const ALIGNED: f64 = 0.06;
 /// A plateau before a growth makes it late if it lasts this share of the trace.
 const LATE: f64 = 0.15;
+/// A growth that is over within this share of the trace, and adds at most this share of the level, is start-up.
+const START_UP: f64 = 0.2;
 /// A knee within this share of the trace is a start-up rather than a cache.
 const EARLY: f64 = 0.12;
 
@@ -49,6 +58,8 @@ pub(crate) struct Finding {
     pub mechanism: Mechanism,
     /// The growth that decides the verdict.
     pub growth: Option<Stretch>,
+    /// A small growth at the very beginning that does not count.
+    pub start_up: Option<Stretch>,
     /// A larger growth that ended before the deciding one.
     pub earlier: Option<Stretch>,
     /// Where the (last large) growth ended: place, earliest, latest.
@@ -67,16 +78,15 @@ pub(crate) struct Finding {
 
 /// Judges a shape; `epoch` is the number of steps after which examples repeat.
 pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
-    let levels: Vec<(f64, f64)> =
-        shape.segments.iter().map(|s| (shape.start_level(s), shape.end_level(s))).collect();
-    let lowest = levels.iter().flat_map(|&(a, b)| [a, b]).fold(f64::INFINITY, f64::min);
+    let levels = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]);
+    let lowest = levels.fold(f64::INFINITY, f64::min);
     let retained = shape.present_level() - lowest;
-    let is_real = shape.segments.len() > 1 || Trend::of(&shape.floor).is_some_and(|trend| trend.rises(SURE));
-    if retained < shape.material() || !is_real {
+    let is_real = shape.segments.len() > 1 || shape.staircase.is_some() || Trend::of(&shape.floor).is_some_and(|trend| trend.rises(SURE));
+    if retained < shape.material().max(deepest_fall(shape)) || !is_real {
         return quiet(shape);
     }
-    match find_knee(shape, &levels) {
-        Some(knee) => after_knee(shape, knee, epoch),
+    match find_break(shape) {
+        Some(broken) => after_break(shape, &broken, epoch),
         None => still_growing(shape, 0, None, epoch),
     }
 }
@@ -88,6 +98,7 @@ impl Finding {
             verdict: Verdict::Insufficient,
             mechanism: Mechanism::None,
             growth: None,
+            start_up: None,
             earlier: None,
             knee: None,
             aligned: false,
@@ -109,34 +120,91 @@ fn quiet(shape: &Shape) -> Finding {
     Finding { verdict, mechanism, ..Finding::nothing() }
 }
 
-/// The first segment after which next to nothing was added; growth up to there is what ended.
-fn find_knee(shape: &Shape, levels: &[(f64, f64)]) -> Option<usize> {
-    (1..levels.len()).find(|&k| {
-        let before = levels[..k].iter().flat_map(|&(a, b)| [a, b]).fold(f64::INFINITY, f64::min);
-        let rise = levels[k].0 - before;
-        let top = levels[k..].iter().flat_map(|&(a, b)| [a, b]).fold(f64::NEG_INFINITY, f64::max);
-        rise >= shape.material() && top - levels[k].0 <= AFTER_KNEE * rise
-    })
+/// The deepest fall of the fitted floor after its lowest place: a floor that falls as far as it rises only wanders.
+fn deepest_fall(shape: &Shape) -> f64 {
+    let levels: Vec<f64> =
+        shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
+    let foot = (0..levels.len()).min_by(|&a, &b| levels[a].total_cmp(&levels[b])).unwrap_or(0);
+    let (mut top, mut fall) = (f64::NEG_INFINITY, 0.0_f64);
+    for &level in &levels[foot..] {
+        top = top.max(level);
+        fall = fall.max(top - level);
+    }
+    fall
 }
 
-/// Growth ended at segment `knee`: decide whether it really did, and whether something else goes on underneath.
-fn after_knee(shape: &Shape, knee: usize, epoch: Option<f64>) -> Finding {
-    let first = first_growing(shape, 0, knee - 1);
-    let boundary = shape.floor[shape.segments[knee].start].x;
-    let place = refine_knee(shape, first, knee);
-    let mut fill = stretch(shape, shape.floor[shape.segments[first].start].x, place.0);
-    let tail = &shape.floor[shape.segments[knee].start..];
-    fill.rise = shape.start_level(&shape.segments[knee]) - shape.start_level(&shape.segments[first]);
-    if rises_underneath(shape, tail) {
-        let mut finding = still_growing(shape, knee, Some(fill), epoch);
+/// A growth that ended, or gave way to a much slower one, at the start of a segment.
+struct Break {
+    /// The segment that begins there.
+    segment: usize,
+    /// The growth before it, from the foot of its climb on.
+    growth: Stretch,
+    /// What was added after it.
+    after: f64,
+}
+
+/// The first place from which on next to nothing was added; else the last place where growth gave way to a slower one.
+fn find_break(shape: &Shape) -> Option<Break> {
+    let breaks: Vec<Break> = (1..shape.segments.len()).filter_map(|k| break_at(shape, k)).collect();
+    let is_end = |b: &Break| b.after <= (AFTER_KNEE * b.growth.rise).max(shape.material());
+    let place = breaks.iter().position(is_end).or(breaks.len().checked_sub(1))?;
+    breaks.into_iter().nth(place)
+}
+
+/// The break at the start of segment `k`, if the rate falls there to a third or less for the rest of the trace.
+fn break_at(shape: &Shape, k: usize) -> Option<Break> {
+    let (before, segment) = (&shape.segments[k - 1], &shape.segments[k]);
+    let border = shape.floor[segment.start].x;
+    let level = shape.start_level(segment);
+    let steep = (level - shape.start_level(before)) / (border - shape.floor[before.start].x).max(shape.spacing);
+    let rest = &shape.segments[k..];
+    let top = rest.iter().map(|s| shape.end_level(s).max(shape.start_level(s))).fold(level, f64::max);
+    let left = shape.last() - border;
+    let first = first_growing(shape, 0, k - 1);
+    let rise = level - shape.start_level(&shape.segments[first]);
+    let is_break = rise >= shape.material() && left > 0.0 && (top - level) / left <= BREAK * steep;
+    is_break.then(|| Break { segment: k, growth: climb(shape, first, k, rise), after: top - level })
+}
+
+/// The growth from segment `first` to the start of segment `next`: a climb, or a jump between two plateaus.
+fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
+    let before = &shape.segments[next - 1];
+    let jump = shape.start_level(&shape.segments[next]) - shape.end_level(before);
+    if jump > 0.7 * rise {
+        let (from, to) = (shape.floor[before.end - 1].x, shape.floor[shape.segments[next].start].x);
+        let value = jump / (to - from).max(shape.spacing);
+        return Stretch { from, to, rise, rate: Rate { value, low: value, high: value } };
+    }
+    let from = shape.floor[shape.segments[first].start].x;
+    let to = refine_knee(shape, next).0;
+    // Too short for a robust fit: what was gained over how long it took.
+    let plain = rise / (to - from).max(shape.spacing);
+    let fitted = rate_between(shape, from, to).filter(|_| shape.points_between(from, to).len() >= 5);
+    let rate = fitted.unwrap_or(Rate { value: plain, low: plain, high: plain });
+    Stretch { from, to, rise, rate }
+}
+
+/// Growth broke: decide whether it ended for good, and whether something else goes on underneath.
+fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
+    let place = refine_knee(shape, broken.segment);
+    let fill = broken.growth;
+    let tail = &shape.floor[shape.segments[broken.segment].start..];
+    let adds_up = broken.after > (AFTER_KNEE * fill.rise).max(shape.material());
+    if adds_up || rises_underneath(shape, tail) {
+        let mut finding = still_growing(shape, broken.segment, Some(fill), epoch);
         finding.knee = Some(place);
         return finding;
     }
-    let length = shape.last() - place.0;
-    let samples = shape.points_between(boundary, shape.last()).len();
-    let ended = samples >= 4
-        && length >= PLATEAU_LENGTH * (fill.to - fill.from)
-        && tail_rate(tail).is_some_and(|rate| rate <= PLATEAU_RATE * fill.rate.value);
+    let pace = fill.rise / (fill.to - fill.from).max(shape.spacing);
+    if theil_sen(tail).is_none_or(|rate| rate.value > PLATEAU_RATE * pace) {
+        return still_growing(shape, 0, None, epoch);
+    }
+    let border = shape.floor[shape.segments[broken.segment].start].x;
+    let ended = shape.points_between(border, shape.last()).len() >= 4
+        && shape.last() - place.0 >= PLATEAU_LENGTH * (fill.to - fill.from);
+    if ended && place.0 - shape.first() <= START_UP * shape.length() && fill.rise <= START_UP * shape.present_level() {
+        return Finding { start_up: Some(fill), ..quiet(shape) };
+    }
     let late = is_late(shape, fill.from);
     let aligned = is_aligned(shape, place, fill.from, late, epoch);
     let bend = Bend::of(shape.floor_between(fill.from, place.0));
@@ -171,11 +239,6 @@ fn rises_underneath(shape: &Shape, tail: &[Point]) -> bool {
     whole.rises(SURE) && later.rises(SURE) && (later.slope * whole.length).min(whole.rise()) >= shape.material()
 }
 
-/// The typical rate of a tail, also for three points.
-fn tail_rate(tail: &[Point]) -> Option<f64> {
-    theil_sen(tail).map(|rate| rate.value)
-}
-
 /// Growth goes on at the end of the trace, from segment `from` on at the earliest.
 fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Option<f64>) -> Finding {
     let last = shape.segments.len() - 1;
@@ -186,14 +249,17 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
     let whole = shape.floor_between(start, now);
     let leak = epoch.map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
     let is_leak = leak.as_ref().is_some_and(|test| test.holds(shape));
-    // Growth that changed its pace goes on at the present one.
+    let bend = Bend::of(whole);
+    let slowing = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
     let present = match &leak {
         Some(test) if is_leak => test.window_start,
-        _ => shape.floor[shape.segments[last].start].x.max(start),
+        // Growth that changed its pace goes on at the present one.
+        _ if slowing || bend.is_some_and(|bend| bend.surely_keeps(1.5, SURE)) => shape.floor[shape.segments[last].start].x,
+        _ => start,
     };
     let mut growth = stretch(shape, start, now);
+    growth.rise = shape.present_level() - shape.start_level(&shape.segments[first]);
     growth.rate = rate_between(shape, present, now).unwrap_or(growth.rate);
-    let slowing = Bend::of(whole).is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
     let mechanism = match () {
         () if shape.staircase.is_some() => Mechanism::Staircase,
         () if late => Mechanism::LateOnset,
@@ -243,11 +309,27 @@ impl LeakTest {
         }
         let window = shape.floor_between(self.window_start, now);
         let (Some(trend), Some(bend)) = (Trend::of(window), Bend::of(window)) else { return false };
-        trend.rises(LEAK_SURE)
-            && trend.rise() >= shape.material()
+        bend.rises(LEAK_SURE)
+            && trend.rise() >= shape.material_leak(self.window_start)
             && self.has_company(shape, &trend, now)
-            && bend.surely_keeps(self.slowest_law(now), LEAK_SURE)
             && bend.may_keep(UNDIMINISHED, 1.64)
+            && line_over_step(window) > 0.0
+            && self.beats_the_root(shape, window, now)
+            && !self.follows_a_law(shape)
+    }
+
+    /// Whether the growth from its origin on, earlier stretches included, is one smooth slowing curve.
+    fn follows_a_law(&self, shape: &Shape) -> bool {
+        law_explains(shape.floor_between(self.origin, shape.last()), self.origin)
+    }
+
+    /// The square root is the slowest law of healthy growth: a line must explain the further passes about as well.
+    fn beats_the_root(&self, shape: &Shape, window: &[Point], now: f64) -> bool {
+        let here = line_over_root(window, self.origin);
+        let whole = line_over_root(shape.floor_between(self.growth_start, now), self.origin);
+        // If the first pass looks like a root as well, the further ones must contradict it by themselves.
+        let needed = if !self.after_fill && whole < -ROOT_IS_SURE { ROOT_IS_SURE } else { -ROOT_MAY_BE };
+        here >= needed
     }
 
     /// Before a third epoch is over, the second must have grown as the first did.
@@ -258,26 +340,22 @@ impl LeakTest {
         let first_pass = rate_between(shape, self.growth_start, self.window_start);
         first_pass.is_some_and(|first| trend.slope >= 0.75 * first.value)
     }
-
-    /// The share of its rate that the slowest law of healthy growth, the square root, keeps over the window.
-    fn slowest_law(&self, now: f64) -> f64 {
-        ((self.window_start - self.origin) / (now - self.origin).max(1e-9)).sqrt().clamp(0.3, 0.8)
-    }
 }
 
-/// Walks back from segment `last` over growing segments; plateaus and falls of some length end the walk.
+/// Walks back from segment `last` over growing segments; a stretch of some length at a third of the later pace ends the walk.
 fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
-    let total = (shape.end_level(&shape.segments[last]) - shape.start_level(&shape.segments[from])).abs();
     let mut first = last;
     for k in (from..last).rev() {
         let segment = &shape.segments[k];
         let next = &shape.segments[k + 1];
+        let pace = |from: f64, to: f64, rise: f64| rise / (to - from).max(1e-9);
+        let start = shape.floor[segment.start].x;
+        let border = shape.floor[next.start].x;
+        let end = shape.floor[shape.segments[last].end - 1].x;
         let rise = shape.start_level(next).max(shape.end_level(segment)) - shape.start_level(segment);
-        let length = shape.floor[next.start].x - shape.floor[segment.start].x;
-        let slope = rise / length.max(1e-9);
-        let average = total / shape.length().max(1e-9);
-        // A segment belongs to the growth if it rises at a tenth of the average pace or more.
-        if slope < 0.1 * average && length >= 0.05 * shape.length() {
+        let after = pace(border, end, shape.end_level(&shape.segments[last]) - shape.start_level(next));
+        let is_slower = pace(start, border, rise) < BREAK * after.max(0.0) || rise <= 0.0;
+        if is_slower && border - start >= 0.05 * shape.length() {
             break;
         }
         first = k;
@@ -295,7 +373,7 @@ fn is_aligned(shape: &Shape, knee: (f64, f64, f64), from: f64, late: bool, epoch
     let boundary = if late { from + epoch } else { epoch };
     let slack = (ALIGNED * epoch).max(shape.spacing);
     // A growth that covers only the end of the epoch is not a pass over it.
-    let covers = late || from <= 0.35 * epoch;
+    let covers = if late { knee.0 - from >= 0.65 * epoch } else { from <= 0.35 * epoch };
     covers && boundary >= knee.1.min(knee.0 - slack) && boundary <= knee.2.max(knee.0 + slack)
 }
 
@@ -312,17 +390,17 @@ fn rate_between(shape: &Shape, from: f64, to: f64) -> Option<Rate> {
 }
 
 /// Finds the knee on the samples themselves: the best split into two lines around the floor's, and where these meet.
-fn refine_knee(shape: &Shape, first: usize, knee: usize) -> (f64, f64, f64) {
-    let start = shape.floor[shape.segments[first].start].x;
+fn refine_knee(shape: &Shape, knee: usize) -> (f64, f64, f64) {
+    let start = shape.floor[shape.segments[knee - 1].start].x;
     let border = shape.floor[shape.segments[knee].start].x;
     let end = shape.floor[shape.segments[knee].end - 1].x;
     let coarse = (border, shape.floor[shape.segments[knee].start - 1].x, border);
     if matches!(shape.waves, Waves::Teeth(_)) || shape.staircase.is_some() {
         return coarse;
     }
-    // Only the growth next to the knee matters, and as much after it.
-    let reach = (border - start).max(border - shape.floor[shape.segments[knee - 1].start].x);
-    let around = shape.points_between(border - reach, end.min(border + reach));
+    // Only the stretch before the knee matters, and as much after it.
+    let reach = border - start;
+    let around = shape.points_between(start, end.min(border + reach));
     let Some(split) = best_split(around) else { return coarse };
     let (growing, flat) = (Line::fit(&around[..split]), Line::fit(&around[split..]));
     let (left, right) = (around[split - 1].x, around[split].x);

@@ -8,6 +8,7 @@ mod diagnosis;
 mod floor;
 mod forecast;
 mod judge;
+mod laws;
 mod records;
 mod segments;
 mod series;

@@ -11,6 +11,9 @@ const SHARE: f64 = 0.8;
 /// Growth is jumpy if that share lies in this part of the samples or less.
 const JUMPY: f64 = 0.04;
 
+/// Fewer jumps than this have no rhythm to speak of.
+const FEWEST_JUMPS: usize = 4;
+
 /// Whether the retained growth since `from` came in jumps that get rarer like records.
 pub(crate) fn thins_out(shape: &Shape, from: f64) -> bool {
     let points = shape.points_between(from, shape.last());
@@ -31,7 +34,7 @@ pub(crate) fn thins_out(shape: &Shape, from: f64) -> bool {
         needed += 1;
     }
     let n = points.len() as f64;
-    if needed < 3 || needed as f64 > (JUMPY * n).max(3.0) {
+    if needed < FEWEST_JUMPS || needed as f64 > (JUMPY * n).max(FEWEST_JUMPS as f64) {
         return false;
     }
     let mut places: Vec<usize> = jumps[..needed].iter().map(|jump| jump.0).collect();

@@ -40,17 +40,8 @@ pub(crate) struct Segmentation {
 pub(crate) struct Noise {
     /// Standard deviation, with the fitted parameters taken into account.
     pub sigma: f64,
-    /// Autocorrelation from point to point.
-    pub phi: f64,
     /// The band that holds nine in ten residuals.
     pub amplitude: f64,
-}
-
-impl Noise {
-    /// The factor by which correlation widens a standard error.
-    pub(crate) fn inflation(&self) -> f64 {
-        ((1.0 + self.phi) / (1.0 - self.phi)).sqrt()
-    }
 }
 
 /// Cuts the floor into as many straight stretches as its noise allows.
@@ -70,6 +61,16 @@ pub(crate) fn segment(points: &[Point]) -> Segmentation {
     let best = scored.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, segments)| segments).unwrap_or_default();
     let noise = noise_around(points, &best);
     Segmentation { segments: best, noise }
+}
+
+/// What is left of the points after the best two lines, whatever they cost.
+pub(crate) fn two_lines(points: &[Point]) -> Vec<f64> {
+    let costs = Costs::of(points);
+    let n = points.len();
+    let total = |cut: &usize| costs.cost(0, *cut) + costs.cost(*cut, n);
+    let cut = (FEWEST_POINTS..=n.saturating_sub(FEWEST_POINTS)).min_by(|a, b| total(a).total_cmp(&total(b)));
+    let ends = cut.map_or(vec![n], |cut| vec![cut, n]);
+    residuals(points, &lines(points, &ends))
 }
 
 /// Running sums from which the squared error of any stretch's line follows in constant time.
@@ -169,12 +170,21 @@ fn criterion(points: &[Point], segments: &[Segment], negligible: f64) -> f64 {
 
 fn noise_around(points: &[Point], segments: &[Segment]) -> Noise {
     let residuals = residuals(points, segments);
-    let freedom = (points.len() as f64 - 2.0 * segments.len() as f64).max(1.0);
-    let sigma = (residuals.iter().map(|r| r * r).sum::<f64>() / freedom).sqrt();
-    let observed = quantile(&residuals, 0.95) - quantile(&residuals, 0.05);
+    let parameters = 2.0 * segments.len() as f64;
+    Noise { sigma: deviation(&residuals, parameters), amplitude: band(&residuals, parameters) }
+}
+
+/// Standard deviation of residuals after fitting so many parameters.
+fn deviation(residuals: &[f64], parameters: f64) -> f64 {
+    let freedom = (residuals.len() as f64 - parameters).max(1.0);
+    (residuals.iter().map(|r| r * r).sum::<f64>() / freedom).sqrt()
+}
+
+/// The band that holds nine in ten residuals after fitting so many parameters.
+pub(crate) fn band(residuals: &[f64], parameters: f64) -> f64 {
+    let observed = quantile(residuals, 0.95) - quantile(residuals, 0.05);
     // Few residuals do not show their tails; 3.29 standard deviations hold nine tenths of Gaussian noise.
-    let amplitude = if residuals.len() < 20 { observed.max(3.29 * sigma) } else { observed };
-    Noise { sigma, phi: autocorrelation(&residuals), amplitude }
+    if residuals.len() < 20 { observed.max(3.29 * deviation(residuals, parameters)) } else { observed }
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! The shape of one series: its waves, its floor, the floor's straight stretches and the noise around them.
 
 use crate::bytes::MIB;
-use crate::floor::{floor, lows_between};
-use crate::segments::{Noise, Segment, segment};
+use crate::floor::{floor, lows, lows_between};
+use crate::segments::{Noise, Segment, band, segment};
 use crate::series::{Series, condense};
-use crate::stats::{Point, median};
+use crate::stats::{Line, Point, median};
 use crate::waves::{Waves, find_waves};
 
 /// Growth below this is not worth a call, however significant: Python's own arenas and counters move that much.
-const MATERIAL_BYTES: f64 = 8.0 * MIB as f64;
+const MATERIAL_BYTES: f64 = 16.0 * MIB as f64;
 /// Nor is growth below this share of the level.
 const MATERIAL_SHARE: f64 = 0.001;
 /// Growth must also stand out from the floor's own noise band by this factor (about five standard deviations).
 const MATERIAL_NOISE: f64 = 1.5;
 /// And from the teeth above the floor by this share: a floor that creeps by a twentieth of a tooth is still a floor.
 const MATERIAL_TOOTH: f64 = 1.0 / 3.0;
+/// Lows that the noise of a possible leak is measured on.
+const DEEP_LOWS: usize = 16;
 /// Samples at the very beginning that are start-up, as a share, and at most so many.
 const START_UP: (usize, usize) = (100, 10);
 
@@ -54,7 +56,7 @@ impl Shape {
         let (first, last) = (points.first()?.x, points.last()?.x);
         let waves = find_waves(&points);
         let events: Vec<f64> = series.events.iter().copied().filter(|&x| x > first && x < last).collect();
-        let staircase = find_staircase(&points, &events);
+        let staircase = if matches!(waves, Waves::Teeth(_)) { None } else { find_staircase(&points, &events) };
         let floor = match staircase {
             // Between the steps nothing happens, so one low per stretch says it all, and without correlated noise.
             Some(_) => lows_between(&points, &events),
@@ -93,14 +95,27 @@ impl Shape {
 
     /// Growth that is worth speaking of at this level and noise.
     pub(crate) fn material(&self) -> f64 {
+        self.material_above(MATERIAL_NOISE * self.noise.amplitude)
+    }
+
+    /// Growth that is worth calling a leak: it must stand out from noise twice as far, since a run is looked at again and
+    /// again, but fewer and deeper lows may show less noise.
+    pub(crate) fn material_leak(&self, from: f64) -> f64 {
+        let points = self.points_between(from, self.last());
+        let deep = match (self.waves, self.staircase) {
+            (Waves::Teeth(_), _) | (_, Some(_)) => self.floor_between(from, self.last()).to_vec(),
+            _ => lows(points, points.len().div_ceil(DEEP_LOWS).max(1)),
+        };
+        let hidden = band(&Line::fit(&deep).residuals(&deep), 2.0);
+        self.material_above(2.0 * MATERIAL_NOISE * hidden.min(self.noise.amplitude))
+    }
+
+    fn material_above(&self, noise: f64) -> f64 {
         let tooth = match self.waves {
             Waves::Teeth(teeth) => teeth.height,
             _ => 0.0,
         };
-        MATERIAL_BYTES
-            .max(MATERIAL_SHARE * self.present_level())
-            .max(MATERIAL_NOISE * self.noise.amplitude)
-            .max(MATERIAL_TOOTH * tooth)
+        MATERIAL_BYTES.max(MATERIAL_SHARE * self.present_level()).max(noise).max(MATERIAL_TOOTH * tooth)
     }
 
     /// Floor points within a stretch of the clock.
@@ -121,8 +136,8 @@ pub(crate) fn between(points: &[Point], from: f64, to: f64) -> &[Point] {
     &points[start.min(end)..end]
 }
 
-/// Samples on each side of an event whose lowest counts as the level there.
-const EVENT_NEIGHBOURS: usize = 8;
+/// Samples on each side of an event whose lowest counts as the level there: few, or growth between events would count too.
+const EVENT_NEIGHBOURS: usize = 3;
 
 /// Decides whether the floor's rise happens at the events: at least three, lifting it in three cases of four, and making up
 /// two thirds of the whole rise.
@@ -141,7 +156,8 @@ fn find_staircase(points: &[Point], events: &[f64]) -> Option<Staircase> {
     let up = steps.iter().filter(|&&step| step > 0.0).count();
     let lows = lows_between(points, events);
     let rise = lows.last()?.y - lows.first()?.y;
-    let share = steps.iter().sum::<f64>() / rise;
+    // The median, so that one large movement that happens to meet an event does not make a staircase.
+    let share = median(&steps) * steps.len() as f64 / rise;
     let found = rise >= MATERIAL_BYTES && up * 4 >= steps.len() * 3 && (0.66..=1.5).contains(&share);
     found.then(|| Staircase { events: steps.len(), step: median(&steps), share })
 }

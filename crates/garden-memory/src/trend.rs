@@ -1,8 +1,9 @@
 //! Whether a stretch of the floor rises, and whether its rise slows down.
 //!
 //! Both tests are least-squares fits whose standard errors are widened for first-order autocorrelation: the noise is
-//! estimated from the fit's own residuals, and so many correlated points count as `n (1 - phi) / (1 + phi)` independent
-//! ones. Their thresholds are quantiles of Student's t at that many degrees of freedom.
+//! estimated from the fit's own residuals; n correlated points locate a mean or a slope as well as `n (1 - phi) / (1 + phi)`
+//! independent ones, and their spread as well as `n (1 - phi^2) / (1 + phi^2)` (Bayley & Hammersley 1946). Thresholds are
+//! quantiles of Student's t at the latter, less the fitted parameters.
 
 use crate::stats::{Line, Point, autocorrelation, student_t};
 
@@ -55,10 +56,10 @@ pub(crate) struct Bend {
 }
 
 impl Bend {
-    /// The parabola through a stretch; `None` below five points or without extent.
+    /// The parabola through a stretch; `None` below four points or without extent.
     pub(crate) fn of(points: &[Point]) -> Option<Bend> {
         let (first, last) = (points.first()?.x, points.last()?.x);
-        if points.len() < 5 || last <= first {
+        if points.len() < 4 || last <= first {
             return None;
         }
         let scaled = |p: &Point| 2.0 * (p.x - first) / (last - first) - 1.0;
@@ -83,6 +84,11 @@ impl Bend {
         Some(Bend { b, c, covariance, degrees })
     }
 
+    /// Whether the mean rate is above 0 at the one-sided normal quantile `z`.
+    pub(crate) fn rises(&self, z: f64) -> bool {
+        self.b > 0.0 && self.b >= student_t(z, self.degrees) * self.covariance[0][0].sqrt()
+    }
+
     /// The difference `rate at the end - share * rate at the start`, and its standard error.
     fn difference(&self, share: f64) -> (f64, f64) {
         let (wb, wc) = (1.0 - share, 2.0 * (1.0 + share));
@@ -104,13 +110,59 @@ impl Bend {
     }
 }
 
+/// Log-likelihood ratio of a straight line over a square root that began at `origin`; positive where the line fits better.
+///
+/// Both have two parameters, so the ratio of their squared errors says it all; correlated points count as fewer.
+pub(crate) fn line_over_root(points: &[Point], origin: f64) -> f64 {
+    let bent: Vec<Point> = points.iter().map(|p| Point { x: (p.x - origin).max(0.0).sqrt(), y: p.y }).collect();
+    let line = Line::fit(points).residuals(points);
+    let root = Line::fit(&bent).residuals(&bent);
+    let squares = |residuals: &[f64]| residuals.iter().map(|r| r * r).sum::<f64>();
+    let (line_error, root_error) = (squares(&line), squares(&root));
+    if line_error <= 0.0 || root_error <= 0.0 {
+        return root_error.total_cmp(&line_error) as i8 as f64 * f64::MAX;
+    }
+    // The better fit's residuals are nearer to the true noise.
+    let phi = autocorrelation(if line_error < root_error { &line } else { &root });
+    let effective = points.len() as f64 * (1.0 - phi) / (1.0 + phi);
+    0.5 * effective * (root_error / line_error).ln()
+}
+
+/// Log-likelihood ratio of a straight line over a single step between two levels, with the step's third parameter paid for.
+///
+/// One jump, or a short fill between two plateaus, has a significant trend too, but it is no steady growth.
+pub(crate) fn line_over_step(points: &[Point]) -> f64 {
+    let n = points.len();
+    let mut sums = vec![(0.0, 0.0)];
+    let center = points.iter().map(|p| p.y).sum::<f64>() / n.max(1) as f64;
+    for p in points {
+        let (sum, squares) = sums[sums.len() - 1];
+        sums.push((sum + (p.y - center), squares + (p.y - center).powi(2)));
+    }
+    let error = |from: usize, to: usize| {
+        let (sum, squares) = (sums[to].0 - sums[from].0, sums[to].1 - sums[from].1);
+        squares - sum * sum / (to - from) as f64
+    };
+    let step_error = (1..n).map(|cut| error(0, cut) + error(cut, n)).fold(f64::INFINITY, f64::min);
+    let line = Line::fit(points).residuals(points);
+    let line_error = line.iter().map(|r| r * r).sum::<f64>();
+    if line_error <= 0.0 || !step_error.is_finite() || step_error <= 0.0 {
+        return if line_error <= 0.0 { f64::MAX } else { -f64::MAX };
+    }
+    let phi = autocorrelation(&line);
+    let effective = (n as f64 * (1.0 - phi) / (1.0 + phi)).max(4.0);
+    0.5 * effective * (step_error / line_error).ln() + 0.5 * effective.ln()
+}
+
 /// Long-run variance of residuals after fitting so many parameters, and the effective degrees of freedom.
 fn noise_of(residuals: &[f64], parameters: f64) -> (f64, f64) {
     let n = residuals.len() as f64;
     let phi = autocorrelation(residuals);
     let variance = residuals.iter().map(|r| r * r).sum::<f64>() / (n - parameters).max(1.0);
     let inflation = (1.0 + phi) / (1.0 - phi);
-    (variance * inflation, n / inflation - parameters)
+    // Strong correlation of tiny residuals would leave no degree of freedom at all, however clear the trend.
+    let degrees = (n * (1.0 - phi * phi) / (1.0 + phi * phi) - parameters).max(2.0);
+    (variance * inflation, degrees)
 }
 
 #[cfg(test)]
@@ -136,6 +188,14 @@ mod tests {
         let points = curve(60, |x| 100.0 * (20.0 + x).sqrt());
         let bend = Bend::of(&points).unwrap();
         assert!(!bend.surely_keeps(0.6, 3.3) && !bend.may_keep(0.9, 1.64));
+    }
+
+    #[test]
+    fn one_step_is_no_line() {
+        assert!(line_over_step(&curve(60, |x| if x < 25.0 { 0.0 } else { 40.0 })) < 0.0);
+        assert!(line_over_step(&curve(60, |x| 40.0 * ((x - 20.0) / 15.0).clamp(0.0, 1.0))) < 0.0);
+        assert!(line_over_step(&curve(60, |x| x)) > 5.0);
+        assert!(line_over_step(&curve(60, |x| 10.0 * (x / 15.0).floor())) > 0.0);
     }
 
     #[test]

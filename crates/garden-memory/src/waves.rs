@@ -22,8 +22,6 @@ pub(crate) enum Waves {
 pub(crate) struct Teeth {
     pub count: usize,
     pub height: f64,
-    /// The longest distance between two lows, in samples.
-    pub longest: usize,
     /// The typical distance between two lows on the clock.
     pub period: f64,
 }
@@ -33,19 +31,26 @@ const THRESHOLD_RANGE: f64 = 0.05;
 
 /// Finds out what waves a series has.
 pub(crate) fn find_waves(points: &[Point]) -> Waves {
-    let values: Vec<f64> = points.iter().map(|p| p.y).collect();
-    let range = quantile(&values, 0.99) - quantile(&values, 0.01);
-    let threshold = (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range);
-    if threshold <= 0.0 {
-        return Waves::None;
-    }
-    let turns = turning_points(points, threshold);
+    let turns = turning_points(points, threshold(points));
     let waves: Vec<Wave> = turns.windows(3).filter_map(|w| Wave::of(points, w[0], w[1], w[2])).collect();
     teeth(points, &waves).map(Waves::Teeth).or_else(|| spikes(&waves)).unwrap_or(Waves::None)
 }
 
+/// The lows between the teeth of a series.
+pub(crate) fn lows_of_teeth(points: &[Point]) -> Vec<usize> {
+    let turns = turning_points(points, threshold(points));
+    // Lows and highs alternate; the last turn is a low only if the series has risen from it, so every low is complete.
+    turns.into_iter().step_by(2).collect()
+}
+
+fn threshold(points: &[Point]) -> f64 {
+    let values: Vec<f64> = points.iter().map(|p| p.y).collect();
+    let range = quantile(&values, 0.99) - quantile(&values, 0.01);
+    (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range).max(f64::MIN_POSITIVE)
+}
+
 /// Indices of alternating lows and highs, beginning with the first low; the last one may still be on its way.
-pub(crate) fn turning_points(points: &[Point], threshold: f64) -> Vec<usize> {
+fn turning_points(points: &[Point], threshold: f64) -> Vec<usize> {
     let mut turns = Vec::new();
     let (mut low, mut high) = (0, 0);
     let mut rising = None;
@@ -101,9 +106,10 @@ impl Wave {
         Some(Wave { up: high - low, down: next - high, climb, drop, mean_up, width, period })
     }
 
-    /// A slow straight climb and a drop at least three times as fast that takes back a third of it or more.
+    /// A slow straight climb and a sudden drop that takes back a third of it or more.
     fn is_tooth(&self) -> bool {
-        self.up >= 4 && self.up >= 3 * self.down && (0.3..=0.7).contains(&self.mean_up) && 3.0 * self.drop >= self.climb
+        let is_sudden = self.down <= (self.up / 16).max(2) && self.up >= 3 * self.down;
+        self.up >= 3 && is_sudden && (0.3..=0.7).contains(&self.mean_up) && 3.0 * self.drop >= self.climb
     }
 
     /// An excursion that fills at most a quarter of its time and comes back.
@@ -121,14 +127,13 @@ fn teeth(points: &[Point], waves: &[Wave]) -> Option<Teeth> {
     is_rule.then(|| Teeth {
         count: teeth.len(),
         height: median(&teeth.iter().map(|tooth| tooth.drop).collect::<Vec<_>>()),
-        longest: teeth.iter().map(|tooth| tooth.up + tooth.down).max().unwrap_or(0),
         period: median(&teeth.iter().map(|tooth| tooth.period).collect::<Vec<_>>()),
     })
 }
 
 fn spikes(waves: &[Wave]) -> Option<Waves> {
     let spikes: Vec<&Wave> = waves.iter().filter(|wave| wave.is_spike()).collect();
-    let is_rule = !spikes.is_empty() && spikes.len() * 10 >= waves.len() * 7;
+    let is_rule = spikes.len() >= 2 && spikes.len() * 10 >= waves.len() * 7;
     is_rule.then(|| Waves::Spikes {
         count: spikes.len(),
         height: median(&spikes.iter().map(|spike| spike.drop).collect::<Vec<_>>()),

@@ -199,6 +199,10 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
             .over(earlier.from, earlier.to),
         );
     }
+    if let Some(start) = finding.start_up {
+        let text = format!("Start-up: memory rose by {} until {} and counts as part of the level.", size(start.rise), place(signs, start.to));
+        list.push(Evidence::number(text, start.rise, "bytes").over(start.from, start.to));
+    }
     if let Some(growth) = finding.growth {
         list.push(growth_evidence(signs, &growth));
     }

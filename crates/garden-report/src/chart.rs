@@ -191,23 +191,21 @@ impl<'a> Canvas<'a> {
         let mut row = LabelRow::new(self.chart);
         for (at, label) in &self.chart.labels {
             if let Some(column) = self.column(*at) {
-                row.write(label, (column + row.indent).saturating_sub(width(label) / 2));
+                let start = (column + row.indent).saturating_sub(width(label) / 2);
+                row.write(label, start.min(row.cells.len().saturating_sub(width(label))));
             }
         }
         row.finish()
     }
 
-    fn upright_labels(&self) -> Option<String> {
-        let mut row = LabelRow::new(self.chart);
+    /// The labels of vertical marks: in one row if they fit, else in two; what fits neither is left out.
+    fn upright_labels(&self) -> Vec<String> {
+        let mut rows = [LabelRow::new(self.chart), LabelRow::new(self.chart)];
         for mark in self.chart.uprights.iter().filter(|mark| !mark.label.is_empty()) {
             let Some(column) = self.column(mark.at) else { continue };
-            let (right, left) = (format!("▲ {}", mark.label), format!("{} ▲", mark.label));
-            let at = column + row.indent;
-            if !row.write(&right, at) {
-                row.write(&left, (at + 1).saturating_sub(width(&left)));
-            }
+            let _placed = rows.iter_mut().any(|row| row.write_mark(&mark.label, column));
         }
-        Some(row.finish()).filter(|row| !row.trim().is_empty())
+        rows.into_iter().map(LabelRow::finish).filter(|row| !row.trim().is_empty()).collect()
     }
 }
 
@@ -232,6 +230,13 @@ impl LabelRow {
             self.cells.iter_mut().skip(at).zip(label.chars()).for_each(|(cell, c)| *cell = c);
         }
         free
+    }
+
+    /// Writes the label of the mark in a column of the chart: to the right of its arrow, or to the left.
+    fn write_mark(&mut self, label: &str, column: usize) -> bool {
+        let at = column + self.indent;
+        let left = format!("{label} ▲");
+        self.write(&format!("▲ {label}"), at) || self.write(&left, (at + 1).saturating_sub(width(&left)))
     }
 
     fn finish(self) -> String {
@@ -306,7 +311,7 @@ mod tests {
                │     ⣀⣀⠤⠔⠒⠊⠉⠁  ┊
              0 ┤⠤⠒⠒⠉⠉          ┊
                └┬──────────────┴─────────────┬
-                0             50
+                0             50           100
                                ▲ knee 50"#]]
         .assert_eq(&draw(&chart).join("\n"));
     }

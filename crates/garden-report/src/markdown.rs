@@ -3,12 +3,12 @@
 //! Nothing that a file says may become markup there: no links, no HTML, no mention of a person, no broken table. Wholly
 //! foreign text is shown as code; in sentences, `code` between single backticks stays code and all else is escaped.
 
-use garden_memory::Bytes;
+use garden_memory::{Bytes, MIB};
 
 use crate::clean::clean;
 use crate::plot::{NAME_COLUMNS, count_sentences, pictures, usable};
 use crate::sections::{Block, Field, Section, environment, findings};
-use crate::words::{ClockWords, whole};
+use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::shorten;
 use crate::{Report, Series};
 
@@ -68,11 +68,17 @@ fn samples_table(report: &Report) -> Option<String> {
     let header: Vec<&str> = header.iter().map(String::as_str).chain(["remark"]).collect();
     let rows = picked.iter().map(|(index, remark)| {
         let (x, bytes) = points[*index];
-        let cells = [words.number(x), Bytes::from_f64(bytes).to_string()];
+        let cells = [words.number(x), level_words(bytes)];
         cells.into_iter().chain(counts.iter().map(|series| value_at(series, x))).chain([remark.clone()]).collect()
     });
     let title = format!("### Samples ({} of {})", picked.len(), points.len());
     (!points.is_empty()).then(|| format!("{title}\n\n{}", table(&header, rows)))
+}
+
+/// A level to the mebibyte, so that small changes of a large level can be read off the table.
+fn level_words(bytes: f64) -> String {
+    let mib = bytes / MIB as f64;
+    if mib >= 1000.0 { format!("{} MiB", whole(mib)) } else { Bytes::from_f64(bytes).to_string() }
 }
 
 fn value_at(series: &Series, x: f64) -> String {
@@ -87,8 +93,8 @@ fn picked_samples(report: &Report, points: &[(f64, f64)]) -> Vec<(usize, String)
         (0..points.len()).min_by(|&a, &b| measure(&points[a]).total_cmp(&measure(&points[b]))).unwrap_or(0)
     };
     let mut remarks = vec![(0, "first"), (last, "last"), (place(&|point| -point.1), "highest")];
-    let knee = report.diagnosis.knee.and_then(|knee| knee.step);
-    remarks.extend(knee.map(|step| (place(&|point| (point.0 - step).abs()), "nearest to the knee")));
+    let knee = knee_place(report);
+    remarks.extend(knee.map(|knee| (place(&|point| (point.0 - knee).abs()), "nearest to the knee")));
     let mut picked: Vec<usize> = remarks.iter().map(|remark| remark.0).collect();
     let even = (0..TABLE_SAMPLES).map(|n| n * last / (TABLE_SAMPLES - 1));
     picked.extend(even);
@@ -142,7 +148,7 @@ fn block_text(block: &Block) -> String {
 }
 
 fn remark((name, text): &Field) -> String {
-    format!("{name}: {}", prose(text))
+    format!("{name}: {}", inline(text))
 }
 
 fn bullets(items: &[String]) -> String {
@@ -163,7 +169,7 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 fn made(report: &Report) -> String {
     let version = literal(&shorten(&clean(report.version), NAME_COLUMNS));
     let notes: Vec<String> = report.diagnosis.input.notes.iter().map(|note| prose(&clean(note))).collect();
-    let command = report.command.as_deref().map(|command| format!(" with {}", literal(&clean(command))));
+    let command = report.command.as_deref().map(|command| format!(" with {}", code(&clean(command))));
     let sentence = format!("Made by model-garden {version}{}.", command.unwrap_or_default());
     let notes = if notes.is_empty() { String::new() } else { format!("\n\nWhile reading:\n\n{}", bullets(&notes)) };
     format!("### How this was made\n\n{sentence}{notes}")
@@ -171,38 +177,46 @@ fn made(report: &Report) -> String {
 
 /// Foreign text as it is: plain where that is harmless, else as code.
 fn literal(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || " .,+()%→".contains(c);
-    if text.chars().all(|c| plain(c) || c == '-') && !text.contains("www.") && !text.starts_with(['-', '+']) {
-        return text.to_string();
-    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || " .,+-()%".contains(c);
+    let harmless = text.chars().all(plain) && !text.contains("www.") && !text.starts_with(['-', '+']);
+    if harmless { text.to_string() } else { code(text) }
+}
+
+fn code(text: &str) -> String {
     if !text.contains(['`', '|', '\\']) {
         return format!("`{text}`");
     }
     // Backticks, pipes and backslashes mean different things in different tables: as entities they mean nothing.
-    let entity = |c: char| if c.is_alphanumeric() || c == ' ' { c.to_string() } else { format!("&#{};", c as u32) };
+    let harmless = |c: char| c.is_alphanumeric() || " .,-=/".contains(c);
+    let entity = |c: char| if harmless(c) { c.to_string() } else { format!("&#{};", c as u32) };
     format!("<code>{}</code>", text.chars().map(entity).collect::<String>())
 }
 
-/// A sentence: what stands between two single backticks is code, the rest is escaped.
+/// A sentence on a line of its own, which must not begin a list or a rule.
 fn prose(text: &str) -> String {
+    let text = inline(text);
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let mut rest = text[digits..].chars();
+    let (mark, next) = (rest.next(), rest.next());
+    match mark {
+        Some('+' | '-' | '=') if digits == 0 && next.is_none_or(|c| !c.is_alphanumeric()) => format!("\\{text}"),
+        Some('.' | ')') if digits > 0 && next.is_none_or(|c| c == ' ') => {
+            format!("{}\\{}", &text[..digits], &text[digits..])
+        }
+        _ => text,
+    }
+}
+
+/// A sentence: what stands between two single backticks is code, the rest is escaped.
+fn inline(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     // Code needs a closing backtick and something between: otherwise the backticks are meant as they are.
     let paired = parts.len() % 2 == 1 && parts.iter().skip(1).step_by(2).all(|code| !code.trim().is_empty());
     if !paired {
-        return no_list(escape(text));
+        return escape(text);
     }
     let part = |(index, part): (usize, &&str)| if index % 2 == 1 { format!("`{part}`") } else { escape(part) };
-    no_list(parts.iter().enumerate().map(part).collect())
-}
-
-/// Keeps a sentence from beginning a list, a rule or a heading line.
-fn no_list(text: String) -> String {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    match text[digits..].chars().next() {
-        Some('+' | '-' | '=') if digits == 0 => format!("\\{text}"),
-        Some('.' | ')') if digits > 0 => format!("{}\\{}", &text[..digits], &text[digits..]),
-        _ => text,
-    }
+    parts.iter().enumerate().map(part).collect()
 }
 
 /// Takes the meaning from everything that Markdown, HTML or a bug tracker would read as more than text.
@@ -245,7 +259,7 @@ mod tests {
     #[test]
     fn sentences_keep_their_code_and_nothing_else() {
         assert_eq!(prose("call `gc.collect()` *now*"), "call `gc.collect()` \\*now\\*");
-        assert_eq!(prose("a ` alone, <img> rss_mb _x_"), "a &#96; alone, &lt;img&gt; rss_mb \\_x\\_");
+        assert_eq!(inline("a ` alone, <img> rss_mb _x_"), "a &#96; alone, &lt;img&gt; rss_mb \\_x\\_");
         assert_eq!(prose("see #12, @you | [a](b)"), "see \\#&#8203;12, @&#8203;you &#124; \\[a\\](b)");
         assert_eq!(prose("1. not a list"), "1\\. not a list");
         assert_eq!(prose("- not a list"), "\\- not a list");

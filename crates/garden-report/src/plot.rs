@@ -6,8 +6,8 @@ use garden_memory::{Bytes, Clock, Part, PhaseKind, Verdict};
 
 use crate::chart::{Chart, Upright, draw};
 use crate::clean::clean;
-use crate::scale::{Measure, Scale, clock_labels, time_unit};
-use crate::words::{ClockWords, whole};
+use crate::scale::{Measure, Scale, clock_labels, time_format};
+use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::{WIDTH, shorten, width};
 use crate::{Report, Series};
 
@@ -18,6 +18,8 @@ const MOST_COLUMNS: usize = 84;
 const HEADROOM: f64 = 1.6;
 /// Noise on a level is not blown up: the chart shows at least this share of the level.
 const LEAST_SPAN: f64 = 0.1;
+/// The vertical axis begins at zero unless the lowest value is above this share of the highest.
+const ZERO_BASE: f64 = 0.6;
 /// A count that varies by less than this share is a line of text, not a chart.
 const CONSTANT: f64 = 0.001;
 /// Most of the clock that a forecast adds to the right, as a share of what was recorded.
@@ -60,7 +62,8 @@ pub(crate) fn pictures(report: &Report) -> Vec<Picture> {
 
 /// One sentence for each count that no chart shows: `tensors: 6529, constant`.
 pub(crate) fn count_sentences(report: &Report) -> Vec<String> {
-    let drawn = report.counts.iter().position(|series| varies(series) && !usable(&report.memory).is_empty());
+    let has_charts = usable_points(&report.memory).next().is_some();
+    let drawn = report.counts.iter().position(|series| has_charts && varies(series));
     let others = report.counts.iter().enumerate().filter(|(index, _)| Some(*index) != drawn);
     others.filter_map(|(_, series)| count_sentence(series)).collect()
 }
@@ -83,9 +86,13 @@ fn name_of(series: &Series) -> String {
 
 /// The points of a series that can be drawn.
 pub(crate) fn usable(series: &Series) -> Vec<(f64, f64)> {
+    usable_points(series).collect()
+}
+
+fn usable_points(series: &Series) -> impl Iterator<Item = (f64, f64)> {
     // Comparisons with NaN are false, so this drops what is not a number too.
-    let sane = |&&(x, y): &&(f64, f64)| x.abs() < MOST_PLACE && y.abs() < MOST_VALUE;
-    series.points.iter().filter(sane).copied().collect()
+    let sane = |&(x, y): &(f64, f64)| x.abs() < MOST_PLACE && y.abs() < MOST_VALUE;
+    series.points.iter().copied().filter(sane)
 }
 
 fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
@@ -96,7 +103,7 @@ fn extremes(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 fn varies(series: &Series) -> bool {
-    let range = extremes(usable(series).into_iter().map(|point| point.1));
+    let range = extremes(usable_points(series).map(|point| point.1));
     range.is_some_and(|(low, high)| high - low > CONSTANT * high.abs())
 }
 
@@ -155,15 +162,20 @@ impl<'a> Plot<'a> {
     /// The growth per unit of the clock that a forecast continues, if there is one.
     fn rate_ahead(&self) -> Option<f64> {
         let diagnosis = self.report.diagnosis;
-        let growing = matches!(diagnosis.verdict, Verdict::Growing | Verdict::Leak);
         let stated = match diagnosis.clock {
             Clock::Step => diagnosis.growth.bytes_per_step,
             Clock::Time => diagnosis.growth.bytes_per_second,
             Clock::Sample => None,
         };
         let last_phase = diagnosis.phases.last().filter(|phase| phase.kind == PhaseKind::Growth);
+        let goes_on = match diagnosis.verdict {
+            Verdict::Leak => true,
+            // A growth that may have stopped already is not continued in the chart.
+            Verdict::Growing => diagnosis.knee.is_none() || last_phase.is_some(),
+            _ => false,
+        };
         let rate = stated.or(last_phase.map(|phase| phase.rate))?;
-        (growing && rate.is_finite() && rate > 0.0).then_some(rate)
+        (goes_on && rate.is_finite() && rate > 0.0).then_some(rate)
     }
 
     fn memory(&self) -> Draft {
@@ -174,7 +186,10 @@ impl<'a> Plot<'a> {
         let in_view = limit.filter(|limit| (data_low..=HEADROOM * data_high).contains(&limit.as_f64()));
         let high = ahead.chain(in_view.map(Bytes::as_f64)).fold(data_high, f64::max);
         let levels = in_view.map(|limit| (limit.as_f64(), format!("limit {limit}")));
-        let mut chart = self.chart(vertical(data_low, high, MEMORY_ROWS, Measure::Memory), MEMORY_ROWS);
+        // What is flat shall look flat: from zero, however little room that leaves for the noise.
+        let flat = self.report.diagnosis.verdict == Verdict::Flat && data_low > 0.0;
+        let low = if flat { 0.0 } else { data_low };
+        let mut chart = self.chart(vertical(low, high, MEMORY_ROWS, Measure::Memory), MEMORY_ROWS);
         chart.lines = self.unbroken(&self.points);
         chart.levels = levels.into_iter().collect();
         chart.dotted = forecasts;
@@ -183,7 +198,9 @@ impl<'a> Plot<'a> {
         let title = shorten(&clean(&self.report.title), NAME_COLUMNS);
         let names = [title, name_of(&self.report.memory)].into_iter().filter(|name| !name.is_empty());
         let names = names.collect::<Vec<_>>().join(", ");
-        Draft { heading: self.heading("Memory", &names), chart, notes }
+        let colon = if names.is_empty() { "" } else { ": " };
+        let heading = format!("{}{colon}{names}", self.heading("Memory"));
+        Draft { heading, chart, notes }
     }
 
     fn count(&self, series: &Series) -> Draft {
@@ -193,16 +210,12 @@ impl<'a> Plot<'a> {
         chart.lines = self.unbroken(&points);
         // The marks are named beneath the chart of the memory.
         chart.uprights = self.uprights().into_iter().map(|mark| Upright { label: String::new(), ..mark }).collect();
-        Draft { heading: self.heading("Live", &name_of(series)), chart, notes: Vec::new() }
+        Draft { heading: self.heading(&name_of(series)), chart, notes: Vec::new() }
     }
 
-    fn heading(&self, what: &str, names: &str) -> String {
-        let unit = time_unit(self.words, self.to).map(|unit| format!(" ({unit})")).unwrap_or_default();
-        match what {
-            "Live" => format!("{names} by {}{unit}", self.words.name()),
-            _ if names.is_empty() => format!("{what} by {}{unit}", self.words.name()),
-            _ => format!("{what} by {}{unit}: {names}", self.words.name()),
-        }
+    fn heading(&self, what: &str) -> String {
+        let format = time_format(self.words).map(|format| format!(" ({format})")).unwrap_or_default();
+        format!("{what} by {}{format}", self.words.name())
     }
 
     fn chart(&self, scale: Scale, rows: usize) -> Chart {
@@ -228,22 +241,17 @@ impl<'a> Plot<'a> {
         points.chunk_by(connected).map(<[_]>::to_vec).collect()
     }
 
-    /// The knee and the restarts.
+    /// The knee, the place where it will be known whether there is one, and the restarts.
     fn uprights(&self) -> Vec<Upright> {
-        let knee = self.knee().map(|at| Upright { at, glyph: '┊', label: format!("knee {}", self.words.number(at)) });
+        let at_step = |at: &f64| self.words.clock == Clock::Step && at.is_finite();
+        let decided = self.report.diagnosis.forecast.decided_by_step.filter(at_step);
+        let named =
+            |name: &str, at: f64| Upright { at, glyph: '┊', label: format!("{name} {}", self.words.number(at)) };
         let restart = |&at: &f64| Upright { at, glyph: '╎', label: "restart".to_string() };
+        let places = knee_place(self.report).map(|at| named("knee", at));
+        let places = places.into_iter().chain(decided.map(|at| named("decided by", at)));
         let inside = |mark: &Upright| (self.from..=self.to).contains(&mark.at);
-        knee.into_iter().chain(self.restarts.iter().map(restart)).filter(inside).collect()
-    }
-
-    fn knee(&self) -> Option<f64> {
-        let knee = self.report.diagnosis.knee?;
-        match self.words.clock {
-            Clock::Step => knee.step,
-            Clock::Time => knee.time_s.and_then(|time| Some(self.report.memory.points.first()?.0 + time)),
-            Clock::Sample => None,
-        }
-        .or(Some((knee.low + knee.high) / 2.0))
+        places.chain(self.restarts.iter().map(restart)).filter(inside).collect()
     }
 
     /// The ways of going on: for ever, and to the plateau if one is foreseen.
@@ -289,7 +297,7 @@ impl Draft {
 
 /// The vertical scale for values from `low` to `high`: from zero where that costs little, and never blown-up noise.
 fn vertical(low: f64, high: f64, rows: usize, measure: Measure) -> Scale {
-    if low >= 0.0 && low < 0.5 * high {
+    if low >= 0.0 && low < ZERO_BASE * high {
         return Scale::fit(0.0, high, rows, measure);
     }
     let least = (LEAST_SPAN * high.abs()).max(1.0);

@@ -5,10 +5,11 @@
 
 use garden_memory::{Clock, GIB, KIB, MIB, TIB};
 
-use crate::words::{ClockWords, sexagesimal, whole};
+use crate::words::{ClockWords, TimeUnit};
 
-/// Round steps between labels, within a power of ten.
-const ROUND: [f64; 6] = [1.0, 2.0, 2.5, 3.0, 4.0, 5.0];
+/// Round steps between labels, within a power of ten, and how much wasted room a rounder one is worth.
+const ROUND: [(f64, f64); 8] =
+    [(1.0, 1.0), (1.25, 1.15), (1.5, 1.1), (2.0, 1.0), (2.5, 1.05), (3.0, 1.15), (4.0, 1.05), (5.0, 1.0)];
 /// Seconds between labels that read well on a clock.
 const ROUND_SECONDS: [f64; 17] = [
     1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0, 21600.0,
@@ -67,16 +68,16 @@ fn unit_of(high: f64, measure: Measure) -> (f64, &'static str) {
 /// The bottom value, the step between labels and the rows between them that waste the least of `gaps` rows.
 fn round_step(low: f64, high: f64, gaps: usize, least_step: f64) -> (f64, f64, usize) {
     let distances: &[usize] = if gaps > 6 { &[3, 4, 2] } else { &[2, 4] };
-    let magnitude = ((high - low) / gaps as f64).log10().floor();
+    let magnitude = ((high - low) / gaps as f64).log10().floor() as i32;
     let mut best = (low, (high - low).max(f64::MIN_POSITIVE), gaps);
-    let mut best_span = f64::INFINITY;
+    let mut best_cost = f64::INFINITY;
     for &distance in distances {
-        for step in (0..3).flat_map(|up| ROUND.map(|round| round * 10f64.powf(magnitude + f64::from(up)))) {
+        for (step, weight) in (0..3).flat_map(|up| ROUND.map(|(n, weight)| (n * 10f64.powi(magnitude + up), weight))) {
             let bottom = (low / step).floor() * step;
             let span = gaps as f64 / distance as f64 * step;
             let fits = bottom + span >= high - 1e-9 * span && step >= least_step;
-            if fits && span < best_span * 0.999 {
-                (best, best_span) = ((bottom, step, distance), span);
+            if fits && span * weight < best_cost * 0.999 {
+                (best, best_cost) = ((bottom, step, distance), span * weight);
             }
         }
     }
@@ -103,26 +104,16 @@ pub(crate) fn clock_labels(words: ClockWords, from: f64, to: f64) -> Vec<(f64, S
     (0..=MOST_LABELS as u32)
         .map(|n| words.zero + (first + f64::from(n)) * step)
         .take_while(|&x| x <= to + 1e-9 * step)
-        .map(|x| (x, clock_label(words, x, to)))
+        .map(|x| (x, words.bare(x)))
         .collect()
 }
 
-fn clock_label(words: ClockWords, x: f64, to: f64) -> String {
-    let seconds = x - words.zero;
-    match time_unit(words, to) {
-        Some("h:mm") => sexagesimal(seconds / 60.0),
-        Some("m:ss") => sexagesimal(seconds),
-        Some(_) if seconds.fract().abs() > 1e-6 => format!("{seconds:.1}"),
-        _ => whole(seconds),
-    }
-}
-
-/// How the labels of a time axis up to `to` are written; `None` on other clocks.
-pub(crate) fn time_unit(words: ClockWords, to: f64) -> Option<&'static str> {
-    (words.clock == Clock::Time).then_some(match to - words.zero {
-        span if span >= 7200.0 => "h:mm",
-        span if span >= 120.0 => "m:ss",
-        _ => "seconds",
+/// How the labels of a time axis are written; `None` on other clocks.
+pub(crate) fn time_format(words: ClockWords) -> Option<&'static str> {
+    (words.clock == Clock::Time).then_some(match words.unit {
+        TimeUnit::Seconds => "seconds",
+        TimeUnit::Minutes => "m:ss",
+        TimeUnit::Hours => "h:mm",
     })
 }
 
@@ -155,15 +146,15 @@ mod tests {
         assert_eq!(labels(0.0, 17.3 * gib, 14, Measure::Memory), "0=0 GiB, 3=4 GiB, 6=8 GiB, 9=12 GiB, 12=16 GiB");
         assert_eq!(
             labels(16.9 * gib, 17.0 * gib, 14, Measure::Memory),
-            "0=16.900 GiB, 3=16.925 GiB, 6=16.950 GiB, 9=16.975 GiB, 12=17.000 GiB"
+            "0=16.88 GiB, 2=16.90 GiB, 4=16.92 GiB, 6=16.94 GiB, 8=16.96 GiB, 10=16.98 GiB, 12=17.00 GiB"
         );
-        assert_eq!(labels(6529.0, 7070.0, 5, Measure::Count), "0=6500, 4=7100");
-        assert_eq!(labels(0.0, 1.0, 5, Measure::Count), "0=0, 2=1, 4=2");
+        assert_eq!(labels(6529.0, 7070.0, 5, Measure::Count), "0=6400, 2=6800, 4=7200");
+        assert_eq!(labels(0.0, 1.0, 5, Measure::Count), "0=0, 4=1");
     }
 
     #[test]
     fn times_are_labelled_in_hours_and_minutes() {
-        let words = ClockWords { clock: Clock::Time, zero: 1e9 };
+        let words = ClockWords { clock: Clock::Time, zero: 1e9, unit: TimeUnit::Hours };
         let labels: Vec<String> = clock_labels(words, 1e9, 1e9 + 9000.0).into_iter().map(|label| label.1).collect();
         assert_eq!(labels.join(" "), "0:00 0:20 0:40 1:00 1:20 1:40 2:00 2:20");
     }

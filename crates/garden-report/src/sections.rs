@@ -2,14 +2,18 @@
 //!
 //! Sections with nothing in them do not exist. All text is cleaned here, once; escaping is the renderer's business.
 
-use garden_memory::{Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind};
+use garden_memory::{
+    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, RuledOut, Verdict,
+};
 
 use crate::Report;
 use crate::clean::clean;
-use crate::words::{ClockWords, amount, counted, duration, percent, rate_per};
+use crate::words::{ClockWords, amount, counted, duration, knee_place, percent, rate_per, rate_per_minute, whole};
 
 /// Causes that a report for people shows.
 const MOST_CAUSES: usize = 4;
+/// Causes ruled out that a report for people shows.
+const MOST_RULED_OUT: usize = 6;
 /// Phases that a report for people shows.
 const MOST_PHASES: usize = 12;
 
@@ -68,13 +72,13 @@ pub(crate) fn findings(report: &Report) -> Vec<Section> {
     let diagnosis = report.diagnosis;
     let words = ClockWords::new(report);
     let sections = [
-        section("In numbers", vec![Block::Fields(numbers(diagnosis, words))]),
+        section("In numbers", vec![Block::Fields(numbers(report, words))]),
         section("Evidence", vec![Block::Bullets(diagnosis.evidence.iter().map(|e| clean(&e.text)).collect())]),
         section("Phases", phases(diagnosis, words)),
-        section("Processes", vec![Block::Bullets(processes(diagnosis, words))]),
+        section("Processes (the last one decides)", vec![Block::Bullets(processes(diagnosis, words))]),
         section("Forecast", vec![Block::Fields(forecast(diagnosis, words))]),
         section("Likely causes", causes(diagnosis)),
-        section("Ruled out", vec![Block::Bullets(ruled_out(diagnosis))]),
+        section("Ruled out", ruled_out(diagnosis)),
         section("What to do", vec![Block::Numbered(diagnosis.advice.iter().map(|advice| clean(advice)).collect())]),
         section("Stability check", stability(diagnosis)),
     ];
@@ -136,13 +140,14 @@ fn mechanism_words(mechanism: Mechanism) -> Option<String> {
     (mechanism != Mechanism::None).then(|| mechanism.name().replace('_', " "))
 }
 
-fn numbers(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Field> {
+fn numbers(report: &Report, words: ClockWords) -> Vec<Field> {
+    let diagnosis = report.diagnosis;
     let level = diagnosis.level.map(|level| amount(level.bytes, level.low, level.high));
     let fields = [
         ("mechanism", mechanism_words(diagnosis.mechanism)),
         ("confidence", diagnosis.confidence.and_then(percent)),
         ("growth", growth(diagnosis)),
-        ("knee", knee(diagnosis, words)),
+        ("knee", knee(report, words)),
         ("level", level),
     ];
     known(fields)
@@ -158,26 +163,21 @@ fn growth(diagnosis: &Diagnosis) -> Option<String> {
     let by_step = growth.bytes_per_step.and_then(|rate| rate_per(rate, growth.low, growth.high, "step"));
     let has_step = by_step.is_some();
     let by_time = growth.bytes_per_second.and_then(|rate| match has_step {
-        true => rate_per(60.0 * rate, None, None, "minute"),
-        false => rate_per(rate, growth.low, growth.high, "second"),
+        true => rate_per_minute(rate, None, None),
+        false => rate_per_minute(rate, growth.low, growth.high),
     });
     let by_example = growth.bytes_per_example.and_then(|rate| rate_per(rate, None, None, "example"));
     let rates: Vec<String> = [by_step, by_time, by_example].into_iter().flatten().collect();
     (!rates.is_empty()).then(|| rates.join(", "))
 }
 
-fn knee(diagnosis: &Diagnosis, words: ClockWords) -> Option<String> {
-    let knee = diagnosis.knee?;
-    let finite = |x: f64| Some(x).filter(|x| x.is_finite());
-    let at = knee.step.and_then(finite).map(|step| format!("step {}", words.number(step)));
-    let after = knee.time_s.and_then(finite).map(|time| format!("{} after the first sample", duration(time)));
-    let between = finite(knee.low).zip(finite(knee.high)).map(|(low, high)| words.range(low, high));
-    let place = at.into_iter().chain(after).collect::<Vec<_>>().join(", ");
-    match (place.is_empty(), between) {
-        (true, between) => between.map(|range| format!("{}s {range}", words.clock.unit())),
-        (false, Some(range)) => Some(format!("{place} (95 %: {range})")),
-        (false, None) => Some(place),
-    }
+fn knee(report: &Report, words: ClockWords) -> Option<String> {
+    let knee = report.diagnosis.knee?;
+    let unit = if words.clock == Clock::Time { "" } else { words.clock.unit() };
+    let place = format!("{unit} {}", words.number(knee_place(report)?));
+    let interval = (knee.low.is_finite() && knee.high.is_finite()).then(|| words.range(knee.low, knee.high));
+    let interval = interval.map(|range| format!(" (95 %: {range})")).unwrap_or_default();
+    Some(format!("{}{interval}", place.trim()))
 }
 
 fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
@@ -188,8 +188,8 @@ fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
         Clock::Time => "time",
         Clock::Sample => "samples",
     };
-    let more = (hidden > 0).then(|| Block::Paragraph(format!("{hidden} earlier ones in --format json")));
-    [Some(Block::Table(vec!["phase", stretch, "level", "rate"], rows)), more].into_iter().flatten().collect()
+    let earlier = if hidden > 0 { format!("{hidden} earlier ones in --format json") } else { String::new() };
+    vec![Block::Table(vec!["phase", stretch, "level", "rate"], rows), Block::Paragraph(earlier)]
 }
 
 fn phase_row(phase: &Phase, words: ClockWords) -> Vec<String> {
@@ -204,21 +204,17 @@ fn phase_row(phase: &Phase, words: ClockWords) -> Vec<String> {
 }
 
 fn processes(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
-    let last = diagnosis.parts.len().saturating_sub(1);
-    let sentence = |(index, part): (usize, &Part)| {
-        let decides = if index == last { "; the last one, which decides" } else { "" };
-        let range = words.range(part.from, part.to);
-        let samples = counted(part.samples, "sample");
-        format!("{} {range} ({samples}{decides}): {}. {}", words.name(), part.verdict.name(), clean(&part.summary))
+    let sentence = |part: &Part| {
+        let (stretch, samples) = (words.stretch(part.from, part.to), counted(part.samples, "sample"));
+        format!("{stretch} ({samples}), {}: {}", part.verdict.name(), clean(&part.summary))
     };
-    diagnosis.parts.iter().enumerate().map(sentence).collect()
+    diagnosis.parts.iter().map(sentence).collect()
 }
 
 fn forecast(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Field> {
     let forecast = &diagnosis.forecast;
     let bounded = forecast.if_bounded.map(|plateau| {
-        let from =
-            plateau.step.filter(|step| step.is_finite()).map(|step| format!(" from step {} on", words.number(step)));
+        let from = plateau.step.filter(|step| step.is_finite()).map(|step| format!(" from step {} on", whole(step)));
         format!("{}{}", amount(plateau.bytes, plateau.low, plateau.high), from.unwrap_or_default())
     });
     let unbounded = forecast.if_unbounded.and_then(|end| exhaustion(end, words));
@@ -230,29 +226,35 @@ fn forecast(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Field> {
         ))
     });
     let decided = forecast.decided_by_step.filter(|step| step.is_finite());
+    // A growth that has ended is no longer a matter of if.
+    let open = matches!(diagnosis.verdict, Verdict::Growing | Verdict::Leak | Verdict::Insufficient);
     known([
-        ("if bounded", bounded),
+        (if open { "if bounded" } else { "stays at" }, bounded),
         ("if unbounded", unbounded),
         ("likelihood", likelihood),
-        ("decided by", decided.map(|step| format!("step {}", words.number(step)))),
+        ("decided by", decided.map(|step| format!("step {}", whole(step)))),
         ("limit", forecast.limit_bytes.map(|limit| limit_words(limit, diagnosis))),
     ])
 }
 
 fn exhaustion(end: Exhaustion, words: ClockWords) -> Option<String> {
-    let at = end.step.filter(|step| step.is_finite()).map(|step| format!("at step {}", words.number(step)));
+    let at = end.step.filter(|step| step.is_finite()).map(|step| format!("at step {}", whole(step)));
     let ahead =
         end.time_s.filter(|time| time.is_finite()).map(|time| format!("{} after the last sample", duration(time)));
     let interval = end.low.is_finite().then(|| match end.high.filter(|high| high.is_finite()) {
         Some(high) => words.range(end.low, high),
         None => format!("{} or later, perhaps never", words.number(end.low)),
     });
-    let when = at.into_iter().chain(ahead).collect::<Vec<_>>().join(", ");
-    match (when.is_empty(), interval) {
-        (true, interval) => interval.map(|range| format!("the limit is reached at {} {range}", words.name())),
-        (false, Some(range)) => Some(format!("the limit is reached {when} (95 %: {range})")),
-        (false, None) => Some(format!("the limit is reached {when}")),
-    }
+    // The interval is on the clock, so it stands behind the step where there is one.
+    let interval = interval.map(|range| format!(" (95 %: {range})")).unwrap_or_default();
+    let when = match (at, ahead) {
+        (Some(at), Some(ahead)) => format!("{at}{interval}, {ahead}"),
+        (Some(at), None) => format!("{at}{interval}"),
+        (None, Some(ahead)) => format!("{ahead}{interval}"),
+        (None, None) if interval.is_empty() => return None,
+        (None, None) => format!("by {}{interval}", words.name()),
+    };
+    Some(format!("the limit is reached {when}"))
 }
 
 fn limit_words(limit: u64, diagnosis: &Diagnosis) -> String {
@@ -265,22 +267,28 @@ fn limit_words(limit: u64, diagnosis: &Diagnosis) -> String {
 
 fn causes(diagnosis: &Diagnosis) -> Vec<Block> {
     let entries = diagnosis.causes.iter().take(MOST_CAUSES).map(cause).collect();
-    let hidden = diagnosis.causes.len().saturating_sub(MOST_CAUSES);
-    let more = (hidden > 0).then(|| Block::Paragraph(format!("{hidden} more in --format json")));
-    [Some(Block::Entries(entries)), more].into_iter().flatten().collect()
+    vec![Block::Entries(entries), more(diagnosis.causes.len(), MOST_CAUSES)]
+}
+
+/// Where to find what was left out of a list; empty if nothing was.
+fn more(all: usize, shown: usize) -> Block {
+    let hidden = all.saturating_sub(shown);
+    Block::Paragraph(if hidden > 0 { format!("{hidden} more in --format json") } else { String::new() })
 }
 
 fn cause(cause: &Cause) -> Entry {
-    let score = percent(cause.score).map(|score| format!(" ({score})")).unwrap_or_default();
+    let score = percent(cause.score).map(|score| format!("{score}: ")).unwrap_or_default();
     let supporting = cause.supporting.iter().map(|text| ("for", clean(text)));
     let against = cause.against.iter().map(|text| ("against", clean(text)));
     let fix = [("fix", clean(cause.fix))];
     let remarks = supporting.chain(against).chain(fix).filter(|remark| !remark.1.is_empty());
-    Entry { title: format!("{}{score}", clean(cause.title)), remarks: remarks.collect() }
+    Entry { title: format!("{score}{}", clean(cause.title)), remarks: remarks.collect() }
 }
 
-fn ruled_out(diagnosis: &Diagnosis) -> Vec<String> {
-    diagnosis.ruled_out.iter().map(|cause| format!("{}: {}", clean(cause.title), clean(&cause.reason))).collect()
+fn ruled_out(diagnosis: &Diagnosis) -> Vec<Block> {
+    let sentence = |cause: &RuledOut| format!("{}: {}", clean(cause.title), clean(&cause.reason));
+    let sentences = diagnosis.ruled_out.iter().take(MOST_RULED_OUT).map(sentence).collect();
+    vec![Block::Bullets(sentences), more(diagnosis.ruled_out.len(), MOST_RULED_OUT)]
 }
 
 fn stability(diagnosis: &Diagnosis) -> Vec<Block> {

@@ -96,9 +96,12 @@ fn block_lines(block: &Block, indent: &str) -> Vec<String> {
             let numbered = items.iter().enumerate();
             numbered.flat_map(|(index, item)| item_lines(item, &format!("{INDENT}{}. ", index + 1))).collect()
         }
-        Block::Fields(fields) => field_lines(fields, INDENT),
+        Block::Fields(fields) => field_lines(fields, INDENT, name_columns(fields.iter())),
         Block::Table(header, rows) => table_lines(header, rows),
-        Block::Entries(entries) => entries.iter().enumerate().flat_map(entry_lines).collect(),
+        Block::Entries(entries) => {
+            let columns = name_columns(entries.iter().flat_map(|entry| &entry.remarks));
+            entries.iter().enumerate().flat_map(|(index, entry)| entry_lines(index, entry, columns)).collect()
+        }
     }
 }
 
@@ -106,16 +109,19 @@ fn item_lines(item: &str, mark: &str) -> Vec<String> {
     wrap(item, mark, &" ".repeat(mark.len()), WIDTH)
 }
 
-fn entry_lines((index, entry): (usize, &Entry)) -> Vec<String> {
+fn entry_lines(index: usize, entry: &Entry, columns: usize) -> Vec<String> {
     let mark = format!("{INDENT}{}. ", index + 1);
     let mut lines = item_lines(&entry.title, &mark);
-    lines.extend(field_lines(&entry.remarks, &" ".repeat(mark.len())));
+    lines.extend(field_lines(&entry.remarks, &" ".repeat(mark.len()), columns));
     lines
 }
 
+fn name_columns<'a>(fields: impl Iterator<Item = &'a Field>) -> usize {
+    fields.map(|(name, _)| width(name)).max().unwrap_or(0)
+}
+
 /// Names in a column, what there is to say beside them. A name that repeats is written once.
-fn field_lines(fields: &[Field], indent: &str) -> Vec<String> {
-    let columns = fields.iter().map(|(name, _)| width(name)).max().unwrap_or(0);
+fn field_lines(fields: &[Field], indent: &str, columns: usize) -> Vec<String> {
     let hanging = " ".repeat(indent.len() + columns + 2);
     let mut before = "";
     let mut lines = Vec::new();

@@ -6,8 +6,6 @@ use garden_memory::{Bytes, Clock, format_change};
 
 use crate::Report;
 
-/// Seconds from which on a time is a date (1973) rather than a duration, so that it is told from the first sample on.
-const DATE_S: f64 = 1e8;
 /// Rates beyond this are printed as powers of ten: no machine has as much, and hundreds of digits help nobody.
 const ABSURD: f64 = 1e18;
 
@@ -18,15 +16,18 @@ pub(crate) struct ClockWords {
     pub clock: Clock,
     /// The place that is written as zero.
     pub zero: f64,
+    /// The unit of times, the same all over a report.
+    pub unit: TimeUnit,
 }
 
 impl ClockWords {
-    /// The words for a report's clock.
+    /// The words for a report's clock: times are told from the first sample on.
     pub fn new(report: &Report) -> Self {
         let clock = report.diagnosis.clock;
-        let first = report.memory.points.iter().map(|point| point.0).find(|x| x.is_finite());
-        let zero = first.filter(|&x| clock == Clock::Time && x >= DATE_S).unwrap_or(0.0);
-        ClockWords { clock, zero }
+        let mut places = report.memory.points.iter().map(|point| point.0).filter(|x| x.is_finite());
+        let first = places.next().unwrap_or(0.0);
+        let zero = if clock == Clock::Time { first } else { 0.0 };
+        ClockWords { clock, zero, unit: TimeUnit::fitting(places.fold(first, f64::max) - zero) }
     }
 
     /// The clock's name in a heading, such as `step` or `time`.
@@ -37,23 +38,62 @@ impl ClockWords {
         }
     }
 
-    /// A place without its unit: `83`, or a time that shows it anyway (`2:05 h`).
-    pub fn number(self, x: f64) -> String {
+    /// A place as the labels of an axis show it: `83`, `12:30`, `2:05`.
+    pub fn bare(self, x: f64) -> String {
         match self.clock {
-            Clock::Time => time(x - self.zero),
+            Clock::Time => self.unit.write(x - self.zero),
             _ => whole(x),
         }
     }
 
-    /// A stretch: `10 to 83`, or `0 s to 2:05 h`.
-    pub fn range(self, from: f64, to: f64) -> String {
-        format!("{} to {}", self.number(from), self.number(to))
+    /// A place as it stands alone: `83`, or a time with its unit (`2:05 h`).
+    pub fn number(self, x: f64) -> String {
+        let suffix = if self.clock == Clock::Time { self.unit.suffix() } else { "" };
+        format!("{}{suffix}", self.bare(x))
     }
 
-    /// A rate with its interval: `+171 MiB per step (95 %: 169 to 173)`.
-    pub fn rate(self, rate: f64, low: Option<f64>, high: Option<f64>) -> Option<String> {
-        rate_per(rate, low, high, self.clock.unit())
+    /// A stretch: `10 to 83`, or `0:00 to 2:05 h`.
+    pub fn range(self, from: f64, to: f64) -> String {
+        format!("{} to {}", self.bare(from), self.number(to))
     }
+
+    /// A stretch in a sentence: `steps 10 to 83`, or `0:00 to 2:05 h`.
+    pub fn stretch(self, from: f64, to: f64) -> String {
+        match self.clock {
+            Clock::Time => self.range(from, to),
+            _ => format!("{}s {}", self.clock.unit(), self.range(from, to)),
+        }
+    }
+
+    /// A rate with its interval, per step, per sample, or per minute as people think of it.
+    pub fn rate(self, rate: f64, low: Option<f64>, high: Option<f64>) -> Option<String> {
+        match self.clock {
+            Clock::Time => rate_per_minute(rate, low, high),
+            _ => rate_per(rate, low, high, self.clock.unit()),
+        }
+    }
+}
+
+/// Where a diagnosis's knee stands on its clock.
+pub(crate) fn knee_place(report: &Report) -> Option<f64> {
+    let knee = report.diagnosis.knee?;
+    let middle = (knee.low + knee.high) / 2.0;
+    let place = match report.diagnosis.clock {
+        Clock::Step => knee.step,
+        // The time counts from the first sample of the process that was judged, the last one.
+        Clock::Time => knee.time_s.map(|time| time + judged_from(report)),
+        Clock::Sample => None,
+    };
+    Some(place.unwrap_or(middle)).filter(|x| x.is_finite())
+}
+
+fn judged_from(report: &Report) -> f64 {
+    report.diagnosis.parts.last().map_or(ClockWords::new(report).zero, |part| part.from)
+}
+
+/// A rate in bytes per second, told per minute.
+pub(crate) fn rate_per_minute(rate: f64, low: Option<f64>, high: Option<f64>) -> Option<String> {
+    rate_per(60.0 * rate, low.map(|low| 60.0 * low), high.map(|high| 60.0 * high), "minute")
 }
 
 /// A rate per `unit`, with its interval as far as it is known.
@@ -114,23 +154,52 @@ pub(crate) fn percent(share: f64) -> Option<String> {
     }
 }
 
-/// A moment in seconds as people write it: `0.5 s`, `83 s`, `12:30 min`, `2:05 h`.
-pub(crate) fn time(seconds: f64) -> String {
-    let sign = if seconds < 0.0 { "-" } else { "" };
-    let size = seconds.abs();
-    match size {
-        _ if size < 9.95 && size.fract() != 0.0 => format!("{sign}{size:.1} s"),
-        _ if size < 120.0 => format!("{sign}{} s", whole(size)),
-        _ if size < 7200.0 => format!("{sign}{} min", sexagesimal(size)),
-        _ if size < 1e12 => format!("{sign}{} h", sexagesimal(size / 60.0)),
-        _ => format!("{} s", whole(seconds)),
+/// How moments are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimeUnit {
+    /// `83`.
+    Seconds,
+    /// `12:30`.
+    Minutes,
+    /// `2:05`.
+    Hours,
+}
+
+impl TimeUnit {
+    /// The unit in which times up to `seconds` read well.
+    pub fn fitting(seconds: f64) -> TimeUnit {
+        match seconds {
+            s if (120.0..7200.0).contains(&s) => TimeUnit::Minutes,
+            s if (7200.0..1e12).contains(&s) => TimeUnit::Hours,
+            _ => TimeUnit::Seconds,
+        }
+    }
+
+    /// What follows the number.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            TimeUnit::Seconds => " s",
+            TimeUnit::Minutes => " min",
+            TimeUnit::Hours => " h",
+        }
+    }
+
+    /// A time without the unit.
+    fn write(self, seconds: f64) -> String {
+        match self {
+            TimeUnit::Seconds if seconds.abs() < 9.95 && seconds.fract().abs() > 1e-6 => format!("{seconds:.1}"),
+            TimeUnit::Seconds => whole(seconds),
+            TimeUnit::Minutes => sexagesimal(seconds),
+            TimeUnit::Hours => sexagesimal(seconds / 60.0),
+        }
     }
 }
 
 /// Sixtieths as `whole:sixtieths`, such as `2:05`.
-pub(crate) fn sexagesimal(sixtieths: f64) -> String {
-    let rounded = sixtieths.round();
-    format!("{}:{:02.0}", whole((rounded / 60.0).floor()), rounded.rem_euclid(60.0))
+fn sexagesimal(sixtieths: f64) -> String {
+    let sign = if sixtieths.round() < 0.0 { "-" } else { "" };
+    let size = sixtieths.abs().round();
+    format!("{sign}{}:{:02.0}", whole((size / 60.0).floor()), size % 60.0)
 }
 
 /// A length of time in words: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
@@ -170,8 +239,15 @@ mod tests {
 
     #[test]
     fn times_grow_their_units() {
-        let times = [-0.0, 0.5, 83.0, 119.6, 750.0, 7199.9, 7500.0, 1e300].map(time);
-        assert_eq!(times, ["0 s", "0.5 s", "83 s", "120 s", "12:30 min", "120:00 min", "2:05 h", "1.00e300 s"]);
+        let written = |seconds: f64, longest: f64| {
+            let words = ClockWords { clock: Clock::Time, zero: 100.0, unit: TimeUnit::fitting(longest) };
+            words.range(100.0, 100.0 + seconds)
+        };
+        assert_eq!(written(0.5, 9.0), "0 to 0.5 s");
+        assert_eq!(written(750.0, 800.0), "0:00 to 12:30 min");
+        assert_eq!(written(7500.0, 8000.0), "0:00 to 2:05 h");
+        assert_eq!(written(-750.0, 8000.0), "0:00 to -0:13 h");
+        assert_eq!(written(1e300, 1e300), "0 to 1.00e300 s");
         let lengths = [45.0, 750.0, 7500.0, 273_600.0, f64::NAN].map(duration);
         assert_eq!(lengths, ["45 s", "13 min", "2 h 5 min", "3 d 4 h", "more than a thousand years"]);
     }

@@ -1,7 +1,7 @@
 //! Steps per epoch, learned from lines that show a step together with a fractional epoch, as HF trainers print them.
 //!
-//! Each pair bounds the number: an epoch printed as 1.23 lies between 1.225 and 1.235, so the steps per epoch lie between
-//! step / 1.235 and step / 1.225. The pairs agree if one number fits all of them; otherwise nothing is claimed.
+//! Each pair bounds the number: an epoch printed as 1.23 lies between 1.225 and 1.235, so the steps per epoch lie
+//! between step / 1.235 and step / 1.225. The pairs agree if one number fits all of them; otherwise nothing is claimed.
 
 /// What the pairs seen so far allow.
 pub(crate) struct EpochLength {

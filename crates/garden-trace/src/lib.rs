@@ -1,8 +1,9 @@
 //! Trace files: our own JSON Lines format, and readers for what people already have.
 //!
 //! [`read`] looks at the first 64 KiB, recognises the format by its content (never by the file's name) and streams the
-//! rest line by line, so memory stays bounded by the samples kept, whatever the file is. What cannot be used is skipped,
-//! counted and named; only a file in which nothing can be recognised is an error. What a trace means is not judged here.
+//! rest line by line, so memory stays bounded by the samples kept, whatever the file is. What cannot be used is
+//! skipped, counted and named; only a file in which nothing can be recognised is an error. What a trace means is not
+//! judged here.
 
 mod amount;
 mod columns;

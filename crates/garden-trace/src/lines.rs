@@ -1,8 +1,8 @@
 //! Lines of any file in bounded memory: the first 64 KiB to look at, then one line after the other.
 //!
-//! A line ends at a line feed or a carriage return, so the redrawn states of a progress bar are lines of their own; line
-//! numbers count line feeds only, as editors do. Lines longer than 1 MiB are passed over while streaming and reported
-//! once. Blank lines are never handed out.
+//! A line ends at a line feed or a carriage return, so the redrawn states of a progress bar are lines of their own;
+//! line numbers count line feeds only, as editors do. Lines longer than 1 MiB are passed over while streaming and
+//! reported once. Blank lines are never handed out.
 
 use std::io::{self, Chain, Cursor, Read};
 
@@ -96,6 +96,11 @@ impl<R: Read> Lines<R> {
     pub(crate) fn new(reader: R) -> Self {
         let buffer = vec![0; HEAD_BYTES];
         Lines { reader, buffer, start: 0, end: 0, searched: 0, number: 1, at_end: false, passing_over: false }
+    }
+
+    /// The reader itself, for those who have not asked for a line.
+    pub(crate) fn reader(&mut self) -> &mut R {
+        &mut self.reader
     }
 
     /// The next line that is not blank.

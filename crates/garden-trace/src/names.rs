@@ -1,7 +1,7 @@
 //! What a column is, judged by its name: `rss_mb`, `Process RAM (MB)`, `system.proc.memory.rssMB`.
 //!
-//! A name is cut into words, units are taken out, and the words decide. Names of other things that contain a memory word
-//! (available, total, peak, percent, virtual) are left alone: they are not what the process holds now.
+//! A name is cut into words, units are taken out, and the words decide. Names of other things that contain a memory
+//! word (available, total, peak, percent, virtual) are left alone: they are not what the process holds now.
 
 use garden_memory::{GIB, KIB, MIB, Quantity, TIB};
 
@@ -37,12 +37,15 @@ pub(crate) fn understand(name: &str) -> Name {
     let mut words = words(name);
     let factor = take_unit(&mut words);
     let words = Words(&words);
-    let meaning = if name.contains('%') || words.any(NOT_AMOUNTS) {
-        Meaning::Unknown
-    } else {
-        words.axis().or_else(|| words.count(factor)).or_else(|| words.memory(factor)).unwrap_or(Meaning::Unknown)
+    let amount = || {
+        let other = name.contains('%') || words.0.iter().any(|word| is_other_amount(word));
+        if other { None } else { words.count(factor).or_else(|| words.memory(factor)) }
     };
-    Name { meaning, factor }
+    // psrecord's CSV calls resident memory `mem_real`, and writes MiB.
+    if words.joined() == "memreal" {
+        return Name { meaning: Meaning::Quantity(Quantity::Rss), factor: factor.or(Some(MIB)) };
+    }
+    Name { meaning: words.axis().or_else(amount).unwrap_or(Meaning::Unknown), factor }
 }
 
 /// Cuts a name at punctuation and before inner capitals: `rssMiB` gives `rss` and `mib`.
@@ -100,19 +103,28 @@ fn take_unit(words: &mut Vec<String>) -> Option<u64> {
     Some(factor)
 }
 
-/// Words that turn an amount of memory into something else.
-pub(crate) const NOT_AMOUNTS: &[&str] = &[
-    "available", "avail", "free", "limit", "percent", "pct", "perc", "percentage", "virtual", "vms", "vsz", "virt",
-    "vmsize", "peak", "peaked", "max", "maximum", "maxrss", "hwm", "vmhwm", "min", "minimum", "delta", "change", "diff",
-    "difference", "growth", "grew", "increase", "increased", "rate", "speed", "bandwidth", "util", "utilization",
-    "temp", "temperature", "power", "per", "fragmentation", "threshold", "capacity", "installed",
-];
+/// Whether a word turns an amount of memory into something else.
+pub(crate) fn is_other_amount(word: &str) -> bool {
+    const HIGHEST: [&str; 9] = ["peak", "peaked", "max", "maximum", "maxrss", "hwm", "vmhwm", "vmpeak", "limit"];
+    const CHANGES: [&str; 9] =
+        ["delta", "change", "diff", "difference", "growth", "grew", "increase", "increased", "rate"];
+    const SHARES: [&str; 9] = ["percent", "pct", "perc", "percentage", "util", "utilization", "load", "per", "speed"];
+    const THE_MACHINE: [&str; 8] =
+        ["available", "avail", "free", "remaining", "left", "capacity", "installed", "threshold"];
+    const NOT_RESIDENT: [&str; 5] = ["virtual", "vms", "vsz", "virt", "vmsize"];
+    const NOT_MEMORY: [&str; 7] = ["temp", "temperature", "power", "bandwidth", "fragmentation", "min", "minimum"];
+    let lists: [&[&str]; 6] = [&HIGHEST, &CHANGES, &SHARES, &THE_MACHINE, &NOT_RESIDENT, &NOT_MEMORY];
+    lists.iter().any(|list| list.contains(&word))
+}
 
-/// Words that a plain memory column may have besides `memory`, `mem` or `ram`.
-const PLAIN_WORDS: &[&str] = &[
-    "memory", "mem", "ram", "process", "proc", "python", "cpu", "host", "main", "usage", "used", "use", "in", "current",
-    "now", "size", "value", "trainer", "training", "train", "self", "of", "consumption", "footprint", "info",
-];
+/// Whether a plain memory column may have this word besides `memory`, `mem` or `ram`.
+fn is_plain_word(word: &str) -> bool {
+    const WHOSE: [&str; 10] =
+        ["process", "proc", "python", "self", "cpu", "host", "main", "trainer", "training", "train"];
+    const FILLERS: [&str; 11] =
+        ["usage", "used", "use", "in", "of", "current", "now", "size", "value", "info", "footprint"];
+    WHOSE.contains(&word) || FILLERS.contains(&word) || matches!(word, "memory" | "mem" | "ram")
+}
 
 struct Words<'a>(&'a [String]);
 
@@ -151,9 +163,28 @@ impl Words<'_> {
         let stem = Words(&self.0[..self.0.len() - usize::from(seconds.is_some())]).joined();
         let is_time = match stem.as_str() {
             "" => self.any(&["seconds", "secs", "milliseconds", "minutes", "hours"]),
-            "time" | "times" | "elapsed" | "elapsedtime" | "timeelapsed" | "timestamp" | "timestamps" | "datetime"
-            | "date" | "walltime" | "wallclock" | "wallclocktime" | "wall" | "runtime" | "uptime" | "relativetime"
-            | "relativetimewall" | "relativetimeprocess" | "sincestart" | "timesincestart" | "ts" | "t" => true,
+            "time"
+            | "times"
+            | "elapsed"
+            | "elapsedtime"
+            | "timeelapsed"
+            | "timestamp"
+            | "timestamps"
+            | "datetime"
+            | "date"
+            | "walltime"
+            | "wallclock"
+            | "wallclocktime"
+            | "wall"
+            | "runtime"
+            | "uptime"
+            | "relativetime"
+            | "relativetimewall"
+            | "relativetimeprocess"
+            | "sincestart"
+            | "timesincestart"
+            | "ts"
+            | "t" => true,
             _ => false,
         };
         is_time.then_some(Meaning::Time(seconds.unwrap_or(1.0)))
@@ -198,8 +229,6 @@ impl Words<'_> {
             Some(Quantity::File) if self.any(&["name", "path", "open", "line", "id", "size"]) => None,
             Some(Quantity::Swap) if self.any(&["total"]) => None,
             Some(quantity) => Some(Meaning::Quantity(quantity)),
-            // psrecord's CSV calls resident memory `mem_real`.
-            None if self.joined() == "memreal" => Some(Meaning::Quantity(Quantity::Rss)),
             None => self.is_plain_memory().then_some(Meaning::Memory),
         }
     }
@@ -211,7 +240,7 @@ impl Words<'_> {
     }
 
     fn is_plain_memory(&self) -> bool {
-        self.any(&["memory", "mem", "ram"]) && self.0.iter().all(|word| PLAIN_WORDS.contains(&word.as_str()))
+        self.any(&["memory", "mem", "ram"]) && self.0.iter().all(|word| is_plain_word(word))
     }
 }
 
@@ -240,7 +269,7 @@ mod tests {
             ("VmRSS", known(Rss), None),
             ("RssAnon", known(Anon), None),
             ("anon_kib", known(Anon), Some(KIB)),
-            ("mem_real", known(Rss), None),
+            ("mem_real", known(Rss), Some(MIB)),
             ("Process RAM [GiB]", Meaning::Memory, Some(GIB)),
             ("memory_usage_mb", Meaning::Memory, Some(MIB)),
             ("memory.rss", known(Rss), None),
@@ -260,9 +289,24 @@ mod tests {
     #[test]
     fn names_of_other_things_are_left_alone() {
         for name in [
-            "mem_virtual", "ram_available_mb", "memory_percent", "mem %", "peak_rss_mb", "total_ram_gb", "gpu_util",
-            "gpu_usage", "file_name", "loss", "learning_rate", "memory_delta_mb", "system_memory", "steps_per_epoch", "",
-            "gpu_id", "grad_norm", "time_per_step",
+            "mem_virtual",
+            "ram_available_mb",
+            "memory_percent",
+            "mem %",
+            "peak_rss_mb",
+            "total_ram_gb",
+            "gpu_util",
+            "gpu_usage",
+            "file_name",
+            "loss",
+            "learning_rate",
+            "memory_delta_mb",
+            "system_memory",
+            "steps_per_epoch",
+            "",
+            "gpu_id",
+            "grad_norm",
+            "time_per_step",
         ] {
             assert_eq!(understand(name).meaning, Meaning::Unknown, "{name}");
         }

@@ -1,7 +1,7 @@
 //! Times as files write them: seconds, dates with a time of day, and clocks such as `12:00:03`.
 //!
-//! Only differences matter to a trace, so a date without a zone is taken as UTC. Dates alone and names of months are not
-//! understood.
+//! Only differences matter to a trace, so a date without a zone is taken as UTC. Dates alone and names of months are
+//! not understood.
 
 const DAY_S: f64 = 86_400.0;
 
@@ -18,7 +18,7 @@ pub(crate) struct Clock {
 /// Reads a cell that holds a time: a number, a date with a time of day, or a clock.
 pub(crate) fn parse_time(text: &str) -> Option<f64> {
     let text = text.trim();
-    if let Ok(number) = text.parse::<f64>() {
+    if let Ok(number) = text.strip_suffix('s').unwrap_or(text).trim_end().parse::<f64>() {
         return number.is_finite().then(|| in_seconds(number));
     }
     if let Some((seconds, length)) = date_time_at(text.as_bytes()) {
@@ -163,6 +163,7 @@ mod tests {
     fn times_in_every_dress() {
         for (text, seconds) in [
             ("12.5", 12.5),
+            ("12.5 s", 12.5),
             ("1700000000123", 1_700_000_000.123),
             ("2023-11-14T22:13:20Z", 1_700_000_000.0),
             ("2023-11-14 22:13:20,250", 1_700_000_000.25),

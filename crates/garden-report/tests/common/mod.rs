@@ -273,7 +273,7 @@ pub fn leak() -> Case {
         verdict: Verdict::Leak,
         mechanism: Mechanism::Linear,
         confidence: Some(0.998),
-        summary: "Memory grows by 359 KiB per second without end and reaches the limit in about half an hour.".into(),
+        summary: "Memory grows by 21.0 MiB per minute without end and reaches the limit in about half an hour.".into(),
         growth: Growth {
             bytes_per_second: Some(0.35 * M),
             low: Some(0.34 * M),
@@ -296,8 +296,8 @@ pub fn leak() -> Case {
         evidence: vec![Evidence::words("both processes grow at the same rate from their first sample on")],
         advice: vec!["Save a checkpoint now.".into(), "Bisect with the two-pass test.".into()],
         parts: vec![
-            part(0.0, 3990.0, 400, "grows by 358 KiB per second"),
-            part(4000.0, 11_990.0, 800, "grows by 359 KiB per second"),
+            part(0.0, 3990.0, 400, "grows by 20.9 MiB per minute"),
+            part(4000.0, 11_990.0, 800, "grows by 21.0 MiB per minute"),
         ],
         input: Input {
             format: "mprof".into(),

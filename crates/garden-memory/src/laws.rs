@@ -1,0 +1,83 @@
+//! Laws of healthy growth that never quite stops: does one of them explain the whole growth better than a leak does?
+//!
+//! Caches keyed by shape grow like a logarithm, fragmentation like a root, copy-on-write and caches of random draws like a
+//! saturating exponential. Seen late and through noise, the end of such a curve passes for a slow straight leak; seen
+//! whole it does not. A leak is one straight line, or a fill and a line after it. The comparison is one of Bayesian
+//! information criteria with correlated points counted as fewer.
+
+use crate::segments::two_lines;
+use crate::stats::{Line, Point, autocorrelation};
+
+/// Parameters of a law: height, size and time constant.
+const LAW_PARAMETERS: f64 = 3.0;
+/// Parameters of one line, and of two with the place between them.
+const LINE_PARAMETERS: [f64; 2] = [2.0, 5.0];
+
+/// Whether a slowing law that began at `origin` explains the points better than a line or two.
+pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
+    let Some(last) = points.last() else { return false };
+    let length = last.x - origin;
+    if points.len() < 8 || length <= 0.0 {
+        return false;
+    }
+    let best_law = laws(length).into_iter().map(|law| residuals_of(points, origin, &law)).min_by(by_squares);
+    let Some(law) = best_law else { return false };
+    let lines = [Line::fit(points).residuals(points), two_lines(points)];
+    let best_fit = if by_squares(&law, &lines[1]).is_lt() { &law } else { &lines[1] };
+    let phi = autocorrelation(best_fit);
+    let effective = (points.len() as f64 * (1.0 - phi) / (1.0 + phi)).max(4.0);
+    let criterion = |residuals: &[f64], parameters: f64| {
+        effective * squares(residuals).max(1.0).ln() + parameters * effective.ln()
+    };
+    let leak = lines.iter().zip(LINE_PARAMETERS).map(|(r, p)| criterion(r, p)).fold(f64::INFINITY, f64::min);
+    criterion(&law, LAW_PARAMETERS) < leak
+}
+
+fn squares(residuals: &[f64]) -> f64 {
+    residuals.iter().map(|r| r * r).sum()
+}
+
+fn by_squares(a: &Vec<f64>, b: &Vec<f64>) -> std::cmp::Ordering {
+    squares(a).total_cmp(&squares(b))
+}
+
+/// The shapes that slow down to a third of their first rate or less within the length.
+fn laws(length: f64) -> Vec<Box<dyn Fn(f64) -> f64>> {
+    let mut laws: Vec<Box<dyn Fn(f64) -> f64>> = vec![Box::new(f64::sqrt)];
+    for share in [0.005, 0.015, 0.05, 0.1, 0.2, 0.35, 0.5] {
+        let constant = share * length;
+        laws.push(Box::new(move |t| (t / constant).ln_1p()));
+    }
+    for share in [0.1, 0.2, 0.35, 0.5, 0.7, 0.9] {
+        let constant = share * length;
+        laws.push(Box::new(move |t| -(-t / constant).exp_m1()));
+    }
+    laws
+}
+
+fn residuals_of(points: &[Point], origin: f64, law: &dyn Fn(f64) -> f64) -> Vec<f64> {
+    let bent: Vec<Point> = points.iter().map(|p| Point { x: law((p.x - origin).max(0.0)), y: p.y }).collect();
+    let fit = Line::fit(&bent);
+    // A falling law is no growth; its best fit is the mean.
+    let fit = if fit.slope > 0.0 { fit } else { Line { slope: 0.0, ..fit } };
+    fit.residuals(&bent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: impl Fn(f64) -> f64) -> bool {
+        let points: Vec<Point> =
+            (0..64).map(|i| Point { x: i as f64, y: value(i as f64) + ((i * 7919) % 13) as f64 }).collect();
+        law_explains(&points, 0.0)
+    }
+
+    #[test]
+    fn a_logarithm_is_a_law_and_a_fill_with_a_leak_is_not() {
+        assert!(check(|x| 300.0 * (x / 3.0).ln_1p()));
+        assert!(check(|x| 300.0 * x.sqrt()));
+        assert!(!check(|x| 50.0 * x.min(20.0) + 3.0 * x));
+        assert!(!check(|x| 10.0 * x));
+    }
+}

@@ -1,0 +1,231 @@
+//! The population of synthetic runs on which the error rates are stated. `docs/diagnose.md` describes it in words.
+//!
+//! Every run has a floor of a random size, first-order autoregressive noise of a random strength and memory, a random
+//! number of steps per epoch, and one of several ways of being sampled. Growth and noise are scaled apart, so the ratio of
+//! the two is part of the draw.
+
+use garden_memory::{Activity, MIB, Quantity, RunFacts, Sample, Trace};
+
+/// SplitMix64 (Steele et al. 2014): small, seedable, good enough for tests.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    /// Even on a logarithmic scale.
+    pub fn scale(&mut self, low: f64, high: f64) -> f64 {
+        self.between(low.ln(), high.ln()).exp()
+    }
+
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+
+    pub fn normal(&mut self) -> f64 {
+        let (u, v) = (1.0 - self.unit(), self.unit());
+        (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Flat,
+    Spikes,
+    GrowingPeaks,
+    WarmUp,
+    CappedCache,
+    EpochFill,
+    LongEpoch,
+    RecordHigh,
+    Logarithm,
+    SquareRoot,
+    SecondFill,
+    Sawtooth,
+    LongSawtooth,
+    LinearLeak,
+    LeakUnderFill,
+    LeakUnderSawtooth,
+    LateLeak,
+    StaircaseLeak,
+}
+
+pub const HEALTHY: [Kind; 13] = [
+    Kind::Flat,
+    Kind::Spikes,
+    Kind::GrowingPeaks,
+    Kind::WarmUp,
+    Kind::CappedCache,
+    Kind::EpochFill,
+    Kind::LongEpoch,
+    Kind::RecordHigh,
+    Kind::Logarithm,
+    Kind::SquareRoot,
+    Kind::SecondFill,
+    Kind::Sawtooth,
+    Kind::LongSawtooth,
+];
+
+pub const LEAKS: [Kind; 5] =
+    [Kind::LinearLeak, Kind::LeakUnderFill, Kind::LeakUnderSawtooth, Kind::LateLeak, Kind::StaircaseLeak];
+
+/// A drawn run: every sample of it, to be cut where one wants to look.
+pub struct Run {
+    pub facts: RunFacts,
+    pub samples: Vec<Sample>,
+    /// A restart before this sample, if any.
+    pub restart: Option<usize>,
+}
+
+impl Run {
+    pub fn trace(&self, count: usize) -> Trace {
+        let mut trace = Trace::default();
+        trace.facts = self.facts.clone();
+        for (i, sample) in self.samples[..count].iter().enumerate() {
+            if self.restart == Some(i) {
+                trace.push_event(garden_memory::EventKind::Restart, None, None);
+            }
+            trace.push(sample);
+        }
+        trace
+    }
+}
+
+pub fn draw(kind: Kind, random: &mut Random) -> Run {
+    let epoch = random.scale(20.0, 120.0).round();
+    let leaks = LEAKS.contains(&kind);
+    let epochs = if leaks { random.between(4.0, 10.0) } else { random.between(2.0, 8.0) };
+    let (epoch, steps) = match kind {
+        Kind::LongEpoch => {
+            let epoch = random.between(400.0, 900.0).round();
+            (epoch, (epoch * random.between(0.3, 0.5)).round())
+        }
+        _ => (epoch, (epoch * epochs).round()),
+    };
+    let size = random.scale(64.0, 16384.0) * MIB as f64;
+    let phi = random.between(0.0, 0.8);
+    // The noise's standard deviation: for leaks a tenth of their growth at most, as the stated rate demands.
+    let sigma = size / random.scale(if leaks { 10.0 } else { 3.0 }, 300.0);
+    let base = random.scale(256.0, 8192.0) * MIB as f64 + 5.0 * sigma;
+    let shape = shape_of(kind, size, epoch, steps, random);
+    // Teeth are sampled at every step: a few samples per tooth show no teeth.
+    let has_teeth = matches!(kind, Kind::Sawtooth | Kind::LeakUnderSawtooth);
+    let every = if !has_teeth && steps > 200.0 && random.chance(0.3) { random.between(2.0, 6.0).floor() } else { 1.0 };
+    let missing = if random.chance(0.3) { random.between(0.05, 0.3) } else { 0.0 };
+    // Evaluations disturb half of the runs; a staircase needs them.
+    let evaluation = match kind {
+        Kind::StaircaseLeak => Some((epoch * random.between(0.3, 0.8)).round().max(8.0)),
+        _ if random.chance(0.3) => Some((epoch * random.between(0.5, 2.0)).round().max(8.0)),
+        _ => None,
+    };
+    let mut noise = random.normal();
+    let mut samples = Vec::new();
+    let mut step = 0.0;
+    let mut evaluated = 0.0;
+    while step < steps {
+        noise = phi * noise + (1.0 - phi * phi).sqrt() * random.normal();
+        let is_eval = evaluation.is_some_and(|every| step > 0.0 && step % every == 0.0);
+        if is_eval {
+            evaluated += 1.0;
+        }
+        let sampled = step % every == 0.0 && !random.chance(missing);
+        let value = base + shape(step, evaluated) + sigma * noise + if is_eval { 0.3 * size } else { 0.0 };
+        if sampled || is_eval {
+            let activity = if is_eval { Activity::Eval } else { Activity::Train };
+            let mut sample = Sample::default();
+            (sample.step, sample.activity) = (Some(step), activity);
+            sample.set(Quantity::Rss, value.max(0.0) as u64);
+            samples.push(sample);
+        }
+        step += 1.0;
+    }
+    let known = leaks || (kind != Kind::LongSawtooth && random.chance(0.7));
+    let facts = RunFacts { steps_per_epoch: known.then_some(epoch as u64), ..RunFacts::default() };
+    Run { facts, samples, restart: None }
+}
+
+type Shape = Box<dyn Fn(f64, f64) -> f64>;
+
+/// Bytes above the base at a step, after so many evaluations.
+fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) -> Shape {
+    let start = random.between(0.25, 0.5) * steps;
+    match kind {
+        Kind::Flat => Box::new(|_, _| 0.0),
+        Kind::Spikes => {
+            let every = random.between(20.0, 60.0).round();
+            Box::new(move |t, _| if t % every == every - 1.0 { size } else { 0.0 })
+        }
+        Kind::GrowingPeaks => {
+            let every = random.between(10.0, 30.0).round();
+            Box::new(move |t, _| if t % every == every - 1.0 { size * t / steps } else { 0.0 })
+        }
+        Kind::WarmUp => {
+            let constant = random.between(0.03, 0.25) * steps;
+            Box::new(move |t, _| -size * (-t / constant).exp_m1())
+        }
+        Kind::CappedCache => {
+            let cap = (random.between(0.2, 1.5) * epoch).min(0.8 * steps);
+            Box::new(move |t, _| size * (t / cap).min(1.0))
+        }
+        Kind::EpochFill | Kind::LongEpoch => Box::new(move |t, _| size * (t / epoch).min(1.0)),
+        Kind::RecordHigh => {
+            let mut best = 0.0_f64;
+            let spread = random.between(0.3, 1.0);
+            let records: Vec<f64> = (0..=steps as usize)
+                .map(|_| {
+                    best = best.max((spread * random.normal()).exp());
+                    best
+                })
+                .collect();
+            let top = records[records.len() - 1];
+            Box::new(move |t, _| size * records[(t as usize).min(records.len() - 1)] / top)
+        }
+        Kind::Logarithm => {
+            let constant = random.between(0.01, 0.1) * steps;
+            Box::new(move |t, _| size * (t / constant).ln_1p() / (steps / constant).ln_1p())
+        }
+        Kind::SquareRoot => Box::new(move |t, _| size * (t / steps).sqrt()),
+        Kind::SecondFill => {
+            let first = 0.5 * epoch;
+            let share = random.between(0.2, 0.8);
+            let length = random.between(0.3, 1.0) * epoch;
+            Box::new(move |t, _| {
+                size * (share * (t / first).min(1.0) + (1.0 - share) * ((t - start) / length).clamp(0.0, 1.0))
+            })
+        }
+        Kind::Sawtooth => {
+            let period = random.between(0.2, 1.2) * epoch;
+            Box::new(move |t, _| size * (t / period).fract())
+        }
+        Kind::LongSawtooth => {
+            let period = random.between(0.4, 1.1) * steps;
+            Box::new(move |t, _| size * (t / period).fract())
+        }
+        Kind::LinearLeak => Box::new(move |t, _| size * t / steps),
+        Kind::LeakUnderFill => {
+            // The leak is `size`; the fill on top of it is up to fifty times as large.
+            let fill = size * random.scale(1.0, 50.0);
+            Box::new(move |t, _| size * t / steps + fill * (t / epoch).min(1.0))
+        }
+        Kind::LeakUnderSawtooth => {
+            let period = random.between(0.2, 0.8) * epoch;
+            let tooth = size * random.between(0.1, 1.0);
+            Box::new(move |t, _| size * t / steps + tooth * (t / period).fract())
+        }
+        Kind::LateLeak => Box::new(move |t, _| size * (t - start).max(0.0) / (steps - start)),
+        Kind::StaircaseLeak => Box::new(move |_, evaluated| size * evaluated / 8.0),
+    }
+}

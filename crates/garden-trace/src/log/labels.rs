@@ -1,0 +1,343 @@
+//! What a number in a log is, judged by the words before it: `Process RAM:`, `rss=`, `GPU: allocated`, `Num examples
+//! =`.
+//!
+//! Only the clause that ends at the number counts, and after the word that decides only fillers may follow, so a
+//! sentence that merely mentions memory is not taken for a reading.
+
+use garden_memory::{GIB, KIB, MIB, Quantity};
+
+use crate::names::is_other_amount;
+
+/// What a number's label says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Label {
+    /// No words at all.
+    Nothing,
+    Step,
+    Epoch,
+    Elapsed,
+    Fact(Fact),
+    /// The process's memory.
+    Main(Kind),
+    /// Another quantity.
+    Other(Quantity),
+    /// `CPU:` or `GPU:` alone: memory if a unit follows, tensors if tensors are counted, else nothing.
+    Cpu,
+    Gpu,
+    /// Other words.
+    Unknown,
+}
+
+/// How the memory was measured, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Rss,
+    Pss,
+    Memory,
+}
+
+/// A fact about the run that a banner states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    Examples,
+    BatchSize,
+    TotalBatchSize,
+    Accumulation,
+    Epochs,
+    TotalSteps,
+}
+
+/// The words of a label's last clause, last word last; more than these no label needs.
+pub(crate) struct Words<'a> {
+    words: [&'a str; MOST_WORDS],
+    count: usize,
+}
+
+const MOST_WORDS: usize = 8;
+
+impl<'a> Words<'a> {
+    /// Cuts a label in lower case into words.
+    pub(crate) fn of(label: &'a str) -> Self {
+        let clause = last_clause(label);
+        let mut words = Words { words: [""; MOST_WORDS], count: 0 };
+        let is_cut = |c: char| !c.is_alphanumeric();
+        for word in clause.rsplit(is_cut).filter(|word| !word.is_empty()).take(MOST_WORDS) {
+            words.words[MOST_WORDS - 1 - words.count] = word;
+            words.count += 1;
+        }
+        words
+    }
+
+    /// The words, in the order of the line.
+    pub(crate) fn list(&self) -> &[&'a str] {
+        &self.words[MOST_WORDS - self.count..]
+    }
+
+    fn any(&self, wanted: impl Fn(&str) -> bool) -> bool {
+        self.list().iter().any(|word| wanted(word))
+    }
+
+    fn ends_with(&self, ending: &[&str]) -> bool {
+        self.list().ends_with(ending)
+    }
+
+    /// The unit that the label itself states, as in `rss_mb=`.
+    pub(crate) fn factor(&self) -> Option<u64> {
+        self.list().iter().rev().find_map(|word| unit_word(word))
+    }
+
+    /// What the words say together.
+    pub(crate) fn label(&self) -> Label {
+        if self.count == 0 {
+            return Label::Nothing;
+        }
+        self.axis().or_else(|| self.fact().map(Label::Fact)).unwrap_or_else(|| self.memory())
+    }
+
+    /// What a number without words means that follows this step or epoch, as in `Memory at step 50: 5434 MB`.
+    pub(crate) fn after_axis(&self, label: &str) -> Label {
+        let memory = self.memory();
+        if memory != Label::Unknown || self.any(names_gpu) || self.any(is_other_amount) {
+            return memory;
+        }
+        // Nothing but the step itself may stand before a level that has no name: a size of a file often has one.
+        let own = label.rsplit_once(':').filter(|(_, rest)| rest.contains(char::is_alphanumeric));
+        let words = Words::of(own.map_or(label, |(_, rest)| rest));
+        let of_the_axis = |word: &&str| {
+            matches!(*word, "step" | "iteration" | "iter" | "epoch" | "global" | "train" | "training" | "after" | "at")
+        };
+        if words.list().iter().all(of_the_axis) { Label::Step } else { Label::Unknown }
+    }
+
+    fn axis(&self) -> Option<Label> {
+        let (last, before) = self.list().split_last()?;
+        if before.last().is_some_and(|word| matches!(*word, "per" | "max" | "total" | "eval" | "every" | "each")) {
+            return None;
+        }
+        match *last {
+            "step" | "iteration" | "iter" | "globalstep" => Some(Label::Step),
+            "epoch" => Some(Label::Epoch),
+            "elapsed" | "timestamp" => Some(Label::Elapsed),
+            _ if self.ends_with(&["elapsed", "time"]) || self.ends_with(&["time", "s"]) => Some(Label::Elapsed),
+            _ => None,
+        }
+    }
+
+    fn fact(&self) -> Option<Fact> {
+        const FACTS: [(&[&str], Fact); 9] = [
+            (&["num", "examples"], Fact::Examples),
+            (&["batch", "size", "per", "device"], Fact::BatchSize),
+            (&["per", "device", "train", "batch", "size"], Fact::BatchSize),
+            // "Total train batch size (w. parallel, distributed & accumulation) ="
+            (&["distributed", "accumulation"], Fact::TotalBatchSize),
+            (&["gradient", "accumulation", "steps"], Fact::Accumulation),
+            (&["num", "epochs"], Fact::Epochs),
+            (&["num", "train", "epochs"], Fact::Epochs),
+            (&["total", "optimization", "steps"], Fact::TotalSteps),
+            (&["total", "steps"], Fact::TotalSteps),
+        ];
+        FACTS.iter().find(|(ending, _)| self.ends_with(ending)).map(|(_, fact)| *fact)
+    }
+
+    fn memory(&self) -> Label {
+        let names_resident = self.any(|word| matches!(word, "rss" | "pss" | "vmrss"));
+        let not_the_process = |word: &str| matches!(word, "total" | "system" | "sys" | "node" | "disk" | "baseline");
+        if self.any(is_other_amount) || (!names_resident && self.any(not_the_process)) {
+            return Label::Unknown;
+        }
+        if self.any(|word| matches!(word, "tensors" | "tensor")) {
+            return Label::Other(self.tensors());
+        }
+        let deciding = self.list().iter().rposition(|word| !is_filler(word));
+        let Some(deciding) = deciding else { return self.lone_processor() };
+        let decided = match self.list()[deciding] {
+            "objects" => Label::Other(Quantity::Objects),
+            _ if self.is_gpu() => return self.gpu(),
+            "anon" | "rssanon" | "anonymous" => Label::Other(Quantity::Anon),
+            "rssfile" => Label::Other(Quantity::File),
+            "file" if names_resident => Label::Other(Quantity::File),
+            "shmem" | "shm" | "rssshmem" => Label::Other(Quantity::Shmem),
+            "swap" | "vmswap" => Label::Other(Quantity::Swap),
+            "uss" | "private" => Label::Other(Quantity::Private),
+            "shared" => Label::Other(Quantity::Shared),
+            "pss" => Label::Main(Kind::Pss),
+            "rss" | "vmrss" | "resident" => Label::Main(Kind::Rss),
+            "memory" | "mem" | "ram" if names_resident => Label::Main(Kind::Rss),
+            "memory" | "mem" | "ram" => Label::Main(Kind::Memory),
+            _ => Label::Unknown,
+        };
+        // `Memory (RSS):` and `RSS memory:` are both resident memory.
+        match decided {
+            Label::Main(_) if self.any(|word| word == "pss") => Label::Main(Kind::Pss),
+            other => other,
+        }
+    }
+
+    fn tensors(&self) -> Quantity {
+        match self.list().last().copied() {
+            Some("cpu") => Quantity::TensorsCpu,
+            Some("gpu" | "cuda") => Quantity::TensorsGpu,
+            _ => Quantity::Tensors,
+        }
+    }
+
+    fn is_gpu(&self) -> bool {
+        let torch = self.any(|word| matches!(word, "allocated" | "reserved"));
+        let host = self.any(|word| matches!(word, "ram" | "rss" | "cpu" | "host"));
+        self.any(names_gpu) || (torch && !host)
+    }
+
+    fn gpu(&self) -> Label {
+        let memory = |word: &str| matches!(word, "mem" | "memory" | "vram" | "allocated" | "reserved" | "used" | "ram");
+        if self.any(memory) { Label::Other(Quantity::Gpu) } else { Label::Gpu }
+    }
+
+    /// Fillers only: `CPU:` and `Memory: CPU` hold one all the same.
+    fn lone_processor(&self) -> Label {
+        match () {
+            _ if self.any(names_gpu) => self.gpu(),
+            _ if self.any(|word| matches!(word, "cpu" | "host")) => Label::Cpu,
+            _ => Label::Unknown,
+        }
+    }
+}
+
+fn names_gpu(word: &str) -> bool {
+    ["gpu", "cuda", "vram"].iter().any(|start| word.starts_with(start))
+}
+
+fn unit_word(word: &str) -> Option<u64> {
+    match word {
+        "kb" | "kib" => Some(KIB),
+        "mb" | "mib" => Some(MIB),
+        "gb" | "gib" => Some(GIB),
+        "bytes" => Some(1),
+        _ => None,
+    }
+}
+
+/// Words that may stand between the deciding word and the number.
+fn is_filler(word: &str) -> bool {
+    unit_word(word).is_some()
+        || matches!(
+            word,
+            "used"
+                | "usage"
+                | "use"
+                | "using"
+                | "uses"
+                | "in"
+                | "is"
+                | "at"
+                | "now"
+                | "current"
+                | "currently"
+                | "of"
+                | "after"
+                | "before"
+                | "cpu"
+                | "host"
+                | "process"
+                | "consumption"
+                | "footprint"
+                | "size"
+                | "training"
+                | "train"
+                | "eval"
+                | "evaluation"
+                | "about"
+                | "step"
+        )
+}
+
+/// The part of a label that belongs to the number behind it.
+fn last_clause(label: &str) -> &str {
+    // Labels are short; a long text before a number is something else and need not be searched.
+    let mut from = label.len().saturating_sub(100);
+    while !label.is_char_boundary(from) {
+        from += 1;
+    }
+    let label = &label[from..];
+    let hard = label.rfind([',', ';', '|']).map_or(0, |at| at + 1);
+    let dash = label.rfind(" - ").map_or(0, |at| at + 3);
+    let label = &label[hard.max(dash)..];
+    // A closing bracket ends a clause too, unless it ends the label itself, as in `rss (mb):`.
+    match label.rfind([')', ']', '}']) {
+        Some(at) if label[at..].contains(char::is_alphanumeric) => &label[at + 1..],
+        _ => label,
+    }
+}
+
+/// What the words behind a number make of it: `5.4 GB RSS`, `26 GB free`, `6529 tensors`.
+pub(crate) fn postfix(after: &str) -> Option<Postfix> {
+    let clause = &after[..after.find([',', ';', '|', '(', '[']).unwrap_or(after.len())];
+    // A colon or equals sign makes these words the label of the next number.
+    if clause.trim_end().ends_with([':', '=']) {
+        return None;
+    }
+    let mut words = clause.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let first = words.next()?;
+    let decided = match first {
+        "of" | "host" | "process" | "cpu" | "gpu" | "resident" | "used" => words.next().unwrap_or(first),
+        other => other,
+    };
+    let names_gpu = names_gpu(first) || names_gpu(decided);
+    Some(match decided {
+        _ if is_other_amount(first) || is_other_amount(decided) || first == "total" => Postfix::OtherAmount,
+        "tensors" => Postfix::Is(Label::Other(Quantity::Tensors)),
+        "objects" => Postfix::Is(Label::Other(Quantity::Objects)),
+        _ if names_gpu => Postfix::Is(Label::Other(Quantity::Gpu)),
+        "rss" => Postfix::Is(Label::Main(Kind::Rss)),
+        "ram" | "memory" | "mem" => Postfix::Is(Label::Main(Kind::Memory)),
+        _ => Postfix::Word,
+    })
+}
+
+/// What stands behind a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Postfix {
+    /// A word that says what the number is.
+    Is(Label),
+    /// A word that says it is not what the process holds.
+    OtherAmount,
+    /// A word that says nothing.
+    Word,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_as_logs_have_them() {
+        use Label::*;
+        for (label, meaning) in [
+            ("step ", Step),
+            ("'global_step': ", Step),
+            (" time per step: ", Unknown),
+            ("max_steps=", Unknown),
+            (", 'epoch': ", Epoch),
+            ("), process ram: ", Main(Kind::Memory)),
+            (" - info - root - memory usage: ", Main(Kind::Memory)),
+            ("vmrss:\t", Main(Kind::Rss)),
+            ("memory (rss): ", Main(Kind::Rss)),
+            ("rss_mb=", Main(Kind::Rss)),
+            ("memory: cpu ", Main(Kind::Memory)),
+            ("gpu memory: ", Other(Quantity::Gpu)),
+            ("max memory allocated: ", Unknown),
+            ("memory allocated: ", Other(Quantity::Gpu)),
+            ("gpu: ", Gpu),
+            ("cpu: ", Cpu),
+            ("ram available: ", Unknown),
+            ("the model used memory efficiently and loaded ", Unknown),
+            (" tensors (cpu: ", Other(Quantity::TensorsCpu)),
+            ("  num examples = ", Fact(super::Fact::Examples)),
+            ("instantaneous batch size per device = ", Fact(super::Fact::BatchSize)),
+            ("  gradient accumulation steps = ", Fact(super::Fact::Accumulation)),
+            ("system ram: ", Unknown),
+            (": ", Nothing),
+        ] {
+            assert_eq!(Words::of(label).label(), meaning, "{label}");
+        }
+    }
+}

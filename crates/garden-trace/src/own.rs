@@ -1,0 +1,250 @@
+//! Our own trace format, read; `writer.rs` describes it.
+//!
+//! Unknown keys are ignored, so a later version may add some without a new number. A header in the middle is another
+//! run that was appended. A sample is kept if it has any quantity at all.
+
+use std::fmt;
+use std::io::Read;
+
+use garden_memory::{EventKind, Quantity, RunFacts, Sample};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+
+use crate::ReadOptions;
+use crate::columns::activity_of;
+use crate::error::{Error, shorten};
+use crate::lines::{HeadLine, Line, LineEnd, Lines};
+use crate::reading::{Reading, TOO_LONG, show_line};
+use crate::writer::VERSION;
+
+const MARK: &str = "\"model_garden_trace\"";
+
+/// Whether the first line is our header.
+pub(crate) fn recognise(head: &[HeadLine]) -> bool {
+    head.first().is_some_and(|line| line.text.starts_with('{') && line.text.contains(MARK))
+}
+
+#[derive(Deserialize)]
+struct Header {
+    model_garden_trace: serde_json::Value,
+    #[serde(default)]
+    facts: RunFacts,
+    #[serde(default)]
+    origin: Origin,
+}
+
+/// A sample or an event; a struct of named fields is read four times faster than a tree of values.
+#[derive(Deserialize)]
+struct Record<'a> {
+    event: Option<&'a str>,
+    step: Option<f64>,
+    time_s: Option<f64>,
+    activity: Option<&'a str>,
+    rss: Option<Count>,
+    anon: Option<Count>,
+    file: Option<Count>,
+    shmem: Option<Count>,
+    pss: Option<Count>,
+    swap: Option<Count>,
+    private: Option<Count>,
+    shared: Option<Count>,
+    gpu: Option<Count>,
+    tensors: Option<Count>,
+    tensors_cpu: Option<Count>,
+    tensors_gpu: Option<Count>,
+    objects: Option<Count>,
+}
+
+impl Record<'_> {
+    fn get(&self, quantity: Quantity) -> Option<u64> {
+        let count = match quantity {
+            Quantity::Rss => self.rss,
+            Quantity::Anon => self.anon,
+            Quantity::File => self.file,
+            Quantity::Shmem => self.shmem,
+            Quantity::Pss => self.pss,
+            Quantity::Swap => self.swap,
+            Quantity::Private => self.private,
+            Quantity::Shared => self.shared,
+            Quantity::Gpu => self.gpu,
+            Quantity::Tensors => self.tensors,
+            Quantity::TensorsCpu => self.tensors_cpu,
+            Quantity::TensorsGpu => self.tensors_gpu,
+            Quantity::Objects => self.objects,
+        };
+        count.map(|count| count.0)
+    }
+
+    fn sample(&self) -> Sample {
+        let mut sample = Sample::default();
+        (sample.step, sample.time_s) = (self.step, self.time_s);
+        sample.activity = self.activity.map(activity_of).unwrap_or_default();
+        for quantity in Quantity::ALL {
+            if let Some(value) = self.get(quantity) {
+                sample.set(quantity, value);
+            }
+        }
+        sample
+    }
+}
+
+/// A whole number of at least zero; other writers may show it with a fraction.
+#[derive(Clone, Copy)]
+struct Count(u64);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
+struct CountVisitor;
+
+impl Visitor<'_> for CountVisitor {
+    type Value = Count;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of at least zero")
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Count, E> {
+        Ok(Count(number))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Count, E> {
+        if (0.0..9.2e18).contains(&number) { Ok(Count(number.round() as u64)) } else { Err(E::custom("out of range")) }
+    }
+}
+
+/// Names and values in the order of the file.
+#[derive(Default)]
+struct Origin(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Origin {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Origin;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of names and texts")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Origin, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, serde_json::Value>()? {
+                    let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+                    pairs.push((name, text));
+                }
+                Ok(Origin(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+/// Reads the header, the samples and the events.
+pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
+    let main = main_quantity(options)?;
+    if options.unit.is_some() {
+        reading.note("`--unit` is not used: a model-garden trace is in bytes");
+    }
+    if let Some(first) = lines.next()? {
+        take_header(first.text, reading)?;
+    }
+    while let Some(line) = lines.next()? {
+        take_line(&line, main, reading)?;
+    }
+    let found =
+        [main.unwrap_or(Quantity::Rss), Quantity::Rss, Quantity::Pss].into_iter().find(|&q| reading.trace.has(q));
+    if let Some(found) = found {
+        reading.name_main(found.name());
+        reading.saw_factor(1);
+    }
+    Ok(())
+}
+
+fn main_quantity(options: &ReadOptions) -> Result<Option<Quantity>, Error> {
+    let Some(asked) = &options.column else { return Ok(None) };
+    let found = Quantity::ALL.into_iter().find(|quantity| quantity.name().eq_ignore_ascii_case(asked.trim()));
+    let available = || Quantity::ALL.iter().map(|quantity| quantity.name().to_string()).collect();
+    found.map(Some).ok_or_else(|| Error::NoSuchColumn { asked: asked.clone(), available: available() })
+}
+
+fn take_header(text: &[u8], reading: &mut Reading) -> Result<(), Error> {
+    let text = String::from_utf8_lossy(text);
+    let header: Header = serde_json::from_str(&text).map_err(|error| Error::Header { problem: error.to_string() })?;
+    if header.model_garden_trace.as_u64() != Some(VERSION) {
+        return Err(Error::Version { found: shorten(&header.model_garden_trace.to_string()) });
+    }
+    let earlier = std::mem::take(&mut reading.trace.facts);
+    reading.trace.facts = header.facts.or(earlier);
+    for (name, value) in header.origin.0 {
+        reading.trace.origin.retain(|(known, _)| *known != name);
+        reading.trace.origin.push((name, value));
+    }
+    Ok(())
+}
+
+fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> Result<(), Error> {
+    if line.end == LineEnd::TooLong {
+        reading.skip_line(TOO_LONG, line.number, || show_line(line.text));
+        return Ok(());
+    }
+    if let Some(at) = find_header(line.text) {
+        if at > 0 {
+            reading.skip_line(TORN, line.number, || show_line(&line.text[..at]));
+        }
+        reading.trace.push_event(EventKind::Restart, None, None);
+        return take_header(&line.text[at..], reading);
+    }
+    match serde_json::from_slice::<Record<'_>>(line.text).and_then(|record| take_record(&record, main, reading)) {
+        Ok(Taken::Kept) => {}
+        Ok(Taken::Empty) => reading.skip_line("no value", line.number, || show_line(line.text)),
+        Err(_) if line.end == LineEnd::File => {
+            reading.skip_line(TORN, line.number, || show_line(line.text));
+        }
+        Err(_) => reading.skip_line("neither a sample nor an event", line.number, || show_line(line.text)),
+    }
+    Ok(())
+}
+
+const TORN: &str = "torn; the writer was stopped in it";
+
+/// Where a header stands in a line: at the beginning, or behind the torn last line of the run before.
+fn find_header(line: &[u8]) -> Option<usize> {
+    const OPENING: &[u8] = b"{\"model_garden_trace\"";
+    // Nearly all lines have one brace only, so this is over at once.
+    let has_another = line.get(1..)?.contains(&b'{');
+    if !has_another {
+        return line.starts_with(OPENING).then_some(0);
+    }
+    line.windows(OPENING.len()).position(|window| window == OPENING)
+}
+
+enum Taken {
+    Kept,
+    Empty,
+}
+
+fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Reading) -> Result<Taken, serde_json::Error> {
+    if let Some(name) = record.event {
+        let kind = event_kind(name).ok_or_else(|| serde_json::Error::custom("unknown event"))?;
+        reading.trace.push_event(kind, record.step, record.time_s);
+        return Ok(Taken::Kept);
+    }
+    let mut sample = record.sample();
+    if let Some(main) = main {
+        let Some(value) = sample.get(main) else { return Ok(Taken::Empty) };
+        sample.set(Quantity::Rss, value);
+    }
+    if sample.is_empty() {
+        return Ok(Taken::Empty);
+    }
+    reading.trace.push(&sample);
+    Ok(Taken::Kept)
+}
+
+fn event_kind(name: &str) -> Option<EventKind> {
+    serde_json::from_value(serde_json::Value::String(name.to_string())).ok()
+}

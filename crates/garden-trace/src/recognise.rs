@@ -1,0 +1,109 @@
+//! Which format a file has, judged by its first 64 KiB.
+//!
+//! The strict forms are asked first; what none of them claims is read as a log. A file that turns out to hold nothing
+//! is looked at once more for the most helpful thing to say.
+
+use crate::ReadOptions;
+use crate::columns::Columns;
+use crate::error::{Error, shorten};
+use crate::lines::{HeadLine, Source};
+use crate::{jsonl, mprof, own, psrecord, table};
+
+/// A recognised format, with what was learned while recognising it.
+pub(crate) enum Format {
+    Own,
+    MemoryProfiler,
+    Psrecord(psrecord::Header),
+    JsonLines(Columns),
+    JsonArray(Columns),
+    Table(table::Layout),
+    Log,
+}
+
+impl Format {
+    /// The name in reports.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Format::Own => "model-garden trace",
+            Format::MemoryProfiler => "memory_profiler",
+            Format::Psrecord(_) => "psrecord",
+            Format::JsonLines(_) => "json lines",
+            Format::JsonArray(_) => "json array",
+            Format::Table(layout) => layout.format_name(),
+            Format::Log => "training log",
+        }
+    }
+}
+
+/// Recognises the format.
+pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &ReadOptions) -> Result<Format, Error> {
+    refuse_binary(&source.head)?;
+    if head.is_empty() {
+        return Err(Error::Empty);
+    }
+    if own::recognise(head) {
+        return Ok(Format::Own);
+    }
+    if mprof::recognise(head) {
+        return Ok(Format::MemoryProfiler);
+    }
+    if let Some(header) = psrecord::recognise(head) {
+        return Ok(Format::Psrecord(header));
+    }
+    if let Some(columns) = jsonl::recognise_array(&source.head, options) {
+        return columns.map(Format::JsonArray);
+    }
+    // Objects without a memory field may still hold log lines as texts.
+    if let Some(Ok(columns)) = jsonl::recognise_lines(head, options) {
+        return Ok(Format::JsonLines(columns));
+    }
+    Ok(table::recognise(head, options).map_or(Format::Log, Format::Table))
+}
+
+/// Why a log without a single memory value is no trace.
+pub(crate) fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error {
+    if let Some(Err(error)) = jsonl::recognise_lines(head, options) {
+        return error;
+    }
+    if let [first, second, ..] = head
+        && let Some((delimiter, names)) = table::header_names(&first.text)
+        && table::fits(&second.text, delimiter, &names)
+    {
+        return match Columns::choose(names.clone(), options) {
+            Err(error) => error,
+            Ok(_) => Error::NoMemoryColumn { columns: names },
+        };
+    }
+    let first_line = head.first().map(|line| shorten(&line.text)).unwrap_or_default();
+    Error::Unrecognised { first_line }
+}
+
+/// A share of odd bytes that no text reaches, in whatever encoding, and random bytes exceed twice over.
+const BINARY_SHARE: f64 = 0.3;
+
+fn refuse_binary(head: &[u8]) -> Result<(), Error> {
+    let known: [(&[u8], &str, &str); 5] = [
+        (b"\x1f\x8b", "gzip", "decompress it first: `gunzip -c FILE | model-garden diagnose -`"),
+        (b"PK\x03\x04", "a zip archive", "unpack it first"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "decompress it first: `zstd -dc FILE | model-garden diagnose -`"),
+        (b"\xff\xfe", "UTF-16 text", UTF_16),
+        (b"\xfe\xff", "UTF-16 text", UTF_16),
+    ];
+    if let Some(&(_, looks_like, advice)) = known.iter().find(|(magic, ..)| head.starts_with(magic)) {
+        return Err(Error::Binary { looks_like, advice });
+    }
+    let (mut odd, mut all) = (0usize, 0usize);
+    for chunk in head.utf8_chunks() {
+        // NUL bytes are left aside: a log that was truncated while open begins with thousands of them.
+        let is_odd = |c: &char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\x1b' | '\x08' | '\x0c' | '\0');
+        odd += chunk.valid().chars().filter(is_odd).count() + chunk.invalid().len();
+        all += chunk.valid().chars().filter(|&c| c != '\0').count() + chunk.invalid().len();
+    }
+    if odd as f64 > BINARY_SHARE * all as f64 || (all == 0 && !head.is_empty()) {
+        let advice = "give the text file that the memory was logged to, not a model, archive or profile";
+        return Err(Error::Binary { looks_like: "not text", advice });
+    }
+    Ok(())
+}
+
+const UTF_16: &str = "convert it first: `iconv -f utf-16 -t utf-8 FILE | model-garden diagnose -`";

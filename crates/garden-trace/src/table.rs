@@ -1,0 +1,256 @@
+//! CSV, TSV, semicolon and Markdown tables with a header line.
+//!
+//! Lines are split here rather than by a CSV library because a trace is read line by line: a quote that is never closed
+//! then costs one line instead of the rest of the file, and a line of any length stays within bounds. A quoted field
+//! that spans lines is not joined; its pieces are skipped and counted.
+
+use std::io::Read;
+use std::ops::Range;
+
+use garden_memory::{EventKind, Quantity};
+
+use crate::ReadOptions;
+use crate::amount::{Comma, parse_amount};
+use crate::columns::{Columns, Row, Use, skip_cell};
+use crate::error::Error;
+use crate::lines::{HeadLine, Line, LineEnd, Lines};
+use crate::names::{Meaning, understand};
+use crate::reading::{Reading, TOO_LONG, show_line, show_value};
+
+/// How far down the header may stand, below a title or the output of a start-up script.
+const HEADER_WITHIN: usize = 40;
+
+/// Where the header is and what it says.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    delimiter: u8,
+    header_line: u64,
+    header: String,
+    columns: Columns,
+}
+
+impl Layout {
+    pub(crate) fn format_name(&self) -> &'static str {
+        match self.delimiter {
+            b'\t' => "tsv",
+            b';' => "csv (semicolons)",
+            b'|' => "table",
+            _ => "csv",
+        }
+    }
+
+    fn comma(&self) -> Comma {
+        if self.delimiter == b';' { Comma::Decimal } else { Comma::Thousands }
+    }
+}
+
+/// Finds a header with a memory column, followed by a row that fits it (or by nothing).
+pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Layout> {
+    let candidates = head.iter().enumerate().take(HEADER_WITHIN).filter(|(_, line)| !line.text.starts_with('#'));
+    for (at, line) in candidates {
+        let Some((delimiter, names)) = header_names(&line.text) else { continue };
+        let rows = &head[at + 1..];
+        if !rows.first().is_none_or(|row| fits(&row.text, delimiter, &names)) {
+            continue;
+        }
+        let Ok(columns) = Columns::choose(names, options) else { continue };
+        let header = line.text.clone();
+        let mut layout = Layout { delimiter, header_line: line.number, header, columns };
+        observe_units(&mut layout, rows);
+        return Some(layout);
+    }
+    None
+}
+
+/// The names in a line that looks like a header, even one without a memory column.
+pub(crate) fn header_names(line: &str) -> Option<(u8, Vec<String>)> {
+    let delimiter =
+        *b"|\t;,".iter().max_by_key(|&&delimiter| line.bytes().filter(|&byte| byte == delimiter).count())?;
+    let mut fields = Vec::new();
+    split(line.as_bytes(), delimiter, &mut fields);
+    let names: Vec<String> = fields.into_iter().map(|field| line[field].trim().to_string()).collect();
+    // Names are short, have no colon as log lines do, and are not numbers.
+    let is_name = |name: &String| {
+        name.len() <= 80
+            && !name.contains([':', '=', '{', '}'])
+            && parse_amount(name.as_bytes(), Comma::Thousands).is_err()
+    };
+    let is_lone_memory = |names: &[String]| {
+        let meaning = understand(&names[0]).meaning;
+        names[0].split(' ').count() <= 3 && matches!(meaning, Meaning::Memory | Meaning::Quantity(_))
+    };
+    let plausible = names.iter().all(is_name) && (names.len() > 1 || is_lone_memory(&names));
+    plausible.then_some((delimiter, names))
+}
+
+/// Whether a line can be a row below this header: nearly as many fields, and a number among them.
+pub(crate) fn fits(line: &str, delimiter: u8, names: &[String]) -> bool {
+    let mut fields = Vec::new();
+    split(line.as_bytes(), delimiter, &mut fields);
+    let has_number = fields.iter().any(|field| parse_amount(&line.as_bytes()[field.clone()], Comma::Thousands).is_ok());
+    let is_header_again =
+        fields.len() == names.len() && names.iter().zip(&fields).all(|(n, f)| n == line[f.clone()].trim());
+    let near = fields.len() + 1 >= names.len() && fields.len() <= names.len() + 1;
+    is_header_again || (near && (has_number || fields.len() == names.len() && names.len() > 1))
+}
+
+fn observe_units(layout: &mut Layout, rows: &[HeadLine]) {
+    let comma = layout.comma();
+    let mut fields = Vec::new();
+    for row in rows {
+        split(row.text.as_bytes(), layout.delimiter, &mut fields);
+        for (index, field) in fields.iter().enumerate() {
+            if let Ok(amount) = parse_amount(&row.text.as_bytes()[field.clone()], comma) {
+                layout.columns.observe(index, amount);
+            }
+        }
+    }
+    layout.columns.guess_units();
+}
+
+/// Reads the rows below the header.
+pub(crate) fn read<R: Read>(lines: &mut Lines<R>, layout: &Layout, reading: &mut Reading) -> Result<(), Error> {
+    layout.columns.introduce(reading);
+    let mut rows = Rows { layout, row: Row::new(), fields: Vec::new(), header_repeated: false, repeats: Vec::new() };
+    while let Some(line) = lines.next()? {
+        if line.number > layout.header_line && line.text[0] != b'#' && !is_ruler(line.text) {
+            rows.take(&line, reading);
+        }
+    }
+    rows.row.finish(reading);
+    if let Some(first) = rows.repeats.first() {
+        reading.note(format!("the header is repeated {} times (first: line {first})", rows.repeats.len()));
+    }
+    Ok(())
+}
+
+/// The line below the header of a Markdown table.
+fn is_ruler(line: &[u8]) -> bool {
+    line.starts_with(b"|") && line.iter().all(|byte| matches!(byte, b'|' | b'-' | b':' | b' '))
+}
+
+struct Rows<'a> {
+    layout: &'a Layout,
+    row: Row,
+    fields: Vec<Range<usize>>,
+    // Whether the line before was the header again, and all lines that were.
+    header_repeated: bool,
+    repeats: Vec<u64>,
+}
+
+impl Rows<'_> {
+    fn take(&mut self, line: &Line<'_>, reading: &mut Reading) {
+        if line.end == LineEnd::TooLong {
+            return reading.skip_line(TOO_LONG, line.number, || show_line(line.text));
+        }
+        split(line.text, self.layout.delimiter, &mut self.fields);
+        if let Err(reason) = self.check_length(line.text) {
+            return reading.skip_line(reason, line.number, || show_line(line.text));
+        }
+        self.row.clear();
+        for &(index, what) in &self.layout.columns.used {
+            let Some(cell) = self.fields.get(index).map(|field| &line.text[field.clone()]) else { continue };
+            let amount = || {
+                let amount = parse_amount(cell, self.layout.comma());
+                if let (Ok(amount), Use::Value { quantity: Quantity::Rss, factor }) = (amount, what) {
+                    reading.saw_factor(amount.factor.unwrap_or(factor));
+                }
+                amount
+            };
+            let text = || String::from_utf8_lossy(cell);
+            let Err(problem) = self.row.set(what, amount, text) else { continue };
+            if index != self.layout.columns.main() {
+                skip_cell(reading, problem, line.number, &self.layout.columns.names[index], cell);
+            } else if line.text == self.layout.header.as_bytes() {
+                self.header_repeated = true;
+                return self.repeats.push(line.number);
+            } else {
+                let name = &self.layout.columns.names[index];
+                return reading.skip_line(problem.reason(), line.number, || show_value(name, cell));
+            }
+        }
+        self.mark_restart(reading);
+        self.row.push(reading);
+    }
+
+    /// A row with a field too many has commas in its numbers; one that ends with the memory value may be torn there.
+    fn check_length(&self, line: &[u8]) -> Result<(), &'static str> {
+        let columns = &self.layout.columns;
+        let extra = self.fields.get(columns.names.len()..).unwrap_or(&[]);
+        if extra.iter().any(|field| !line[field.clone()].trim_ascii().is_empty()) {
+            return Err("more fields than the header has");
+        }
+        let is_short = self.fields.len() < columns.names.len();
+        if is_short && self.fields.len() <= columns.main() + 1 {
+            return Err("fewer fields than the header has");
+        }
+        Ok(())
+    }
+
+    /// A header in the middle followed by a smaller step is another run that wrote to the same file.
+    fn mark_restart(&mut self, reading: &mut Reading) {
+        if !std::mem::take(&mut self.header_repeated) || reading.trace.is_empty() {
+            return;
+        }
+        let last = reading.trace.len() - 1;
+        let (now, sample) = (&self.row.sample, &reading.trace);
+        let goes_back = match (now.step, sample.step(last), now.time_s, sample.time_s(last)) {
+            (Some(step), Some(before), _, _) => step <= before,
+            (_, _, Some(time), Some(before)) => time <= before,
+            _ => false,
+        };
+        if goes_back {
+            reading.trace.push_event(EventKind::Restart, None, None);
+        }
+    }
+}
+
+/// Splits a row into the places of its fields, without their quotes.
+pub(crate) fn split(line: &[u8], delimiter: u8, fields: &mut Vec<Range<usize>>) {
+    fields.clear();
+    let mut from = 0;
+    while from <= line.len() {
+        let quoted = line.get(from) == Some(&b'"');
+        let (field, next) =
+            if quoted { quoted_field(line, from, delimiter) } else { plain_field(line, from, delimiter) };
+        fields.push(field);
+        from = next;
+    }
+}
+
+fn plain_field(line: &[u8], from: usize, delimiter: u8) -> (Range<usize>, usize) {
+    let end = line[from..].iter().position(|&byte| byte == delimiter).map_or(line.len(), |at| from + at);
+    (from..end, end + 1)
+}
+
+fn quoted_field(line: &[u8], from: usize, delimiter: u8) -> (Range<usize>, usize) {
+    let mut at = from + 1;
+    while let Some(quote) = line[at..].iter().position(|&byte| byte == b'"').map(|found| at + found) {
+        if line.get(quote + 1) != Some(&b'"') {
+            let (_, next) = plain_field(line, quote + 1, delimiter);
+            return (from + 1..quote, next);
+        }
+        at = quote + 2;
+    }
+    // Never closed: a stray quote, or the first line of a field that spans several.
+    plain_field(line, from, delimiter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_with_and_without_quotes() {
+        let fields = |line: &str| {
+            let mut places = Vec::new();
+            split(line.as_bytes(), b',', &mut places);
+            places.into_iter().map(|place| line[place].to_string()).collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(fields("a,b,,c"), "a|b||c");
+        assert_eq!(fields("\"7,159 MB\",2"), "7,159 MB|2");
+        assert_eq!(fields("\"a \"\"b\"\" c\",2,"), "a \"\"b\"\" c|2|");
+        assert_eq!(fields("\"never closed,2"), "\"never closed|2");
+        assert_eq!(fields(""), "");
+    }
+}

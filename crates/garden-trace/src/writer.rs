@@ -1,0 +1,108 @@
+//! Our own trace format, written: JSON Lines that survive a kill.
+//!
+//! The first line is the header, `{"model_garden_trace":1,"facts":{..},"origin":{..}}`. Samples follow, with amounts in
+//! bytes under the names of [`Quantity`], as `{"step":10,"time_s":1.5,"rss":123,"activity":"eval"}`, and events, as
+//! `{"event":"epoch_end","step":83}`. Each line is handed to the file in one piece, so a kill costs the last line at
+//! most.
+
+use std::io::{self, Write};
+
+use garden_memory::{Activity, EventKind, Quantity, RunFacts, Sample};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+
+/// The version of the format that is written, and the only one that is read.
+pub const VERSION: u64 = 1;
+
+/// Writes a trace line by line; give it a file without a buffer, so that each line reaches the system at once.
+#[derive(Debug)]
+pub struct Writer<W: Write> {
+    out: W,
+    line: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Header<'a> {
+    model_garden_trace: u64,
+    facts: &'a RunFacts,
+    origin: Origin<'a>,
+}
+
+struct Origin<'a>(&'a [(String, String)]);
+
+impl Serialize for Origin<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        self.0.iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+        map.end()
+    }
+}
+
+impl<W: Write> Writer<W> {
+    /// A writer to `out`; the header is to be written first.
+    pub fn new(out: W) -> Self {
+        Writer { out, line: Vec::new() }
+    }
+
+    /// Writes the header: what is known about the run, and where the trace comes from.
+    pub fn header(&mut self, facts: &RunFacts, origin: &[(String, String)]) -> io::Result<()> {
+        self.line.clear();
+        let header = Header { model_garden_trace: VERSION, facts, origin: Origin(origin) };
+        serde_json::to_writer(&mut self.line, &header)?;
+        self.line.push(b'\n');
+        self.out.write_all(&self.line)
+    }
+
+    /// Writes a sample.
+    pub fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+        self.begin(sample.step, sample.time_s)?;
+        for quantity in Quantity::ALL {
+            if let Some(value) = sample.get(quantity) {
+                write!(self.line, "\"{}\":{value},", quantity.name())?;
+            }
+        }
+        if sample.activity != Activity::Train {
+            self.word("activity", &sample.activity)?;
+        }
+        self.end()
+    }
+
+    /// Writes an event, after the samples that came before it.
+    pub fn event(&mut self, kind: EventKind, step: Option<f64>, time_s: Option<f64>) -> io::Result<()> {
+        self.begin(step, time_s)?;
+        self.word("event", &kind)?;
+        self.end()
+    }
+
+    /// The file, when all is written.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    fn begin(&mut self, step: Option<f64>, time_s: Option<f64>) -> io::Result<()> {
+        self.line.clear();
+        self.line.push(b'{');
+        // JSON has no NaN or infinity; such a moment is unknown.
+        for (name, number) in [("step", step), ("time_s", time_s)] {
+            if let Some(number) = number.filter(|number| number.is_finite()) {
+                write!(self.line, "\"{name}\":{number},")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, name: &str, word: &impl Serialize) -> io::Result<()> {
+        write!(self.line, "\"{name}\":")?;
+        serde_json::to_writer(&mut self.line, word)?;
+        self.line.push(b',');
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        if self.line.last() == Some(&b',') {
+            self.line.pop();
+        }
+        self.line.extend_from_slice(b"}\n");
+        self.out.write_all(&self.line)
+    }
+}

@@ -1,0 +1,77 @@
+//! What was read, as compact text.
+
+use std::fmt::Write;
+
+use garden_memory::{Activity, Bytes, Quantity, RunFacts};
+use garden_trace::{ReadOptions, ReadTrace, read};
+
+/// Reads a text without options and renders the outcome.
+pub fn shown(text: &str) -> String {
+    shown_with(text.as_bytes(), &ReadOptions::default())
+}
+
+/// Reads bytes and renders the outcome, errors included.
+pub fn shown_with(bytes: &[u8], options: &ReadOptions) -> String {
+    match read(bytes, options) {
+        Ok(read) => render(&read),
+        Err(error) => format!("error: {error}\nhint: {}\n", error.hint().unwrap_or_default()),
+    }
+}
+
+fn render(read: &ReadTrace) -> String {
+    let ReadTrace { trace, input } = read;
+    let mut out = String::new();
+    let known = |text: &Option<String>| text.clone().unwrap_or("-".to_string());
+    let (column, unit) = (known(&input.column), known(&input.unit));
+    let _ =
+        writeln!(out, "{} | {} samples | {column} | {unit} | {} skipped", input.format, input.samples, input.skipped);
+    for index in 0..=trace.len() {
+        for event in trace.events.iter().filter(|event| event.before_sample == index) {
+            let _ = writeln!(out, "  * {:?}{}", event.kind, place(event.step, event.time_s));
+        }
+        if index < trace.len() {
+            let _ = writeln!(out, " {}{}", place(trace.step(index), trace.time_s(index)), values(read, index));
+        }
+    }
+    if trace.facts != RunFacts::default() {
+        let _ = writeln!(out, "facts {}", facts(&trace.facts));
+    }
+    for (name, value) in &trace.origin {
+        let _ = writeln!(out, "origin {name}: {value}");
+    }
+    for note in &input.notes {
+        let _ = writeln!(out, "note {note}");
+    }
+    out
+}
+
+fn place(step: Option<f64>, time: Option<f64>) -> String {
+    let step = step.map_or(String::new(), |step| format!(" step {step}"));
+    step + &time.map_or(String::new(), |time| format!(" t {time}"))
+}
+
+fn values(read: &ReadTrace, index: usize) -> String {
+    let mut out = String::new();
+    for quantity in Quantity::ALL {
+        if let Some(value) = read.trace.value(index, quantity) {
+            let value = if quantity.is_count() { value.to_string() } else { Bytes(value).to_string() };
+            let _ = write!(out, " {}={value}", quantity.name());
+        }
+    }
+    match read.trace.activity(index) {
+        Activity::Train => out,
+        other => out + &format!(" {other:?}"),
+    }
+}
+
+fn facts(facts: &RunFacts) -> String {
+    let known = [
+        ("examples", facts.examples),
+        ("batch", facts.batch_size),
+        ("accumulation", facts.gradient_accumulation),
+        ("steps_per_epoch", facts.steps_per_epoch),
+        ("total_steps", facts.total_steps),
+        ("memory_limit", facts.memory_limit.map(|limit| limit.0)),
+    ];
+    known.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={value}"))).collect::<Vec<_>>().join(" ")
+}
