@@ -159,7 +159,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         prior: 1.0,
         home: Home::File,
         typical: &[FilePages],
-        possible: &[EpochFill, CappedCache, WarmUp],
+        possible: &[EpochFill, CappedCache, WarmUp, Linear, LateOnset],
         traits: &[],
     },
     Entry {

@@ -10,10 +10,13 @@ use crate::bytes::{Bytes, MIB};
 use crate::catalogue::{CATALOGUE, Entry, Home, Trait};
 use crate::diagnosis::{Cause, Mechanism, RuledOut, Verdict};
 use crate::signs::Signs;
+use crate::words::place;
 use crate::trace::Quantity;
 
-/// The unnamed cause's weight, in the unit of priors.
-const UNKNOWN: f64 = 1.5;
+/// The unnamed cause's weight, in the unit of priors: it fits every shape.
+const UNKNOWN: f64 = 4.5;
+/// A cause that is met this often is worth saying that it is not it.
+const USUAL_SUSPECT: f64 = 1.0;
 /// Causes below this share are not worth a line.
 const WORTH_A_LINE: f64 = 0.02;
 /// Bytes per example that a decoded image can have: from 180 x 180 pixels at 3 bytes to 100 megapixels at 4.
@@ -30,7 +33,9 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
     let mut ruled_out = Vec::new();
     for (entry, scale) in scales {
         if let Some(reason) = scale.impossible {
-            ruled_out.push(RuledOut { id: entry.id, title: entry.title, reason });
+            if scale.is_worth_saying {
+                ruled_out.push(RuledOut { id: entry.id, title: entry.title, reason });
+            }
             continue;
         }
         let score = (scale.weight / total * 100.0).round() / 100.0;
@@ -49,6 +54,8 @@ struct Scales {
     supporting: Vec<String>,
     against: Vec<String>,
     impossible: Option<String>,
+    /// Whether a cause that cannot be deserves a line.
+    is_worth_saying: bool,
 }
 
 impl Scales {
@@ -69,29 +76,66 @@ impl Scales {
 
 fn weigh(entry: &Entry, signs: &Signs) -> Scales {
     let mut scales =
-        Scales { weight: entry.prior, supporting: Vec::new(), against: Vec::new(), impossible: None };
-    weigh_shape(entry, signs, &mut scales);
+        Scales { weight: entry.prior, supporting: Vec::new(), against: Vec::new(), impossible: None, is_worth_saying: true };
+    // What was measured comes first, so that the reason given is a measured one where there is one.
     weigh_component(entry, signs, &mut scales);
     for sign in entry.traits {
         weigh_trait(*sign, signs, &mut scales);
     }
+    if scales.impossible.is_some() {
+        return scales;
+    }
+    weigh_shape(entry, signs, &mut scales);
+    scales.is_worth_saying = scales.impossible.is_none() || entry.prior >= USUAL_SUSPECT;
     scales
 }
 
 fn weigh_shape(entry: &Entry, signs: &Signs, scales: &mut Scales) {
     let mechanism = signs.finding.mechanism;
+    let expected: Vec<&str> = entry.typical.iter().map(|&m| in_words(m)).collect();
+    let expected = expected.join(" or ");
     if entry.typical.contains(&mechanism) {
-        scales.speaks_for(3.0, format!("the shape ({}) is the one it leaves", mechanism.name()));
+        scales.speaks_for(3.0, format!("the shape fits: {}", in_words(mechanism)));
+    } else if let Some(how) = may_be_a_fill(signs).filter(|_| entry.typical.contains(&Mechanism::EpochFill)) {
+        scales.speaks_for(3.0, how);
     } else if entry.possible.contains(&mechanism) {
-        scales.speaks_against(0.5, format!("its usual shape is {}, seen is {}", names(entry.typical), mechanism.name()));
+        scales.speaks_against(0.5, format!("it is usually {expected}; seen is {}", in_words(mechanism)));
     } else {
-        scales.rules_out(format!("it shows as {}, seen is {}", names(entry.typical), mechanism.name()));
+        scales.rules_out(format!("it is {expected}; seen is {}", in_words(mechanism)));
     }
 }
 
-fn names(mechanisms: &[Mechanism]) -> String {
-    let names: Vec<&str> = mechanisms.iter().map(|m| m.name()).collect();
-    names.join(" or ")
+/// How a growth that is not known to end with a pass over the data may still be one, if nothing says otherwise.
+fn may_be_a_fill(signs: &Signs) -> Option<String> {
+    let finding = signs.finding;
+    match (finding.mechanism, finding.knee, signs.epoch()) {
+        (Mechanism::CappedCache, Some((knee, _, _)), None) => {
+            Some(format!("the shape fits if the first pass over the data ends near {}", place(signs, knee)))
+        }
+        (Mechanism::Linear, None, None) => Some("the shape fits while the first pass over the data lasts".into()),
+        (Mechanism::Linear, None, Some(_)) if signs.pass_end().is_some_and(|end| signs.shape.last() <= end) => {
+            Some("the shape fits: steady growth during the first pass over the data".into())
+        }
+        _ => None,
+    }
+}
+
+/// A mechanism as a reader would describe it.
+fn in_words(mechanism: Mechanism) -> &'static str {
+    match mechanism {
+        Mechanism::None => "no growth during training",
+        Mechanism::WarmUp => "a rise that slows down and ends early",
+        Mechanism::EpochFill => "growth until every example was seen once",
+        Mechanism::CappedCache => "steady growth up to a cap",
+        Mechanism::RecordHigh => "ever rarer jumps to new records",
+        Mechanism::FilePages => "growth of file pages only",
+        Mechanism::CopyOnWrite => "shared pages turning private",
+        Mechanism::Sawtooth => "climbs and drops on a floor",
+        Mechanism::Spikes => "spikes that return",
+        Mechanism::Staircase => "steps up at events",
+        Mechanism::Linear => "steady growth per step",
+        Mechanism::LateOnset => "growth that began late",
+    }
 }
 
 /// Where the growth sits, if the trace splits memory into components.
@@ -113,7 +157,9 @@ fn weigh_component(entry: &Entry, signs: &Signs, scales: &mut Scales) {
             scales.speaks_against(0.3, format!("only {:.0} % of the growth is {word}", 100.0 * share));
         }
         // Shared memory is rare, so without a split it is less likely than the heap.
-        None if entry.home == Home::Anon => scales.against.push(format!("not measured: whether the growth is {word}")),
+        None if entry.home == Home::Anon => {
+            scales.speaks_against(0.7, format!("not measured: whether the growth is {word}"));
+        }
         None => scales.speaks_against(0.3, format!("not measured: whether the growth is {word}")),
     }
 }
@@ -180,7 +226,7 @@ fn weigh_per_example(signs: &Signs, scales: &mut Scales) {
     match (boundary, signs.finding.verdict) {
         (Some(end), Verdict::Settled) if signs.finding.aligned => {
             let knee = signs.finding.knee.map_or(end, |knee| knee.0);
-            scales.speaks_for(8.0, format!("growth ended at step {knee:.0}, where every example had been seen once (step {end:.0})"));
+            scales.speaks_for(3.0, format!("growth ended at step {knee:.0}, where every example had been seen once (step {end:.0})"));
         }
         (Some(end), Verdict::Settled) => {
             scales.rules_out(format!("growth did not end where the first pass over the data does (step {end:.0})"));

@@ -9,7 +9,7 @@ use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
 use crate::series::{Memory, Series, clock_of, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
-use crate::signs::Signs;
+use crate::signs::{Signs, company_of};
 use crate::stability::check_stability;
 use crate::trace::{Quantity, RunFacts, Trace};
 use crate::words;
@@ -19,6 +19,8 @@ use crate::words;
 pub struct Question {
     /// The run's facts; those of the trace's header fill the gaps.
     pub facts: RunFacts,
+    /// Judge this quantity alone; otherwise what the kernel cannot take back is judged, or all resident memory.
+    pub only: Option<Quantity>,
     /// Assert that the level stays within so many bytes after this step.
     pub stable_after: Option<(f64, Bytes)>,
 }
@@ -39,7 +41,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let parts = split_at_restarts(trace, clock);
     let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
     let last = parts.last().cloned().unwrap_or(0..0);
-    let judged = judge_part(trace, last.clone(), clock, epoch);
+    let judged = judge_part(trace, last.clone(), clock, question.only, epoch);
     let seconds = seconds_per_unit(trace, last.clone(), clock);
     let mut diagnosis = match &judged.shape {
         Some(shape) => {
@@ -49,7 +51,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
     if parts.len() > 1 {
-        diagnosis.parts = parts.iter().map(|part| judge_as_part(trace, part.clone(), clock, epoch, &facts)).collect();
+        diagnosis.parts = parts.iter().map(|part| judge_as_part(trace, part.clone(), clock, question.only, epoch, &facts)).collect();
         diagnosis.evidence.insert(0, words::restarts(&diagnosis.parts));
     }
     diagnosis.stability =
@@ -71,9 +73,11 @@ pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
     let mut points = Vec::with_capacity(trace.len());
     for part in parts {
         let series = Series::of(trace, part, clock, memory);
+        let start = points.len();
         points.extend(series.points.iter().chain(&series.aside).map(|p| (p.x, p.y)));
+        // Within a process only: a restarted one may count its steps from the beginning.
+        points[start..].sort_by(|a: &(f64, f64), b| a.0.total_cmp(&b.0));
     }
-    points.sort_by(|a, b| a.0.total_cmp(&b.0));
     points
 }
 
@@ -90,8 +94,22 @@ fn main_memory(trace: &Trace) -> Memory {
 }
 
 /// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.
-fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, epoch: Option<f64>) -> Judged {
-    let held = judge_memory(trace, part.clone(), clock, main_memory(trace), epoch);
+fn judge_part(
+    trace: &Trace,
+    part: Range<usize>,
+    clock: Clock,
+    only: Option<Quantity>,
+    epoch: Option<f64>,
+) -> Judged {
+    let memory = only.map_or_else(|| main_memory(trace), Memory::Only);
+    let mut held = judge_memory(trace, part.clone(), clock, memory, epoch);
+    if turns_private(trace, part.clone(), clock, &held.finding) {
+        held.finding.mechanism = Mechanism::CopyOnWrite;
+        // What the workers can copy is bounded by what the parent has.
+        if held.finding.verdict == Verdict::Leak {
+            held.finding.verdict = Verdict::Growing;
+        }
+    }
     let has_file = held.memory == Memory::Unreclaimable && (trace.has(Quantity::Rss) || trace.has(Quantity::Pss));
     let matters = |verdict| matches!(verdict, Verdict::Growing | Verdict::Leak | Verdict::Insufficient);
     if !has_file || matters(held.finding.verdict) {
@@ -111,6 +129,22 @@ fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, epoch: Option<f64
     total
 }
 
+/// Whether shared pages turned into private ones while memory grew.
+fn turns_private(trace: &Trace, part: Range<usize>, clock: Clock, finding: &Finding) -> bool {
+    let Some(growth) = finding.growth else { return false };
+    let change = |quantity| {
+        let series = Series::of(trace, part.clone(), clock, Memory::Only(quantity));
+        company_of(&series.points, quantity, growth.from, growth.to, growth.rise).map(|company| company.change)
+    };
+    if !trace.has(Quantity::Private) || !trace.has(Quantity::Shared) {
+        return false;
+    }
+    match (change(Quantity::Private), change(Quantity::Shared)) {
+        (Some(private), Some(shared)) => private >= 0.5 * growth.rise && -shared >= 0.5 * private,
+        _ => false,
+    }
+}
+
 fn judge_memory(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory, epoch: Option<f64>) -> Judged {
     let series = Series::of(trace, part, clock, memory);
     let shape = if series.points.len() < FEWEST_SAMPLES { None } else { Shape::of(&series) };
@@ -118,8 +152,15 @@ fn judge_memory(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory,
     Judged { series, memory, shape, finding }
 }
 
-fn judge_as_part(trace: &Trace, part: Range<usize>, clock: Clock, epoch: Option<f64>, facts: &RunFacts) -> Part {
-    let judged = judge_part(trace, part.clone(), clock, epoch);
+fn judge_as_part(
+    trace: &Trace,
+    part: Range<usize>,
+    clock: Clock,
+    only: Option<Quantity>,
+    epoch: Option<f64>,
+    facts: &RunFacts,
+) -> Part {
+    let judged = judge_part(trace, part.clone(), clock, only, epoch);
     let ends = judged.series.ends().unwrap_or((0.0, 0.0));
     let summary = match &judged.shape {
         Some(shape) => words::summary(&Signs::gather(trace, part, clock, &judged, shape, facts, None), None),

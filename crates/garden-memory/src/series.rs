@@ -75,6 +75,11 @@ fn place(trace: &Trace, clock: Clock, index: usize) -> Option<f64> {
     }
 }
 
+/// The first known place on the clock.
+pub(crate) fn first_place(trace: &Trace, clock: Clock) -> f64 {
+    (0..trace.len()).find_map(|index| place(trace, clock, index)).unwrap_or(0.0)
+}
+
 /// The stretches of samples that belong to one process each: split at restart events and where the clock falls back for good.
 pub(crate) fn split_at_restarts(trace: &Trace, clock: Clock) -> Vec<Range<usize>> {
     let mut borders: Vec<usize> = trace

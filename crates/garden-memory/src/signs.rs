@@ -7,7 +7,8 @@ use crate::bytes::Bytes;
 use crate::diagnose::Judged;
 use crate::diagnosis::*;
 use crate::judge::Finding;
-use crate::series::{Memory, Series};
+use crate::segments::Segment;
+use crate::series::{Memory, Series, first_place};
 use crate::shape::Shape;
 use crate::stats::{Point, median, quantile};
 use crate::trace::{Quantity, RunFacts, Trace};
@@ -29,6 +30,8 @@ pub(crate) struct Company {
 /// The facts of one judged part.
 pub(crate) struct Signs<'a> {
     pub clock: Clock,
+    /// The trace's first place on the clock, from which times are told.
+    pub origin: f64,
     pub finding: &'a Finding,
     pub shape: &'a Shape,
     pub series: &'a Series,
@@ -64,6 +67,7 @@ impl<'a> Signs<'a> {
         let evaluation_height = evaluation_height(&judged.series);
         Signs {
             clock,
+            origin: first_place(trace, clock),
             finding,
             shape,
             series: &judged.series,
@@ -161,12 +165,11 @@ impl<'a> Signs<'a> {
 
     pub(crate) fn knee(&self) -> Option<Knee> {
         let (at, low, high) = self.finding.knee?;
-        let first = self.series.ends().map_or(0.0, |ends| ends.0);
         Some(Knee {
             step: (self.clock == Clock::Step).then(|| at.round()),
             low,
             high,
-            time_s: self.seconds_per_unit.map(|seconds| (at - first) * seconds),
+            time_s: self.seconds_per_unit.map(|seconds| (at - self.origin) * seconds),
         })
     }
 
@@ -175,8 +178,8 @@ impl<'a> Signs<'a> {
         let mut phases: Vec<Phase> = Vec::new();
         for (k, segment) in shape.segments.iter().enumerate() {
             let points = &shape.floor[segment.start..segment.end];
-            let from = shape.floor[segment.start].x;
-            let to = shape.segments.get(k + 1).map_or(shape.last(), |next| shape.floor[next.start].x);
+            let from = phases.last().map_or(shape.first(), |previous| previous.to);
+            let to = shape.segments.get(k + 1).map_or(shape.last(), |next| self.border(segment, next));
             let (start, end) = (shape.start_level(segment), shape.end_level(segment));
             let error = Trend::of(points).map_or(0.0, |trend| trend.at_most(1.96) - trend.slope);
             let moved = (end - start).abs() >= shape.material().min(0.05 * self.whole_range()).max(shape.noise.sigma);
@@ -197,6 +200,12 @@ impl<'a> Signs<'a> {
             });
         }
         phases
+    }
+
+    /// Where one segment gives way to the next: at the knee if it lies there, else at the next one's first point.
+    fn border(&self, segment: &Segment, next: &Segment) -> f64 {
+        let (left, right) = (self.shape.floor[segment.end - 1].x, self.shape.floor[next.start].x);
+        self.finding.knee.map(|knee| knee.0).filter(|knee| (left..=right).contains(knee)).unwrap_or(right)
     }
 
     fn whole_range(&self) -> f64 {
@@ -261,7 +270,7 @@ fn round(value: f64, digits: i32) -> f64 {
     (value * scale).round() / scale
 }
 
-fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Company> {
+pub(crate) fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Company> {
     let inside: Vec<f64> = points.iter().filter(|p| p.x >= from && p.x <= to).map(|p| p.y).collect();
     if inside.len() < 3 {
         return None;

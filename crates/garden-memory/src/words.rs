@@ -25,7 +25,7 @@ fn rate(signs: &Signs, per_unit: f64) -> String {
 /// A place such as `step 83` or `12 min`.
 pub(crate) fn place(signs: &Signs, x: f64) -> String {
     match signs.clock {
-        Clock::Time => duration(x - signs.series.ends().map_or(0.0, |ends| ends.0)),
+        Clock::Time => duration(x - signs.origin),
         clock => format!("{} {x:.0}", clock.unit()),
     }
 }
@@ -78,17 +78,14 @@ fn sawtooth(signs: &Signs) -> String {
 fn settled(signs: &Signs, level: Bytes) -> String {
     let Some((growth, (knee, _, _))) = signs.finding.growth.zip(signs.finding.knee) else { return String::new() };
     let why = match signs.finding.mechanism {
-        Mechanism::EpochFill => format!(
-            "exactly when every example had been seen once (step {:.0}): bounded by the dataset, not a leak",
-            signs.pass_end().unwrap_or(knee)
-        ),
-        Mechanism::FilePages => "and all of it is pages of mapped files, which the kernel takes back: harmless".into(),
-        Mechanism::RecordHigh => "in ever rarer jumps to a new record: bounded by the largest batch, not a leak".into(),
-        Mechanism::WarmUp => "a warm-up that is over: bounded, not a leak".into(),
-        _ => "and has not grown since: bounded, not a leak".into(),
+        Mechanism::EpochFill => "where every example had been seen once, and not since: bounded by the dataset, not a leak",
+        Mechanism::FilePages => "all of it pages of mapped files, which the kernel takes back: harmless",
+        Mechanism::RecordHigh => "in ever rarer jumps to a new record: bounded by the largest batch, not a leak",
+        Mechanism::WarmUp => "a warm-up that is over: bounded, not a leak",
+        _ => "and not since: bounded, not a leak",
     };
     format!(
-        "Memory grew {} until {}, {why}; it is at {level} now.",
+        "Memory grew {} until {}, {why}; the level since then is {level}.",
         rate(signs, growth.rate.value),
         place(signs, knee)
     )
@@ -404,12 +401,20 @@ pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Ve
         }
         Verdict::Insufficient => {}
     }
-    if let Some(cause) = causes.first().filter(|cause| cause.score >= 0.2 && signs.finding.growth.is_some()) {
-        let sure = if cause.score >= 0.7 { "Likely cause" } else { "First suspect" };
-        list.push(format!("{sure}: {} (inferred from the numbers, not observed). {}.", cause.title, capitalised(cause.fix)));
-    }
+    list.extend(suspect(signs, causes));
     list.extend(missing_facts(signs));
     list
+}
+
+/// The first cause, if it stands out from the second.
+fn suspect(signs: &Signs, causes: &[Cause]) -> Option<String> {
+    let first = causes.first().filter(|_| signs.finding.growth.is_some())?;
+    let second = causes.get(1).map_or(0.0, |cause| cause.score);
+    if first.score < 0.25 || first.score < 1.5 * second {
+        return None;
+    }
+    let sure = if first.score >= 0.7 { "The likely cause, inferred from the numbers," } else { "The first suspect" };
+    Some(format!("{sure} is {}. {}.", first.title, capitalised(first.fix)))
 }
 
 fn capitalised(text: &str) -> String {
@@ -442,7 +447,10 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
             (Some(plateau), Some(limit)) if plateau.bytes > limit => {
                 format!(", but even a bounded fill needs {}, more than the limit of {}", Bytes(plateau.bytes), Bytes(limit))
             }
-            (Some(plateau), _) => format!(": if it is a fill of first-seen examples it ends there at {}", Bytes(plateau.bytes)),
+            (Some(plateau), _) => {
+                let end = plateau.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
+                format!(": a fill of first-seen examples ends{end} with {}", Bytes(plateau.bytes))
+            }
             _ => String::new(),
         };
         let further = match (signs.pass_end(), signs.finding.leak_known_at) {

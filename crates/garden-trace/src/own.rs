@@ -1,12 +1,13 @@
 //! Our own trace format, read; `writer.rs` describes it.
 //!
 //! Unknown keys are ignored, so a later version may add some without a new number. A header in the middle is another
-//! run that was appended. A sample is kept if it has any quantity at all.
+//! run that was appended. A sample is kept if it has any quantity at all; a trace without resident memory is judged by
+//! its proportional memory.
 
 use std::fmt;
 use std::io::Read;
 
-use garden_memory::{EventKind, Quantity, RunFacts, Sample};
+use garden_memory::{EventKind, Quantity, RunFacts, Sample, Trace};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
@@ -155,13 +156,28 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading
     while let Some(line) = lines.next()? {
         take_line(&line, main, reading)?;
     }
-    let found =
-        [main.unwrap_or(Quantity::Rss), Quantity::Rss, Quantity::Pss].into_iter().find(|&q| reading.trace.has(q));
-    if let Some(found) = found {
-        reading.name_main(found.name());
+    let judged = main.unwrap_or(if reading.trace.has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss });
+    if judged == Quantity::Pss && !reading.trace.has(Quantity::Rss) {
+        judge_pss(&mut reading.trace);
+    }
+    if reading.trace.has(Quantity::Rss) {
+        reading.name_main(judged.name());
         reading.saw_factor(1);
     }
     Ok(())
+}
+
+/// Without resident memory, proportional memory is what is judged.
+fn judge_pss(trace: &mut Trace) {
+    let recorded = std::mem::take(trace);
+    for index in 0..recorded.len() {
+        let mut sample = recorded.sample(index);
+        if let Some(pss) = sample.get(Quantity::Pss) {
+            sample.set(Quantity::Rss, pss);
+        }
+        trace.push(&sample);
+    }
+    (trace.facts, trace.origin, trace.events) = (recorded.facts, recorded.origin, recorded.events);
 }
 
 fn main_quantity(options: &ReadOptions) -> Result<Option<Quantity>, Error> {

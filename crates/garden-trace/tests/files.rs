@@ -361,12 +361,15 @@ fn our_own_format() {
             note 1 line skipped: torn; the writer was stopped in it (line 3, `{"rss":`)
         "#]],
     );
-    check("{\"model_garden_trace\":1}\n{\"step\":1,\"pss\":8}\n{\"event\":\"gc\"}\n{\"pss\":9}\n", expect![[r#"
-        model-garden trace | 2 samples | pss | bytes | 0 skipped
-          step 1 pss=8 B
-          * Gc
-          pss=9 B
-    "#]]);
+    check(
+        "{\"model_garden_trace\":1}\n{\"step\":1,\"pss\":8}\n{\"event\":\"gc\"}\n{\"pss\":9}\n",
+        expect![[r#"
+            model-garden trace | 2 samples | pss | bytes | 0 skipped
+              step 1 rss=8 B pss=8 B
+              * Gc
+              rss=9 B pss=9 B
+        "#]],
+    );
     check(
         "{\"model_garden_trace\":7}\n",
         expect![[r#"

@@ -1,2 +1,29 @@
-//! x
-fn main(){}
+//! The `model-garden` binary: flags in, one command run, one exit code out.
+
+mod cli;
+mod commands;
+mod failure;
+mod machine;
+mod printer;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use printer::Printer;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let printer = Printer::new();
+    let outcome = match &cli.command {
+        Command::Diagnose(arguments) => commands::diagnose::run(arguments, &printer),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code as u8),
+        Err(failure) => {
+            printer.failure(&failure);
+            ExitCode::from(2)
+        }
+    }
+}

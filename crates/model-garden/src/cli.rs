@@ -1,0 +1,133 @@
+//! The command line, declared apart from what the commands do.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use garden_memory::{Bytes, RunFacts};
+use garden_trace::Unit;
+
+/// Fine-tune vision-language models with memory you can trust.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Tell from a recorded memory trace whether a run leaks, warms up, fills a cache or is fine.
+    ///
+    /// The verdict comes first, then a chart, what the verdict rests on, what is to come, likely causes and what to do.
+    #[command(after_long_help = DIAGNOSE_HELP)]
+    Diagnose(Diagnose),
+}
+
+const DIAGNOSE_HELP: &str = "\
+Verdicts and exit codes:
+  flat          no growth beyond noise after start-up                             0
+  sawtooth      oscillates on a flat floor                                        0
+  settled       grew, then stopped: bounded                                       0
+  growing       cannot be told yet; 1 if even the bounded forecast exceeds the limit
+  leak          unbounded growth of the floor                                     1
+  insufficient  too little data, and what is missing                              3
+  A failed --stable-after exits with 1, unreadable input or wrong arguments with 2.
+
+Examples:
+  model-garden diagnose train.log --examples 663 --batch-size 2 --gradient-accumulation 4
+  model-garden diagnose memory.csv --steps-per-epoch 83 --memory-limit 32GB --format json
+  mprof run train.py && model-garden diagnose mprofile_*.dat
+  grep RAM train.log | model-garden diagnose -";
+
+/// Arguments of `model-garden diagnose`.
+#[derive(Debug, Args)]
+pub struct Diagnose {
+    /// The trace: our own format, CSV, TSV, JSON lines, a training log, mprof or psrecord output; `-` for standard input.
+    ///
+    /// The format is recognised by the content, not by the name.
+    pub trace: PathBuf,
+
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub facts: Facts,
+
+    /// Judge this column (or, in a log, the value after this label) instead of the one found by name.
+    #[arg(long, value_name = "NAME")]
+    pub column: Option<String>,
+
+    /// The unit of memory values that state none: mib, kib or bytes.
+    #[arg(long)]
+    pub unit: Option<Unit>,
+
+    /// Fail (exit 1) unless memory stays within --max-variation from this step on.
+    #[arg(long, value_name = "STEP", requires = "max_variation")]
+    pub stable_after: Option<u64>,
+
+    /// How far memory may vary after --stable-after, for example 500MB.
+    #[arg(long, value_name = "SIZE", requires = "stable_after")]
+    pub max_variation: Option<Bytes>,
+}
+
+/// What is known about a run besides its memory.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Run facts")]
+pub struct Facts {
+    /// Examples in the training set.
+    #[arg(long, value_name = "N", value_parser = at_least_one(), requires = "batch_size")]
+    pub examples: Option<u64>,
+
+    /// Examples per micro-batch.
+    #[arg(long, value_name = "B", value_parser = at_least_one())]
+    pub batch_size: Option<u64>,
+
+    /// Micro-batches per optimizer step [default: 1].
+    #[arg(long, value_name = "G", value_parser = at_least_one(), requires = "batch_size")]
+    pub gradient_accumulation: Option<u64>,
+
+    /// Optimizer steps per epoch, instead of --examples.
+    #[arg(long, value_name = "S", value_parser = at_least_one(), conflicts_with = "examples")]
+    pub steps_per_epoch: Option<u64>,
+
+    /// Optimizer steps of the whole run.
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    pub total_steps: Option<u64>,
+
+    /// Memory that may be used, for example 32GB (powers of 1024) [default: this machine's].
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<Bytes>,
+}
+
+fn at_least_one() -> clap::builder::RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(1..)
+}
+
+impl From<&Facts> for RunFacts {
+    fn from(facts: &Facts) -> RunFacts {
+        RunFacts {
+            examples: facts.examples,
+            batch_size: facts.batch_size,
+            gradient_accumulation: facts.gradient_accumulation,
+            steps_per_epoch: facts.steps_per_epoch,
+            total_steps: facts.total_steps,
+            memory_limit: facts.memory_limit,
+        }
+    }
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For the terminal.
+    Text,
+    /// For scripts: the stable contract described in docs/json.md.
+    Json,
+    /// For an issue in somebody's bug tracker.
+    Markdown,
+}

@@ -1,0 +1,116 @@
+//! `model-garden diagnose`: read a trace, judge it, report.
+
+use std::io;
+use std::path::Path;
+
+use garden_memory::{Diagnosis, Quantity, Question, RunFacts, Trace, Verdict, diagnose, judged_series, quantity_series};
+use garden_report::{Report, Series, Style};
+use garden_trace::{ReadOptions, ReadTrace};
+
+use super::Outcome;
+use crate::cli::{self, Format};
+use crate::failure::Failure;
+use crate::machine;
+use crate::printer::Printer;
+
+/// Runs the command.
+pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Failure> {
+    let ReadTrace { trace, input } = read(arguments)?;
+    let facts = RunFacts::from(&arguments.facts).or(trace.facts.clone());
+    let limit_is_given = facts.memory_limit.is_some();
+    let facts = RunFacts { memory_limit: facts.memory_limit.or_else(machine::memory_limit), ..facts };
+    let question = Question {
+        facts: facts.clone(),
+        only: arguments.column.is_some().then_some(Quantity::Rss),
+        stable_after: arguments.stable_after.map(|step| step as f64).zip(arguments.max_variation),
+    };
+    let mut diagnosis = diagnose(&trace, &question);
+    diagnosis.input.format = input.format;
+    diagnosis.input.unit = input.unit;
+    diagnosis.input.skipped += input.skipped;
+    diagnosis.input.notes.splice(0..0, input.notes);
+    if !limit_is_given && diagnosis.forecast.limit_bytes.is_some() {
+        diagnosis.input.notes.push("the memory limit is this machine's; --memory-limit sets another".into());
+    }
+    let report = Report {
+        title: title(&arguments.trace),
+        memory: Series { name: memory_name(&trace), points: judged_series(&trace) },
+        counts: counts(&trace),
+        origin: &trace.origin,
+        facts: &facts,
+        command: Some(command_line()),
+        version: env!("CARGO_PKG_VERSION"),
+        diagnosis: &diagnosis,
+    };
+    let text = match arguments.format {
+        Format::Text => garden_report::text(&report, style(arguments, printer)),
+        Format::Json => garden_report::json(&report),
+        Format::Markdown => garden_report::markdown(&report),
+    };
+    match &arguments.output {
+        Some(path) => printer.write_file(path, &text)?,
+        None => printer.out(&text)?,
+    }
+    Ok(outcome(&diagnosis))
+}
+
+fn read(arguments: &cli::Diagnose) -> Result<ReadTrace, Failure> {
+    let options = ReadOptions { column: arguments.column.clone(), unit: arguments.unit };
+    let is_standard_input = arguments.trace == Path::new("-");
+    let read = if is_standard_input {
+        garden_trace::read(io::stdin().lock(), &options)
+    } else {
+        garden_trace::read_path(&arguments.trace, &options)
+    };
+    read.map_err(|error| {
+        let name = if is_standard_input { "standard input".into() } else { format!("`{}`", arguments.trace.display()) };
+        Failure::new(format!("cannot diagnose {name}"), &error, error.hint())
+    })
+}
+
+fn outcome(diagnosis: &Diagnosis) -> Outcome {
+    if diagnosis.is_bad_news() {
+        Outcome::BadNews
+    } else if diagnosis.verdict == Verdict::Insufficient {
+        Outcome::NotEnoughData
+    } else {
+        Outcome::Fine
+    }
+}
+
+fn style(arguments: &cli::Diagnose, printer: &Printer) -> Style {
+    if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain }
+}
+
+fn title(path: &Path) -> String {
+    match path.file_name() {
+        Some(name) if path != Path::new("-") => name.to_string_lossy().into_owned(),
+        _ => "standard input".into(),
+    }
+}
+
+fn memory_name(trace: &Trace) -> String {
+    trace.name_of(if trace.has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss }).to_string()
+}
+
+fn counts(trace: &Trace) -> Vec<Series> {
+    Quantity::ALL
+        .into_iter()
+        .filter(|&quantity| quantity.is_count() && trace.has(quantity))
+        .map(|quantity| Series {
+            name: trace.name_of(quantity).to_string(),
+            points: quantity_series(trace, quantity),
+        })
+        .collect()
+}
+
+/// The command as it was given, for the report; the binary's folder is nobody's business.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    std::iter::once("model-garden".to_string()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+}

@@ -1,0 +1,83 @@
+//! The only place that prints: data to standard output, talk to standard error.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// Decides what may appear where.
+#[derive(Debug)]
+pub struct Printer {
+    colour: bool,
+}
+
+impl Printer {
+    /// Colour only for a terminal, and never against the user's will (`NO_COLOR`, `TERM=dumb`).
+    pub fn new() -> Printer {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Printer { colour: io::stdout().is_terminal() && !refused && !dumb }
+    }
+
+    /// Whether standard output shows colour.
+    pub fn has_colour(&self) -> bool {
+        self.colour
+    }
+
+    /// Prints data; a reader that has gone away (`| head`) is no failure.
+    pub fn out(&self, text: &str) -> Result<(), Failure> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Failure::new("cannot write to standard output", &error, None))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a file as a whole or not at all, so that a full disk leaves what was there before.
+    pub fn write_file(&self, path: &Path, text: &str) -> Result<(), Failure> {
+        let failed = |error: io::Error| {
+            let hint = match error.kind() {
+                ErrorKind::NotFound => Some("create the folder first, or name another one with -o".into()),
+                ErrorKind::PermissionDenied => Some("name a folder that you may write to with -o".into()),
+                _ => None,
+            };
+            Failure::new(format!("cannot write `{}`", path.display()), &error, hint)
+        };
+        // A device or pipe, such as /dev/stderr, cannot be replaced.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return fs::write(path, text).map_err(failed);
+        }
+        let draft = draft_beside(path);
+        let written = File::create(&draft)
+            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+            .and_then(|()| fs::rename(&draft, path));
+        written.map_err(|error| {
+            // Nothing more can be done if the draft cannot be removed either; the first error is the one to tell.
+            drop(fs::remove_file(&draft));
+            failed(error)
+        })
+    }
+
+    /// Prints a failure: what, why, what would help.
+    pub fn failure(&self, failure: &Failure) {
+        let mut text = format!("error: {}\n", failure.what);
+        for cause in &failure.causes {
+            text += &format!("  caused by: {cause}\n");
+        }
+        if let Some(hint) = &failure.hint {
+            text += &format!("\nhint: {hint}\n");
+        }
+        // If standard error is closed there is nobody left to tell.
+        drop(io::stderr().write_all(text.as_bytes()));
+    }
+}
+
+fn draft_beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
