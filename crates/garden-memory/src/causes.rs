@@ -30,11 +30,14 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
     let scales: Vec<(&Entry, Scales)> = CATALOGUE.iter().map(|entry| (entry, weigh(entry, signs))).collect();
     let total: f64 = UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();
     let mut causes = Vec::new();
-    let mut ruled_out = Vec::new();
+    let (mut ruled_out, mut by_shape) = (Vec::new(), Vec::new());
     for (entry, scale) in scales {
         if let Some(reason) = scale.impossible {
-            if scale.is_worth_saying {
-                ruled_out.push(RuledOut { id: entry.id, title: entry.title, reason });
+            let line = RuledOut { id: entry.id, title: entry.title, reason };
+            match scale.excluded_by {
+                Excluded::Measurement => ruled_out.push(line),
+                Excluded::Shape if entry.prior >= USUAL_SUSPECT => by_shape.push(line),
+                Excluded::Shape => {}
             }
             continue;
         }
@@ -45,6 +48,7 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
         }
     }
     causes.sort_by(|a, b| b.score.total_cmp(&a.score));
+    ruled_out.append(&mut by_shape);
     (causes, ruled_out)
 }
 
@@ -54,8 +58,16 @@ struct Scales {
     supporting: Vec<String>,
     against: Vec<String>,
     impossible: Option<String>,
-    /// Whether a cause that cannot be deserves a line.
-    is_worth_saying: bool,
+    excluded_by: Excluded,
+}
+
+/// What rules a cause out.
+#[derive(Clone, Copy)]
+enum Excluded {
+    /// Another column, the epoch or the verdict: worth saying for every cause.
+    Measurement,
+    /// Its usual shape alone: worth saying for the usual suspects.
+    Shape,
 }
 
 impl Scales {
@@ -75,18 +87,22 @@ impl Scales {
 }
 
 fn weigh(entry: &Entry, signs: &Signs) -> Scales {
-    let mut scales =
-        Scales { weight: entry.prior, supporting: Vec::new(), against: Vec::new(), impossible: None, is_worth_saying: true };
+    let mut scales = Scales {
+        weight: entry.prior,
+        supporting: Vec::new(),
+        against: Vec::new(),
+        impossible: None,
+        excluded_by: Excluded::Measurement,
+    };
     // What was measured comes first, so that the reason given is a measured one where there is one.
     weigh_component(entry, signs, &mut scales);
     for sign in entry.traits {
         weigh_trait(*sign, signs, &mut scales);
     }
-    if scales.impossible.is_some() {
-        return scales;
+    if scales.impossible.is_none() {
+        scales.excluded_by = Excluded::Shape;
+        weigh_shape(entry, signs, &mut scales);
     }
-    weigh_shape(entry, signs, &mut scales);
-    scales.is_worth_saying = scales.impossible.is_none() || entry.prior >= USUAL_SUSPECT;
     scales
 }
 
@@ -99,9 +115,9 @@ fn weigh_shape(entry: &Entry, signs: &Signs, scales: &mut Scales) {
     } else if let Some(how) = may_be_a_fill(signs).filter(|_| entry.typical.contains(&Mechanism::EpochFill)) {
         scales.speaks_for(3.0, how);
     } else if entry.possible.contains(&mechanism) {
-        scales.speaks_against(0.5, format!("it is usually {expected}; seen is {}", in_words(mechanism)));
+        scales.speaks_against(0.5, format!("it would usually show as {expected}"));
     } else {
-        scales.rules_out(format!("it is {expected}; seen is {}", in_words(mechanism)));
+        scales.rules_out(format!("it would show as {expected}"));
     }
 }
 
@@ -278,12 +294,12 @@ fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
 
 fn weigh_first_steps(signs: &Signs, scales: &mut Scales) {
     let (Some(growth), Some(knee)) = (signs.finding.growth, signs.finding.knee) else {
-        scales.rules_out("it happens at the first steps only, and this growth went on");
+        scales.rules_out("it happens at the first steps only, and this growth goes on");
         return;
     };
     let samples = signs.shape.points_between(growth.from, knee.0).len();
     if samples > 6 || signs.finding.late {
-        scales.rules_out(format!("it happens at the first steps only, and this growth ended at {:.0}", knee.0));
+        scales.rules_out(format!("it happens at the first steps only, and this growth ended at {}", place(signs, knee.0)));
     } else {
         scales.speaks_for(8.0, "the growth was over within the first few samples");
     }

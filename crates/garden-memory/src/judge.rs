@@ -23,6 +23,8 @@ const LEAK_SURE: f64 = 2.33;
 const BREAK: f64 = 1.0 / 3.0;
 /// Growth after the knee may be at most this share of the growth before it.
 const AFTER_KNEE: f64 = 0.15;
+/// Of a growth that came in pieces this share may come after what counts as its end.
+const PIECES_LEFT: f64 = 1.0 / 3.0;
 /// A plateau must last this share of the growth before it.
 const PLATEAU_LENGTH: f64 = 0.15;
 /// The rate after the knee must be below this share of the rate before it.
@@ -34,7 +36,7 @@ const ROOT_MAY_BE: f64 = 1.5;
 /// Log-likelihood ratio that settles the matter: ten to one.
 const ROOT_IS_SURE: f64 = 2.3;
 /// How far a knee may lie from the epoch's end, as a share of the epoch.
-const ALIGNED: f64 = 0.06;
+const ALIGNED: f64 = 0.1;
 /// A plateau before a growth makes it late if it lasts this share of the trace.
 const LATE: f64 = 0.15;
 /// A growth that is over within this share of the trace, and adds at most this share of the level, is start-up.
@@ -85,7 +87,8 @@ pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
     if retained < shape.material().max(deepest_fall(shape)) || !is_real {
         return quiet(shape);
     }
-    match find_break(shape) {
+    let broken = find_break(shape).or_else(|| if rises_now(shape) { None } else { ended_in_pieces(shape) });
+    match broken {
         Some(broken) => after_break(shape, &broken, epoch),
         None => still_growing(shape, 0, None, epoch),
     }
@@ -166,6 +169,26 @@ fn break_at(shape: &Shape, k: usize) -> Option<Break> {
     is_break.then(|| Break { segment: k, growth: climb(shape, first, k, rise), after: top - level })
 }
 
+/// Whether the growth that leads up to the end of the trace is one that matters.
+fn rises_now(shape: &Shape) -> bool {
+    let last = shape.segments.len() - 1;
+    let first = first_growing(shape, 0, last);
+    shape.present_level() - shape.start_level(&shape.segments[first]) >= shape.material()
+}
+
+/// A growth that came in several pieces, none of which matters alone, and is over.
+fn ended_in_pieces(shape: &Shape) -> Option<Break> {
+    let level = |k: usize| shape.start_level(&shape.segments[k]);
+    let foot = (0..shape.segments.len()).min_by(|&a, &b| level(a).total_cmp(&level(b)))?;
+    let top = shape.segments.iter().map(|s| shape.end_level(s)).fold(shape.present_level(), f64::max);
+    let rise = top - level(foot);
+    let segment = (foot + 1..shape.segments.len()).find(|&k| top - level(k) <= PIECES_LEFT * rise)?;
+    let (from, to) = (shape.floor[shape.segments[foot].start].x, shape.floor[shape.segments[segment].start].x);
+    let value = rise / (to - from).max(shape.spacing);
+    let growth = Stretch { from, to, rise, rate: Rate { value, low: value, high: value } };
+    Some(Break { segment, growth, after: top - level(segment) })
+}
+
 /// The growth from segment `first` to the start of segment `next`: a climb, or a jump between two plateaus.
 fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     let before = &shape.segments[next - 1];
@@ -204,6 +227,13 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
         && shape.last() - place.0 >= PLATEAU_LENGTH * (fill.to - fill.from);
     if ended && place.0 - shape.first() <= START_UP * shape.length() && fill.rise <= START_UP * shape.present_level() {
         return Finding { start_up: Some(fill), ..quiet(shape) };
+    }
+    // A leak in lumps pauses after each of them: growth that has outlived every bounded explanation does not end so soon.
+    if !ended {
+        let going_on = still_growing(shape, 0, None, epoch);
+        if going_on.verdict == Verdict::Leak {
+            return going_on;
+        }
     }
     let late = is_late(shape, fill.from);
     let aligned = is_aligned(shape, place, fill.from, late, epoch);

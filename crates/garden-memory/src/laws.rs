@@ -20,10 +20,11 @@ pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
     if points.len() < 8 || length <= 0.0 {
         return false;
     }
-    let best_law = laws(length).into_iter().map(|law| residuals_of(points, origin, &law)).min_by(by_squares);
+    let candidates = laws(length).into_iter().map(|law| residuals_of(points, origin, &law));
+    let best_law = candidates.min_by(|a, b| squares(a).total_cmp(&squares(b)));
     let Some(law) = best_law else { return false };
     let lines = [Line::fit(points).residuals(points), two_lines(points)];
-    let best_fit = if by_squares(&law, &lines[1]).is_lt() { &law } else { &lines[1] };
+    let best_fit = if squares(&law) < squares(&lines[1]) { &law } else { &lines[1] };
     let phi = autocorrelation(best_fit);
     let effective = (points.len() as f64 * (1.0 - phi) / (1.0 + phi)).max(4.0);
     let criterion = |residuals: &[f64], parameters: f64| {
@@ -35,10 +36,6 @@ pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
 
 fn squares(residuals: &[f64]) -> f64 {
     residuals.iter().map(|r| r * r).sum()
-}
-
-fn by_squares(a: &Vec<f64>, b: &Vec<f64>) -> std::cmp::Ordering {
-    squares(a).total_cmp(&squares(b))
 }
 
 /// The shapes that slow down to a third of their first rate or less within the length.

@@ -14,6 +14,9 @@ const JUMPY: f64 = 0.04;
 /// Fewer jumps than this have no rhythm to speak of.
 const FEWEST_JUMPS: usize = 4;
 
+/// Log-likelihood ratio that is asked for: seven to one.
+const EVIDENCE: f64 = 2.0;
+
 /// Whether the retained growth since `from` came in jumps that get rarer like records.
 pub(crate) fn thins_out(shape: &Shape, from: f64) -> bool {
     let points = shape.points_between(from, shape.last());
@@ -42,5 +45,5 @@ pub(crate) fn thins_out(shape: &Shape, from: f64) -> bool {
     let apart = places.windows(2).filter(|w| w[1] - w[0] >= 3).count() * 2 >= places.len() - 1;
     // Log-likelihood of "even on a logarithmic clock" over "even on a linear one".
     let evidence: f64 = places.iter().map(|&place| -((place as f64 / n) * n.ln()).ln()).sum();
-    apart && evidence > 0.0
+    apart && evidence > EVIDENCE
 }

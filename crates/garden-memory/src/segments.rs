@@ -115,8 +115,8 @@ fn best_cuts(costs: &Costs, n: usize) -> Vec<Vec<usize>> {
     let most = (n / FEWEST_POINTS).clamp(1, MOST_SEGMENTS);
     let mut best = vec![vec![f64::INFINITY; n + 1]; most + 1];
     let mut back = vec![vec![0; n + 1]; most + 1];
-    for end in 1..=n {
-        best[1][end] = costs.cost(0, end);
+    for (end, cost) in best[1].iter_mut().enumerate().skip(1) {
+        *cost = costs.cost(0, end);
     }
     for count in 2..=most {
         for end in count * FEWEST_POINTS..=n {

@@ -9,6 +9,8 @@ use crate::waves::{Waves, find_waves};
 
 /// Growth below this is not worth a call, however significant: Python's own arenas and counters move that much.
 const MATERIAL_BYTES: f64 = 16.0 * MIB as f64;
+/// And a leak below this is not.
+const MATERIAL_LEAK_BYTES: f64 = 32.0 * MIB as f64;
 /// Nor is growth below this share of the level.
 const MATERIAL_SHARE: f64 = 0.001;
 /// Growth must also stand out from the floor's own noise band by this factor (about five standard deviations).
@@ -43,8 +45,6 @@ pub(crate) struct Staircase {
     pub events: usize,
     /// Typical step in bytes.
     pub step: f64,
-    /// Share of the whole rise that happened at the events.
-    pub share: f64,
 }
 
 impl Shape {
@@ -107,7 +107,7 @@ impl Shape {
             _ => lows(points, points.len().div_ceil(DEEP_LOWS).max(1)),
         };
         let hidden = band(&Line::fit(&deep).residuals(&deep), 2.0);
-        self.material_above(2.0 * MATERIAL_NOISE * hidden.min(self.noise.amplitude))
+        self.material_above(2.0 * MATERIAL_NOISE * hidden.min(self.noise.amplitude)).max(MATERIAL_LEAK_BYTES)
     }
 
     fn material_above(&self, noise: f64) -> f64 {
@@ -159,5 +159,5 @@ fn find_staircase(points: &[Point], events: &[f64]) -> Option<Staircase> {
     // The median, so that one large movement that happens to meet an event does not make a staircase.
     let share = median(&steps) * steps.len() as f64 / rise;
     let found = rise >= MATERIAL_BYTES && up * 4 >= steps.len() * 3 && (0.66..=1.5).contains(&share);
-    found.then(|| Staircase { events: steps.len(), step: median(&steps), share })
+    found.then(|| Staircase { events: steps.len(), step: median(&steps) })
 }

@@ -108,7 +108,7 @@ impl Wave {
 
     /// A slow straight climb and a sudden drop that takes back a third of it or more.
     fn is_tooth(&self) -> bool {
-        let is_sudden = self.down <= (self.up / 16).max(2) && self.up >= 3 * self.down;
+        let is_sudden = self.down <= (self.up / 16).max(2) && self.up >= 2 * self.down;
         self.up >= 3 && is_sudden && (0.3..=0.7).contains(&self.mean_up) && 3.0 * self.drop >= self.climb
     }
 
@@ -123,7 +123,7 @@ fn teeth(points: &[Point], waves: &[Wave]) -> Option<Teeth> {
     let teeth: Vec<&Wave> = waves.iter().filter(|wave| wave.is_tooth()).collect();
     let covered: usize = teeth.iter().map(|tooth| tooth.up + tooth.down).sum();
     // Teeth must be the rule: most of the waves, and most of the time.
-    let is_rule = teeth.len() >= 2 && teeth.len() * 10 >= waves.len() * 7 && covered * 2 >= points.len();
+    let is_rule = teeth.len() >= 2 && teeth.len() * 10 >= waves.len() * 6 && covered * 2 >= points.len();
     is_rule.then(|| Teeth {
         count: teeth.len(),
         height: median(&teeth.iter().map(|tooth| tooth.drop).collect::<Vec<_>>()),

@@ -26,7 +26,7 @@ fn rate(signs: &Signs, per_unit: f64) -> String {
 pub(crate) fn place(signs: &Signs, x: f64) -> String {
     match signs.clock {
         Clock::Time => duration(x - signs.origin),
-        clock => format!("{} {x:.0}", clock.unit()),
+        clock => format!("{} {:.0}", clock.unit(), x.round()),
     }
 }
 
@@ -208,6 +208,12 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
     list.extend(component_evidence(signs));
     list.extend(count_evidence(signs));
     list.extend(wave_evidence(signs));
+    list.extend(signs.shape.staircase.map(|stairs| {
+        let events = counted(stairs.events, "evaluation or checkpoint");
+        let text = format!("The floor steps up by about {} at {events}, hardly in between.", size(stairs.step));
+        Evidence::number(text, stairs.step, "bytes")
+    }));
+    list.extend(end_of_run(signs));
     if finding.verdict == Verdict::Leak {
         list.push(Evidence::words(
             "The rate held through a further whole pass over examples already seen: no cache of examples does that.",
@@ -363,6 +369,27 @@ fn wave_evidence(signs: &Signs) -> Option<Evidence> {
             ))
         }
     }
+}
+
+/// What an unending growth would come to at the run's last step.
+fn end_of_run(signs: &Signs) -> Option<Evidence> {
+    let growth = signs.finding.growth.filter(|_| matches!(signs.finding.verdict, Verdict::Growing | Verdict::Leak))?;
+    let last = signs.facts.total_steps.filter(|_| signs.clock == Clock::Step)? as f64;
+    let left = last - signs.shape.last();
+    if left <= 0.0 || signs.finding.pausing {
+        return None;
+    }
+    let then = signs.present() + growth.rate.value * left;
+    let fits = match signs.facts.memory_limit {
+        Some(limit) if then > limit.as_f64() => format!(", above the limit of {limit}"),
+        Some(limit) => format!(", below the limit of {limit}"),
+        None => String::new(),
+    };
+    Some(Evidence::number(
+        format!("At this rate the run's last step ({last:.0}) would be reached with {}{fits}.", size(then)),
+        then,
+        "bytes",
+    ))
 }
 
 /// A floor that creeps upwards by less than what is worth a call.

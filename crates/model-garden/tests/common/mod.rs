@@ -1,0 +1,72 @@
+//! Runs the real binary.
+
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A file of the repository, given its path from the root.
+pub fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// A folder for one test's files; emptied first.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    drop(std::fs::remove_dir_all(&folder));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// The binary with these words, run in the repository's root so that reports show short paths.
+pub fn model_garden(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_model-garden"));
+    command.args(words).current_dir(repository("")).env_remove("NO_COLOR").stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+pub fn run(words: &[&str]) -> Output {
+    model_garden(words).output().unwrap()
+}
+
+/// Runs the binary with this text on its standard input.
+pub fn run_with_input(words: &[&str], input: &[u8]) -> Output {
+    let mut child = model_garden(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let bytes = input.to_vec();
+    // Written from another thread: a child that answers before it has read everything must not block us.
+    let writer = std::thread::spawn(move || drop(pipe.write_all(&bytes)));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+/// Exit code, standard output and standard error as one text, for snapshots.
+pub fn told(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let code = output.status.code().map_or("killed".into(), |code| code.to_string());
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let mut told = format!("exit {code}\n");
+    for (name, stream) in [("stdout", out), ("stderr", err)] {
+        if !stream.is_empty() {
+            told += &format!("----- {name}\n{stream}");
+        }
+    }
+    told
+}
+
+/// The diagnosis of a trace as JSON, and the exit code.
+pub fn diagnose(trace: &str, flags: &[&str]) -> (serde_json::Value, i32) {
+    let words = [&["diagnose", trace, "--format", "json"], flags].concat();
+    let output = run(&words);
+    let json = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{words:?}: {error}: {}", told(&output)));
+    (json, output.status.code().unwrap())
+}
