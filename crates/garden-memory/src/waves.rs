@@ -2,8 +2,9 @@
 //!
 //! Turning points are found by the zigzag rule: a peak counts once the series has fallen from it by a threshold, a trough
 //! once it has risen by it. The threshold is six standard deviations of the sample-to-sample noise, so noise makes no
-//! waves, and at least a twentieth of the range, so ripples on a large movement make none either.
+//! waves, and at least a twentieth of the range and a mebibyte, so ripples make none either.
 
+use crate::bytes::MIB;
 use crate::stats::{Point, median, noise_of_differences, quantile};
 
 /// What the waves of a series are.
@@ -28,6 +29,7 @@ pub(crate) struct Teeth {
 
 const THRESHOLD_SIGMAS: f64 = 6.0;
 const THRESHOLD_RANGE: f64 = 0.05;
+const THRESHOLD_BYTES: f64 = MIB as f64;
 
 /// Finds out what waves a series has.
 pub(crate) fn find_waves(points: &[Point]) -> Waves {
@@ -46,7 +48,7 @@ pub(crate) fn lows_of_teeth(points: &[Point]) -> Vec<usize> {
 fn threshold(points: &[Point]) -> f64 {
     let values: Vec<f64> = points.iter().map(|p| p.y).collect();
     let range = quantile(&values, 0.99) - quantile(&values, 0.01);
-    (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range).max(f64::MIN_POSITIVE)
+    (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range).max(THRESHOLD_BYTES)
 }
 
 /// Indices of alternating lows and highs, beginning with the first low; the last one may still be on its way.
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     fn series(n: usize, value: impl Fn(usize) -> f64) -> Vec<Point> {
-        (0..n).map(|i| Point { x: i as f64, y: value(i) }).collect()
+        (0..n).map(|i| Point { x: i as f64, y: value(i) * MIB as f64 }).collect()
     }
 
     #[test]

@@ -104,7 +104,25 @@ impl Run {
     }
 }
 
+/// Draws a run of this kind; one in ten was restarted once, one in seven has a gap in its samples.
 pub fn draw(kind: Kind, random: &mut Random) -> Run {
+    let mut run = draw_process(kind, random);
+    if random.chance(0.15) {
+        let length = run.samples.len() as f64;
+        let start = (random.between(0.1, 0.8) * length) as usize;
+        let end = start + (random.between(0.05, 0.15) * length) as usize;
+        run.samples.drain(start..end.min(run.samples.len()));
+    }
+    if random.chance(0.1) {
+        let killed_at = (random.between(0.2, 0.9) * run.samples.len() as f64) as usize;
+        let before: Vec<Sample> = run.samples[..killed_at].to_vec();
+        run.restart = Some(before.len());
+        run.samples.splice(0..0, before);
+    }
+    run
+}
+
+fn draw_process(kind: Kind, random: &mut Random) -> Run {
     let epoch = random.scale(20.0, 120.0).round();
     let leaks = LEAKS.contains(&kind);
     let epochs = if leaks { random.between(4.0, 10.0) } else { random.between(2.0, 8.0) };
