@@ -139,7 +139,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         prior: 1.0,
         home: Home::Anon,
         typical: &[WarmUp],
-        possible: &[CappedCache, RecordHigh, LateOnset],
+        possible: &[CappedCache, RecordHigh, LateOnset, Linear],
         traits: &[Trait::Slows, Trait::Ends],
     },
     Entry {

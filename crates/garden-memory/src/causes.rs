@@ -10,8 +10,8 @@ use crate::bytes::{Bytes, MIB};
 use crate::catalogue::{CATALOGUE, Entry, Home, Trait};
 use crate::diagnosis::{Cause, Mechanism, RuledOut, Verdict};
 use crate::signs::Signs;
-use crate::words::place;
 use crate::trace::Quantity;
+use crate::words::place;
 
 /// The unnamed cause's weight, in the unit of priors: it fits every shape.
 const UNKNOWN: f64 = 4.5;
@@ -28,7 +28,8 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
         return (Vec::new(), Vec::new());
     }
     let scales: Vec<(&Entry, Scales)> = CATALOGUE.iter().map(|entry| (entry, weigh(entry, signs))).collect();
-    let total: f64 = UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();
+    let total: f64 =
+        UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();
     let mut causes = Vec::new();
     let (mut ruled_out, mut by_shape) = (Vec::new(), Vec::new());
     for (entry, scale) in scales {
@@ -46,6 +47,11 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
             let (supporting, against) = (scale.supporting, scale.against);
             causes.push(Cause { id: entry.id, title: entry.title, score, supporting, against, fix: entry.fix });
         }
+    }
+    if signs.finding.growth.is_none() {
+        // Without growth there is nothing to clear anybody of.
+        ruled_out.clear();
+        by_shape.clear();
     }
     causes.sort_by(|a, b| b.score.total_cmp(&a.score));
     ruled_out.append(&mut by_shape);
@@ -156,6 +162,9 @@ fn in_words(mechanism: Mechanism) -> &'static str {
 
 /// Where the growth sits, if the trace splits memory into components.
 fn weigh_component(entry: &Entry, signs: &Signs, scales: &mut Scales) {
+    if signs.finding.growth.is_none() {
+        return;
+    }
     let (quantity, word) = match entry.home {
         Home::Anon => (Quantity::Anon, "anonymous memory"),
         Home::File => (Quantity::File, "pages of mapped files"),
@@ -186,7 +195,8 @@ fn weigh_trait(sign: Trait, signs: &Signs, scales: &mut Scales) {
         Trait::ImageSized => weigh_image_size(signs, scales),
         Trait::SmallPerExample => match signs.bytes_per_example() {
             Some(bytes) if bytes < IMAGE_BYTES.0 => {
-                scales.speaks_for(8.0, format!("{} per example is the size of text or metadata", Bytes::from_f64(bytes)));
+                scales
+                    .speaks_for(8.0, format!("{} per example is the size of text or metadata", Bytes::from_f64(bytes)));
             }
             Some(bytes) => {
                 scales.speaks_against(0.1, format!("{} per example is a lot for that", Bytes::from_f64(bytes)));
@@ -242,7 +252,10 @@ fn weigh_per_example(signs: &Signs, scales: &mut Scales) {
     match (boundary, signs.finding.verdict) {
         (Some(end), Verdict::Settled) if signs.finding.aligned => {
             let knee = signs.finding.knee.map_or(end, |knee| knee.0);
-            scales.speaks_for(3.0, format!("growth ended at step {knee:.0}, where every example had been seen once (step {end:.0})"));
+            scales.speaks_for(
+                3.0,
+                format!("growth ended at step {knee:.0}, where every example had been seen once (step {end:.0})"),
+            );
         }
         (Some(end), Verdict::Settled) => {
             scales.rules_out(format!("growth did not end where the first pass over the data does (step {end:.0})"));
@@ -279,7 +292,8 @@ fn weigh_image_size(signs: &Signs, scales: &mut Scales) {
 fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
     match signs.company_of(Quantity::Tensors) {
         Some(c) if c.change >= 0.05 * c.start && c.change >= 1.0 => {
-            scales.speaks_for(8.0, format!("live tensors rose from {:.0} by {:.0} during the growth", c.start, c.change));
+            scales
+                .speaks_for(8.0, format!("live tensors rose from {:.0} by {:.0} during the growth", c.start, c.change));
         }
         Some(c) => scales.rules_out(format!(
             "the number of live tensors stayed at {:.0} while memory grew (change {:+.0})",
@@ -288,7 +302,10 @@ fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
         None => scales.against.push("not measured: the number of live tensors".into()),
     }
     if let Some(gpu) = signs.company_of(Quantity::Gpu).filter(|gpu| gpu.share < 0.02) {
-        scales.speaks_against(0.3, format!("GPU memory did not grow along (change {})", crate::format_change(gpu.change)));
+        scales.speaks_against(
+            0.3,
+            format!("GPU memory did not grow along (change {})", crate::format_change(gpu.change)),
+        );
     }
 }
 
@@ -299,7 +316,10 @@ fn weigh_first_steps(signs: &Signs, scales: &mut Scales) {
     };
     let samples = signs.shape.points_between(growth.from, knee.0).len();
     if samples > 6 || signs.finding.late {
-        scales.rules_out(format!("it happens at the first steps only, and this growth ended at {}", place(signs, knee.0)));
+        scales.rules_out(format!(
+            "it happens at the first steps only, and this growth ended at {}",
+            place(signs, knee.0)
+        ));
     } else {
         scales.speaks_for(8.0, "the growth was over within the first few samples");
     }

@@ -51,7 +51,8 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
     if parts.len() > 1 {
-        diagnosis.parts = parts.iter().map(|part| judge_as_part(trace, part.clone(), clock, question.only, epoch, &facts)).collect();
+        diagnosis.parts =
+            parts.iter().map(|part| judge_as_part(trace, part.clone(), clock, question.only, epoch, &facts)).collect();
         diagnosis.evidence.insert(0, words::restarts(&diagnosis.parts));
     }
     diagnosis.stability =
@@ -94,13 +95,7 @@ fn main_memory(trace: &Trace) -> Memory {
 }
 
 /// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.
-fn judge_part(
-    trace: &Trace,
-    part: Range<usize>,
-    clock: Clock,
-    only: Option<Quantity>,
-    epoch: Option<f64>,
-) -> Judged {
+fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, only: Option<Quantity>, epoch: Option<f64>) -> Judged {
     let memory = only.map_or_else(|| main_memory(trace), Memory::Only);
     let mut held = judge_memory(trace, part.clone(), clock, memory, epoch);
     if turns_private(trace, part.clone(), clock, &held.finding) {
@@ -118,7 +113,8 @@ fn judge_part(
     let mut total = judge_memory(trace, part, clock, Memory::Total, epoch);
     let rise = |judged: &Judged| judged.finding.growth.map_or(0.0, |growth| growth.rise);
     // Most of the growth must be file pages, or the total only repeats what the rest already said.
-    if rise(&total) < 2.5 * rise(&held) || !matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak)
+    if rise(&total) < 2.5 * rise(&held)
+        || !matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak)
     {
         return held;
     }

@@ -16,7 +16,7 @@ pub(crate) fn floor(points: &[Point], waves: Waves) -> Vec<Point> {
     // An even split, so that 65 samples do not become 32 blocks with a remainder.
     let by_count = (points.len() as f64 / BLOCKS as f64).round() as usize;
     let by_waves = match waves {
-        Waves::Teeth(_) => return lows_around_teeth(points, by_count.max(1)),
+        Waves::Teeth(teeth) => return lows_around_teeth(points, by_count.max(1), teeth.period),
         Waves::Spikes { width, .. } => width + 2,
         Waves::None => 1,
     };
@@ -24,14 +24,16 @@ pub(crate) fn floor(points: &[Point], waves: Waves) -> Vec<Point> {
 }
 
 /// The lows between teeth, and the lows of blocks before the first of them (a warm-up may come before the teeth).
-fn lows_around_teeth(points: &[Point], block: usize) -> Vec<Point> {
+fn lows_around_teeth(points: &[Point], block: usize, period: f64) -> Vec<Point> {
     let mut turns = lows_of_teeth(points);
     // A series that begins in mid-climb has no low at its first sample.
     if turns.len() > 1 && turns[0] == 0 && points[0].y > points[turns[1]].y {
         turns.remove(0);
     }
     let first = turns.first().copied().unwrap_or(0);
-    let before = if first >= block { lows(&points[..first], block) } else { Vec::new() };
+    // What lies less than a tooth before the first low is the climb that leads to it.
+    let climb = points.partition_point(|p| p.x < points[first].x - 1.5 * period);
+    let before = if climb >= block { lows(&points[..climb], block) } else { Vec::new() };
     let lows: Vec<Point> = before.into_iter().chain(turns.iter().map(|&i| points[i])).collect();
     // Very many teeth are condensed like anything else.
     let stride = lows.len().div_ceil(2 * BLOCKS).max(1);

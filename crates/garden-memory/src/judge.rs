@@ -83,7 +83,9 @@ pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
     let levels = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]);
     let lowest = levels.fold(f64::INFINITY, f64::min);
     let retained = shape.present_level() - lowest;
-    let is_real = shape.segments.len() > 1 || shape.staircase.is_some() || Trend::of(&shape.floor).is_some_and(|trend| trend.rises(SURE));
+    let is_real = shape.segments.len() > 1
+        || shape.staircase.is_some()
+        || Trend::of(&shape.floor).is_some_and(|trend| trend.rises(SURE));
     if retained < shape.material().max(deepest_fall(shape)) || !is_real {
         return quiet(shape);
     }
@@ -125,8 +127,7 @@ fn quiet(shape: &Shape) -> Finding {
 
 /// The deepest fall of the fitted floor after its lowest place: a floor that falls as far as it rises only wanders.
 fn deepest_fall(shape: &Shape) -> f64 {
-    let levels: Vec<f64> =
-        shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
+    let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
     let foot = (0..levels.len()).min_by(|&a, &b| levels[a].total_cmp(&levels[b])).unwrap_or(0);
     let (mut top, mut fall) = (f64::NEG_INFINITY, 0.0_f64);
     for &level in &levels[foot..] {
@@ -284,7 +285,9 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
     let present = match &leak {
         Some(test) if is_leak => test.window_start,
         // Growth that changed its pace goes on at the present one.
-        _ if slowing || bend.is_some_and(|bend| bend.surely_keeps(1.5, SURE)) => shape.floor[shape.segments[last].start].x,
+        _ if slowing || bend.is_some_and(|bend| bend.surely_keeps(1.5, SURE)) => {
+            shape.floor[shape.segments[last].start].x
+        }
         _ => start,
     };
     let mut growth = stretch(shape, start, now);

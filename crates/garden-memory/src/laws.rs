@@ -27,9 +27,8 @@ pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
     let best_fit = if squares(&law) < squares(&lines[1]) { &law } else { &lines[1] };
     let phi = autocorrelation(best_fit);
     let effective = (points.len() as f64 * (1.0 - phi) / (1.0 + phi)).max(4.0);
-    let criterion = |residuals: &[f64], parameters: f64| {
-        effective * squares(residuals).max(1.0).ln() + parameters * effective.ln()
-    };
+    let criterion =
+        |residuals: &[f64], parameters: f64| effective * squares(residuals).max(1.0).ln() + parameters * effective.ln();
     let leak = lines.iter().zip(LINE_PARAMETERS).map(|(r, p)| criterion(r, p)).fold(f64::INFINITY, f64::min);
     criterion(&law, LAW_PARAMETERS) < leak
 }

@@ -269,8 +269,7 @@ pub(crate) fn seconds_per_unit(trace: &Trace, part: Range<usize>, clock: Clock) 
     if clock == Clock::Time {
         return Some(1.0);
     }
-    let known: Vec<(f64, f64)> =
-        part.filter_map(|i| Some((place(trace, clock, i)?, trace.time_s(i)?))).collect();
+    let known: Vec<(f64, f64)> = part.filter_map(|i| Some((place(trace, clock, i)?, trace.time_s(i)?))).collect();
     // Pairs a few samples apart average out uneven steps; the median ignores pauses.
     let reach = (known.len() / 20).max(1);
     let stride = (known.len() / 2000).max(1);

@@ -62,7 +62,11 @@ pub(crate) fn student_t(z: f64, degrees: f64) -> f64 {
         let tail = normal_tail(z);
         let one = 1.0 / (std::f64::consts::PI * tail).tan();
         let two = (1.0 - 2.0 * tail) / (2.0 * tail * (1.0 - tail)).sqrt();
-        return if degrees < 2.0 { one + (two - one) * (degrees - 1.0) } else { two + (expand(z, 3.0) - two) * (degrees - 2.0) };
+        return if degrees < 2.0 {
+            one + (two - one) * (degrees - 1.0)
+        } else {
+            two + (expand(z, 3.0) - two) * (degrees - 2.0)
+        };
     }
     expand(z, degrees)
 }
@@ -81,9 +85,8 @@ pub(crate) fn normal_tail(z: f64) -> f64 {
         return 1.0 - normal_tail(-z);
     }
     let t = 1.0 / (1.0 + 0.231_641_9 * z);
-    let poly = t
-        * (0.319_381_530
-            + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
+    let poly =
+        t * (0.319_381_530 + t * (-0.356_563_782 + t * (1.781_477_937 + t * (-1.821_255_978 + t * 1.330_274_429))));
     (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt() * poly
 }
 

@@ -78,7 +78,9 @@ fn sawtooth(signs: &Signs) -> String {
 fn settled(signs: &Signs, level: Bytes) -> String {
     let Some((growth, (knee, _, _))) = signs.finding.growth.zip(signs.finding.knee) else { return String::new() };
     let why = match signs.finding.mechanism {
-        Mechanism::EpochFill => "where every example had been seen once, and not since: bounded by the dataset, not a leak",
+        Mechanism::EpochFill => {
+            "where every example had been seen once, and not since: bounded by the dataset, not a leak"
+        }
         Mechanism::FilePages => "all of it pages of mapped files, which the kernel takes back: harmless",
         Mechanism::RecordHigh => "in ever rarer jumps to a new record: bounded by the largest batch, not a leak",
         Mechanism::WarmUp => "a warm-up that is over: bounded, not a leak",
@@ -102,7 +104,9 @@ fn growing(signs: &Signs, forecast: Option<&Forecast>) -> String {
         );
     }
     if signs.finding.mechanism == Mechanism::FilePages {
-        return format!("Memory grows {pace}, but only by pages of mapped files, which the kernel takes back: harmless.");
+        return format!(
+            "Memory grows {pace}, but only by pages of mapped files, which the kernel takes back: harmless."
+        );
     }
     let when = match forecast.and_then(|f| f.decided_by_step) {
         Some(step) => format!("step {step:.0} will tell"),
@@ -126,9 +130,15 @@ fn leak(signs: &Signs, forecast: Option<&Forecast>) -> String {
             format!("each evaluation or checkpoint leaves {} behind ({})", size(step), rate(signs, growth.rate.value))
         }
         Mechanism::LateOnset => {
-            format!("since {} the floor rises {} and does not slow down", place(signs, growth.from), rate(signs, growth.rate.value))
+            format!(
+                "since {} the floor rises {} and does not slow down",
+                place(signs, growth.from),
+                rate(signs, growth.rate.value)
+            )
         }
-        _ => format!("the floor rises {} and does not slow down on examples seen before", rate(signs, growth.rate.value)),
+        _ => {
+            format!("the floor rises {} and does not slow down on examples seen before", rate(signs, growth.rate.value))
+        }
     };
     let end = match forecast.and_then(|f| f.if_unbounded.zip(f.limit_bytes)) {
         Some((at, limit)) => {
@@ -197,7 +207,11 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
         );
     }
     if let Some(start) = finding.start_up {
-        let text = format!("Start-up: memory rose by {} until {} and counts as part of the level.", size(start.rise), place(signs, start.to));
+        let text = format!(
+            "Start-up: memory rose by {} until {} and counts as part of the level.",
+            size(start.rise),
+            place(signs, start.to)
+        );
         list.push(Evidence::number(text, start.rise, "bytes").over(start.from, start.to));
     }
     if let Some(growth) = finding.growth {
@@ -209,8 +223,11 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
     list.extend(count_evidence(signs));
     list.extend(wave_evidence(signs));
     list.extend(signs.shape.staircase.map(|stairs| {
-        let events = counted(stairs.events, "evaluation or checkpoint");
-        let text = format!("The floor steps up by about {} at {events}, hardly in between.", size(stairs.step));
+        let text = format!(
+            "The floor steps up by about {} at each of {} evaluations or checkpoints, hardly in between.",
+            size(stairs.step),
+            stairs.events
+        );
         Evidence::number(text, stairs.step, "bytes")
     }));
     list.extend(end_of_run(signs));
@@ -263,7 +280,9 @@ fn knee_evidence(signs: &Signs) -> Option<Evidence> {
     let after = signs.shape.points_between(at, signs.shape.last());
     let change = after.last()?.y - after.first()?.y;
     let aligned = match signs.pass_end() {
-        Some(end) if signs.finding.aligned => format!(" The first pass over the data ends at step {end:.0}: they coincide."),
+        Some(end) if signs.finding.aligned => {
+            format!(" The first pass over the data ends at step {end:.0}: they coincide.")
+        }
         Some(end) => format!(" The first pass over the data ends at step {end:.0}: they do not coincide."),
         None => String::new(),
     };
@@ -347,8 +366,8 @@ fn wave_evidence(signs: &Signs) -> Option<Evidence> {
     match signs.shape.waves {
         Waves::Teeth(teeth) => Some(Evidence::number(
             format!(
-                "{} of {} every {:.0} {unit}s; judged is the floor between them, not the peaks.",
-                counted(teeth.count, "complete climb and drop"),
+                "{} complete climbs and drops of {} every {:.0} {unit}s; judged is the floor between them, not the peaks.",
+                teeth.count,
                 size(teeth.height),
                 teeth.period
             ),
@@ -418,7 +437,8 @@ pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Ve
             list.extend(advice_on_growth(signs, forecast));
         }
         Verdict::Settled if signs.finding.mechanism == Mechanism::EpochFill => {
-            let need = ten_times(signs).map_or(String::new(), |ten| format!("; ten times the examples would need {}", size(ten)));
+            let need = ten_times(signs)
+                .map_or(String::new(), |ten| format!("; ten times the examples would need {}", size(ten)));
             list.push(format!(
                 "This run is safe: memory stays where it is. A larger dataset will need more in proportion{need}."
             ));
@@ -472,7 +492,11 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
     if let Some(step) = forecast.decided_by_step {
         let fits = match (forecast.if_bounded, forecast.limit_bytes) {
             (Some(plateau), Some(limit)) if plateau.bytes > limit => {
-                format!(", but even a bounded fill needs {}, more than the limit of {}", Bytes(plateau.bytes), Bytes(limit))
+                format!(
+                    ", but even a bounded fill needs {}, more than the limit of {}",
+                    Bytes(plateau.bytes),
+                    Bytes(limit)
+                )
             }
             (Some(plateau), _) => {
                 let end = plateau.step.map_or(String::new(), |step| format!(" at step {step:.0}"));

@@ -54,8 +54,7 @@ fn healthy_runs_are_called_leaks_in_less_than_one_per_cent() {
 
 #[test]
 fn leaks_are_missed_in_less_than_five_per_cent() {
-    let (mean, _) = errors(&LEAKS, |run| {
-        diagnose(&run.trace(run.samples.len()), &Question::default()).verdict != Verdict::Leak
-    });
+    let (mean, _) =
+        errors(&LEAKS, |run| diagnose(&run.trace(run.samples.len()), &Question::default()).verdict != Verdict::Leak);
     assert!(mean < 0.05, "{mean}");
 }

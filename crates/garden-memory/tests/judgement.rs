@@ -31,7 +31,8 @@ fn nonsense(random: &mut Random) -> (Trace, Question) {
     let quantities: Vec<Quantity> = Quantity::ALL.into_iter().filter(|_| random.chance(0.3)).collect();
     for _ in 0..count {
         let mut sample = Sample::default();
-        sample.step = random.chance(0.8).then(|| random.scale(1e-3, 1e12) * if random.chance(0.1) { -1.0 } else { 1.0 });
+        sample.step =
+            random.chance(0.8).then(|| random.scale(1e-3, 1e12) * if random.chance(0.1) { -1.0 } else { 1.0 });
         sample.time_s = random.chance(0.5).then(|| random.scale(1e-9, 1e15));
         sample.activity = if random.chance(0.1) { Activity::Eval } else { Activity::Train };
         for &quantity in &quantities {

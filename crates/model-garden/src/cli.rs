@@ -80,23 +80,23 @@ pub struct Diagnose {
 #[command(next_help_heading = "Run facts")]
 pub struct Facts {
     /// Examples in the training set.
-    #[arg(long, value_name = "N", value_parser = at_least_one(), requires = "batch_size")]
+    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "batch_size")]
     pub examples: Option<u64>,
 
     /// Examples per micro-batch.
-    #[arg(long, value_name = "B", value_parser = at_least_one())]
+    #[arg(long, value_name = "B", value_parser = at_least_one)]
     pub batch_size: Option<u64>,
 
     /// Micro-batches per optimizer step [default: 1].
-    #[arg(long, value_name = "G", value_parser = at_least_one(), requires = "batch_size")]
+    #[arg(long, value_name = "G", value_parser = at_least_one, requires = "batch_size")]
     pub gradient_accumulation: Option<u64>,
 
     /// Optimizer steps per epoch, instead of --examples.
-    #[arg(long, value_name = "S", value_parser = at_least_one(), conflicts_with = "examples")]
+    #[arg(long, value_name = "S", value_parser = at_least_one, conflicts_with = "examples")]
     pub steps_per_epoch: Option<u64>,
 
     /// Optimizer steps of the whole run.
-    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub total_steps: Option<u64>,
 
     /// Memory that may be used, for example 32GB (powers of 1024) [default: this machine's].
@@ -104,8 +104,11 @@ pub struct Facts {
     pub memory_limit: Option<Bytes>,
 }
 
-fn at_least_one() -> clap::builder::RangedU64ValueParser<u64> {
-    clap::value_parser!(u64).range(1..)
+fn at_least_one(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(number) if number >= 1 => Ok(number),
+        _ => Err("a whole number of at least 1 is needed".into()),
+    }
 }
 
 impl From<&Facts> for RunFacts {

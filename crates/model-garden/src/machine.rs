@@ -41,9 +41,10 @@ fn group_folders(groups: &str) -> Vec<(PathBuf, &'static str)> {
 /// The smallest limit from a control group up to its root; `max` is no number and no limit.
 fn group_limit(folder: &Path, file: &str) -> Option<u64> {
     let inside = |folder: &&Path| folder.starts_with("/sys/fs/cgroup");
-    let limits = folder.ancestors().take_while(inside).filter_map(|folder| {
-        fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok()
-    });
+    let limits = folder
+        .ancestors()
+        .take_while(inside)
+        .filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok());
     limits.min()
 }
 

@@ -88,7 +88,8 @@ fn check_whole(trace: &Labelled, found: &Value) -> Vec<String> {
 fn check_beginnings(trace: &Labelled, folder: &Path) -> Vec<String> {
     let mut wrong = Vec::new();
     let step = trace.column("step");
-    let unclear = trace.label["ambiguous_steps"].as_array().map(|ends| (ends[0].as_f64().unwrap(), ends[1].as_f64().unwrap()));
+    let unclear =
+        trace.label["ambiguous_steps"].as_array().map(|ends| (ends[0].as_f64().unwrap(), ends[1].as_f64().unwrap()));
     for share in [15, 30, 50, 70] {
         let rows = &trace.rows[1..1 + (trace.rows.len() - 1) * share / 100];
         let last: f64 = rows[rows.len() - 1][step].parse().unwrap();

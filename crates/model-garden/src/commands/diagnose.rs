@@ -3,7 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use garden_memory::{Diagnosis, Quantity, Question, RunFacts, Trace, Verdict, diagnose, judged_series, quantity_series};
+use garden_memory::{
+    Diagnosis, Quantity, Question, RunFacts, Trace, Verdict, diagnose, judged_series, quantity_series,
+};
 use garden_report::{Report, Series, Style};
 use garden_trace::{ReadOptions, ReadTrace};
 
@@ -97,10 +99,7 @@ fn counts(trace: &Trace) -> Vec<Series> {
     Quantity::ALL
         .into_iter()
         .filter(|&quantity| quantity.is_count() && trace.has(quantity))
-        .map(|quantity| Series {
-            name: trace.name_of(quantity).to_string(),
-            points: quantity_series(trace, quantity),
-        })
+        .map(|quantity| Series { name: trace.name_of(quantity).to_string(), points: quantity_series(trace, quantity) })
         .collect()
 }
 
@@ -112,5 +111,9 @@ fn command_line() -> String {
 
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }

@@ -33,12 +33,8 @@ pub fn run(words: &[&str]) -> Output {
 
 /// Runs the binary with this text on its standard input.
 pub fn run_with_input(words: &[&str], input: &[u8]) -> Output {
-    let mut child = model_garden(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        model_garden(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     let bytes = input.to_vec();
     // Written from another thread: a child that answers before it has read everything must not block us.
@@ -66,7 +62,7 @@ pub fn told(output: &Output) -> String {
 pub fn diagnose(trace: &str, flags: &[&str]) -> (serde_json::Value, i32) {
     let words = [&["diagnose", trace, "--format", "json"], flags].concat();
     let output = run(&words);
-    let json = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{words:?}: {error}: {}", told(&output)));
+    let json =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {}", told(&output)));
     (json, output.status.code().unwrap())
 }

@@ -1,0 +1,40 @@
+# What one does with this project. `make help` lists it.
+
+CARGO ?= cargo
+BINARY := target/release/model-garden
+RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
+
+.DEFAULT_GOAL := help
+.PHONY: help build test check demo bench fmt setup
+
+help: ## list what can be done
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:
+	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.88 or newer: https://rustup.rs"; exit 2; }
+	@command -v cc >/dev/null || { echo "error: no C linker (cc) found"; echo "hint: apt-get install gcc libc6-dev"; exit 2; }
+
+build: setup ## build the binary: target/release/model-garden
+	$(CARGO) build --release --locked
+
+test: setup ## run every test
+	$(CARGO) test --workspace --locked
+
+check: setup ## what CI runs: format, lints, tests, documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+
+demo: build ## diagnose the two built-in production runs
+	@echo "== run 1: stopped at step 70 by a person who thought it was leaking =="
+	@$(BINARY) diagnose testdata/production/run1.csv $(RUN2_FACTS)
+	@echo
+	@echo "== run 2: the same job, left running to step 240 =="
+	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS)
+
+bench: setup ## measure reading and judging of small and large traces
+	$(CARGO) bench --locked -p model-garden
+
+fmt: ## format the code
+	$(CARGO) fmt --all
