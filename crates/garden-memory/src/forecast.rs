@@ -2,7 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::diagnosis::{Clock, Exhaustion, Forecast, Mechanism, Plateau, Verdict};
-use crate::judge::Stretch;
+use crate::growth::Stretch;
 use crate::signs::Signs;
 
 /// The forecast that the finding allows; what is not knowable stays `None`.

@@ -18,7 +18,7 @@ const MATERIAL_NOISE: f64 = 1.5;
 /// And from the teeth above the floor by this share: a floor that creeps by a twentieth of a tooth is still a floor.
 const MATERIAL_TOOTH: f64 = 1.0 / 3.0;
 /// Lows that the noise of a possible leak is measured on.
-const DEEP_LOWS: usize = 16;
+const DEEP_LOWS: usize = 12;
 /// Samples at the very beginning that are start-up, as a share, and at most so many.
 const START_UP: (usize, usize) = (100, 10);
 

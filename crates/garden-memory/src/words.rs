@@ -260,7 +260,7 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
     list
 }
 
-fn growth_evidence(signs: &Signs, growth: &crate::judge::Stretch) -> Evidence {
+fn growth_evidence(signs: &Signs, growth: &crate::growth::Stretch) -> Evidence {
     let ended = if signs.finding.verdict == Verdict::Settled { "rose" } else { "has risen" };
     let text = format!(
         "From {} to {} the floor {ended} by {}, at {} (95 %: {} to {}).",

@@ -80,7 +80,7 @@ pub(crate) fn parse_amount(cell: &[u8], comma: Comma) -> Result<Amount, Problem>
 ///
 /// Up to 15 digits are an exact integer and up to 10^15 an exact power of ten, so their quotient is the correctly
 /// rounded number (Clinger, "How to read floating point numbers accurately", 1990).
-fn plain_decimal(cell: &[u8]) -> Option<f64> {
+pub(crate) fn plain_decimal(cell: &[u8]) -> Option<f64> {
     if cell.is_empty() || cell.len() > 16 {
         return None;
     }

@@ -10,6 +10,7 @@ mod events;
 mod facts;
 mod labels;
 mod line;
+mod memo;
 
 use std::io::Read;
 
@@ -98,12 +99,12 @@ struct Log {
 
 impl Log {
     fn take(&mut self, line: &LogLine<'_>, number: u64, reading: &mut Reading) {
-        if line.lower.contains("running training") {
+        if events::begins_training(line.lower, line.keywords) {
             self.facts.in_evaluation = false;
         }
         let step = self.global_step(line);
         let time = self.time_of(line);
-        if let Some(kind) = events::event_in(line.lower) {
+        if let Some(kind) = events::event_in(line.lower, line.keywords) {
             self.take_event(kind, step, time, reading);
         }
         self.facts.take(line, step.or(line.bar_step()).or(self.last_step));
@@ -148,7 +149,7 @@ impl Log {
         }
         let mut sample = line.others.clone();
         (sample.step, sample.time_s) = (step.or(line.bar_step()), time_s);
-        let in_evaluation = self.evaluating.is_some() || events::is_evaluation_line(line.lower);
+        let in_evaluation = self.evaluating.is_some() || events::is_evaluation_line(line.lower, line.keywords);
         sample.activity = if in_evaluation { Activity::Eval } else { Activity::Train };
         sample.set(Quantity::Rss, bytes);
         if !reading.trace.names.contains_key(&Quantity::Rss) {

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use garden_memory::unit_factor;
 
+use crate::amount::plain_decimal;
 use crate::time::{DATE_LENGTH, clock_at, date_at, date_time_at};
 
 /// A number in a line.
@@ -50,6 +51,7 @@ pub(crate) enum Stamp {
 const STAMP_WITHIN: usize = 64;
 
 /// Finds the numbers of a line in lower case.
+#[inline(never)]
 pub(crate) fn scan(line: &str, found: &mut Vec<Found>) -> Option<Stamp> {
     found.clear();
     let bytes = line.as_bytes();
@@ -85,8 +87,14 @@ fn is_glue(byte: u8) -> bool {
 }
 
 /// A date or clock at a place of the line: its length, and the stamp if it is one.
+#[inline(never)]
 fn time_at(line: &[u8], at: usize) -> Option<(usize, Option<Stamp>)> {
     let rest = &line[at..];
+    // Most numbers are no times: after a time's first number comes one of these.
+    let digits = rest.iter().take(5).take_while(|byte| byte.is_ascii_digit()).count();
+    if !matches!(rest.get(digits), Some(b'-' | b'/' | b':')) {
+        return None;
+    }
     if let Some((seconds, length)) = date_time_at(rest) {
         return Some((length, Some(Stamp::Date(seconds))));
     }
@@ -101,6 +109,7 @@ fn time_at(line: &[u8], at: usize) -> Option<(usize, Option<Stamp>)> {
 }
 
 /// The number at the beginning of a text: how much of the text it takes, and the number if it is an amount.
+#[inline(never)]
 fn number_at(text: &[u8]) -> (usize, Option<Found>) {
     let (value, digits) = digits_at(text);
     let glued = text[digits..].iter().take_while(|&&byte| is_glue(byte)).count();
@@ -150,6 +159,9 @@ fn digits_at(text: &[u8]) -> (f64, usize) {
     if text.get(length) == Some(&b'.') && count(length + 1) > 0 {
         length += 1 + count(length + 1);
     }
+    if let Some(value) = plain_decimal(&text[..length]) {
+        return (value, length);
+    }
     let digits = std::str::from_utf8(&text[..length]).unwrap_or_default();
     let value = if separated { digits.replace([',', '_'], "").parse() } else { digits.parse() };
     (value.unwrap_or(f64::NAN), length)
@@ -177,8 +189,14 @@ fn bar_at(text: &[u8]) -> Option<f64> {
 }
 
 /// Takes the sign before a number into account; gives the place where the number begins with it.
+#[inline(never)]
 fn sign_before(line: &str, at: usize, number: &mut Found) -> usize {
     let before = &line[..at];
+    // Most numbers have no sign.
+    match before.bytes().rfind(|&byte| byte != b' ') {
+        Some(b'+' | b'-' | 0x80..) => {}
+        _ => return at,
+    }
     if let Some(text) = before.trim_end_matches(' ').strip_suffix(['+', '±', 'δ', 'Δ']) {
         number.kind = NumberKind::Change;
         return text.len();

@@ -2,21 +2,58 @@
 
 use garden_memory::EventKind;
 
+/// Which of the words that make events a line may have, found in one pass; nearly all lines have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Keywords {
+    restart: bool,
+    running: bool,
+    evaluation: bool,
+    checkpoint: bool,
+    epoch: bool,
+}
+
+impl Keywords {
+    /// Looks for the first letters of the words in a line in lower case.
+    #[inline(never)]
+    pub(super) fn of(line: &str) -> Self {
+        let is = |word: &[u8; 3], letters: [u8; 3]| {
+            (letters[0] == word[0]) & (letters[1] == word[1]) & (letters[2] == word[2])
+        };
+        let (first, second, third) = (line.bytes(), line.bytes().skip(1), line.bytes().skip(2));
+        let mut found = Keywords::default();
+        // Without branches, so that the compiler looks at 16 places at once.
+        for ((first, second), third) in first.zip(second).zip(third) {
+            let letters = [first, second, third];
+            found.restart |= is(b"res", letters);
+            found.running |= is(b"run", letters);
+            found.evaluation |= is(b"eva", letters) | is(b"val", letters);
+            found.checkpoint |= is(b"che", letters);
+            found.epoch |= is(b"epo", letters);
+        }
+        found
+    }
+}
+
+/// Whether a line in lower case is the first of a training's banner.
+pub(super) fn begins_training(line: &str, keywords: Keywords) -> bool {
+    keywords.running && line.contains("running training")
+}
+
 /// The event that a line in lower case tells of.
-pub(crate) fn event_in(line: &str) -> Option<EventKind> {
+pub(super) fn event_in(line: &str, keywords: Keywords) -> Option<EventKind> {
     let says = |phrases: &[&str]| phrases.iter().any(|phrase| line.contains(phrase));
-    if line.contains("restart") && says(RESTARTS) {
+    if keywords.restart && says(RESTARTS) {
         return Some(EventKind::Restart);
     }
-    if (line.contains("eval") || line.contains("validation") || line.contains("running prediction"))
+    if (keywords.evaluation || keywords.running)
         && let Some(kind) = evaluation_in(line)
     {
         return Some(kind);
     }
-    if line.contains("checkpoint") && says(CHECKPOINTS) {
+    if keywords.checkpoint && says(CHECKPOINTS) {
         return Some(EventKind::Checkpoint);
     }
-    (line.contains("epoch") && ends_epoch(line)).then_some(EventKind::EpochEnd)
+    (keywords.epoch && ends_epoch(line)).then_some(EventKind::EpochEnd)
 }
 
 const RESTARTS: &[&str] = &[
@@ -63,8 +100,8 @@ fn ends_epoch(line: &str) -> bool {
 }
 
 /// Whether a line with a memory value was written during an evaluation, by its own words.
-pub(crate) fn is_evaluation_line(line: &str) -> bool {
-    if !line.contains("eval") && !line.contains("validation") {
+pub(super) fn is_evaluation_line(line: &str, keywords: Keywords) -> bool {
+    if !keywords.evaluation {
         return false;
     }
     let mut before = "";

@@ -268,9 +268,15 @@ fn last_clause(label: &str) -> &str {
     }
 }
 
-/// What the words behind a number make of it: `5.4 GB RSS`, `26 GB free`, `6529 tensors`.
-pub(crate) fn postfix(after: &str) -> Option<Postfix> {
-    let clause = &after[..after.find([',', ';', '|', '(', '[']).unwrap_or(after.len())];
+/// The part of the text behind a number that belongs to the number.
+#[inline(never)]
+pub(crate) fn postfix_clause(after: &str) -> &str {
+    let end = after.bytes().position(|byte| matches!(byte, b',' | b';' | b'|' | b'(' | b'['));
+    &after[..end.unwrap_or(after.len())]
+}
+
+/// What the clause behind a number makes of it: `5.4 GB RSS`, `26 GB free`, `6529 tensors`.
+pub(crate) fn postfix(clause: &str) -> Option<Postfix> {
     // A colon or equals sign makes these words the label of the next number.
     if clause.trim_end().ends_with([':', '=']) {
         return None;

@@ -5,8 +5,10 @@ use std::ops::Range;
 use garden_memory::{MIB, Quantity, Sample};
 
 use super::amounts::{Found, NumberKind, Stamp, scan};
+use super::events::Keywords;
 use super::facts::whole;
-use super::labels::{Fact, Kind, Label, Postfix, Words, postfix};
+use super::labels::{Fact, Kind, Label, Postfix, Words, postfix, postfix_clause};
+use super::memo::Memo;
 use crate::amount::Amount;
 use crate::names::words;
 
@@ -44,6 +46,7 @@ pub(super) struct LogLine<'a> {
     pub(super) clean: &'a str,
     /// The same in lower case.
     pub(super) lower: &'a str,
+    pub(super) keywords: Keywords,
     pub(super) stamp: Option<Stamp>,
     pub(super) elapsed: Option<f64>,
     /// The step, and the total behind it.
@@ -89,6 +92,47 @@ pub(super) struct Parser {
     clean: String,
     lower: String,
     found: Vec<Found>,
+    befores: Memo<Before>,
+    afters: Memo<After>,
+}
+
+/// What the text before a number says.
+#[derive(Clone, Copy)]
+struct Before {
+    label: Label,
+    /// The unit that the label states.
+    factor: Option<u64>,
+    /// For a step or epoch: what a number without words is that follows.
+    after_axis: Label,
+}
+
+impl Before {
+    fn of(text: &str) -> Self {
+        let words = Words::of(text);
+        let label = words.label();
+        let is_axis = matches!(label, Label::Step | Label::Epoch);
+        let after_axis = if is_axis { words.after_axis(text) } else { Label::Unknown };
+        Before { label, factor: words.factor(), after_axis }
+    }
+}
+
+/// What the text behind a number says.
+#[derive(Clone, Copy)]
+struct After {
+    postfix: Option<Postfix>,
+    counts_tensors: bool,
+    begins_with_letter: bool,
+}
+
+impl After {
+    fn of(text: &str) -> Self {
+        let begin = text.trim_start();
+        After {
+            postfix: postfix(text),
+            counts_tensors: begin.starts_with("tensors"),
+            begins_with_letter: begin.starts_with(char::is_alphabetic),
+        }
+    }
 }
 
 /// The name of a value that directly follows the step, as in `Step 20: 7,159 MB`.
@@ -98,33 +142,44 @@ const MOST_LABELS: usize = 20;
 impl Parser {
     pub(super) fn new(asked: Option<&str>) -> Self {
         let asked = asked.map(|asked| words(asked).concat());
-        Parser { asked, labels: Vec::new(), clean: String::new(), lower: String::new(), found: Vec::new() }
+        Parser {
+            asked,
+            labels: Vec::new(),
+            clean: String::new(),
+            lower: String::new(),
+            found: Vec::new(),
+            befores: Memo::new(Before::of),
+            afters: Memo::new(After::of),
+        }
     }
 
     /// Understands a line.
     pub(super) fn parse(&mut self, text: &[u8]) -> LogLine<'_> {
-        strip_colours(&String::from_utf8_lossy(text), &mut self.clean);
+        match std::str::from_utf8(text) {
+            Ok(text) => strip_colours(text, &mut self.clean),
+            Err(_) => strip_colours(&String::from_utf8_lossy(text), &mut self.clean),
+        }
         self.lower.clear();
         self.lower.push_str(&self.clean);
         self.lower.make_ascii_lowercase();
         let stamp = scan(&self.lower, &mut self.found);
-        let mut line = LogLine { clean: &self.clean, lower: &self.lower, stamp, ..LogLine::default() };
+        let keywords = Keywords::of(&self.lower);
+        let mut line = LogLine { clean: &self.clean, lower: &self.lower, keywords, stamp, ..LogLine::default() };
         // The label that the number before leaves to a number without words, and where it stands.
         let mut left = (Label::Unknown, 0..0);
         let mut counts_tensors = false;
         for number in &self.found {
-            let text = &self.lower[number.label.clone()];
-            let words = Words::of(text);
-            let own = words.label();
-            let inherits = own == Label::Nothing;
-            let (label, place) = if inherits { left } else { (own, number.label.clone()) };
-            let factor = number.factor.or(words.factor());
-            let after = &self.lower[number.after.clone()];
-            counts_tensors |= after.trim_start().starts_with("tensors");
+            let before = self.befores.look_up(&self.lower[number.label.clone()]);
+            let after = self.afters.look_up(postfix_clause(&self.lower[number.after.clone()]));
+            let inherits = before.label == Label::Nothing;
+            let (label, place) = if inherits { left } else { (before.label, number.label.clone()) };
+            let factor = number.factor.or(before.factor);
+            counts_tensors |= after.counts_tensors;
             let context = Context { number, label, inherits, place: place.clone(), factor, after, counts_tensors };
             match &self.asked {
                 Some(asked) if !inherits => {
                     remember(&mut self.labels, &self.clean[number.label.clone()]);
+                    let words = Words::of(&self.lower[number.label.clone()]);
                     let matches = words.list().concat().contains(asked.as_str()) && !asked.is_empty();
                     context.take_asked(matches, &mut line);
                 }
@@ -133,7 +188,7 @@ impl Parser {
             // `GPU 0: 10 GB` and `RAM: 45% (14.5 GB)`: the second number belongs to the first one's label.
             let is_bare = number.factor.is_none() && number.over.is_none() && number.kind != NumberKind::Change;
             left = match label {
-                Label::Step | Label::Epoch if !inherits => (words.after_axis(text), place),
+                Label::Step | Label::Epoch if !inherits => (before.after_axis, place),
                 _ if is_bare => (label, place),
                 _ => (Label::Unknown, place),
             };
@@ -151,7 +206,8 @@ struct Context<'a> {
     /// Where the label stands.
     place: Range<usize>,
     factor: Option<u64>,
-    after: &'a str,
+    /// What stands behind it.
+    after: After,
     /// Whether the line counts tensors, so that `CPU: 330` is a number of them.
     counts_tensors: bool,
 }
@@ -178,8 +234,7 @@ impl Context<'_> {
             NumberKind::Seconds if self.label != Label::Elapsed => return,
             _ => {}
         }
-        let behind = postfix(self.after);
-        match (self.label, behind) {
+        match (self.label, self.after.postfix) {
             (_, Some(Postfix::Is(Label::Other(quantity)))) if quantity.is_count() => self.set_count(quantity, line),
             (Label::Step, _) if !self.inherits => self.set_step(line),
             (Label::Epoch, _) if !self.inherits => {
@@ -202,10 +257,10 @@ impl Context<'_> {
     fn take_memory(&self, label: Label, behind: Option<Postfix>, line: &mut LogLine<'_>) {
         let has_unit = self.factor.is_some();
         match label {
-            Label::Main(kind) if has_unit || !begins_with_letter(self.after) => {
+            Label::Main(kind) if has_unit || !self.after.begins_with_letter => {
                 self.set_main(kind, line);
             }
-            Label::Other(quantity) if has_unit || !begins_with_letter(self.after) => self.set_amount(quantity, line),
+            Label::Other(quantity) if has_unit || !self.after.begins_with_letter => self.set_amount(quantity, line),
             Label::Gpu if has_unit => self.set_amount(Quantity::Gpu, line),
             Label::Cpu if has_unit => self.set_main(Kind::Memory, line),
             _ if !has_unit => {}
@@ -262,10 +317,6 @@ fn set_once(sample: &mut Sample, quantity: Quantity, value: u64) {
     if sample.get(quantity).is_none() {
         sample.set(quantity, value);
     }
-}
-
-fn begins_with_letter(text: &str) -> bool {
-    text.trim_start().starts_with(|c: char| c.is_alphabetic())
 }
 
 /// The last words of a label, as the file spells them.
