@@ -1,5 +1,7 @@
 //! The command line: exit codes, error messages, where output goes, and what happens to bad input.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! The two production runs of the story: what they say with the run's facts, without them, and with wrong ones.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
 mod common;
 
 use std::fs;
@@ -112,6 +114,9 @@ fn run1_is_bad_news_where_even_the_bounded_fill_exceeds_the_limit() {
     assert_eq!((code, &found["verdict"]), (1, &"growing".into()));
 }
 
+/// Writes the log line of a sample.
+type Line<'a> = Box<dyn Fn(usize) -> String + 'a>;
+
 #[test]
 fn a_log_in_other_words_says_the_same() {
     let table = fs::read_to_string(repository("testdata/production/run2.csv")).unwrap();
@@ -133,7 +138,7 @@ fn a_log_in_other_words_says_the_same() {
             change
         })
         .collect();
-    let forms: [(&str, Box<dyn Fn(usize) -> String>); 4] = [
+    let forms: [(&str, Line); 4] = [
         (
             "process ram",
             Box::new(|i| {

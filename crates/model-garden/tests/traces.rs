@@ -4,6 +4,8 @@
 //! what is true about it. Asked is the whole trace, its beginnings (nothing healthy may ever be called a leak), the trace
 //! without run facts, and the trace rescaled, thinned out and stretched in time.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
 mod common;
 
 use std::fs;

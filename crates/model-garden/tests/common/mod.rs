@@ -1,5 +1,6 @@
 //! Runs the real binary.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set itself up must fail")]
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::Write;
