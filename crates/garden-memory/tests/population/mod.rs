@@ -4,6 +4,8 @@
 //! number of steps per epoch, and one of several ways of being sampled. Growth and noise are scaled apart, so the ratio of
 //! the two is part of the draw.
 
+#![allow(dead_code, reason = "each test file uses its own part of this")]
+
 use garden_memory::{Activity, MIB, Quantity, RunFacts, Sample, Trace};
 
 /// SplitMix64 (Steele et al. 2014): small, seedable, good enough for tests.
