@@ -227,9 +227,10 @@ fn is_late(shape: &Shape, start: f64) -> bool {
 /// Whether the knee lies where a whole pass over the data ends.
 fn is_aligned(shape: &Shape, knee: (f64, f64, f64), from: f64, late: bool, epoch: Option<f64>) -> bool {
     let Some(epoch) = epoch else { return false };
-    let boundary = if late { from + epoch } else { epoch };
+    let begin = if late { from } else { shape.origin() };
+    let boundary = begin + epoch;
     let slack = (ALIGNED * epoch).max(shape.spacing);
     // A growth that covers only the end of the epoch is not a pass over it.
-    let covers = if late { knee.0 - from >= 0.65 * epoch } else { from <= 0.35 * epoch };
+    let covers = if late { knee.0 - from >= 0.65 * epoch } else { from - begin <= 0.35 * epoch };
     covers && boundary >= knee.1.min(knee.0 - slack) && boundary <= knee.2.max(knee.0 + slack)
 }

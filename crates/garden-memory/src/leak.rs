@@ -38,8 +38,7 @@ pub(crate) struct LeakTest {
 
 impl LeakTest {
     pub(crate) fn of(shape: &Shape, start: f64, late: bool, after_fill: bool, epoch: f64) -> LeakTest {
-        // Steps count from the start of training, also where the first sample comes later.
-        let origin = if late { start } else { shape.first().min(0.0) };
+        let origin = if late { start } else { shape.origin() };
         let growth_start = if late || after_fill { start } else { origin };
         let window_start = start.max(origin + epoch);
         LeakTest { window_start, origin, known_at: growth_start + 2.0 * epoch, epoch, growth_start, after_fill }

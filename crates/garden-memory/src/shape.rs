@@ -37,6 +37,8 @@ pub(crate) struct Shape {
     pub staircase: Option<Staircase>,
     /// Distance between samples on the clock.
     pub spacing: f64,
+    /// Where the samples begin, start-up included.
+    first_sample: f64,
 }
 
 /// A floor that steps up at events.
@@ -51,6 +53,7 @@ impl Shape {
     /// Takes a series apart; `None` if nothing is left of it.
     pub(crate) fn of(series: &Series) -> Option<Shape> {
         let spacing = series.spacing();
+        let first_sample = series.points.first()?.x;
         let start_up = (series.points.len() / START_UP.0).min(START_UP.1);
         let points = condense(series.points[start_up..].to_vec());
         let (first, last) = (points.first()?.x, points.last()?.x);
@@ -63,11 +66,20 @@ impl Shape {
             None => floor(&points, waves),
         };
         let cut = segment(&floor);
-        Some(Shape { points, waves, floor, segments: cut.segments, noise: cut.noise, staircase, spacing })
+        Some(Shape { points, waves, floor, segments: cut.segments, noise: cut.noise, staircase, spacing, first_sample })
     }
 
     pub(crate) fn first(&self) -> f64 {
         self.points.first().map_or(0.0, |p| p.x)
+    }
+
+    /// Where the process began to see examples: at 0 if the samples begin there, else where they begin.
+    ///
+    /// A trace that begins at step 5000 is of a run that was resumed, or that was watched from then on. A resumed process sees
+    /// every example anew, so nothing may be concluded from the steps before.
+    pub(crate) fn origin(&self) -> f64 {
+        let is_start = self.first_sample.abs() <= 1.5 * self.spacing;
+        if is_start { 0.0 } else { self.first_sample }
     }
 
     pub(crate) fn last(&self) -> f64 {

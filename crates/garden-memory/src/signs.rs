@@ -91,7 +91,7 @@ impl<'a> Signs<'a> {
     /// Where the pass over the data that the growth began in is over.
     pub(crate) fn pass_end(&self) -> Option<f64> {
         let growth = self.finding.growth?;
-        let start = if self.finding.late || self.finding.earlier.is_some() { growth.from } else { 0.0 };
+        let start = if self.finding.late || self.finding.earlier.is_some() { growth.from } else { self.shape.origin() };
         Some(start + self.epoch()?)
     }
 

@@ -193,3 +193,15 @@ fn stability_is_asserted_on_what_was_seen() {
     let short = ask(66, 500);
     assert_eq!((short.passed, short.variation_bytes), (false, None));
 }
+
+#[test]
+fn a_trace_that_begins_late_has_its_first_pass_before_it() {
+    let ask = |steps: u64| {
+        let mut trace = trace_of((0..steps).map(|i| ((5000 + i) as f64, GIB + (i << 22) + (i * 7919 % 13 << 18))));
+        trace.facts.steps_per_epoch = Some(50);
+        diagnose(&trace, &Question::default())
+    };
+    let early = ask(40);
+    assert_eq!((early.verdict, early.forecast.if_bounded.unwrap().step), (Verdict::Growing, Some(5050.0)));
+    assert_eq!(ask(160).verdict, Verdict::Leak);
+}

@@ -3,7 +3,6 @@
 mod cli;
 mod commands;
 mod failure;
-mod machine;
 mod printer;
 
 use std::process::ExitCode;

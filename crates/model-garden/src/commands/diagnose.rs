@@ -12,7 +12,6 @@ use garden_trace::{ReadOptions, ReadTrace};
 use super::Outcome;
 use crate::cli::{self, Format};
 use crate::failure::Failure;
-use crate::machine;
 use crate::printer::Printer;
 
 /// Runs the command.
@@ -20,7 +19,7 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
     let ReadTrace { trace, input } = read(arguments)?;
     let facts = RunFacts::from(&arguments.facts).or(trace.facts.clone());
     let limit_is_given = facts.memory_limit.is_some();
-    let facts = RunFacts { memory_limit: facts.memory_limit.or_else(machine::memory_limit), ..facts };
+    let facts = RunFacts { memory_limit: facts.memory_limit.or_else(garden_probe::memory_limit), ..facts };
     let question = Question {
         facts: facts.clone(),
         only: arguments.column.is_some().then_some(Quantity::Rss),

@@ -1,0 +1,150 @@
+//! The event channel: a Unix socket over which a program tells what it does, and is told to stop.
+//!
+//! JSON lines both ways; `docs/events.md` describes them. Whatever cannot be understood is ignored: a program must never fail
+//! because of who watches it.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use garden_memory::{EventKind, RunFacts};
+use serde::Deserialize;
+
+use crate::launch::Notice;
+
+/// The environment variable that names the socket.
+pub const ENVIRONMENT: &str = "MODEL_GARDEN_EVENTS";
+
+/// Longest line that is read; a longer one is not ours.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// What a program says about itself; every field may be missing.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Message {
+    /// The training step it is at.
+    pub step: Option<f64>,
+    /// The epoch, perhaps with a fraction.
+    pub epoch: Option<f64>,
+    /// Something that happened.
+    pub event: Option<EventKind>,
+    /// Live tensors.
+    pub tensors: Option<u64>,
+    /// Live tensors in host memory.
+    pub tensors_cpu: Option<u64>,
+    /// Live tensors in GPU memory.
+    pub tensors_gpu: Option<u64>,
+    /// Live Python objects.
+    pub objects: Option<u64>,
+    /// Where a checkpoint was saved.
+    pub path: Option<PathBuf>,
+    /// What is known about the run.
+    pub facts: Option<RunFacts>,
+}
+
+/// The watcher's end of the channel.
+#[derive(Debug)]
+pub struct Channel {
+    path: PathBuf,
+    listeners: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Channel {
+    /// Opens a socket in a folder that is ours alone; messages are sent to `notices`.
+    pub fn open(notices: Sender<Notice>) -> io::Result<Channel> {
+        let folder = std::env::temp_dir().join(format!("model-garden-{}", std::process::id()));
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let path = folder.join("events");
+        // A crashed watcher with our process id may have left its socket behind.
+        drop(fs::remove_file(&path));
+        let socket = UnixListener::bind(&path)?;
+        let listeners = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::clone(&listeners);
+        thread::spawn(move || {
+            for stream in socket.incoming().flatten() {
+                if let Ok(back) = stream.try_clone() {
+                    known.lock().unwrap_or_else(PoisonError::into_inner).push(back);
+                }
+                let notices = notices.clone();
+                thread::spawn(move || listen(stream, &notices));
+            }
+        });
+        Ok(Channel { path, listeners })
+    }
+
+    /// The socket's path, for [`ENVIRONMENT`].
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Asks every program that is connected to save a checkpoint and end; says how many heard it.
+    pub fn ask_to_stop(&self) -> usize {
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain_mut(|stream| stream.write_all(b"{\"command\":\"stop\"}\n").is_ok());
+        listeners.len()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.path));
+        if let Some(folder) = self.path.parent() {
+            drop(fs::remove_dir(folder));
+        }
+    }
+}
+
+fn listen(stream: UnixStream, notices: &Sender<Notice>) {
+    let mut lines = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                if let Ok(message) = serde_json::from_slice(&line)
+                    && notices.send(Notice::Message(message)).is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn messages_come_in_and_a_stop_goes_out() {
+        let (sender, notices) = mpsc::channel();
+        let channel = Channel::open(sender).unwrap();
+        let mut program = UnixStream::connect(channel.path()).unwrap();
+        program.write_all(b"not json\n{\"step\":10,\"tensors\":6529,\"new\":1}\n{\"event\":\"epoch_end\"}\n").unwrap();
+        let next = || match notices.recv_timeout(Duration::from_secs(10)).unwrap() {
+            Notice::Message(message) => message,
+            other => panic!("{other:?}"),
+        };
+        let first = next();
+        assert_eq!((first.step, first.tensors), (Some(10.0), Some(6529)));
+        assert_eq!(next().event, Some(EventKind::EpochEnd));
+        assert_eq!(channel.ask_to_stop(), 1);
+        let mut answer = String::new();
+        BufReader::new(program).read_line(&mut answer).unwrap();
+        assert_eq!(answer, "{\"command\":\"stop\"}\n");
+        let path = channel.path().to_path_buf();
+        drop(channel);
+        assert!(!path.exists());
+    }
+}

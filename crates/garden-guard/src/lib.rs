@@ -1,0 +1,9 @@
+//! Starts training programs, listens to what they say, and signals them. Nothing else starts or signals processes.
+
+mod channel;
+mod launch;
+mod terminal;
+
+pub use channel::{Channel, ENVIRONMENT, Message};
+pub use launch::{Child, Ending, Notice, Stage, launch};
+pub use terminal::RawTerminal;

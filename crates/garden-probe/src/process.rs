@@ -1,0 +1,199 @@
+//! One process: who it is, what memory it holds, and how its pages are shared.
+//!
+//! `/proc/PID/status` is kept open and read again from its start. That is cheaper than opening it each time, and it is safe
+//! against reuse of process ids: the open file belongs to the process it was opened for, and reading it fails once that
+//! one has gone.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use garden_memory::KIB;
+
+/// Who a process is; the start time tells it from a later one with the same id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Process id.
+    pub pid: u32,
+    /// Parent's process id when it was found.
+    pub parent: u32,
+    /// Process group.
+    pub group: u32,
+    /// Session.
+    pub session: u32,
+    /// Start time in clock ticks since boot.
+    pub started: u64,
+    /// The short name that the kernel keeps.
+    pub name: String,
+    /// The command line, words joined by spaces; empty for kernel threads and zombies.
+    pub command: String,
+}
+
+impl Identity {
+    /// Finds out who a process is; `None` if there is none of this id.
+    pub fn of(pid: u32) -> Option<Identity> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut identity = parse_stat(&stat)?;
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&words);
+        identity.command = text.trim_end_matches('\0').replace('\0', " ");
+        Some(identity)
+    }
+}
+
+/// Parses `/proc/PID/stat`: the name stands in brackets and may itself hold brackets and spaces.
+fn parse_stat(stat: &str) -> Option<Identity> {
+    let (pid, rest) = stat.split_once(" (")?;
+    let (name, rest) = rest.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let id = |index: usize| number(index).and_then(|n| u32::try_from(n).ok());
+    Some(Identity {
+        pid: pid.trim().parse().ok()?,
+        parent: id(1)?,
+        group: id(2)?,
+        session: id(3)?,
+        started: number(19)?,
+        name: name.to_string(),
+        command: String::new(),
+    })
+}
+
+/// What a process holds, in bytes, as its counters say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Resident in all.
+    pub rss: u64,
+    /// Resident anonymous memory.
+    pub anon: u64,
+    /// Resident pages of mapped files.
+    pub file: u64,
+    /// Resident shared memory.
+    pub shmem: u64,
+    /// Swapped out.
+    pub swap: u64,
+    /// The highest resident size ever.
+    pub peak: u64,
+}
+
+/// How a process's pages are shared, in bytes, as `smaps_rollup` says after walking through all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shares {
+    /// Each page divided by the number of processes that map it.
+    pub pss: u64,
+    /// Of that, anonymous memory.
+    pub pss_anon: u64,
+    /// Of that, mapped files.
+    pub pss_file: u64,
+    /// Of that, shared memory.
+    pub pss_shmem: u64,
+    /// Pages that only this process maps.
+    pub private: u64,
+    /// Pages that others map too.
+    pub shared: u64,
+    /// Pages that the kernel may take back at any time without asking.
+    pub lazy_free: u64,
+}
+
+/// A process under watch.
+#[derive(Debug)]
+pub struct Process {
+    /// Who it is.
+    pub identity: Identity,
+    status: File,
+    /// Reused for each reading: a status file has about 1.5 KB.
+    buffer: Vec<u8>,
+}
+
+impl Process {
+    /// Begins to watch a process.
+    pub fn open(identity: Identity) -> io::Result<Process> {
+        let status = File::open(format!("/proc/{}/status", identity.pid))?;
+        Ok(Process { identity, status, buffer: vec![0; 4096] })
+    }
+
+    /// Reads the counters; an error means that the process has gone, `None` that it is a zombie without memory.
+    pub fn memory(&mut self) -> io::Result<Option<Memory>> {
+        let length = self.status.read_at(&mut self.buffer, 0)?;
+        Ok(parse_status(&self.buffer[..length]))
+    }
+
+    /// Walks through all pages; costs about 10 ms per GiB and holds the process's memory lock meanwhile.
+    pub fn shares(&self) -> io::Result<Shares> {
+        fs::read_to_string(format!("/proc/{}/smaps_rollup", self.identity.pid)).map(|text| parse_rollup(&text))
+    }
+
+    /// Whether the process has a handler for this signal (bit `signal - 1` of `SigCgt`).
+    pub fn catches(&mut self, signal: u32) -> io::Result<bool> {
+        let length = self.status.read_at(&mut self.buffer, 0)?;
+        let caught = field(&self.buffer[..length], b"SigCgt:").and_then(|text| u64::from_str_radix(text, 16).ok());
+        Ok(caught.is_some_and(|mask| mask >> (signal - 1) & 1 == 1))
+    }
+}
+
+fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
+    let line = status.split(|&byte| byte == b'\n').find(|line| line.starts_with(name))?;
+    std::str::from_utf8(&line[name.len()..]).ok().map(str::trim)
+}
+
+fn kib(status: &[u8], name: &[u8]) -> Option<u64> {
+    field(status, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(KIB)
+}
+
+/// Parses `/proc/PID/status`; a zombie has no memory lines at all.
+fn parse_status(status: &[u8]) -> Option<Memory> {
+    let rss = kib(status, b"VmRSS:")?;
+    Some(Memory {
+        rss,
+        anon: kib(status, b"RssAnon:").unwrap_or(0),
+        file: kib(status, b"RssFile:").unwrap_or(0),
+        shmem: kib(status, b"RssShmem:").unwrap_or(0),
+        swap: kib(status, b"VmSwap:").unwrap_or(0),
+        peak: kib(status, b"VmHWM:").unwrap_or(rss),
+    })
+}
+
+fn parse_rollup(text: &str) -> Shares {
+    let of = |name: &[u8]| kib(text.as_bytes(), name).unwrap_or(0);
+    Shares {
+        pss: of(b"Pss:"),
+        pss_anon: of(b"Pss_Anon:"),
+        pss_file: of(b"Pss_File:"),
+        pss_shmem: of(b"Pss_Shmem:"),
+        private: of(b"Private_Clean:") + of(b"Private_Dirty:"),
+        shared: of(b"Shared_Clean:") + of(b"Shared_Dirty:"),
+        lazy_free: of(b"LazyFree:"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_brackets_and_spaces_do_not_confuse() {
+        let stat = "4711 (tmux: (a) b) S 1 4711 4712 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        let found = parse_stat(stat).unwrap();
+        assert_eq!((found.pid, found.name.as_str(), found.parent), (4711, "tmux: (a) b", 1));
+        assert_eq!((found.group, found.session, found.started), (4711, 4712, 987654));
+        assert_eq!(parse_stat("4711 (torn"), None);
+    }
+
+    #[test]
+    fn a_zombie_has_no_memory() {
+        assert_eq!(parse_status(b"Name:\tpython3\nState:\tZ (zombie)\n"), None);
+        let found = parse_status(b"VmHWM:\t 20 kB\nVmRSS:\t 10 kB\nRssAnon:\t 6 kB\nRssFile:\t 4 kB\n").unwrap();
+        assert_eq!((found.rss, found.anon, found.file, found.peak), (10240, 6144, 4096, 20480));
+    }
+
+    #[test]
+    fn our_own_memory_adds_up() {
+        let mut me = Process::open(Identity::of(std::process::id()).unwrap()).unwrap();
+        let memory = me.memory().unwrap().unwrap();
+        assert!(memory.rss > 0 && memory.peak >= memory.rss / 2);
+        assert_eq!(memory.rss, memory.anon + memory.file + memory.shmem);
+        let shares = me.shares().unwrap();
+        assert!(shares.pss > 0 && shares.pss <= memory.rss + (8 << 20), "{shares:?} {memory:?}");
+        assert!(!me.catches(10).unwrap(), "nobody handles SIGUSR1 here");
+    }
+}

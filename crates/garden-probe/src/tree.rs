@@ -1,0 +1,115 @@
+//! A process and everything that descends from it, followed over time.
+//!
+//! Listing `/proc` costs little; reading who each process is costs more. So each look reads only what is new since the look
+//! before. A process belongs to the tree if its parent does, or if it is in the root's session (its parent may have gone
+//! before we saw it); once in, it stays in until it ends, whoever adopts it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::{fs, io};
+
+use crate::process::{Identity, Process};
+use crate::role::Role;
+
+/// Looks after which strangers are asked again who they are: a process id may have been given to somebody new.
+const FORGET_STRANGERS_AFTER: u32 = 60;
+
+/// A process tree under watch.
+#[derive(Debug)]
+pub struct Tree {
+    root: Identity,
+    members: BTreeMap<u32, Member>,
+    /// Process ids that are known not to belong here.
+    strangers: HashSet<u32>,
+    looks: u32,
+}
+
+/// A process of the tree.
+#[derive(Debug)]
+pub struct Member {
+    /// The process.
+    pub process: Process,
+    /// What it is for.
+    pub role: Role,
+}
+
+impl Tree {
+    /// Begins to follow a process and its descendants.
+    pub fn of(pid: u32) -> io::Result<Tree> {
+        let root = Identity::of(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let process = Process::open(root.clone())?;
+        let role = Role::of(&root.command, None);
+        let members = BTreeMap::from([(pid, Member { process, role })]);
+        let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0 };
+        tree.look();
+        Ok(tree)
+    }
+
+    /// The process that the tree began with.
+    pub fn root(&self) -> &Identity {
+        &self.root
+    }
+
+    /// The processes of the tree, by process id.
+    pub fn members(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.members.values_mut()
+    }
+
+    /// Whether no process is left.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Takes a process out that has gone.
+    pub fn remove(&mut self, pid: u32) {
+        self.members.remove(&pid);
+        self.strangers.remove(&pid);
+    }
+
+    /// Finds processes that are new since the last look.
+    pub fn look(&mut self) {
+        self.looks += 1;
+        if self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
+            self.strangers.clear();
+        }
+        let alive = process_ids();
+        self.strangers.retain(|pid| alive.contains(pid));
+        let mut unknown: Vec<Identity> = alive
+            .iter()
+            .filter(|pid| !self.members.contains_key(pid) && !self.strangers.contains(pid))
+            .filter_map(|&pid| Identity::of(pid))
+            .collect();
+        // A child may be listed before its parent: go on until nobody new belongs here.
+        loop {
+            let (ours, rest): (Vec<_>, Vec<_>) = unknown.into_iter().partition(|identity| self.is_ours(identity));
+            unknown = rest;
+            if ours.is_empty() {
+                break;
+            }
+            for identity in ours {
+                self.add(identity);
+            }
+        }
+        self.strangers.extend(unknown.iter().map(|identity| identity.pid));
+    }
+
+    fn is_ours(&self, identity: &Identity) -> bool {
+        // Only a session of the root's own tells its orphans from other programs of the same terminal.
+        let leads_session = self.root.session == self.root.pid;
+        self.members.contains_key(&identity.parent) || (leads_session && identity.session == self.root.session)
+    }
+
+    fn add(&mut self, identity: Identity) {
+        let parent = self.members.get(&identity.parent).map(|member| member.process.identity.command.as_str());
+        let role = Role::of(&identity.command, parent);
+        let pid = identity.pid;
+        // It may have gone since it was listed.
+        if let Ok(process) = Process::open(identity) {
+            self.members.insert(pid, Member { process, role });
+        }
+    }
+}
+
+fn process_ids() -> HashSet<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return HashSet::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
