@@ -7,9 +7,9 @@ use crate::causes::weigh_causes;
 use crate::diagnosis::*;
 use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
-use crate::series::{Memory, Series, clock_of, seconds_per_unit, split_at_restarts};
+use crate::series::{Memory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
-use crate::signs::{Signs, company_of};
+use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::check_stability;
 use crate::trace::{Quantity, RunFacts, Trace};
 use crate::words;
@@ -37,26 +37,35 @@ pub(crate) struct Judged {
 /// Judges a trace: the pure core of every command.
 pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let facts = question.facts.clone().or(trace.facts.clone());
-    let clock = clock_of(trace);
-    let parts = split_at_restarts(trace, clock);
+    let timeline = Timeline::of(trace);
+    let clock = timeline.clock;
+    let parts = split_at_restarts(trace, &timeline);
     let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
     let last = parts.last().cloned().unwrap_or(0..0);
-    let judged = judge_part(trace, last.clone(), clock, question.only, epoch);
-    let seconds = seconds_per_unit(trace, last.clone(), clock);
+    let judged = judge_part(trace, last.clone(), &timeline, question.only, epoch);
+    let seconds = seconds_per_unit(trace, last.clone(), &timeline);
     let mut diagnosis = match &judged.shape {
         Some(shape) => {
-            let signs = Signs::gather(trace, last, clock, &judged, shape, &facts, seconds);
+            let signs = Signs::gather(trace, last, &timeline, &judged, shape, &facts, seconds);
             tell(&signs)
         }
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
     if parts.len() > 1 {
-        diagnosis.parts =
-            parts.iter().map(|part| judge_as_part(trace, part.clone(), clock, question.only, epoch, &facts)).collect();
+        diagnosis.parts = parts
+            .iter()
+            .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, epoch, &facts))
+            .collect();
         diagnosis.evidence.insert(0, words::restarts(&diagnosis.parts));
     }
     diagnosis.stability =
         question.stable_after.map(|(step, bound)| check_stability(&judged.series, step, bound, clock));
+    if let Some(check) = diagnosis.stability.as_ref().filter(|check| !check.passed) {
+        diagnosis.summary += &format!(" The stability check failed: {}.", check.text);
+    }
+    if facts.epoch_steps().is_some() && clock != Clock::Step && !trace.is_empty() {
+        diagnosis.input.notes.push("the trace has no steps, so the length of an epoch could not be used".into());
+    }
     diagnosis.input.samples = trace.len();
     diagnosis.input.column = (!trace.is_empty()).then(|| judged.memory.column_names(trace));
     if judged.series.out_of_order > 0 {
@@ -68,12 +77,12 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
 
 /// The series of memory over the clock that a diagnosis of this trace judges, for charts; evaluations included.
 pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
-    let clock = clock_of(trace);
-    let parts = split_at_restarts(trace, clock);
+    let timeline = Timeline::of(trace);
+    let parts = split_at_restarts(trace, &timeline);
     let memory = if trace.has(Quantity::Rss) || trace.has(Quantity::Pss) { Memory::Total } else { main_memory(trace) };
     let mut points = Vec::with_capacity(trace.len());
     for part in parts {
-        let series = Series::of(trace, part, clock, memory);
+        let series = Series::of(trace, part, &timeline, memory);
         let start = points.len();
         points.extend(series.points.iter().chain(&series.aside).map(|p| (p.x, p.y)));
         // Within a process only: a restarted one may count its steps from the beginning.
@@ -84,9 +93,9 @@ pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
 
 /// One quantity over the same clock, for charts of tensor and object counts.
 pub fn quantity_series(trace: &Trace, quantity: Quantity) -> Vec<(f64, f64)> {
-    let clock = clock_of(trace);
-    let parts = split_at_restarts(trace, clock);
-    let points = parts.into_iter().flat_map(|part| Series::of(trace, part, clock, Memory::Only(quantity)).points);
+    let timeline = Timeline::of(trace);
+    let parts = split_at_restarts(trace, &timeline);
+    let points = parts.into_iter().flat_map(|part| Series::of(trace, part, &timeline, Memory::Only(quantity)).points);
     points.map(|p| (p.x, p.y)).collect()
 }
 
@@ -95,10 +104,16 @@ fn main_memory(trace: &Trace) -> Memory {
 }
 
 /// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.
-fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, only: Option<Quantity>, epoch: Option<f64>) -> Judged {
+fn judge_part(
+    trace: &Trace,
+    part: Range<usize>,
+    timeline: &Timeline,
+    only: Option<Quantity>,
+    epoch: Option<f64>,
+) -> Judged {
     let memory = only.map_or_else(|| main_memory(trace), Memory::Only);
-    let mut held = judge_memory(trace, part.clone(), clock, memory, epoch);
-    if turns_private(trace, part.clone(), clock, &held.finding) {
+    let mut held = judge_memory(trace, part.clone(), timeline, memory, epoch);
+    if turns_private(trace, part.clone(), timeline, &held.finding) {
         held.finding.mechanism = Mechanism::CopyOnWrite;
         // What the workers can copy is bounded by what the parent has.
         if held.finding.verdict == Verdict::Leak {
@@ -107,10 +122,11 @@ fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, only: Option<Quan
     }
     let has_file = held.memory == Memory::Unreclaimable && (trace.has(Quantity::Rss) || trace.has(Quantity::Pss));
     let matters = |verdict| matches!(verdict, Verdict::Growing | Verdict::Leak | Verdict::Insufficient);
+    mark_evaluations(&mut held);
     if !has_file || matters(held.finding.verdict) {
         return held;
     }
-    let mut total = judge_memory(trace, part, clock, Memory::Total, epoch);
+    let mut total = judge_memory(trace, part, timeline, Memory::Total, epoch);
     let rise = |judged: &Judged| judged.finding.growth.map_or(0.0, |growth| growth.rise);
     // Most of the growth must be file pages, or the total only repeats what the rest already said.
     if rise(&total) < 2.5 * rise(&held)
@@ -125,11 +141,20 @@ fn judge_part(trace: &Trace, part: Range<usize>, clock: Clock, only: Option<Quan
     total
 }
 
+/// Evaluations that stand out of a flat run are its spikes, labelled or not.
+fn mark_evaluations(judged: &mut Judged) {
+    let Some(shape) = &judged.shape else { return };
+    let stand_out = evaluation_height(&judged.series).is_some_and(|height| height > shape.material());
+    if judged.finding.mechanism == Mechanism::None && judged.finding.verdict == Verdict::Flat && stand_out {
+        judged.finding.mechanism = Mechanism::Spikes;
+    }
+}
+
 /// Whether shared pages turned into private ones while memory grew.
-fn turns_private(trace: &Trace, part: Range<usize>, clock: Clock, finding: &Finding) -> bool {
+fn turns_private(trace: &Trace, part: Range<usize>, timeline: &Timeline, finding: &Finding) -> bool {
     let Some(growth) = finding.growth else { return false };
     let change = |quantity| {
-        let series = Series::of(trace, part.clone(), clock, Memory::Only(quantity));
+        let series = Series::of(trace, part.clone(), timeline, Memory::Only(quantity));
         company_of(&series.points, quantity, growth.from, growth.to, growth.rise).map(|company| company.change)
     };
     if !trace.has(Quantity::Private) || !trace.has(Quantity::Shared) {
@@ -141,8 +166,8 @@ fn turns_private(trace: &Trace, part: Range<usize>, clock: Clock, finding: &Find
     }
 }
 
-fn judge_memory(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory, epoch: Option<f64>) -> Judged {
-    let series = Series::of(trace, part, clock, memory);
+fn judge_memory(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: Memory, epoch: Option<f64>) -> Judged {
+    let series = Series::of(trace, part, timeline, memory);
     let shape = if series.points.len() < FEWEST_SAMPLES { None } else { Shape::of(&series) };
     let finding = shape.as_ref().map_or_else(Finding::nothing, |shape| judge(shape, epoch));
     Judged { series, memory, shape, finding }
@@ -151,15 +176,15 @@ fn judge_memory(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory,
 fn judge_as_part(
     trace: &Trace,
     part: Range<usize>,
-    clock: Clock,
+    timeline: &Timeline,
     only: Option<Quantity>,
     epoch: Option<f64>,
     facts: &RunFacts,
 ) -> Part {
-    let judged = judge_part(trace, part.clone(), clock, only, epoch);
+    let judged = judge_part(trace, part.clone(), timeline, only, epoch);
     let ends = judged.series.ends().unwrap_or((0.0, 0.0));
     let summary = match &judged.shape {
-        Some(shape) => words::summary(&Signs::gather(trace, part, clock, &judged, shape, facts, None), None),
+        Some(shape) => words::summary(&Signs::gather(trace, part, timeline, &judged, shape, facts, None), None),
         None => words::too_few(judged.series.points.len()),
     };
     Part {

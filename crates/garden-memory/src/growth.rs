@@ -6,10 +6,12 @@ use crate::waves::Waves;
 
 /// A growth breaks where its rate falls to this share.
 const BREAK: f64 = 1.0 / 3.0;
+/// A slower stretch that is shorter than this share of the trace does not part two growths.
+const SHORT: f64 = 0.05;
 /// Of a growth that came in pieces this share may come after what counts as its end.
 const PIECES_LEFT: f64 = 1.0 / 3.0;
 /// Growth after the knee may be at most this share of the growth before it.
-pub(crate) const AFTER_KNEE: f64 = 0.15;
+const AFTER_KNEE: f64 = 0.15;
 
 /// A growth of the floor, on the clock.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct Stretch {
     pub to: f64,
     pub rise: f64,
     pub rate: Rate,
+    /// Whether it is one jump between two plateaus rather than a climb.
+    pub is_jump: bool,
 }
 
 /// A growth that ended, or gave way to a much slower one, at the start of a segment.
@@ -30,10 +34,17 @@ pub(crate) struct Break {
     pub after: f64,
 }
 
+impl Break {
+    /// What may come after an end: a share of the growth, or what is hardly worth speaking of.
+    pub(crate) fn may_follow(&self, shape: &Shape) -> f64 {
+        (AFTER_KNEE * self.growth.rise).max(2.0 * shape.material())
+    }
+}
+
 /// The first place from which on next to nothing was added; else the last place where growth gave way to a slower one.
 pub(crate) fn find_break(shape: &Shape) -> Option<Break> {
     let breaks: Vec<Break> = (1..shape.segments.len()).filter_map(|k| break_at(shape, k)).collect();
-    let is_end = |b: &Break| b.after <= (AFTER_KNEE * b.growth.rise).max(shape.material());
+    let is_end = |b: &Break| b.after <= b.may_follow(shape);
     let place = breaks.iter().position(is_end).or(breaks.len().checked_sub(1))?;
     breaks.into_iter().nth(place)
 }
@@ -69,7 +80,7 @@ pub(crate) fn ended_in_pieces(shape: &Shape) -> Option<Break> {
     let segment = (foot + 1..shape.segments.len()).find(|&k| top - level(k) <= PIECES_LEFT * rise)?;
     let (from, to) = (shape.floor[shape.segments[foot].start].x, shape.floor[shape.segments[segment].start].x);
     let value = rise / (to - from).max(shape.spacing);
-    let growth = Stretch { from, to, rise, rate: Rate { value, low: value, high: value } };
+    let growth = Stretch { from, to, rise, rate: Rate { value, low: value, high: value }, is_jump: false };
     Some(Break { segment, growth, after: top - level(segment) })
 }
 
@@ -80,7 +91,7 @@ fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     if jump > 0.7 * rise {
         let (from, to) = (shape.floor[before.end - 1].x, shape.floor[shape.segments[next].start].x);
         let value = jump / (to - from).max(shape.spacing);
-        return Stretch { from, to, rise, rate: Rate { value, low: value, high: value } };
+        return Stretch { from, to, rise, rate: Rate { value, low: value, high: value }, is_jump: true };
     }
     let from = shape.floor[shape.segments[first].start].x;
     let to = refine_knee(shape, next).0;
@@ -88,7 +99,7 @@ fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     let plain = rise / (to - from).max(shape.spacing);
     let fitted = rate_between(shape, from, to).filter(|_| shape.points_between(from, to).len() >= 5);
     let rate = fitted.unwrap_or(Rate { value: plain, low: plain, high: plain });
-    Stretch { from, to, rise, rate }
+    Stretch { from, to, rise, rate, is_jump: false }
 }
 
 /// Walks back from segment `last` over growing segments; a stretch of some length at a third of the later pace ends the walk.
@@ -104,7 +115,11 @@ pub(crate) fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
         let rise = shape.start_level(next).max(shape.end_level(segment)) - shape.start_level(segment);
         let after = pace(border, end, shape.end_level(&shape.segments[last]) - shape.start_level(next));
         let is_slower = pace(start, border, rise) < BREAK * after.max(0.0) || rise <= 0.0;
-        if is_slower && border - start >= 0.05 * shape.length() {
+        let given_back = shape.end_level(segment) - shape.start_level(next);
+        // What was given back in one piece does not count for the growth after it.
+        let begins_anew = given_back >= shape.material()
+            && given_back >= BREAK * (shape.end_level(&shape.segments[last]) - shape.start_level(next));
+        if begins_anew || (is_slower && border - start >= SHORT * shape.length()) {
             break;
         }
         first = k;
@@ -114,7 +129,7 @@ pub(crate) fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
 
 pub(crate) fn stretch(shape: &Shape, from: f64, to: f64) -> Stretch {
     let rate = rate_between(shape, from, to).unwrap_or_default();
-    Stretch { from, to, rise: rate.value * (to - from), rate }
+    Stretch { from, to, rise: rate.value * (to - from), rate, is_jump: false }
 }
 
 /// The robust rate over a stretch: of the floor, or of all samples where the floor has too few points.

@@ -5,9 +5,9 @@
 
 use crate::diagnosis::{Mechanism, Verdict};
 use crate::growth::{
-    AFTER_KNEE, Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee, rises_now,
-    stretch,
+    Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee, rises_now, stretch,
 };
+use crate::laws::law_explains;
 use crate::leak::{LeakTest, UNDIMINISHED};
 use crate::records::thins_out;
 use crate::shape::Shape;
@@ -25,6 +25,12 @@ const PLATEAU_LENGTH: f64 = 0.15;
 const PLATEAU_RATE: f64 = 0.15;
 /// How far a knee may lie from the epoch's end, as a share of the epoch.
 const ALIGNED: f64 = 0.1;
+/// A fill keeps its pace: its later half grows at no less than this share of the earlier half's rate, and the reverse.
+const STEADY: f64 = 0.6;
+/// A growth that is a pass over the data covers this share of it.
+const COVERS: f64 = 0.65;
+/// A knee that is less certain than this share of an epoch proves nothing by containing the epoch's end.
+const VAGUE: f64 = 0.25;
 /// A plateau before a growth makes it late if it lasts this share of the trace.
 const LATE: f64 = 0.15;
 /// A growth that is over within this share of the trace, and adds at most this share of the level, is start-up.
@@ -118,11 +124,10 @@ fn deepest_fall(shape: &Shape) -> f64 {
 
 /// Growth broke: decide whether it ended for good, and whether something else goes on underneath.
 fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
-    let place = refine_knee(shape, broken.segment);
     let fill = broken.growth;
+    let place = if fill.is_jump { (fill.to, fill.from, fill.to) } else { refine_knee(shape, broken.segment) };
     let tail = &shape.floor[shape.segments[broken.segment].start..];
-    let adds_up = broken.after > (AFTER_KNEE * fill.rise).max(shape.material());
-    if adds_up || rises_underneath(shape, tail) {
+    if broken.after > broken.may_follow(shape) || rises_underneath(shape, tail) {
         let mut finding = still_growing(shape, broken.segment, Some(fill), epoch);
         finding.knee = Some(place);
         return finding;
@@ -146,11 +151,12 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
     }
     let late = is_late(shape, fill.from);
     let aligned = is_aligned(shape, place, fill.from, late, epoch);
-    let bend = Bend::of(shape.floor_between(fill.from, place.0));
-    let slowing = bend.is_some_and(|bend| !bend.may_keep(0.5, SURE));
+    let pace = later_pace(shape, fill.from, place.0).filter(|_| !fill.is_jump);
+    let slowing = pace.is_some_and(|pace| pace < STEADY);
+    let is_steady = pace.is_none_or(|pace| (STEADY..=1.0 / STEADY).contains(&pace)) && !fill.is_jump;
     let mechanism = match () {
-        () if aligned && !slowing => Mechanism::EpochFill,
         () if thins_out(shape, fill.from) => Mechanism::RecordHigh,
+        () if aligned && is_steady => Mechanism::EpochFill,
         () if slowing || place.0 - shape.first() < EARLY * shape.length() => Mechanism::WarmUp,
         () => Mechanism::CappedCache,
     };
@@ -163,12 +169,23 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
         mechanism,
         growth: Some(fill),
         knee: Some(place),
-        aligned,
+        aligned: aligned && mechanism == Mechanism::EpochFill,
         late,
         slowing,
         pausing: !ended,
         ..Finding::nothing()
     }
+}
+
+/// The rate of the later half of a growth as a share of the earlier half's; `None` if there are too few samples to say.
+fn later_pace(shape: &Shape, from: f64, to: f64) -> Option<f64> {
+    let middle = 0.5 * (from + to);
+    let half = |from, to| {
+        let points = shape.points_between(from, to);
+        theil_sen(points).filter(|_| points.len() >= 3).map(|rate| rate.value)
+    };
+    let (earlier, later) = (half(from, middle)?, half(middle, to)?);
+    (earlier > 0.0).then(|| later / earlier)
 }
 
 /// Whether the floor after a knee still rises in its later half, by an amount that matters.
@@ -189,7 +206,9 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
     let leak = epoch.map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
     let is_leak = leak.as_ref().is_some_and(|test| test.holds(shape));
     let bend = Bend::of(whole);
-    let slowing = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
+    let bends = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
+    let origin = if late { start } else { shape.origin() };
+    let slowing = !is_leak && (bends || law_explains(shape.floor_between(origin, now), origin));
     let present = match &leak {
         Some(test) if is_leak => test.window_start,
         // Growth that changed its pace goes on at the present one.
@@ -203,7 +222,7 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
     growth.rate = rate_between(shape, present, now).unwrap_or(growth.rate);
     let mechanism = match () {
         () if shape.staircase.is_some() => Mechanism::Staircase,
-        () if late => Mechanism::LateOnset,
+        () if late && !grew_before(shape, first) => Mechanism::LateOnset,
         () if is_leak || !slowing => Mechanism::Linear,
         () if thins_out(shape, start) => Mechanism::RecordHigh,
         () => Mechanism::WarmUp,
@@ -214,10 +233,16 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
         growth: Some(growth),
         earlier,
         late,
-        slowing: slowing && !is_leak,
+        slowing,
         leak_known_at: leak.map(|test| test.known_at),
         ..Finding::nothing()
     }
+}
+
+/// Whether the segment before this one grew as well, so that the growth after it is no late one.
+fn grew_before(shape: &Shape, first: usize) -> bool {
+    let before = first.checked_sub(1).map(|k| &shape.segments[k]);
+    before.is_some_and(|s| shape.end_level(s) - shape.start_level(s) >= shape.material())
 }
 
 fn is_late(shape: &Shape, start: f64) -> bool {
@@ -231,6 +256,7 @@ fn is_aligned(shape: &Shape, knee: (f64, f64, f64), from: f64, late: bool, epoch
     let boundary = begin + epoch;
     let slack = (ALIGNED * epoch).max(shape.spacing);
     // A growth that covers only the end of the epoch is not a pass over it.
-    let covers = if late { knee.0 - from >= 0.65 * epoch } else { from - begin <= 0.35 * epoch };
-    covers && boundary >= knee.1.min(knee.0 - slack) && boundary <= knee.2.max(knee.0 + slack)
+    let covers = knee.0 - from >= COVERS * epoch;
+    let slack = (0.5 * (knee.2 - knee.1)).min(VAGUE * epoch).max(slack);
+    covers && (knee.0 - boundary).abs() <= slack
 }

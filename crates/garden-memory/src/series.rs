@@ -47,13 +47,86 @@ impl Memory {
     }
 }
 
-/// Proportional memory counts shared pages once over a process tree, so it comes before resident memory.
+/// Resident memory, or proportional memory where a trace has only that.
 fn total_quantity(trace: &Trace) -> Quantity {
     if trace.has(Quantity::Pss) && !trace.has(Quantity::Rss) { Quantity::Pss } else { Quantity::Rss }
 }
 
+/// The clock of a trace, and each sample's place on it.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    pub clock: Clock,
+    /// NaN where a sample has no place.
+    places: Vec<f64>,
+    /// Samples at which another process begins, because the clock fell back together with the memory.
+    restarts: Vec<usize>,
+}
+
+impl Timeline {
+    pub(crate) fn of(trace: &Trace) -> Timeline {
+        let clock = clock_of(trace);
+        let raw = |index: usize| match clock {
+            Clock::Step => trace.step(index),
+            Clock::Time => trace.time_s(index),
+            Clock::Sample => Some(index as f64),
+        };
+        let places = (0..trace.len()).map(|index| raw(index).unwrap_or(f64::NAN)).collect();
+        let mut timeline = Timeline { clock, places, restarts: Vec::new() };
+        timeline.unroll(trace);
+        timeline
+    }
+
+    pub(crate) fn place(&self, index: usize) -> Option<f64> {
+        self.places.get(index).copied().filter(|x| x.is_finite())
+    }
+
+    /// The first known place.
+    pub(crate) fn first(&self) -> f64 {
+        self.places.iter().copied().find(|x| x.is_finite()).unwrap_or(0.0)
+    }
+
+    /// Tells a restarted process from a step counter that begins anew with each epoch.
+    ///
+    /// Both make the clock fall back. A new process begins with little memory; one that only counts anew keeps what it has,
+    /// and its steps go on from where they were.
+    fn unroll(&mut self, trace: &Trace) {
+        let explicit: Vec<usize> = restart_events(trace);
+        let mut offset = 0.0;
+        let mut from = 0;
+        for reset in clock_resets(&self.places) {
+            for place in &mut self.places[from..reset] {
+                *place += offset;
+            }
+            from = reset;
+            let is_new = explicit.contains(&reset) || self.clock != Clock::Step || gives_memory_back(trace, reset);
+            if is_new {
+                self.restarts.push(reset);
+                offset = 0.0;
+            } else {
+                let last = self.places[..reset].iter().rev().copied().find(|x| x.is_finite()).unwrap_or(0.0);
+                // The first step of an epoch is 0 or 1; either follows the last one of the epoch before.
+                offset = last + if self.places[reset] > 0.0 { 0.0 } else { 1.0 };
+            }
+        }
+        for place in &mut self.places[from..] {
+            *place += offset;
+        }
+    }
+}
+
+/// A process that begins anew holds less than this share of what the one before it held.
+const NEW_PROCESS: f64 = 0.8;
+
+/// Whether memory drops at this sample as it does when another process takes over.
+fn gives_memory_back(trace: &Trace, at: usize) -> bool {
+    let near = |mut indices: Box<dyn Iterator<Item = usize>>| indices.find_map(|i| Memory::Total.at(trace, i));
+    let before = near(Box::new((0..at).rev()));
+    let after = near(Box::new(at..trace.len()));
+    before.zip(after).is_some_and(|(before, after)| after < NEW_PROCESS * before)
+}
+
 /// The clock that most samples have: steps, else times, else the samples' own order.
-pub(crate) fn clock_of(trace: &Trace) -> Clock {
+fn clock_of(trace: &Trace) -> Clock {
     let enough = |known: usize| known >= 2 && known * 10 >= trace.len() * 5;
     let distinct = |place: &dyn Fn(usize) -> Option<f64>| {
         let first = (0..trace.len()).find_map(place);
@@ -67,28 +140,15 @@ pub(crate) fn clock_of(trace: &Trace) -> Clock {
     if enough(times) && distinct(&|i| trace.time_s(i)) { Clock::Time } else { Clock::Sample }
 }
 
-fn place(trace: &Trace, clock: Clock, index: usize) -> Option<f64> {
-    match clock {
-        Clock::Step => trace.step(index),
-        Clock::Time => trace.time_s(index),
-        Clock::Sample => Some(index as f64),
-    }
+fn restart_events(trace: &Trace) -> Vec<usize> {
+    let restarts = trace.events.iter().filter(|event| event.kind == EventKind::Restart);
+    restarts.map(|event| event.before_sample.min(trace.len())).collect()
 }
 
-/// The first known place on the clock.
-pub(crate) fn first_place(trace: &Trace, clock: Clock) -> f64 {
-    (0..trace.len()).find_map(|index| place(trace, clock, index)).unwrap_or(0.0)
-}
-
-/// The stretches of samples that belong to one process each: split at restart events and where the clock falls back for good.
-pub(crate) fn split_at_restarts(trace: &Trace, clock: Clock) -> Vec<Range<usize>> {
-    let mut borders: Vec<usize> = trace
-        .events
-        .iter()
-        .filter(|event| event.kind == EventKind::Restart)
-        .map(|event| event.before_sample.min(trace.len()))
-        .collect();
-    borders.extend(clock_resets(trace, clock));
+/// The stretches of samples that belong to one process each.
+pub(crate) fn split_at_restarts(trace: &Trace, timeline: &Timeline) -> Vec<Range<usize>> {
+    let mut borders = restart_events(trace);
+    borders.extend(&timeline.restarts);
     borders.push(trace.len());
     borders.sort_unstable();
     let mut parts = Vec::new();
@@ -102,24 +162,21 @@ pub(crate) fn split_at_restarts(trace: &Trace, clock: Clock) -> Vec<Range<usize>
     parts
 }
 
-/// Samples from which on the clock stays behind where it was: the process was started again.
+/// Samples from which on the clock stays behind where it was.
 ///
-/// A single late sample (10, 20, 15, 30) is not a restart: the clock must stay behind for three samples.
-fn clock_resets(trace: &Trace, clock: Clock) -> Vec<usize> {
+/// A single late sample (10, 20, 15, 30) is no reset: the clock must stay behind for three samples.
+fn clock_resets(places: &[f64]) -> Vec<usize> {
     const STAYS_BEHIND: usize = 3;
-    let places: Vec<(usize, f64)> = (0..trace.len()).filter_map(|i| Some((i, place(trace, clock, i)?))).collect();
+    let known: Vec<usize> = (0..places.len()).filter(|&i| places[i].is_finite()).collect();
     let mut resets = Vec::new();
     let mut highest = f64::NEG_INFINITY;
-    let mut skip_until = 0;
-    for (k, &(index, x)) in places.iter().enumerate() {
-        let behind = x < highest && k >= skip_until;
-        let next = &places[k..(k + STAYS_BEHIND).min(places.len())];
-        if behind && next.len() == STAYS_BEHIND && next.iter().all(|&(_, later)| later < highest) {
+    for (k, &index) in known.iter().enumerate() {
+        let next = &known[k..(k + STAYS_BEHIND).min(known.len())];
+        if next.len() == STAYS_BEHIND && next.iter().all(|&later| places[later] < highest) {
             resets.push(index);
-            highest = x;
-            skip_until = k + 1;
+            highest = f64::NEG_INFINITY;
         }
-        highest = highest.max(x);
+        highest = highest.max(places[index]);
     }
     resets
 }
@@ -131,7 +188,7 @@ pub(crate) struct Series {
     pub points: Vec<Point>,
     /// Samples taken during evaluations or checkpoints.
     pub aside: Vec<Point>,
-    /// Places of evaluations, checkpoints and epoch ends that lie within the series.
+    /// Places of evaluations and checkpoints.
     pub events: Vec<f64>,
     /// Samples dropped because their clock went back.
     pub out_of_order: usize,
@@ -139,7 +196,7 @@ pub(crate) struct Series {
 
 impl Series {
     /// Puts the series of one part of a trace together.
-    pub(crate) fn of(trace: &Trace, part: Range<usize>, clock: Clock, memory: Memory) -> Series {
+    pub(crate) fn of(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: Memory) -> Series {
         let mut series = Series::default();
         let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();
         let mut latest = f64::NEG_INFINITY;
@@ -149,7 +206,7 @@ impl Series {
                 evaluations.next();
             }
             let in_evaluation = evaluations.peek().is_some_and(|range| range.contains(&index));
-            let (Some(x), Some(y)) = (place(trace, clock, index), memory.at(trace, index)) else { continue };
+            let (Some(x), Some(y)) = (timeline.place(index), memory.at(trace, index)) else { continue };
             if x < latest {
                 series.out_of_order += 1;
                 continue;
@@ -166,24 +223,19 @@ impl Series {
             }
             was_aside = aside;
         }
-        series.add_events(trace, &part, clock);
+        series.add_events(trace, &part, timeline);
         spread_ties(&mut series.points);
         series
     }
 
     /// Adds the places of events that have no samples of their own.
-    fn add_events(&mut self, trace: &Trace, part: &Range<usize>, clock: Clock) {
+    fn add_events(&mut self, trace: &Trace, part: &Range<usize>, timeline: &Timeline) {
         for event in &trace.events {
             let lifts = matches!(event.kind, EventKind::EvalStart | EventKind::Checkpoint);
             if !lifts || !(part.start..=part.end).contains(&event.before_sample) {
                 continue;
             }
-            let own = match clock {
-                Clock::Step => event.step,
-                Clock::Time => event.time_s,
-                Clock::Sample => None,
-            };
-            let at = own.or_else(|| place(trace, clock, event.before_sample.min(trace.len().saturating_sub(1))));
+            let at = timeline.place(event.before_sample.min(trace.len().saturating_sub(1)));
             self.events.extend(at.filter(|x| x.is_finite()));
         }
         self.events.sort_by(f64::total_cmp);
@@ -265,11 +317,11 @@ pub(crate) fn condense(points: Vec<Point>) -> Vec<Point> {
 }
 
 /// Seconds per unit of the clock, by the median over the part: how steps turn into time.
-pub(crate) fn seconds_per_unit(trace: &Trace, part: Range<usize>, clock: Clock) -> Option<f64> {
-    if clock == Clock::Time {
+pub(crate) fn seconds_per_unit(trace: &Trace, part: Range<usize>, timeline: &Timeline) -> Option<f64> {
+    if timeline.clock == Clock::Time {
         return Some(1.0);
     }
-    let known: Vec<(f64, f64)> = part.filter_map(|i| Some((place(trace, clock, i)?, trace.time_s(i)?))).collect();
+    let known: Vec<(f64, f64)> = part.filter_map(|i| Some((timeline.place(i)?, trace.time_s(i)?))).collect();
     // Pairs a few samples apart average out uneven steps; the median ignores pauses.
     let reach = (known.len() / 20).max(1);
     let stride = (known.len() / 2000).max(1);

@@ -8,7 +8,7 @@ use crate::diagnose::Judged;
 use crate::diagnosis::*;
 use crate::judge::Finding;
 use crate::segments::Segment;
-use crate::series::{Memory, Series, first_place};
+use crate::series::{Memory, Series, Timeline};
 use crate::shape::Shape;
 use crate::stats::{Point, median, quantile};
 use crate::trace::{Quantity, RunFacts, Trace};
@@ -47,7 +47,7 @@ impl<'a> Signs<'a> {
     pub(crate) fn gather(
         trace: &Trace,
         part: Range<usize>,
-        clock: Clock,
+        timeline: &Timeline,
         judged: &'a Judged,
         shape: &'a Shape,
         facts: &'a RunFacts,
@@ -59,15 +59,15 @@ impl<'a> Signs<'a> {
                 .into_iter()
                 .filter(|&quantity| trace.has(quantity))
                 .filter_map(|quantity| {
-                    let series = Series::of(trace, part.clone(), clock, Memory::Only(quantity));
+                    let series = Series::of(trace, part.clone(), timeline, Memory::Only(quantity));
                     company_of(&series.points, quantity, growth.from, growth.to, growth.rise)
                 })
                 .collect()
         });
         let evaluation_height = evaluation_height(&judged.series);
         Signs {
-            clock,
-            origin: first_place(trace, clock),
+            clock: timeline.clock,
+            origin: timeline.first(),
             finding,
             shape,
             series: &judged.series,
@@ -284,7 +284,7 @@ pub(crate) fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f6
     Some(Company { quantity, change, start, share })
 }
 
-fn evaluation_height(series: &Series) -> Option<f64> {
+pub(crate) fn evaluation_height(series: &Series) -> Option<f64> {
     let heights: Vec<f64> = series
         .aside
         .iter()

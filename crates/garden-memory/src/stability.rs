@@ -24,7 +24,7 @@ pub(crate) fn check_stability(series: &Series, step: f64, bound: Bytes, clock: C
     };
     if after.len() < FEWEST_AFTER || last < needed {
         check.text = format!(
-            "failed: the trace must reach {unit} {needed:.0} with at least {FEWEST_AFTER} samples from {unit} {step:.0} on; \
+            "the trace must reach {unit} {needed:.0} with at least {FEWEST_AFTER} samples from {unit} {step:.0} on; \
              it has {} and ends at {unit} {}",
             after.len(),
             if last.is_finite() { format!("{last:.0}") } else { "0".into() },
@@ -36,9 +36,8 @@ pub(crate) fn check_stability(series: &Series, step: f64, bound: Bytes, clock: C
     let variation = Bytes::from_f64(high - low);
     check.variation_bytes = Some(variation.0);
     check.passed = variation <= bound;
-    let word = if check.passed { "passed" } else { "failed" };
     check.text = format!(
-        "{word}: from {unit} {step:.0} to {last:.0} memory varied by {variation} (lowest {}, highest {}); allowed are {bound}",
+        "from {unit} {step:.0} to {last:.0} memory varied by {variation} (lowest {}, highest {}); allowed are {bound}",
         Bytes::from_f64(low),
         Bytes::from_f64(high),
     );

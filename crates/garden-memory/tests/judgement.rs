@@ -197,11 +197,39 @@ fn stability_is_asserted_on_what_was_seen() {
 #[test]
 fn a_trace_that_begins_late_has_its_first_pass_before_it() {
     let ask = |steps: u64| {
-        let mut trace = trace_of((0..steps).map(|i| ((5000 + i) as f64, GIB + (i << 22) + (i * 7919 % 13 << 18))));
+        let mut trace = trace_of((0..steps).map(|i| ((5000 + i) as f64, GIB + (i << 22) + ((i * 7919 % 13) << 18))));
         trace.facts.steps_per_epoch = Some(50);
         diagnose(&trace, &Question::default())
     };
     let early = ask(40);
     assert_eq!((early.verdict, early.forecast.if_bounded.unwrap().step), (Verdict::Growing, Some(5050.0)));
     assert_eq!(ask(160).verdict, Verdict::Leak);
+}
+
+#[test]
+fn steps_that_count_anew_with_each_epoch_are_one_run() {
+    let mut trace = trace_of((0..500).map(|i| ((i % 83) as f64, GIB + (i << 22) + ((i * 7919 % 13) << 18))));
+    trace.facts.steps_per_epoch = Some(83);
+    let found = diagnose(&trace, &Question::default());
+    assert_eq!((found.verdict, found.parts.len()), (Verdict::Leak, 0));
+}
+
+#[test]
+fn a_leak_is_found_again_after_a_release() {
+    let value = |i: u64| GIB + i * (10 << 20) - if i >= 250 { 2000 << 20 } else { 0 } + ((i * 7919 % 13) << 18);
+    let mut trace = trace_of((0..500).map(|i| (i as f64, value(i))));
+    trace.facts.steps_per_epoch = Some(83);
+    let found = diagnose(&trace, &Question::default());
+    let rate = found.growth.bytes_per_step.unwrap() / (1 << 20) as f64;
+    assert!(found.verdict == Verdict::Leak && (9.0..11.0).contains(&rate), "{:?} {rate}", found.verdict);
+}
+
+#[test]
+fn images_are_not_blamed_for_a_warm_up_that_ends_with_the_epoch() {
+    let value = |i: u64| GIB + (3e9 * (1.0 - (-(i as f64) / 40.0).exp())) as u64 + ((i * 7919 % 13) << 20);
+    let facts =
+        RunFacts { examples: Some(664), batch_size: Some(2), gradient_accumulation: Some(4), ..RunFacts::default() };
+    let found = diagnose(&trace_of((0..400).map(|i| (i as f64, value(i)))), &Question { facts, ..Question::default() });
+    assert_eq!((found.verdict, found.mechanism.name()), (Verdict::Settled, "warm_up"));
+    assert!(found.causes.iter().all(|cause| cause.id != "decoded_images_kept"));
 }

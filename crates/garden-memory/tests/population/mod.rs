@@ -106,7 +106,7 @@ impl Run {
     }
 }
 
-/// Draws a run of this kind; one in ten was restarted once, one in seven has a gap in its samples.
+/// Draws a run of this kind; a third was resumed at a later step, one in ten was restarted once, one in seven has a gap.
 pub fn draw(kind: Kind, random: &mut Random) -> Run {
     let mut run = draw_process(kind, random);
     if random.chance(0.15) {
@@ -145,7 +145,7 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     let has_teeth = matches!(kind, Kind::Sawtooth | Kind::LeakUnderSawtooth);
     let every = if !has_teeth && steps > 200.0 && random.chance(0.3) { random.between(2.0, 6.0).floor() } else { 1.0 };
     let missing = if random.chance(0.3) { random.between(0.05, 0.3) } else { 0.0 };
-    // Evaluations disturb half of the runs; a staircase needs them.
+    // Evaluations disturb some of the runs; a staircase needs them.
     let evaluation = match kind {
         Kind::StaircaseLeak => Some((epoch * random.between(0.3, 0.8)).round().max(8.0)),
         _ if random.chance(0.3) => Some((epoch * random.between(0.5, 2.0)).round().max(8.0)),
@@ -172,7 +172,12 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
         }
         step += 1.0;
     }
-    let known = leaks || (kind != Kind::LongSawtooth && random.chance(0.7));
+    // A climb of more than two epochs is a leak by the rule until it drops, so long teeth come without facts.
+    let known = kind != Kind::LongSawtooth;
+    if random.chance(0.3) {
+        let resumed_at = random.between(1.0, 50.0).round() * epoch;
+        samples.iter_mut().for_each(|sample| sample.step = sample.step.map(|step| step + resumed_at));
+    }
     let facts = RunFacts { steps_per_epoch: known.then_some(epoch as u64), ..RunFacts::default() };
     Run { facts, samples, restart: None }
 }
