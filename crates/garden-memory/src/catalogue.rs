@@ -83,16 +83,6 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         traits: &[Trait::PerExample, Trait::SmallPerExample, Trait::Ends],
     },
     Entry {
-        id: "images_decoded_up_front",
-        title: "the whole image list decoded before training",
-        fix: "decode on access instead of building a list of decoded images",
-        prior: 0.5,
-        home: Home::Anon,
-        typical: &[None],
-        possible: &[],
-        traits: &[],
-    },
-    Entry {
         id: "pinned_offload_buffers",
         title: "pinned buffers that grow to the longest sequence so far (activation or gradient offload)",
         fix: "cap max_pixels or the sequence length, or train the longest batch first so that the record falls at step 1",

@@ -310,7 +310,8 @@ fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
 }
 
 fn weigh_first_steps(signs: &Signs, scales: &mut Scales) {
-    let (Some(growth), Some(knee)) = (signs.finding.growth, signs.finding.knee) else {
+    let ended = signs.finding.knee.filter(|_| signs.finding.verdict == Verdict::Settled);
+    let (Some(growth), Some(knee)) = (signs.finding.growth, ended) else {
         scales.rules_out("it happens at the first steps only, and this growth goes on");
         return;
     };

@@ -382,14 +382,21 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Whether the answer is bad news: a leak, a growth that exceeds the limit even if bounded, or a failed assertion.
+    /// Whether the answer is bad news: a leak, a growth that exceeds the limit already or even if it is bounded, or a
+    /// failed assertion.
     pub fn is_bad_news(&self) -> bool {
         let over_limit = match (self.forecast.if_bounded, self.forecast.limit_bytes) {
             (Some(plateau), Some(limit)) => plateau.bytes > limit,
             _ => false,
         };
+        let already_over = match (self.level, self.forecast.limit_bytes) {
+            (Some(level), Some(limit)) => level.bytes > limit,
+            _ => false,
+        };
         self.verdict == Verdict::Leak
-            || (self.verdict == Verdict::Growing && self.mechanism != Mechanism::FilePages && over_limit)
+            || (self.verdict == Verdict::Growing
+                && self.mechanism != Mechanism::FilePages
+                && (over_limit || already_over))
             || self.stability.as_ref().is_some_and(|check| !check.passed)
     }
 }

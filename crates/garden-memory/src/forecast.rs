@@ -70,10 +70,10 @@ fn exhaustion(signs: &Signs, growth: &Stretch) -> Option<Exhaustion> {
     let left = (limit - signs.present()).max(0.0);
     let now = signs.shape.last();
     let place = |rate: f64| now + left / rate;
-    let high = (growth.rate.low > 0.0).then(|| place(growth.rate.low));
+    let high = (growth.rate.low > 0.0).then(|| place(growth.rate.low).ceil());
     Some(Exhaustion {
         step: (signs.clock == Clock::Step).then(|| place(growth.rate.value).floor()),
-        low: place(growth.rate.high.max(growth.rate.value)),
+        low: place(growth.rate.high.max(growth.rate.value)).floor(),
         high,
         time_s: signs.seconds_per_unit.map(|seconds| left / growth.rate.value * seconds),
     })

@@ -60,7 +60,32 @@ fn flat(signs: &Signs, level: Bytes) -> String {
             counted(count, "spike"),
             size(height)
         ),
-        _ => format!("Memory is flat at {level}: no growth beyond noise after start-up."),
+        _ if signs.finding.mechanism == Mechanism::Spikes => format!(
+            "Memory is flat at {level} during training; evaluations stand up to {} above it and come back.",
+            size(signs.evaluation_height.unwrap_or(0.0))
+        ),
+        _ => unmoved(signs, level),
+    }
+}
+
+/// Flat, or fallen, or risen and come back: none of them is growth.
+fn unmoved(signs: &Signs, level: Bytes) -> String {
+    let shape = signs.shape;
+    let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
+    let top = levels.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (first, now) = (levels.first().copied().unwrap_or(0.0), signs.present());
+    let notable = 2.0 * shape.material();
+    if top - now <= notable {
+        format!("Memory is flat at {level}: no growth beyond noise after start-up.")
+    } else if top - first > notable {
+        format!(
+            "Memory rose from {} to {} and came back to {}: no growth that stays.",
+            size(first),
+            size(top),
+            size(now)
+        )
+    } else {
+        format!("Memory fell from {} to {}: no growth.", size(first), size(now))
     }
 }
 
@@ -78,6 +103,9 @@ fn sawtooth(signs: &Signs) -> String {
 fn settled(signs: &Signs, level: Bytes) -> String {
     let Some((growth, (knee, _, _))) = signs.finding.growth.zip(signs.finding.knee) else { return String::new() };
     let why = match signs.finding.mechanism {
+        Mechanism::EpochFill if signs.finding.late => {
+            "one pass over the data after it began, and not since: bounded by the dataset, not a leak"
+        }
         Mechanism::EpochFill => {
             "where every example had been seen once, and not since: bounded by the dataset, not a leak"
         }
@@ -86,6 +114,13 @@ fn settled(signs: &Signs, level: Bytes) -> String {
         Mechanism::WarmUp => "a warm-up that is over: bounded, not a leak",
         _ => "and not since: bounded, not a leak",
     };
+    if growth.is_jump {
+        return format!(
+            "Memory jumped by {} at {} and has not grown since: bounded, not a leak; the level since then is {level}.",
+            size(growth.rise),
+            place(signs, knee)
+        );
+    }
     format!(
         "Memory grew {} until {}, {why}; the level since then is {level}.",
         rate(signs, growth.rate.value),
@@ -180,7 +215,7 @@ pub(crate) fn restarts(parts: &[Part]) -> Evidence {
 
 /// The note about samples whose clock went back.
 pub(crate) fn out_of_order(count: usize, clock: Clock) -> String {
-    format!("{} skipped: its {} lies before the one of an earlier sample", counted(count, "sample"), clock.unit())
+    format!("{} skipped: the {} goes back behind an earlier one", counted(count, "sample"), clock.unit())
 }
 
 fn counted(count: usize, noun: &str) -> String {
@@ -262,21 +297,29 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
 
 fn growth_evidence(signs: &Signs, growth: &crate::growth::Stretch) -> Evidence {
     let ended = if signs.finding.verdict == Verdict::Settled { "rose" } else { "has risen" };
+    let factor = if signs.clock == Clock::Time { 60.0 } else { 1.0 };
+    let pace = match growth.is_jump {
+        true => "in one jump".into(),
+        false => format!(
+            "at {} (95 %: {} to {})",
+            rate(signs, growth.rate.value),
+            format_change(factor * growth.rate.low),
+            format_change(factor * growth.rate.high)
+        ),
+    };
     let text = format!(
-        "From {} to {} the floor {ended} by {}, at {} (95 %: {} to {}).",
+        "From {} to {} the floor {ended} by {}, {pace}.",
         place(signs, growth.from),
         place(signs, growth.to),
         size(growth.rise),
-        rate(signs, growth.rate.value),
-        format_change(growth.rate.low),
-        format_change(growth.rate.high)
     );
     let unit = if signs.clock == Clock::Step { "bytes/step" } else { "bytes/unit" };
     Evidence::number(text, growth.rate.value, unit).over(growth.from, growth.to)
 }
 
 fn knee_evidence(signs: &Signs) -> Option<Evidence> {
-    let (at, low, high) = signs.finding.knee?;
+    // Of two growths the faster one's end is told with the slower one.
+    let (at, low, high) = signs.finding.knee.filter(|_| signs.finding.earlier.is_none())?;
     let after = signs.shape.points_between(at, signs.shape.last());
     let change = after.last()?.y - after.first()?.y;
     let aligned = match signs.pass_end() {
@@ -289,8 +332,10 @@ fn knee_evidence(signs: &Signs) -> Option<Evidence> {
     Some(
         Evidence::number(
             format!(
-                "Growth ended at {} (between {low:.0} and {high:.0}); the {} since then moved by {}.{aligned}",
+                "Growth ended at {} (between {} and {}); the {} since then moved by {}.{aligned}",
                 place(signs, at),
+                place(signs, low),
+                place(signs, high),
                 counted(after.len(), "sample"),
                 format_change(change)
             ),
@@ -436,6 +481,9 @@ pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Ve
         Verdict::Growing if signs.finding.mechanism != Mechanism::FilePages => {
             list.extend(advice_on_growth(signs, forecast));
         }
+        Verdict::Settled | Verdict::Flat | Verdict::Sawtooth if above_limit(signs).is_some() => {
+            list.extend(above_limit(signs));
+        }
         Verdict::Settled if signs.finding.mechanism == Mechanism::EpochFill => {
             let need = ten_times(signs)
                 .map_or(String::new(), |ten| format!("; ten times the examples would need {}", size(ten)));
@@ -451,6 +499,15 @@ pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Ve
     list.extend(suspect(signs, causes));
     list.extend(missing_facts(signs));
     list
+}
+
+/// What to say if memory is above the limit already.
+fn above_limit(signs: &Signs) -> Option<String> {
+    let limit = signs.facts.memory_limit?;
+    let level = size(signs.present());
+    let is_above = level > limit && signs.finding.mechanism != Mechanism::FilePages;
+    is_above
+        .then(|| format!("Memory is at {level}, above the limit of {limit} already: free some, or raise the limit."))
 }
 
 /// The first cause, if it stands out from the second.
@@ -489,6 +546,11 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
         let until = forecast.decided_by_step.map_or(String::new(), |step| format!(" until step {step:.0}"));
         return vec![format!("Let it run{until}: a plateau of that length would settle it.")];
     }
+    if let Some(line) = above_limit(signs) {
+        return vec![line];
+    }
+    let run_ends = signs.facts.total_steps.map_or(f64::INFINITY, |total| total as f64);
+    let limit_step = forecast.if_unbounded.and_then(|at| at.step).unwrap_or(f64::INFINITY);
     if let Some(step) = forecast.decided_by_step {
         let fits = match (forecast.if_bounded, forecast.limit_bytes) {
             (Some(plateau), Some(limit)) if plateau.bytes > limit => {
@@ -510,14 +572,24 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
             }
             _ => String::new(),
         };
-        list.push(format!("Wait for step {step:.0}{fits}.{further}"));
+        list.push(match () {
+            () if limit_step < step && limit_step <= run_ends => format!(
+                "At this rate the limit is reached at step {limit_step:.0}, before step {step:.0} can tell: save a \
+                 checkpoint now{fits}."
+            ),
+            () if run_ends < step => {
+                format!("The run ends at step {run_ends:.0}, before step {step:.0} could tell{fits}.")
+            }
+            () => format!("Wait for step {step:.0}{fits}.{further}"),
+        });
     }
     list.push(
         "To know now: process 50 different examples twice in a fresh process. Growth in the first pass only is a cache, in both \
          passes a leak. (The same example 50 times shows nothing.)"
             .into(),
     );
-    if let (Some(at), Some(limit)) = (forecast.if_unbounded, forecast.limit_bytes) {
+    let is_reached = limit_step <= run_ends;
+    if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
         let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
         let time = at.time_s.map_or(String::new(), |s| format!(" in {}", duration(s)));
         list.push(format!("If it never ends, {} is reached{when}{time}: save a checkpoint before that.", Bytes(limit)));
@@ -537,7 +609,10 @@ fn missing_facts(signs: &Signs) -> Vec<String> {
         );
     }
     if moving && signs.clock != Clock::Step {
-        list.push("Record the training step with each sample: growth per step and per epoch says more than growth per second.".into());
+        list.push(
+            "Record the training step with each sample: growth per step and per epoch says more than growth over time."
+                .into(),
+        );
     }
     if moving && signs.company_of(Quantity::Anon).is_none() {
         list.push(

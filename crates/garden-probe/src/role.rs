@@ -33,8 +33,8 @@ impl fmt::Display for Role {
 }
 
 const WRAPPERS: [&str; 18] = [
-    "sh", "bash", "zsh", "dash", "fish", "uv", "uvx", "poetry", "conda", "mamba", "env", "time", "nohup", "sudo", "srun", "mpirun",
-    "torchrun", "make",
+    "sh", "bash", "zsh", "dash", "fish", "uv", "uvx", "poetry", "conda", "mamba", "env", "time", "nohup", "sudo",
+    "srun", "mpirun", "torchrun", "make",
 ];
 
 impl Role {

@@ -3,7 +3,7 @@
 //! Sections with nothing in them do not exist. All text is cleaned here, once; escaping is the renderer's business.
 
 use garden_memory::{
-    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, RuledOut, Verdict,
+    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, RuledOut, RunFacts, Verdict,
 };
 
 use crate::Report;
@@ -76,7 +76,7 @@ pub(crate) fn findings(report: &Report) -> Vec<Section> {
         section("Evidence", vec![Block::Bullets(diagnosis.evidence.iter().map(|e| clean(&e.text)).collect())]),
         section("Phases", phases(diagnosis, words)),
         section("Processes (the last one decides)", vec![Block::Bullets(processes(diagnosis, words))]),
-        section("Forecast", vec![Block::Fields(forecast(diagnosis, words))]),
+        section("Forecast", vec![Block::Fields(forecast(diagnosis, report.facts, words))]),
         section("Likely causes", causes(diagnosis)),
         section("Ruled out", ruled_out(diagnosis)),
         section("What to do", vec![Block::Numbered(diagnosis.advice.iter().map(|advice| clean(advice)).collect())]),
@@ -211,12 +211,17 @@ fn processes(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
     diagnosis.parts.iter().map(sentence).collect()
 }
 
-fn forecast(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Field> {
+fn forecast(diagnosis: &Diagnosis, facts: &RunFacts, words: ClockWords) -> Vec<Field> {
     let forecast = &diagnosis.forecast;
     let bounded = forecast.if_bounded.map(|plateau| {
         let from = plateau.step.filter(|step| step.is_finite()).map(|step| format!(" from step {} on", whole(step)));
         format!("{}{}", amount(plateau.bytes, plateau.low, plateau.high), from.unwrap_or_default())
     });
+    // While nothing has decided, the end of a bounded growth is part of the answer even where it is not known.
+    let is_open = diagnosis.verdict == Verdict::Growing && diagnosis.mechanism != Mechanism::FilePages;
+    let unknown = (is_open && facts.epoch_steps().is_none())
+        .then(|| "where it ends is not known without the length of an epoch".to_string());
+    let bounded = bounded.or(unknown);
     let unbounded = forecast.if_unbounded.and_then(|end| exhaustion(end, words));
     let likelihood = diagnosis.likelihood.and_then(|likelihood| {
         Some(format!(

@@ -118,7 +118,8 @@ impl<R: Read> Lines<R> {
     fn advance(&mut self) -> Result<Option<(usize, usize, u64, LineEnd)>, Error> {
         loop {
             let pending = &self.buffer[self.start..self.end];
-            if let Some(at) = find_break(&pending[self.searched..]).map(|at| at + self.searched) {
+            let is_break = |byte| byte == b'\n' || byte == b'\r';
+            if let Some(at) = find_byte(&pending[self.searched..], is_break).map(|at| at + self.searched) {
                 let (from, number) = (self.start, self.number);
                 self.number += u64::from(pending[at] == b'\n');
                 self.start += at + 1;
@@ -175,17 +176,16 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// The first line feed or carriage return; whole chunks are compared at once, which the compiler turns into SIMD.
-fn find_break(text: &[u8]) -> Option<usize> {
-    let is_break = |byte: u8| byte == b'\n' || byte == b'\r';
+/// The first byte of a kind; whole chunks are compared at once, which the compiler turns into SIMD.
+pub(crate) fn find_byte(text: &[u8], is_wanted: impl Fn(u8) -> bool) -> Option<usize> {
     let mut clear = 0;
-    for chunk in text.chunks_exact(32) {
-        if chunk.iter().fold(false, |found, &byte| found | is_break(byte)) {
+    for chunk in text.chunks_exact(16) {
+        if chunk.iter().fold(false, |found, &byte| found | is_wanted(byte)) {
             break;
         }
-        clear += 32;
+        clear += 16;
     }
-    text[clear..].iter().position(|&byte| is_break(byte)).map(|at| at + clear)
+    text[clear..].iter().position(|&byte| is_wanted(byte)).map(|at| at + clear)
 }
 
 fn trimmed(buffer: &[u8], mut from: usize, mut to: usize) -> std::ops::Range<usize> {

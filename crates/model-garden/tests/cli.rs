@@ -203,15 +203,15 @@ fn unusable_values_are_counted_and_named() {
     check_input(
         table,
         expect![[r#"
-        exit 0
-        ----- stdout
-        FLAT  Memory is flat at 100 MiB: no growth beyond noise after start-up.
-        Memory by step: standard input, rss_mb
-        ...
-          - 1 line skipped: value is not a number (line 6, `rss_mb` = `n/a`)
-          - 1 line skipped: value is infinite or larger than any machine's memory (line 9, `rss_mb` = `inf`)
-          - 1 sample skipped: its step lies before the one of an earlier sample
-    "#]],
+            exit 0
+            ----- stdout
+            FLAT  Memory is flat at 100 MiB: no growth beyond noise after start-up.
+            Memory by step: standard input, rss_mb
+            ...
+              - 1 line skipped: value is not a number (line 6, `rss_mb` = `n/a`)
+              - 1 line skipped: value is infinite or larger than any machine's memory (line 9, `rss_mb` = `inf`)
+              - 1 sample skipped: the step goes back behind an earlier one
+        "#]],
     );
 }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use garden_memory::unit_factor;
 
 use crate::amount::plain_decimal;
+use crate::lines::find_byte;
 use crate::time::{DATE_LENGTH, clock_at, date_at, date_time_at};
 
 /// A number in a line.
@@ -51,23 +52,29 @@ pub(crate) enum Stamp {
 const STAMP_WITHIN: usize = 64;
 
 /// Finds the numbers of a line in lower case.
-#[inline(never)]
 pub(crate) fn scan(line: &str, found: &mut Vec<Found>) -> Option<Stamp> {
     found.clear();
     let bytes = line.as_bytes();
-    let (mut at, mut label_from, mut stamp) = (0, 0, None);
+    // Many lines have no number at all.
+    let mut at = find_byte(bytes, |byte| byte.is_ascii_digit())?;
+    let (mut label_from, mut stamp) = (0, None);
     while let Some(digit) = bytes[at..].iter().position(u8::is_ascii_digit).map(|skip| at + skip) {
         let rest = &bytes[digit..];
         if digit > 0 && is_glue(bytes[digit - 1]) {
             at = digit + rest.iter().take_while(|&&byte| is_glue(byte)).count();
             continue;
         }
-        if let Some((length, time)) = time_at(bytes, digit) {
+        let whole @ (_, digits) = whole_at(rest);
+        // Most numbers are no times: a time begins with up to four digits and one of these.
+        if digits <= 4
+            && matches!(rest.get(digits), Some(b'-' | b'/' | b':'))
+            && let Some((length, time)) = time_at(bytes, digit)
+        {
             stamp = stamp.or(time);
             (at, label_from) = (digit + length, digit + length);
             continue;
         }
-        let (length, number) = number_at(rest);
+        let (length, number) = number_at(rest, whole);
         if let Some(mut number) = number {
             let sign_at = sign_before(line, digit, &mut number);
             number.label = label_from..sign_at.max(label_from);
@@ -87,14 +94,8 @@ fn is_glue(byte: u8) -> bool {
 }
 
 /// A date or clock at a place of the line: its length, and the stamp if it is one.
-#[inline(never)]
 fn time_at(line: &[u8], at: usize) -> Option<(usize, Option<Stamp>)> {
     let rest = &line[at..];
-    // Most numbers are no times: after a time's first number comes one of these.
-    let digits = rest.iter().take(5).take_while(|byte| byte.is_ascii_digit()).count();
-    if !matches!(rest.get(digits), Some(b'-' | b'/' | b':')) {
-        return None;
-    }
     if let Some((seconds, length)) = date_time_at(rest) {
         return Some((length, Some(Stamp::Date(seconds))));
     }
@@ -109,9 +110,13 @@ fn time_at(line: &[u8], at: usize) -> Option<(usize, Option<Stamp>)> {
 }
 
 /// The number at the beginning of a text: how much of the text it takes, and the number if it is an amount.
-#[inline(never)]
-fn number_at(text: &[u8]) -> (usize, Option<Found>) {
-    let (value, digits) = digits_at(text);
+fn number_at(text: &[u8], whole: (u64, usize)) -> (usize, Option<Found>) {
+    let (value, digits) = digits_at(text, whole);
+    let plain = Found { label: 0..0, after: 0..0, value, factor: None, over: None, kind: NumberKind::Plain };
+    // Most numbers end here: neither a unit nor a percent sign nor a slash can follow.
+    if !text.get(digits).is_some_and(|&byte| is_glue(byte) || matches!(byte, b' ' | b'%' | b'/')) {
+        return (digits, Some(plain));
+    }
     let glued = text[digits..].iter().take_while(|&&byte| is_glue(byte)).count();
     let (factor, unit) = unit_at(&text[digits..]);
     let is_seconds = matches!(&text[digits..digits + glued], b"s" | b"sec");
@@ -120,7 +125,7 @@ fn number_at(text: &[u8]) -> (usize, Option<Found>) {
     }
     let end = digits + if factor.is_some() { unit } else { glued };
     let kind = if is_seconds { NumberKind::Seconds } else { NumberKind::Plain };
-    let number = Found { label: 0..0, after: 0..0, value, factor, over: None, kind };
+    let number = Found { factor, kind, ..plain };
     let next = skip_blanks(text, end);
     match text.get(next) {
         Some(b'%') => (next + 1, Some(Found { kind: NumberKind::Percent, ..number })),
@@ -136,7 +141,7 @@ fn fraction_at(text: &[u8], at: usize, part: Found, part_end: usize) -> (usize, 
         Some(byte) if byte.is_ascii_alphabetic() => return (part_end, None),
         _ => return (part_end, Some(part)),
     }
-    let (whole, digits) = digits_at(&text[at..]);
+    let (whole, digits) = digits_at(&text[at..], whole_at(&text[at..]));
     let (factor, unit) = unit_at(&text[at + digits..]);
     let end = at + digits + unit;
     let kind = bar_at(&text[end..]).map_or(part.kind, NumberKind::Bar);
@@ -147,17 +152,29 @@ fn skip_blanks(text: &[u8], at: usize) -> usize {
     at + text[at..].iter().take_while(|&&byte| byte == b' ').count()
 }
 
-/// Digits with thousands separators and decimals.
-fn digits_at(text: &[u8]) -> (f64, usize) {
+/// The digits at the beginning of a text: as a number, which holds up to 15 of them exactly, and how many they are.
+fn whole_at(text: &[u8]) -> (u64, usize) {
+    let (mut number, mut count) = (0u64, 0);
+    while let Some(digit @ b'0'..=b'9') = text.get(count) {
+        number = number.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
+        count += 1;
+    }
+    (number, count)
+}
+
+/// Digits with thousands separators and decimals, given the digits before the first separator.
+fn digits_at(text: &[u8], (number, whole): (u64, usize)) -> (f64, usize) {
     let count = |from: usize| text[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let mut length = count(0);
-    let whole = length;
+    let mut length = whole;
     while whole <= 3 && matches!(text.get(length), Some(b',' | b'_')) && count(length + 1) == 3 {
         length += 4;
     }
     let separated = length > whole;
     if text.get(length) == Some(&b'.') && count(length + 1) > 0 {
         length += 1 + count(length + 1);
+    }
+    if length == whole && whole <= 15 {
+        return (number as f64, length);
     }
     if let Some(value) = plain_decimal(&text[..length]) {
         return (value, length);
@@ -174,8 +191,10 @@ fn unit_at(text: &[u8]) -> (Option<u64>, usize) {
     let end = blanks + letters;
     let ends_there = !text.get(end).is_some_and(|&byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let is_unit = ends_there && letters > usize::from(blanks > 0);
-    let unit = std::str::from_utf8(&text[blanks..end]).ok().filter(|_| is_unit);
-    match unit.and_then(unit_factor) {
+    if !is_unit {
+        return (None, 0);
+    }
+    match std::str::from_utf8(&text[blanks..end]).ok().and_then(unit_factor) {
         Some(factor) => (Some(factor), end),
         None => (None, 0),
     }
@@ -189,7 +208,6 @@ fn bar_at(text: &[u8]) -> Option<f64> {
 }
 
 /// Takes the sign before a number into account; gives the place where the number begins with it.
-#[inline(never)]
 fn sign_before(line: &str, at: usize, number: &mut Found) -> usize {
     let before = &line[..at];
     // Most numbers have no sign.

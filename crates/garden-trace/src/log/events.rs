@@ -14,7 +14,6 @@ pub(super) struct Keywords {
 
 impl Keywords {
     /// Looks for the first letters of the words in a line in lower case.
-    #[inline(never)]
     pub(super) fn of(line: &str) -> Self {
         let is = |word: &[u8; 3], letters: [u8; 3]| {
             (letters[0] == word[0]) & (letters[1] == word[1]) & (letters[2] == word[2])

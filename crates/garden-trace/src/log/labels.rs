@@ -269,7 +269,6 @@ fn last_clause(label: &str) -> &str {
 }
 
 /// The part of the text behind a number that belongs to the number.
-#[inline(never)]
 pub(crate) fn postfix_clause(after: &str) -> &str {
     let end = after.bytes().position(|byte| matches!(byte, b',' | b';' | b'|' | b'(' | b'['));
     &after[..end.unwrap_or(after.len())]

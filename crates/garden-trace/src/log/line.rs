@@ -92,43 +92,35 @@ pub(super) struct Parser {
     clean: String,
     lower: String,
     found: Vec<Found>,
-    befores: Memo<Before>,
-    afters: Memo<After>,
+    gaps: Memo<Gap>,
 }
 
-/// What the text before a number says.
+/// What the text between two numbers says about both.
 #[derive(Clone, Copy)]
-struct Before {
+struct Gap {
+    /// What the number behind it is.
     label: Label,
     /// The unit that the label states.
     factor: Option<u64>,
     /// For a step or epoch: what a number without words is that follows.
     after_axis: Label,
-}
-
-impl Before {
-    fn of(text: &str) -> Self {
-        let words = Words::of(text);
-        let label = words.label();
-        let is_axis = matches!(label, Label::Step | Label::Epoch);
-        let after_axis = if is_axis { words.after_axis(text) } else { Label::Unknown };
-        Before { label, factor: words.factor(), after_axis }
-    }
-}
-
-/// What the text behind a number says.
-#[derive(Clone, Copy)]
-struct After {
+    /// What it makes of the number before it.
     postfix: Option<Postfix>,
     counts_tensors: bool,
     begins_with_letter: bool,
 }
 
-impl After {
+impl Gap {
     fn of(text: &str) -> Self {
+        let words = Words::of(text);
+        let label = words.label();
+        let is_axis = matches!(label, Label::Step | Label::Epoch);
         let begin = text.trim_start();
-        After {
-            postfix: postfix(text),
+        Gap {
+            label,
+            factor: words.factor(),
+            after_axis: if is_axis { words.after_axis(text) } else { Label::Unknown },
+            postfix: postfix(postfix_clause(text)),
             counts_tensors: begin.starts_with("tensors"),
             begins_with_letter: begin.starts_with(char::is_alphabetic),
         }
@@ -148,8 +140,7 @@ impl Parser {
             clean: String::new(),
             lower: String::new(),
             found: Vec::new(),
-            befores: Memo::new(Before::of),
-            afters: Memo::new(After::of),
+            gaps: Memo::new(Gap::of),
         }
     }
 
@@ -168,9 +159,15 @@ impl Parser {
         // The label that the number before leaves to a number without words, and where it stands.
         let mut left = (Label::Unknown, 0..0);
         let mut counts_tensors = false;
-        for number in &self.found {
-            let before = self.befores.look_up(&self.lower[number.label.clone()]);
-            let after = self.afters.look_up(postfix_clause(&self.lower[number.after.clone()]));
+        // The text behind a number mostly is the label of the next one.
+        let mut shared = None;
+        for (index, number) in self.found.iter().enumerate() {
+            let before = shared.unwrap_or_else(|| self.gaps.look_up(&self.lower[number.label.clone()]));
+            let is_shared = self.found.get(index + 1).is_some_and(|next| next.label == number.after);
+            let text = &self.lower[number.after.clone()];
+            // Otherwise times or rates stand in it; without them it comes again.
+            let after = self.gaps.look_up(if is_shared { text } else { postfix_clause(text) });
+            shared = is_shared.then_some(after);
             let inherits = before.label == Label::Nothing;
             let (label, place) = if inherits { left } else { (before.label, number.label.clone()) };
             let factor = number.factor.or(before.factor);
@@ -207,7 +204,7 @@ struct Context<'a> {
     place: Range<usize>,
     factor: Option<u64>,
     /// What stands behind it.
-    after: After,
+    after: Gap,
     /// Whether the line counts tensors, so that `CPU: 330` is a number of them.
     counts_tensors: bool,
 }

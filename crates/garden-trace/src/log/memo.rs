@@ -24,7 +24,6 @@ impl<T: Copy> Memo<T> {
     }
 
     /// What a text says.
-    #[inline(never)]
     pub(super) fn look_up(&mut self, text: &str) -> T {
         if text.len() > LONGEST {
             return (self.understand)(text);
