@@ -184,7 +184,10 @@ fn judge_as_part(
     let judged = judge_part(trace, part.clone(), timeline, only, epoch);
     let ends = judged.series.ends().unwrap_or((0.0, 0.0));
     let summary = match &judged.shape {
-        Some(shape) => words::summary(&Signs::gather(trace, part, timeline, &judged, shape, facts, None), None),
+        Some(shape) => {
+            let signs = Signs::gather(trace, part, timeline, &judged, shape, facts, None);
+            words::summary(&signs, Some(&forecast(&signs)))
+        }
         None => words::too_few(judged.series.points.len()),
     };
     Part {

@@ -64,10 +64,10 @@ fn end_of_pass(signs: &Signs, growth: &Stretch) -> Option<Plateau> {
 /// When the limit is reached at the present rate.
 fn exhaustion(signs: &Signs, growth: &Stretch) -> Option<Exhaustion> {
     let limit = signs.facts.memory_limit?.as_f64();
-    if growth.rate.value <= 0.0 {
+    let left = limit - signs.present();
+    if growth.rate.value <= 0.0 || left <= 0.0 {
         return None;
     }
-    let left = (limit - signs.present()).max(0.0);
     let now = signs.shape.last();
     let place = |rate: f64| now + left / rate;
     let high = (growth.rate.low > 0.0).then(|| place(growth.rate.low).ceil());

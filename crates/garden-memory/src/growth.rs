@@ -97,7 +97,9 @@ fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     let to = refine_knee(shape, next).0;
     // Too short for a robust fit: what was gained over how long it took.
     let plain = rise / (to - from).max(shape.spacing);
-    let fitted = rate_between(shape, from, to).filter(|_| shape.points_between(from, to).len() >= 5);
+    let enough = shape.points_between(from, to).len() >= 5;
+    // A fit that cannot even tell the sign says nothing: the growth came in jumps.
+    let fitted = rate_between(shape, from, to).filter(|rate| enough && rate.low > 0.0);
     let rate = fitted.unwrap_or(Rate { value: plain, low: plain, high: plain });
     Stretch { from, to, rise, rate, is_jump: false }
 }

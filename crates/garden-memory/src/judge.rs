@@ -130,7 +130,8 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
     if broken.after > broken.may_follow(shape) || rises_underneath(shape, tail) {
         let mut finding = still_growing(shape, broken.segment, Some(fill), epoch);
         finding.knee = Some(place);
-        return finding;
+        // One curve that slows down is not two growths.
+        return if finding.slowing { still_growing(shape, 0, None, epoch) } else { finding };
     }
     let pace = fill.rise / (fill.to - fill.from).max(shape.spacing);
     if theil_sen(tail).is_none_or(|rate| rate.value > PLATEAU_RATE * pace) {

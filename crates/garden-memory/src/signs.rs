@@ -15,6 +15,9 @@ use crate::trace::{Quantity, RunFacts, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
+/// Odds of a bounded growth against a leak where the growth slows down.
+const SLOWING_ODDS: f64 = 4.0;
+
 /// How a column other than the judged one moved while the judged one grew.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Company {
@@ -218,7 +221,7 @@ impl<'a> Signs<'a> {
     /// Leak and fill start even. A fill may last as long as the data allow: inside the first pass nothing speaks against it;
     /// beyond it, the chance that a bounded growth of unknown length outlives its first pass so far is taken as
     /// pass / length; with no epoch known, as even on a logarithmic scale from ten to a million steps (or seconds).
-    /// Growth that slows down is four times as likely to be bounded.
+    /// Growth that slows down is four times as likely to be bounded, however long it lasts.
     pub(crate) fn likelihood(&self) -> Option<Likelihood> {
         if self.finding.verdict != Verdict::Growing || self.finding.pausing {
             return None;
@@ -233,12 +236,12 @@ impl<'a> Signs<'a> {
             (Some(epoch), _) => (epoch / length.max(epoch)).max(0.05),
             _ => (1.0 - (length / 10.0).max(1.0).log10() / 5.0).max(0.05),
         };
-        let bounded_odds = outlives * if self.finding.slowing { 4.0 } else { 1.0 };
+        let bounded_odds = if self.finding.slowing { outlives.max(1.0) * SLOWING_ODDS } else { outlives };
         let leak = 1.0 / (1.0 + bounded_odds);
         Some(Likelihood { leak: round(leak, 2), bounded: round(1.0 - leak, 2) })
     }
 
-    /// How sure the verdict is; see `docs/diagnose.md` for what each number stands for.
+    /// How sure the verdict is; see `docs/json.md` for what each number stands for.
     pub(crate) fn confidence(&self) -> f64 {
         let samples = self.shape.points.len() as f64;
         // No claim from few samples is surer than this: 0.75 at 7, 0.92 at 24, 0.98 at 100 samples.

@@ -34,7 +34,7 @@ pub(crate) fn place(signs: &Signs, x: f64) -> String {
 fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s if s < 5400.0 => format!("{}:{:02} min", s as u64 / 60, s as u64 % 60),
         s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
         s => format!("{:.1} days", s / 86_400.0),
     }

@@ -88,6 +88,8 @@ struct Log {
     time_source: Option<TimeSource>,
     midnights: Midnights,
     last_step: Option<f64>,
+    // The last step that any line told, for memory that stands on a line of its own.
+    told_step: Option<f64>,
     last_epoch: Option<f64>,
     // Added to steps that begin anew with each epoch.
     step_offset: f64,
@@ -113,8 +115,11 @@ impl Log {
         {
             self.end_evaluation();
         }
+        // Many print the step on one line and the memory on the next.
+        let told = step.or_else(|| self.training_bar(line));
+        self.told_step = told.or(self.told_step);
         if let Some(main) = self.choose(line) {
-            self.take_sample(main, line, step, time, number, reading);
+            self.take_sample(main, line, step.or(line.bar_step()).or(self.told_step), time, number, reading);
         } else if line.mains.iter().any(Option::is_some) {
             reading
                 .skip_line("another kind of memory than the one judged", number, || show_line(line.clean.as_bytes()));
@@ -148,7 +153,7 @@ impl Log {
             self.first_bare = if self.bare_values == 1 { number } else { self.first_bare };
         }
         let mut sample = line.others.clone();
-        (sample.step, sample.time_s) = (step.or(line.bar_step()), time_s);
+        (sample.step, sample.time_s) = (step, time_s);
         let in_evaluation = self.evaluating.is_some() || events::is_evaluation_line(line.lower, line.keywords);
         sample.activity = if in_evaluation { Activity::Eval } else { Activity::Train };
         sample.set(Quantity::Rss, bytes);
@@ -159,6 +164,16 @@ impl Log {
         reading.trace.push(&sample);
         self.facts.saw_total(line.total_steps());
         self.last_step = sample.step.or(self.last_step);
+    }
+
+    /// The step of a bar that counts training steps: the trainer's total, or no other words than its own percentage.
+    fn training_bar(&self, line: &LogLine<'_>) -> Option<f64> {
+        let bar = line.bar?;
+        let is_trainers = match self.facts.stated_total() {
+            Some(total) => total as f64 == bar.total,
+            None => line.clean.trim_start().starts_with(|c: char| c.is_ascii_digit()),
+        };
+        (is_trainers && self.evaluating.is_none()).then_some(bar.step)
     }
 
     /// The line's step; where steps begin anew with each epoch, the steps of the epochs before are added.
@@ -206,7 +221,7 @@ impl Log {
                 if nothing_since {
                     return;
                 }
-                (self.last_step, self.last_epoch, self.step_offset) = (None, None, 0.0);
+                (self.last_step, self.told_step, self.last_epoch, self.step_offset) = (None, None, None, 0.0);
                 self.end_evaluation();
             }
             EventKind::EvalStart => {

@@ -12,6 +12,8 @@ pub enum Unit {
     Mib,
     /// 1,024 bytes, whether the file calls it kB or KiB.
     Kib,
+    /// 1,073,741,824 bytes, whether the file calls it GB or GiB.
+    Gib,
     /// Single bytes.
     Bytes,
 }
@@ -22,6 +24,7 @@ impl Unit {
         match self {
             Unit::Mib => MIB,
             Unit::Kib => KIB,
+            Unit::Gib => GIB,
             Unit::Bytes => 1,
         }
     }
@@ -33,7 +36,7 @@ pub struct ParseUnitError(String);
 
 impl fmt::Display for ParseUnitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a unit; write mib, kib or bytes", self.0)
+        write!(f, "`{}` is not a unit; write mib, kib, gib or bytes", self.0)
     }
 }
 
@@ -46,6 +49,7 @@ impl FromStr for Unit {
         match text.trim().to_ascii_lowercase().as_str() {
             "mib" | "mb" | "m" => Ok(Unit::Mib),
             "kib" | "kb" | "k" => Ok(Unit::Kib),
+            "gib" | "gb" | "g" => Ok(Unit::Gib),
             "bytes" | "byte" | "b" => Ok(Unit::Bytes),
             _ => Err(ParseUnitError(text.to_string())),
         }

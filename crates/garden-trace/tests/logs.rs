@@ -62,7 +62,7 @@ fn dates_and_colours_in_front() {
         expect![[r#"
             training log | 2 samples | RAM | MiB | 0 skipped
               step 10 t 1735732803.123 rss=5.31 GiB
-              t 1735732804 rss=5.37 GiB
+              step 10 t 1735732804 rss=5.37 GiB
         "#]],
     );
 }
@@ -226,14 +226,14 @@ fn evaluations_and_checkpoints() {
             training log | 6 samples | RAM | MiB | 0 skipped
               step 10 rss=4.88 GiB
               * EvalStart step 10
-              rss=5.86 GiB Eval
+              step 10 rss=5.86 GiB Eval
               * EvalEnd step 10
               * Checkpoint step 10
               step 20 rss=4.98 GiB
               * EvalStart step 20
-              rss=5.96 GiB Eval
+              step 20 rss=5.96 GiB Eval
               * EvalEnd step 20
-              rss=5.91 GiB Eval
+              step 20 rss=5.91 GiB Eval
               step 30 rss=5.08 GiB
               * EpochEnd step 30
         "#]],
@@ -365,4 +365,18 @@ fn log_lines_inside_json() {
               step 10 t 1735732803 rss=5.31 GiB
         "#]],
     );
+}
+
+#[test]
+fn memory_on_a_line_of_its_own_has_the_step_told_before_it() {
+    let steps = |log: &str| -> Vec<Option<f64>> {
+        let trace = garden_trace::read(log.as_bytes(), &ReadOptions::default()).unwrap().trace;
+        (0..trace.len()).map(|index| trace.step(index)).collect()
+    };
+    let lines = "Step 10: loss 1.2\n  RAM: 5552 MB\nStep 20: loss 1.1\n  RAM: 7159 MB\n";
+    assert_eq!(steps(lines), [Some(10.0), Some(20.0)]);
+    let bars = "  4%|#  | 10/249 [00:30<10:12, 3.00s/it]\nRAM: 5552 MB\n  8%|#  | 20/249 [01:00<10:12, 3.00s/it]\nRAM: 7159 MB\n";
+    assert_eq!(steps(bars), [Some(10.0), Some(20.0)]);
+    let other = "Map: 100%|###| 663/663 [00:30<00:00, 22.1 examples/s]\nRAM: 5552 MB\nRAM: 5553 MB\n";
+    assert_eq!(steps(other), [None, None]);
 }

@@ -62,7 +62,7 @@ pub struct Diagnose {
     #[arg(long, value_name = "NAME")]
     pub column: Option<String>,
 
-    /// The unit of memory values that state none: mib, kib or bytes.
+    /// The unit of the judged column, whatever its name says, and of values that state none: mib, kib, gib or bytes.
     #[arg(long)]
     pub unit: Option<Unit>,
 

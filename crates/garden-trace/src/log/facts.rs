@@ -61,6 +61,11 @@ impl Facts {
         }
     }
 
+    /// The number of steps that a banner stated.
+    pub(super) fn stated_total(&self) -> Option<u64> {
+        self.stated.total_steps
+    }
+
     /// Takes in the total behind a step, as in `12/249`.
     pub(super) fn saw_total(&mut self, total: Option<f64>) {
         let Some(total) = total else { return };
