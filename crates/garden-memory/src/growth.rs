@@ -119,8 +119,8 @@ pub(crate) fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
         let is_slower = pace(start, border, rise) < BREAK * after.max(0.0) || rise <= 0.0;
         let given_back = shape.end_level(segment) - shape.start_level(next);
         // What was given back in one piece does not count for the growth after it.
-        let begins_anew = given_back >= shape.material()
-            && given_back >= BREAK * (shape.end_level(&shape.segments[last]) - shape.start_level(next));
+        let since = shape.end_level(&shape.segments[last]) - shape.start_level(next);
+        let begins_anew = given_back >= (2.0 * shape.material()).max(0.5 * since);
         if begins_anew || (is_slower && border - start >= SHORT * shape.length()) {
             break;
         }

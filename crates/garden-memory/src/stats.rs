@@ -129,7 +129,7 @@ pub(crate) struct Rate {
 }
 
 /// Points beyond which Theil-Sen looks at an even selection: pairs grow with the square.
-const THEIL_SEN_POINTS: usize = 300;
+const THEIL_SEN_POINTS: usize = 160;
 
 /// The median slope over all pairs (Theil 1950, Sen 1968), with Sen's interval widened for autocorrelation.
 ///

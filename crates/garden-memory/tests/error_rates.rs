@@ -20,7 +20,7 @@ fn setting(name: &str, default: u64) -> u64 {
 
 /// Runs each kind so many times and counts the runs for which `is_wrong` holds.
 fn errors(kinds: &[Kind], is_wrong: impl Fn(&population::Run) -> bool) -> (f64, BTreeMap<Kind, f64>) {
-    let (seed, runs) = (setting("GARDEN_SEED", 1), setting("GARDEN_RUNS", 400));
+    let (seed, runs) = (setting("GARDEN_SEED", 1), setting("GARDEN_RUNS", 600));
     println!("seed {seed}, {runs} runs of each kind; set GARDEN_SEED and GARDEN_RUNS for others");
     let mut by_kind = BTreeMap::new();
     for &kind in kinds {
