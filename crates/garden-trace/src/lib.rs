@@ -12,6 +12,7 @@ mod error;
 mod json;
 mod jsonl;
 mod lines;
+mod listener;
 mod log;
 mod mprof;
 mod names;
@@ -31,6 +32,7 @@ use std::path::Path;
 use garden_memory::{Input, Trace};
 
 pub use error::Error;
+pub use listener::{Heard, Listener};
 pub use unit::Unit;
 pub use writer::{VERSION, Writer};
 

@@ -14,7 +14,7 @@ mod memo;
 
 use std::io::Read;
 
-use garden_memory::{Activity, EventKind, MIB, Quantity};
+use garden_memory::{Activity, EventKind, MIB, Quantity, RunFacts};
 
 use crate::ReadOptions;
 use crate::amount::Amount;
@@ -53,6 +53,39 @@ pub(crate) fn read<R: Read>(
             Err(Error::NoSuchColumn { asked: asked.clone(), available: std::mem::take(&mut parser.labels) })
         }
         _ => Ok(()),
+    }
+}
+
+/// What a listener hears: the same lines, one at a time, without the memory that they show.
+pub(crate) struct Hearing {
+    parser: Parser,
+    log: Log,
+    reading: Reading,
+}
+
+impl Default for Hearing {
+    fn default() -> Self {
+        Hearing { parser: Parser::new(None), log: Log::default(), reading: Reading::new("output") }
+    }
+}
+
+impl Hearing {
+    /// Takes in one line; says the step that it told, and adds the events.
+    pub(crate) fn take(&mut self, line: &[u8], events: &mut Vec<EventKind>) -> Option<f64> {
+        let before = self.log.told_step.take();
+        let parsed = self.parser.parse(line);
+        self.log.take(&parsed, 0, &mut self.reading);
+        let told = self.log.told_step;
+        self.log.told_step = told.or(before);
+        events.extend(self.reading.trace.events.iter().map(|event| event.kind));
+        // Only steps and events matter here; what a long run prints must not pile up.
+        self.reading = Reading::new("output");
+        told
+    }
+
+    /// All facts told so far.
+    pub(crate) fn facts(&self) -> RunFacts {
+        self.log.facts.finish()
     }
 }
 

@@ -214,6 +214,11 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         reading.trace.push_event(EventKind::Restart, None, None);
         return take_header(&line.text[at..], reading);
     }
+    if let Some(facts) = learnt_facts(line.text) {
+        let earlier = std::mem::take(&mut reading.trace.facts);
+        reading.trace.facts = facts.or(earlier);
+        return Ok(());
+    }
     match serde_json::from_slice::<Record<'_>>(line.text).and_then(|record| take_record(&record, main, reading)) {
         Ok(Taken::Kept) => {}
         Ok(Taken::Empty) => reading.skip_line("no value", line.number, || show_line(line.text)),
@@ -223,6 +228,16 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         Err(_) => reading.skip_line("neither a sample nor an event", line.number, || show_line(line.text)),
     }
     Ok(())
+}
+
+/// Facts on a line of their own: what the run told after the header was written.
+fn learnt_facts(line: &[u8]) -> Option<RunFacts> {
+    #[derive(Deserialize)]
+    struct Learnt {
+        facts: RunFacts,
+    }
+    // Nearly all lines are samples, so this is over at once.
+    line.starts_with(b"{\"facts\"").then(|| serde_json::from_slice::<Learnt>(line).ok())?.map(|learnt| learnt.facts)
 }
 
 const TORN: &str = "torn; the writer was stopped in it";

@@ -2,7 +2,7 @@
 //!
 //! The first line is the header, `{"model_garden_trace":1,"facts":{..},"origin":{..}}`. Samples follow, with amounts in
 //! bytes under the names of [`Quantity`], as `{"step":10,"time_s":1.5,"rss":123,"activity":"eval"}`, and events, as
-//! `{"event":"epoch_end","step":83}`. Each line is handed to the file in one piece, so a kill costs the last line at
+//! `{"event":"epoch_end","step":83}`. Facts that are learnt later stand on a line of their own, `{"facts":{..}}`. Each line is handed to the file in one piece, so a kill costs the last line at
 //! most.
 
 use std::io::{self, Write};
@@ -51,6 +51,13 @@ impl<W: Write> Writer<W> {
         serde_json::to_writer(&mut self.line, &header)?;
         self.line.push(b'\n');
         self.out.write_all(&self.line)
+    }
+
+    /// Writes facts that were learnt after the header.
+    pub fn facts(&mut self, facts: &RunFacts) -> io::Result<()> {
+        self.begin(None, None)?;
+        self.word("facts", facts)?;
+        self.end()
     }
 
     /// Writes a sample.
