@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use crate::channel::Message;
+use crate::signals::Stop;
 
 /// How long the output of a program that has ended is waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -39,8 +40,8 @@ pub enum Notice {
     Message(Message),
     /// It ended.
     Ended(Ending),
-    /// We were asked to end (Ctrl-C, SIGTERM).
-    Interrupted,
+    /// We were asked to end.
+    Asked(Stop),
 }
 
 /// How a program ended.

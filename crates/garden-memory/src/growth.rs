@@ -60,7 +60,9 @@ fn break_at(shape: &Shape, k: usize) -> Option<Break> {
     let left = shape.last() - border;
     let first = first_growing(shape, 0, k - 1);
     let rise = level - shape.start_level(&shape.segments[first]);
-    let is_break = rise >= shape.material() && left > 0.0 && (top - level) / left <= BREAK * steep;
+    // The rate falls at once, and stays low for the rest of the trace.
+    let falls = segment.line.slope <= BREAK * steep && (top - level) / left <= BREAK * steep;
+    let is_break = rise >= shape.material() && left > 0.0 && falls;
     is_break.then(|| Break { segment: k, growth: climb(shape, first, k, rise), after: top - level })
 }
 

@@ -181,6 +181,10 @@ fn clock_resets(places: &[f64]) -> Vec<usize> {
     resets
 }
 
+/// Samples before a program's end that may show it giving its memory back, and the share that each leaves of the one before.
+const FAREWELL_SAMPLES: usize = 10;
+const FAREWELL: f64 = 0.98;
+
 /// The judged samples of one process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
@@ -223,9 +227,22 @@ impl Series {
             }
             was_aside = aside;
         }
+        series.drop_farewell(trace, &part);
         series.add_events(trace, &part, timeline);
         spread_ties(&mut series.points);
         series
+    }
+
+    /// Leaves out the samples of a process that was giving its memory back because it ended.
+    fn drop_farewell(&mut self, trace: &Trace, part: &Range<usize>) {
+        let has_ended =
+            trace.events.iter().any(|event| event.kind == EventKind::Exit && event.before_sample == part.end);
+        for _ in 0..if has_ended { FAREWELL_SAMPLES } else { 0 } {
+            match self.points[..] {
+                [.., before, last] if last.y < FAREWELL * before.y => drop(self.points.pop()),
+                _ => break,
+            }
+        }
     }
 
     /// Adds the places of events that have no samples of their own.

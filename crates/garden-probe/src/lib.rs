@@ -12,4 +12,4 @@ pub use machine::{Machine, memory_limit};
 pub use process::{Identity, Memory, Process, Shares};
 pub use role::Role;
 pub use sampler::{ProcessSample, Sampler, TreeSample};
-pub use tree::Tree;
+pub use tree::{Tree, find_training};

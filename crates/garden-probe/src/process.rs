@@ -115,7 +115,14 @@ impl Process {
     /// Reads the counters; an error means that the process has gone, `None` that it is a zombie without memory.
     pub fn memory(&mut self) -> io::Result<Option<Memory>> {
         let length = self.status.read_at(&mut self.buffer, 0)?;
-        Ok(parse_status(&self.buffer[..length]))
+        let status = &self.buffer[..length];
+        let memory = parse_status(status);
+        // A shell that was told to run one command becomes that command.
+        let has_new_name = field(status, b"Name:").is_some_and(|name| name != self.identity.name);
+        if has_new_name && let Some(identity) = Identity::of(self.identity.pid) {
+            self.identity = identity;
+        }
+        Ok(memory)
     }
 
     /// Walks through all pages; costs about 10 ms per GiB and holds the process's memory lock meanwhile.

@@ -88,7 +88,7 @@ impl Sampler {
             match member.process.memory() {
                 Ok(Some(memory)) => {
                     let identity = member.process.identity.clone();
-                    processes.push(ProcessSample { identity, role: member.role, memory });
+                    processes.push(ProcessSample { identity, role: member.role(), memory });
                 }
                 // A zombie holds nothing but its entry.
                 Ok(None) => {}

@@ -28,8 +28,15 @@ pub struct Tree {
 pub struct Member {
     /// The process.
     pub process: Process,
-    /// What it is for.
-    pub role: Role,
+    /// The parent's command line when the process was found.
+    parent: Option<String>,
+}
+
+impl Member {
+    /// What it is for; a process that became another program plays that one's part.
+    pub fn role(&self) -> Role {
+        Role::of(&self.process.identity.command, self.parent.as_deref())
+    }
 }
 
 impl Tree {
@@ -37,8 +44,7 @@ impl Tree {
     pub fn of(pid: u32) -> io::Result<Tree> {
         let root = Identity::of(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let process = Process::open(root.clone())?;
-        let role = Role::of(&root.command, None);
-        let members = BTreeMap::from([(pid, Member { process, role })]);
+        let members = BTreeMap::from([(pid, Member { process, parent: None })]);
         let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0 };
         tree.look();
         Ok(tree)
@@ -99,14 +105,29 @@ impl Tree {
     }
 
     fn add(&mut self, identity: Identity) {
-        let parent = self.members.get(&identity.parent).map(|member| member.process.identity.command.as_str());
-        let role = Role::of(&identity.command, parent);
+        let parent = self.members.get(&identity.parent).map(|member| member.process.identity.command.clone());
         let pid = identity.pid;
         // It may have gone since it was listed.
         if let Ok(process) = Process::open(identity) {
-            self.members.insert(pid, Member { process, role });
+            self.members.insert(pid, Member { process, parent });
         }
     }
+}
+
+/// The training programs of this machine that we may look at, with their resident memory, the largest first.
+pub fn find_training() -> Vec<(Identity, u64)> {
+    let me = std::process::id();
+    let others = process_ids().into_iter().filter(|&pid| pid != me).filter_map(Identity::of);
+    let parents = |identity: &Identity| Identity::of(identity.parent).map(|parent| parent.command);
+    let mut found: Vec<(Identity, u64)> = others
+        .filter(|identity| Role::of(&identity.command, parents(identity).as_deref()) == Role::Training)
+        .filter_map(|identity| {
+            let memory = Process::open(identity.clone()).ok()?.memory().ok()??;
+            Some((identity, memory.rss))
+        })
+        .collect();
+    found.sort_by_key(|(_, rss)| std::cmp::Reverse(*rss));
+    found
 }
 
 fn process_ids() -> HashSet<u32> {

@@ -1,6 +1,8 @@
 //! The command line, declared apart from what the commands do.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use garden_memory::{Bytes, RunFacts};
@@ -21,6 +23,73 @@ pub enum Command {
     /// The verdict comes first, then a chart, what the verdict rests on, what is to come, likely causes and what to do.
     #[command(after_long_help = DIAGNOSE_HELP)]
     Diagnose(Diagnose),
+
+    /// Watch a running process tree, or start a command and watch it: record its memory and judge it at the end.
+    ///
+    /// No root and no change to the program is needed. Steps come from what the program prints (tqdm bars, `Step N`, HF logs) or
+    /// sends over the event channel; without them time is the clock. The trace can be judged again with `diagnose`.
+    #[command(after_long_help = MONITOR_HELP)]
+    Monitor(Monitor),
+}
+
+const MONITOR_HELP: &str = "\
+Exit codes are those of `diagnose`; with --passthrough, the command's own.
+
+Examples:
+  model-garden monitor -- python train.py
+  model-garden monitor --pid 4711 --interval 5s --duration 10m
+  model-garden monitor --find-training --steps-per-epoch 83";
+
+/// Arguments of `model-garden monitor`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("target").required(true))]
+pub struct Monitor {
+    /// Watch this process and its descendants.
+    #[arg(long, group = "target")]
+    pub pid: Option<u32>,
+
+    /// Watch the Python process of this machine that holds the most memory.
+    #[arg(long, group = "target")]
+    pub find_training: bool,
+
+    /// Start this command and watch it.
+    #[arg(last = true, group = "target", value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+
+    /// Time between samples, for example 500ms, 1s or 1m.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub interval: Duration,
+
+    /// Write the trace to this file [default: model-garden-TIME.jsonl].
+    #[arg(short, long, value_name = "TRACE")]
+    pub output: Option<PathBuf>,
+
+    /// Stop watching after this time; a command that was started goes on.
+    #[arg(long, value_parser = duration)]
+    pub duration: Option<Duration>,
+
+    /// Exit with the command's own code instead of the verdict's.
+    #[arg(long, requires = "command")]
+    pub passthrough: bool,
+
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time; write for example 500ms, 1s, 10m or 2h");
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
+    let seconds = match &text[digits..] {
+        "ms" => number / 1000.0,
+        "" | "s" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
+        "d" => number * 86_400.0,
+        _ => return Err(wrong()),
+    };
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration < Duration::from_millis(10) { Err("at least 10ms are needed".into()) } else { Ok(duration) }
 }
 
 const DIAGNOSE_HELP: &str = "\

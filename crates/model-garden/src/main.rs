@@ -17,9 +17,10 @@ fn main() -> ExitCode {
     let printer = Printer::new();
     let outcome = match &cli.command {
         Command::Diagnose(arguments) => commands::diagnose::run(arguments, &printer),
+        Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
     };
     match outcome {
-        Ok(code) => ExitCode::from(code as u8),
+        Ok(outcome) => ExitCode::from(outcome.code()),
         Err(failure) => {
             printer.failure(&failure);
             ExitCode::from(2)

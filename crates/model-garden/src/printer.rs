@@ -61,6 +61,12 @@ impl Printer {
         })
     }
 
+    /// Says something to the person who watches, on standard error.
+    pub fn say(&self, line: &str) {
+        // If standard error is closed there is nobody left to tell.
+        drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+    }
+
     /// Prints a failure: what, why, what would help.
     pub fn failure(&self, failure: &Failure) {
         let mut text = format!("error: {}\n", failure.what);

@@ -16,43 +16,76 @@ use crate::printer::Printer;
 
 /// Runs the command.
 pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Failure> {
-    let ReadTrace { trace, input } = read(arguments)?;
-    let facts = RunFacts::from(&arguments.facts).or(trace.facts.clone());
-    let limit_is_given = facts.memory_limit.is_some();
-    let facts = RunFacts { memory_limit: facts.memory_limit.or_else(garden_probe::memory_limit), ..facts };
+    let read = read(arguments)?;
     let question = Question {
-        facts: facts.clone(),
+        facts: RunFacts::from(&arguments.facts),
         only: arguments.column.is_some().then_some(Quantity::Rss),
         stable_after: arguments.stable_after.map(|step| step as f64).zip(arguments.max_variation),
     };
-    let mut diagnosis = diagnose(&trace, &question);
-    diagnosis.input.format = input.format;
-    diagnosis.input.unit = input.unit;
-    diagnosis.input.skipped += input.skipped;
-    diagnosis.input.notes.splice(0..0, input.notes);
-    if !limit_is_given && diagnosis.forecast.limit_bytes.is_some() {
-        diagnosis.input.notes.push("the memory limit is this machine's; --memory-limit sets another".into());
-    }
-    let report = Report {
-        title: title(&arguments.trace),
-        memory: Series { name: memory_name(&trace), points: judged_series(&trace) },
-        counts: counts(&trace),
-        origin: &trace.origin,
-        facts: &facts,
-        command: Some(command_line()),
-        version: env!("CARGO_PKG_VERSION"),
-        diagnosis: &diagnosis,
-    };
-    let text = match arguments.format {
-        Format::Text => garden_report::text(&report, style(arguments, printer)),
-        Format::Json => garden_report::json(&report),
-        Format::Markdown => garden_report::markdown(&report),
-    };
+    let judged = Judged::of(read, question);
+    let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };
+    let text = judged.report(&title(&arguments.trace), arguments.format, style);
     match &arguments.output {
         Some(path) => printer.write_file(path, &text)?,
         None => printer.out(&text)?,
     }
-    Ok(outcome(&diagnosis))
+    Ok(judged.outcome())
+}
+
+/// A trace with its diagnosis.
+pub struct Judged {
+    trace: Trace,
+    facts: RunFacts,
+    diagnosis: Diagnosis,
+}
+
+impl Judged {
+    /// Judges a trace; the limit is the one asked about, else the trace's own, else this machine's.
+    pub fn of(read: ReadTrace, question: Question) -> Judged {
+        let ReadTrace { trace, input } = read;
+        let facts = question.facts.or(trace.facts.clone());
+        let limit_is_given = facts.memory_limit.is_some();
+        let facts = RunFacts { memory_limit: facts.memory_limit.or_else(garden_probe::memory_limit), ..facts };
+        let mut diagnosis = diagnose(&trace, &Question { facts: facts.clone(), ..question });
+        diagnosis.input.format = input.format;
+        diagnosis.input.unit = input.unit;
+        diagnosis.input.skipped += input.skipped;
+        diagnosis.input.notes.splice(0..0, input.notes);
+        if !limit_is_given && diagnosis.forecast.limit_bytes.is_some() {
+            diagnosis.input.notes.push("the memory limit is this machine's; --memory-limit sets another".into());
+        }
+        Judged { trace, facts, diagnosis }
+    }
+
+    /// The report in one of its forms.
+    pub fn report(&self, title: &str, format: Format, style: Style) -> String {
+        let report = Report {
+            title: title.to_string(),
+            memory: Series { name: memory_name(&self.trace), points: judged_series(&self.trace) },
+            counts: counts(&self.trace),
+            origin: &self.trace.origin,
+            facts: &self.facts,
+            command: Some(command_line()),
+            version: env!("CARGO_PKG_VERSION"),
+            diagnosis: &self.diagnosis,
+        };
+        match format {
+            Format::Text => garden_report::text(&report, style),
+            Format::Json => garden_report::json(&report),
+            Format::Markdown => garden_report::markdown(&report),
+        }
+    }
+
+    /// How the command ends.
+    pub fn outcome(&self) -> Outcome {
+        if self.diagnosis.is_bad_news() {
+            Outcome::BadNews
+        } else if self.diagnosis.verdict == Verdict::Insufficient {
+            Outcome::NotEnoughData
+        } else {
+            Outcome::Fine
+        }
+    }
 }
 
 fn read(arguments: &cli::Diagnose) -> Result<ReadTrace, Failure> {
@@ -69,21 +102,8 @@ fn read(arguments: &cli::Diagnose) -> Result<ReadTrace, Failure> {
     })
 }
 
-fn outcome(diagnosis: &Diagnosis) -> Outcome {
-    if diagnosis.is_bad_news() {
-        Outcome::BadNews
-    } else if diagnosis.verdict == Verdict::Insufficient {
-        Outcome::NotEnoughData
-    } else {
-        Outcome::Fine
-    }
-}
-
-fn style(arguments: &cli::Diagnose, printer: &Printer) -> Style {
-    if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain }
-}
-
-fn title(path: &Path) -> String {
+/// How a report calls a trace.
+pub fn title(path: &Path) -> String {
     match path.file_name() {
         Some(name) if path != Path::new("-") => name.to_string_lossy().into_owned(),
         _ => "standard input".into(),

@@ -1,14 +1,30 @@
 //! What the commands do, one file per command.
 
 pub mod diagnose;
+pub mod monitor;
 
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Fine.
-    Fine = 0,
+    Fine,
     /// The answer is bad news.
-    BadNews = 1,
+    BadNews,
     /// There is not enough data for an answer.
-    NotEnoughData = 3,
+    NotEnoughData,
+    /// What the program under watch said.
+    Program(i32),
+}
+
+impl Outcome {
+    /// The exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Outcome::Fine => 0,
+            Outcome::BadNews => 1,
+            Outcome::NotEnoughData => 3,
+            // A program ended by signal n is reported as 128 + n, which fits; anything else was a byte before.
+            Outcome::Program(code) => u8::try_from(code).unwrap_or(u8::MAX),
+        }
+    }
 }

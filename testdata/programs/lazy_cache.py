@@ -1,0 +1,10 @@
+"""Keeps 2 MiB for each of 40 examples the first time it sees it: three epochs of 40 steps, as an HF trainer would print them."""
+import time
+
+print("***** Running training *****\n  Num examples = 40\n  Instantaneous batch size per device = 1\n"
+      "  Gradient Accumulation steps = 1\n  Total optimization steps = 120", flush=True)
+cache = {}
+for step in range(1, 121):
+    cache.setdefault(step % 40, bytearray(2 << 20))
+    time.sleep(0.01)
+    print(f"Step {step}: loss {1 / step:.3f}", flush=True)
