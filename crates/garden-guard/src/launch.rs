@@ -72,22 +72,14 @@ impl From<ExitStatus> for Ending {
     }
 }
 
-/// A program that was started.
-#[derive(Debug)]
-pub struct Child {
-    /// Its process id.
-    pub pid: u32,
-    /// What is written here, the program reads as typed.
-    pub keyboard: Option<File>,
-}
-
-/// Starts a command with these variables added to its environment; what happens to it is sent to `notices`.
+/// Starts a command with these variables added to its environment, and says its process id; what happens to it is sent to
+/// `notices`.
 pub fn launch(
     words: &[OsString],
     environment: &[(&str, OsString)],
     stage: Stage,
     notices: &Sender<Notice>,
-) -> io::Result<Child> {
+) -> io::Result<u32> {
     let Some((program, arguments)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let mut command = Command::new(program);
     command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
@@ -117,9 +109,7 @@ pub fn launch(
     if let Some(err) = child.stderr.take() {
         readers.push(pass_on(err, io::stderr(), notices.clone()));
     }
-    let mut keyboard = None;
     if let Some(terminal) = terminal {
-        keyboard = Some(terminal.ours.try_clone()?);
         readers.push(pass_on(terminal.ours, io::stdout(), notices.clone()));
     }
     let notices = notices.clone();
@@ -132,7 +122,7 @@ pub fn launch(
         }
         drop(notices.send(Notice::Ended(ending)));
     });
-    Ok(Child { pid, keyboard })
+    Ok(pid)
 }
 
 /// A pseudo-terminal: the command gets the far end.

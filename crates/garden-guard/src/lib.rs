@@ -3,9 +3,7 @@
 mod channel;
 mod launch;
 mod signals;
-mod terminal;
 
 pub use channel::{Channel, ENVIRONMENT, Message};
-pub use launch::{Child, Ending, Notice, Stage, launch};
+pub use launch::{Ending, Notice, Stage, launch};
 pub use signals::{Stop, listen_for_stops, pass_stop_on};
-pub use terminal::RawTerminal;

@@ -147,17 +147,27 @@ fn kib(status: &[u8], name: &[u8]) -> Option<u64> {
     field(status, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(KIB)
 }
 
-/// Parses `/proc/PID/status`; a zombie has no memory lines at all.
+/// Parses `/proc/PID/status` in one pass, since this is done for every process and sample; a zombie has no memory lines.
 fn parse_status(status: &[u8]) -> Option<Memory> {
-    let rss = kib(status, b"VmRSS:")?;
-    Some(Memory {
-        rss,
-        anon: kib(status, b"RssAnon:").unwrap_or(0),
-        file: kib(status, b"RssFile:").unwrap_or(0),
-        shmem: kib(status, b"RssShmem:").unwrap_or(0),
-        swap: kib(status, b"VmSwap:").unwrap_or(0),
-        peak: kib(status, b"VmHWM:").unwrap_or(rss),
-    })
+    let mut memory = Memory::default();
+    let mut has_memory = false;
+    for line in status.split(|&byte| byte == b'\n') {
+        let place = match line {
+            [b'V', b'm', b'R', b'S', b'S', b':', ..] => &mut memory.rss,
+            [b'V', b'm', b'H', b'W', b'M', b':', ..] => &mut memory.peak,
+            [b'V', b'm', b'S', b'w', b'a', b'p', b':', ..] => &mut memory.swap,
+            [b'R', b's', b's', b'A', b'n', b'o', b'n', b':', ..] => &mut memory.anon,
+            [b'R', b's', b's', b'F', b'i', b'l', b'e', b':', ..] => &mut memory.file,
+            [b'R', b's', b's', b'S', b'h', b'm', b'e', b'm', b':', ..] => &mut memory.shmem,
+            // The lines after these are about signals and threads.
+            [b'T', b'h', b'r', b'e', b'a', b'd', b's', b':', ..] => break,
+            _ => continue,
+        };
+        let digits = line.iter().filter(|byte| byte.is_ascii_digit());
+        *place = digits.fold(0_u64, |sum, digit| sum.saturating_mul(10) + u64::from(digit - b'0')).saturating_mul(KIB);
+        has_memory |= line.starts_with(b"VmRSS:");
+    }
+    has_memory.then_some(memory)
 }
 
 fn parse_rollup(text: &str) -> Shares {

@@ -78,7 +78,7 @@ impl Tree {
             self.strangers.clear();
         }
         let alive = process_ids();
-        self.strangers.retain(|pid| alive.contains(pid));
+        self.strangers.retain(|pid| alive.binary_search(pid).is_ok());
         let mut unknown: Vec<Identity> = alive
             .iter()
             .filter(|pid| !self.members.contains_key(pid) && !self.strangers.contains(pid))
@@ -130,7 +130,10 @@ pub fn find_training() -> Vec<(Identity, u64)> {
     found
 }
 
-fn process_ids() -> HashSet<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return HashSet::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+/// The ids of all processes, in order.
+fn process_ids() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let mut ids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    ids.sort_unstable();
+    ids
 }

@@ -76,11 +76,11 @@ impl Target {
         let environment: Vec<(&str, OsString)> = variable.into_iter().collect();
         let stage =
             if io::stdout().is_terminal() && io::stdin().is_terminal() { Stage::Terminal } else { Stage::Pipes };
-        let child = launch(command, &environment, stage, notices).map_err(|error| {
+        let pid = launch(command, &environment, stage, notices).map_err(|error| {
             let name = command.first().map_or_else(String::new, |word| word.to_string_lossy().into_owned());
             Failure::new(format!("cannot start `{name}`"), &error, Some("check the command behind `--`".into()))
         })?;
-        Ok(Target { pid: child.pid, is_ours: true, _channel: channel })
+        Ok(Target { pid, is_ours: true, _channel: channel })
     }
 }
 
