@@ -2,17 +2,20 @@
 
 use std::ops::Range;
 
+use crate::advice::{advice, advice_for_too_few};
 use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
 use crate::diagnosis::*;
+use crate::evidence::{evidence, restarts};
 use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
 use crate::series::{Memory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
 use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::check_stability;
+use crate::summary::{summary, too_few};
 use crate::trace::{Quantity, RunFacts, Trace};
-use crate::words;
+use crate::words::out_of_order;
 
 /// What to find out besides the verdict.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +59,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
             .iter()
             .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, epoch, &facts))
             .collect();
-        diagnosis.evidence.insert(0, words::restarts(&diagnosis.parts));
+        diagnosis.evidence.insert(0, restarts(&diagnosis.parts));
     }
     diagnosis.stability =
         question.stable_after.map(|(step, bound)| check_stability(&judged.series, step, bound, clock));
@@ -70,7 +73,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     diagnosis.input.column = (!trace.is_empty()).then(|| judged.memory.column_names(trace));
     if judged.series.out_of_order > 0 {
         diagnosis.input.skipped += judged.series.out_of_order;
-        diagnosis.input.notes.push(words::out_of_order(judged.series.out_of_order, clock));
+        diagnosis.input.notes.push(out_of_order(judged.series.out_of_order, clock));
     }
     diagnosis
 }
@@ -186,9 +189,9 @@ fn judge_as_part(
     let summary = match &judged.shape {
         Some(shape) => {
             let signs = Signs::gather(trace, part, timeline, &judged, shape, facts, None);
-            words::summary(&signs, Some(&forecast(&signs)))
+            summary(&signs, Some(&forecast(&signs)))
         }
-        None => words::too_few(judged.series.points.len()),
+        None => too_few(judged.series.points.len()),
     };
     Part {
         from: ends.0,
@@ -210,13 +213,13 @@ fn tell(signs: &Signs) -> Diagnosis {
         verdict: finding.verdict,
         mechanism: finding.mechanism,
         confidence: Some(signs.confidence()),
-        summary: words::summary(signs, Some(&forecast)),
+        summary: summary(signs, Some(&forecast)),
         likelihood,
         growth: signs.growth(),
         knee: signs.knee(),
         level: Some(signs.level()),
-        evidence: words::evidence(signs, likelihood.as_ref()),
-        advice: words::advice(signs, &forecast, &causes),
+        evidence: evidence(signs, likelihood.as_ref()),
+        advice: advice(signs, &forecast, &causes),
         forecast,
         clock: signs.clock,
         phases: signs.phases(),
@@ -233,7 +236,7 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         verdict: Verdict::Insufficient,
         mechanism: Mechanism::None,
         confidence: None,
-        summary: words::too_few(samples),
+        summary: too_few(samples),
         likelihood: None,
         growth: Growth::default(),
         knee: None,
@@ -244,7 +247,7 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         causes: Vec::new(),
         ruled_out: Vec::new(),
         evidence: Vec::new(),
-        advice: words::advice_for_too_few(),
+        advice: advice_for_too_few(),
         parts: Vec::new(),
         stability: None,
         input: Input::default(),

@@ -1,10 +1,12 @@
 //! The core of Model Garden, free of files, clocks and threads: samples, events and run facts in, a diagnosis out.
 
+mod advice;
 mod bytes;
 mod catalogue;
 mod causes;
 mod diagnose;
 mod diagnosis;
+mod evidence;
 mod floor;
 mod forecast;
 mod growth;
@@ -18,6 +20,7 @@ mod shape;
 mod signs;
 mod stability;
 mod stats;
+mod summary;
 mod trace;
 mod trend;
 mod waves;

@@ -1,0 +1,167 @@
+//! What to do, first things first.
+
+use crate::bytes::Bytes;
+use crate::diagnosis::{Cause, Clock, Forecast, Mechanism, Verdict};
+use crate::evidence::ten_times;
+use crate::signs::Signs;
+use crate::trace::Quantity;
+use crate::words::{duration, size};
+
+/// What to do, first things first.
+pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Vec<String> {
+    let mut list = Vec::new();
+    match signs.finding.verdict {
+        Verdict::Leak => list.extend(advice_on_leak(forecast)),
+        Verdict::Growing if signs.finding.mechanism != Mechanism::FilePages => {
+            list.extend(advice_on_growth(signs, forecast));
+        }
+        Verdict::Settled | Verdict::Flat | Verdict::Sawtooth if above_limit(signs).is_some() => {
+            list.extend(above_limit(signs));
+        }
+        Verdict::Settled if signs.finding.mechanism == Mechanism::EpochFill => {
+            let need = ten_times(signs)
+                .map_or(String::new(), |ten| format!("; ten times the examples would need {}", size(ten)));
+            list.push(format!(
+                "This run is safe: memory stays where it is. A larger dataset will need more in proportion{need}."
+            ));
+        }
+        Verdict::Settled | Verdict::Flat | Verdict::Sawtooth | Verdict::Growing => {
+            list.push("Nothing has to be done for this run.".into());
+        }
+        Verdict::Insufficient => {}
+    }
+    list.extend(suspect(signs, causes));
+    list.extend(missing_facts(signs));
+    list
+}
+
+/// What to do about too little data.
+pub(crate) fn advice_for_too_few() -> Vec<String> {
+    vec![
+        "Record more samples: one per step, or one every 10 steps over at least 50 steps.".into(),
+        "Two passes over the same data show the difference between a cache and a leak best.".into(),
+    ]
+}
+
+/// What to say if memory is above the limit already.
+fn above_limit(signs: &Signs) -> Option<String> {
+    let limit = signs.facts.memory_limit?;
+    let level = size(signs.present());
+    let is_above = level > limit && signs.finding.mechanism != Mechanism::FilePages;
+    is_above
+        .then(|| format!("Memory is at {level}, above the limit of {limit} already: free some, or raise the limit."))
+}
+
+/// The first cause, if it stands out from the second.
+fn suspect(signs: &Signs, causes: &[Cause]) -> Option<String> {
+    let first = causes.first().filter(|_| signs.finding.growth.is_some())?;
+    let second = causes.get(1).map_or(0.0, |cause| cause.score);
+    if first.score < 0.25 || first.score < 1.5 * second {
+        return None;
+    }
+    let sure = if first.score >= 0.7 { "The likely cause, inferred from the numbers," } else { "The first suspect" };
+    Some(format!("{sure} is {}. {}.", first.title, capitalised(first.fix)))
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn advice_on_leak(forecast: &Forecast) -> Vec<String> {
+    let mut list = Vec::new();
+    if let (Some(at), Some(limit)) = (forecast.if_unbounded, forecast.limit_bytes) {
+        let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
+        list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
+    }
+    list.push(
+        "Find the stage that leaks: run dataset, processor and collator alone over the same 50 examples twice; the stage that \
+         grows in both passes leaks."
+            .into(),
+    );
+    list
+}
+
+fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
+    let mut list = Vec::new();
+    if signs.finding.pausing {
+        let until = forecast.decided_by_step.map_or(String::new(), |step| format!(" until step {step:.0}"));
+        return vec![format!("Let it run{until}: a plateau of that length would settle it.")];
+    }
+    if let Some(line) = above_limit(signs) {
+        return vec![line];
+    }
+    let run_ends = signs.facts.total_steps.map_or(f64::INFINITY, |total| total as f64);
+    let limit_step = forecast.if_unbounded.and_then(|at| at.step).unwrap_or(f64::INFINITY);
+    if let Some(step) = forecast.decided_by_step {
+        let fits = match (forecast.if_bounded, forecast.limit_bytes) {
+            (Some(plateau), Some(limit)) if plateau.bytes > limit => {
+                format!(
+                    ", but even a bounded fill needs {}, more than the limit of {}",
+                    Bytes(plateau.bytes),
+                    Bytes(limit)
+                )
+            }
+            (Some(plateau), _) => {
+                let end = plateau.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
+                format!(": a fill of first-seen examples ends{end} with {}", Bytes(plateau.bytes))
+            }
+            _ => String::new(),
+        };
+        let further = match (signs.pass_end(), signs.finding.leak_known_at) {
+            (Some(end), Some(known)) if known > end && signs.shape.last() < end => {
+                format!(" Growth that goes on undiminished until step {known:.0} is a leak.")
+            }
+            _ => String::new(),
+        };
+        list.push(match () {
+            () if limit_step < step && limit_step <= run_ends => format!(
+                "At this rate the limit is reached at step {limit_step:.0}, before step {step:.0} can tell: save a \
+                 checkpoint now{fits}."
+            ),
+            () if run_ends < step => {
+                format!("The run ends at step {run_ends:.0}, before step {step:.0} could tell{fits}.")
+            }
+            () => format!("Wait for step {step:.0}{fits}.{further}"),
+        });
+    }
+    list.push(
+        "To know now: process 50 different examples twice in a fresh process. Growth in the first pass only is a cache, in both \
+         passes a leak. (The same example 50 times shows nothing.)"
+            .into(),
+    );
+    let is_reached = limit_step <= run_ends;
+    if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
+        let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
+        let time = at.time_s.map_or(String::new(), |s| format!(" in {}", duration(s)));
+        list.push(format!("If it never ends, {} is reached{when}{time}: save a checkpoint before that.", Bytes(limit)));
+    }
+    list
+}
+
+/// The facts and columns that would say more, one line each.
+fn missing_facts(signs: &Signs) -> Vec<String> {
+    let mut list = Vec::new();
+    let moving = signs.finding.growth.is_some() && signs.finding.mechanism != Mechanism::FilePages;
+    if moving && signs.facts.epoch_steps().is_none() && signs.clock == Clock::Step {
+        list.push(
+            "Give --examples, --batch-size and --gradient-accumulation (or --steps-per-epoch): whether the growth ends with the \
+             first pass over the data names the cause."
+                .into(),
+        );
+    }
+    if moving && signs.clock != Clock::Step {
+        list.push(
+            "Record the training step with each sample: growth per step and per epoch says more than growth over time."
+                .into(),
+        );
+    }
+    if moving && signs.company_of(Quantity::Anon).is_none() {
+        list.push(
+            "Record anonymous, file and shared memory apart (RssAnon, RssFile, RssShmem in /proc/PID/status): they tell heap, \
+             file pages and pinned buffers from each other."
+                .into(),
+        );
+    }
+    list
+}

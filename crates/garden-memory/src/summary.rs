@@ -1,0 +1,159 @@
+//! The answer in one plain sentence.
+
+use crate::bytes::Bytes;
+use crate::diagnosis::{Clock, Forecast, Mechanism, Verdict};
+use crate::judge::FEWEST_SAMPLES;
+use crate::signs::Signs;
+use crate::waves::Waves;
+use crate::words::{counted, duration, place, rate, size};
+
+/// The answer in one plain sentence.
+pub(crate) fn summary(signs: &Signs, forecast: Option<&Forecast>) -> String {
+    let level = Bytes(signs.level().bytes);
+    match signs.finding.verdict {
+        Verdict::Flat => flat(signs, level),
+        Verdict::Sawtooth => sawtooth(signs),
+        Verdict::Settled => settled(signs, level),
+        Verdict::Growing => growing(signs, forecast),
+        Verdict::Leak => leak(signs, forecast),
+        Verdict::Insufficient => too_few(signs.series.points.len()),
+    }
+}
+
+fn flat(signs: &Signs, level: Bytes) -> String {
+    match signs.shape.waves {
+        Waves::Spikes { count, height, .. } => format!(
+            "Memory is flat at {level}; {} of about {} went up and came back.",
+            counted(count, "spike"),
+            size(height)
+        ),
+        _ if signs.finding.mechanism == Mechanism::Spikes => format!(
+            "Memory is flat at {level} during training; evaluations stand up to {} above it and come back.",
+            size(signs.evaluation_height.unwrap_or(0.0))
+        ),
+        _ => unmoved(signs, level),
+    }
+}
+
+/// Flat, or fallen, or risen and come back: none of them is growth.
+fn unmoved(signs: &Signs, level: Bytes) -> String {
+    let shape = signs.shape;
+    let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
+    let top = levels.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (first, now) = (levels.first().copied().unwrap_or(0.0), signs.present());
+    let notable = 2.0 * shape.material();
+    if top - now <= notable {
+        format!("Memory is flat at {level}: no growth beyond noise after start-up.")
+    } else if top - first > notable {
+        format!(
+            "Memory rose from {} to {} and came back to {}: no growth that stays.",
+            size(first),
+            size(top),
+            size(now)
+        )
+    } else {
+        format!("Memory fell from {} to {}: no growth.", size(first), size(now))
+    }
+}
+
+fn sawtooth(signs: &Signs) -> String {
+    let Waves::Teeth(teeth) = signs.shape.waves else { return String::new() };
+    format!(
+        "Memory climbs by {} and drops back every {:.0} {}s, on a floor that stays at {}: no leak.",
+        size(teeth.height),
+        teeth.period,
+        signs.clock.unit(),
+        size(signs.present())
+    )
+}
+
+fn settled(signs: &Signs, level: Bytes) -> String {
+    let Some((growth, (knee, _, _))) = signs.finding.growth.zip(signs.finding.knee) else { return String::new() };
+    let why = match signs.finding.mechanism {
+        Mechanism::EpochFill if signs.finding.late => {
+            "one pass over the data after it began, and not since: bounded by the dataset, not a leak"
+        }
+        Mechanism::EpochFill => {
+            "where every example had been seen once, and not since: bounded by the dataset, not a leak"
+        }
+        Mechanism::FilePages => "all of it pages of mapped files, which the kernel takes back: harmless",
+        Mechanism::RecordHigh => "in ever rarer jumps to a new record: bounded by the largest batch, not a leak",
+        Mechanism::WarmUp => "a warm-up that is over: bounded, not a leak",
+        _ => "and not since: bounded, not a leak",
+    };
+    if growth.is_jump {
+        return format!(
+            "Memory jumped by {} at {} and has not grown since: bounded, not a leak; the level since then is {level}.",
+            size(growth.rise),
+            place(signs, knee)
+        );
+    }
+    format!(
+        "Memory grew {} until {}, {why}; the level since then is {level}.",
+        rate(signs, growth.rate.value),
+        place(signs, knee)
+    )
+}
+
+fn growing(signs: &Signs, forecast: Option<&Forecast>) -> String {
+    let Some(growth) = signs.finding.growth else { return String::new() };
+    let pace = rate(signs, growth.rate.value);
+    if signs.finding.pausing {
+        let at = signs.finding.knee.map_or(growth.to, |knee| knee.0);
+        return format!(
+            "Memory grew {pace} and may have stopped at {}; too few samples since then to be sure.",
+            place(signs, at)
+        );
+    }
+    if signs.finding.mechanism == Mechanism::FilePages {
+        return format!(
+            "Memory grows {pace}, but only by pages of mapped files, which the kernel takes back: harmless."
+        );
+    }
+    let when = match forecast.and_then(|f| f.decided_by_step) {
+        Some(step) => format!("step {step:.0} will tell"),
+        None if signs.epoch().is_none() && signs.clock == Clock::Step => {
+            "the number of steps in an epoch would tell when it is known".into()
+        }
+        None => "nothing in these numbers can tell".into(),
+    };
+    let slowing = if signs.finding.slowing { ", ever more slowly," } else { "" };
+    format!(
+        "Memory grows {pace}{slowing} and stands at {}; leak or bounded fill cannot be told apart yet: {when}.",
+        size(signs.present())
+    )
+}
+
+fn leak(signs: &Signs, forecast: Option<&Forecast>) -> String {
+    let Some(growth) = signs.finding.growth else { return String::new() };
+    let how = match signs.finding.mechanism {
+        Mechanism::Staircase => {
+            let step = signs.shape.staircase.map_or(0.0, |s| s.step);
+            format!("each evaluation or checkpoint leaves {} behind ({})", size(step), rate(signs, growth.rate.value))
+        }
+        Mechanism::LateOnset => {
+            format!(
+                "since {} the floor rises {} and does not slow down",
+                place(signs, growth.from),
+                rate(signs, growth.rate.value)
+            )
+        }
+        _ => {
+            format!("the floor rises {} and does not slow down on examples seen before", rate(signs, growth.rate.value))
+        }
+    };
+    let end = match forecast.and_then(|f| f.if_unbounded.zip(f.limit_bytes)) {
+        Some((at, limit)) => {
+            let step = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
+            let time = at.time_s.map_or(String::new(), |s| format!(", in {}", duration(s)));
+            format!("; {} is reached{step}{time}", Bytes(limit))
+        }
+        None => String::new(),
+    };
+    format!("Memory leaks: {how}{end}.")
+}
+
+/// The sentence for too little data.
+pub(crate) fn too_few(samples: usize) -> String {
+    format!("Too little data: {} of memory, at least {} are needed.", counted(samples, "usable sample"), FEWEST_SAMPLES)
+}
