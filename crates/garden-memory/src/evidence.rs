@@ -259,7 +259,8 @@ fn creep_evidence(signs: &Signs) -> Option<Evidence> {
     if !matches!(signs.finding.verdict, Verdict::Flat | Verdict::Sawtooth) {
         return None;
     }
-    let trend = Trend::of(&signs.shape.floor).filter(|trend| trend.rises(3.0))?;
+    let trend =
+        Trend::of(&signs.shape.floor).filter(|trend| trend.rises(3.0) && trend.rise() < signs.shape.material())?;
     Some(Evidence::number(
         format!(
             "The floor creeps up by {} over the whole trace; below {} that is not called growth.",

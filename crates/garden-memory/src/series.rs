@@ -181,9 +181,10 @@ fn clock_resets(places: &[f64]) -> Vec<usize> {
     resets
 }
 
-/// Samples before a program's end that may show it giving its memory back, and the share that each leaves of the one before.
+/// Samples before a program's end that may show it giving its memory back, and the share of the highest of them that the last
+/// one is below then.
 const FAREWELL_SAMPLES: usize = 10;
-const FAREWELL: f64 = 0.98;
+const FAREWELL: f64 = 0.9;
 
 /// The judged samples of one process.
 #[derive(Clone, Debug, Default)]
@@ -237,11 +238,12 @@ impl Series {
     fn drop_farewell(&mut self, trace: &Trace, part: &Range<usize>) {
         let has_ended =
             trace.events.iter().any(|event| event.kind == EventKind::Exit && event.before_sample == part.end);
-        for _ in 0..if has_ended { FAREWELL_SAMPLES } else { 0 } {
-            match self.points[..] {
-                [.., before, last] if last.y < FAREWELL * before.y => drop(self.points.pop()),
-                _ => break,
-            }
+        let recent = self.points.len().saturating_sub(FAREWELL_SAMPLES + 1);
+        let highest = (recent..self.points.len()).max_by(|&a, &b| self.points[a].y.total_cmp(&self.points[b].y));
+        if let (true, Some(highest), Some(last)) = (has_ended, highest, self.points.last())
+            && last.y < FAREWELL * self.points[highest].y
+        {
+            self.points.truncate(highest + 1);
         }
     }
 

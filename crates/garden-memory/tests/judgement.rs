@@ -233,3 +233,12 @@ fn images_are_not_blamed_for_a_warm_up_that_ends_with_the_epoch() {
     assert_eq!((found.verdict, found.mechanism.name()), (Verdict::Settled, "warm_up"));
     assert!(found.causes.iter().all(|cause| cause.id != "decoded_images_kept"));
 }
+
+#[test]
+fn memory_given_back_at_the_end_is_not_part_of_the_run() {
+    let mut trace = trace_of((0..120).map(|i| (i as f64, if i < 117 { GIB + (i << 21) } else { GIB / 8 })));
+    trace.facts.steps_per_epoch = Some(20);
+    assert_eq!(verdict(&trace), Verdict::Flat);
+    trace.push_event(EventKind::Exit, None, None);
+    assert_eq!(verdict(&trace), Verdict::Leak);
+}
