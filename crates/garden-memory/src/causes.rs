@@ -260,7 +260,7 @@ fn weigh_per_example(signs: &Signs, scales: &mut Scales) {
         (Some(end), Verdict::Settled) => {
             scales.rules_out(format!("growth did not end where the first pass over the data does (step {end:.0})"));
         }
-        (Some(end), _) if signs.shape.last() > end + signs.shape.spacing.max(0.06 * end) => {
+        (Some(end), _) if signs.is_beyond_first_pass() => {
             scales.rules_out(format!("growth went on after every example had been seen (step {end:.0})"));
         }
         (Some(end), _) => {

@@ -28,6 +28,9 @@ pub struct Question {
     pub stable_after: Option<(f64, Bytes)>,
 }
 
+/// The total must have grown this many times as much as what the kernel cannot take back for file pages to be the story.
+const MOSTLY_FILE: f64 = 2.5;
+
 /// One process's stretch of a trace, judged.
 pub(crate) struct Judged {
     pub series: Series,
@@ -132,7 +135,7 @@ fn judge_part(
     let mut total = judge_memory(trace, part, timeline, Memory::Total, epoch);
     let rise = |judged: &Judged| judged.finding.growth.map_or(0.0, |growth| growth.rise);
     // Most of the growth must be file pages, or the total only repeats what the rest already said.
-    if rise(&total) < 2.5 * rise(&held)
+    if rise(&total) < MOSTLY_FILE * rise(&held)
         || !matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak)
     {
         return held;

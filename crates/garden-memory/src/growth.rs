@@ -6,6 +6,8 @@ use crate::waves::Waves;
 
 /// A growth breaks where its rate falls to this share.
 const BREAK: f64 = 1.0 / 3.0;
+/// A rise of which this share happens between two neighbouring lows is a jump.
+const JUMP: f64 = 0.7;
 /// A slower stretch that is shorter than this share of the trace does not part two growths.
 const SHORT: f64 = 0.05;
 /// Of a growth that came in pieces this share may come after what counts as its end.
@@ -90,7 +92,7 @@ pub(crate) fn ended_in_pieces(shape: &Shape) -> Option<Break> {
 fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     let before = &shape.segments[next - 1];
     let jump = shape.start_level(&shape.segments[next]) - shape.end_level(before);
-    if jump > 0.7 * rise {
+    if jump > JUMP * rise {
         let (from, to) = (shape.floor[before.end - 1].x, shape.floor[shape.segments[next].start].x);
         let value = jump / (to - from).max(shape.spacing);
         return Stretch { from, to, rise, rate: Rate { value, low: value, high: value }, is_jump: true };

@@ -20,7 +20,9 @@ pub(crate) const FEWEST_SAMPLES: usize = 5;
 /// One-sided normal quantile for "it rises": 1 in 740.
 const SURE: f64 = 3.0;
 /// A plateau must last this share of the growth before it.
-const PLATEAU_LENGTH: f64 = 0.15;
+pub(crate) const PLATEAU_LENGTH: f64 = 0.15;
+/// And have so many samples.
+pub(crate) const PLATEAU_SAMPLES: usize = 4;
 /// The rate after the knee must be below this share of the rate before it.
 const PLATEAU_RATE: f64 = 0.15;
 /// How far a knee may lie from the epoch's end, as a share of the epoch.
@@ -138,7 +140,7 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
         return still_growing(shape, 0, None, epoch);
     }
     let border = shape.floor[shape.segments[broken.segment].start].x;
-    let ended = shape.points_between(border, shape.last()).len() >= 4
+    let ended = shape.points_between(border, shape.last()).len() >= PLATEAU_SAMPLES
         && shape.last() - place.0 >= PLATEAU_LENGTH * (fill.to - fill.from);
     if ended && place.0 - shape.first() <= START_UP * shape.length() && fill.rise <= START_UP * shape.present_level() {
         return Finding { start_up: Some(fill), ..quiet(shape) };

@@ -14,6 +14,8 @@ use crate::trend::{Bend, Trend, line_over_root, line_over_step};
 
 /// One-sided normal quantile for "it rises on examples seen before": 1 in 100.
 const LEAK_SURE: f64 = 2.33;
+/// Before a third pass is over, the second must have grown at this share of the first one's rate.
+const AS_BEFORE: f64 = 0.75;
 /// A leak in lumps is known by this many of them at least.
 const FEWEST_LUMPS: usize = 4;
 /// Log-likelihood ratio by which a square root may fit better than a line, by chance (1 time in 25 for a line).
@@ -93,6 +95,6 @@ impl LeakTest {
             return true;
         }
         let first_pass = rate_between(shape, self.growth_start, self.window_start);
-        first_pass.is_some_and(|first| trend.slope >= 0.75 * first.value)
+        first_pass.is_some_and(|first| trend.slope >= AS_BEFORE * first.value)
     }
 }

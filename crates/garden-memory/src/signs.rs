@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::bytes::Bytes;
 use crate::diagnose::Judged;
 use crate::diagnosis::*;
-use crate::judge::Finding;
+use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES};
 use crate::segments::Segment;
 use crate::series::{Memory, Series, Timeline};
 use crate::shape::Shape;
@@ -15,6 +15,8 @@ use crate::trace::{Quantity, RunFacts, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
+/// Share of an epoch beyond its end after which the end of a fill shows, if a sample does not take longer.
+const MARGIN: f64 = 0.06;
 /// Odds of a bounded growth against a leak where the growth slows down.
 const SLOWING_ODDS: f64 = 4.0;
 
@@ -104,16 +106,23 @@ impl<'a> Signs<'a> {
     /// end of the further pass that a leak has to outlast.
     pub(crate) fn decided_at(&self) -> Option<f64> {
         let end = self.pass_end()?;
-        let margin = self.shape.spacing.max(0.06 * self.epoch()?);
+        let margin = self.shape.spacing.max(MARGIN * self.epoch()?);
         let now = self.shape.last();
         if now < end + margin { Some(end + margin) } else { self.finding.leak_known_at.filter(|&known| known > now) }
+    }
+
+    /// Whether the growth has gone on visibly beyond the first pass over the data.
+    pub(crate) fn is_beyond_first_pass(&self) -> bool {
+        let end = self.pass_end().zip(self.epoch());
+        end.is_some_and(|(end, epoch)| self.shape.last() > end + self.shape.spacing.max(MARGIN * epoch))
     }
 
     /// Where a plateau that has just begun will be long enough to count.
     pub(crate) fn plateau_needed(&self) -> Option<f64> {
         let growth = self.finding.growth?;
         let (knee, _, _) = self.finding.knee?;
-        let needed = knee + (0.15 * (growth.to - growth.from)).max(4.0 * self.shape.spacing);
+        let samples = PLATEAU_SAMPLES as f64 * self.shape.spacing;
+        let needed = knee + (PLATEAU_LENGTH * (growth.to - growth.from)).max(samples);
         Some(needed.max(self.shape.last() + self.shape.spacing))
     }
 
@@ -264,7 +273,8 @@ impl<'a> Signs<'a> {
             },
             _ => 0.97,
         };
-        round(sure.min(by_samples), 2)
+        // Nothing here is surer than the measured error rates.
+        round(sure.min(by_samples).min(0.99), 2)
     }
 }
 

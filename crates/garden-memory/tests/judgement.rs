@@ -204,6 +204,9 @@ fn a_trace_that_begins_late_has_its_first_pass_before_it() {
     let early = ask(40);
     assert_eq!((early.verdict, early.forecast.if_bounded.unwrap().step), (Verdict::Growing, Some(5050.0)));
     assert_eq!(ask(160).verdict, Verdict::Leak);
+    // Growth that goes on after a whole pass is not a cache of examples, wherever the steps began.
+    let is_ruled_out = |found: &Diagnosis| found.ruled_out.iter().any(|cause| cause.id == "decoded_images_kept");
+    assert!(!is_ruled_out(&early) && is_ruled_out(&ask(80)));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod role;
 mod sampler;
 mod tree;
 
-pub use machine::{Machine, memory_limit};
+pub use machine::memory_limit;
 pub use process::{Identity, Memory, Process, Shares};
 pub use role::Role;
 pub use sampler::{ProcessSample, Sampler, TreeSample};

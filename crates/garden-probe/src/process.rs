@@ -17,8 +17,6 @@ pub struct Identity {
     pub pid: u32,
     /// Parent's process id when it was found.
     pub parent: u32,
-    /// Process group.
-    pub group: u32,
     /// Session.
     pub session: u32,
     /// Start time in clock ticks since boot.
@@ -51,7 +49,6 @@ fn parse_stat(stat: &str) -> Option<Identity> {
     Some(Identity {
         pid: pid.trim().parse().ok()?,
         parent: id(1)?,
-        group: id(2)?,
         session: id(3)?,
         started: number(19)?,
         name: name.to_string(),
@@ -72,8 +69,6 @@ pub struct Memory {
     pub shmem: u64,
     /// Swapped out.
     pub swap: u64,
-    /// The highest resident size ever.
-    pub peak: u64,
 }
 
 /// How a process's pages are shared, in bytes, as `smaps_rollup` says after walking through all of them.
@@ -91,8 +86,6 @@ pub struct Shares {
     pub private: u64,
     /// Pages that others map too.
     pub shared: u64,
-    /// Pages that the kernel may take back at any time without asking.
-    pub lazy_free: u64,
 }
 
 /// A process under watch.
@@ -129,13 +122,6 @@ impl Process {
     pub fn shares(&self) -> io::Result<Shares> {
         fs::read_to_string(format!("/proc/{}/smaps_rollup", self.identity.pid)).map(|text| parse_rollup(&text))
     }
-
-    /// Whether the process has a handler for this signal (bit `signal - 1` of `SigCgt`).
-    pub fn catches(&mut self, signal: u32) -> io::Result<bool> {
-        let length = self.status.read_at(&mut self.buffer, 0)?;
-        let caught = field(&self.buffer[..length], b"SigCgt:").and_then(|text| u64::from_str_radix(text, 16).ok());
-        Ok(caught.is_some_and(|mask| mask >> (signal - 1) & 1 == 1))
-    }
 }
 
 fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
@@ -154,7 +140,6 @@ fn parse_status(status: &[u8]) -> Option<Memory> {
     for line in status.split(|&byte| byte == b'\n') {
         let place = match line {
             [b'V', b'm', b'R', b'S', b'S', b':', ..] => &mut memory.rss,
-            [b'V', b'm', b'H', b'W', b'M', b':', ..] => &mut memory.peak,
             [b'V', b'm', b'S', b'w', b'a', b'p', b':', ..] => &mut memory.swap,
             [b'R', b's', b's', b'A', b'n', b'o', b'n', b':', ..] => &mut memory.anon,
             [b'R', b's', b's', b'F', b'i', b'l', b'e', b':', ..] => &mut memory.file,
@@ -179,7 +164,6 @@ fn parse_rollup(text: &str) -> Shares {
         pss_shmem: of(b"Pss_Shmem:"),
         private: of(b"Private_Clean:") + of(b"Private_Dirty:"),
         shared: of(b"Shared_Clean:") + of(b"Shared_Dirty:"),
-        lazy_free: of(b"LazyFree:"),
     }
 }
 
@@ -192,25 +176,24 @@ mod tests {
         let stat = "4711 (tmux: (a) b) S 1 4711 4712 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
         let found = parse_stat(stat).unwrap();
         assert_eq!((found.pid, found.name.as_str(), found.parent), (4711, "tmux: (a) b", 1));
-        assert_eq!((found.group, found.session, found.started), (4711, 4712, 987654));
+        assert_eq!((found.session, found.started), (4712, 987654));
         assert_eq!(parse_stat("4711 (torn"), None);
     }
 
     #[test]
     fn a_zombie_has_no_memory() {
         assert_eq!(parse_status(b"Name:\tpython3\nState:\tZ (zombie)\n"), None);
-        let found = parse_status(b"VmHWM:\t 20 kB\nVmRSS:\t 10 kB\nRssAnon:\t 6 kB\nRssFile:\t 4 kB\n").unwrap();
-        assert_eq!((found.rss, found.anon, found.file, found.peak), (10240, 6144, 4096, 20480));
+        let found = parse_status(b"VmRSS:\t 10 kB\nRssAnon:\t 6 kB\nRssFile:\t 4 kB\n").unwrap();
+        assert_eq!((found.rss, found.anon, found.file), (10240, 6144, 4096));
     }
 
     #[test]
     fn our_own_memory_adds_up() {
         let mut me = Process::open(Identity::of(std::process::id()).unwrap()).unwrap();
         let memory = me.memory().unwrap().unwrap();
-        assert!(memory.rss > 0 && memory.peak >= memory.rss / 2);
+        assert!(memory.rss > 0);
         assert_eq!(memory.rss, memory.anon + memory.file + memory.shmem);
         let shares = me.shares().unwrap();
         assert!(shares.pss > 0 && shares.pss <= memory.rss + (8 << 20), "{shares:?} {memory:?}");
-        assert!(!me.catches(10).unwrap(), "nobody handles SIGUSR1 here");
     }
 }

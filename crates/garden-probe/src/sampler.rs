@@ -58,8 +58,6 @@ pub struct TreeSample {
     pub processes: Vec<ProcessSample>,
     /// The tree's totals, each page counted once as far as shares are known.
     pub total: Sample,
-    /// Whether shares were read for this sample.
-    pub has_shares: bool,
 }
 
 impl Sampler {
@@ -101,12 +99,11 @@ impl Sampler {
         if processes.is_empty() {
             return None;
         }
-        let has_shares = processes.len() > 1 && Instant::now() >= self.shares_due;
-        if has_shares {
+        if processes.len() > 1 && Instant::now() >= self.shares_due {
             self.read_shares(&processes);
         }
         let total = self.total(&processes);
-        Some(TreeSample { processes, total, has_shares })
+        Some(TreeSample { processes, total })
     }
 
     /// Reads how pages are shared, and when that may be done again.
