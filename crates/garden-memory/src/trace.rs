@@ -29,8 +29,20 @@ pub enum Quantity {
     Private,
     /// Pages that other processes map too, in bytes.
     Shared,
-    /// GPU memory, in bytes.
+    /// The most that was resident at one moment since the start, in bytes; for a tree an upper bound.
+    Peak,
+    /// GPU memory of the process (or of the process tree), in bytes.
     Gpu,
+    /// GPU memory in use by everybody on the GPUs of the machine, in bytes.
+    GpuUsed,
+    /// What the control group uses, caches included, in bytes.
+    Group,
+    /// What the machine could still give out without swapping, in bytes.
+    Available,
+    /// What the files in `/dev/shm` take up, in bytes.
+    DevShm,
+    /// Share of the last ten seconds in which some process waited for memory, in hundredths of a percent.
+    Pressure,
     /// Number of live tensors.
     Tensors,
     /// Number of live tensors in host memory.
@@ -43,7 +55,7 @@ pub enum Quantity {
 
 impl Quantity {
     /// All quantities, in the order in which files and tables show them.
-    pub const ALL: [Quantity; 13] = [
+    pub const ALL: [Quantity; 19] = [
         Quantity::Rss,
         Quantity::Anon,
         Quantity::File,
@@ -52,7 +64,13 @@ impl Quantity {
         Quantity::Swap,
         Quantity::Private,
         Quantity::Shared,
+        Quantity::Peak,
         Quantity::Gpu,
+        Quantity::GpuUsed,
+        Quantity::Group,
+        Quantity::Available,
+        Quantity::DevShm,
+        Quantity::Pressure,
         Quantity::Tensors,
         Quantity::TensorsCpu,
         Quantity::TensorsGpu,
@@ -70,12 +88,24 @@ impl Quantity {
             Quantity::Swap => "swap",
             Quantity::Private => "private",
             Quantity::Shared => "shared",
+            Quantity::Peak => "peak",
             Quantity::Gpu => "gpu",
+            Quantity::GpuUsed => "gpu_used",
+            Quantity::Group => "group",
+            Quantity::Available => "available",
+            Quantity::DevShm => "dev_shm",
+            Quantity::Pressure => "pressure",
             Quantity::Tensors => "tensors",
             Quantity::TensorsCpu => "tensors_cpu",
             Quantity::TensorsGpu => "tensors_gpu",
             Quantity::Objects => "objects",
         }
+    }
+
+    /// Whether it is about the machine or the GPUs as a whole, other programs included.
+    pub fn is_surroundings(self) -> bool {
+        use Quantity::{Available, DevShm, GpuUsed, Group, Pressure};
+        matches!(self, GpuUsed | Group | Available | DevShm | Pressure)
     }
 
     /// Whether it counts things rather than bytes.
@@ -160,6 +190,35 @@ pub struct Event {
     pub time_s: Option<f64>,
 }
 
+/// One process of a tree that was watched, and what it held over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProcessTrack {
+    /// Process id; a later process may have the same.
+    pub pid: u32,
+    /// The parent's process id when it was found.
+    pub parent: u32,
+    /// The short name.
+    pub name: String,
+    /// Its part in the run, for example `training` or `worker`.
+    pub role: String,
+    /// The command line.
+    pub command: String,
+    /// What it held, without what it shares with the process it was forked from: index of the sample and bytes, wherever it
+    /// changed.
+    pub levels: Vec<(usize, u64)>,
+    /// The sample from which on it was gone.
+    pub gone: Option<usize>,
+}
+
+impl ProcessTrack {
+    /// What it held at a sample; nothing before it was seen and after it had gone.
+    pub fn at(&self, sample: usize) -> u64 {
+        let known = self.levels.partition_point(|&(index, _)| index <= sample);
+        let is_gone = self.gone.is_some_and(|gone| sample >= gone);
+        if is_gone { 0 } else { known.checked_sub(1).map_or(0, |last| self.levels[last].1) }
+    }
+}
+
 /// What is known about a run besides its memory. Every field may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -240,6 +299,8 @@ pub struct Trace {
     pub origin: Vec<(String, String)>,
     /// Events, in the order in which they happened.
     pub events: Vec<Event>,
+    /// The processes of the tree, in the order in which they were found; empty where only totals were recorded.
+    pub processes: Vec<ProcessTrack>,
     /// The names by which the file called its quantities.
     pub names: BTreeMap<Quantity, String>,
     // NaN marks an unknown step or time.
