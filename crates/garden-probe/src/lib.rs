@@ -1,14 +1,21 @@
-//! Reads the memory of process trees, control groups and the machine into samples. Nothing else parses `/proc`.
+//! Reads the memory of process trees, control groups, the machine and its GPUs into samples. Nothing else parses `/proc`.
 //!
 //! Everything here only looks: starting, stopping and signalling processes is left to others.
 
+mod files;
+mod gpu;
+mod groups;
 mod machine;
+mod pace;
 mod process;
 mod role;
 mod sampler;
+mod sharing;
 mod tree;
 
-pub use machine::memory_limit;
+pub use files::open_for_writing;
+pub use gpu::{GpuSample, Gpus};
+pub use machine::{Around, Surroundings, memory_limit};
 pub use process::{Identity, Memory, Process, Shares};
 pub use role::Role;
 pub use sampler::{ProcessSample, Sampler, TreeSample};

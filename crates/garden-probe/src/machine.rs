@@ -1,75 +1,209 @@
-//! How much memory this machine, or the container we are in, may use.
+//! What surrounds a process: the memory that the machine and its control groups still have, and how hard pressed they are.
 //!
-//! Inside a container `/proc/meminfo` shows the host, so the limit is the smaller of the host's and the control group's,
-//! walked up to the root (version 2, or the memory controller of version 1).
+//! Inside a container `/proc/meminfo` shows the host, so what may be taken is the smallest of what the machine and each
+//! control group up to the root still have. What the kernel can take back without killing anybody (pages of files) counts
+//! as free. Files are kept open and read again from their start.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use garden_memory::{Bytes, KIB};
 
+use crate::groups::{self, Place, Version};
+use crate::pace::Pace;
+
+/// Version 1 has no word for "no limit" but a number near 2^63.
+const NO_LIMIT: u64 = 1 << 60;
+/// `memory.stat` makes the kernel gather counts from all processors: share of the time that may be spent on it.
+const STAT_BUDGET: f64 = 0.0005;
+/// Once this part of a group's room has been taken since `memory.stat` was read, it is read again whatever it costs.
+const ROOM_TAKEN: u64 = 10;
+/// The type of a file system in memory. Where `/dev/shm` is an ordinary folder, its file system's size says nothing.
+const TMPFS: u64 = 0x0102_1994;
+
+/// What surrounds a process at one moment; what cannot be found out is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// What the machine could still give out without swapping, in bytes.
+    pub available: Option<u64>,
+    /// What the control group with the smallest limit uses, or the process's own where none has a limit, in bytes.
+    pub group_used: Option<u64>,
+    /// The smallest limit of its control groups, in bytes.
+    pub group_limit: Option<u64>,
+    /// Share of the last ten seconds in which some process waited for memory, in hundredths of a percent.
+    pub pressure: Option<u64>,
+    /// What the files in `/dev/shm` take up, in bytes.
+    pub dev_shm: Option<u64>,
+    /// How much more can be taken before the machine or a control group kills something, in bytes.
+    pub headroom: Option<u64>,
+}
+
+/// Looks at what surrounds a process.
+#[derive(Debug)]
+pub struct Surroundings {
+    meminfo: Option<File>,
+    pressure: Option<File>,
+    /// From the process's own group up to the root.
+    groups: Vec<Group>,
+    pace: Pace,
+    /// Reused for each reading: the largest of these files has about 2 KB.
+    buffer: Vec<u8>,
+}
+
+/// A control group and what was last read of it.
+#[derive(Debug)]
+struct Group {
+    version: Version,
+    usage: File,
+    limit: File,
+    stat: File,
+    limit_bytes: Option<u64>,
+    used: Option<u64>,
+    /// What was used, and how much of it could be taken back, when `memory.stat` was last read.
+    known: Option<(u64, u64)>,
+}
+
+impl Surroundings {
+    /// Finds what surrounds a process.
+    pub fn of(pid: u32) -> Surroundings {
+        let places = groups::find(pid);
+        let unified = places.iter().find(|place| place.version == Version::Two);
+        let own_pressure = unified.and_then(|place| File::open(place.folders().next()?.join("memory.pressure")).ok());
+        // Where pressure is switched off the file may be there, but cannot be read.
+        let is_readable = |file: &File| file.read_at(&mut [0; 16], 0).is_ok();
+        let pressure = own_pressure.filter(is_readable).or_else(|| File::open("/proc/pressure/memory").ok());
+        Surroundings {
+            meminfo: File::open("/proc/meminfo").ok(),
+            pressure,
+            groups: places.iter().map(Group::all_of).find(|groups| !groups.is_empty()).unwrap_or_default(),
+            pace: Pace::new(STAT_BUDGET, Duration::ZERO),
+            buffer: vec![0; 8192],
+        }
+    }
+
+    /// Looks at all of it now.
+    pub fn look(&mut self) -> Around {
+        let buffer = &mut self.buffer;
+        let meminfo = self.meminfo.as_ref().and_then(|file| read(file, buffer));
+        let available = meminfo.and_then(|text| kib_of(text, "MemAvailable:"));
+        let swap = meminfo.and_then(|text| kib_of(text, "SwapFree:")).unwrap_or(0);
+        let pressure = self.pressure.as_ref().and_then(|file| pressure_of(read(file, buffer)?));
+        let (begin, is_due) = (Instant::now(), self.pace.is_due());
+        for (level, group) in self.groups.iter_mut().enumerate() {
+            group.look(level == 0, is_due, buffer);
+        }
+        if is_due {
+            self.pace.done(begin);
+        }
+        let binding =
+            self.groups.iter().filter(|group| group.limit_bytes.is_some()).min_by_key(|group| group.limit_bytes);
+        let rooms = self.groups.iter().filter_map(Group::room);
+        Around {
+            available,
+            group_used: binding.or(self.groups.first()).and_then(|group| group.used),
+            group_limit: binding.and_then(|group| group.limit_bytes),
+            pressure,
+            dev_shm: shared_memory_used(),
+            headroom: rooms.chain(available.map(|bytes| bytes + swap)).min(),
+        }
+    }
+}
+
+impl Group {
+    /// The groups with a memory controller, from a process's own up to the root.
+    fn all_of(place: &Place) -> Vec<Group> {
+        place.folders().filter_map(|folder| Group::open(place.version, folder)).collect()
+    }
+
+    fn open(version: Version, folder: &Path) -> Option<Group> {
+        let open = |name: &str| File::open(folder.join(name)).ok();
+        Some(Group {
+            version,
+            usage: open(version.usage_file())?,
+            limit: open(version.limit_file())?,
+            stat: open("memory.stat")?,
+            limit_bytes: None,
+            used: None,
+            known: None,
+        })
+    }
+
+    /// Reads what is needed: groups above the process's own matter only if they have a limit.
+    fn look(&mut self, is_own: bool, is_due: bool, buffer: &mut [u8]) {
+        if is_due {
+            self.limit_bytes = read(&self.limit, buffer).and_then(limit_of);
+        }
+        if !is_own && self.limit_bytes.is_none() {
+            return;
+        }
+        self.used = read(&self.usage, buffer).and_then(|text| text.trim().parse().ok());
+        let (Some(used), Some(limit)) = (self.used, self.limit_bytes) else { return };
+        let has_taken_much = self.known.is_none_or(|(before, reclaimable)| {
+            let room = limit.saturating_sub(before.saturating_sub(reclaimable));
+            used.saturating_sub(before) > room / ROOM_TAKEN
+        });
+        if is_due || has_taken_much {
+            let names = self.version.reclaimable();
+            let sum = |text: &str| names.iter().filter_map(|name| number_of(text, name)).sum();
+            self.known = read(&self.stat, buffer).map(|text| (used, sum(text)));
+        }
+    }
+
+    /// How much more the group may take. Usage and what can be taken back must be of the same moment: pages of files come
+    /// by the gigabyte when a program reads its data.
+    fn room(&self) -> Option<u64> {
+        let (used, reclaimable) = self.known?;
+        Some(self.limit_bytes?.saturating_sub(used.saturating_sub(reclaimable)))
+    }
+}
+
 /// The smallest limit that holds here; `None` where nothing says so.
 pub fn memory_limit() -> Option<Bytes> {
-    let total = fs::read_to_string("/proc/meminfo").ok().and_then(|text| kib_of(&text, "MemTotal:"));
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = group_folders(&groups).into_iter().filter_map(|(folder, file)| group_limit(&folder, file));
+    let mut buffer = vec![0; 8192];
+    let total = File::open("/proc/meminfo").ok().and_then(|file| kib_of(read(&file, &mut buffer)?, "MemTotal:"));
+    let groups = groups::find(std::process::id()).iter().flat_map(Group::all_of).collect::<Vec<_>>();
+    let limits = groups.iter().filter_map(|group| limit_of(read(&group.limit, &mut buffer)?));
     limits.chain(total).min().map(Bytes)
+}
+
+/// Reads a small file of the kernel's from its start.
+fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Option<&'a str> {
+    let length = file.read_at(buffer, 0).ok()?;
+    std::str::from_utf8(&buffer[..length]).ok()
 }
 
 fn kib_of(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * KIB)
+    kib.checked_mul(KIB)
 }
 
-/// The folders of our control groups and the name of the limit's file in them.
-fn group_folders(groups: &str) -> Vec<(PathBuf, &'static str)> {
-    let entry = |line: &str| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?.trim_start_matches('/'));
-        match controllers {
-            "" => Some((Path::new("/sys/fs/cgroup").join(path), "memory.max")),
-            names if names.split(',').any(|name| name == "memory") => {
-                Some((Path::new("/sys/fs/cgroup/memory").join(path), "memory.limit_in_bytes"))
-            }
-            _ => None,
-        }
-    };
-    groups.lines().filter_map(entry).collect()
+/// A number of `memory.stat`.
+fn number_of(stat: &str, name: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// The smallest limit from a control group up to its root; `max` is no number and no limit.
-fn group_limit(folder: &Path, file: &str) -> Option<u64> {
-    let inside = |folder: &&Path| folder.starts_with("/sys/fs/cgroup");
-    let limits = folder
-        .ancestors()
-        .take_while(inside)
-        .filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok());
-    limits.min()
+/// A limit; `max` is no number and no limit.
+fn limit_of(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|&limit| limit < NO_LIMIT)
+}
+
+/// Parses `some avg10=1.25 avg60=...` into hundredths of a percent.
+fn pressure_of(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let percent: f64 = line.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()?;
+    Some((percent * 100.0).round() as u64)
+}
+
+fn shared_memory_used() -> Option<u64> {
+    let status = rustix::fs::statfs("/dev/shm").ok()?;
+    let block = u64::try_from(status.f_bsize).ok()?;
+    let is_in_memory = u64::try_from(status.f_type).is_ok_and(|kind| kind == TMPFS);
+    is_in_memory.then(|| status.f_blocks.saturating_sub(status.f_bfree).saturating_mul(block))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_total_is_read_from_meminfo() {
-        assert_eq!(kib_of("MemTotal:       24605476 kB\nMemFree: 1 kB\n", "MemTotal:"), Some(24605476 * 1024));
-        assert_eq!(kib_of("nothing", "MemTotal:"), None);
-    }
-
-    #[test]
-    fn this_machine_has_a_limit() {
-        assert!(memory_limit().is_some_and(|limit| limit.0 > 0));
-    }
-
-    #[test]
-    fn both_versions_of_control_groups_are_found() {
-        let found = group_folders("12:cpu,memory:/a/b\n3:cpu:/c\n0::/user.slice\n");
-        let expected = [
-            (PathBuf::from("/sys/fs/cgroup/memory/a/b"), "memory.limit_in_bytes"),
-            (PathBuf::from("/sys/fs/cgroup/user.slice"), "memory.max"),
-        ];
-        assert_eq!(found, expected);
-    }
-}
+#[path = "machine_tests.rs"]
+mod tests;

@@ -25,6 +25,9 @@ pub struct Identity {
     pub name: String,
     /// The command line, words joined by spaces; empty for kernel threads and zombies.
     pub command: String,
+    /// Where the stack began when the program was started: a random number that forks keep and a new program draws anew;
+    /// zero where we may not know.
+    pub image: u64,
 }
 
 impl Identity {
@@ -36,6 +39,16 @@ impl Identity {
         let text = String::from_utf8_lossy(&words);
         identity.command = text.trim_end_matches('\0').replace('\0', " ");
         Some(identity)
+    }
+
+    /// Whether both run the program as one of them started it, so that one is a fork of the other or of a common origin.
+    ///
+    /// The command line alone would not do: some programs write a title over it.
+    pub fn is_fork_of(&self, other: &Identity) -> bool {
+        match (self.image, other.image) {
+            (0, _) | (_, 0) => !self.command.is_empty() && self.command == other.command,
+            (ours, theirs) => ours == theirs,
+        }
     }
 }
 
@@ -53,6 +66,7 @@ fn parse_stat(stat: &str) -> Option<Identity> {
         started: number(19)?,
         name: name.to_string(),
         command: String::new(),
+        image: number(25)?,
     })
 }
 
@@ -69,11 +83,15 @@ pub struct Memory {
     pub shmem: u64,
     /// Swapped out.
     pub swap: u64,
+    /// The most that was resident at one moment.
+    pub peak: u64,
 }
 
 /// How a process's pages are shared, in bytes, as `smaps_rollup` says after walking through all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
+    /// Resident in all, counted page by page.
+    pub rss: u64,
     /// Each page divided by the number of processes that map it.
     pub pss: u64,
     /// Of that, anonymous memory.
@@ -96,31 +114,64 @@ pub struct Process {
     status: File,
     /// Reused for each reading: a status file has about 1.5 KB.
     buffer: Vec<u8>,
+    readings: u64,
+    peak: u64,
+    execs: u32,
 }
 
 impl Process {
     /// Begins to watch a process.
     pub fn open(identity: Identity) -> io::Result<Process> {
         let status = File::open(format!("/proc/{}/status", identity.pid))?;
-        Ok(Process { identity, status, buffer: vec![0; 4096] })
+        Ok(Process { identity, status, buffer: vec![0; 4096], readings: 0, peak: 0, execs: 0 })
     }
 
     /// Reads the counters; an error means that the process has gone, `None` that it is a zombie without memory.
     pub fn memory(&mut self) -> io::Result<Option<Memory>> {
         let length = self.status.read_at(&mut self.buffer, 0)?;
         let status = &self.buffer[..length];
-        let memory = parse_status(status);
-        // A shell that was told to run one command becomes that command.
+        let Some(memory) = parse_status(status) else { return Ok(None) };
         let has_new_name = field(status, b"Name:").is_some_and(|name| name != self.identity.name);
-        if has_new_name && let Some(identity) = Identity::of(self.identity.pid) {
-            self.identity = identity;
+        // A process caught between `fork` and `exec` looks like its parent, and the program it becomes may have the same
+        // name. Its peak begins anew then; but the second reading asks in any case, in case it grew quickly.
+        if has_new_name || memory.peak < self.peak || self.readings == 1 {
+            self.ask_again();
         }
-        Ok(memory)
+        self.readings += 1;
+        self.peak = memory.peak;
+        Ok(Some(memory))
+    }
+
+    /// How many times it was seen to become another program.
+    pub(crate) fn execs(&self) -> u32 {
+        self.execs
+    }
+
+    /// Finds out anew who it is: a shell that was told to run one command becomes that command.
+    fn ask_again(&mut self) {
+        let Some(now) = Identity::of(self.identity.pid).filter(|now| now.started == self.identity.started) else {
+            return;
+        };
+        if !now.is_fork_of(&self.identity) {
+            self.execs += 1;
+        }
+        // Once its parent has gone somebody else adopts it.
+        self.identity = Identity { parent: self.identity.parent, ..now };
+    }
+
+    /// Whether it catches a signal, rather than being ended by it or leaving it alone.
+    pub fn catches(&self, signal: i32) -> bool {
+        let mut buffer = [0; 4096];
+        let status = self.status.read_at(&mut buffer, 0).map_or(&[][..], |length| &buffer[..length]);
+        let mask = field(status, b"SigCgt:").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let bit = u32::try_from(signal - 1).ok().and_then(|shift| 1_u64.checked_shl(shift));
+        mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
     }
 
     /// Walks through all pages; costs about 10 ms per GiB and holds the process's memory lock meanwhile.
     pub fn shares(&self) -> io::Result<Shares> {
-        fs::read_to_string(format!("/proc/{}/smaps_rollup", self.identity.pid)).map(|text| parse_rollup(&text))
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.identity.pid))?;
+        parse_rollup(&text).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -140,6 +191,7 @@ fn parse_status(status: &[u8]) -> Option<Memory> {
     for line in status.split(|&byte| byte == b'\n') {
         let place = match line {
             [b'V', b'm', b'R', b'S', b'S', b':', ..] => &mut memory.rss,
+            [b'V', b'm', b'H', b'W', b'M', b':', ..] => &mut memory.peak,
             [b'V', b'm', b'S', b'w', b'a', b'p', b':', ..] => &mut memory.swap,
             [b'R', b's', b's', b'A', b'n', b'o', b'n', b':', ..] => &mut memory.anon,
             [b'R', b's', b's', b'F', b'i', b'l', b'e', b':', ..] => &mut memory.file,
@@ -155,16 +207,18 @@ fn parse_status(status: &[u8]) -> Option<Memory> {
     has_memory.then_some(memory)
 }
 
-fn parse_rollup(text: &str) -> Shares {
+/// Parses `smaps_rollup`; a process that has just ended has no numbers.
+fn parse_rollup(text: &str) -> Option<Shares> {
     let of = |name: &[u8]| kib(text.as_bytes(), name).unwrap_or(0);
-    Shares {
+    Some(Shares {
+        rss: kib(text.as_bytes(), b"Rss:")?,
         pss: of(b"Pss:"),
         pss_anon: of(b"Pss_Anon:"),
         pss_file: of(b"Pss_File:"),
         pss_shmem: of(b"Pss_Shmem:"),
         private: of(b"Private_Clean:") + of(b"Private_Dirty:"),
         shared: of(b"Shared_Clean:") + of(b"Shared_Dirty:"),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -173,18 +227,18 @@ mod tests {
 
     #[test]
     fn names_with_brackets_and_spaces_do_not_confuse() {
-        let stat = "4711 (tmux: (a) b) S 1 4711 4712 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
+        let stat = "4711 (tmux: (a) b) S 1 4711 4712 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3 4 5 140000 7";
         let found = parse_stat(stat).unwrap();
         assert_eq!((found.pid, found.name.as_str(), found.parent), (4711, "tmux: (a) b", 1));
-        assert_eq!((found.session, found.started), (4712, 987654));
+        assert_eq!((found.session, found.started, found.image), (4712, 987654, 140000));
         assert_eq!(parse_stat("4711 (torn"), None);
     }
 
     #[test]
     fn a_zombie_has_no_memory() {
         assert_eq!(parse_status(b"Name:\tpython3\nState:\tZ (zombie)\n"), None);
-        let found = parse_status(b"VmRSS:\t 10 kB\nRssAnon:\t 6 kB\nRssFile:\t 4 kB\n").unwrap();
-        assert_eq!((found.rss, found.anon, found.file), (10240, 6144, 4096));
+        let found = parse_status(b"VmHWM:\t 12 kB\nVmRSS:\t 10 kB\nRssAnon:\t 6 kB\nRssFile:\t 4 kB\n").unwrap();
+        assert_eq!((found.peak, found.rss, found.anon, found.file), (12288, 10240, 6144, 4096));
     }
 
     #[test]
@@ -195,5 +249,22 @@ mod tests {
         assert_eq!(memory.rss, memory.anon + memory.file + memory.shmem);
         let shares = me.shares().unwrap();
         assert!(shares.pss > 0 && shares.pss <= memory.rss + (8 << 20), "{shares:?} {memory:?}");
+    }
+
+    #[test]
+    fn signals_that_a_program_catches_are_known() {
+        let me = Process::open(Identity::of(std::process::id()).unwrap()).unwrap();
+        // The standard library catches SIGSEGV to tell of a full stack; nobody can catch SIGKILL.
+        assert!(me.catches(11) && !me.catches(9));
+        assert!(!me.catches(0) && !me.catches(-1) && !me.catches(65));
+    }
+
+    #[test]
+    fn a_fork_is_known_by_its_image_and_else_by_its_command_line() {
+        let who = |command: &str, image: u64| Identity { command: command.into(), image, ..Identity::of(1).unwrap() };
+        assert!(who("train.py", 7).is_fork_of(&who("train.py: worker 1", 7)));
+        assert!(!who("train.py", 7).is_fork_of(&who("train.py", 8)));
+        assert!(who("train.py", 0).is_fork_of(&who("train.py", 8)));
+        assert!(!who("", 0).is_fork_of(&who("", 0)));
     }
 }

@@ -1,43 +1,49 @@
-//! Samples a process tree: counters each time, shares when they are due.
+//! Samples a process tree: counters each time, shares and GPUs when they are due, and what surrounds the tree.
 //!
 //! Forked processes share pages, and their counters count a shared page once for each of them. Proportional shares count it
 //! once in all, but reading them walks through every page. So shares are read as often as a budget allows, and in between
-//! the difference that sharing made at the last reading is taken off the sum of the counters.
+//! the arithmetic of forks says what is shared (see `sharing`).
 
+use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use garden_memory::{Quantity, Sample};
+use garden_memory::{MIB, Quantity, Sample};
 
-use crate::process::{Identity, Memory, Shares};
+use crate::gpu::{GpuSample, Gpus};
+use crate::machine::{Around, Surroundings};
+use crate::pace::Pace;
+use crate::process::{Identity, Memory, Process, Shares};
 use crate::role::Role;
+use crate::sharing::{Kinds, Present, Reading, Sharing};
 use crate::tree::Tree;
 
 /// Share of the time that may be spent on reading shares: one in two thousand.
 const SHARES_BUDGET: f64 = 0.0005;
 /// Shares are not read more often than this, however cheap.
-const SHARES_PAUSE: Duration = Duration::from_secs(5);
+const SHARES_PAUSE: Duration = Duration::from_secs(1);
+/// Share of the time that may be spent on asking GPUs: one in a thousand.
+const GPU_BUDGET: f64 = 0.001;
+/// A process whose counter moves by more than this during a page walk says nothing about the counter's error.
+const STANDS_STILL: u64 = MIB;
 
 /// Samples a process tree.
 #[derive(Debug)]
 pub struct Sampler {
     tree: Tree,
-    shares_due: Instant,
-    /// What sharing took off the sums when shares were last read.
-    correction: Correction,
-    /// Processes whose memory could not be read, in all samples so far.
+    sharing: Sharing,
+    shares_pace: Pace,
+    /// Pages of one process alone and pages of several, summed when shares were last read.
+    private_and_shared: Option<(u64, u64)>,
+    /// Processes whose shares we may not read, with their start times.
+    closed: HashSet<(u32, u64)>,
+    surroundings: Surroundings,
+    gpus: Option<Gpus>,
+    gpu_pace: Pace,
+    gpu: GpuSample,
+    /// Readings that failed so far.
     failed: u64,
-}
-
-/// Bytes that the sums of the counters count more than once.
-#[derive(Clone, Copy, Debug, Default)]
-struct Correction {
-    anon: i64,
-    file: i64,
-    shmem: i64,
-    private: u64,
-    shared: u64,
-    is_known: bool,
+    counter_error: u64,
 }
 
 /// One process's part of a sample.
@@ -49,22 +55,39 @@ pub struct ProcessSample {
     pub role: Role,
     /// What it holds.
     pub memory: Memory,
+    /// What it adds to the tree, in bytes: all that is resident, or what a fork does not share with the tree.
+    pub own: u64,
+    /// GPU memory that it uses, in bytes; `None` if it uses none or that cannot be told.
+    pub gpu: Option<u64>,
 }
 
 /// One reading of a whole tree.
 #[derive(Clone, Debug, Default)]
 pub struct TreeSample {
-    /// Every process that was there.
+    /// Every process that was there, by process id.
     pub processes: Vec<ProcessSample>,
     /// The tree's totals, each page counted once as far as shares are known.
     pub total: Sample,
+    /// What surrounds the tree.
+    pub around: Around,
 }
 
 impl Sampler {
     /// Begins to sample a process and its descendants.
     pub fn of(pid: u32) -> io::Result<Sampler> {
-        let tree = Tree::of(pid)?;
-        Ok(Sampler { tree, shares_due: Instant::now(), correction: Correction::default(), failed: 0 })
+        Ok(Sampler {
+            tree: Tree::of(pid)?,
+            sharing: Sharing::default(),
+            shares_pace: Pace::new(SHARES_BUDGET, SHARES_PAUSE),
+            private_and_shared: None,
+            closed: HashSet::new(),
+            surroundings: Surroundings::of(pid),
+            gpus: Gpus::open(),
+            gpu_pace: Pace::new(GPU_BUDGET, Duration::ZERO),
+            gpu: GpuSample::default(),
+            failed: 0,
+            counter_error: 0,
+        })
     }
 
     /// The process that the tree began with.
@@ -72,21 +95,51 @@ impl Sampler {
         self.tree.root()
     }
 
-    /// Readings that failed so far.
+    /// Readings that failed so far: processes whose shares we may not read, each counted once.
     pub fn failed(&self) -> u64 {
         self.failed
+    }
+
+    /// The largest error of a process's counter seen so far, in bytes: its distance from what a walk through all pages
+    /// found. Zero until shares have been read.
+    pub fn counter_error(&self) -> u64 {
+        self.counter_error
     }
 
     /// Reads the tree; `None` once no process is left.
     pub fn sample(&mut self) -> Option<TreeSample> {
         self.tree.look();
-        let mut processes = Vec::new();
-        let mut gone = Vec::new();
+        let mut processes = self.read_counters();
+        if processes.is_empty() {
+            return None;
+        }
+        if processes.len() > 1 && self.shares_pace.is_due() {
+            let begin = Instant::now();
+            self.read_shares();
+            self.shares_pace.done(begin);
+        }
+        self.ask_gpus();
+        for process in &mut processes {
+            let pid = process.identity.pid;
+            let gpu = self.gpu.by_process.binary_search_by_key(&pid, |&(pid, _)| pid);
+            process.gpu = gpu.ok().map(|at| self.gpu.by_process[at].1);
+            process.own = self.sharing.own(pid, process.memory.rss);
+        }
+        let around = self.surroundings.look();
+        let total = self.total(&processes, &around);
+        Some(TreeSample { processes, total, around })
+    }
+
+    /// Reads every process's counters and follows who came and went.
+    fn read_counters(&mut self) -> Vec<ProcessSample> {
+        let (mut processes, mut present, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for member in self.tree.members() {
             match member.process.memory() {
                 Ok(Some(memory)) => {
                     let identity = member.process.identity.clone();
-                    processes.push(ProcessSample { identity, role: member.role(), memory });
+                    let (pid, origin, execs) = (identity.pid, member.origin(), member.process.execs());
+                    present.push(Present { pid, held: Kinds::from(&memory), origin, execs });
+                    processes.push(ProcessSample { identity, role: member.role(), memory, own: memory.rss, gpu: None });
                 }
                 // A zombie holds nothing but its entry.
                 Ok(None) => {}
@@ -96,70 +149,98 @@ impl Sampler {
         for pid in gone {
             self.tree.remove(pid);
         }
-        if processes.is_empty() {
-            return None;
-        }
-        if processes.len() > 1 && Instant::now() >= self.shares_due {
-            self.read_shares(&processes);
-        }
-        let total = self.total(&processes);
-        Some(TreeSample { processes, total })
+        self.sharing.follow(&present);
+        processes
     }
 
-    /// Reads how pages are shared, and when that may be done again.
-    fn read_shares(&mut self, processes: &[ProcessSample]) {
-        let begin = Instant::now();
-        let mut sum = Shares::default();
-        let mut counted = Memory::default();
+    /// Reads how pages are shared, and on the way how far the counters are off.
+    fn read_shares(&mut self) {
+        let mut readings = Vec::new();
+        let (mut private, mut shared) = (0, 0);
         for member in self.tree.members() {
-            let pid = member.process.identity.pid;
-            let Some(sample) = processes.iter().find(|sample| sample.identity.pid == pid) else { continue };
-            match member.process.shares() {
-                Ok(shares) => {
-                    sum.pss_anon += shares.pss_anon;
-                    sum.pss_file += shares.pss_file;
-                    sum.pss_shmem += shares.pss_shmem;
-                    sum.private += shares.private;
-                    sum.shared += shares.shared;
-                    counted.anon += sample.memory.anon;
-                    counted.file += sample.memory.file;
-                    counted.shmem += sample.memory.shmem;
+            let who = (member.process.identity.pid, member.process.identity.started);
+            if self.closed.contains(&who) {
+                continue;
+            }
+            match read_share(&mut member.process) {
+                Ok(Some((reading, error))) => {
+                    private += reading.shares.private;
+                    shared += reading.shares.shared;
+                    readings.push(reading);
+                    self.counter_error = self.counter_error.max(error);
                 }
-                // Gone meanwhile, or not ours to look at.
-                Err(_) => self.failed += 1,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    self.closed.insert(who);
+                    self.failed += 1;
+                }
+                // Gone meanwhile.
+                Ok(None) | Err(_) => {}
             }
         }
-        let excess = |counted: u64, shared_out: u64| counted as i64 - shared_out as i64;
-        self.correction = Correction {
-            anon: excess(counted.anon, sum.pss_anon),
-            file: excess(counted.file, sum.pss_file),
-            shmem: excess(counted.shmem, sum.pss_shmem),
-            private: sum.private,
-            shared: sum.shared,
-            is_known: true,
-        };
-        let spent = begin.elapsed();
-        self.shares_due = begin + SHARES_PAUSE.max(spent.div_f64(SHARES_BUDGET));
+        if !readings.is_empty() {
+            self.sharing.learn(&readings);
+            self.private_and_shared = Some((private, shared));
+        }
     }
 
-    fn total(&self, processes: &[ProcessSample]) -> Sample {
+    fn ask_gpus(&mut self) {
+        let Some(gpus) = self.gpus.as_ref().filter(|_| self.gpu_pace.is_due()) else { return };
+        let begin = Instant::now();
+        self.gpu = gpus.look();
+        self.gpu_pace.done(begin);
+    }
+
+    fn total(&self, processes: &[ProcessSample], around: &Around) -> Sample {
         let sum = |of: fn(&Memory) -> u64| processes.iter().map(|p| of(&p.memory)).sum::<u64>();
-        let once = |bytes: u64, excess: i64| bytes.saturating_add_signed(-excess);
-        // A single process shares with nobody that is watched here.
-        let correction = if processes.len() > 1 { self.correction } else { Correction::default() };
-        let anon = once(sum(|m| m.anon), correction.anon);
-        let file = once(sum(|m| m.file), correction.file);
-        let shmem = once(sum(|m| m.shmem), correction.shmem);
+        let held = Kinds { anon: sum(|m| m.anon), file: sum(|m| m.file), shmem: sum(|m| m.shmem) };
+        let excess = self.sharing.excess();
+        let once = held.less(excess);
         let mut total = Sample::default();
-        total.set(Quantity::Rss, anon + file + shmem);
-        total.set(Quantity::Anon, anon);
-        total.set(Quantity::File, file);
-        total.set(Quantity::Shmem, shmem);
+        total.set(Quantity::Rss, once.total());
+        total.set(Quantity::Anon, once.anon);
+        total.set(Quantity::File, once.file);
+        total.set(Quantity::Shmem, once.shmem);
         total.set(Quantity::Swap, sum(|m| m.swap));
-        if correction.is_known {
-            total.set(Quantity::Private, correction.private);
-            total.set(Quantity::Shared, correction.shared);
+        total.set(Quantity::Peak, sum(|m| m.peak).saturating_sub(excess.total()).max(once.total()));
+        let gpu = (!self.gpu.by_process.is_empty()).then(|| processes.iter().filter_map(|p| p.gpu).sum());
+        let is_tree = processes.len() > 1;
+        let others = [
+            (Quantity::Private, self.private_and_shared.filter(|_| is_tree).map(|(private, _)| private)),
+            (Quantity::Shared, self.private_and_shared.filter(|_| is_tree).map(|(_, shared)| shared)),
+            (Quantity::Gpu, gpu),
+            (Quantity::GpuUsed, self.gpus.as_ref().map(|_| self.gpu.used)),
+            (Quantity::Group, around.group_used),
+            (Quantity::Available, around.available),
+            (Quantity::DevShm, around.dev_shm),
+            (Quantity::Pressure, around.pressure),
+        ];
+        for (quantity, value) in others {
+            if let Some(value) = value {
+                total.set(quantity, value);
+            }
         }
         total
     }
 }
+
+/// Reads a process's shares, and its counters before and after; `None` for a zombie.
+///
+/// Also tells how far the counter is off, which can be judged only if it stood still.
+fn read_share(process: &mut Process) -> io::Result<Option<(Reading, u64)>> {
+    let Some(before) = process.memory()? else { return Ok(None) };
+    let shares = process.shares()?;
+    let after = process.memory()?.unwrap_or(before);
+    let reading = Reading { pid: process.identity.pid, held: Kinds::from(&before), shares };
+    Ok(Some((reading, counter_error(before.rss, &shares, after.rss))))
+}
+
+/// The distance of what a page walk found from what the counter said before and after it.
+fn counter_error(before: u64, shares: &Shares, after: u64) -> u64 {
+    let stands_still = before.abs_diff(after) <= STANDS_STILL;
+    let distance = shares.rss.abs_diff(before).min(shares.rss.abs_diff(after));
+    if stands_still { distance } else { 0 }
+}
+
+#[cfg(test)]
+#[path = "sampler_tests.rs"]
+mod tests;

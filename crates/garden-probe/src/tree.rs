@@ -30,9 +30,15 @@ pub struct Member {
     pub process: Process,
     /// The parent's command line when the process was found.
     parent: Option<String>,
+    origin: Option<u32>,
 }
 
 impl Member {
+    /// The process of the tree that it was forked from, if it still is the same program.
+    pub fn origin(&self) -> Option<u32> {
+        self.origin.filter(|_| self.process.execs() == 0)
+    }
+
     /// What it is for; a process that became another program plays that one's part.
     pub fn role(&self) -> Role {
         Role::of(&self.process.identity.command, self.parent.as_deref())
@@ -44,7 +50,7 @@ impl Tree {
     pub fn of(pid: u32) -> io::Result<Tree> {
         let root = Identity::of(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let process = Process::open(root.clone())?;
-        let members = BTreeMap::from([(pid, Member { process, parent: None })]);
+        let members = BTreeMap::from([(pid, Member { process, parent: None, origin: None })]);
         let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0 };
         tree.look();
         Ok(tree)
@@ -106,11 +112,20 @@ impl Tree {
 
     fn add(&mut self, identity: Identity) {
         let parent = self.members.get(&identity.parent).map(|member| member.process.identity.command.clone());
+        let origin = self.origin_of(&identity);
         let pid = identity.pid;
         // It may have gone since it was listed.
         if let Ok(process) = Process::open(identity) {
-            self.members.insert(pid, Member { process, parent });
+            self.members.insert(pid, Member { process, parent, origin });
         }
+    }
+
+    /// Who a new process was forked from: its parent, or one of the same family if the parent has gone already.
+    fn origin_of(&self, identity: &Identity) -> Option<u32> {
+        let is_origin = |member: &&Member| identity.is_fork_of(&member.process.identity);
+        let parent = self.members.get(&identity.parent);
+        let family = || self.members.values().filter(|_| parent.is_none() && identity.image != 0).find(is_origin);
+        parent.filter(is_origin).or_else(family).map(|member| member.process.identity.pid)
     }
 }
 

@@ -1,0 +1,233 @@
+//! The arithmetic of shared pages: how much the sum of the counters counts more than once, and who shares what.
+//!
+//! Forked processes share pages, and each one's counters count them. The tree's excess is what the sum counts too often:
+//! total = sum of counters - excess. It is known exactly only when proportional shares are read, which walks through every
+//! page. In between it is carried on by what is known about forks: a new fork shares all that it has with the process it
+//! came from, one that goes or becomes another program takes along what it shared, and nobody shares more than it holds.
+//! For S bytes shared by n processes the excess is (n - 1) S, so each one that goes takes S off, whichever it is.
+
+use std::collections::BTreeMap;
+
+use crate::process::{Memory, Shares};
+
+/// Resident bytes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    pub anon: u64,
+    pub file: u64,
+    pub shmem: u64,
+}
+
+impl From<&Memory> for Kinds {
+    fn from(memory: &Memory) -> Kinds {
+        Kinds { anon: memory.anon, file: memory.file, shmem: memory.shmem }
+    }
+}
+
+impl Kinds {
+    pub fn total(self) -> u64 {
+        self.anon + self.file + self.shmem
+    }
+
+    /// The difference, nowhere below zero.
+    pub fn less(self, other: Kinds) -> Kinds {
+        self.zip(other, u64::saturating_sub)
+    }
+
+    pub fn plus(self, other: Kinds) -> Kinds {
+        self.zip(other, u64::saturating_add)
+    }
+
+    fn min(self, other: Kinds) -> Kinds {
+        self.zip(other, u64::min)
+    }
+
+    fn max(self, other: Kinds) -> Kinds {
+        self.zip(other, u64::max)
+    }
+
+    fn zip(self, other: Kinds, of: impl Fn(u64, u64) -> u64) -> Kinds {
+        Kinds { anon: of(self.anon, other.anon), file: of(self.file, other.file), shmem: of(self.shmem, other.shmem) }
+    }
+
+    /// Bytes spread over the kinds in proportion to `weights`, but nowhere more than `self`.
+    fn spread(self, bytes: u64, weights: Kinds) -> Kinds {
+        let all = u128::from(weights.total().max(1));
+        let part = |weight: u64| (u128::from(bytes) * u128::from(weight) / all) as u64;
+        let mut spread =
+            Kinds { anon: part(weights.anon), file: part(weights.file), shmem: part(weights.shmem) }.min(self);
+        // What did not fit goes where there is room. Files weigh too much, since strangers map the same libraries.
+        let mut rest = bytes - spread.total().min(bytes);
+        let places = [(&mut spread.anon, self.anon), (&mut spread.shmem, self.shmem), (&mut spread.file, self.file)];
+        for (place, room) in places {
+            let more = rest.min(room - *place);
+            *place += more;
+            rest -= more;
+        }
+        spread
+    }
+}
+
+/// A process as a sample finds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Present {
+    pub pid: u32,
+    /// What its counters say.
+    pub held: Kinds,
+    /// The process of the tree that it was forked from, if it still is the same program.
+    pub origin: Option<u32>,
+    /// How many times it became another program.
+    pub execs: u32,
+}
+
+/// A process's shares and its counters at about the same moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub pid: u32,
+    pub held: Kinds,
+    pub shares: Shares,
+}
+
+/// Who shares how much in a tree.
+#[derive(Clone, Debug, Default)]
+pub struct Sharing {
+    excess: Kinds,
+    parts: BTreeMap<u32, Part>,
+}
+
+/// What is known of one process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    shared: Kinds,
+    origin: Option<u32>,
+    execs: u32,
+    /// Whether its shares have been read since it was forked; until then they are assumed.
+    is_read: bool,
+}
+
+impl Sharing {
+    /// Bytes that the sum of the counters counts more than once.
+    pub fn excess(&self) -> Kinds {
+        self.excess
+    }
+
+    /// What a process adds to the tree: all it holds, or what a fork does not share while its origin is there.
+    pub fn own(&self, pid: u32, held: u64) -> u64 {
+        let fork = self.parts.get(&pid).filter(|part| part.origin.is_some());
+        fork.map_or(held, |part| held.saturating_sub(part.shared.total()))
+    }
+
+    /// Takes in who is there now, in the order of process ids.
+    pub fn follow(&mut self, present: &[Present]) {
+        let find = |pid: u32| present.binary_search_by_key(&pid, |process| process.pid).ok().map(|at| present[at]);
+        let gone: Vec<u32> = self.parts.keys().copied().filter(|&pid| find(pid).is_none()).collect();
+        gone.into_iter().for_each(|pid| self.leave(pid));
+        let mut new = Vec::new();
+        for process in present {
+            match self.parts.get(&process.pid) {
+                Some(part) if part.execs == process.execs => {}
+                Some(_) => {
+                    self.leave(process.pid);
+                    self.parts.insert(process.pid, Part { execs: process.execs, ..Part::default() });
+                }
+                None => {
+                    let origin = process.origin.filter(|&pid| pid != process.pid && find(pid).is_some());
+                    new.push(process.pid);
+                    self.parts.insert(process.pid, Part { origin, execs: process.execs, ..Part::default() });
+                }
+            }
+            self.limit(process.pid, process.held);
+        }
+        for process in present {
+            let origin = self.parts.get(&process.pid).and_then(|part| part.origin).and_then(find);
+            if let Some(origin) = origin {
+                self.assume(process, &origin, new.contains(&process.pid));
+            }
+        }
+        if present.len() == 1 {
+            self.excess = Kinds::default();
+            self.parts.values_mut().for_each(|part| part.shared = Kinds::default());
+        }
+    }
+
+    /// Takes in shares that were read. Processes that could not be read keep what was assumed of them.
+    pub fn learn(&mut self, readings: &[Reading]) {
+        let reading_of = |pid: u32| readings.iter().find(|reading| reading.pid == pid);
+        let mut unread = self.parts.clone();
+        let (mut held, mut proportional) = (Kinds::default(), Kinds::default());
+        for reading in readings {
+            let Some(part) = self.parts.get_mut(&reading.pid) else { continue };
+            let origin = part.origin.and_then(reading_of);
+            if origin.is_some_and(|origin| is_same_memory(&reading.shares, &origin.shares)) {
+                continue;
+            }
+            let pss = pss_by_kind(reading);
+            held = held.plus(reading.held);
+            proportional = proportional.plus(pss);
+            part.shared = reading.held.spread(reading.shares.shared, reading.held.less(pss));
+            part.is_read = true;
+            unread.remove(&reading.pid);
+        }
+        let assumed = unread.values().filter(|part| part.origin.is_some()).map(|part| part.shared);
+        self.excess = assumed.fold(held.less(proportional), Kinds::plus);
+    }
+
+    /// Nobody shares more than it holds: what it gave back, it no longer shares.
+    fn limit(&mut self, pid: u32, held: Kinds) {
+        if let Some(part) = self.parts.get_mut(&pid) {
+            self.excess = self.excess.less(part.shared.less(held));
+            part.shared = part.shared.min(held);
+        }
+    }
+
+    /// A new fork shares all that it has with its origin. A fork does not get the page tables of files and shared memory
+    /// and fills them in later, so until shares are read, such pages too count as the origin's as long as it has as many.
+    fn assume(&mut self, process: &Present, origin: &Present, is_new: bool) {
+        let Some(part) = self.parts.get_mut(&process.pid).filter(|part| !part.is_read) else { return };
+        let common = process.held.min(origin.held);
+        let anon = if is_new { common.anon } else { part.shared.anon };
+        let shared = part.shared.max(Kinds { anon, ..common });
+        self.excess = self.excess.plus(shared.less(part.shared));
+        part.shared = shared;
+        if let Some(part) = self.parts.get_mut(&origin.pid) {
+            part.shared = part.shared.max(shared);
+        }
+    }
+
+    /// A process has gone, or become another program.
+    fn leave(&mut self, pid: u32) {
+        let Some(part) = self.parts.remove(&pid) else { return };
+        self.excess = self.excess.less(part.shared);
+        // Its forks still share with each other: they now count as forks of its own origin, or of the eldest of them.
+        let mut forks: Vec<u32> =
+            self.parts.iter().filter(|(_, other)| other.origin == Some(pid)).map(|(&pid, _)| pid).collect();
+        let heir = part.origin.or_else(|| (!forks.is_empty()).then(|| forks.remove(0)));
+        let Some(heir) = heir else { return };
+        for (&other, part) in &mut self.parts {
+            if part.origin == Some(pid) {
+                part.origin = Some(heir).filter(|&heir| heir != other);
+            }
+        }
+        // Anonymous memory is shared by forks only, so the last one of a family has all of it for itself.
+        let is_alone = self.parts.values().all(|part| part.origin != Some(heir));
+        if let Some(part) = self.parts.get_mut(&heir).filter(|part| is_alone && part.origin.is_none()) {
+            part.shared.anon = 0;
+        }
+    }
+}
+
+/// Between `vfork` and `exec` a process runs in its origin's memory itself, which page walks do not see as sharing.
+fn is_same_memory(one: &Shares, other: &Shares) -> bool {
+    one == other && one.private > one.shared
+}
+
+/// Proportional shares by kind; kernels before 5.9 give the sum only, which is then split like the counters.
+fn pss_by_kind(reading: &Reading) -> Kinds {
+    let shares = &reading.shares;
+    let kinds = Kinds { anon: shares.pss_anon, file: shares.pss_file, shmem: shares.pss_shmem };
+    if kinds.total() == 0 { reading.held.spread(shares.pss, reading.held) } else { kinds }
+}
+
+#[cfg(test)]
+#[path = "sharing_tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+//! Tests of the sharing arithmetic: forks, ends, other programs and readings, in small numbers.
+
+use super::*;
+
+const PARENT: u32 = 10;
+
+fn anon(bytes: u64) -> Kinds {
+    Kinds { anon: bytes, ..Kinds::default() }
+}
+
+fn parent(held: Kinds) -> Present {
+    Present { pid: PARENT, held, origin: None, execs: 0 }
+}
+
+fn fork(pid: u32, held: Kinds) -> Present {
+    Present { pid, held, origin: Some(PARENT), execs: 0 }
+}
+
+fn total(sharing: &Sharing, present: &[Present]) -> u64 {
+    present.iter().fold(Kinds::default(), |sum, process| sum.plus(process.held)).less(sharing.excess()).total()
+}
+
+/// Follows each state in turn and gives the total after each.
+fn totals(states: &[&[Present]]) -> Vec<u64> {
+    let mut sharing = Sharing::default();
+    let step = |present: &&[Present]| {
+        sharing.follow(present);
+        total(&sharing, present)
+    };
+    states.iter().map(step).collect()
+}
+
+#[test]
+fn forks_come_and_go_without_a_trace() {
+    let (p, a, b) = (parent(anon(100)), fork(11, anon(100)), fork(12, anon(100)));
+    assert_eq!(totals(&[&[p], &[p, a, b], &[p, b], &[p]]), [100; 4]);
+    assert_eq!(totals(&[&[p], &[p, a, b], &[a, b], &[b]]), [100; 4]);
+    // A process id that came round again may be below its parent's.
+    assert_eq!(totals(&[&[p], &[fork(3, anon(100)), p], &[p]]), [100; 3]);
+}
+
+#[test]
+fn what_a_fork_takes_for_itself_counts() {
+    let p = parent(anon(100));
+    assert_eq!(totals(&[&[p], &[p, fork(11, anon(100))], &[p, fork(11, anon(130))]]), [100, 100, 130]);
+    // Seen late, it holds more than it can have from its parent.
+    assert_eq!(totals(&[&[p], &[p, fork(11, anon(150))]]), [100, 150]);
+}
+
+#[test]
+fn what_one_gives_back_the_others_still_hold() {
+    let (p, a, b) = (parent(anon(100)), fork(11, anon(100)), fork(12, anon(100)));
+    assert_eq!(totals(&[&[p, a, b], &[parent(anon(5)), a, b]]), [100, 100]);
+    assert_eq!(totals(&[&[p, a, b], &[p, fork(11, anon(5)), b]]), [100, 100]);
+}
+
+#[test]
+fn pages_of_files_that_a_fork_fills_in_later_are_its_origins() {
+    let held = |file: u64| Kinds { anon: 100, file, shmem: 0 };
+    let p = parent(held(8));
+    assert_eq!(
+        totals(&[&[p], &[p, fork(11, held(1))], &[p, fork(11, held(6))], &[p, fork(11, held(9))]]),
+        [108, 108, 108, 109]
+    );
+}
+
+#[test]
+fn another_program_shares_nothing() {
+    let p = parent(anon(100));
+    let program = |held: u64| Present { execs: 1, origin: None, ..fork(11, anon(held)) };
+    assert_eq!(totals(&[&[p, fork(11, anon(100))], &[p, program(7)], &[p, program(70)]]), [100, 107, 170]);
+    let stranger = Present { origin: None, ..fork(11, anon(100)) };
+    assert_eq!(totals(&[&[p], &[p, stranger]]), [100, 200]);
+}
+
+#[test]
+fn the_last_of_a_family_takes_nothing_off_another_one() {
+    let (p, a) = (parent(anon(100)), fork(11, anon(100)));
+    let (q, b) = (Present { pid: 20, ..p }, Present { origin: Some(20), ..fork(21, anon(100)) });
+    assert_eq!(totals(&[&[p, a, q, b], &[a, q, b], &[q, b]]), [200, 200, 100]);
+}
+
+#[test]
+fn forks_own_what_they_do_not_share_and_pass_the_place_on() {
+    let (p, a, b) = (parent(anon(100)), fork(11, anon(120)), fork(12, anon(100)));
+    let mut sharing = Sharing::default();
+    let own = |sharing: &Sharing| [(PARENT, 100), (11, 120), (12, 100)].map(|(pid, held)| sharing.own(pid, held));
+    sharing.follow(&[p, a, b]);
+    assert_eq!(own(&sharing), [100, 20, 0]);
+    sharing.follow(&[a, b]);
+    assert_eq!(own(&sharing)[1..], [120, 0]);
+}
+
+fn shares(pss: u64, shared: u64) -> Shares {
+    Shares { pss, pss_anon: pss, shared, ..Shares::default() }
+}
+
+#[test]
+fn a_reading_replaces_what_was_assumed() {
+    let (p, a, b) = (parent(anon(100)), fork(11, anon(100)), fork(12, anon(100)));
+    let mut sharing = Sharing::default();
+    sharing.follow(&[p, a, b]);
+    // The first fork has written to 40 of its pages: they are its own, and only two share the others'.
+    let readings = [(p, 20 + 20, 100), (a, 40 + 20, 60), (b, 20 + 20, 100)].map(|(process, pss, shared)| Reading {
+        pid: process.pid,
+        held: process.held,
+        shares: shares(pss, shared),
+    });
+    sharing.learn(&readings);
+    assert_eq!((total(&sharing, &[p, a, b]), sharing.own(11, 100), sharing.own(12, 100)), (140, 40, 0));
+    sharing.follow(&[p, b]);
+    assert_eq!(total(&sharing, &[p, b]), 100);
+    // One more fork after the reading.
+    let c = fork(13, anon(100));
+    sharing.follow(&[p, b, c]);
+    assert_eq!(total(&sharing, &[p, b, c]), 100);
+}
+
+#[test]
+fn who_cannot_be_read_keeps_what_was_assumed() {
+    let (p, a) = (parent(anon(100)), fork(11, anon(100)));
+    let mut sharing = Sharing::default();
+    sharing.follow(&[p, a]);
+    sharing.learn(&[]);
+    assert_eq!(total(&sharing, &[p, a]), 100);
+}
+
+#[test]
+fn before_exec_the_origins_memory_is_not_counted_twice() {
+    let (p, a) = (parent(anon(100)), fork(11, anon(100)));
+    let mut sharing = Sharing::default();
+    sharing.follow(&[p, a]);
+    let all_private = Shares { pss: 100, pss_anon: 100, private: 100, ..Shares::default() };
+    sharing.learn(&[p, a].map(|process| Reading { pid: process.pid, held: process.held, shares: all_private }));
+    assert_eq!(total(&sharing, &[p, a]), 100);
+}
+
+#[test]
+fn bytes_are_spread_by_weight_as_far_as_there_is_room() {
+    let held = Kinds { anon: 200, file: 8, shmem: 0 };
+    assert_eq!(held.spread(208, Kinds { anon: 100, file: 8, shmem: 0 }), held);
+    assert_eq!(held.spread(54, Kinds { anon: 50, file: 4, shmem: 0 }), Kinds { anon: 50, file: 4, shmem: 0 });
+    assert_eq!(held.spread(5, Kinds::default()), anon(5));
+}
