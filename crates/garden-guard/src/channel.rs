@@ -5,10 +5,11 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -56,7 +57,7 @@ pub struct Channel {
 
 impl Channel {
     /// Opens a socket in a folder that is ours alone; messages are sent to `notices`.
-    pub fn open(notices: Sender<Notice>) -> io::Result<Channel> {
+    pub fn open(notices: SyncSender<Notice>) -> io::Result<Channel> {
         let folder = std::env::temp_dir().join(format!("model-garden-{}", std::process::id()));
         match fs::DirBuilder::new().mode(0o700).create(&folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -70,11 +71,15 @@ impl Channel {
         let known = Arc::clone(&listeners);
         thread::spawn(move || {
             for stream in socket.incoming().flatten() {
-                if let Ok(back) = stream.try_clone() {
-                    known.lock().unwrap_or_else(PoisonError::into_inner).push(back);
-                }
-                let notices = notices.clone();
-                thread::spawn(move || listen(stream, &notices));
+                let Ok(back) = stream.try_clone() else { continue };
+                let (notices, known) = (notices.clone(), Arc::clone(&known));
+                let connection = back.as_raw_fd();
+                known.lock().unwrap_or_else(PoisonError::into_inner).push(back);
+                thread::spawn(move || {
+                    listen(stream, &notices);
+                    // It hung up: it can no longer be asked.
+                    known.lock().unwrap_or_else(PoisonError::into_inner).retain(|back| back.as_raw_fd() != connection);
+                });
             }
         });
         Ok(Channel { path, listeners })
@@ -83,6 +88,11 @@ impl Channel {
     /// The socket's path, for [`ENVIRONMENT`].
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether a program is connected.
+    pub fn is_connected(&self) -> bool {
+        !self.listeners.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Asks every program that is connected to save a checkpoint and end; says how many heard it.
@@ -102,7 +112,7 @@ impl Drop for Channel {
     }
 }
 
-fn listen(stream: UnixStream, notices: &Sender<Notice>) {
+fn listen(stream: UnixStream, notices: &SyncSender<Notice>) {
     let mut lines = BufReader::new(stream);
     let mut line = Vec::new();
     loop {
@@ -128,7 +138,7 @@ mod tests {
 
     #[test]
     fn messages_come_in_and_a_stop_goes_out() {
-        let (sender, notices) = mpsc::channel();
+        let (sender, notices) = mpsc::sync_channel(64);
         let channel = Channel::open(sender).unwrap();
         let mut program = UnixStream::connect(channel.path()).unwrap();
         program.write_all(b"not json\n{\"step\":10,\"tensors\":6529,\"new\":1}\n{\"event\":\"epoch_end\"}\n").unwrap();

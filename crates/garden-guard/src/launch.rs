@@ -1,34 +1,47 @@
 //! Starts a command and tells what it prints and how it ends.
 //!
-//! On a terminal the command gets a pseudo-terminal of its own, so that its progress bars look as before; otherwise pipes. Its
-//! output is passed on as it comes, and told to the watcher as well. The command leads a session of its own either way, so
-//! that its orphans can be found.
+//! On a terminal the command gets a pseudo-terminal of its own, so that its progress bars look as before; otherwise pipes, or a
+//! log file that it writes to by itself and so does not miss us if we are killed. Its output is passed on as it comes, and
+//! told to the watcher as well. The command leads a session of its own in each case, so that its orphans can be found.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::Sender;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-
 use crate::channel::Message;
 use crate::signals::Stop;
+use crate::terminal::{Keyboard, Terminal};
 
 /// How long the output of a program that has ended is waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Where the command's output goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How often a log file is looked at for more.
+const LOG_PAUSE: Duration = Duration::from_millis(50);
+
+/// Where the command's output goes; the watcher is told of it in each case.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// To a pseudo-terminal, and from there to our terminal.
+    /// To a pseudo-terminal, and from there to our terminal; our keyboard is its keyboard.
     Terminal,
+    /// To a pseudo-terminal of this many columns, and nowhere else: somebody draws it.
+    View {
+        /// Width of the pseudo-terminal.
+        columns: u16,
+        /// Height of the pseudo-terminal.
+        rows: u16,
+    },
     /// To pipes, and from there to our standard output and standard error.
     Pipes,
+    /// To this file, at its end, and from there to our standard output: the command does not need us to go on.
+    Log(PathBuf),
 }
 
 /// Something that happened to a program under watch.
@@ -42,6 +55,8 @@ pub enum Notice {
     Ended(Ending),
     /// We were asked to end.
     Asked(Stop),
+    /// Somebody else has something for the one who reads the notices.
+    Woken,
 }
 
 /// How a program ended.
@@ -72,36 +87,87 @@ impl From<ExitStatus> for Ending {
     }
 }
 
-/// Starts a command with these variables added to its environment, and says its process id; what happens to it is sent to
-/// `notices`.
-pub fn launch(
-    words: &[OsString],
-    environment: &[(&str, OsString)],
-    stage: Stage,
-    notices: &Sender<Notice>,
-) -> io::Result<u32> {
-    let Some((program, arguments)) = words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
+/// A command to be started.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// The program and its arguments.
+    pub words: &'a [OsString],
+    /// Added to its environment.
+    pub environment: &'a [(&'a str, OsString)],
+    /// Where its output goes.
+    pub stage: &'a Stage,
+    /// A control group's list of processes, to which it adds itself before it begins.
+    pub group: Option<File>,
+}
+
+/// A command that was started. Its process id stays its own, even if it ends at once, until it is followed.
+pub struct Launched {
+    /// Process id.
+    pub pid: u32,
+    child: Child,
+    readers: Vec<thread::JoinHandle<()>>,
+    keyboard: Option<Keyboard>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Launched {
+    /// From now on its end is noticed.
+    pub fn follow(self, notices: SyncSender<Notice>) {
+        let Launched { mut child, readers, keyboard, has_ended, .. } = self;
+        thread::spawn(move || {
+            let ending = child.wait().map_or(Ending::Signal(0), Ending::from);
+            has_ended.store(true, Ordering::Release);
+            // What it printed last comes before its end; descendants that keep its output open are not waited for long.
+            let patience = Instant::now() + LAST_WORDS;
+            while Instant::now() < patience && !readers.iter().all(thread::JoinHandle::is_finished) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            // The terminal is as it was before anything else is printed.
+            drop(keyboard);
+            drop(notices.send(Notice::Ended(ending)));
+        });
+    }
+}
+
+/// Starts a command; what it prints is sent to `notices`.
+pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Launched> {
+    let Some((program, arguments)) = what.words.split_first() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let mut command = Command::new(program);
-    command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
-    let terminal = if stage == Stage::Terminal { Some(Terminal::open(&mut command)?) } else { None };
-    if terminal.is_none() {
-        command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments).envs(what.environment.iter().map(|(name, value)| (name, value)));
+    let mut terminal = None;
+    match what.stage {
+        Stage::Terminal => terminal = Some(Terminal::open(&mut command, None)?),
+        Stage::View { columns, rows } => terminal = Some(Terminal::open(&mut command, Some((*columns, *rows)))?),
+        Stage::Pipes => {
+            command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        Stage::Log(path) => {
+            let log = File::options().append(true).create(true).open(path)?;
+            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        }
     }
     let has_terminal = terminal.is_some();
-    // SAFETY: between fork and exec only async-signal-safe system calls are made: setsid and an ioctl.
+    let mut group = what.group;
+    // SAFETY: between fork and exec only async-signal-safe system calls are made: setsid, an ioctl and a write.
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
             if has_terminal {
                 rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
             }
-            Ok(())
+            // 0 stands for the process that writes it.
+            group.as_mut().map_or(Ok(()), |group| group.write_all(b"0"))
         });
     }
+    let log = match what.stage {
+        Stage::Log(path) => Some(File::open(path).and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log))?),
+        _ => None,
+    };
     let mut child = command.spawn()?;
     // Our copies of the child's end must go, or its output would never end.
     drop(command);
     let pid = child.id();
+    let has_ended = Arc::new(AtomicBool::new(false));
     let mut readers = Vec::new();
     if let Some(out) = child.stdout.take() {
         readers.push(pass_on(out, io::stdout(), notices.clone()));
@@ -109,43 +175,50 @@ pub fn launch(
     if let Some(err) = child.stderr.take() {
         readers.push(pass_on(err, io::stderr(), notices.clone()));
     }
-    if let Some(terminal) = terminal {
-        readers.push(pass_on(terminal.ours, io::stdout(), notices.clone()));
+    if let Some(log) = log {
+        let tail = Tail { log, has_ended: Arc::clone(&has_ended) };
+        readers.push(pass_on(tail, io::stdout(), notices.clone()));
     }
-    let notices = notices.clone();
-    thread::spawn(move || {
-        let ending = child.wait().map_or(Ending::Signal(0), Ending::from);
-        // What it printed last comes before its end; descendants that keep its output open are not waited for long.
-        let patience = Instant::now() + LAST_WORDS;
-        while Instant::now() < patience && !readers.iter().all(thread::JoinHandle::is_finished) {
-            thread::sleep(Duration::from_millis(5));
+    let mut keyboard = None;
+    if let Some(terminal) = terminal {
+        if *what.stage == Stage::Terminal {
+            keyboard = Keyboard::connect(&terminal).ok();
+            readers.push(pass_on(terminal.into_output(), io::stdout(), notices.clone()));
+        } else {
+            readers.push(pass_on(terminal.into_output(), io::sink(), notices.clone()));
         }
-        drop(notices.send(Notice::Ended(ending)));
-    });
-    Ok(pid)
+    }
+    Ok(Launched { pid, child, readers, keyboard, has_ended })
 }
 
-/// A pseudo-terminal: the command gets the far end.
-struct Terminal {
-    ours: File,
+/// Starts a program in a session of its own that outlives us; all it prints goes to a log.
+pub fn start_in_background(program: &Path, words: &[OsString], log: File) -> io::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    // SAFETY: setsid is async-signal-safe and the only call between fork and exec.
+    unsafe {
+        command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+    }
+    command.spawn()
 }
 
-impl Terminal {
-    fn open(command: &mut Command) -> io::Result<Terminal> {
-        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-        grantpt(&ours)?;
-        unlockpt(&ours)?;
-        let name = ptsname(&ours, Vec::new())?;
-        let open = || -> io::Result<OwnedFd> {
-            let path = name.to_str().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-            Ok(File::options().read(true).write(true).open(path)?.into())
-        };
-        if let Ok(size) = rustix::termios::tcgetwinsize(rustix::stdio::stdout()) {
-            // A terminal of unknown size still works; bars are then 80 columns wide.
-            let _ = rustix::termios::tcsetwinsize(&ours, size);
+/// A log file read while somebody else writes it; it ends when the writer has ended.
+struct Tail {
+    log: File,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Read for Tail {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            // Asked before reading, so that what was written last is not missed.
+            let is_last = self.has_ended.load(Ordering::Acquire);
+            match self.log.read(buffer)? {
+                0 if is_last => return Ok(0),
+                0 => thread::sleep(LOG_PAUSE),
+                count => return Ok(count),
+            }
         }
-        command.stdin(open()?).stdout(open()?).stderr(open()?);
-        Ok(Terminal { ours: ours.into() })
     }
 }
 
@@ -153,7 +226,7 @@ impl Terminal {
 fn pass_on(
     mut from: impl Read + Send + 'static,
     mut to: impl Write + Send + 'static,
-    notices: Sender<Notice>,
+    notices: SyncSender<Notice>,
 ) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut buffer = [0; 16384];

@@ -1,10 +1,33 @@
-//! Starts training programs, listens to what they say, and signals them. Nothing else starts or signals processes.
+//! Starts training programs, watches them, stops them before memory runs out, and starts them again. Nothing else starts or
+//! signals processes.
 
+mod attempt;
 mod channel;
 pub mod checkpoint;
+mod fence;
+mod history;
 mod launch;
+mod live;
+mod method;
+mod policy;
+mod recorder;
+mod resume;
+mod saves;
 mod signals;
+mod state;
+mod steps;
+mod supervisor;
+mod terminal;
+mod watch;
 
+pub use attempt::{Attempt, Outcome, Summary, Torn};
 pub use channel::{Channel, ENVIRONMENT, Message};
-pub use launch::{Ending, Notice, Stage, launch};
-pub use signals::{Stop, listen_for_stops, pass_stop_on};
+pub use fence::Fence;
+pub use history::History;
+pub use launch::{Ending, Launch, Launched, Notice, Stage, launch, start_in_background};
+pub use live::{Happening, Live};
+pub use recorder::Recorder;
+pub use signals::{Stop, ask_to_end, listen_for_stops, pass_stop_on};
+pub use state::{StateFolder, supervisor_of};
+pub use supervisor::{Error, Observer, OnLimit, Orders, RESUME, held, origin, supervise};
+pub use watch::Watch;

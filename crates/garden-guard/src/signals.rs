@@ -1,11 +1,11 @@
 //! Signals that ask us to end, and passing them on to the program under watch.
 
 use std::io;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process_group};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::launch::Notice;
@@ -17,14 +17,21 @@ pub enum Stop {
     Interrupt,
     /// SIGTERM.
     Terminate,
+    /// The terminal has gone.
+    HungUp,
 }
 
 /// From now on Ctrl-C and SIGTERM do not end us but are sent to `notices`.
-pub fn listen_for_stops(notices: Sender<Notice>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+pub fn listen_for_stops(notices: SyncSender<Notice>) -> io::Result<()> {
+    // A closed terminal does not end a watch whose trace and guard matter more than its picture.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::spawn(move || {
         for signal in signals.forever() {
-            let stop = if signal == SIGINT { Stop::Interrupt } else { Stop::Terminate };
+            let stop = match signal {
+                SIGINT => Stop::Interrupt,
+                SIGTERM => Stop::Terminate,
+                _ => Stop::HungUp,
+            };
             if notices.send(Notice::Asked(stop)).is_err() {
                 return;
             }
@@ -33,11 +40,18 @@ pub fn listen_for_stops(notices: Sender<Notice>) -> io::Result<()> {
     Ok(())
 }
 
+/// Asks a supervisor to end: it passes that on with a checkpoint.
+pub fn ask_to_end(pid: u32) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(kill_process(pid, Signal::TERM)?)
+}
+
 /// Passes a stop on as the terminal would have done: to the program's whole group, since it has one of its own.
 pub fn pass_stop_on(pid: u32, stop: Stop) {
     let signal = match stop {
         Stop::Interrupt => Signal::INT,
         Stop::Terminate => Signal::TERM,
+        Stop::HungUp => Signal::HUP,
     };
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // It may have ended meanwhile.

@@ -9,6 +9,7 @@ use crate::diagnosis::*;
 use crate::evidence::{evidence, restarts};
 use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
+use crate::processes::{changes, process_evidence};
 use crate::series::{Memory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
 use crate::signs::{Signs, company_of, evaluation_height};
@@ -52,11 +53,14 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let seconds = seconds_per_unit(trace, last.clone(), &timeline);
     let mut diagnosis = match &judged.shape {
         Some(shape) => {
-            let signs = Signs::gather(trace, last, &timeline, &judged, shape, &facts, seconds);
+            let signs = Signs::gather(trace, last.clone(), &timeline, &judged, shape, &facts, seconds);
             tell(&signs)
         }
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
+    let growth = judged.finding.growth.as_ref();
+    diagnosis.processes = changes(trace, last, &timeline, growth);
+    diagnosis.evidence.extend(growth.and_then(|growth| process_evidence(&diagnosis.processes, growth)));
     if parts.len() > 1 {
         diagnosis.parts = parts
             .iter()
@@ -228,6 +232,7 @@ fn tell(signs: &Signs) -> Diagnosis {
         phases: signs.phases(),
         causes,
         ruled_out,
+        processes: Vec::new(),
         parts: Vec::new(),
         stability: None,
         input: Input::default(),
@@ -251,6 +256,7 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         ruled_out: Vec::new(),
         evidence: Vec::new(),
         advice: advice_for_too_few(),
+        processes: Vec::new(),
         parts: Vec::new(),
         stability: None,
         input: Input::default(),

@@ -308,6 +308,32 @@ pub struct Part {
     pub summary: String,
 }
 
+/// How one process of the tree changed over the growth that decides, or over the whole trace where there is none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessChange {
+    /// Process id.
+    pub pid: u32,
+    /// The parent's process id.
+    pub parent: u32,
+    /// The short name.
+    pub name: String,
+    /// Its part in the run, for example `training` or `worker`.
+    pub role: String,
+    /// The command line.
+    pub command: String,
+    /// What it held at the beginning, without what it shares with the process it was forked from; 0 if it came later.
+    pub from_bytes: u64,
+    /// What it held at the end.
+    pub to_bytes: u64,
+}
+
+impl ProcessChange {
+    /// What it gained, in bytes; negative if it gave some back.
+    pub fn change(&self) -> i64 {
+        self.to_bytes as i64 - self.from_bytes as i64
+    }
+}
+
 /// The outcome of `--stable-after STEP --max-variation BYTES`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StabilityCheck {
@@ -373,6 +399,8 @@ pub struct Diagnosis {
     pub evidence: Vec<Evidence>,
     /// What to do, first things first.
     pub advice: Vec<String>,
+    /// The processes of the tree, the one that grew most first; empty where only totals were recorded.
+    pub processes: Vec<ProcessChange>,
     /// With restarts: each process's own verdict; the last one decides.
     pub parts: Vec<Part>,
     /// The outcome of the stability assertion, if one was asked for.

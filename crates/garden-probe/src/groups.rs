@@ -64,6 +64,22 @@ pub fn find(pid: u32) -> Vec<Place> {
     locate(&groups, &mounts)
 }
 
+/// A control group of ours in which memory is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryGroup {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Whether it belongs to version 2, which allows no groups beneath one that has processes.
+    pub is_version_2: bool,
+}
+
+/// The control groups that we are in and in which memory is counted.
+pub fn memory_groups() -> Vec<MemoryGroup> {
+    let places = find(std::process::id()).into_iter();
+    let groups = places.map(|place| MemoryGroup { is_version_2: place.version == Version::Two, folder: place.folder });
+    groups.filter(|group| group.folder.join("memory.stat").exists()).collect()
+}
+
 fn locate(groups: &str, mounts: &str) -> Vec<Place> {
     let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
     let place = |line: &str| {

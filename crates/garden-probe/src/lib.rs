@@ -15,6 +15,7 @@ mod tree;
 
 pub use files::open_for_writing;
 pub use gpu::{GpuSample, Gpus};
+pub use groups::{MemoryGroup, memory_groups};
 pub use machine::{Around, Surroundings, memory_limit};
 pub use process::{Identity, Memory, Process, Shares};
 pub use role::Role;

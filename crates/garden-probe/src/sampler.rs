@@ -22,6 +22,8 @@ use crate::tree::Tree;
 const SHARES_BUDGET: f64 = 0.0005;
 /// Shares are not read more often than this, however cheap.
 const SHARES_PAUSE: Duration = Duration::from_secs(1);
+/// Time that may be spent on shares beyond that: a dozen readings of a small tree, none of a large one.
+const SHARES_CREDIT: Duration = Duration::from_millis(50);
 /// Share of the time that may be spent on asking GPUs: one in a thousand.
 const GPU_BUDGET: f64 = 0.001;
 /// A process whose counter moves by more than this during a page walk says nothing about the counter's error.
@@ -78,7 +80,7 @@ impl Sampler {
         Ok(Sampler {
             tree: Tree::of(pid)?,
             sharing: Sharing::default(),
-            shares_pace: Pace::new(SHARES_BUDGET, SHARES_PAUSE),
+            shares_pace: Pace::new(SHARES_BUDGET, SHARES_PAUSE).with_credit(SHARES_CREDIT),
             private_and_shared: None,
             closed: HashSet::new(),
             surroundings: Surroundings::of(pid),

@@ -3,7 +3,8 @@
 //! Sections with nothing in them do not exist. All text is cleaned here, once; escaping is the renderer's business.
 
 use garden_memory::{
-    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, RuledOut, RunFacts, Verdict,
+    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, ProcessChange, RuledOut,
+    RunFacts, Verdict, format_change,
 };
 
 use crate::Report;
@@ -14,6 +15,8 @@ use crate::words::{ClockWords, amount, counted, duration, knee_place, percent, r
 const MOST_CAUSES: usize = 4;
 /// Causes ruled out that a report for people shows.
 const MOST_RULED_OUT: usize = 6;
+/// Processes that a report for people shows.
+const MOST_PROCESSES: usize = 8;
 /// Phases that a report for people shows.
 const MOST_PHASES: usize = 12;
 
@@ -75,7 +78,8 @@ pub(crate) fn findings(report: &Report) -> Vec<Section> {
         section("In numbers", vec![Block::Fields(numbers(report, words))]),
         section("Evidence", vec![Block::Bullets(diagnosis.evidence.iter().map(|e| clean(&e.text)).collect())]),
         section("Phases", phases(diagnosis, words)),
-        section("Processes (the last one decides)", vec![Block::Bullets(processes(diagnosis, words))]),
+        section("Attempts (the last one decides)", vec![Block::Bullets(attempts(diagnosis, words))]),
+        section("Processes", processes(diagnosis)),
         section("Forecast", vec![Block::Fields(forecast(diagnosis, report.facts, words))]),
         section("Likely causes", causes(diagnosis)),
         section("Ruled out", ruled_out(diagnosis)),
@@ -203,12 +207,31 @@ fn phase_row(phase: &Phase, words: ClockWords) -> Vec<String> {
     vec![kind.to_string(), words.range(phase.from, phase.to), level, rate]
 }
 
-fn processes(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
+fn attempts(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
     let sentence = |part: &Part| {
         let (stretch, samples) = (words.stretch(part.from, part.to), counted(part.samples, "sample"));
         format!("{stretch} ({samples}), {}: {}", part.verdict.name(), clean(&part.summary))
     };
     diagnosis.parts.iter().map(sentence).collect()
+}
+
+/// The processes that changed most; one alone has nothing to add to the rest of the report.
+fn processes(diagnosis: &Diagnosis) -> Vec<Block> {
+    if diagnosis.processes.len() < 2 {
+        return Vec::new();
+    }
+    let row = |change: &ProcessChange| {
+        let level = format!("{} → {}", Bytes(change.from_bytes), Bytes(change.to_bytes));
+        vec![
+            change.pid.to_string(),
+            clean(&change.name),
+            clean(&change.role),
+            level,
+            format_change(change.change() as f64),
+        ]
+    };
+    let rows = diagnosis.processes.iter().take(MOST_PROCESSES).map(row).collect();
+    vec![Block::Table(vec!["process", "name", "role", "memory", "change"], rows)]
 }
 
 fn forecast(diagnosis: &Diagnosis, facts: &RunFacts, words: ClockWords) -> Vec<Field> {

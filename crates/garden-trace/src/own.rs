@@ -4,10 +4,11 @@
 //! run that was appended. A sample is kept if it has any quantity at all; a trace without resident memory is judged by
 //! its proportional memory.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
-use garden_memory::{EventKind, Quantity, RunFacts, Sample, Trace};
+use garden_memory::{EventKind, ProcessTrack, Quantity, RunFacts, Sample, Trace};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
@@ -60,6 +61,7 @@ struct Record<'a> {
     tensors_cpu: Option<Count>,
     tensors_gpu: Option<Count>,
     objects: Option<Count>,
+    processes: Option<BTreeMap<u32, Option<u64>>>,
 }
 
 impl Record<'_> {
@@ -190,6 +192,7 @@ fn judge_pss(trace: &mut Trace) {
         trace.push(&sample);
     }
     (trace.facts, trace.origin, trace.events) = (recorded.facts, recorded.origin, recorded.events);
+    trace.processes = recorded.processes;
 }
 
 fn main_quantity(options: &ReadOptions) -> Result<Option<Quantity>, Error> {
@@ -226,6 +229,10 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         reading.trace.push_event(EventKind::Restart, None, None);
         return take_header(&line.text[at..], reading);
     }
+    if let Some(process) = introduction(line.text) {
+        reading.trace.processes.push(process);
+        return Ok(());
+    }
     if let Some(facts) = learnt_facts(line.text) {
         let earlier = std::mem::take(&mut reading.trace.facts);
         reading.trace.facts = facts.or(earlier);
@@ -250,6 +257,43 @@ fn learnt_facts(line: &[u8]) -> Option<RunFacts> {
     }
     // Nearly all lines are samples, so this is over at once.
     line.starts_with(b"{\"facts\"").then(|| serde_json::from_slice::<Learnt>(line).ok())?.map(|learnt| learnt.facts)
+}
+
+/// A process that is introduced.
+fn introduction(line: &[u8]) -> Option<ProcessTrack> {
+    #[derive(Deserialize)]
+    struct Introduced {
+        process: Introduction,
+    }
+    #[derive(Deserialize)]
+    struct Introduction {
+        pid: u32,
+        #[serde(default)]
+        parent: u32,
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        role: String,
+        #[serde(default)]
+        command: String,
+    }
+    if !line.starts_with(b"{\"process\"") {
+        return None;
+    }
+    let Introduction { pid, parent, name, role, command } = serde_json::from_slice::<Introduced>(line).ok()?.process;
+    Some(ProcessTrack { pid, parent, name, role, command, levels: Vec::new(), gone: None })
+}
+
+/// Takes in what processes hold from this sample on; the latest process of an id is meant.
+fn take_levels(levels: &BTreeMap<u32, Option<u64>>, trace: &mut Trace) {
+    let sample = trace.len();
+    for (pid, level) in levels {
+        let Some(track) = trace.processes.iter_mut().rev().find(|track| track.pid == *pid) else { continue };
+        match level {
+            Some(bytes) => track.levels.push((sample, *bytes)),
+            None => track.gone = Some(sample),
+        }
+    }
 }
 
 const TORN: &str = "torn; the writer was stopped in it";
@@ -283,6 +327,9 @@ fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Readin
     }
     if sample.is_empty() {
         return Ok(Taken::Empty);
+    }
+    if let Some(levels) = &record.processes {
+        take_levels(levels, &mut reading.trace);
     }
     reading.trace.push(&sample);
     Ok(Taken::Kept)

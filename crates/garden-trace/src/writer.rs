@@ -2,12 +2,14 @@
 //!
 //! The first line is the header, `{"model_garden_trace":1,"facts":{..},"origin":{..}}`. Samples follow, with amounts in
 //! bytes under the names of [`Quantity`], as `{"step":10,"time_s":1.5,"rss":123,"activity":"eval"}`, and events, as
-//! `{"event":"epoch_end","step":83}`. Facts that are learnt later stand on a line of their own, `{"facts":{..}}`. Each line is handed to the file in one piece, so a kill costs the last line at
-//! most.
+//! `{"event":"epoch_end","step":83}`. Facts that are learnt later stand on a line of their own, `{"facts":{..}}`. A process of the
+//! tree is introduced by `{"process":{"pid":4711,"name":"python3","role":"training",..}}`; samples then carry what each process
+//! holds under its process id wherever that changed, as `"processes":{"4711":123}`, and `null` once it has gone. Each line is
+//! handed to the file in one piece, so a kill costs the last line at most.
 
 use std::io::{self, Write};
 
-use garden_memory::{Activity, EventKind, Quantity, RunFacts, Sample};
+use garden_memory::{Activity, EventKind, ProcessTrack, Quantity, RunFacts, Sample};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -26,6 +28,23 @@ struct Header<'a> {
     model_garden_trace: u64,
     facts: &'a RunFacts,
     origin: Origin<'a>,
+}
+
+#[derive(Serialize)]
+struct Introduction<'a> {
+    pid: u32,
+    parent: u32,
+    name: &'a str,
+    role: &'a str,
+    command: &'a str,
+}
+
+struct Levels<'a>(&'a [(u32, Option<u64>)]);
+
+impl Serialize for Levels<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(pid, level)| (pid, level)))
+    }
 }
 
 struct Origin<'a>(&'a [(String, String)]);
@@ -60,8 +79,16 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// Writes a sample.
-    pub fn sample(&mut self, sample: &Sample) -> io::Result<()> {
+    /// Introduces a process, before the first sample that tells what it holds.
+    pub fn process(&mut self, process: &ProcessTrack) -> io::Result<()> {
+        self.begin(None, None)?;
+        let ProcessTrack { pid, parent, name, role, command, .. } = process;
+        self.word("process", &Introduction { pid: *pid, parent: *parent, name, role, command })?;
+        self.end()
+    }
+
+    /// Writes a sample, and what each process holds whose share changed; `None` for one that has gone.
+    pub fn sample(&mut self, sample: &Sample, processes: &[(u32, Option<u64>)]) -> io::Result<()> {
         self.begin(sample.step, sample.time_s)?;
         for quantity in Quantity::ALL {
             if let Some(value) = sample.get(quantity) {
@@ -71,6 +98,9 @@ impl<W: Write> Writer<W> {
         if sample.activity != Activity::Train {
             self.word("activity", &sample.activity)?;
         }
+        if !processes.is_empty() {
+            self.word("processes", &Levels(processes))?;
+        }
         self.end()
     }
 
@@ -79,6 +109,16 @@ impl<W: Write> Writer<W> {
         self.begin(step, time_s)?;
         self.word("event", &kind)?;
         self.end()
+    }
+
+    /// What is written to.
+    pub fn get_ref(&self) -> &W {
+        &self.out
+    }
+
+    /// What is written to.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
     }
 
     /// The file, when all is written.

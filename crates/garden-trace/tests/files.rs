@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{shown, shown_with};
 use expect_test::{Expect, expect};
-use garden_memory::{Activity, Bytes, EventKind, Quantity, RunFacts, Sample};
+use garden_memory::{Activity, Bytes, EventKind, ProcessTrack, Quantity, RunFacts, Sample};
 use garden_trace::{Error, ReadOptions, Unit, Writer, read, read_path};
 
 fn check(text: &str, expected: Expect) {
@@ -432,7 +432,7 @@ fn each_line_is_written_in_one_piece() {
     }
     let mut writer = Writer::new(Pieces(Vec::new()));
     writer.header(&RunFacts::default(), &[]).unwrap();
-    writer.sample(&sample(5)).unwrap();
+    writer.sample(&sample(5), &[]).unwrap();
     writer.event(EventKind::EpochEnd, Some(83.0), None).unwrap();
     let pieces = writer.into_inner().0;
     assert_eq!(pieces.len(), 3);
@@ -442,6 +442,27 @@ fn each_line_is_written_in_one_piece() {
         {"step":83,"event":"epoch_end"}
     "#]]
     .assert_eq(&(pieces[0].clone() + &pieces[2]));
+}
+
+#[test]
+fn processes_come_and_go_and_ids_are_used_again() {
+    let python = |role: &str| ProcessTrack { pid: 7, name: "python3".into(), role: role.into(), ..Default::default() };
+    let mut writer = Writer::new(Vec::new());
+    writer.header(&RunFacts::default(), &[]).unwrap();
+    writer.process(&python("training")).unwrap();
+    for (index, told) in [Some(10), None, Some(12)].into_iter().enumerate() {
+        let levels: Vec<(u32, Option<u64>)> = told.map(|bytes| (7, Some(bytes))).into_iter().collect();
+        writer.sample(&sample(index as u64 + 1), &levels).unwrap();
+    }
+    writer.sample(&sample(4), &[(7, None), (8, Some(1))]).unwrap();
+    writer.process(&python("worker")).unwrap();
+    writer.sample(&sample(5), &[(7, Some(5))]).unwrap();
+    let read = read(&writer.into_inner()[..], &ReadOptions::default()).unwrap();
+    assert_eq!((read.input.skipped, read.trace.len()), (0, 5));
+    let [first, second] = &read.trace.processes[..] else { panic!("{:?}", read.trace.processes) };
+    assert_eq!([0, 1, 2, 3, 4].map(|index| first.at(index)), [10, 10, 12, 0, 0]);
+    assert_eq!([0, 1, 2, 3, 4].map(|index| second.at(index)), [0, 0, 0, 0, 5]);
+    assert_eq!((first.role.as_str(), second.role.as_str()), ("training", "worker"));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use garden_memory::{Bytes, RunFacts};
 use garden_trace::Unit;
+use regex_lite::Regex;
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -30,6 +31,133 @@ pub enum Command {
     /// sends over the event channel; without them time is the clock. The trace can be judged again with `diagnose`.
     #[command(after_long_help = MONITOR_HELP)]
     Monitor(Monitor),
+
+    /// Start a command, watch it, stop it with a checkpoint before memory runs out, and if wanted start it again from there.
+    ///
+    /// The stop comes as late as is safe: while one more step and a save still fit. A run that has settled, or whose growth ends
+    /// below the limit, is left alone. How the program is made to save is found out and said: over the event channel, by
+    /// SIGTERM if it catches that, else it is ended just after its last periodic checkpoint that fits.
+    #[command(after_long_help = RUN_HELP)]
+    Run(Run),
+}
+
+const RUN_HELP: &str = "\
+Exit codes:
+  the command's own   it ended by itself, or because you asked for it
+  75                  stopped at the limit with a complete checkpoint
+  76                  the restarts are used up, or bring no progress
+  77                  ended at the limit, or killed, without its last steps being saved
+  2                   it could not be started or watched
+
+Examples:
+  model-garden run --memory-limit 28GB -- python train.py --output_dir out
+  model-garden run --memory-limit 28GB --on-limit restart --resume-with '--resume_from_checkpoint {checkpoint}' \
+      -- accelerate launch train.py --output_dir out
+  model-garden run --state-dir job7 --detach -- python train.py
+  model-garden run --state-dir job7 --attach
+  model-garden run --state-dir job7 --stop";
+
+/// Arguments of `model-garden run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The command to run.
+    #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["attach", "stop"])]
+    pub command: Vec<OsString>,
+
+    /// Share of the limit that is never exceeded unless the growth is known to end below the limit.
+    #[arg(long, value_name = "SHARE", default_value = "90%", value_parser = share)]
+    pub stop_at: f64,
+
+    /// How long the program may take to save once it was asked to.
+    #[arg(long, default_value = "120s", value_parser = duration)]
+    pub grace: Duration,
+
+    /// What to do at the limit.
+    #[arg(long, value_enum, default_value_t = OnLimit::Stop)]
+    pub on_limit: OnLimit,
+
+    /// How often the program is started again at most.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub max_restarts: u32,
+
+    /// Words added to the command when it is started again, for example '--resume_from_checkpoint {checkpoint}'.
+    ///
+    /// The checkpoint's path is also in the environment variable MODEL_GARDEN_RESUME.
+    #[arg(long, value_name = "WORDS", allow_hyphen_values = true, required_if_eq("on_limit", "restart"))]
+    pub resume_with: Option<String>,
+
+    /// Where the program saves its checkpoints [default: from its --output_dir, or as told over the event channel].
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+
+    /// Put a hard fence of the limit's size around the program: a control group or a systemd scope.
+    #[arg(long)]
+    pub fence: bool,
+
+    /// Tell the state in files of this folder; the program then writes to a log there and can outlive us.
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Go on in the background and return at once.
+    #[arg(long, requires = "state_dir")]
+    pub detach: bool,
+
+    /// Follow a run that is under way in --state-dir: its output, then its exit code.
+    #[arg(long, requires = "state_dir", conflicts_with_all = ["command", "detach"])]
+    pub attach: bool,
+
+    /// Ask the run in --state-dir to save and end, and wait until it has.
+    #[arg(long, requires = "state_dir", conflicts_with_all = ["command", "detach", "attach"])]
+    pub stop: bool,
+
+    #[command(flatten)]
+    pub watching: Watching,
+}
+
+/// What to do when the limit is near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLimit {
+    /// Stop with a checkpoint.
+    Stop,
+    /// Stop with a checkpoint and start again from it.
+    Restart,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let wrong = || format!("`{text}` is not a share between 10% and 100%");
+    let number = |text: &str| text.trim().parse::<f64>().map_err(|_| wrong());
+    let share = match text.strip_suffix('%') {
+        Some(percent) => number(percent)? / 100.0,
+        None => number(text)?,
+    };
+    if (0.1..=1.0).contains(&share) { Ok(share) } else { Err(wrong()) }
+}
+
+/// How something is watched.
+#[derive(Debug, Args)]
+pub struct Watching {
+    /// Time between samples, for example 500ms, 1s or 1m.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub interval: Duration,
+
+    /// Write the trace to this file [default: model-garden-TIME.jsonl].
+    #[arg(short, long, value_name = "TRACE")]
+    pub output: Option<PathBuf>,
+
+    /// Say a line at each sample and event instead of showing a picture; so it is without a terminal.
+    #[arg(long)]
+    pub plain: bool,
+
+    /// How to find the step in what the command prints, for example 'iter (\\d+)'; the first group that is a number counts.
+    #[arg(long, value_name = "REGEX", value_parser = pattern)]
+    pub step_pattern: Option<Regex>,
+
+    #[command(flatten)]
+    pub facts: Facts,
+}
+
+fn pattern(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| error.to_string())
 }
 
 const MONITOR_HELP: &str = "\
@@ -56,15 +184,7 @@ pub struct Monitor {
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     pub command: Vec<OsString>,
 
-    /// Time between samples, for example 500ms, 1s or 1m.
-    #[arg(long, default_value = "1s", value_parser = duration)]
-    pub interval: Duration,
-
-    /// Write the trace to this file [default: model-garden-TIME.jsonl].
-    #[arg(short, long, value_name = "TRACE")]
-    pub output: Option<PathBuf>,
-
-    /// Stop watching after this time; a command that was started goes on.
+    /// Stop watching after this time; a command that was started goes on, its output passed through.
     #[arg(long, value_parser = duration)]
     pub duration: Option<Duration>,
 
@@ -73,7 +193,7 @@ pub struct Monitor {
     pub passthrough: bool,
 
     #[command(flatten)]
-    pub facts: Facts,
+    pub watching: Watching,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

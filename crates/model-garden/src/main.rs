@@ -4,6 +4,8 @@ mod cli;
 mod commands;
 mod failure;
 mod printer;
+mod show;
+mod view;
 
 use std::process::ExitCode;
 
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Diagnose(arguments) => commands::diagnose::run(arguments, &printer),
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
+        Command::Run(arguments) => commands::run::run(arguments, &printer),
     };
     match outcome {
         Ok(outcome) => ExitCode::from(outcome.code()),

@@ -61,6 +61,12 @@ impl Printer {
         })
     }
 
+    /// Passes a program's output on.
+    pub fn pass_on(&self, output: &[u8]) {
+        // If nobody reads it any more, the program goes on all the same.
+        drop(io::stdout().write_all(output));
+    }
+
     /// Says something to the person who watches, on standard error.
     pub fn say(&self, line: &str) {
         // If standard error is closed there is nobody left to tell.

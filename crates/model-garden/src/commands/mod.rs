@@ -2,6 +2,7 @@
 
 pub mod diagnose;
 pub mod monitor;
+pub mod run;
 
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,60 +3,87 @@
 //! The trace on disk is the only record: the verdict at the end is `diagnose` of that file, so the two cannot differ, and the
 //! monitor's own memory does not grow with the time it watches.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{self, SyncSender};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use garden_guard::{Channel, Ending, Message, Notice, Stage, Stop, launch, listen_for_stops, pass_stop_on};
-use garden_memory::{Activity, Bytes, EventKind, Quantity, Question, RunFacts, Sample, format_change};
-use garden_probe::{Sampler, TreeSample, find_training};
+use garden_guard::{
+    Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Watch, launch, listen_for_stops, origin,
+    pass_stop_on,
+};
+use garden_memory::{EventKind, Question, RunFacts};
+use garden_probe::{Sampler, find_training, memory_limit};
 use garden_report::Style;
-use garden_trace::{Listener, ReadOptions, Writer, read_path};
+use garden_trace::{ReadOptions, read_path};
 
 use super::Outcome;
 use super::diagnose::{Judged, title};
 use crate::cli::{self, Format};
 use crate::failure::Failure;
 use crate::printer::Printer;
+use crate::show::{Show, Wish};
 
 /// Runs the command.
 pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failure> {
-    let (sender, notices) = mpsc::channel();
+    let watching = &arguments.watching;
+    let (sender, notices) = mpsc::sync_channel(256);
     listen_for_stops(sender.clone()).map_err(|error| Failure::new("cannot listen for signals", &error, None))?;
-    let target = Target::find(arguments, &sender)?;
-    let path = arguments.output.clone().unwrap_or_else(default_path);
-    let facts = RunFacts::from(&arguments.facts);
+    let facts = RunFacts::from(&watching.facts);
+    let shown_facts = RunFacts { memory_limit: facts.memory_limit.or_else(memory_limit), ..facts.clone() };
+    let mut show = Show::new(printer, shown_facts, watching.interval, watching.plain);
+    let stage = show.stage();
+    let target = Target::find(arguments, &stage, &sender)?;
+    let path = watching.output.clone().unwrap_or_else(default_path);
     let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
-    let origin = vec![
-        ("command".to_string(), sampler.root().command.clone()),
-        ("process".to_string(), target.pid.to_string()),
-        ("interval".to_string(), format!("{:?}", arguments.interval)),
-    ];
-    let record = Record::create(&path, facts, &origin)?;
-    printer.say(&format!("watching {} ({}), trace: {}", target.pid, sampler.root().name, path.display()));
-    let mut watch =
-        Watch { sampler, record, printer, listener: Listener::new(), growth: BTreeMap::new(), late: 0, last: None };
-    let ending = watch.follow(&target, &notices, arguments)?;
-    watch.finish(&path, ending, arguments)
+    let recorder = Recorder::create(&path, facts, &origin(&sampler, watching.interval))
+        .map_err(|error| Failure::new(format!("cannot write the trace `{}`", path.display()), &error, None))?;
+    let name = sampler.root().name.clone();
+    show.name(sampler.root().command.clone());
+    show.listen(&sender);
+    printer.say(&format!("watching {} ({name}), trace: {}", target.pid, path.display()));
+    let watch = Watch::new(sampler, recorder, watching.step_pattern.clone());
+    let mut live = Live::new(watch, notices, watching.interval);
+    let is_ours = target.launched.is_some();
+    if let Some(launched) = target.launched {
+        launched.follow(sender);
+    }
+    let end = follow(&mut live, &mut show, target.pid, is_ours, arguments)?;
+    show.close();
+    let judged = report(&mut live, &end, printer)?;
+    let ending = match end {
+        End::Program(ending) => Some(ending),
+        End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer)?),
+        End::Watching => None,
+    };
+    match ending {
+        Some(ending) if arguments.passthrough => Ok(Outcome::Program(ending.code())),
+        _ => Ok(judged.outcome()),
+    }
+}
+
+/// What ended.
+enum End {
+    /// The program that we started.
+    Program(Ending),
+    /// The watching, or a program of somebody else.
+    Watching,
 }
 
 /// What is watched.
 struct Target {
     pid: u32,
-    /// Whether we started it, and so hear what it prints and how it ends.
-    is_ours: bool,
+    /// What we started ourselves, and so hear what it prints and how it ends.
+    launched: Option<Launched>,
     /// Kept open for as long as we watch.
     _channel: Option<Channel>,
 }
 
 impl Target {
-    fn find(arguments: &cli::Monitor, notices: &Sender<Notice>) -> Result<Target, Failure> {
+    fn find(arguments: &cli::Monitor, stage: &Stage, notices: &SyncSender<Notice>) -> Result<Target, Failure> {
         if !arguments.command.is_empty() {
-            return Target::start(&arguments.command, notices);
+            return Target::start(&arguments.command, stage, notices);
         }
         let pid = match arguments.pid {
             Some(pid) => pid,
@@ -66,22 +93,26 @@ impl Target {
                 hint: Some("start it with `model-garden monitor -- COMMAND`, or name it with --pid".into()),
             })?,
         };
-        Ok(Target { pid, is_ours: false, _channel: None })
+        Ok(Target { pid, launched: None, _channel: None })
     }
 
-    fn start(command: &[OsString], notices: &Sender<Notice>) -> Result<Target, Failure> {
+    fn start(command: &[OsString], stage: &Stage, notices: &SyncSender<Notice>) -> Result<Target, Failure> {
         let channel = Channel::open(notices.clone()).ok();
         let variable =
             channel.as_ref().map(|channel| (garden_guard::ENVIRONMENT, channel.path().as_os_str().to_owned()));
         let environment: Vec<(&str, OsString)> = variable.into_iter().collect();
-        let stage =
-            if io::stdout().is_terminal() && io::stdin().is_terminal() { Stage::Terminal } else { Stage::Pipes };
-        let pid = launch(command, &environment, stage, notices).map_err(|error| {
+        let what = Launch { words: command, environment: &environment, stage, group: None };
+        let launched = launch(what, notices).map_err(|error| {
             let name = command.first().map_or_else(String::new, |word| word.to_string_lossy().into_owned());
-            Failure::new(format!("cannot start `{name}`"), &error, Some("check the command behind `--`".into()))
+            cannot_start(&name, &error)
         })?;
-        Ok(Target { pid, is_ours: true, _channel: channel })
+        Ok(Target { pid: launched.pid, launched: Some(launched), _channel: channel })
     }
+}
+
+/// A command that cannot be started.
+pub fn cannot_start(name: &str, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot start `{name}`"), error, Some("check the command behind `--`".into()))
 }
 
 fn cannot_watch(pid: u32, error: &io::Error) -> Failure {
@@ -92,239 +123,92 @@ fn cannot_watch(pid: u32, error: &io::Error) -> Failure {
     Failure::new(format!("cannot watch process `{pid}`"), error, Some(hint.into()))
 }
 
-fn default_path() -> PathBuf {
+/// A trace in the present folder, named by the time.
+pub fn default_path() -> PathBuf {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     PathBuf::from(format!("model-garden-{seconds}.jsonl"))
 }
 
-/// The trace being written, and what the program said last.
-struct Record {
-    path: PathBuf,
-    writer: Writer<File>,
-    facts: RunFacts,
-    begin: Instant,
-    step: Option<f64>,
-    activity: Activity,
-    counts: [(Quantity, Option<u64>); 4],
-}
-
-impl Record {
-    fn create(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> Result<Record, Failure> {
-        let failed =
-            |error: io::Error| Failure::new(format!("cannot write the trace `{}`", path.display()), &error, None);
-        let mut writer = Writer::new(File::create(path).map_err(failed)?);
-        writer.header(&facts, origin).map_err(failed)?;
-        let counts =
-            [Quantity::Tensors, Quantity::TensorsCpu, Quantity::TensorsGpu, Quantity::Objects].map(|q| (q, None));
-        let path = path.to_path_buf();
-        Ok(Record { path, writer, facts, begin: Instant::now(), step: None, activity: Activity::Train, counts })
-    }
-
-    fn time(&self) -> f64 {
-        // Milliseconds are enough, and keep the lines short.
-        (self.begin.elapsed().as_secs_f64() * 1000.0).round() / 1000.0
-    }
-
-    fn written(&self, result: io::Result<()>) -> Result<(), Failure> {
-        let hint = "the samples so far are in the file; free some space and attach again with --pid";
-        result.map_err(|error| {
-            Failure::new(format!("cannot write on in the trace `{}`", self.path.display()), &error, Some(hint.into()))
-        })
-    }
-
-    fn sample(&mut self, tree: &TreeSample) -> Result<Sample, Failure> {
-        let mut sample = tree.total.clone();
-        sample.step = self.step;
-        sample.time_s = Some(self.time());
-        sample.activity = self.activity;
-        for (quantity, count) in self.counts {
-            if let Some(count) = count {
-                sample.set(quantity, count);
+/// Watches until the tree has gone, the time is over, or we are asked to stop.
+fn follow(
+    live: &mut Live,
+    show: &mut Show<'_>,
+    pid: u32,
+    is_ours: bool,
+    arguments: &cli::Monitor,
+) -> Result<End, Failure> {
+    let until = arguments.duration.map(|duration| Instant::now() + duration);
+    while let Some(happening) = live.next(until).map_err(cannot_write)? {
+        let wish = show.happened(&happening, live, None);
+        match happening {
+            Happening::Ended(ending) => {
+                live.watch.event(EventKind::Exit).map_err(cannot_write)?;
+                return Ok(End::Program(ending));
             }
+            // A program of ours is asked to end and watched until it has; another one is left alone.
+            Happening::Asked(stop) if is_ours => pass_stop_on(pid, stop),
+            Happening::Asked(_) => return Ok(End::Watching),
+            Happening::Gone if !is_ours => return Ok(End::Watching),
+            _ => {}
         }
-        let result = self.writer.sample(&sample);
-        self.written(result).map(|()| sample)
+        match wish {
+            Some(Wish::Interrupt) if is_ours => pass_stop_on(pid, garden_guard::Stop::Interrupt),
+            Some(_) => return Ok(End::Watching),
+            None => {}
+        }
     }
+    Ok(End::Watching)
+}
 
-    fn event(&mut self, kind: EventKind) -> Result<(), Failure> {
-        self.activity = match kind {
-            EventKind::EvalStart => Activity::Eval,
-            EventKind::EvalEnd => Activity::Train,
-            _ => self.activity,
-        };
-        let time = self.time();
-        let result = self.writer.event(kind, self.step, Some(time));
-        self.written(result)
+fn cannot_write(error: io::Error) -> Failure {
+    Failure::new("cannot write the trace", &error, None)
+}
+
+/// Judges the trace that was written, and says what happened.
+fn report(live: &mut Live, end: &End, printer: &Printer) -> Result<Judged, Failure> {
+    let path = live.watch.path().to_path_buf();
+    let judged = judge_and_print(&path, printer)?;
+    if let End::Program(ending) = end {
+        printer.say(&format!("the command {}", ending.words()));
     }
+    say_troubles(live, printer);
+    printer.say(&format!("trace: {}", path.display()));
+    Ok(judged)
+}
 
-    /// Takes in facts that the program told; those given by flags stay.
-    fn learn(&mut self, told: RunFacts) -> Result<(), Failure> {
-        let facts = self.facts.clone().or(told);
-        if facts == self.facts {
-            return Ok(());
-        }
-        self.facts = facts;
-        let result = self.writer.facts(&self.facts);
-        self.written(result)
+/// Judges a trace as `diagnose` does, and prints its report.
+pub fn judge_and_print(path: &Path, printer: &Printer) -> Result<Judged, Failure> {
+    let read = read_path(path, &ReadOptions::default())
+        .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
+    let judged = Judged::of(read, Question::default());
+    let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
+    printer.out(&judged.report(&title(path), Format::Text, style))?;
+    Ok(judged)
+}
+
+/// Says what went wrong while watching, if anything did.
+pub fn say_troubles(live: &Live, printer: &Printer) {
+    let (failed, late) = (live.watch.sampler().failed(), live.late());
+    if failed + late > 0 {
+        printer.say(&format!("{failed} readings failed, {late} samples were late"));
     }
-
-    fn hear(&mut self, message: Message) -> Result<(), Failure> {
-        self.step = message.step.or(self.step);
-        let told = [message.tensors, message.tensors_cpu, message.tensors_gpu, message.objects];
-        for ((_, known), told) in self.counts.iter_mut().zip(told) {
-            *known = told.or(*known);
-        }
-        if let Some(facts) = message.facts {
-            self.learn(facts)?;
-        }
-        message.event.map_or(Ok(()), |kind| self.event(kind))
+    if let Some((lines, error)) = live.watch.recorder().failures() {
+        printer.say(&format!("{lines} lines of the trace could not be written: {error}"));
     }
 }
 
-/// A process's memory when it was first seen, and the most that it had; a process that ends gives its memory back.
-struct Seen {
-    label: String,
-    first: u64,
-    highest: u64,
-}
-
-/// The watching itself.
-struct Watch<'a> {
-    sampler: Sampler,
-    record: Record,
-    printer: &'a Printer,
-    listener: Listener,
-    growth: BTreeMap<(u32, u64), Seen>,
-    /// Samples that were taken more than half an interval late.
-    late: u64,
-    last: Option<Sample>,
-}
-
-impl Watch<'_> {
-    /// Samples until the tree has gone, the time is over, or we are asked to stop.
-    fn follow(
-        &mut self,
-        target: &Target,
-        notices: &Receiver<Notice>,
-        arguments: &cli::Monitor,
-    ) -> Result<Option<Ending>, Failure> {
-        let end = arguments.duration.map(|duration| Instant::now() + duration);
-        let mut due = Instant::now();
-        loop {
-            if end.is_some_and(|end| Instant::now() >= end) {
-                return Ok(None);
-            }
-            match notices.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(Notice::Output(output)) => self.hear(&output)?,
-                Ok(Notice::Message(message)) => self.record.hear(message)?,
-                Ok(Notice::Ended(ending)) => {
-                    self.record.event(EventKind::Exit)?;
-                    return Ok(Some(ending));
-                }
-                // A program of ours is asked to end and watched until it has; another one is left alone.
-                Ok(Notice::Asked(stop)) if target.is_ours => pass_stop_on(target.pid, stop),
-                Ok(Notice::Asked(Stop::Interrupt | Stop::Terminate)) => return Ok(None),
-                Err(RecvTimeoutError::Timeout) => {
-                    let lateness = Instant::now().saturating_duration_since(due);
-                    self.late += u64::from(lateness > arguments.interval / 2);
-                    if !self.sample()? && !target.is_ours {
-                        return Ok(None);
-                    }
-                    due = next_due(due, arguments.interval);
-                }
-                Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            }
+/// The watching is over but the command is not: it goes on, and its output still needs us to get through.
+fn see_out(live: &mut Live, pid: u32, stage: &Stage, printer: &Printer) -> Result<Ending, Failure> {
+    printer.say(&format!("the command goes on as process {pid}; its output is passed on until it ends"));
+    // What was drawn is nowhere else; the rest gets through by itself.
+    let was_drawn = matches!(stage, Stage::View { .. });
+    loop {
+        match live.wait() {
+            Some(Notice::Ended(ending)) => return Ok(ending),
+            Some(Notice::Asked(stop)) => pass_stop_on(pid, stop),
+            Some(Notice::Output(output)) if was_drawn => printer.pass_on(&output),
+            Some(_) => {}
+            None => return Ok(Ending::Code(0)),
         }
     }
-
-    fn hear(&mut self, output: &[u8]) -> Result<(), Failure> {
-        let heard = self.listener.hear(output);
-        self.record.step = heard.step.or(self.record.step);
-        if let Some(facts) = heard.facts {
-            self.record.learn(facts)?;
-        }
-        heard.events.into_iter().try_for_each(|kind| self.record.event(kind))
-    }
-
-    /// Takes one sample; false once no process is left.
-    fn sample(&mut self) -> Result<bool, Failure> {
-        let Some(tree) = self.sampler.sample() else { return Ok(false) };
-        for process in &tree.processes {
-            let identity = &process.identity;
-            let seen = self.growth.entry((identity.pid, identity.started)).or_insert_with(|| Seen {
-                label: format!("{} (process {}, {})", identity.name, identity.pid, process.role),
-                first: process.memory.rss,
-                highest: 0,
-            });
-            seen.highest = seen.highest.max(process.memory.rss);
-            if !seen.label.starts_with(&identity.name) {
-                seen.label = format!("{} (process {}, {})", identity.name, identity.pid, process.role);
-            }
-        }
-        let sample = self.record.sample(&tree)?;
-        self.printer.say(&self.line(&sample, tree.processes.len()));
-        self.last = Some(sample);
-        Ok(true)
-    }
-
-    fn line(&self, sample: &Sample, processes: usize) -> String {
-        let bytes = |quantity| sample.get(quantity).unwrap_or(0);
-        let change = self
-            .last
-            .as_ref()
-            .and_then(|last| last.get(Quantity::Rss))
-            .map_or(0.0, |last| bytes(Quantity::Rss) as f64 - last as f64);
-        let step = sample.step.map_or(String::new(), |step| format!("step {step:.0}  "));
-        format!(
-            "[{:>7.1} s]  {step}{} ({})  anon {}, file {}, shared {}  {processes} {}",
-            sample.time_s.unwrap_or(0.0),
-            Bytes(bytes(Quantity::Rss)),
-            format_change(change),
-            Bytes(bytes(Quantity::Anon)),
-            Bytes(bytes(Quantity::File)),
-            Bytes(bytes(Quantity::Shmem)),
-            if processes == 1 { "process" } else { "processes" },
-        )
-    }
-
-    /// Judges the trace that was written, and says what happened.
-    fn finish(self, path: &Path, ending: Option<Ending>, arguments: &cli::Monitor) -> Result<Outcome, Failure> {
-        let (failed, late, grew) = (self.sampler.failed(), self.late, self.most_grown());
-        // The file is complete before it is read.
-        drop(self.record);
-        let read = read_path(path, &ReadOptions::default()).map_err(|error| {
-            Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint())
-        })?;
-        let judged = Judged::of(read, Question::default());
-        let style = if self.printer.has_colour() { Style::Colour } else { Style::Plain };
-        self.printer.out(&judged.report(&title(path), Format::Text, style))?;
-        if let Some(ending) = ending {
-            self.printer.say(&match ending {
-                Ending::Code(code) => format!("the command ended with code {code}"),
-                Ending::Signal(signal) => format!("the command was ended by signal {signal}"),
-            });
-        }
-        if let Some(grew) = grew {
-            self.printer.say(&format!("grew most: {grew}"));
-        }
-        if failed + late > 0 {
-            self.printer.say(&format!("{failed} readings failed, {late} samples were late"));
-        }
-        self.printer.say(&format!("trace: {}", path.display()));
-        match ending {
-            Some(ending) if arguments.passthrough => Ok(Outcome::Program(ending.code())),
-            _ => Ok(judged.outcome()),
-        }
-    }
-
-    fn most_grown(&self) -> Option<String> {
-        let grown = |seen: &&Seen| seen.highest.saturating_sub(seen.first);
-        let most = self.growth.values().max_by_key(grown).filter(|seen| grown(seen) > 0)?;
-        Some(format!("{}: {} to {}", most.label, Bytes(most.first), Bytes(most.highest)))
-    }
-}
-
-/// The next moment to sample: on the beat, and never in the past.
-fn next_due(due: Instant, interval: Duration) -> Instant {
-    (due + interval).max(Instant::now())
 }

@@ -1,0 +1,103 @@
+//! What one start of a program cost and gave.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::launch::Ending;
+
+/// One start of the program, from its launch to its end.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Attempt {
+    /// 1 for the first.
+    pub number: u32,
+    /// Process id.
+    pub pid: u32,
+    /// The checkpoint that it went on from.
+    pub resumed_from: Option<PathBuf>,
+    /// Checkpoints that were newer but torn, with what is wrong with them.
+    pub skipped: Vec<Torn>,
+    /// The first step that it told.
+    pub first_step: Option<f64>,
+    /// The last step that it told.
+    pub last_step: Option<f64>,
+    /// How long it ran.
+    pub seconds: f64,
+    /// The most memory that it held.
+    pub highest_bytes: u64,
+    /// Why it was told to stop, if it was.
+    pub stopped_because: Option<String>,
+    /// The newest complete checkpoint at its end.
+    pub checkpoint: Option<PathBuf>,
+    /// The step of that checkpoint.
+    pub checkpoint_step: Option<u64>,
+    /// Steps that were done after that checkpoint, and so are done again or lost.
+    pub lost_steps: Option<f64>,
+    /// Seconds from being told to stop to its end.
+    pub stopping_seconds: Option<f64>,
+    /// How it ended.
+    pub ending: String,
+}
+
+/// A checkpoint that cannot be used.
+#[derive(Clone, Debug, Serialize)]
+pub struct Torn {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// How the whole run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The program ended by itself, or because we were asked to end it.
+    Own {
+        /// Its exit code, or 128 and the signal.
+        code: i32,
+    },
+    /// It was stopped at the limit and has a checkpoint that holds all its steps, as far as it told them.
+    StoppedWithCheckpoint,
+    /// The restart budget is spent, or restarts no longer bring it forward.
+    BudgetSpent,
+    /// It ended at the limit without having saved its last steps.
+    CouldNotSave,
+}
+
+impl Outcome {
+    /// The exit code.
+    pub fn code(self) -> i32 {
+        match self {
+            Outcome::Own { code } => code,
+            Outcome::StoppedWithCheckpoint => 75,
+            Outcome::BudgetSpent => 76,
+            Outcome::CouldNotSave => 77,
+        }
+    }
+}
+
+/// A run from its first start to its last end.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The exit code.
+    pub code: i32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How it ended, in a sentence.
+    pub words: String,
+    /// Each start.
+    pub attempts: Vec<Attempt>,
+}
+
+impl Ending {
+    /// How it ended, in words.
+    pub fn words(self) -> String {
+        match self {
+            Ending::Code(0) => "ended normally".into(),
+            Ending::Code(code) => format!("ended with code {code}"),
+            Ending::Signal(9) => "was killed (signal 9; the kernel does that when memory runs out)".into(),
+            Ending::Signal(signal) => format!("was ended by signal {signal}"),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The trace being written, and what the program said last.
+//!
+//! A failed write does not stop the watching: a full disk must not cost the guard its eyes. It is counted and told, the next
+//! line is tried again, and a line that was torn by the failure is closed first so that what follows can be read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use garden_memory::{Activity, EventKind, KIB, ProcessTrack, Quantity, RunFacts, Sample};
+use garden_probe::{ProcessSample, TreeSample};
+use garden_trace::Writer;
+
+use crate::channel::Message;
+
+/// What a process holds is written again when it has changed by this much: smaller changes would make traces of large trees
+/// several times longer and show nothing.
+const PROCESS_GRAIN: u64 = 256 * KIB;
+
+/// Writes what is sampled and heard to a trace.
+#[derive(Debug)]
+pub struct Recorder {
+    path: PathBuf,
+    writer: Writer<Steadfast>,
+    facts: RunFacts,
+    step: Option<f64>,
+    activity: Activity,
+    counts: [(Quantity, Option<u64>); 4],
+    /// What was last written of each process, by process id and start time.
+    told: BTreeMap<(u32, u64), u64>,
+}
+
+impl Recorder {
+    /// Creates the file and writes its header.
+    pub fn create(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<Recorder> {
+        let mut writer = Writer::new(Steadfast { file: File::create(path)?, failed: 0, failure: None, is_torn: false });
+        writer.header(&facts, origin)?;
+        let counts =
+            [Quantity::Tensors, Quantity::TensorsCpu, Quantity::TensorsGpu, Quantity::Objects].map(|q| (q, None));
+        let mut recorder = Recorder {
+            path: path.to_path_buf(),
+            writer,
+            facts,
+            step: None,
+            activity: Activity::Train,
+            counts,
+            told: BTreeMap::new(),
+        };
+        // Without a header the rest would be no trace.
+        recorder.writer.get_mut().failure.take().map_or(Ok(recorder), Err)
+    }
+
+    /// Where the trace is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What is known about the run, given or learnt.
+    pub fn facts(&self) -> &RunFacts {
+        &self.facts
+    }
+
+    /// The training step that was told last.
+    pub fn step(&self) -> Option<f64> {
+        self.step
+    }
+
+    /// Lines that could not be written, and why the last of them could not.
+    pub fn failures(&self) -> Option<(u64, &io::Error)> {
+        let file = self.writer.get_ref();
+        file.failure.as_ref().map(|failure| (file.failed, failure))
+    }
+
+    /// Writes a sample of a tree, with what the program said last.
+    pub fn sample(&mut self, tree: &TreeSample, time_s: f64) -> io::Result<Sample> {
+        let mut sample = tree.total.clone();
+        sample.step = self.step;
+        sample.time_s = Some(milliseconds(time_s));
+        sample.activity = self.activity;
+        for (quantity, count) in self.counts {
+            if let Some(count) = count {
+                sample.set(quantity, count);
+            }
+        }
+        let levels = self.processes(&tree.processes)?;
+        self.writer.sample(&sample, &levels)?;
+        Ok(sample)
+    }
+
+    /// Introduces new processes, and collects what changed.
+    fn processes(&mut self, processes: &[ProcessSample]) -> io::Result<Vec<(u32, Option<u64>)>> {
+        let key = |process: &ProcessSample| (process.identity.pid, process.identity.started);
+        let mut levels = Vec::new();
+        let present: Vec<(u32, u64)> = processes.iter().map(key).collect();
+        self.told.retain(|known, _| {
+            let is_here = present.contains(known);
+            if !is_here {
+                levels.push((known.0, None));
+            }
+            is_here
+        });
+        // A process id that was used again at once is introduced anew instead.
+        levels.retain(|(pid, _)| present.iter().all(|(here, _)| here != pid));
+        for process in processes {
+            match self.told.get_mut(&key(process)) {
+                Some(told) if told.abs_diff(process.own) < PROCESS_GRAIN => continue,
+                Some(told) => *told = process.own,
+                None => {
+                    self.writer.process(&ProcessTrack {
+                        pid: process.identity.pid,
+                        parent: process.identity.parent,
+                        name: process.identity.name.clone(),
+                        role: process.role.to_string(),
+                        command: process.identity.command.clone(),
+                        ..ProcessTrack::default()
+                    })?;
+                    self.told.insert(key(process), process.own);
+                }
+            }
+            levels.push((process.identity.pid, Some(process.own)));
+        }
+        Ok(levels)
+    }
+
+    /// Writes an event.
+    pub fn event(&mut self, kind: EventKind, time_s: f64) -> io::Result<()> {
+        self.activity = match kind {
+            EventKind::EvalStart => Activity::Eval,
+            EventKind::EvalEnd | EventKind::Restart => Activity::Train,
+            _ => self.activity,
+        };
+        if kind == EventKind::Restart {
+            self.told.clear();
+            self.step = None;
+        }
+        self.writer.event(kind, self.step, Some(milliseconds(time_s)))
+    }
+
+    /// Takes in the step that the program is at.
+    pub fn at_step(&mut self, step: f64) {
+        self.step = Some(step);
+    }
+
+    /// Takes in facts that the program told; those given by flags stay.
+    pub fn learn(&mut self, told: RunFacts) -> io::Result<()> {
+        let facts = self.facts.clone().or(told);
+        if facts == self.facts {
+            return Ok(());
+        }
+        self.facts = facts;
+        self.writer.facts(&self.facts)
+    }
+
+    /// Takes in a message from the event channel.
+    pub fn hear(&mut self, message: &Message, time_s: f64) -> io::Result<()> {
+        self.step = message.step.or(self.step);
+        let told = [message.tensors, message.tensors_cpu, message.tensors_gpu, message.objects];
+        for ((_, known), told) in self.counts.iter_mut().zip(told) {
+            *known = told.or(*known);
+        }
+        if let Some(facts) = &message.facts {
+            self.learn(facts.clone())?;
+        }
+        message.event.map_or(Ok(()), |kind| self.event(kind, time_s))
+    }
+}
+
+/// Milliseconds are enough, and keep the lines short.
+fn milliseconds(time_s: f64) -> f64 {
+    (time_s * 1000.0).round() / 1000.0
+}
+
+/// A file that takes what it can, remembers what it could not, and is never the end of the watching.
+#[derive(Debug)]
+struct Steadfast {
+    file: File,
+    failed: u64,
+    failure: Option<io::Error>,
+    is_torn: bool,
+}
+
+impl Write for Steadfast {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let opening: &[u8] = if self.is_torn { b"\n" } else { b"" };
+        match self.file.write_all(opening).and_then(|()| self.file.write_all(line)) {
+            Ok(()) => self.is_torn = false,
+            Err(error) => {
+                self.is_torn = true;
+                self.failed += 1;
+                self.failure = Some(error);
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Which process of the tree the growth is in.
+
+use std::ops::Range;
+
+use crate::bytes::Bytes;
+use crate::diagnosis::{Evidence, ProcessChange};
+use crate::growth::Stretch;
+use crate::series::Timeline;
+use crate::trace::Trace;
+use crate::words::size;
+
+/// Processes that are told, those that grew most first.
+const MOST_PROCESSES: usize = 16;
+
+/// How each process changed over the growth, or over the whole part if there is none; the one that grew most first.
+pub(crate) fn changes(
+    trace: &Trace,
+    part: Range<usize>,
+    timeline: &Timeline,
+    growth: Option<&Stretch>,
+) -> Vec<ProcessChange> {
+    let place = |index: &usize| timeline.place(*index).unwrap_or(f64::NAN);
+    let first = part.clone().find(|index| growth.is_none_or(|growth| place(index) >= growth.from));
+    let last = part.clone().rev().find(|index| growth.is_none_or(|growth| place(index) <= growth.to));
+    let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
+    let was_there = |from: usize, gone: Option<usize>| from <= last && gone.is_none_or(|gone| gone > first);
+    let mut changes: Vec<ProcessChange> = trace
+        .processes
+        .iter()
+        .filter(|track| track.levels.first().is_some_and(|&(from, _)| was_there(from, track.gone)))
+        .map(|track| ProcessChange {
+            pid: track.pid,
+            parent: track.parent,
+            name: track.name.clone(),
+            role: track.role.clone(),
+            command: track.command.clone(),
+            from_bytes: track.at(first),
+            to_bytes: track.at(last),
+        })
+        .collect();
+    changes.sort_by_key(|change| std::cmp::Reverse(change.change()));
+    changes.truncate(MOST_PROCESSES);
+    changes
+}
+
+/// What the processes say about a growth, where there is more than one of them.
+pub(crate) fn process_evidence(changes: &[ProcessChange], growth: &Stretch) -> Option<Evidence> {
+    let most = changes.first().filter(|most| changes.len() > 1 && most.change() > 0)?;
+    let risen: i64 = changes.iter().map(|change| change.change().max(0)).sum();
+    let share = most.change() as f64 / risen as f64;
+    let text = format!(
+        "Of {} processes `{}` (process {}, {}) grew most: by {}, from {} to {}, {:.0} % of all that the processes gained.",
+        changes.len(),
+        most.name,
+        most.pid,
+        most.role,
+        size(most.change() as f64),
+        Bytes(most.from_bytes),
+        Bytes(most.to_bytes),
+        100.0 * share
+    );
+    Some(Evidence::number(text, most.change() as f64, "bytes").over(growth.from, growth.to))
+}

@@ -1,0 +1,283 @@
+//! `model-garden run`: guard a command, from its first start to its last end.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use garden_guard::{
+    Error, Fence, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise, supervisor_of,
+};
+use garden_memory::{Bytes, RunFacts};
+use garden_probe::memory_limit;
+
+use super::Outcome;
+use super::monitor::{cannot_start, default_path, judge_and_print};
+use crate::cli;
+use crate::failure::Failure;
+use crate::printer::Printer;
+use crate::show::Show;
+
+/// How long a supervisor in the background may take to begin.
+const BEGINNING: Duration = Duration::from_secs(10);
+/// How often the files of another supervisor are looked at.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs the command.
+pub fn run(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
+    match &arguments.state_dir {
+        Some(folder) if arguments.attach => attach(folder, printer),
+        Some(folder) if arguments.stop => stop(folder, printer),
+        Some(folder) if arguments.detach => detach(folder, printer),
+        _ => guard(arguments, printer),
+    }
+}
+
+fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
+    let watching = &arguments.watching;
+    let state = arguments.state_dir.as_deref().map(take_folder).transpose()?;
+    let facts = RunFacts::from(&watching.facts);
+    let limit = facts.memory_limit;
+    let around = memory_limit();
+    let smallest = limit.into_iter().chain(around).min();
+    let shown = RunFacts { memory_limit: smallest, ..facts.clone() };
+    // A program that writes to a log has no terminal to draw.
+    let mut show = Show::new(printer, shown.clone(), watching.interval, watching.plain || state.is_some());
+    let stage = state.as_ref().map_or_else(|| show.stage(), |state| Stage::Log(state.path("output.log")));
+    let trace = trace_path(watching.output.as_deref(), state.as_ref());
+    let checkpoint_dir = arguments.checkpoint_dir.clone().or_else(|| output_dir(&arguments.command));
+    let say = |line: &str| printer.say(&format!("model-garden: {line}"));
+    match (limit, smallest) {
+        (Some(asked), Some(smallest)) if smallest < asked => {
+            say(&format!("the limit is {smallest}, since this machine or container has no more than that ({asked} was asked for)"));
+        }
+        (_, Some(smallest)) => say(&format!("the limit is {smallest}; trace: {}", trace.display())),
+        (_, None) => say(&format!("no limit is known; trace: {}", trace.display())),
+    }
+    match &checkpoint_dir {
+        Some(folder) => say(&format!("checkpoints are looked for in {}", folder.display())),
+        None => say("no folder of checkpoints is known: name it with --checkpoint-dir"),
+    }
+    say("how the program can be stopped is found out when it trains");
+    let fence = arguments.fence.then(|| build_fence(smallest, &say)).flatten();
+    let orders = Orders {
+        command: arguments.command.clone(),
+        limit,
+        stop_at: arguments.stop_at,
+        grace: arguments.grace,
+        on_limit: match arguments.on_limit {
+            cli::OnLimit::Stop => OnLimit::Stop,
+            cli::OnLimit::Restart => OnLimit::Restart,
+        },
+        max_restarts: arguments.max_restarts,
+        resume_with: arguments.resume_with.clone(),
+        checkpoint_dir,
+        interval: watching.interval,
+        facts: shown,
+        step_pattern: watching.step_pattern.clone(),
+        stage,
+        fence,
+        trace,
+        state,
+    };
+    let title: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    show.name(title.join(" "));
+    let result = supervise(&orders, &mut show);
+    show.close();
+    let summary = result.map_err(failure)?;
+    say_summary(&summary, printer);
+    // The program's own outcome counts, whatever becomes of the report.
+    if let Err(failure) = judge_and_print(&orders.trace, printer) {
+        printer.failure(&failure);
+    }
+    printer.say(&format!("model-garden: {} (exit code {}); trace: {}", summary.words, summary.code, orders.trace.display()));
+    Ok(Outcome::Program(summary.code))
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Start(program, error) => cannot_start(&program.to_string_lossy(), &error),
+        other => Failure::new("cannot guard the command", &other, None),
+    }
+}
+
+fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
+    StateFolder::take(folder).map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::AddrInUse => "another run has it: follow it with --attach, end it with --stop, or name another folder",
+            _ => "name a folder that you may write to with --state-dir",
+        };
+        Failure::new(format!("cannot use the state folder `{}`", folder.display()), &error, Some(hint.into()))
+    })
+}
+
+fn trace_path(asked: Option<&Path>, state: Option<&StateFolder>) -> PathBuf {
+    match (asked, state) {
+        (Some(path), _) => path.to_path_buf(),
+        (None, Some(state)) => state.path("trace.jsonl"),
+        (None, None) => default_path(),
+    }
+}
+
+fn build_fence(limit: Option<Bytes>, say: &dyn Fn(&str)) -> Option<Fence> {
+    let Some(limit) = limit else {
+        say("no fence: no limit is known");
+        return None;
+    };
+    match Fence::build(limit) {
+        Ok(fence) => {
+            say(&format!("fence of {limit}: {}", fence.words()));
+            Some(fence)
+        }
+        Err(why) => {
+            say(&format!("no fence, so only the forecast protects the machine: {why}"));
+            None
+        }
+    }
+}
+
+/// Where a command in the manner of Hugging Face saves its checkpoints.
+fn output_dir(command: &[OsString]) -> Option<PathBuf> {
+    let names = ["--output_dir", "--output-dir"];
+    let words: Vec<&str> = command.iter().filter_map(|word| word.to_str()).collect();
+    let joined = words.iter().find_map(|word| {
+        let (name, value) = word.split_once('=')?;
+        names.contains(&name).then_some(value)
+    });
+    let apart = words.windows(2).find(|pair| names.contains(&pair[0])).map(|pair| pair[1]);
+    joined.or(apart).map(PathBuf::from)
+}
+
+/// Says what each attempt cost; one that simply ran needs no words.
+fn say_summary(summary: &Summary, printer: &Printer) {
+    let is_plain = |attempt: &garden_guard::Attempt| attempt.stopped_because.is_none();
+    if summary.attempts.iter().all(is_plain) && summary.attempts.len() == 1 {
+        return;
+    }
+    for attempt in &summary.attempts {
+        let steps = match (attempt.first_step, attempt.last_step) {
+            (Some(first), Some(last)) => format!("steps {first:.0} to {last:.0}, "),
+            _ => String::new(),
+        };
+        let from = attempt.resumed_from.as_ref().map_or(String::new(), |path| format!("from {}, ", name_of(path)));
+        let kept = match (&attempt.checkpoint, attempt.lost_steps) {
+            (Some(path), Some(lost)) if lost > 0.0 => format!("{} kept, {lost:.0} steps after it lost", name_of(path)),
+            (Some(path), _) => format!("{} kept, no step lost", name_of(path)),
+            (None, _) => "nothing kept".into(),
+        };
+        let stopping = attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it for stopping"));
+        printer.say(&format!(
+            "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, at most {} held; {kept}; it {}",
+            attempt.number,
+            attempt.seconds,
+            Bytes(attempt.highest_bytes),
+            attempt.ending
+        ));
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Starts the same command again in the background, in a session of its own.
+fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
+    let failed = |what: &str, error: &io::Error| Failure::new(what.to_string(), error, None);
+    fs::create_dir_all(folder).map_err(|error| failed("cannot make the state folder", &error))?;
+    let log = folder.join("supervisor.log");
+    let file = File::create(&log).map_err(|error| failed("cannot write the supervisor's log", &error))?;
+    let program = std::env::current_exe().map_err(|error| failed("cannot find our own program", &error))?;
+    let is_behind = |words: &[OsString]| words.iter().any(|word| word == "--");
+    let mut words: Vec<OsString> = Vec::new();
+    for word in std::env::args_os().skip(1) {
+        // Behind `--` it would be the command's own.
+        if word != "--detach" || is_behind(&words) {
+            words.push(word);
+        }
+    }
+    let mut child = start_in_background(&program, &words, file).map_err(|error| failed("cannot start the supervisor", &error))?;
+    let patience = Instant::now() + BEGINNING;
+    while Instant::now() < patience {
+        if supervisor_of(folder).ok().flatten() == Some(child.id()) {
+            printer.say(&format!("guarded in the background by process {}; state: {}", child.id(), folder.display()));
+            return Ok(Outcome::Fine);
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            printer.say(said.trim_end());
+            return Ok(Outcome::Program(status.code().unwrap_or(2)));
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    Err(Failure {
+        what: format!("the supervisor in `{}` did not begin within {} s", folder.display(), BEGINNING.as_secs()),
+        causes: Vec::new(),
+        hint: Some(format!("see {}", log.display())),
+    })
+}
+
+/// Follows a run in another process: what the program prints, until its end.
+fn attach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
+    let mut pid = find_supervisor(folder)?;
+    if let Some(pid) = pid {
+        printer.say(&format!("following the run guarded by process {pid}; Ctrl-C leaves it alone"));
+    }
+    let mut log = File::open(folder.join("output.log")).ok();
+    loop {
+        // Asked before reading, so that what was printed last is not missed.
+        let is_over = pid.is_none();
+        if log.is_none() {
+            log = File::open(folder.join("output.log")).ok();
+        }
+        if let Some(log) = &mut log {
+            let mut text = Vec::new();
+            drop(log.read_to_end(&mut text));
+            printer.pass_on(&text);
+        }
+        if is_over {
+            return exit_of(folder, printer);
+        }
+        std::thread::sleep(LOOK_PAUSE);
+        pid = find_supervisor(folder)?;
+    }
+}
+
+/// Asks a run in another process to save and end.
+fn stop(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
+    let Some(pid) = find_supervisor(folder)? else {
+        printer.say("the run has ended already");
+        return exit_of(folder, printer);
+    };
+    ask_to_end(pid).map_err(|error| {
+        let hint = "ask as the user who started it".to_string();
+        Failure::new(format!("cannot ask process `{pid}` to stop"), &error, Some(hint))
+    })?;
+    printer.say(&format!("asked process {pid} to save and end"));
+    while find_supervisor(folder)?.is_some() {
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    exit_of(folder, printer)
+}
+
+fn find_supervisor(folder: &Path) -> Result<Option<u32>, Failure> {
+    supervisor_of(folder).map_err(|error| {
+        let hint = "name the folder that was given to `run --state-dir`".to_string();
+        Failure::new(format!("no run has its state in `{}`", folder.display()), &error, Some(hint))
+    })
+}
+
+/// How a run ended, as its supervisor wrote it down.
+fn exit_of(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
+    let path = folder.join("exit.json");
+    let wrong = |error: &dyn std::error::Error| {
+        let hint = "the supervisor was killed; see state.json, output.log and the trace".to_string();
+        Failure::new(format!("`{}` does not tell how the run ended", path.display()), error, Some(hint))
+    };
+    let text = fs::read(&path).map_err(|error| wrong(&error))?;
+    let summary: serde_json::Value = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+    let words = summary["words"].as_str().unwrap_or("it ended");
+    let code = summary["code"].as_i64().and_then(|code| i32::try_from(code).ok()).unwrap_or(2);
+    printer.say(&format!("{words} (exit code {code})"));
+    Ok(Outcome::Program(code))
+}
