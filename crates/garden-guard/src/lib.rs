@@ -1,6 +1,7 @@
 //! Starts training programs, listens to what they say, and signals them. Nothing else starts or signals processes.
 
 mod channel;
+pub mod checkpoint;
 mod launch;
 mod signals;
 

@@ -1,0 +1,238 @@
+//! Whether a checkpoint has all the files that belong together.
+//!
+//! Each rule follows from the order in which a program writes, or from what it needs to load: only what every version of it
+//! writes is asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::contents;
+use super::entries::{Entries, FileEntry};
+use super::json;
+use super::name::{extension, is_draft, trainer_step};
+
+/// Hugging Face's `Trainer` writes this file last, whatever else it writes.
+const TRAINER_STATE: &str = "trainer_state.json";
+
+/// Files that tell a checkpoint of the `Trainer`, beside the name of its folder. Random states (`rng_state*`) do too.
+const TRAINER_FILES: [&str; 6] =
+    ["optimizer.pt", "scheduler.pt", "training_args.bin", "adapter_config.json", "config.json", TRAINER_STATE];
+
+/// What files and folders are called that hold something other than weights, by the start of their names.
+const NO_WEIGHTS: [&str; 7] =
+    ["optimizer", "scheduler", "scaler", "rng_state", "random_states", "sampler", "training_args"];
+
+/// Longest text that DeepSpeed's `latest`, which holds the name of a folder, is read to.
+const LONGEST_NAME: u64 = 4096;
+
+/// Says in words why a checkpoint is torn.
+pub fn check(checkpoint: &Path, entries: &Entries) -> Result<(), String> {
+    if let Some(failure) = entries.failures.first() {
+        return Err(match failure.name.as_os_str().is_empty() {
+            true => format!("the folder cannot be read: {}", failure.error),
+            false => format!("`{}` cannot be read: {}", failure.name.display(), failure.error),
+        });
+    }
+    if entries.files.is_empty() {
+        return Err("it holds no files".into());
+    }
+    check_drafts(entries)?;
+    for file in entries.files.iter().filter(|file| !has_draft_name(&file.name)) {
+        contents::check(file).map_err(|why| format!("`{}` {why}", file.name.display()))?;
+    }
+    for name in &entries.folders {
+        Folder::of(checkpoint, entries, name).check()?;
+    }
+    if entries.folders.is_empty() { Ok(()) } else { check_whole(checkpoint, entries) }
+}
+
+/// Nothing may be half written. A program that is killed leaves its drafts behind, though, and saves into the same folder when
+/// it comes to that step again: what is older than the file that is written last does not count.
+fn check_drafts(entries: &Entries) -> Result<(), String> {
+    let last = entries.files.iter().find(|file| file.name == Path::new(TRAINER_STATE)).and_then(|file| file.modified);
+    let is_left_over = |file: &FileEntry| last.is_some() && file.modified <= last;
+    let files = entries.files.iter().filter(|file| !is_left_over(file)).map(|file| &file.name);
+    match entries.folders.iter().chain(files).find(|name| has_draft_name(name)) {
+        Some(name) => Err(format!("`{}` is a draft: somebody has not finished writing", name.display())),
+        None => Ok(()),
+    }
+}
+
+fn has_draft_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| is_draft(&name.to_string_lossy()))
+}
+
+/// The rules for the checkpoint as a whole.
+fn check_whole(checkpoint: &Path, entries: &Entries) -> Result<(), String> {
+    let holds_state = |file: &&FileEntry| file.name.file_name().is_some_and(contents::holds_state);
+    let mut with_state = entries.files.iter().filter(holds_state).peekable();
+    if with_state.peek().is_none() {
+        return Err("it holds no file with weights or state".into());
+    }
+    let top = Folder::of(checkpoint, entries, Path::new(""));
+    if top.is_accelerate() {
+        return top.need("random_states_0.pkl", top.any("random_states_"), "which Accelerate writes last");
+    }
+    let Some(step) = checkpoint.file_name().and_then(trainer_step) else { return Ok(()) };
+    if !TRAINER_FILES.iter().any(|file| top.has(file)) && !top.any("rng_state") {
+        return Ok(());
+    }
+    top.need(TRAINER_STATE, top.has(TRAINER_STATE), "which the trainer writes last")?;
+    check_step(&checkpoint.join(TRAINER_STATE), step)?;
+    let is_other = |name: &str| NO_WEIGHTS.iter().any(|start| name.starts_with(start));
+    if with_state.all(|file| is_other(&file.name.to_string_lossy())) {
+        return Err("it holds no file with weights".into());
+    }
+    // The trainer starts with a fresh optimizer, without a word, if one of the two is missing. DeepSpeed and FSDP have other
+    // names for them.
+    let saved = top.has("scheduler.pt") || top.any("rng_state");
+    let optimizer = top.any("optimizer") || top.any("global_step") || top.any("rank");
+    top.need("optimizer.pt", !saved || optimizer, "though the state of training was saved")?;
+    top.need("scheduler.pt", !top.has("optimizer.pt") || top.has("scheduler.pt"), "though `optimizer.pt` was saved")
+}
+
+/// Compares the step in the trainer's state with that in the folder's name.
+fn check_step(path: &Path, step: u64) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct TrainerState {
+        global_step: u64,
+    }
+    match json::read::<TrainerState>(path) {
+        Some(state) if state.global_step != step => {
+            Err(format!("`{TRAINER_STATE}` is of step {}, not {step}", state.global_step))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One folder of a checkpoint; names that are not UTF-8 are shown with replacement characters.
+struct Folder<'a> {
+    /// Its path below the checkpoint.
+    name: &'a Path,
+    /// Where the checkpoint is.
+    checkpoint: &'a Path,
+    files: BTreeSet<String>,
+    folders: BTreeSet<String>,
+}
+
+impl<'a> Folder<'a> {
+    fn of(checkpoint: &'a Path, entries: &Entries, name: &'a Path) -> Folder<'a> {
+        let here = |path: &&Path| path.parent() == Some(name);
+        let last = |path: &Path| path.file_name().map(OsStr::to_string_lossy).unwrap_or_default().into_owned();
+        let files = entries.files.iter().map(|file| file.name.as_path()).filter(here).map(last).collect();
+        let folders = entries.folders.iter().map(|folder| folder.as_path()).filter(here).map(last).collect();
+        Folder { name, checkpoint, files, folders }
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.files.contains(file)
+    }
+
+    /// Whether anything here has a name that begins like this.
+    fn any(&self, start: &str) -> bool {
+        self.files.iter().chain(&self.folders).any(|name| name.starts_with(start))
+    }
+
+    fn any_ending(&self, end: &str) -> bool {
+        self.files.iter().any(|name| extension(name) == end)
+    }
+
+    /// Accelerate's own layout. The trainer uses `optimizer.bin` as well, with FSDP, but beside files of its own.
+    fn is_accelerate(&self) -> bool {
+        let of_trainer = ["scheduler.pt", "training_args.bin", TRAINER_STATE].iter().any(|file| self.has(file));
+        (self.has("optimizer.bin") || self.any("random_states_")) && !of_trainer && !self.any("rng_state")
+    }
+
+    fn need(&self, file: &str, is_there: bool, remark: &str) -> Result<(), String> {
+        if is_there { Ok(()) } else { Err(format!("`{}` is missing, {remark}", self.name.join(file).display())) }
+    }
+
+    /// The rules that hold in every folder.
+    fn check(&self) -> Result<(), String> {
+        self.check_indexes()?;
+        self.check_shards()?;
+        let adapter = self.any("adapter_model.");
+        self.need(
+            "adapter_model.safetensors",
+            adapter || !self.has("adapter_config.json"),
+            "though its settings are there",
+        )?;
+        self.need("adapter_config.json", !adapter || self.has("adapter_config.json"), "though the adapter is there")?;
+        // PyTorch's distributed checkpoints: each process writes its share, then one writes what lies where.
+        let (shares, metadata) = (self.any_ending("distcp"), self.has(".metadata"));
+        self.need(".metadata", !shares || metadata, "which is written after the `*.distcp` files")?;
+        self.need("__0_0.distcp", shares || !metadata, "though `.metadata` is there")?;
+        self.check_latest()
+    }
+
+    /// Every shard that an index names must be there.
+    fn check_indexes(&self) -> Result<(), String> {
+        #[derive(Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        for index in self.files.iter().filter(|name| name.ends_with(".index.json")) {
+            let path = self.checkpoint.join(self.name).join(index);
+            for shard in json::read::<Index>(&path).into_iter().flat_map(|index| index.weight_map.into_values()) {
+                self.need(&shard, self.has(&shard), &format!("though `{index}` names it"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of `model-00001-of-00003.safetensors` there must be three; some programs count from zero.
+    fn check_shards(&self) -> Result<(), String> {
+        let mut sets: BTreeMap<(&str, &str, &str), BTreeSet<u64>> = BTreeMap::new();
+        for shard in self.files.iter().filter_map(|name| Shard::parse(name)) {
+            sets.entry((shard.stem, shard.count, shard.ending)).or_default().insert(shard.number);
+        }
+        for ((stem, count, ending), numbers) in sets {
+            let first = u64::from(!numbers.contains(&0));
+            let Ok(shards) = count.parse::<u64>() else { continue };
+            if let Some(missing) = (first..first.saturating_add(shards)).find(|number| !numbers.contains(number)) {
+                let name = format!("{stem}-{missing:0width$}-of-{count}{ending}", width = count.len());
+                self.need(&name, false, "though other shards are there")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// DeepSpeed saves into a folder for the step, and writes that folder's name into `latest` when all processes are done.
+    fn check_latest(&self) -> Result<(), String> {
+        if !self.folders.iter().any(|name| name.starts_with("global_step")) {
+            return Ok(());
+        }
+        self.need("latest", self.has("latest"), "which DeepSpeed writes last")?;
+        let mut text = String::new();
+        let path = self.checkpoint.join(self.name).join("latest");
+        File::open(path)
+            .and_then(|file| file.take(LONGEST_NAME).read_to_string(&mut text))
+            .map_err(|error| format!("`{}` cannot be read: {error}", self.name.join("latest").display()))?;
+        self.need(text.trim(), self.folders.contains(text.trim()), "though `latest` names it")
+    }
+}
+
+/// The parts of `model-00001-of-00003.safetensors`.
+struct Shard<'a> {
+    stem: &'a str,
+    number: u64,
+    count: &'a str,
+    ending: &'a str,
+}
+
+impl Shard<'_> {
+    fn parse(name: &str) -> Option<Shard<'_>> {
+        let (before, after) = name.rsplit_once("-of-")?;
+        let (stem, number) = before.rsplit_once('-')?;
+        let digits = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
+        let (count, ending) = after.split_at(digits);
+        // Five digits each; `epoch-3-of-10.pt` is not the third shard of ten.
+        let is_shard = count.len() >= 5 && number.len() == count.len();
+        is_shard.then_some(Shard { stem, number: number.parse().ok()?, count, ending })
+    }
+}
