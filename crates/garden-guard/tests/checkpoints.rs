@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use garden_guard::checkpoint::{Checkpoint, Newest, State, find, newest_complete};
 
@@ -284,12 +284,27 @@ fn what_is_wrong_is_said_in_words() {
     for (number, (name, bytes, expected)) in cases.into_iter().enumerate() {
         let folder = format!("{number}/checkpoint-5");
         let checkpoint = scratch.fill(&folder, &full(5));
-        scratch.write(&format!("{folder}/{name}"), bytes);
+        let written = scratch.write(&format!("{folder}/{name}"), bytes);
+        // File systems stamp files with a clock that stands still for milliseconds.
+        fs::File::open(written).unwrap().set_modified(SystemTime::now() + Duration::from_secs(1)).unwrap();
         assert_eq!(why(&checkpoint), expected);
     }
     fs::create_dir(scratch.0.join("checkpoint-6")).unwrap();
     assert_eq!(why(&at(&scratch.0.join("checkpoint-6"))), "it holds no files");
     assert_eq!(why(&scratch.fill("checkpoint-7", &[("notes.txt", vec![1])])), "it holds no file with weights or state");
+}
+
+#[test]
+fn a_draft_left_over_from_an_earlier_try_does_not_count() {
+    let scratch = Scratch::new();
+    let checkpoint = scratch.fill("checkpoint-5", &full(5));
+    let draft = fs::File::create(checkpoint.path.join(".tmpAb12")).unwrap();
+    draft.set_modified(SystemTime::now() + Duration::from_secs(1)).unwrap();
+    assert_eq!(why(&checkpoint), "`.tmpAb12` is a draft: somebody has not finished writing");
+    draft.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    assert_eq!(why(&checkpoint), "complete");
+    fs::remove_file(checkpoint.path.join("trainer_state.json")).unwrap();
+    assert_eq!(why(&checkpoint), "`.tmpAb12` is a draft: somebody has not finished writing");
 }
 
 #[test]
