@@ -83,7 +83,10 @@ fn make_group(place: &Path, is_version_2: bool, limit: Bytes) -> io::Result<Path
     let file = if is_version_2 { "memory.max" } else { "memory.limit_in_bytes" };
     // A new file must not be made: where memory is not controlled there is none.
     let set = |file: &str, value: String| {
-        File::options().write(true).open(folder.join(file)).and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
+        File::options()
+            .write(true)
+            .open(folder.join(file))
+            .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
     };
     if let Err(error) = set(file, limit.0.to_string()) {
         drop(fs::remove_dir(&folder));

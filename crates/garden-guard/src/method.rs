@@ -52,12 +52,16 @@ impl Method {
                     who.join(" and ")
                 )
             }
-            Method::AfterCheckpoint => "the program does not catch SIGTERM (it would die of it), so it will be ended just after \
+            Method::AfterCheckpoint => {
+                "the program does not catch SIGTERM (it would die of it), so it will be ended just after \
                 the last periodic checkpoint that fits; the steps since then are lost"
-                .into(),
-            Method::None => "the program does not catch SIGTERM and no folder of checkpoints is known: if memory runs out \
+                    .into()
+            }
+            Method::None => {
+                "the program does not catch SIGTERM and no folder of checkpoints is known: if memory runs out \
                 everything is lost (name the folder with --checkpoint-dir, or save in a SIGTERM handler)"
-                .into(),
+                    .into()
+            }
         }
     }
 }

@@ -146,7 +146,8 @@ impl Pace {
     /// Whether the highest level of the recent past is an old one.
     fn is_old_high(&self, limit: u64) -> bool {
         let half = self.recent.len() / 2;
-        let highest = |range: std::ops::Range<usize>| self.recent.range(range).map(|(_, held)| *held).max().unwrap_or(0);
+        let highest =
+            |range: std::ops::Range<usize>| self.recent.range(range).map(|(_, held)| *held).max().unwrap_or(0);
         let (before, since) = (highest(0..half), highest(half..self.recent.len()));
         self.recent.len() >= FEWEST_RECENT && since.saturating_sub(before) as f64 <= OLD_HIGH * limit as f64
     }
@@ -206,7 +207,12 @@ impl Reason {
                 format!("{} are held, {:.0} % of {}, and still rising", Bytes(held), share(held, limit), Bytes(limit))
             }
             Reason::LastLine { held, limit } => {
-                format!("{} are held, {:.0} % of {}: hardly anything is left", Bytes(held), share(held, limit), Bytes(limit))
+                format!(
+                    "{} are held, {:.0} % of {}: hardly anything is left",
+                    Bytes(held),
+                    share(held, limit),
+                    Bytes(limit)
+                )
             }
         }
     }
@@ -266,7 +272,9 @@ pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() ->
         return None;
     };
     let is_safe = match judge() {
-        Outlook::Bounded(level) => (level.max(held) as f64) < LAST_LINE * limit as f64 && pace.is_bounded(held, level, limit),
+        Outlook::Bounded(level) => {
+            (level.max(held) as f64) < LAST_LINE * limit as f64 && pace.is_bounded(held, level, limit)
+        }
         Outlook::Open => false,
     };
     (!is_safe).then_some(reason)

@@ -28,7 +28,15 @@ pub struct Recorder {
     activity: Activity,
     counts: [(Quantity, Option<u64>); 4],
     /// What was last written of each process, by process id and start time.
-    told: BTreeMap<(u32, u64), u64>,
+    told: BTreeMap<(u32, u64), Told>,
+}
+
+/// What was last written of a process.
+#[derive(Debug)]
+struct Told {
+    own: u64,
+    /// A shell that was told to run one command becomes that command, and is introduced again.
+    command: String,
 }
 
 impl Recorder {
@@ -103,9 +111,9 @@ impl Recorder {
         // A process id that was used again at once is introduced anew instead.
         levels.retain(|(pid, _)| present.iter().all(|(here, _)| here != pid));
         for process in processes {
-            match self.told.get_mut(&key(process)) {
-                Some(told) if told.abs_diff(process.own) < PROCESS_GRAIN => continue,
-                Some(told) => *told = process.own,
+            match self.told.get_mut(&key(process)).filter(|told| told.command == process.identity.command) {
+                Some(told) if told.own.abs_diff(process.own) < PROCESS_GRAIN => continue,
+                Some(told) => told.own = process.own,
                 None => {
                     self.writer.process(&ProcessTrack {
                         pid: process.identity.pid,
@@ -115,7 +123,8 @@ impl Recorder {
                         command: process.identity.command.clone(),
                         ..ProcessTrack::default()
                     })?;
-                    self.told.insert(key(process), process.own);
+                    let command = process.identity.command.clone();
+                    self.told.insert(key(process), Told { own: process.own, command });
                 }
             }
             levels.push((process.identity.pid, Some(process.own)));

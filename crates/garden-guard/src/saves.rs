@@ -80,8 +80,7 @@ impl Saves {
         for checkpoint in found {
             let fingerprint = checkpoint.fingerprint();
             let is_new = !self.known.contains_key(&checkpoint.path);
-            let known =
-                self.known.entry(checkpoint.path.clone()).or_insert(Known { fingerprint, writing: None });
+            let known = self.known.entry(checkpoint.path.clone()).or_insert(Known { fingerprint, writing: None });
             if is_new || known.fingerprint != fingerprint {
                 known.fingerprint = fingerprint;
                 match &mut known.writing {

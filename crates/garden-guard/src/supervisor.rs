@@ -132,7 +132,9 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Start(_, error) | Error::Watch(_, error) | Error::Trace(_, error) | Error::Signals(error) => Some(error),
+            Error::Start(_, error) | Error::Watch(_, error) | Error::Trace(_, error) | Error::Signals(error) => {
+                Some(error)
+            }
         }
     }
 }
@@ -427,7 +429,9 @@ impl Supervisor<'_> {
         let words = reason.words();
         self.observer.say(&match how {
             Reached::Asked => format!("stopping: {words}"),
-            Reached::JustSaved => format!("stopping just after a checkpoint: {words}, and the next one would come too late"),
+            Reached::JustSaved => {
+                format!("stopping just after a checkpoint: {words}, and the next one would come too late")
+            }
             Reached::Unsaved => format!("ending it without a checkpoint: {words}"),
         });
         guard.reached = Some(how);
@@ -469,7 +473,8 @@ impl Supervisor<'_> {
         };
         let now = Instant::now();
         guard.words = "asked for a checkpoint, waits until it is complete".into();
-        guard.phase = Phase::Saving(Saving { since: now, deadline: now + self.orders.grace, is_signalled, saved: None });
+        guard.phase =
+            Phase::Saving(Saving { since: now, deadline: now + self.orders.grace, is_signalled, saved: None });
     }
 
     fn guard_saving(&mut self, live: &mut Live, guard: &mut Guard, completed: bool) {
@@ -574,7 +579,10 @@ impl Supervisor<'_> {
             } else if waited >= patience && !has_asked {
                 has_asked = true;
                 let left = everybody(live);
-                self.observer.say(&format!("ending {} that the program left behind", counted(left.len(), "process", "processes")));
+                self.observer.say(&format!(
+                    "ending {} that the program left behind",
+                    counted(left.len(), "process", "processes")
+                ));
                 terminate(&left);
             }
             std::thread::sleep(SHORTEST_PAUSE);

@@ -37,6 +37,7 @@ pub(crate) fn changes(
             from_bytes: track.at(first),
             to_bytes: track.at(last),
         })
+        .filter(|change| change.from_bytes > 0 || change.to_bytes > 0)
         .collect();
     changes.sort_by_key(|change| std::cmp::Reverse(change.change()));
     changes.truncate(MOST_PROCESSES);

@@ -127,6 +127,7 @@ impl Sampler {
             process.gpu = gpu.ok().map(|at| self.gpu.by_process[at].1);
             process.own = self.sharing.own(pid, process.memory.rss);
         }
+        name_launchers(&mut processes);
         let around = self.surroundings.look();
         let total = self.total(&processes, &around);
         Some(TreeSample { processes, total, around })
@@ -228,6 +229,23 @@ impl Sampler {
 /// Reads a process's shares, and its counters before and after; `None` for a zombie.
 ///
 /// Also tells how far the counter is off, which can be judged only if it stood still.
+/// A training program that only starts a larger one, as home-made launchers do, is that one's wrapper.
+fn name_launchers(processes: &mut [ProcessSample]) {
+    let training = |process: &ProcessSample| process.role == Role::Training;
+    let launches = |parent: &ProcessSample| {
+        let is_child = |child: &ProcessSample| child.identity.parent == parent.identity.pid && child.own > parent.own;
+        processes.iter().any(|child| training(child) && is_child(child))
+    };
+    let launchers: Vec<u32> = processes
+        .iter()
+        .filter(|&process| training(process) && launches(process))
+        .map(|process| process.identity.pid)
+        .collect();
+    for process in processes.iter_mut().filter(|process| launchers.contains(&process.identity.pid)) {
+        process.role = Role::Wrapper;
+    }
+}
+
 fn read_share(process: &mut Process) -> io::Result<Option<(Reading, u64)>> {
     let Some(before) = process.memory()? else { return Ok(None) };
     let shares = process.shares()?;

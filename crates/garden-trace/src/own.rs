@@ -230,6 +230,12 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         return take_header(&line.text[at..], reading);
     }
     if let Some(process) = introduction(line.text) {
+        let sample = reading.trace.len();
+        // The same process id: another process, or the same that has become another program.
+        let earlier = reading.trace.processes.iter_mut().rev().find(|track| track.pid == process.pid);
+        if let Some(earlier) = earlier.filter(|earlier| earlier.gone.is_none()) {
+            earlier.gone = Some(sample);
+        }
         reading.trace.processes.push(process);
         return Ok(());
     }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use garden_guard::{Happening, Live, Notice, Observer, Stage, Stop};
 use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample, Verdict, format_change};
 use garden_probe::{ProcessSample, TreeSample};
-use ratatui::crossterm::event::{self, Event, KeyEvent};
+use garden_report::Style;
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::terminal;
 
 use crate::printer::Printer;
 use crate::view::{Asked, Picture, Point, ProcessRow, Screen, Surroundings, View};
@@ -49,6 +51,8 @@ pub struct Show<'a> {
 struct Drawing {
     screen: Screen,
     view: View,
+    /// Columns and rows at the beginning.
+    size: (u16, u16),
     keys: Receiver<Event>,
     is_over: Arc<AtomicBool>,
     drawn: Option<Instant>,
@@ -68,7 +72,7 @@ impl<'a> Show<'a> {
         let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         match (&self.picture, has_terminal) {
             (Some(drawing), _) => {
-                let (columns, rows) = drawing.screen.size();
+                let (columns, rows) = drawing.size;
                 Stage::View { columns, rows }
             }
             (None, true) => Stage::Terminal,
@@ -136,7 +140,8 @@ impl<'a> Show<'a> {
         self.printer.say(&line(&sample, self.last.as_ref(), live.watch.tree()));
         self.last = Some(sample);
         let diagnosis = live.watch.verdict(&self.facts);
-        let news = diagnosis.filter(|found| found.verdict != Verdict::Insufficient && Some(found.verdict) != self.verdict);
+        let news =
+            diagnosis.filter(|found| found.verdict != Verdict::Insufficient && Some(found.verdict) != self.verdict);
         if let Some(found) = news {
             self.verdict = Some(found.verdict);
             self.printer.say(&format!("so far {}: {}", found.verdict.name(), found.summary));
@@ -219,10 +224,11 @@ impl Observer for Show<'_> {
 
 impl Drawing {
     fn open(printer: &Printer) -> Option<Drawing> {
-        let view = View::new(printer.has_colour());
-        let screen = Screen::open().ok()?;
+        let view = View::new(if printer.has_colour() { Style::Colour } else { Style::Plain });
+        let size = terminal::size().ok()?;
+        let screen = Screen::take().ok()?;
         let (_, keys) = mpsc::channel();
-        Some(Drawing { screen, view, keys, is_over: Arc::default(), drawn: None })
+        Some(Drawing { screen, view, size, keys, is_over: Arc::default(), drawn: None })
     }
 
     fn listen(&mut self, notices: SyncSender<Notice>) {
@@ -232,9 +238,13 @@ impl Drawing {
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Acquire) {
                 match event::poll(KEY_PAUSE).and_then(|ready| if ready { event::read().map(Some) } else { Ok(None) }) {
-                    Ok(Some(event)) if sender.send(event).is_ok() => drop(notices.send(Notice::Woken)),
                     Ok(None) => {}
-                    _ => return,
+                    Ok(Some(event)) => {
+                        if sender.send(event).is_err() || notices.send(Notice::Woken).is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
                 }
             }
         });
@@ -242,8 +252,7 @@ impl Drawing {
 
     fn press(&mut self, event: &Event) -> Option<Wish> {
         let Event::Key(key) = event else { return None };
-        let key: KeyEvent = *key;
-        match self.view.press(key)? {
+        match self.view.press(*key)? {
             Asked::Quit => Some(Wish::Leave),
             Asked::Interrupt => Some(Wish::Interrupt),
         }
@@ -293,7 +302,10 @@ fn line(sample: &Sample, last: Option<&Sample>, tree: &TreeSample) -> String {
     let before = last.and_then(|last| last.get(Quantity::Rss));
     let change = before.map_or(0.0, |before| bytes(Quantity::Rss) as f64 - before as f64);
     let step = sample.step.map_or(String::new(), |step| format!("step {step:.0}  "));
-    let swap = sample.get(Quantity::Swap).filter(|&swap| swap > 0).map_or(String::new(), |swap| format!(", swap {}", Bytes(swap)));
+    let swap = sample
+        .get(Quantity::Swap)
+        .filter(|&swap| swap > 0)
+        .map_or(String::new(), |swap| format!(", swap {}", Bytes(swap)));
     let gpu = sample.get(Quantity::Gpu).or(sample.get(Quantity::GpuUsed));
     let gpu = gpu.map_or(String::new(), |gpu| format!(", GPU {}", Bytes(gpu)));
     let count = tree.processes.len();

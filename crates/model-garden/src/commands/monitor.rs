@@ -10,8 +10,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use garden_guard::{
-    Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Watch, launch, listen_for_stops, origin,
-    pass_stop_on,
+    Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Watch, launch, listen_for_stops,
+    origin, pass_stop_on,
 };
 use garden_memory::{EventKind, Question, RunFacts};
 use garden_probe::{Sampler, find_training, memory_limit};

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Error, Fence, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise, supervisor_of,
+    Error, Fence, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise,
+    supervisor_of,
 };
 use garden_memory::{Bytes, RunFacts};
 use garden_probe::memory_limit;
@@ -50,7 +51,9 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let say = |line: &str| printer.say(&format!("model-garden: {line}"));
     match (limit, smallest) {
         (Some(asked), Some(smallest)) if smallest < asked => {
-            say(&format!("the limit is {smallest}, since this machine or container has no more than that ({asked} was asked for)"));
+            say(&format!(
+                "the limit is {smallest}, since this machine or container has no more than that ({asked} was asked for)"
+            ));
         }
         (_, Some(smallest)) => say(&format!("the limit is {smallest}; trace: {}", trace.display())),
         (_, None) => say(&format!("no limit is known; trace: {}", trace.display())),
@@ -91,7 +94,12 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     if let Err(failure) = judge_and_print(&orders.trace, printer) {
         printer.failure(&failure);
     }
-    printer.say(&format!("model-garden: {} (exit code {}); trace: {}", summary.words, summary.code, orders.trace.display()));
+    printer.say(&format!(
+        "model-garden: {} (exit code {}); trace: {}",
+        summary.words,
+        summary.code,
+        orders.trace.display()
+    ));
     Ok(Outcome::Program(summary.code))
 }
 
@@ -105,7 +113,9 @@ fn failure(error: Error) -> Failure {
 fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
     StateFolder::take(folder).map_err(|error| {
         let hint = match error.kind() {
-            io::ErrorKind::AddrInUse => "another run has it: follow it with --attach, end it with --stop, or name another folder",
+            io::ErrorKind::AddrInUse => {
+                "another run has it: follow it with --attach, end it with --stop, or name another folder"
+            }
             _ => "name a folder that you may write to with --state-dir",
         };
         Failure::new(format!("cannot use the state folder `{}`", folder.display()), &error, Some(hint.into()))
@@ -166,7 +176,8 @@ fn say_summary(summary: &Summary, printer: &Printer) {
             (Some(path), _) => format!("{} kept, no step lost", name_of(path)),
             (None, _) => "nothing kept".into(),
         };
-        let stopping = attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it for stopping"));
+        let stopping =
+            attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it for stopping"));
         printer.say(&format!(
             "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, at most {} held; {kept}; it {}",
             attempt.number,
@@ -196,7 +207,8 @@ fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
             words.push(word);
         }
     }
-    let mut child = start_in_background(&program, &words, file).map_err(|error| failed("cannot start the supervisor", &error))?;
+    let mut child =
+        start_in_background(&program, &words, file).map_err(|error| failed("cannot start the supervisor", &error))?;
     let patience = Instant::now() + BEGINNING;
     while Instant::now() < patience {
         if supervisor_of(folder).ok().flatten() == Some(child.id()) {
