@@ -10,6 +10,12 @@ fn entries_are_as_large_as_the_library_has_them() {
 }
 
 #[test]
+fn a_sampler_may_move_to_another_thread() {
+    fn assert_sendable<T: Send>() {}
+    assert_sendable::<crate::Sampler>();
+}
+
+#[test]
 fn amounts_are_summed_by_process_or_not_told_at_all() {
     let me = std::process::id();
     let entry = |pid: u32, used: u64| ProcessInfo { pid, used, ..ProcessInfo::default() };

@@ -46,7 +46,34 @@ fn files_in_shared_memory_are_seen() {
     assert!(during >= before + 15 * MIB, "{before} {during}");
 }
 
-/// A control group of the memory controller, below the one we are in, or one made under the mount; removed at the end.
+#[test]
+fn a_group_of_version_2_has_room_for_what_can_be_taken_back() {
+    let folder = std::env::temp_dir().join(format!("garden-probe-version-2-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let write = |name: &str, text: String| fs::write(folder.join(name), text).unwrap();
+    let stat = |file: u64| {
+        let (active, inactive, slab) = (20 * MIB, file - 20 * MIB, 10 * MIB);
+        format!("anon 7\nactive_file {active}\ninactive_file {inactive}\nslab_reclaimable {slab}\nshmem 9\n")
+    };
+    write("memory.max", format!("{}\n", 200 * MIB));
+    write("memory.stat", stat(50 * MIB));
+    let mut buffer = vec![0; 8192];
+    write("memory.current", format!("{}\n", 100 * MIB));
+    let mut group = Group::open(Version::Two, &folder).unwrap();
+    group.look(true, true, &mut buffer);
+    assert_eq!((group.used, group.limit_bytes, group.room()), (Some(100 * MIB), Some(200 * MIB), Some(160 * MIB)));
+    // A little more use is not worth another look at what it consists of; much more is.
+    write("memory.stat", stat(70 * MIB));
+    let mut room_at = |used: u64| {
+        write("memory.current", format!("{}\n", used * MIB));
+        group.look(true, false, &mut buffer);
+        (group.used.unwrap() / MIB, group.room().unwrap() / MIB)
+    };
+    assert_eq!([room_at(110), room_at(130)], [(110, 160), (130, 150)]);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A control group of the memory controller with a limit; removed at the end.
 struct TestGroup {
     folder: PathBuf,
     child: Option<Child>,
@@ -81,7 +108,7 @@ fn a_groups_limit_leaves_what_its_files_take_up() {
         eprintln!("skipped: no control group can be made here");
         return;
     };
-    // Reads 60 MiB of file (which the kernel can take back), then holds 60 MiB in the shell's variable (which it cannot).
+    // Reads 60 MiB of file (which the kernel can take back), then holds 30 MiB in a variable (which it cannot).
     let file = std::env::temp_dir().join(format!("garden-probe-group-{}", std::process::id()));
     let script = format!(
         "read -r _; head -c 62914560 /dev/zero > {0}; echo read; read -r _; \

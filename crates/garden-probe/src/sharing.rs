@@ -185,12 +185,13 @@ impl Sharing {
     fn assume(&mut self, process: &Present, origin: &Present, is_new: bool) {
         let Some(part) = self.parts.get_mut(&process.pid).filter(|part| !part.is_read) else { return };
         let common = process.held.min(origin.held);
-        let anon = if is_new { common.anon } else { part.shared.anon };
-        let shared = part.shared.max(Kinds { anon, ..common });
+        let assumed = Kinds { anon: if is_new { common.anon } else { 0 }, ..common };
+        let shared = part.shared.max(assumed);
         self.excess = self.excess.plus(shared.less(part.shared));
         part.shared = shared;
+        // Not more than the origin holds: what it has given back since was taken off the excess already.
         if let Some(part) = self.parts.get_mut(&origin.pid) {
-            part.shared = part.shared.max(shared);
+            part.shared = part.shared.max(assumed);
         }
     }
 

@@ -50,7 +50,10 @@ fn what_a_fork_takes_for_itself_counts() {
 #[test]
 fn what_one_gives_back_the_others_still_hold() {
     let (p, a, b) = (parent(anon(100)), fork(11, anon(100)), fork(12, anon(100)));
-    assert_eq!(totals(&[&[p, a, b], &[parent(anon(5)), a, b]]), [100, 100]);
+    let small = parent(anon(5));
+    assert_eq!(totals(&[&[p, a, b], &[small, a, b], &[small, a, b], &[small, a, b]]), [100; 4]);
+    // What it takes anew is its own, and goes with it.
+    assert_eq!(totals(&[&[p, a, b], &[small, a, b], &[p, a, b], &[small, a, b]]), [100, 100, 195, 100]);
     assert_eq!(totals(&[&[p, a, b], &[p, fork(11, anon(5)), b]]), [100, 100]);
 }
 
