@@ -77,8 +77,8 @@ mod tests {
     fn a_day_of_samples_is_judged_from_a_thousand() {
         let mut history = History::default();
         for second in 0..86_400_u64 {
-            let mut sample =
-                Sample { step: Some((second / 2) as f64), time_s: Some(second as f64), ..Sample::default() };
+            let mut sample = Sample::default();
+            (sample.step, sample.time_s) = (Some((second / 2) as f64), Some(second as f64));
             sample.set(Quantity::Anon, 4_000_000_000 + 10_000 * second + 3_000_000 * (second * 7919 % 11));
             history.push(&sample);
         }

@@ -84,6 +84,9 @@ impl Pace {
                 }
                 self.steps.push_back((time_s - at) / done.max(1.0));
             }
+        } else {
+            // What was loaded before the first step says nothing about the growth from step to step.
+            self.recent.clear();
         }
         self.last_step = Some((step, time_s));
     }

@@ -226,9 +226,6 @@ impl Sampler {
     }
 }
 
-/// Reads a process's shares, and its counters before and after; `None` for a zombie.
-///
-/// Also tells how far the counter is off, which can be judged only if it stood still.
 /// A training program that only starts a larger one, as home-made launchers do, is that one's wrapper.
 fn name_launchers(processes: &mut [ProcessSample]) {
     let training = |process: &ProcessSample| process.role == Role::Training;
@@ -246,6 +243,9 @@ fn name_launchers(processes: &mut [ProcessSample]) {
     }
 }
 
+/// Reads a process's shares, and its counters before and after; `None` for a zombie.
+///
+/// Also tells how far the counter is off, which can be judged only if it stood still.
 fn read_share(process: &mut Process) -> io::Result<Option<(Reading, u64)>> {
     let Some(before) = process.memory()? else { return Ok(None) };
     let shares = process.shares()?;
