@@ -4,6 +4,8 @@ mod cli;
 mod commands;
 mod failure;
 mod printer;
+#[allow(dead_code, unused_imports, reason = "used by monitor")]
+mod view;
 
 use std::process::ExitCode;
 
