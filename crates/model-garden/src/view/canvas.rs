@@ -47,7 +47,8 @@ impl Canvas {
     pub fn dot(&mut self, x: usize, y: usize, ink: Ink) {
         if let Some(cell) = self.cell(x / DOTS_ACROSS, y / DOTS_DOWN) {
             cell.dots |= BRAILLE_BITS[x % DOTS_ACROSS][y % DOTS_DOWN];
-            cell.inks[ink as usize] += 1;
+            let count = &mut cell.inks[ink as usize];
+            *count = count.saturating_add(1);
         }
     }
 

@@ -24,8 +24,10 @@ pub(super) struct Wants {
     pub verdict: usize,
     /// Whether the guard says something.
     pub guard: bool,
-    /// Rows of numbers, two to a row.
-    pub numbers: usize,
+    /// Lines of numbers, one after the other.
+    pub number_lines: usize,
+    /// Rows of numbers in two columns.
+    pub number_rows: usize,
     /// Processes; `None` if they are hidden.
     pub processes: Option<usize>,
     /// Lines of output; `None` if it is hidden.
@@ -86,29 +88,28 @@ impl Areas {
             self.output = left.bottom((lines as u16).saturating_add(2).clamp(5, (rest.0.height / 3).max(5)));
         }
         self.chart = left.0;
-        self.numbers = right.top(wants.numbers as u16 + 2);
+        self.numbers = right.top(wants.number_rows as u16 + 2);
         self.processes = right.0;
     }
 
     /// Everything beneath each other.
     fn stack(&mut self, mut rest: Rows, wants: &Wants) {
-        let numbers = match rest.0.height {
+        let most_numbers = match rest.0.height {
             0..=3 => 0,
             4..=12 => 1,
             _ => 2,
         };
+        let numbers = (wants.number_lines as u16).min(most_numbers);
         let edge = u16::from(self.boxed);
         let room = rest.0.height.saturating_sub(numbers);
-        let least_table = wants.processes.map_or(0, |_| TABLE_ROWS + edge);
-        let least_output = wants.output.map_or(0, |_| OUTPUT_ROWS + edge);
+        // One more than there is to show, for the heading.
+        let wanted = |rows: Option<usize>| rows.map_or(0, |rows| (rows as u16).saturating_add(1 + edge));
+        let (most_table, most_output) = (wanted(wants.processes), wanted(wants.output));
+        let (least_table, least_output) = (most_table.min(TABLE_ROWS + edge), most_output.min(OUTPUT_ROWS + edge));
         let spare = room.saturating_sub(CHART_ROWS + edge + least_table + least_output);
         // A third of what is to spare for each of the lower panes, as long as they have something to show in it.
-        let share = |rows: Option<usize>, least: u16, heading: u16| {
-            let wanted = rows.map_or(0, |rows| (rows as u16).saturating_add(heading + edge));
-            wanted.saturating_sub(least).min(spare / 3)
-        };
-        let mut table = least_table + share(wants.processes, least_table, 1);
-        let mut output = least_output + share(wants.output, least_output, 1);
+        let mut table = most_table.min(least_table + spare / 3);
+        let mut output = most_output.min(least_output + spare / 3);
         if room < CHART_ROWS + edge + table + output {
             output = 0;
         }

@@ -225,10 +225,13 @@ impl View {
 
     fn paint(&self, buffer: &mut Buffer, area: Rect, picture: &Picture) {
         let verdict = self.verdict(picture, area);
+        let items = numbers::items(picture);
+        let flow = numbers::flow(&items, area.width.into(), self.palette);
         let wants = Wants {
             verdict: verdict.len(),
             guard: picture.guard.is_some(),
-            numbers: numbers::rows(picture),
+            number_lines: flow.len(),
+            number_rows: items.len().div_ceil(2),
             processes: self.processes.is_shown().then_some(picture.processes.len()),
             output: (self.output.is_shown() && !picture.output.is_empty()).then_some(picture.output.len()),
         };
@@ -242,7 +245,12 @@ impl View {
             lines(buffer, areas.guard, &[line]);
         }
         self.chart(buffer, &areas, picture);
-        self.numbers(buffer, &areas, picture);
+        if areas.side_by_side {
+            let inner = self.pane(buffer, areas.numbers, self.heading("numbers"), areas.boxed);
+            lines(buffer, inner, &numbers::grid(&items, inner.width.into(), self.palette));
+        } else {
+            lines(buffer, areas.numbers, &flow);
+        }
         if self.processes.is_shown() {
             self.table(buffer, &areas, picture);
         }
@@ -283,16 +291,6 @@ impl View {
         let legend = chart::legend(picture, self.layers, self.window, self.palette);
         let inner = self.pane(buffer, areas.chart, legend, areas.boxed);
         chart::draw(buffer, inner, picture, self.layers, self.window, self.palette);
-    }
-
-    fn numbers(&self, buffer: &mut Buffer, areas: &Areas, picture: &Picture) {
-        let items = numbers::items(picture);
-        if areas.side_by_side {
-            let inner = self.pane(buffer, areas.numbers, self.heading("numbers"), areas.boxed);
-            lines(buffer, inner, &numbers::grid(&items, inner.width.into(), self.palette));
-        } else {
-            lines(buffer, areas.numbers, &numbers::flow(&items, areas.numbers.width.into(), self.palette));
-        }
     }
 
     fn table(&self, buffer: &mut Buffer, areas: &Areas, picture: &Picture) {

@@ -10,7 +10,7 @@ use super::{Picture, Point};
 
 /// Columns of a label in the grid.
 const LABEL_COLUMNS: usize = 11;
-/// From this share of the limit on, the present memory is alarming.
+/// From this share of the limit on, what cannot be reclaimed is alarming.
 const NEAR_LIMIT: f64 = 0.9;
 /// Columns of the bar that shows how far the run is, on terminals that are wide enough.
 const BAR_COLUMNS: usize = 20;
@@ -43,7 +43,7 @@ pub(super) fn items(picture: &Picture) -> Vec<Item> {
     let pressure = around.pressure.map(|pressure| item("pressure", format!("{:.1} %", pressure as f64 / 100.0)));
     [
         last.map(|last| now(last, picture.limit)),
-        Some(item("peak", Bytes(picture.peak))),
+        last.map(|_| item("peak", Bytes(picture.peak))),
         picture.diagnosis.and_then(growth),
         picture.diagnosis.and_then(time_to_limit),
         bytes("avail", around.available),
@@ -58,18 +58,16 @@ pub(super) fn items(picture: &Picture) -> Vec<Item> {
     .collect()
 }
 
-/// Rows of the grid.
-pub(super) fn rows(picture: &Picture) -> usize {
-    items(picture).len().div_ceil(2)
-}
-
 fn now(last: &Point, limit: Option<u64>) -> Item {
     let resident = last.resident();
-    let share = limit.filter(|&limit| limit > 0).map(|limit| resident as f64 / limit as f64);
-    let detail = limit
-        .zip(share)
-        .map_or(String::new(), |(limit, share)| format!(" of {} ({:.0} %)", Bytes(limit), 100.0 * share));
-    Item { detail, is_alarming: share.is_some_and(|share| share > NEAR_LIMIT), ..item("now", Bytes(resident)) }
+    let limit = limit.filter(|&limit| limit > 0);
+    let share = |bytes: u64, limit: u64| bytes as f64 / limit as f64;
+    let detail =
+        limit.map_or(String::new(), |limit| format!(" of {} ({:.0} %)", Bytes(limit), 100.0 * share(resident, limit)));
+    // Pages of files are reclaimed before anything is killed, so they alarm nobody.
+    let held = resident.saturating_sub(last.file);
+    let is_alarming = limit.is_some_and(|limit| share(held, limit) > NEAR_LIMIT);
+    Item { detail, is_alarming, ..item("now", Bytes(resident)) }
 }
 
 /// The growth at present; a growth that has ended is told as none.

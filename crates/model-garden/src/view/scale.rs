@@ -3,7 +3,9 @@
 use garden_memory::{GIB, KIB, MIB, TIB};
 
 /// Round distances between labels, within a power of ten.
-const ROUND: [f64; 7] = [1.0, 2.0, 2.5, 3.0, 4.0, 5.0, 8.0];
+const ROUND: [f64; 7] = [1.0, 2.0, 2.5, 5.0, 3.0, 4.0, 8.0];
+/// How many of them read well as decimals, too: 0.5 does, 0.3 does not.
+const ROUND_DECIMALS: usize = 4;
 /// Seconds between labels that read well on a clock.
 const ROUND_SECONDS: [f64; 18] = [
     1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0,
@@ -28,21 +30,25 @@ impl Scale {
         let (unit, name) = unit_of(high);
         let rows = rows.max(1);
         let magnitude = (high / unit / rows as f64).log10().floor() as i32;
-        let distances = if rows < 10 { 2..=3 } else { (rows / 9).max(3)..=(rows / 6).max(4) };
+        let distances = if rows < 10 { 2..=3 } else { (rows / 9).max(3)..=(rows / 6).max(5) };
         let mut best: (f64, f64, usize) = (f64::INFINITY, high / unit, rows);
         for distance in distances.filter(|&distance| distance <= rows) {
-            for step in (0..4).flat_map(|up| ROUND.map(|round| round * 10f64.powi(magnitude + up))) {
+            let steps = (0..4).flat_map(|up| ROUND.iter().enumerate().map(move |round| (up, round)));
+            for (up, (index, round)) in steps {
+                let step = round * 10f64.powi(magnitude + up);
                 let span = rows as f64 / distance as f64 * step;
                 // Labels with decimals have to earn their place, and bytes have none.
-                let decimal = step.fract() > 1e-9;
-                let cost = if decimal { 1.15 * span } else { span };
-                if span >= high / unit * 0.9999 && cost < best.0 * 0.999 && !(decimal && unit == 1.0) {
+                let is_whole = (step - step.round()).abs() < 1e-9 && step >= 1.0;
+                let cost = if is_whole { span } else { 1.15 * span };
+                let reads_well = is_whole || (index < ROUND_DECIMALS && unit > 1.0);
+                if span >= high / unit * 0.9999 && cost < best.0 * 0.999 && reads_well {
                     best = (cost, step, distance);
                 }
             }
         }
         let (_, step, distance) = best;
-        let digits = (0..3).find(|&digits| (step * 10f64.powi(digits)).fract() < 1e-6).unwrap_or(3) as usize;
+        let is_exact = |digits: &i32| (step * 10f64.powi(*digits) - (step * 10f64.powi(*digits)).round()).abs() < 1e-6;
+        let digits = (0..3).find(is_exact).unwrap_or(3) as usize;
         let label = |n: usize| match n {
             0 => (0, "0".to_string()),
             _ => (n * distance, format!("{:.digits$} {name}", n as f64 * step)),
@@ -106,7 +112,8 @@ impl Axis {
 
 /// Sixtieths as `whole:sixtieths`, such as `2:05`.
 fn sexagesimal(sixtieths: f64) -> String {
-    let whole = sixtieths.max(0.0).round();
+    // As a clock shows them, and as the verdict's sentence does: what has passed in full.
+    let whole = (sixtieths.max(0.0) + 1e-6).floor();
     format!("{:.0}:{:02.0}", (whole / 60.0).floor(), whole % 60.0)
 }
 
@@ -135,7 +142,7 @@ mod tests {
         assert_eq!(labels(32.0 * gib, 16), "0=0, 4=8 GiB, 8=16 GiB, 12=24 GiB, 16=32 GiB");
         assert_eq!(labels(900.0 * MIB as f64, 8), "0=0, 2=250 MiB, 4=500 MiB, 6=750 MiB, 8=1000 MiB");
         assert_eq!(labels(1.3 * gib, 9), "0=0, 3=0.5 GiB, 6=1.0 GiB, 9=1.5 GiB");
-        assert_eq!(labels(0.0, 8), "0=0, 2=1 B, 4=2 B, 6=3 B, 8=4 B");
+        assert_eq!(labels(0.0, 8), "0=0, 3=1 B, 6=2 B");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Text that fits and is harmless: no escape sequences or controls, and as many columns as the terminal will use.
 
+use std::iter::Peekable;
+
 use ratatui::buffer::CellWidth;
 use ratatui::text::Span;
 
@@ -8,6 +10,8 @@ const ESCAPE: char = '\u{1b}';
 const CSI: char = '\u{9b}';
 /// Columns between tabulator stops.
 const TAB: usize = 8;
+/// No more of a text is looked at: no terminal shows it, and a program may print a megabyte without a line break.
+const MOST_CHARACTERS: usize = 4096;
 
 /// How many columns a text takes.
 pub(super) fn width(text: &str) -> usize {
@@ -16,8 +20,9 @@ pub(super) fn width(text: &str) -> usize {
 
 /// Strips escape sequences, controls and characters that reorder text; tabulators become spaces.
 pub(super) fn clean(text: &str) -> String {
-    let mut kept = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
+    let mut kept = String::with_capacity(text.len().min(MOST_CHARACTERS));
+    let mut column = 0;
+    let mut chars = text.chars().take(MOST_CHARACTERS).peekable();
     while let Some(c) = chars.next() {
         match c {
             ESCAPE => match chars.next_if(|next| !next.is_control()) {
@@ -31,16 +36,23 @@ pub(super) fn clean(text: &str) -> String {
                 _ => {}
             },
             CSI => skip_parameters(&mut chars),
-            '\t' => kept.extend(std::iter::repeat_n(' ', TAB - width(&kept) % TAB)),
+            '\t' => {
+                let spaces = TAB - column % TAB;
+                kept.extend(std::iter::repeat_n(' ', spaces));
+                column += spaces;
+            }
             _ if c.is_control() || is_invisible(c) => {}
-            _ => kept.push(c),
+            _ => {
+                kept.push(c);
+                column += if c.is_ascii() { 1 } else { width(c.encode_utf8(&mut [0; 4])) };
+            }
         }
     }
     kept
 }
 
 /// Skips the parameters of a control sequence and its last character.
-fn skip_parameters(chars: &mut std::iter::Peekable<std::str::Chars>) {
+fn skip_parameters(chars: &mut Peekable<impl Iterator<Item = char>>) {
     while chars.next_if(|next| (' '..='?').contains(next)).is_some() {}
     chars.next_if(|next| ('@'..='~').contains(next));
 }
@@ -132,7 +144,8 @@ mod tests {
         assert_eq!(clean("\u{1b}[1;31mred\u{1b}[0m run\r\n"), "red run");
         assert_eq!(clean("\u{1b}]0;title\u{7}a \u{1b}]8;;http://x\u{1b}\\link"), "a link");
         assert_eq!(clean("\u{9b}2Jgone\u{1b}(B\u{202e}x\u{1b}"), "gonex");
-        assert_eq!(clean("a\tb"), "a       b");
+        assert_eq!(clean("漢\tb"), "漢      b");
+        assert!(clean(&"\t".repeat(1 << 20)).len() < 100_000);
     }
 
     #[test]
@@ -145,7 +158,7 @@ mod tests {
 
     #[test]
     fn sentences_are_wrapped_and_the_last_line_is_cut() {
-        assert_eq!(wrap("one two three four", 4, 9, 2), ["one", "two…"]);
+        assert_eq!(wrap("one two three four", 4, 9, 2), ["one", "two thre…"]);
         assert_eq!(wrap("one two three four", 0, 9, 3), ["one two", "three", "four"]);
         assert_eq!(wrap("unbreakable", 4, 9, 2), ["", "unbreaka…"]);
         assert_eq!(wrap("", 4, 9, 2), [""]);

@@ -26,7 +26,7 @@ impl MadeUp {
         let last = self.history.last();
         Picture {
             title: &self.title,
-            elapsed: Duration::from_secs_f64(last.map_or(0.0, |last| last.time_s)),
+            elapsed: Duration::try_from_secs_f64(last.map_or(0.0, |last| last.time_s)).unwrap_or_default(),
             step: last.and_then(|last| last.step),
             total_steps: self.facts.total_steps,
             history: &self.history,
