@@ -103,6 +103,11 @@ impl Checkpoint {
         }
     }
 
+    /// Whether the file is there that its writer writes last, whatever else it writes; most layouts have none.
+    pub fn has_last_file(&self) -> bool {
+        self.path.join(layout::TRAINER_STATE).is_file()
+    }
+
     /// A fingerprint of names, sizes and modification times, to see whether it still changes.
     ///
     /// It means something only beside another one from the same run of this program.

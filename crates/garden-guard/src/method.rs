@@ -77,14 +77,20 @@ pub fn training(processes: &[ProcessSample]) -> Vec<u32> {
     largest.map(|process| process.identity.pid).into_iter().collect()
 }
 
-fn catches(pid: u32) -> bool {
-    let process = Identity::of(pid).and_then(|identity| Process::open(identity).ok());
-    process.is_some_and(|process| process.catches(SIGTERM))
+fn open(pid: u32) -> Option<Process> {
+    Identity::of(pid).and_then(|identity| Process::open(identity).ok())
 }
 
-/// Sends SIGTERM to processes.
+fn catches(pid: u32) -> bool {
+    open(pid).is_some_and(|process| process.catches(SIGTERM))
+}
+
+/// Sends SIGTERM to processes, and SIGKILL to those that would leave that alone.
 pub fn terminate(pids: &[u32]) {
-    signal(pids, Signal::TERM);
+    let is_deaf = |pid: &u32| open(*pid).is_some_and(|process| process.ignores(SIGTERM));
+    let (deaf, others): (Vec<u32>, Vec<u32>) = pids.iter().partition(|pid| is_deaf(pid));
+    signal(&others, Signal::TERM);
+    signal(&deaf, Signal::KILL);
 }
 
 /// Sends SIGKILL to processes.

@@ -44,20 +44,36 @@ pub struct Pace {
     recent: VecDeque<(f64, u64)>,
     steps: VecDeque<f64>,
     last_step: Option<(f64, f64)>,
+    has_saved: bool,
     /// Longest save, in seconds.
     save_s: Option<f64>,
     /// Most memory that a save took on top.
     save_bytes: Option<u64>,
+    /// Longest time from being asked to save to the first file.
+    reaction_s: Option<f64>,
+    /// What was held at the last checkpoint, or when training began.
+    held_at_save: Option<u64>,
+    /// Largest rise from one checkpoint to the next.
+    gap_bytes: Option<u64>,
 }
 
 impl Pace {
     /// Begins with another process: its memory and steps are new, what saving costs is known.
     pub fn restart(&mut self) {
-        *self = Pace { save_s: self.save_s, save_bytes: self.save_bytes, ..Pace::default() };
+        *self = Pace {
+            save_s: self.save_s,
+            save_bytes: self.save_bytes,
+            reaction_s: self.reaction_s,
+            gap_bytes: self.gap_bytes,
+            ..Pace::default()
+        };
     }
 
     /// Takes in a sample that was not taken during a save.
     pub fn sample(&mut self, moment: Moment, interval_s: f64) {
+        if self.has_begun() {
+            self.held_at_save.get_or_insert(moment.held);
+        }
         let horizon = self.horizon_s(interval_s);
         match self.recent.back_mut() {
             // Closer places than the resolution become one, which keeps the higher level.
@@ -91,15 +107,24 @@ impl Pace {
         self.last_step = Some((step, time_s));
     }
 
-    /// Takes in what a save cost.
-    pub fn save(&mut self, seconds: f64, bytes: u64) {
+    /// Takes in what a save cost, and what is held after it.
+    pub fn save(&mut self, seconds: f64, bytes: u64, held: u64) {
+        self.has_saved = true;
         self.save_s = Some(self.save_s.unwrap_or(0.0).max(seconds));
         self.save_bytes = Some(self.save_bytes.unwrap_or(0).max(bytes));
+        if let Some(before) = self.held_at_save.replace(held) {
+            self.gap_bytes = Some(self.gap_bytes.unwrap_or(0).max(held.saturating_sub(before)));
+        }
+    }
+
+    /// Takes in how long the program took to begin to save once it was asked to.
+    pub fn reaction(&mut self, seconds: f64) {
+        self.reaction_s = Some(self.reaction_s.unwrap_or(0.0).max(seconds));
     }
 
     /// Whether training has begun: steps are told, or a checkpoint was saved.
     pub fn has_begun(&self) -> bool {
-        self.last_step.is_some() || self.save_s.is_some()
+        self.last_step.is_some() || self.has_saved
     }
 
     /// Seconds until a limit is reached at the pace of the recent past; `None` without growth.
@@ -116,7 +141,9 @@ impl Pace {
 
     /// How long it can take until a program that is told to stop now has saved.
     fn horizon_s(&self, interval_s: f64) -> f64 {
-        interval_s + COST_MARGIN * (self.step_s().unwrap_or(0.0) + self.save_s.unwrap_or(0.0))
+        // A program that looks at its flag only every few steps takes longer than one step.
+        let reaction = self.step_s().unwrap_or(0.0).max(self.reaction_s.unwrap_or(0.0));
+        interval_s + COST_MARGIN * (reaction + self.save_s.unwrap_or(0.0))
     }
 
     /// The largest rise over any stretch of so many seconds in the recent past; longer stretches than were seen are drawn out.
@@ -179,6 +206,17 @@ pub enum Reason {
         /// What it may hold.
         limit: u64,
     },
+    /// The next periodic checkpoint might not fit.
+    Gap {
+        /// What the tree holds.
+        held: u64,
+        /// What may come until then.
+        rise: u64,
+        /// What saving may take on top.
+        saving: u64,
+        /// What it may hold.
+        limit: u64,
+    },
     /// The fixed share of the limit is reached.
     Share {
         /// What the tree holds.
@@ -201,6 +239,13 @@ impl Reason {
         match *self {
             Reason::Forecast { held, rise, saving, limit } => format!(
                 "{} are held; one more step may add {} and saving {}, which might not fit into {}",
+                Bytes(held),
+                Bytes(rise),
+                Bytes(saving),
+                Bytes(limit)
+            ),
+            Reason::Gap { held, rise, saving, limit } => format!(
+                "{} are held; until the next checkpoint {} may be added, and saving it may take {}, which might not fit into {}",
                 Bytes(held),
                 Bytes(rise),
                 Bytes(saving),
@@ -283,31 +328,27 @@ pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() ->
     (!is_safe).then_some(reason)
 }
 
-/// Decides, just after a checkpoint, whether the next one might come too late; `gap_s` is the time between checkpoints.
-pub fn is_last_chance(
-    moment: Moment,
-    pace: &Pace,
-    rules: Rules,
-    gap_s: f64,
-    judge: impl FnOnce() -> Outlook,
-) -> Option<Reason> {
+/// Decides, just after a checkpoint, whether the next one might come too late.
+pub fn is_last_chance(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() -> Outlook) -> Option<Reason> {
     let Moment { held, limit, .. } = moment;
     let saving = saving(pace, rules, limit);
-    let length = gap_s * COST_MARGIN + pace.save_s.unwrap_or(0.0) + rules.interval_s;
-    let rise = (RISE_MARGIN * pace.largest_rise(length)) as u64;
+    // What came from the last checkpoint to this one, and a step more: checkpoints are not exactly on the beat.
+    let step = pace.largest_rise(rules.interval_s + pace.step_s().unwrap_or(0.0));
+    let rise = (RISE_MARGIN * (pace.gap_bytes? as f64 + step)) as u64;
     if held.saturating_add(rise).saturating_add(saving) < limit {
         return None;
     }
     match judge() {
         Outlook::Bounded(level) if (level.max(held) as f64) < LAST_LINE * limit as f64 => None,
-        _ => Some(Reason::Forecast { held, rise, saving, limit }),
+        _ => Some(Reason::Gap { held, rise, saving, limit }),
     }
 }
 
 /// What a save needs: as measured, or until then what `--stop-at` leaves.
 fn saving(pace: &Pace, rules: Rules, limit: u64) -> u64 {
     let assumed = (1.0 - rules.stop_at) * limit as f64;
-    pace.save_bytes.map_or(assumed, |bytes| COST_MARGIN * bytes as f64) as u64
+    let least = (1.0 - LAST_LINE) * limit as f64;
+    pace.save_bytes.map_or(assumed, |bytes| least.max(COST_MARGIN * bytes as f64)) as u64
 }
 
 impl Pace {

@@ -1,11 +1,13 @@
 //! A folder in which a supervisor tells what it does, so that another process can find it, follow it, or ask it to stop.
 //!
-//!     lock          held by the supervisor for as long as it lives: process ids can be used again, locks cannot
-//!     pid           its process id
-//!     state.json    what it is doing, replaced as a whole at each sample
-//!     trace.jsonl   the trace, one across all attempts
-//!     output.log    what the program prints
-//!     exit.json     how it ended; not there before
+//! ```text
+//! lock          held by the supervisor for as long as it lives: process ids can be used again, locks cannot
+//! pid           its process id
+//! state.json    what it is doing, replaced as a whole at each sample
+//! trace.jsonl   the trace, one across all attempts
+//! output.log    what the program prints
+//! exit.json     how it ended; not there before
+//! ```
 
 use std::fs::{self, File};
 use std::io::{self, Write};

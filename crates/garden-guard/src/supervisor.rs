@@ -176,6 +176,8 @@ struct Saving {
     deadline: Instant,
     /// Whether SIGTERM was sent.
     is_signalled: bool,
+    /// Whether it has begun to save.
+    has_begun: bool,
     /// When it had saved.
     saved: Option<Instant>,
 }
@@ -194,6 +196,7 @@ pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary
         observer,
         sender,
         channel,
+        saves: None,
         folder: orders.checkpoint_dir.clone(),
         pace: Pace::default(),
         attempts: Vec::new(),
@@ -215,6 +218,7 @@ struct Supervisor<'a> {
     channel: Option<Channel>,
     /// Where checkpoints are, given or learnt.
     folder: Option<PathBuf>,
+    saves: Option<Saves>,
     pace: Pace,
     attempts: Vec<Attempt>,
     live: Option<Live>,
@@ -311,7 +315,10 @@ impl Supervisor<'_> {
 
     /// Follows the program until it and its children have ended.
     fn follow(&mut self, live: &mut Live) -> (Ending, Option<Reached>) {
-        let mut guard = Guard::new(self.folder.as_deref(), live.watch.elapsed().as_secs_f64());
+        let mut guard = Guard::new(live.watch.elapsed().as_secs_f64());
+        if self.saves.is_none() {
+            self.saves = self.folder.as_deref().map(|folder| Saves::of(folder, self.sender.clone()));
+        }
         let ending = loop {
             // The recorder keeps what it cannot write to itself, so there is no error to act on.
             let Ok(Some(happening)) = live.next(None) else { continue };
@@ -325,17 +332,21 @@ impl Supervisor<'_> {
                         && let Some(folder) = message.path.as_deref().and_then(Path::parent)
                     {
                         self.folder = Some(folder.to_path_buf());
-                        guard.saves = Some(Saves::of(folder));
+                        self.saves = Some(Saves::of(folder, self.sender.clone()));
                     }
                 }
                 Happening::Ended(ending) => break ending,
                 Happening::Asked(stop) => self.asked(stop, live, &mut guard),
-                Happening::Gone | Happening::Woken => {}
+                Happening::Woken => self.woken(live, &mut guard),
+                Happening::Gone => {}
             }
             if let Some(stop) = asked {
                 self.asked(stop, live, &mut guard);
             }
         };
+        if let Some(saves) = &mut self.saves {
+            saves.forget_unfinished();
+        }
         // An event that cannot be written is no reason to leave children behind.
         drop(live.watch.event(EventKind::Exit));
         self.clear(live, guard.reached.is_some() || guard.was_asked);
@@ -355,15 +366,15 @@ impl Supervisor<'_> {
 
     /// Looks at the new sample and does what must be done.
     fn sampled(&mut self, live: &mut Live, guard: &mut Guard) {
-        let time_s = live.watch.elapsed().as_secs_f64();
-        let held = held(live.watch.last());
-        let limit = self.limit(live, held);
-        let moment = Moment { time_s, held, limit };
+        let moment = self.moment(live);
         if let Some(attempt) = self.attempts.last_mut() {
-            attempt.highest_bytes = attempt.highest_bytes.max(held);
+            attempt.highest_bytes = attempt.highest_bytes.max(moment.held);
+        }
+        if let Some(saves) = &mut self.saves {
+            saves.holds(moment.held);
         }
         let completed = self.look_for_saves(live, guard, moment);
-        if !guard.is_saving() {
+        if !self.is_saving() {
             self.pace.sample(moment, self.orders.interval.as_secs_f64());
         }
         match guard.phase {
@@ -373,23 +384,52 @@ impl Supervisor<'_> {
             Phase::Saving(_) => self.guard_saving(live, guard, completed),
             Phase::Ending { .. } => self.guard_ending(live, guard),
         }
-        if let Some(pause) = guard.pause(&self.pace, moment, self.orders.interval) {
+        if let Some(pause) = self.pause(guard, moment) {
             live.hurry(pause);
         }
         self.tell_state(live, guard, moment);
     }
 
+    /// A file was made or closed: a checkpoint may have become complete, and then every moment counts.
+    fn woken(&mut self, live: &mut Live, guard: &mut Guard) {
+        let moment = self.moment(live);
+        if !self.look_for_saves(live, guard, moment) {
+            return;
+        }
+        match guard.phase {
+            Phase::Running => self.guard_running(live, guard, moment, true),
+            Phase::Waiting => self.end(live, guard),
+            Phase::Saving(_) => self.guard_saving(live, guard, true),
+            Phase::Ending { .. } => {}
+        }
+    }
+
+    /// The run as the last sample saw it.
+    fn moment(&self, live: &Live) -> Moment {
+        let held = held(live.watch.last());
+        Moment { time_s: live.watch.elapsed().as_secs_f64(), held, limit: self.limit(live, held) }
+    }
+
+    fn is_saving(&self) -> bool {
+        self.saves.as_ref().is_some_and(Saves::is_saving)
+    }
+
     /// Looks at the checkpoints; true if one was completed.
     fn look_for_saves(&mut self, live: &mut Live, guard: &mut Guard, moment: Moment) -> bool {
-        let Some(saves) = &mut guard.saves else { return false };
+        let Some(saves) = &mut self.saves else { return false };
         let processes = &live.watch.tree().processes;
         let writers = || processes.iter().flat_map(|process| open_for_writing(process.identity.pid)).collect();
-        let mut is_complete = false;
-        for Saved { checkpoint, seconds, bytes } in saves.look(moment.time_s, moment.held, writers) {
-            self.pace.save(seconds, bytes);
-            guard.gap_s = Some(moment.time_s - guard.last_save_s);
-            guard.last_save_s = moment.time_s;
-            is_complete = true;
+        let saved = saves.look(moment.time_s, writers);
+        if let Phase::Saving(saving) = &mut guard.phase
+            && !saving.has_begun
+            && (saves.is_saving() || !saved.is_empty())
+        {
+            saving.has_begun = true;
+            self.pace.reaction(saving.since.elapsed().as_secs_f64());
+        }
+        let is_complete = !saved.is_empty();
+        for Saved { checkpoint, seconds, bytes } in saved {
+            self.pace.save(seconds, bytes, moment.held);
             let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             self.observer.say(&format!("{name} is complete ({}, {seconds:.1} s)", Bytes(checkpoint.size())));
             // A program on the event channel tells it itself.
@@ -402,24 +442,33 @@ impl Supervisor<'_> {
     }
 
     fn guard_running(&mut self, live: &mut Live, guard: &mut Guard, moment: Moment, completed: bool) {
-        self.find_method(live, guard);
+        if Instant::now() >= guard.method_due {
+            self.find_method(live, guard);
+        }
+        // It is about to end by itself.
+        if self.is_at_its_end(live) {
+            return;
+        }
         let rules = Rules { stop_at: self.orders.stop_at, interval_s: self.orders.interval.as_secs_f64() };
         let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..self.orders.facts.clone() };
         let watch = &mut live.watch;
         let judge = || Outlook::of(watch.judge_now(&facts));
-        let reason = match (guard.can_save_on_request(), completed, guard.gap_s) {
-            (false, true, Some(gap_s)) => is_last_chance(moment, &self.pace, rules, gap_s, judge),
-            _ => decide(moment, &self.pace, rules, judge),
+        let reason = if completed && !guard.can_save_on_request() {
+            is_last_chance(moment, &self.pace, rules, judge)
+        } else {
+            decide(moment, &self.pace, rules, judge)
         };
         let Some(reason) = reason else { return };
+        // A handler may have been set, or a connection closed, since it was last looked at.
+        self.find_method(live, guard);
         let must_end = matches!(reason, Reason::LastLine { .. });
         if guard.can_save_on_request() {
             self.reach(guard, &reason, Reached::Asked);
-            self.ask_to_save(live, guard);
+            self.ask_to_save(guard);
         } else if completed {
             self.reach(guard, &reason, Reached::JustSaved);
             self.end(live, guard);
-        } else if must_end && (!guard.is_saving() || moment.held >= moment.limit) {
+        } else if must_end && (!self.is_saving() || moment.held >= moment.limit) {
             self.reach(guard, &reason, Reached::Unsaved);
             self.end(live, guard);
         }
@@ -430,7 +479,7 @@ impl Supervisor<'_> {
         self.observer.say(&match how {
             Reached::Asked => format!("stopping: {words}"),
             Reached::JustSaved => {
-                format!("stopping just after a checkpoint: {words}, and the next one would come too late")
+                format!("stopping just after a checkpoint: {words}")
             }
             Reached::Unsaved => format!("ending it without a checkpoint: {words}"),
         });
@@ -444,12 +493,12 @@ impl Supervisor<'_> {
     /// Looks for the best way to stop, now and then, and says it when it is known or changes.
     fn find_method(&mut self, live: &Live, guard: &mut Guard) {
         let has_begun = self.pace.has_begun() || guard.began.elapsed() >= SILENT_START;
-        if Instant::now() < guard.method_due || !has_begun {
+        if !has_begun {
             return;
         }
         guard.method_due = Instant::now() + METHOD_PAUSE;
         let processes = &live.watch.tree().processes;
-        let method = Method::find(self.channel.as_ref(), processes, guard.saves.is_some());
+        let method = Method::find(self.channel.as_ref(), processes, self.saves.is_some());
         if method != guard.method || guard.words.is_empty() {
             guard.method = method;
             guard.words = guard.method.words();
@@ -457,10 +506,8 @@ impl Supervisor<'_> {
         }
     }
 
-    fn ask_to_save(&mut self, live: &Live, guard: &mut Guard) {
-        // As of now: a handler may have been set, or a connection closed, since it was last looked at.
-        let method = Method::find(self.channel.as_ref(), &live.watch.tree().processes, guard.saves.is_some());
-        let is_signalled = match &method {
+    fn ask_to_save(&mut self, guard: &mut Guard) {
+        let is_signalled = match &guard.method {
             Method::Channel => {
                 self.channel.as_ref().map(Channel::ask_to_stop);
                 false
@@ -473,12 +520,17 @@ impl Supervisor<'_> {
         };
         let now = Instant::now();
         guard.words = "asked for a checkpoint, waits until it is complete".into();
-        guard.phase =
-            Phase::Saving(Saving { since: now, deadline: now + self.orders.grace, is_signalled, saved: None });
+        guard.phase = Phase::Saving(Saving {
+            since: now,
+            deadline: now + self.orders.grace,
+            is_signalled,
+            has_begun: self.is_saving(),
+            saved: None,
+        });
     }
 
     fn guard_saving(&mut self, live: &mut Live, guard: &mut Guard, completed: bool) {
-        let is_writing = guard.saves.as_ref().is_some_and(Saves::is_saving);
+        let is_writing = self.is_saving();
         let Phase::Saving(saving) = &mut guard.phase else { return };
         let now = Instant::now();
         if completed {
@@ -543,13 +595,13 @@ impl Supervisor<'_> {
             return;
         }
         guard.stop_asked = Some(Instant::now());
-        let method = Method::find(self.channel.as_ref(), &live.watch.tree().processes, guard.saves.is_some());
-        match method {
+        guard.method = Method::find(self.channel.as_ref(), &live.watch.tree().processes, self.saves.is_some());
+        match guard.method {
             Method::Channel | Method::Signal(_) => {
                 self.observer.say("asked to stop: the program is asked to save first; once more ends it now");
-                self.ask_to_save(live, guard);
+                self.ask_to_save(guard);
             }
-            Method::AfterCheckpoint if guard.gap_s.is_some() => {
+            Method::AfterCheckpoint if guard.newest.is_some() => {
                 self.observer.say("asked to stop: waiting for the next periodic checkpoint; once more ends it now");
                 guard.words = "waits for the next periodic checkpoint, then ends the program".into();
                 guard.phase = Phase::Waiting;
@@ -594,7 +646,10 @@ impl Supervisor<'_> {
         let newest = self.folder.as_deref().and_then(|folder| newest_complete(folder).ok()?.complete);
         let Some(attempt) = self.attempts.last_mut() else { return };
         attempt.seconds = (live.watch.elapsed().as_secs_f64() * 1000.0).round() / 1000.0 - guard.began_s;
-        attempt.ending = ending.words();
+        attempt.ending = match (&guard.phase, ending) {
+            (Phase::Ending { .. }, Ending::Signal(signal)) => format!("was ended by the guard (signal {signal})"),
+            _ => ending.words(),
+        };
         attempt.stopping_seconds = guard.stop_asked.map(|asked| asked.elapsed().as_secs_f64());
         attempt.checkpoint_step = newest.as_ref().and_then(|checkpoint| checkpoint.step);
         attempt.checkpoint = newest.map(|checkpoint| checkpoint.path);
@@ -611,7 +666,7 @@ impl Supervisor<'_> {
             return Next::Finish(Outcome::Own { code: ending.code() }, ending.words());
         };
         let was_killed = ending == Ending::Signal(9);
-        let is_done = self.total_steps().zip(attempt.last_step).is_some_and(|(total, last)| last >= total as f64);
+        let is_done = self.live.as_ref().is_some_and(|live| self.is_at_its_end(live));
         if self.was_asked || (reached.is_none() && !was_killed) || (is_done && ending == Ending::Code(0)) {
             return Next::Finish(Outcome::Own { code: ending.code() }, format!("the program {}", ending.words()));
         }
@@ -656,16 +711,18 @@ impl Supervisor<'_> {
         }
         let torn: Vec<Torn> = torn.into_iter().map(|(checkpoint, why)| Torn { path: checkpoint.path, why }).collect();
         for torn in &torn {
-            self.observer.say(&format!("skipping {}: {}", torn.path.display(), torn.why));
+            let aside = set_aside(&torn.path).map_or(String::new(), |aside| format!(" (now {})", aside.display()));
+            self.observer.say(&format!("skipping {}{aside}: {}", torn.path.display(), torn.why));
         }
         let from = newest.as_ref().map_or("the beginning".into(), |checkpoint| checkpoint.path.display().to_string());
         self.observer.say(&format!("restart {} of {}: going on from {from}", used + 1, self.orders.max_restarts));
         Next::Restart(newest, torn)
     }
 
-    fn total_steps(&self) -> Option<u64> {
-        let learnt = self.live.as_ref().and_then(|live| live.watch.recorder().facts().total_steps);
-        self.orders.facts.total_steps.or(learnt)
+    /// Whether the last step has been done, as far as that is known.
+    fn is_at_its_end(&self, live: &Live) -> bool {
+        let last = self.attempts.last().and_then(|attempt| attempt.last_step);
+        live.watch.recorder().facts().total_steps.zip(last).is_some_and(|(total, last)| last >= total as f64)
     }
 
     /// What the tree may hold: the smallest of what was asked for and what the control group and the machine have left.
@@ -675,11 +732,20 @@ impl Supervisor<'_> {
         around.into_iter().chain(asked).min().unwrap_or(u64::MAX)
     }
 
+    /// The pause until the next sample, where the interval would be too long.
+    fn pause(&self, guard: &Guard, moment: Moment) -> Option<Duration> {
+        if !matches!(guard.phase, Phase::Running) || self.is_saving() {
+            return Some(SHORTEST_PAUSE);
+        }
+        let pause = self.pace.time_to(moment.limit, moment)? / 20.0;
+        Some(Duration::try_from_secs_f64(pause).ok()?.max(SHORTEST_PAUSE))
+    }
+
     fn tell_state(&self, live: &mut Live, guard: &Guard, moment: Moment) {
         let Some(folder) = &self.orders.state else { return };
         let Some(attempt) = self.attempts.last() else { return };
         let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..self.orders.facts.clone() };
-        let step = live.watch.recorder().step();
+        let (step, total_steps) = (live.watch.recorder().step(), live.watch.recorder().facts().total_steps);
         let diagnosis = live.watch.verdict(&facts);
         let state = State {
             pid: std::process::id(),
@@ -693,7 +759,7 @@ impl Supervisor<'_> {
             attempt: attempt.number,
             program_pid: attempt.pid,
             step,
-            total_steps: self.total_steps(),
+            total_steps,
             held_bytes: moment.held,
             limit_bytes: (moment.limit < u64::MAX).then_some(moment.limit),
             verdict: diagnosis.map(|diagnosis| diagnosis.verdict.name()),
@@ -725,54 +791,42 @@ struct Guard {
     method_due: Instant,
     /// What it does, in a sentence.
     words: String,
-    saves: Option<Saves>,
     newest: Option<Checkpoint>,
     began: Instant,
     began_s: f64,
-    last_save_s: f64,
-    /// Time between the last two checkpoints, or from the beginning to the first.
-    gap_s: Option<f64>,
     reached: Option<Reached>,
     stop_asked: Option<Instant>,
     was_asked: bool,
 }
 
 impl Guard {
-    fn new(folder: Option<&Path>, began_s: f64) -> Guard {
+    fn new(began_s: f64) -> Guard {
         Guard {
             phase: Phase::Running,
             method: Method::None,
             method_due: Instant::now(),
             words: String::new(),
-            saves: folder.map(Saves::of),
             newest: None,
             began: Instant::now(),
             began_s,
-            last_save_s: began_s,
-            gap_s: None,
             reached: None,
             stop_asked: None,
             was_asked: false,
         }
     }
 
-    fn is_saving(&self) -> bool {
-        self.saves.as_ref().is_some_and(Saves::is_saving)
-    }
-
     fn can_save_on_request(&self) -> bool {
         matches!(self.method, Method::Channel | Method::Signal(_))
     }
+}
 
-    /// The pause until the next sample, where the interval would be too long.
-    fn pause(&self, pace: &Pace, moment: Moment, interval: Duration) -> Option<Duration> {
-        if !matches!(self.phase, Phase::Running) || self.is_saving() {
-            return Some(interval.min(2 * SHORTEST_PAUSE));
-        }
-        let pause = pace.time_to(moment.limit, moment)? / 20.0;
-        let pause = Duration::try_from_secs_f64(pause).ok()?.max(SHORTEST_PAUSE);
-        (pause < interval).then_some(pause)
-    }
+/// Renames a torn checkpoint: a program that looks for the newest one by itself must not find it, and one that saves into the
+/// same folder again must not leave a mixture of both.
+fn set_aside(torn: &Path) -> Option<PathBuf> {
+    let name = torn.file_name()?.to_string_lossy();
+    let free =
+        (1..100).map(|number| torn.with_file_name(format!(".{name}.torn-{number}"))).find(|path| !path.exists())?;
+    std::fs::rename(torn, &free).ok().map(|()| free)
 }
 
 /// What the kernel cannot take back from a tree.

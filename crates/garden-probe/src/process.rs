@@ -161,9 +161,18 @@ impl Process {
 
     /// Whether it catches a signal, rather than being ended by it or leaving it alone.
     pub fn catches(&self, signal: i32) -> bool {
+        self.has_signal(b"SigCgt:", signal)
+    }
+
+    /// Whether it leaves a signal alone.
+    pub fn ignores(&self, signal: i32) -> bool {
+        self.has_signal(b"SigIgn:", signal)
+    }
+
+    fn has_signal(&self, mask: &[u8], signal: i32) -> bool {
         let mut buffer = [0; 4096];
         let status = self.status.read_at(&mut buffer, 0).map_or(&[][..], |length| &buffer[..length]);
-        let mask = field(status, b"SigCgt:").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let mask = field(status, mask).and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let bit = u32::try_from(signal - 1).ok().and_then(|shift| 1_u64.checked_shl(shift));
         mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
     }

@@ -17,7 +17,7 @@ use super::json;
 use super::name::{extension, is_draft, trainer_step};
 
 /// Hugging Face's `Trainer` writes this file last, whatever else it writes.
-const TRAINER_STATE: &str = "trainer_state.json";
+pub const TRAINER_STATE: &str = "trainer_state.json";
 
 /// Files that tell a checkpoint of the `Trainer`, beside the name of its folder. Random states (`rng_state*`) do too.
 const TRAINER_FILES: [&str; 6] =
