@@ -330,7 +330,8 @@ pub struct ProcessChange {
 impl ProcessChange {
     /// What it gained, in bytes; negative if it gave some back.
     pub fn change(&self) -> i64 {
-        self.to_bytes as i64 - self.from_bytes as i64
+        let change = i128::from(self.to_bytes) - i128::from(self.from_bytes);
+        i64::try_from(change).unwrap_or(if change < 0 { i64::MIN } else { i64::MAX })
     }
 }
 

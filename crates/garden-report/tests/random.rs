@@ -173,6 +173,18 @@ impl Random {
         }
     }
 
+    fn process(&mut self) -> ProcessChange {
+        ProcessChange {
+            pid: self.bytes() as u32,
+            parent: self.bytes() as u32,
+            name: self.words(),
+            role: self.words(),
+            command: self.words(),
+            from_bytes: self.bytes(),
+            to_bytes: self.bytes(),
+        }
+    }
+
     fn diagnosis(&mut self) -> Diagnosis {
         use Verdict::*;
         Diagnosis {
@@ -196,6 +208,7 @@ impl Random {
             ruled_out: self.list(2, |random| RuledOut { id: "id", title: "that", reason: random.words() }),
             evidence: self.list(3, |random| Evidence::words(random.words())),
             advice: self.list(12, Random::words),
+            processes: self.list(10, Random::process),
             parts: self.list(4, Random::part),
             stability: self.maybe(|random| StabilityCheck {
                 passed: random.next().is_multiple_of(2),

@@ -38,7 +38,7 @@ fn own(csv: &str) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new());
     writer.header(&RunFacts::default(), &[]).expect("memory is writable");
     for index in 0..trace.len() {
-        writer.sample(&trace.sample(index)).expect("memory is writable");
+        writer.sample(&trace.sample(index), &[]).expect("memory is writable");
     }
     writer.into_inner()
 }

@@ -1,7 +1,6 @@
 //! `model-garden monitor` on real programs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod common;
 
@@ -9,18 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{diagnose, model_garden, run, scratch, told};
+use common::{diagnose, has_python, model_garden, run, scratch, told};
 use serde_json::Value;
-
-/// Whether Python is there; says so if not.
-fn has_python() -> bool {
-    let found =
-        Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
-    if !found {
-        eprintln!("skipped: python3 is not installed");
-    }
-    found
-}
 
 /// Watches a command every 20 ms; gives the output and the trace.
 fn monitor(name: &str, flags: &[&str], command: &[&str]) -> (Output, PathBuf) {

@@ -59,6 +59,7 @@ pub fn blank() -> Diagnosis {
         ruled_out: Vec::new(),
         evidence: Vec::new(),
         advice: Vec::new(),
+        processes: Vec::new(),
         parts: Vec::new(),
         stability: None,
         input: Input::default(),
@@ -295,6 +296,11 @@ pub fn leak() -> Case {
         )],
         evidence: vec![Evidence::words("both processes grow at the same rate from their first sample on")],
         advice: vec!["Save a checkpoint now.".into(), "Bisect with the two-pass test.".into()],
+        processes: vec![
+            process(4711, "python3", "training", [GIB, 3 * GIB]),
+            process(4790, "pt_data_worker", "worker", [210 * MIB, 211 * MIB]),
+            process(4710, "uv", "wrapper", [38 * MIB, 38 * MIB]),
+        ],
         parts: vec![
             part(0.0, 3990.0, 400, "grows by 20.9 MiB per minute"),
             part(4000.0, 11_990.0, 800, "grows by 21.0 MiB per minute"),
@@ -334,4 +340,9 @@ pub fn empty() -> Case {
         facts: RunFacts::default(),
         command: None,
     }
+}
+
+fn process(pid: u32, name: &str, role: &str, [from_bytes, to_bytes]: [u64; 2]) -> ProcessChange {
+    let (name, role) = (name.to_string(), role.to_string());
+    ProcessChange { pid, parent: 1, name, role, command: "python3 train.py".into(), from_bytes, to_bytes }
 }

@@ -1,6 +1,7 @@
 //! Runs the real binary.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set itself up must fail")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::Write;
@@ -43,6 +44,16 @@ pub fn run_with_input(words: &[&str], input: &[u8]) -> Output {
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     output
+}
+
+/// Whether Python is there; says so if not.
+pub fn has_python() -> bool {
+    let found =
+        Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
+    if !found {
+        eprintln!("skipped: python3 is not installed");
+    }
+    found
 }
 
 /// Exit code, standard output and standard error as one text, for snapshots.
