@@ -37,6 +37,8 @@ pub struct Sampler {
     shares_pace: Pace,
     /// Pages of one process alone and pages of several, summed when shares were last read.
     private_and_shared: Option<(u64, u64)>,
+    /// The processes whose shares were read then.
+    read: Vec<u32>,
     /// Processes whose shares we may not read, with their start times.
     closed: HashSet<(u32, u64)>,
     surroundings: Surroundings,
@@ -82,6 +84,7 @@ impl Sampler {
             sharing: Sharing::default(),
             shares_pace: Pace::new(SHARES_BUDGET, SHARES_PAUSE).with_credit(SHARES_CREDIT),
             private_and_shared: None,
+            read: Vec::new(),
             closed: HashSet::new(),
             surroundings: Surroundings::of(pid),
             gpus: Gpus::open(),
@@ -129,6 +132,11 @@ impl Sampler {
         }
         name_launchers(&mut processes);
         let around = self.surroundings.look();
+        // What was read of other processes says nothing about these.
+        let is_news = |process: &ProcessSample| !self.read.contains(&process.identity.pid);
+        if processes.iter().any(is_news) {
+            self.private_and_shared = None;
+        }
         let total = self.total(&processes, &around);
         Some(TreeSample { processes, total, around })
     }
@@ -183,6 +191,7 @@ impl Sampler {
         if !readings.is_empty() {
             self.sharing.learn(&readings);
             self.private_and_shared = Some((private, shared));
+            self.read = readings.iter().map(|reading| reading.pid).collect();
         }
     }
 

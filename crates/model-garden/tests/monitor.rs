@@ -14,8 +14,8 @@ use serde_json::Value;
 /// Watches a command every 20 ms; gives the output and the trace.
 fn monitor(name: &str, flags: &[&str], command: &[&str]) -> (Output, PathBuf) {
     let trace = scratch(name).join("trace.jsonl");
-    let fixed = ["monitor", "--interval", "20ms", "-o", trace.to_str().unwrap()];
-    let output = run(&[&fixed, flags, &["--"], command].concat());
+    let interval: &[&str] = if flags.contains(&"--interval") { &[] } else { &["--interval", "20ms"] };
+    let output = run(&[&["monitor", "-o", trace.to_str().unwrap()], interval, flags, &["--"], command].concat());
     (output, trace)
 }
 
@@ -37,11 +37,108 @@ fn an_unmodified_script_behind_a_shell_is_judged_per_step() {
     let found = judged(&trace);
     assert_eq!((output.status.code(), &found["verdict"]), (Some(1), &"leak".into()), "{}", told(&output));
     assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
-    let talk = String::from_utf8_lossy(&output.stderr);
-    assert!(talk.contains("grew most: python3") && talk.contains("training"), "{talk}");
     let out = String::from_utf8_lossy(&output.stdout);
     assert!(out.contains("Step 120: loss"), "what the program prints is passed on");
     assert!(out.contains(&format!("LEAK  {}", &found["summary"].as_str().unwrap()[..40])), "{out}");
+}
+
+/// What a program of testdata is judged to be, and the process that grew most with its part in the run.
+#[track_caller]
+fn check_program(program: &str, flags: &[&str], verdicts: &[&str], mechanism: &str, grew: Option<&str>) -> Value {
+    let path = format!("testdata/programs/{program}");
+    let (output, trace) = monitor(program, &[&["--interval", "50ms"], flags].concat(), &["python3", &path]);
+    let found = judged(&trace);
+    let verdict = found["verdict"].as_str().unwrap();
+    assert!(verdicts.contains(&verdict), "{program} is {verdict}: {}", told(&output));
+    assert_eq!(found["mechanism"], mechanism, "{program}: {}", told(&output));
+    if let Some(role) = grew {
+        let most = &found["processes"][0];
+        assert_eq!(most["role"], role, "{program}: {}", found["processes"]);
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert!(out.contains(&format!("(process {}, {role}) grew most", most["pid"])), "{program}: {out}");
+    }
+    found
+}
+
+#[test]
+fn a_native_leak_is_a_leak() {
+    if has_python() {
+        let found = check_program("native_leak.py", &[], &["leak"], "linear", None);
+        assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    }
+}
+
+#[test]
+fn garbage_in_cycles_is_a_sawtooth() {
+    if has_python() {
+        check_program("sawtooth.py", &[], &["sawtooth"], "sawtooth", None);
+    }
+}
+
+#[test]
+fn pages_that_forked_workers_copy_are_seen_and_the_workers_named() {
+    if has_python() {
+        let found = check_program("forked_workers.py", &[], &["settled", "growing"], "copy_on_write", Some("worker"));
+        let grown = found["processes"].as_array().unwrap().iter().filter(|process| {
+            process["to_bytes"].as_u64().unwrap() > process["from_bytes"].as_u64().unwrap() + (20 << 20)
+        });
+        assert_eq!(grown.count(), 3, "{}", found["processes"]);
+    }
+}
+
+#[test]
+fn pages_of_a_mapped_file_are_harmless() {
+    if has_python() {
+        check_program("mapped_file.py", &[], &["growing", "settled"], "file_pages", None);
+    }
+}
+
+#[test]
+fn a_worker_that_grows_is_named_not_its_parent() {
+    if has_python() {
+        let found = check_program("growing_worker.py", &[], &["leak"], "linear", Some("worker"));
+        assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    }
+}
+
+#[test]
+fn children_that_come_and_go_leave_a_flat_run_flat() {
+    if has_python() {
+        let found = check_program("forks_and_exits.py", &[], &["flat", "sawtooth"], "none", None);
+        assert!(found["level"]["bytes"].as_u64().unwrap() < 90 << 20, "{}", found["level"]);
+    }
+}
+
+#[test]
+fn the_training_at_the_end_of_a_chain_of_wrappers_is_named() {
+    if has_python() {
+        let found = check_program("spawns.py", &[], &["leak"], "linear", Some("training"));
+        let most = found["processes"][0]["command"].as_str().unwrap();
+        assert!(most.contains("native_leak.py"), "{most}");
+    }
+}
+
+#[test]
+fn steps_are_found_by_a_pattern_of_the_user() {
+    if !has_python() {
+        return;
+    }
+    let script = "import time\nkept = []\nfor i in range(1, 61):\n    kept.append(bytearray(1 << 20))\n    time.sleep(0.01)\n    \
+                  print(f'>> update={i}k of 9999', flush=True)";
+    let flags = ["--step-pattern", r"update=(\d+)k", "--steps-per-epoch", "10"];
+    let (output, trace) = monitor("pattern", &flags, &["python3", "-c", script]);
+    let found = judged(&trace);
+    assert_eq!(found["clock"], "step", "{}", told(&output));
+    assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    let wrong = run(&["monitor", "--step-pattern", "(", "--", "true"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn a_command_goes_on_when_the_watching_is_over() {
+    let (output, _) = monitor("goes-on", &["--duration", "300ms"], &["sh", "-c", "sleep 1; echo still here"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("still here"), "{}", told(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the command goes on"), "{}", told(&output));
 }
 
 #[test]
@@ -49,11 +146,12 @@ fn the_process_that_grows_is_named_not_its_wrapper() {
     if !has_python() {
         return;
     }
-    let (output, _) = monitor("wrapper", &["--steps-per-epoch", "20"], &["python3", "testdata/programs/wrapper.py"]);
+    let (output, trace) =
+        monitor("wrapper", &["--steps-per-epoch", "20"], &["python3", "testdata/programs/wrapper.py"]);
     let talk = String::from_utf8_lossy(&output.stderr);
-    let grew = talk.lines().find(|line| line.starts_with("grew most")).unwrap();
-    let root = talk.split("watching ").nth(1).unwrap().split(' ').next().unwrap();
-    assert!(!grew.contains(&format!("process {root},")), "{grew} names the wrapper {root}: {talk}");
+    let root: u64 = talk.split("watching ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let found = judged(&trace);
+    assert_ne!(found["processes"][0]["pid"], root, "{}", found["processes"]);
 }
 
 #[test]
