@@ -357,3 +357,109 @@ impl Pace {
         held <= level || self.is_old_high(limit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const LIMIT: u64 = 1000 * MIB;
+    const RULES: Rules = Rules { stop_at: 0.9, interval_s: 1.0 };
+
+    /// A run whose memory follows `held` in MiB over seconds, one step every two seconds, until it is stopped or over; gives
+    /// the moment and the reason.
+    fn first_stop(held: impl Fn(f64) -> f64, outlook: Outlook, pace: &mut Pace) -> Option<(f64, u64, Reason)> {
+        for second in 0..2000 {
+            let time_s = f64::from(second);
+            if second % 2 == 0 {
+                pace.step(time_s / 2.0 + 1.0, time_s);
+            }
+            let moment = Moment { time_s, held: (held(time_s) * MIB as f64) as u64, limit: LIMIT };
+            pace.sample(moment, RULES.interval_s);
+            if let Some(reason) = decide(moment, pace, RULES, || outlook) {
+                return Some((time_s, moment.held / MIB, reason));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_leak_is_stopped_while_a_step_and_a_save_still_fit() {
+        // Nothing is known about saving, so what --stop-at leaves is kept free: 100 MiB. A step adds 4 MiB.
+        let (_, held, reason) = first_stop(|t| 200.0 + 2.0 * t, Outlook::Open, &mut Pace::default()).unwrap();
+        assert!((880..900).contains(&held), "{held} {reason:?}");
+        // A save that took 50 MiB and 20 s was seen: 62 MiB on top, and the growth of 25 s.
+        let mut pace = Pace::default();
+        pace.save(20.0, 50 * MIB, 0);
+        let (_, held, reason) = first_stop(|t| 200.0 + 2.0 * t, Outlook::Open, &mut pace).unwrap();
+        assert!((850..880).contains(&held), "{held} {reason:?}");
+    }
+
+    #[test]
+    fn faster_growth_is_stopped_earlier() {
+        let stop = |rate: f64| first_stop(move |t| 100.0 + rate * t, Outlook::Open, &mut Pace::default()).unwrap().1;
+        assert!(stop(40.0) < stop(10.0) && stop(10.0) < stop(1.0));
+        // Even then the next step and the reserve fit.
+        assert!(stop(40.0) + 2 * 40 + 100 <= 1000, "{}", stop(40.0));
+    }
+
+    #[test]
+    fn a_plateau_a_sawtooth_and_spikes_below_the_limit_are_left_alone() {
+        let fill = |t: f64| 200.0 + 3.0 * t.min(200.0);
+        assert_eq!(first_stop(fill, Outlook::Bounded(805 * MIB), &mut Pace::default()), None);
+        let saw = |t: f64| 500.0 + 20.0 * (t % 20.0);
+        assert_eq!(first_stop(saw, Outlook::Bounded(890 * MIB), &mut Pace::default()), None);
+        // Settled above the share of --stop-at, but below the last line, and no longer rising.
+        let high = |t: f64| 600.0 + 40.0 * t.min(8.5);
+        assert_eq!(first_stop(high, Outlook::Bounded(945 * MIB), &mut Pace::default()), None);
+    }
+
+    #[test]
+    fn a_run_that_was_called_settled_and_grows_again_is_stopped() {
+        let late = |t: f64| if t < 500.0 { 400.0 } else { 400.0 + 5.0 * (t - 500.0) };
+        let (_, held, _) = first_stop(late, Outlook::Bounded(410 * MIB), &mut Pace::default()).unwrap();
+        assert!(held < 920, "{held}");
+    }
+
+    #[test]
+    fn loading_a_model_is_no_growth() {
+        let mut pace = Pace::default();
+        for second in 0..8 {
+            let moment = Moment { time_s: f64::from(second), held: 100 * u64::from(second as u32) * MIB, limit: LIMIT };
+            pace.sample(moment, 1.0);
+            assert_eq!(decide(moment, &pace, RULES, || Outlook::Open), None, "{second}");
+        }
+        let stuffed = Moment { time_s: 9.0, held: 985 * MIB, limit: LIMIT };
+        assert!(matches!(decide(stuffed, &pace, RULES, || Outlook::Open), Some(Reason::LastLine { .. })));
+    }
+
+    #[test]
+    fn the_last_periodic_checkpoint_that_fits_is_the_last() {
+        // 10 MiB per second; a checkpoint every 20 s, which takes 30 MiB for a moment.
+        let mut pace = Pace::default();
+        let mut stopped = None;
+        for second in 0..200 {
+            let time_s = f64::from(second);
+            pace.step(time_s + 1.0, time_s);
+            let moment = Moment { time_s, held: (100 + 10 * second as u64) * MIB, limit: LIMIT };
+            pace.sample(moment, 1.0);
+            if second % 20 == 19 {
+                pace.save(0.5, 30 * MIB, moment.held);
+                if is_last_chance(moment, &pace, RULES, || Outlook::Open).is_some() {
+                    stopped = Some(moment.held / MIB);
+                    break;
+                }
+            }
+        }
+        // At 690 the next one would come at 890 and fit, with margins 690 + 1.25 * 210 + 38 = 990; at 890 it would not.
+        assert!(matches!(stopped, Some(690 | 890)), "{stopped:?}");
+    }
+
+    #[test]
+    fn a_slow_answer_is_remembered() {
+        let mut slow = Pace::default();
+        slow.reaction(60.0);
+        let held = |pace: &mut Pace| first_stop(|t| 200.0 + 2.0 * t, Outlook::Open, pace).unwrap().1;
+        assert!(held(&mut slow) + 100 < held(&mut Pace::default()));
+    }
+}

@@ -42,6 +42,8 @@ pub struct Show<'a> {
     interval: Duration,
     title: String,
     picture: Option<Drawing>,
+    /// Whether what is shown is guarded, and not only watched.
+    is_guard: bool,
     output: Output,
     last: Option<Sample>,
     verdict: Option<Verdict>,
@@ -64,7 +66,7 @@ impl<'a> Show<'a> {
         let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         let picture = (has_terminal && !plain).then(|| Drawing::open(printer)).flatten();
         let (title, output) = (String::new(), Output::default());
-        Show { printer, facts, interval, title, picture, output, last: None, verdict: None }
+        Show { printer, facts, interval, title, picture, is_guard: false, output, last: None, verdict: None }
     }
 
     /// Where a command's output is to go.
@@ -116,6 +118,14 @@ impl<'a> Show<'a> {
             self.draw(live, guard);
         }
         wish
+    }
+
+    /// Tells the person something: in the picture if there is one, since anything else would be drawn over it.
+    pub fn tell(&mut self, line: &str) {
+        match &self.picture {
+            Some(_) => self.output.take(format!("\n{line}\n").as_bytes()),
+            None => self.printer.say(line),
+        }
     }
 
     /// Leaves the picture; what the program printed last is printed again, since the picture takes it along.
@@ -180,7 +190,7 @@ impl<'a> Show<'a> {
             history: &history,
             peak: last.get(Quantity::Peak).unwrap_or(0),
             limit: self.facts.memory_limit.map(|limit| limit.0),
-            diagnosis: watch.latest_verdict(),
+            diagnosis: watch.latest_verdict().filter(|found| found.verdict != Verdict::Insufficient),
             processes: &processes,
             surroundings: Surroundings {
                 available: tree.around.available,
@@ -192,6 +202,7 @@ impl<'a> Show<'a> {
             },
             guard,
             output: &output,
+            quit: if self.is_guard { "save and stop" } else { "stop watching" },
             failed: watch.sampler().failed(),
             late,
             trace: watch.path(),
@@ -204,15 +215,12 @@ impl<'a> Show<'a> {
 
 impl Observer for Show<'_> {
     fn begin(&mut self, notices: &SyncSender<Notice>) {
+        self.is_guard = true;
         self.listen(notices);
     }
 
     fn say(&mut self, line: &str) {
-        match &self.picture {
-            // It would be drawn over.
-            Some(_) => self.output.take(format!("\nmodel-garden: {line}\n").as_bytes()),
-            None => self.printer.say(&format!("model-garden: {line}")),
-        }
+        self.tell(&format!("model-garden: {line}"));
     }
 
     fn happened(&mut self, happening: &Happening, live: &mut Live, guard: &str) -> Option<Stop> {
@@ -285,7 +293,7 @@ fn rows(processes: &[ProcessSample], growth: impl Fn(&ProcessSample) -> i64) -> 
             depth,
             name: process.identity.name.clone(),
             role: process.role.to_string(),
-            command: process.identity.command.clone(),
+            command: short(&process.identity.command),
             own: process.own,
             rss: process.memory.rss,
             growth: growth(process),
@@ -295,6 +303,13 @@ fn rows(processes: &[ProcessSample], growth: impl Fn(&ProcessSample) -> i64) -> 
         waiting.extend(below.into_iter().map(|child| (child, depth + 1)));
     }
     rows
+}
+
+/// A command line whose program is named without its folder.
+fn short(command: &str) -> String {
+    let (program, rest) = command.split_once(' ').unwrap_or((command, ""));
+    let name = program.rsplit('/').next().unwrap_or(program);
+    if rest.is_empty() { name.to_string() } else { format!("{name} {rest}") }
 }
 
 fn line(sample: &Sample, last: Option<&Sample>, tree: &TreeSample) -> String {

@@ -40,9 +40,10 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     let recorder = Recorder::create(&path, facts, &origin(&sampler, watching.interval))
         .map_err(|error| Failure::new(format!("cannot write the trace `{}`", path.display()), &error, None))?;
     let name = sampler.root().name.clone();
-    show.name(sampler.root().command.clone());
+    let words: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    show.name(if words.is_empty() { sampler.root().command.clone() } else { words.join(" ") });
     show.listen(&sender);
-    printer.say(&format!("watching {} ({name}), trace: {}", target.pid, path.display()));
+    show.tell(&format!("watching {} ({name}), trace: {}", target.pid, path.display()));
     let watch = Watch::new(sampler, recorder, watching.step_pattern.clone());
     let mut live = Live::new(watch, notices, watching.interval);
     let is_ours = target.launched.is_some();

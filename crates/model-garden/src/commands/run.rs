@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Error, Fence, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise,
+    Error, Fence, Observer, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise,
     supervisor_of,
 };
 use garden_memory::{Bytes, RunFacts};
@@ -48,7 +48,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let stage = state.as_ref().map_or_else(|| show.stage(), |state| Stage::Log(state.path("output.log")));
     let trace = trace_path(watching.output.as_deref(), state.as_ref());
     let checkpoint_dir = arguments.checkpoint_dir.clone().or_else(|| output_dir(&arguments.command));
-    let say = |line: &str| printer.say(&format!("model-garden: {line}"));
+    let mut say = |line: &str| Observer::say(&mut show, line);
     match (limit, smallest) {
         (Some(asked), Some(smallest)) if smallest < asked => {
             say(&format!(
@@ -63,7 +63,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         None => say("no folder of checkpoints is known: name it with --checkpoint-dir"),
     }
     say("how the program can be stopped is found out when it trains");
-    let fence = arguments.fence.then(|| build_fence(smallest, &say)).flatten();
+    let fence = arguments.fence.then(|| build_fence(smallest, &mut say)).flatten();
     let orders = Orders {
         command: arguments.command.clone(),
         limit,
@@ -130,7 +130,7 @@ fn trace_path(asked: Option<&Path>, state: Option<&StateFolder>) -> PathBuf {
     }
 }
 
-fn build_fence(limit: Option<Bytes>, say: &dyn Fn(&str)) -> Option<Fence> {
+fn build_fence(limit: Option<Bytes>, say: &mut dyn FnMut(&str)) -> Option<Fence> {
     let Some(limit) = limit else {
         say("no fence: no limit is known");
         return None;

@@ -13,8 +13,7 @@ use super::{Layers, Picture, lines};
 const SEPARATOR: &str = " · ";
 
 /// What the explanations say: a key or a word, and what it means.
-const EXPLANATIONS: [(&str, &str); 17] = [
-    ("q", "stop watching; Ctrl-C interrupts the program"),
+const EXPLANATIONS: [(&str, &str); 16] = [
     ("o  p", "show or hide the output, the processes"),
     ("c", "components or total in the chart"),
     ("+  -", "shorter or longer time in the chart"),
@@ -37,7 +36,7 @@ const EXPLANATIONS: [(&str, &str); 17] = [
 pub(super) fn key_line(picture: &Picture, layers: Layers, columns: usize, palette: Palette) -> Line<'static> {
     let other = if layers == Layers::Total { "components" } else { "total" };
     let long =
-        [("q", "stop watching"), ("o", "output"), ("p", "processes"), ("c", other), ("+/-", "window"), ("?", "help")];
+        [("q", picture.quit), ("o", "output"), ("p", "processes"), ("c", other), ("+/-", "window"), ("?", "help")];
     let short = [("q", "stop"), ("o", "output"), ("c", other), ("?", "help")];
     let medium = [("q", "stop"), ("o", "output"), ("p", "processes"), ("c", other), ("+/-", "window"), ("?", "help")];
     let least = [("q", "stop"), ("?", "help")];
@@ -70,11 +69,13 @@ fn key_spans(keys: &[(&str, &str)], palette: Palette) -> Line<'static> {
 
 /// Lays the explanations over the middle of the view.
 pub(super) fn draw(buffer: &mut Buffer, area: Rect, picture: &Picture, palette: Palette) {
-    let mut text: Vec<Line> = EXPLANATIONS
+    let quit = format!("{}; Ctrl-C interrupts the program", picture.quit);
+    let mut text: Vec<Line> = [("q", quit.as_str())]
         .iter()
+        .chain(&EXPLANATIONS)
         .map(|(word, meaning)| {
             let word = Span::styled(format!(" {word:<10}"), palette.strong());
-            Line::from(vec![word, Span::raw(*meaning)])
+            Line::from(vec![word, Span::raw(meaning.to_string())])
         })
         .collect();
     let every = format!(" a sample every {:?}, trace: {}", picture.interval, picture.trace.display());

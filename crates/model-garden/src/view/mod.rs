@@ -68,6 +68,8 @@ pub struct Picture<'a> {
     pub guard: Option<&'a str>,
     /// The last lines that the program printed, oldest first.
     pub output: &'a [String],
+    /// What the key `q` does, in two or three words.
+    pub quit: &'a str,
     /// Readings that failed so far.
     pub failed: u64,
     /// Samples that came late so far.

@@ -37,6 +37,7 @@ impl MadeUp {
             surroundings: self.surroundings,
             guard: self.guard.as_deref(),
             output: &self.output,
+            quit: "stop watching",
             failed: self.failed,
             late: self.late,
             trace: Path::new("model-garden-1760000000.jsonl"),
