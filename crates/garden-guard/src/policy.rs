@@ -188,7 +188,7 @@ impl Pace {
 pub struct Rules {
     /// Share of the limit that is not exceeded, unless the judge knows that it is safe.
     pub stop_at: f64,
-    /// Seconds between samples.
+    /// Seconds until the next sample.
     pub interval_s: f64,
 }
 

@@ -45,6 +45,8 @@ const METHOD_PAUSE: Duration = Duration::from_secs(5);
 const SILENT_START: Duration = Duration::from_secs(30);
 /// The shortest pause between samples when memory is about to run out, or something is being saved.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+/// Samples that are taken at least before the limit would be reached.
+const LOOKS_BEFORE: u32 = 20;
 /// The first pause before a restart; doubled after each attempt that was over within [`SHORT_ATTEMPT`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
@@ -375,7 +377,7 @@ impl Supervisor<'_> {
         }
         let completed = self.look_for_saves(live, guard, moment);
         if !self.is_saving() {
-            self.pace.sample(moment, self.orders.interval.as_secs_f64());
+            self.pace.sample(moment, guard.pause_s);
         }
         match guard.phase {
             Phase::Running => self.guard_running(live, guard, moment, completed),
@@ -384,9 +386,9 @@ impl Supervisor<'_> {
             Phase::Saving(_) => self.guard_saving(live, guard, completed),
             Phase::Ending { .. } => self.guard_ending(live, guard),
         }
-        if let Some(pause) = self.pause(guard, moment) {
-            live.hurry(pause);
-        }
+        let pause = self.pause(guard, moment);
+        live.hurry(pause);
+        guard.pause_s = pause.as_secs_f64();
         self.tell_state(live, guard, moment);
     }
 
@@ -449,7 +451,7 @@ impl Supervisor<'_> {
         if self.is_at_its_end(live) {
             return;
         }
-        let rules = Rules { stop_at: self.orders.stop_at, interval_s: self.orders.interval.as_secs_f64() };
+        let rules = Rules { stop_at: self.orders.stop_at, interval_s: guard.pause_s };
         let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..self.orders.facts.clone() };
         let watch = &mut live.watch;
         let judge = || Outlook::of(watch.judge_now(&facts));
@@ -732,13 +734,14 @@ impl Supervisor<'_> {
         around.into_iter().chain(asked).min().unwrap_or(u64::MAX)
     }
 
-    /// The pause until the next sample, where the interval would be too long.
-    fn pause(&self, guard: &Guard, moment: Moment) -> Option<Duration> {
+    /// The pause until the next sample: the interval, or less where that would be too long.
+    fn pause(&self, guard: &Guard, moment: Moment) -> Duration {
+        let interval = self.orders.interval;
         if !matches!(guard.phase, Phase::Running) || self.is_saving() {
-            return Some(SHORTEST_PAUSE);
+            return interval.min(SHORTEST_PAUSE);
         }
-        let pause = self.pace.time_to(moment.limit, moment)? / 20.0;
-        Some(Duration::try_from_secs_f64(pause).ok()?.max(SHORTEST_PAUSE))
+        let left = self.pace.time_to(moment.limit, moment).and_then(|left| Duration::try_from_secs_f64(left).ok());
+        left.map_or(interval, |left| interval.min((left / LOOKS_BEFORE).max(SHORTEST_PAUSE)))
     }
 
     fn tell_state(&self, live: &mut Live, guard: &Guard, moment: Moment) {
@@ -794,6 +797,8 @@ struct Guard {
     newest: Option<Checkpoint>,
     began: Instant,
     began_s: f64,
+    /// Seconds until the next sample.
+    pause_s: f64,
     reached: Option<Reached>,
     stop_asked: Option<Instant>,
     was_asked: bool,
@@ -809,6 +814,7 @@ impl Guard {
             newest: None,
             began: Instant::now(),
             began_s,
+            pause_s: 0.0,
             reached: None,
             stop_asked: None,
             was_asked: false,

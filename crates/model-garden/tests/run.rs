@@ -1,6 +1,7 @@
 //! `model-garden run` on real trainers that leak, save, die and resume.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 mod common;
 
@@ -302,4 +303,29 @@ fn a_program_with_a_log_survives_the_sudden_end_of_its_guard() {
     let attach = run(&["run", "--state-dir", state.to_str().unwrap(), "--attach"]);
     assert_eq!(attach.status.code(), Some(2), "{}", told(&attach));
     assert!(String::from_utf8_lossy(&attach.stderr).contains("the supervisor was killed"), "{}", told(&attach));
+}
+
+#[test]
+fn a_fence_ends_what_the_forecast_could_not_foresee() {
+    if !has_python() {
+        return;
+    }
+    let trace = scratch("run-fence").join("trace.jsonl");
+    // One step that takes three times the limit at once: no forecast sees that coming.
+    let script = "import time\nprint('Step 1: loss 1', flush=True)\ntime.sleep(0.3)\nblock = bytearray(900 << 20)\n\
+                  block[::4096] = b'1' * len(block[::4096])\nprint('Step 2: loss 1', flush=True)\ntime.sleep(20)";
+    let words = ["run", "--fence", "--memory-limit", "300MB", "--interval", "100ms", "-o", trace.to_str().unwrap()];
+    let output = run(&[&words[..], &["--", "python3", "-c", script]].concat());
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(77), "{}", told(&output));
+    if talk.contains("no fence, so only the forecast protects the machine") {
+        eprintln!("skipped: no fence can be built here");
+    } else {
+        // The kernel is usually first; if a sample came just before, the guard was.
+        let is_ended = talk.contains("was killed (signal 9") || talk.contains("hardly anything is left");
+        assert!(talk.contains("fence of 300 MiB") && is_ended, "{talk}");
+        let found = diagnose(trace.to_str().unwrap(), &[]).0;
+        let highest = found["processes"].as_array().unwrap().iter().map(|p| p["to_bytes"].as_u64().unwrap()).max();
+        assert!(highest.unwrap() < 310 << 20, "{}", found["processes"]);
+    }
 }
