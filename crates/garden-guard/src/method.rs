@@ -39,6 +39,11 @@ impl Method {
         }
     }
 
+    /// Whether the program can be asked to save.
+    pub fn saves_on_request(&self) -> bool {
+        matches!(self, Method::Channel | Method::Signal(_))
+    }
+
     /// What will be done, and what can be lost, in a sentence.
     pub fn words(&self) -> String {
         match self {

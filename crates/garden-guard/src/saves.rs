@@ -71,6 +71,11 @@ impl Saves {
         Saves { folder, known: known.collect(), held: VecDeque::new(), notices, is_listening: false }
     }
 
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Whether a checkpoint is being written.
     pub fn is_saving(&self) -> bool {
         self.known.values().any(|known| known.writing.is_some())

@@ -17,6 +17,25 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::Serialize;
 
+/// What a supervisor tells in `state.json`.
+#[derive(Serialize)]
+pub(crate) struct State<'a> {
+    pub pid: u32,
+    pub state: &'static str,
+    pub guard: &'a str,
+    pub attempt: u32,
+    pub program_pid: u32,
+    pub step: Option<f64>,
+    pub total_steps: Option<u64>,
+    pub held_bytes: u64,
+    pub limit_bytes: Option<u64>,
+    pub verdict: Option<&'static str>,
+    pub summary: Option<&'a str>,
+    pub checkpoint: Option<&'a Path>,
+    pub trace: &'a Path,
+    pub command: Vec<String>,
+}
+
 /// The folder of a supervisor that is alive: ours.
 #[derive(Debug)]
 pub struct StateFolder {

@@ -1,0 +1,538 @@
+//! Guards one start of a program: from its launch to the end of everything that it started.
+//!
+//! The guard is in one of four phases: it lets the program run; it was asked to end a program that cannot save on request, and
+//! waits for its next checkpoint; it has asked the program to save, and waits for a complete checkpoint; or it is ending
+//! what is left.
+
+use std::path::Path;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant, SystemTime};
+
+use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample};
+use garden_probe::open_for_writing;
+
+use crate::attempt::Attempt;
+use crate::channel::Channel;
+use crate::checkpoint::{Checkpoint, newest_complete};
+use crate::launch::{Ending, Notice};
+use crate::live::{Happening, Live};
+use crate::method::{Method, kill, terminate};
+use crate::orders::{Observer, Orders};
+use crate::policy::{Moment, Outlook, Pace, Reason, Rules, decide, is_last_chance};
+use crate::saves::{Saved, Saves};
+use crate::signals::{Stop, pass_stop_on};
+use crate::state::State;
+
+/// A program that has saved is given this long to end by itself.
+const EXIT_PATIENCE: Duration = Duration::from_secs(15);
+/// What was told to end is killed after this time.
+const TERM_PATIENCE: Duration = Duration::from_secs(3);
+/// Children that outlive the program are given this long after a normal end, and hardly any time otherwise.
+const LINGER: Duration = Duration::from_secs(10);
+const SHORT_LINGER: Duration = Duration::from_millis(500);
+/// How often the best way to stop is looked for.
+const METHOD_PAUSE: Duration = Duration::from_secs(5);
+/// A program that tells no steps is taken to train after this time.
+const SILENT_START: Duration = Duration::from_secs(30);
+/// The shortest pause between samples when memory is about to run out, or something is being saved.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+/// Samples that are taken at least before the limit would be reached.
+const LOOKS_BEFORE: u32 = 20;
+
+/// What lasts over all starts of a program.
+pub(crate) struct Keeper<'a> {
+    pub orders: &'a Orders,
+    pub observer: &'a mut dyn Observer,
+    pub notices: SyncSender<Notice>,
+    pub channel: Option<Channel>,
+    pub saves: Option<Saves>,
+    pub pace: Pace,
+    /// Whether somebody asked for the end of it all.
+    pub was_asked: bool,
+}
+
+impl Keeper<'_> {
+    /// Begins to watch a folder of checkpoints, unless one is watched already.
+    pub(crate) fn watch_saves(&mut self, folder: &Path) {
+        if self.saves.is_none() {
+            self.saves = Some(Saves::of(folder, self.notices.clone()));
+        }
+    }
+
+    /// The folder of checkpoints.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.saves.as_ref().map(Saves::folder)
+    }
+
+    fn is_saving(&self) -> bool {
+        self.saves.as_ref().is_some_and(Saves::is_saving)
+    }
+}
+
+/// How an attempt came to its end because of the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reached {
+    /// It was asked to save.
+    Asked,
+    /// It was ended just after a periodic checkpoint.
+    JustSaved,
+    /// It had to be ended as it was.
+    Unsaved,
+}
+
+/// What came of one start.
+pub(crate) struct Result {
+    pub attempt: Attempt,
+    pub ending: Ending,
+    pub reached: Option<Reached>,
+    /// Whether the last step of the whole run has been done, as far as that is known.
+    pub is_done: bool,
+}
+
+enum Phase {
+    Running,
+    Waiting,
+    Saving(Saving),
+    Ending { since: Instant, is_killed: bool },
+}
+
+/// A program that was asked to save.
+struct Saving {
+    deadline: Instant,
+    /// Whether SIGTERM was sent.
+    is_signalled: bool,
+    /// Whether it has begun to save.
+    has_begun: bool,
+    /// When it had saved.
+    saved: Option<Instant>,
+}
+
+/// The guard of one start.
+pub(crate) struct Guard<'k, 'a> {
+    keeper: &'k mut Keeper<'a>,
+    live: &'k mut Live,
+    attempt: Attempt,
+    phase: Phase,
+    method: Method,
+    method_due: Instant,
+    /// What it does, in a sentence; empty until that is known.
+    words: String,
+    /// The newest checkpoint of this start.
+    newest: Option<Checkpoint>,
+    began: Instant,
+    /// Until the next sample.
+    pause: Duration,
+    reached: Option<Reached>,
+    /// When the program was asked to save, on both clocks.
+    asked_at: Option<(Instant, SystemTime)>,
+}
+
+impl<'k, 'a> Guard<'k, 'a> {
+    pub(crate) fn new(keeper: &'k mut Keeper<'a>, live: &'k mut Live, attempt: Attempt) -> Guard<'k, 'a> {
+        keeper.pace.restart();
+        let now = Instant::now();
+        Guard {
+            keeper,
+            live,
+            attempt,
+            phase: Phase::Running,
+            method: Method::None,
+            method_due: now,
+            words: String::new(),
+            newest: None,
+            began: now,
+            pause: Duration::ZERO,
+            reached: None,
+            asked_at: None,
+        }
+    }
+
+    /// Follows the program until it and its children have ended.
+    pub(crate) fn follow(mut self) -> Result {
+        let ending = loop {
+            // The recorder keeps what it cannot write to itself, so there is no error to act on.
+            let Ok(Some(happening)) = self.live.next(None) else { continue };
+            let wish = self.keeper.observer.happened(&happening, self.live, &self.words);
+            match happening {
+                Happening::Sampled => self.sampled(),
+                Happening::Printed(_) => self.stepped(),
+                Happening::Told(message) => {
+                    self.stepped();
+                    if let Some(folder) = message.path.as_deref().and_then(Path::parent) {
+                        self.keeper.watch_saves(folder);
+                    }
+                }
+                Happening::Ended(ending) => break ending,
+                Happening::Asked(stop) => self.asked(stop),
+                Happening::Woken => self.woken(),
+                Happening::Gone => {}
+            }
+            if let Some(stop) = wish {
+                self.asked(stop);
+            }
+        };
+        if let Some(saves) = &mut self.keeper.saves {
+            saves.forget_unfinished();
+        }
+        // An event that cannot be written is no reason to leave children behind.
+        drop(self.live.watch.event(EventKind::Exit));
+        self.clear();
+        self.settle_accounts(ending);
+        let is_done = self.is_at_its_end();
+        Result { attempt: self.attempt, ending, reached: self.reached, is_done }
+    }
+
+    /// Takes in the step that the program told.
+    fn stepped(&mut self) {
+        let Some(step) = self.live.watch.recorder().step() else { return };
+        self.keeper.pace.step(step, self.live.watch.elapsed().as_secs_f64());
+        self.attempt.first_step.get_or_insert(step);
+        self.attempt.last_step = Some(step);
+    }
+
+    /// Looks at the new sample and does what must be done.
+    fn sampled(&mut self) {
+        let moment = self.moment();
+        self.attempt.highest_bytes = self.attempt.highest_bytes.max(moment.held);
+        if let Some(saves) = &mut self.keeper.saves {
+            saves.holds(moment.held);
+        }
+        let completed = self.look_for_saves(moment);
+        if !self.keeper.is_saving() {
+            self.keeper.pace.sample(moment, self.pause.as_secs_f64());
+        }
+        self.act(moment, completed);
+        self.pause = self.next_pause(moment);
+        self.live.hurry(self.pause);
+        self.tell_state(moment);
+    }
+
+    /// A file was made or closed: a checkpoint may have become complete, and then every moment counts.
+    fn woken(&mut self) {
+        let moment = self.moment();
+        if self.look_for_saves(moment) {
+            self.act(moment, true);
+        }
+    }
+
+    fn act(&mut self, moment: Moment, completed: bool) {
+        match self.phase {
+            Phase::Running => self.guard_running(moment, completed),
+            Phase::Waiting if completed => self.end(),
+            Phase::Waiting => {}
+            Phase::Saving(_) => self.guard_saving(completed),
+            Phase::Ending { .. } => self.guard_ending(),
+        }
+    }
+
+    /// The run as the last sample saw it.
+    fn moment(&self) -> Moment {
+        let held = held(self.live.watch.last());
+        // The smallest of what was asked for and what the control group and the machine have left.
+        let around = self.live.watch.tree().around.headroom.map(|headroom| held.saturating_add(headroom));
+        let asked = self.keeper.orders.limit.map(|limit| limit.0);
+        let limit = around.into_iter().chain(asked).min().unwrap_or(u64::MAX);
+        Moment { time_s: self.live.watch.elapsed().as_secs_f64(), held, limit }
+    }
+
+    /// Looks at the checkpoints; true if one was completed.
+    fn look_for_saves(&mut self, moment: Moment) -> bool {
+        let Some(saves) = &mut self.keeper.saves else { return false };
+        let processes = &self.live.watch.tree().processes;
+        let writers = || processes.iter().flat_map(|process| open_for_writing(process.identity.pid)).collect();
+        let saved = saves.look(moment.time_s, writers);
+        if let (Phase::Saving(saving), Some((asked, _))) = (&mut self.phase, self.asked_at)
+            && !saving.has_begun
+            && (saves.is_saving() || !saved.is_empty())
+        {
+            saving.has_begun = true;
+            self.keeper.pace.reaction(asked.elapsed().as_secs_f64());
+        }
+        let is_complete = !saved.is_empty();
+        for Saved { checkpoint, seconds, bytes } in saved {
+            self.keeper.pace.save(seconds, bytes, moment.held);
+            let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            self.say(&format!("{name} is complete ({}, {seconds:.1} s)", Bytes(checkpoint.size())));
+            // A program on the event channel tells it itself.
+            if self.method != Method::Channel {
+                drop(self.live.watch.event(EventKind::Checkpoint));
+            }
+            self.newest = Some(checkpoint);
+        }
+        is_complete
+    }
+
+    fn guard_running(&mut self, moment: Moment, completed: bool) {
+        if Instant::now() >= self.method_due {
+            self.find_method();
+        }
+        // It is about to end by itself.
+        if self.is_at_its_end() {
+            return;
+        }
+        let orders = self.keeper.orders;
+        let rules = Rules { stop_at: orders.stop_at, interval_s: self.pause.as_secs_f64() };
+        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
+        let watch = &mut self.live.watch;
+        let judge = || Outlook::of(watch.judge_now(&facts));
+        let reason = if completed && !self.method.saves_on_request() {
+            is_last_chance(moment, &self.keeper.pace, rules, judge)
+        } else {
+            decide(moment, &self.keeper.pace, rules, judge)
+        };
+        let Some(reason) = reason else { return };
+        // A handler may have been set, or a connection closed, since it was last looked at.
+        self.find_method();
+        if self.method.saves_on_request() {
+            self.reach(&reason, Reached::Asked);
+            self.ask_to_save();
+        } else if completed {
+            self.reach(&reason, Reached::JustSaved);
+            self.end();
+        } else if matches!(reason, Reason::LastLine { .. }) && (!self.keeper.is_saving() || moment.held >= moment.limit)
+        {
+            self.reach(&reason, Reached::Unsaved);
+            self.end();
+        }
+    }
+
+    fn reach(&mut self, reason: &Reason, how: Reached) {
+        let words = reason.words();
+        self.say(&match how {
+            Reached::Asked => format!("stopping: {words}"),
+            Reached::JustSaved => format!("stopping just after a checkpoint: {words}"),
+            Reached::Unsaved => format!("ending it without a checkpoint: {words}"),
+        });
+        self.reached = Some(how);
+        self.asked_at = Some((Instant::now(), SystemTime::now()));
+        self.attempt.stopped_because = Some(words);
+    }
+
+    /// Looks for the best way to stop, and says it when it is known or changes.
+    fn find_method(&mut self) {
+        let has_begun = self.keeper.pace.has_begun() || self.began.elapsed() >= SILENT_START;
+        if !has_begun {
+            return;
+        }
+        self.method_due = Instant::now() + METHOD_PAUSE;
+        let method = self.best_method();
+        if method != self.method || self.words.is_empty() {
+            self.words = method.words();
+            self.say(&format!("guard: {}", self.words));
+            self.method = method;
+        }
+    }
+
+    fn best_method(&self) -> Method {
+        let processes = &self.live.watch.tree().processes;
+        Method::find(self.keeper.channel.as_ref(), processes, self.keeper.saves.is_some())
+    }
+
+    fn ask_to_save(&mut self) {
+        match &self.method {
+            Method::Channel => drop(self.keeper.channel.as_ref().map(Channel::ask_to_stop)),
+            Method::Signal(pids) => terminate(pids),
+            Method::AfterCheckpoint | Method::None => {}
+        }
+        self.words = "asked for a checkpoint, waits until it is complete".into();
+        self.phase = Phase::Saving(Saving {
+            deadline: Instant::now() + self.keeper.orders.grace,
+            is_signalled: matches!(self.method, Method::Signal(_)),
+            has_begun: self.keeper.is_saving(),
+            saved: None,
+        });
+    }
+
+    fn guard_saving(&mut self, completed: bool) {
+        let (now, grace, is_writing) = (Instant::now(), self.keeper.orders.grace, self.keeper.is_saving());
+        let Phase::Saving(saving) = &mut self.phase else { return };
+        if completed {
+            saving.saved = Some(now);
+        }
+        if let Some(saved) = saving.saved {
+            if now - saved >= EXIT_PATIENCE.min(grace) && !is_writing {
+                self.say("the checkpoint is complete but the program goes on: ending it");
+                self.end();
+            }
+            return;
+        }
+        // A save that is under way is given as long again.
+        if now < saving.deadline + if is_writing { grace } else { Duration::ZERO } {
+            return;
+        }
+        if !saving.is_signalled
+            && let Method::Signal(pids) = Method::find(None, &self.live.watch.tree().processes, true)
+        {
+            terminate(&pids);
+            saving.is_signalled = true;
+            saving.deadline = now + grace;
+            return self.say("no checkpoint came after the request over the event channel: sent SIGTERM");
+        }
+        self.say("no complete checkpoint came within the grace time: ending the program");
+        self.end();
+    }
+
+    /// Ends everything: SIGTERM first, SIGKILL after a while.
+    fn end(&mut self) {
+        terminate(&self.everybody());
+        self.words = "ending what is left".into();
+        self.phase = Phase::Ending { since: Instant::now(), is_killed: false };
+    }
+
+    fn guard_ending(&mut self) {
+        let everybody = self.everybody();
+        let Phase::Ending { since, is_killed } = &mut self.phase else { return };
+        if since.elapsed() < TERM_PATIENCE {
+            return;
+        }
+        kill(&everybody);
+        if !std::mem::replace(is_killed, true) {
+            self.say("it did not end on SIGTERM: killed");
+        }
+    }
+
+    /// Somebody asked us to end: once means with a checkpoint, twice means now.
+    fn asked(&mut self, stop: Stop) {
+        if stop == Stop::HungUp {
+            return self.say("the terminal has gone; the guard goes on");
+        }
+        if std::mem::replace(&mut self.keeper.was_asked, true) {
+            self.say("asked again: ending it now");
+            return self.end();
+        }
+        if !matches!(self.phase, Phase::Running) {
+            return;
+        }
+        self.asked_at = Some((Instant::now(), SystemTime::now()));
+        self.method = self.best_method();
+        match self.method {
+            Method::Channel | Method::Signal(_) => {
+                self.say("asked to stop: the program is asked to save first; once more ends it now");
+                self.ask_to_save();
+            }
+            Method::AfterCheckpoint if self.newest.is_some() => {
+                self.say("asked to stop: waiting for the next periodic checkpoint; once more ends it now");
+                self.words = "waits for the next periodic checkpoint, then ends the program".into();
+                self.phase = Phase::Waiting;
+            }
+            Method::AfterCheckpoint | Method::None => {
+                self.say("asked to stop: the program cannot save on request, so the signal is passed on");
+                pass_stop_on(self.attempt.pid, stop);
+            }
+        }
+    }
+
+    /// Waits for what the program left behind, and ends it.
+    fn clear(&mut self) {
+        let is_hurried = self.reached.is_some() || self.keeper.was_asked;
+        let patience = if is_hurried { SHORT_LINGER } else { LINGER };
+        let begin = Instant::now();
+        let mut was_told = false;
+        loop {
+            reap();
+            if !self.live.watch.sample().unwrap_or(false) {
+                return;
+            }
+            let left = self.everybody();
+            if begin.elapsed() >= patience + TERM_PATIENCE {
+                kill(&left);
+            } else if begin.elapsed() >= patience && !was_told {
+                was_told = true;
+                let count = if left.len() == 1 { "a process".into() } else { format!("{} processes", left.len()) };
+                self.say(&format!("ending {count} that the program left behind"));
+                terminate(&left);
+            }
+            std::thread::sleep(SHORTEST_PAUSE);
+        }
+    }
+
+    /// Writes down what the attempt cost and gave.
+    fn settle_accounts(&mut self, ending: Ending) {
+        let newest = self.keeper.folder().and_then(|folder| newest_complete(folder).ok()?.complete);
+        // A program that saved when it was asked to has done nothing since, however it counts its steps.
+        let has_answered = match (&newest, self.asked_at) {
+            (Some(newest), Some((_, asked))) => newest.modified >= asked && !matches!(self.phase, Phase::Ending { .. }),
+            _ => false,
+        };
+        let attempt = &mut self.attempt;
+        attempt.seconds = self.began.elapsed().as_secs_f64();
+        attempt.ending = match (&self.phase, ending) {
+            (Phase::Ending { .. }, Ending::Signal(signal)) => format!("was ended by the guard (signal {signal})"),
+            _ => ending.words(),
+        };
+        attempt.stopping_seconds = self.asked_at.map(|(asked, _)| asked.elapsed().as_secs_f64());
+        attempt.checkpoint_step = newest.as_ref().and_then(|checkpoint| checkpoint.step);
+        attempt.lost_steps = match (attempt.last_step, attempt.checkpoint_step) {
+            _ if has_answered => Some(0.0),
+            (Some(last), Some(kept)) => Some((last - kept as f64).max(0.0)),
+            (last, None) => last,
+            (None, Some(_)) => None,
+        };
+        attempt.checkpoint = newest.map(|checkpoint| checkpoint.path);
+    }
+
+    fn is_at_its_end(&self) -> bool {
+        let total = self.live.watch.recorder().facts().total_steps;
+        total.zip(self.attempt.last_step).is_some_and(|(total, last)| last >= total as f64)
+    }
+
+    /// The pause until the next sample: the interval, or less where that would be too long.
+    fn next_pause(&self, moment: Moment) -> Duration {
+        let interval = self.keeper.orders.interval;
+        if !matches!(self.phase, Phase::Running) || self.keeper.is_saving() {
+            return interval.min(SHORTEST_PAUSE);
+        }
+        let left = self.keeper.pace.time_to(moment.limit, moment);
+        let left = left.and_then(|left| Duration::try_from_secs_f64(left).ok());
+        left.map_or(interval, |left| interval.min((left / LOOKS_BEFORE).max(SHORTEST_PAUSE)))
+    }
+
+    fn tell_state(&mut self, moment: Moment) {
+        let orders = self.keeper.orders;
+        let Some(folder) = &orders.state else { return };
+        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
+        let (step, total_steps) = (self.live.watch.recorder().step(), self.live.watch.recorder().facts().total_steps);
+        let diagnosis = self.live.watch.verdict(&facts);
+        let state = State {
+            pid: std::process::id(),
+            state: match self.phase {
+                Phase::Running => "running",
+                Phase::Waiting => "waiting_for_checkpoint",
+                Phase::Saving(_) => "saving",
+                Phase::Ending { .. } => "ending",
+            },
+            guard: &self.words,
+            attempt: self.attempt.number,
+            program_pid: self.attempt.pid,
+            step,
+            total_steps,
+            held_bytes: moment.held,
+            limit_bytes: (moment.limit < u64::MAX).then_some(moment.limit),
+            verdict: diagnosis.map(|diagnosis| diagnosis.verdict.name()),
+            summary: diagnosis.map(|diagnosis| diagnosis.summary.as_str()),
+            checkpoint: self.newest.as_ref().map(|checkpoint| checkpoint.path.as_path()),
+            trace: &orders.trace,
+            command: orders.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        };
+        // A full disk must not stop the guard; the next sample tries again.
+        drop(folder.write("state.json", &state));
+    }
+
+    fn say(&mut self, line: &str) {
+        self.keeper.observer.say(line);
+    }
+
+    fn everybody(&self) -> Vec<u32> {
+        self.live.watch.tree().processes.iter().map(|process| process.identity.pid).collect()
+    }
+}
+
+/// What the kernel cannot take back from a tree.
+fn held(sample: &Sample) -> u64 {
+    [Quantity::Anon, Quantity::Shmem, Quantity::Swap].iter().filter_map(|&quantity| sample.get(quantity)).sum()
+}
+
+/// Takes note of orphans that ended as our children.
+fn reap() {
+    while matches!(rustix::process::wait(rustix::process::WaitOptions::NOHANG), Ok(Some(_))) {}
+}
