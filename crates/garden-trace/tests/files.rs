@@ -394,7 +394,7 @@ fn what_is_written_is_read_back() {
     let mut writer = Writer::new(Vec::new());
     writer.header(&facts, &origin).unwrap();
     for sample in &samples {
-        writer.sample(sample).unwrap();
+        writer.sample(sample, &[]).unwrap();
     }
     writer.event(EventKind::Restart, None, Some(0.1 + 0.2)).unwrap();
     let read = read(writer.into_inner().as_slice(), &ReadOptions::default()).unwrap();

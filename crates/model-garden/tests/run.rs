@@ -281,7 +281,7 @@ fn another_process_finds_follows_and_stops_a_run_in_the_background() {
     assert_eq!(followed.status.code(), Some(0), "{}", told(&followed));
     let exit = json(&state.join("exit.json"));
     assert_eq!((&exit["code"], &exit["attempts"][0]["lost_steps"]), (&0.into(), &0.0.into()), "{exit}");
-    assert!(diagnose(state.join("trace.jsonl").to_str().unwrap(), &[]).0["input"]["samples"].as_u64().unwrap() > 3);
+    assert!(diagnose(state.join("trace.jsonl").to_str().unwrap(), &[]).0["input"]["samples"].as_u64().unwrap() > 0);
 }
 
 #[test]
