@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use garden_memory::{Activity, EventKind, KIB, ProcessTrack, Quantity, RunFacts, Sample};
-use garden_probe::{ProcessSample, TreeSample};
+use garden_probe::{ProcessSample, Role, TreeSample};
 use garden_trace::Writer;
 
 use crate::channel::Message;
@@ -37,6 +37,8 @@ struct Told {
     own: u64,
     /// A shell that was told to run one command becomes that command, and is introduced again.
     command: String,
+    /// So is a launcher once it is known for one.
+    role: Role,
 }
 
 impl Recorder {
@@ -111,25 +113,28 @@ impl Recorder {
         // A process id that was used again at once is introduced anew instead.
         levels.retain(|(pid, _)| present.iter().all(|(here, _)| here != pid));
         for process in processes {
-            match self.told.get_mut(&key(process)).filter(|told| told.command == process.identity.command) {
-                Some(told) if told.own.abs_diff(process.own) < PROCESS_GRAIN => continue,
-                Some(told) => told.own = process.own,
-                None => {
-                    self.writer.process(&ProcessTrack {
-                        pid: process.identity.pid,
-                        parent: process.identity.parent,
-                        name: process.identity.name.clone(),
-                        role: process.role.to_string(),
-                        command: process.identity.command.clone(),
-                        ..ProcessTrack::default()
-                    })?;
-                    let command = process.identity.command.clone();
-                    self.told.insert(key(process), Told { own: process.own, command });
-                }
+            let known = self.told.get(&key(process));
+            if !known.is_some_and(|told| told.command == process.identity.command && told.role == process.role) {
+                self.introduce(process)?;
+            } else if known.is_some_and(|told| told.own.abs_diff(process.own) < PROCESS_GRAIN) {
+                continue;
             }
+            let command = process.identity.command.clone();
+            self.told.insert(key(process), Told { own: process.own, command, role: process.role });
             levels.push((process.identity.pid, Some(process.own)));
         }
         Ok(levels)
+    }
+
+    fn introduce(&mut self, process: &ProcessSample) -> io::Result<()> {
+        self.writer.process(&ProcessTrack {
+            pid: process.identity.pid,
+            parent: process.identity.parent,
+            name: process.identity.name.clone(),
+            role: process.role.to_string(),
+            command: process.identity.command.clone(),
+            ..ProcessTrack::default()
+        })
     }
 
     /// Writes an event.

@@ -148,6 +148,7 @@ fn numbers(report: &Report, words: ClockWords) -> Vec<Field> {
     let diagnosis = report.diagnosis;
     let level = diagnosis.level.map(|level| amount(level.bytes, level.low, level.high));
     let fields = [
+        ("memory", start_and_end(report, words)),
         ("mechanism", mechanism_words(diagnosis.mechanism)),
         ("confidence", diagnosis.confidence.and_then(percent)),
         ("growth", growth(diagnosis)),
@@ -159,6 +160,17 @@ fn numbers(report: &Report, words: ClockWords) -> Vec<Field> {
 
 fn known<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Vec<Field> {
     fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Where memory began and where it ended: what everybody looks for first.
+fn start_and_end(report: &Report, words: ClockWords) -> Option<String> {
+    let is_known = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
+    let first = report.memory.points.iter().find(is_known)?;
+    let last = report.memory.points.iter().rev().find(is_known)?;
+    let (from, to) = (Bytes::from_f64(first.1), Bytes::from_f64(last.1));
+    let change = format_change(last.1 - first.1);
+    (first.0 < last.0)
+        .then(|| format!("{from} at the start, {to} at the end ({change}), {}", words.stretch(first.0, last.0)))
 }
 
 fn growth(diagnosis: &Diagnosis) -> Option<String> {

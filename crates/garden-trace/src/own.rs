@@ -231,9 +231,14 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
     }
     if let Some(process) = introduction(line.text) {
         let sample = reading.trace.len();
-        // The same process id: another process, or the same that has become another program.
         let earlier = reading.trace.processes.iter_mut().rev().find(|track| track.pid == process.pid);
         if let Some(earlier) = earlier.filter(|earlier| earlier.gone.is_none()) {
+            if earlier.command == process.command {
+                // It is the same, and its part in the run is known better now.
+                earlier.role = process.role;
+                return Ok(());
+            }
+            // Another process, or the same that has become another program.
             earlier.gone = Some(sample);
         }
         reading.trace.processes.push(process);

@@ -457,12 +457,14 @@ fn processes_come_and_go_and_ids_are_used_again() {
     writer.sample(&sample(4), &[(7, None), (8, Some(1))]).unwrap();
     writer.process(&python("worker")).unwrap();
     writer.sample(&sample(5), &[(7, Some(5))]).unwrap();
+    // The same process, whose part in the run is known better now.
+    writer.process(&python("loader")).unwrap();
     let read = read(&writer.into_inner()[..], &ReadOptions::default()).unwrap();
     assert_eq!((read.input.skipped, read.trace.len()), (0, 5));
     let [first, second] = &read.trace.processes[..] else { panic!("{:?}", read.trace.processes) };
     assert_eq!([0, 1, 2, 3, 4].map(|index| first.at(index)), [10, 10, 12, 0, 0]);
     assert_eq!([0, 1, 2, 3, 4].map(|index| second.at(index)), [0, 0, 0, 0, 5]);
-    assert_eq!((first.role.as_str(), second.role.as_str()), ("training", "worker"));
+    assert_eq!((first.role.as_str(), second.role.as_str()), ("training", "loader"));
 }
 
 #[test]

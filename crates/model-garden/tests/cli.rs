@@ -258,6 +258,7 @@ fn every_field_of_the_contract_is_there_and_unknown_ones_are_null() {
         "forecast",
         "clock",
         "phases",
+        "processes",
         "causes",
         "ruled_out",
         "evidence",

@@ -13,7 +13,7 @@ use garden_guard::{
     Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Watch, launch, listen_for_stops,
     origin, pass_stop_on,
 };
-use garden_memory::{EventKind, Question, RunFacts};
+use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts};
 use garden_probe::{Sampler, find_training, memory_limit};
 use garden_report::Style;
 use garden_trace::{ReadOptions, read_path};
@@ -192,6 +192,10 @@ pub fn say_troubles(live: &Live, printer: &Printer) {
     let (failed, late) = (live.watch.sampler().failed(), live.late());
     if failed + late > 0 {
         printer.say(&format!("{failed} readings failed, {late} samples were late"));
+    }
+    let error = live.watch.sampler().counter_error();
+    if error >= MIB {
+        printer.say(&format!("the kernel's counters were off by up to {}", Bytes(error)));
     }
     if let Some((lines, error)) = live.watch.recorder().failures() {
         printer.say(&format!("{lines} lines of the trace could not be written: {error}"));
