@@ -6,7 +6,7 @@ use crate::bytes::Bytes;
 use crate::diagnosis::{Evidence, ProcessChange};
 use crate::growth::Stretch;
 use crate::series::Timeline;
-use crate::trace::Trace;
+use crate::trace::{ProcessTrack, Trace};
 use crate::words::size;
 
 /// Processes that are told, those that grew most first.
@@ -23,22 +23,29 @@ pub(crate) fn changes(
     let first = part.clone().find(|index| growth.is_none_or(|growth| place(index) >= growth.from));
     let last = part.clone().rev().find(|index| growth.is_none_or(|growth| place(index) <= growth.to));
     let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
-    let was_there = |from: usize, gone: Option<usize>| from <= last && gone.is_none_or(|gone| gone > first);
-    let mut changes: Vec<ProcessChange> = trace
-        .processes
-        .iter()
-        .filter(|track| track.levels.first().is_some_and(|&(from, _)| was_there(from, track.gone)))
-        .map(|track| ProcessChange {
+    let mut changes: Vec<ProcessChange> = Vec::new();
+    for track in &trace.processes {
+        let (mut from_bytes, to_bytes) = (track.at(first), track.at(last));
+        // A shell that became the program it was to run is that program from the beginning.
+        let begins = track.levels.first().map(|&(sample, _)| sample);
+        let is_before = |earlier: &ProcessTrack| earlier.pid == track.pid && earlier.gone == begins;
+        if let Some(earlier) = trace.processes.iter().find(|earlier| is_before(earlier)) {
+            changes.retain(|change| change.pid != earlier.pid);
+            from_bytes = from_bytes.max(earlier.at(first));
+        }
+        if from_bytes == 0 && to_bytes == 0 {
+            continue;
+        }
+        changes.push(ProcessChange {
             pid: track.pid,
             parent: track.parent,
             name: track.name.clone(),
             role: track.role.clone(),
             command: track.command.clone(),
-            from_bytes: track.at(first),
-            to_bytes: track.at(last),
-        })
-        .filter(|change| change.from_bytes > 0 || change.to_bytes > 0)
-        .collect();
+            from_bytes,
+            to_bytes,
+        });
+    }
     changes.sort_by_key(|change| std::cmp::Reverse(change.change()));
     changes.truncate(MOST_PROCESSES);
     changes

@@ -5,7 +5,8 @@
 mod population;
 
 use garden_memory::{
-    Activity, Bytes, Diagnosis, EventKind, GIB, Quantity, Question, RunFacts, Sample, Trace, Verdict, diagnose,
+    Activity, Bytes, Diagnosis, EventKind, GIB, ProcessTrack, Quantity, Question, RunFacts, Sample, Trace, Verdict,
+    diagnose,
 };
 use population::{HEALTHY, LEAKS, Random, draw};
 
@@ -244,4 +245,34 @@ fn memory_given_back_at_the_end_is_not_part_of_the_run() {
     assert_eq!(verdict(&trace), Verdict::Flat);
     trace.push_event(EventKind::Exit, None, None);
     assert_eq!(verdict(&trace), Verdict::Leak);
+}
+
+#[test]
+fn the_process_that_grows_is_named_and_a_shell_that_becomes_it_is_the_same() {
+    let track = |pid: u32, name: &str, levels: Vec<(usize, u64)>, gone: Option<usize>| ProcessTrack {
+        pid,
+        name: name.into(),
+        role: if name == "python3" { "training".into() } else { "wrapper".into() },
+        levels,
+        gone,
+        ..ProcessTrack::default()
+    };
+    let mut trace = Trace::default();
+    for step in 0..60_u64 {
+        let mut sample = Sample::default();
+        (sample.step, sample.time_s) = (Some(step as f64), Some(step as f64));
+        sample.set(Quantity::Anon, (100 + 10 * step) << 20);
+        trace.push(&sample);
+    }
+    let rises = (3..60).map(|step| (step, (90 + 10 * step as u64) << 20)).collect();
+    trace.processes = vec![
+        track(7, "bash", vec![(0, 2 << 20)], Some(3)),
+        track(8, "sleep", vec![(0, 10 << 20)], None),
+        track(7, "python3", rises, None),
+    ];
+    let found = diagnose(&trace, &Question::default());
+    let names: Vec<(u32, &str)> = found.processes.iter().map(|process| (process.pid, process.name.as_str())).collect();
+    assert_eq!(names, [(7, "python3"), (8, "sleep")]);
+    assert!(found.processes[0].change() > 500 << 20 && found.processes[1].change() == 0);
+    assert!(found.evidence.iter().any(|evidence| evidence.text.contains("`python3` (process 7, training) grew most")));
 }
