@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
@@ -63,9 +63,16 @@ impl Channel {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let path = folder.join("events");
-        // A crashed watcher with our process id may have left its socket behind.
-        drop(fs::remove_file(&path));
+        Channel::open_at(&folder.join("events"), notices)
+    }
+
+    /// Opens a socket at this path.
+    pub fn open_at(path: &Path, notices: SyncSender<Notice>) -> io::Result<Channel> {
+        // A watcher that was killed may have left its socket behind; a file of another kind is not ours to remove.
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            drop(fs::remove_file(path));
+        }
+        let path = path.to_path_buf();
         let socket = UnixListener::bind(&path)?;
         let listeners = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&listeners);
@@ -106,7 +113,10 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         drop(fs::remove_file(&self.path));
-        if let Some(folder) = self.path.parent() {
+        // The folder that was made for it; one with anything else in it stays.
+        let is_ours =
+            |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model-garden-"));
+        if let Some(folder) = self.path.parent().filter(is_ours) {
             drop(fs::remove_dir(folder));
         }
     }

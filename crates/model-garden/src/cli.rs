@@ -188,6 +188,10 @@ pub struct Monitor {
     #[arg(long, value_parser = duration)]
     pub duration: Option<Duration>,
 
+    /// Listen for the program's messages on a Unix socket at this path; one that says it ends, ends the watching.
+    #[arg(long, value_name = "SOCKET", conflicts_with = "command")]
+    pub channel: Option<PathBuf>,
+
     /// Exit with the command's own code instead of the verdict's.
     #[arg(long, requires = "command")]
     pub passthrough: bool,

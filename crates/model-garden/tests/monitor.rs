@@ -228,3 +228,30 @@ fn what_cannot_be_watched_is_an_error_with_a_hint() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot start `/no/such/program`"));
 }
+
+#[test]
+fn a_process_that_was_not_started_here_can_still_tell() {
+    if !has_python() {
+        return;
+    }
+    let folder = scratch("told");
+    let (trace, socket) =
+        (folder.join("trace.jsonl"), PathBuf::from(format!("/tmp/garden-told-{}", std::process::id())));
+    // The program waits for its watcher, tells, and goes on after it has said that it ends.
+    let script = "import os, sys, time\nwhile not os.path.exists(os.environ['MODEL_GARDEN_EVENTS']): time.sleep(0.02)\n\
+                  exec(open('testdata/programs/event_channel.py').read())\ntell(event='exit')\ntime.sleep(20)";
+    let mut program = Command::new("python3")
+        .args(["-c", script])
+        .env("MODEL_GARDEN_EVENTS", &socket)
+        .current_dir(common::repository(""))
+        .spawn()
+        .unwrap();
+    let pid = program.id().to_string();
+    let flags = ["--interval", "20ms", "-o", trace.to_str().unwrap(), "--channel", socket.to_str().unwrap()];
+    let output = run(&[&["monitor", "--pid", &pid][..], &flags[..]].concat());
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let found = judged(&trace);
+    assert_eq!((&found["verdict"], &found["clock"]), (&"leak".into(), &"step".into()), "{}", told(&output));
+    assert!(!socket.exists());
+}

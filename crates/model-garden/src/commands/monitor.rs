@@ -94,7 +94,13 @@ impl Target {
                 hint: Some("start it with `model-garden monitor -- COMMAND`, or name it with --pid".into()),
             })?,
         };
-        Ok(Target { pid, launched: None, _channel: None })
+        let open = |path: &PathBuf| {
+            Channel::open_at(path, notices.clone()).map_err(|error| {
+                let hint = "name a path of less than 100 letters in a folder that is there".to_string();
+                Failure::new(format!("cannot listen on `{}`", path.display()), &error, Some(hint))
+            })
+        };
+        Ok(Target { pid, launched: None, _channel: arguments.channel.as_ref().map(open).transpose()? })
     }
 
     fn start(command: &[OsString], stage: &Stage, notices: &SyncSender<Notice>) -> Result<Target, Failure> {
@@ -150,6 +156,7 @@ fn follow(
             Happening::Asked(stop) if is_ours => pass_stop_on(pid, stop),
             Happening::Asked(_) => return Ok(End::Watching),
             Happening::Gone if !is_ours => return Ok(End::Watching),
+            Happening::Told(message) if message.event == Some(EventKind::Exit) && !is_ours => return Ok(End::Watching),
             _ => {}
         }
         match wish {
