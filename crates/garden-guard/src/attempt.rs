@@ -13,6 +13,8 @@ pub struct Attempt {
     pub number: u32,
     /// Process id.
     pub pid: u32,
+    /// When that process was started, in clock ticks since boot: a later one may have the same id.
+    pub started: u64,
     /// The checkpoint that it went on from.
     pub resumed_from: Option<PathBuf>,
     /// Checkpoints that were newer but torn, with what is wrong with them.
@@ -80,6 +82,8 @@ impl Outcome {
 /// A run from its first start to its last end.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
+    /// Samples that were late, readings that failed, and lines of the trace that could not be written.
+    pub troubles: [u64; 3],
     /// The exit code.
     pub code: i32,
     /// How it ended.

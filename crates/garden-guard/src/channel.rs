@@ -3,7 +3,9 @@
 //! JSON lines both ways; `docs/events.md` describes them. Whatever cannot be understood is ignored: a program must never fail
 //! because of who watches it.
 
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
@@ -14,12 +16,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use garden_memory::{EventKind, RunFacts};
+use garden_probe::Identity;
 use serde::Deserialize;
 
 use crate::launch::Notice;
 
 /// The environment variable that names the socket.
 pub const ENVIRONMENT: &str = "MODEL_GARDEN_EVENTS";
+
+/// How the folders of our sockets are called: this, the process id and something random.
+const PREFIX: &str = "model-garden-";
 
 /// Longest line that is read; a longer one is not ours.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -58,12 +64,13 @@ pub struct Channel {
 impl Channel {
     /// Opens a socket in a folder that is ours alone; messages are sent to `notices`.
     pub fn open(notices: SyncSender<Notice>) -> io::Result<Channel> {
-        let folder = std::env::temp_dir().join(format!("model-garden-{}", std::process::id()));
-        match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        Channel::open_at(&folder.join("events"), notices)
+        let place = std::env::temp_dir();
+        sweep(&place);
+        // A name that nobody can know beforehand, so that nobody can have made it.
+        let chance = RandomState::new().build_hasher().finish();
+        let folder = place.join(format!("{PREFIX}{}-{chance:08x}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        Channel::open_at(&folder.join("events"), notices).inspect_err(|_| drop(fs::remove_dir(&folder)))
     }
 
     /// Opens a socket at this path.
@@ -115,9 +122,22 @@ impl Drop for Channel {
         drop(fs::remove_file(&self.path));
         // The folder that was made for it; one with anything else in it stays.
         let is_ours =
-            |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("model-garden-"));
+            |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
         if let Some(folder) = self.path.parent().filter(is_ours) {
             drop(fs::remove_dir(folder));
+        }
+    }
+}
+
+/// Removes the sockets of watchers that were killed.
+fn sweep(place: &Path) {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| Identity::of(pid).is_none()) {
+            // Those of other users cannot be removed, and are not ours to.
+            drop(fs::remove_file(entry.path().join("events")));
+            drop(fs::remove_dir(entry.path()));
         }
     }
 }

@@ -82,14 +82,21 @@ pub struct Newest {
 
 /// Looks at the checkpoints of a folder, from the newest to the first complete one.
 pub fn newest_complete(folder: &Path) -> io::Result<Newest> {
-    let mut torn = Vec::new();
-    for checkpoint in find(folder)? {
-        match checkpoint.state() {
-            State::Complete => return Ok(Newest { complete: Some(checkpoint), torn }),
-            State::Torn { why } => torn.push((checkpoint, why)),
+    find(folder).map(Newest::of)
+}
+
+impl Newest {
+    /// Looks at checkpoints in this order, up to the first complete one.
+    pub fn of(checkpoints: impl IntoIterator<Item = Checkpoint>) -> Newest {
+        let mut torn = Vec::new();
+        for checkpoint in checkpoints {
+            match checkpoint.state() {
+                State::Complete => return Newest { complete: Some(checkpoint), torn },
+                State::Torn { why } => torn.push((checkpoint, why)),
+            }
         }
+        Newest { complete: None, torn }
     }
-    Ok(Newest { complete: None, torn })
 }
 
 impl Checkpoint {
@@ -103,9 +110,24 @@ impl Checkpoint {
         }
     }
 
-    /// Whether the file is there that its writer writes last, whatever else it writes; most layouts have none.
+    /// Whether nothing more is to come once its files are whole: the file is there that its writer writes last, or it is a
+    /// single file of a format that says where it ends.
     pub fn has_last_file(&self) -> bool {
-        self.path.join(layout::TRAINER_STATE).is_file()
+        if self.path.is_dir() {
+            return self.path.join(layout::TRAINER_STATE).is_file();
+        }
+        let is_safetensors = self.path.extension().is_some_and(|extension| extension == "safetensors");
+        let mut start = [0; 2];
+        let read = fs::File::open(&self.path).and_then(|mut file| io::Read::read_exact(&mut file, &mut start));
+        is_safetensors || (read.is_ok() && start == *b"PK")
+    }
+
+    /// When its first file was made and its last one written, as far as the file system knows.
+    pub fn written(&self) -> Option<(SystemTime, SystemTime)> {
+        let files = Entries::of(&self.path).files;
+        let first = files.iter().filter_map(|file| file.created.or(file.modified)).min()?;
+        let last = files.iter().filter_map(|file| file.modified).max()?;
+        Some((first.min(last), last))
     }
 
     /// A fingerprint of names, sizes and modification times, to see whether it still changes.

@@ -9,22 +9,22 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant, SystemTime};
 
 use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample};
-use garden_probe::open_for_writing;
+use garden_probe::{Role, open_for_writing};
 
 use crate::attempt::Attempt;
 use crate::channel::Channel;
-use crate::checkpoint::{Checkpoint, newest_complete};
+use crate::checkpoint::Checkpoint;
 use crate::launch::{Ending, Notice};
 use crate::live::{Happening, Live};
-use crate::method::{Method, kill, terminate};
+use crate::method::{Method, Who, kill, terminate};
 use crate::orders::{Observer, Orders};
-use crate::policy::{Moment, Outlook, Pace, Reason, Rules, decide, is_last_chance};
+use crate::policy::{Moment, Outlook, Pace, Reason, Rules, at_last_line, decide, is_last_chance};
 use crate::saves::{Saved, Saves};
 use crate::signals::{Stop, pass_stop_on};
 use crate::state::State;
 
 /// A program that has saved is given this long to end by itself.
-const EXIT_PATIENCE: Duration = Duration::from_secs(15);
+const EXIT_PATIENCE: Duration = Duration::from_secs(30);
 /// What was told to end is killed after this time.
 const TERM_PATIENCE: Duration = Duration::from_secs(3);
 /// Children that outlive the program are given this long after a normal end, and hardly any time otherwise.
@@ -52,16 +52,14 @@ pub(crate) struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Begins to watch a folder of checkpoints, unless one is watched already.
+    /// Begins to watch a folder of checkpoints, unless it is watched already or another one was asked for.
     pub(crate) fn watch_saves(&mut self, folder: &Path) {
-        if self.saves.is_none() {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let is_watched = self.saves.as_ref().is_some_and(|saves| saves.folder() == folder);
+        let is_fixed = self.saves.is_some() && self.orders.is_folder_given;
+        if !is_watched && !is_fixed {
             self.saves = Some(Saves::of(folder, self.notices.clone()));
         }
-    }
-
-    /// The folder of checkpoints.
-    pub(crate) fn folder(&self) -> Option<&Path> {
-        self.saves.as_ref().map(Saves::folder)
     }
 
     fn is_saving(&self) -> bool {
@@ -78,6 +76,21 @@ pub(crate) enum Reached {
     JustSaved,
     /// It had to be ended as it was.
     Unsaved,
+    /// It held as much as it may before its first step.
+    TooLarge,
+}
+
+/// What can be gone on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Every step that was done, as far as it told them.
+    All,
+    /// A checkpoint, but not the steps after it.
+    Part,
+    /// Nothing.
+    Nothing,
+    /// It ended by itself after it was asked to save, but where it saves is not known.
+    Unknown,
 }
 
 /// What came of one start.
@@ -85,6 +98,7 @@ pub(crate) struct Result {
     pub attempt: Attempt,
     pub ending: Ending,
     pub reached: Option<Reached>,
+    pub kept: Kept,
     /// Whether the last step of the whole run has been done, as far as that is known.
     pub is_done: bool,
 }
@@ -103,8 +117,8 @@ struct Saving {
     is_signalled: bool,
     /// Whether it has begun to save.
     has_begun: bool,
-    /// When it had saved.
-    saved: Option<Instant>,
+    /// When it had answered: a checkpoint was begun after the request, and is complete.
+    answered: Option<Instant>,
 }
 
 /// The guard of one start.
@@ -117,14 +131,26 @@ pub(crate) struct Guard<'k, 'a> {
     method_due: Instant,
     /// What it does, in a sentence; empty until that is known.
     words: String,
-    /// The newest checkpoint of this start.
-    newest: Option<Checkpoint>,
+    /// The newest checkpoint of this start, and the step that was told last when it was complete.
+    newest: Option<(Checkpoint, Option<f64>)>,
+    /// Whether the program told of a checkpoint after it was asked for one.
+    has_told: bool,
+    /// How the first process ended, while others go on.
+    ended: Option<Ending>,
     began: Instant,
     /// Until the next sample.
     pause: Duration,
     reached: Option<Reached>,
-    /// When the program was asked to save, on both clocks.
-    asked_at: Option<(Instant, SystemTime)>,
+    /// When the program was asked to save or ended.
+    asked_at: Option<Asked>,
+}
+
+/// A moment on three clocks: ours, the file system's and the watch's.
+#[derive(Clone, Copy)]
+struct Asked {
+    at: Instant,
+    date: SystemTime,
+    time_s: f64,
 }
 
 impl<'k, 'a> Guard<'k, 'a> {
@@ -140,6 +166,8 @@ impl<'k, 'a> Guard<'k, 'a> {
             method_due: now,
             words: String::new(),
             newest: None,
+            has_told: false,
+            ended: None,
             began: now,
             pause: Duration::ZERO,
             reached: None,
@@ -161,11 +189,17 @@ impl<'k, 'a> Guard<'k, 'a> {
                     if let Some(folder) = message.path.as_deref().and_then(Path::parent) {
                         self.keeper.watch_saves(folder);
                     }
+                    self.has_told |= message.event == Some(EventKind::Checkpoint) && self.asked_at.is_some();
                 }
+                Happening::Ended(ending) if self.goes_on() => self.ended = Some(ending),
                 Happening::Ended(ending) => break ending,
                 Happening::Asked(stop) => self.asked(stop),
                 Happening::Woken => self.woken(),
-                Happening::Gone => {}
+                Happening::Gone => {
+                    if let Some(ending) = self.ended {
+                        break ending;
+                    }
+                }
             }
             if let Some(stop) = wish {
                 self.asked(stop);
@@ -177,13 +211,29 @@ impl<'k, 'a> Guard<'k, 'a> {
         // An event that cannot be written is no reason to leave children behind.
         drop(self.live.watch.event(EventKind::Exit));
         self.clear();
-        self.settle_accounts(ending);
+        let kept = self.settle_accounts(ending);
         let is_done = self.is_at_its_end();
-        Result { attempt: self.attempt, ending, reached: self.reached, is_done }
+        Result { attempt: self.attempt, ending, reached: self.reached, kept, is_done }
+    }
+
+    /// Whether training goes on although the process that was started has ended, as with a program that becomes a daemon.
+    fn goes_on(&mut self) -> bool {
+        if self.reached.is_some() || self.keeper.was_asked || !self.live.watch.sample().unwrap_or(false) {
+            return false;
+        }
+        let training = self.live.watch.tree().processes.iter().find(|process| process.role == Role::Training);
+        let Some(pid) = training.map(|process| process.identity.pid) else { return false };
+        self.say(&format!(
+            "the process that was started has ended, but process {pid} goes on: it is guarded until it ends"
+        ));
+        true
     }
 
     /// Takes in the step that the program told.
     fn stepped(&mut self) {
+        if self.live.watch.has_told_training() {
+            self.keeper.pace.begin();
+        }
         let Some(step) = self.live.watch.recorder().step() else { return };
         self.keeper.pace.step(step, self.live.watch.elapsed().as_secs_f64());
         self.attempt.first_step.get_or_insert(step);
@@ -195,10 +245,16 @@ impl<'k, 'a> Guard<'k, 'a> {
         let moment = self.moment();
         self.attempt.highest_bytes = self.attempt.highest_bytes.max(moment.held);
         if let Some(saves) = &mut self.keeper.saves {
-            saves.holds(moment.held);
+            saves.holds(moment.time_s, moment.held);
         }
+        if self.began.elapsed() >= SILENT_START {
+            self.keeper.pace.begin();
+        }
+        self.reap();
         let completed = self.look_for_saves(moment);
-        if !self.keeper.is_saving() {
+        if self.keeper.is_saving() {
+            self.keeper.pace.saving();
+        } else {
             self.keeper.pace.sample(moment, self.pause.as_secs_f64());
         }
         self.act(moment, completed);
@@ -219,8 +275,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         match self.phase {
             Phase::Running => self.guard_running(moment, completed),
             Phase::Waiting if completed => self.end(),
-            Phase::Waiting => {}
-            Phase::Saving(_) => self.guard_saving(completed),
+            Phase::Waiting => self.guard_waiting(moment),
+            Phase::Saving(_) => self.guard_saving(moment, completed),
             Phase::Ending { .. } => self.guard_ending(),
         }
     }
@@ -241,15 +297,18 @@ impl<'k, 'a> Guard<'k, 'a> {
         let processes = &self.live.watch.tree().processes;
         let writers = || processes.iter().flat_map(|process| open_for_writing(process.identity.pid)).collect();
         let saved = saves.look(moment.time_s, writers);
-        if let (Phase::Saving(saving), Some((asked, _))) = (&mut self.phase, self.asked_at)
-            && !saving.has_begun
-            && (saves.is_saving() || !saved.is_empty())
-        {
-            saving.has_begun = true;
-            self.keeper.pace.reaction(asked.elapsed().as_secs_f64());
+        if let (Phase::Saving(saving), Some(asked)) = (&mut self.phase, self.asked_at) {
+            if !saving.has_begun && (saves.is_saving() || !saved.is_empty()) {
+                saving.has_begun = true;
+                self.keeper.pace.reaction(asked.at.elapsed().as_secs_f64());
+            }
+            // One that was under way when it was asked may be a periodic one; another will follow.
+            if saved.iter().any(|saved| saved.began_s >= asked.time_s) {
+                saving.answered.get_or_insert_with(Instant::now);
+            }
         }
         let is_complete = !saved.is_empty();
-        for Saved { checkpoint, seconds, bytes } in saved {
+        for Saved { checkpoint, seconds, bytes, .. } in saved {
             self.keeper.pace.save(seconds, bytes, moment.held);
             let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             self.say(&format!("{name} is complete ({}, {seconds:.1} s)", Bytes(checkpoint.size())));
@@ -257,30 +316,17 @@ impl<'k, 'a> Guard<'k, 'a> {
             if self.method != Method::Channel {
                 drop(self.live.watch.event(EventKind::Checkpoint));
             }
-            self.newest = Some(checkpoint);
+            self.newest = Some((checkpoint, self.attempt.last_step));
         }
         is_complete
     }
 
     fn guard_running(&mut self, moment: Moment, completed: bool) {
-        if Instant::now() >= self.method_due {
+        let has_begun = self.keeper.pace.has_begun();
+        if has_begun && Instant::now() >= self.method_due {
             self.find_method();
         }
-        // It is about to end by itself.
-        if self.is_at_its_end() {
-            return;
-        }
-        let orders = self.keeper.orders;
-        let rules = Rules { stop_at: orders.stop_at, interval_s: self.pause.as_secs_f64() };
-        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
-        let watch = &mut self.live.watch;
-        let judge = || Outlook::of(watch.judge_now(&facts));
-        let reason = if completed && !self.method.saves_on_request() {
-            is_last_chance(moment, &self.keeper.pace, rules, judge)
-        } else {
-            decide(moment, &self.keeper.pace, rules, judge)
-        };
-        let Some(reason) = reason else { return };
+        let Some(reason) = self.reason_to_stop(moment, completed) else { return };
         // A handler may have been set, or a connection closed, since it was last looked at.
         self.find_method();
         if self.method.saves_on_request() {
@@ -291,6 +337,31 @@ impl<'k, 'a> Guard<'k, 'a> {
             self.end();
         } else if matches!(reason, Reason::LastLine { .. }) && (!self.keeper.is_saving() || moment.held >= moment.limit)
         {
+            self.reach(&reason, if has_begun { Reached::Unsaved } else { Reached::TooLarge });
+            self.end();
+        }
+    }
+
+    fn reason_to_stop(&mut self, moment: Moment, completed: bool) -> Option<Reason> {
+        // Memory that is taken for a save goes back; and after the last step the program ends by itself.
+        if (self.keeper.is_saving() && !completed) || self.is_at_its_end() {
+            return at_last_line(moment);
+        }
+        let orders = self.keeper.orders;
+        let rules = Rules { stop_at: orders.stop_at, interval_s: self.pause.as_secs_f64() };
+        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
+        let watch = &mut self.live.watch;
+        let judge = || Outlook::of(watch.judge_now(&facts));
+        if completed && !self.method.saves_on_request() {
+            is_last_chance(moment, &self.keeper.pace, rules, judge)
+        } else {
+            decide(moment, &self.keeper.pace, rules, judge)
+        }
+    }
+
+    /// Asked to end after the next periodic checkpoint: the limit still holds.
+    fn guard_waiting(&mut self, moment: Moment) {
+        if let Some(reason) = at_last_line(moment).filter(|_| !self.keeper.is_saving()) {
             self.reach(&reason, Reached::Unsaved);
             self.end();
         }
@@ -302,18 +373,20 @@ impl<'k, 'a> Guard<'k, 'a> {
             Reached::Asked => format!("stopping: {words}"),
             Reached::JustSaved => format!("stopping just after a checkpoint: {words}"),
             Reached::Unsaved => format!("ending it without a checkpoint: {words}"),
+            Reached::TooLarge => format!("ending it: {words}, before its first step; the limit is too small for it"),
         });
         self.reached = Some(how);
-        self.asked_at = Some((Instant::now(), SystemTime::now()));
+        self.asked_now();
         self.attempt.stopped_because = Some(words);
+    }
+
+    fn asked_now(&mut self) {
+        let time_s = self.live.watch.elapsed().as_secs_f64();
+        self.asked_at = Some(Asked { at: Instant::now(), date: SystemTime::now(), time_s });
     }
 
     /// Looks for the best way to stop, and says it when it is known or changes.
     fn find_method(&mut self) {
-        let has_begun = self.keeper.pace.has_begun() || self.began.elapsed() >= SILENT_START;
-        if !has_begun {
-            return;
-        }
         self.method_due = Instant::now() + METHOD_PAUSE;
         let method = self.best_method();
         if method != self.method || self.words.is_empty() {
@@ -339,37 +412,45 @@ impl<'k, 'a> Guard<'k, 'a> {
             deadline: Instant::now() + self.keeper.orders.grace,
             is_signalled: matches!(self.method, Method::Signal(_)),
             has_begun: self.keeper.is_saving(),
-            saved: None,
+            answered: None,
         });
     }
 
-    fn guard_saving(&mut self, completed: bool) {
+    fn guard_saving(&mut self, moment: Moment, completed: bool) {
         let (now, grace, is_writing) = (Instant::now(), self.keeper.orders.grace, self.keeper.is_saving());
+        let is_full = at_last_line(moment).is_some();
         let Phase::Saving(saving) = &mut self.phase else { return };
-        if completed {
-            saving.saved = Some(now);
-        }
-        if let Some(saved) = saving.saved {
-            if now - saved >= EXIT_PATIENCE.min(grace) && !is_writing {
+        if let Some(answered) = saving.answered {
+            if !is_writing && (is_full || now - answered >= EXIT_PATIENCE.min(grace)) {
                 self.say("the checkpoint is complete but the program goes on: ending it");
                 self.end();
             }
             return;
         }
+        if is_full && completed {
+            self.say("memory is used up, and a checkpoint is complete: ending it");
+            return self.end();
+        }
         // A save that is under way is given as long again.
-        if now < saving.deadline + if is_writing { grace } else { Duration::ZERO } {
+        let is_late = now >= saving.deadline + if is_writing { grace } else { Duration::ZERO };
+        if !is_late && !is_full {
             return;
         }
         if !saving.is_signalled
-            && let Method::Signal(pids) = Method::find(None, &self.live.watch.tree().processes, true)
+            && let Method::Signal(processes) = Method::find(None, &self.live.watch.tree().processes, true)
         {
-            terminate(&pids);
+            terminate(&processes);
             saving.is_signalled = true;
             saving.deadline = now + grace;
             return self.say("no checkpoint came after the request over the event channel: sent SIGTERM");
         }
-        self.say("no complete checkpoint came within the grace time: ending the program");
-        self.end();
+        if is_late {
+            self.say("no complete checkpoint came within the grace time: ending the program");
+            self.end();
+        } else if !is_writing && moment.held >= moment.limit {
+            self.say("the limit is reached and nothing is being saved: ending the program");
+            self.end();
+        }
     }
 
     /// Ends everything: SIGTERM first, SIGKILL after a while.
@@ -401,9 +482,9 @@ impl<'k, 'a> Guard<'k, 'a> {
             return self.end();
         }
         if !matches!(self.phase, Phase::Running) {
-            return;
+            return self.say("it is being stopped already; once more ends it now");
         }
-        self.asked_at = Some((Instant::now(), SystemTime::now()));
+        self.asked_now();
         self.method = self.best_method();
         match self.method {
             Method::Channel | Method::Signal(_) => {
@@ -429,7 +510,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         let begin = Instant::now();
         let mut was_told = false;
         loop {
-            reap();
+            self.reap();
+            reap_all();
             if !self.live.watch.sample().unwrap_or(false) {
                 return;
             }
@@ -447,28 +529,50 @@ impl<'k, 'a> Guard<'k, 'a> {
     }
 
     /// Writes down what the attempt cost and gave.
-    fn settle_accounts(&mut self, ending: Ending) {
-        let newest = self.keeper.folder().and_then(|folder| newest_complete(folder).ok()?.complete);
-        // A program that saved when it was asked to has done nothing since, however it counts its steps.
-        let has_answered = match (&newest, self.asked_at) {
-            (Some(newest), Some((_, asked))) => newest.modified >= asked && !matches!(self.phase, Phase::Ending { .. }),
-            _ => false,
+    fn settle_accounts(&mut self, ending: Ending) -> Kept {
+        let newest = self.keeper.saves.as_ref().and_then(|saves| saves.newest().complete);
+        let is_ended_by_us = matches!(self.phase, Phase::Ending { .. });
+        let lost_steps = newest.as_ref().map_or(self.attempt.last_step, |newest| self.lost_since(newest));
+        let kept = match (&newest, self.reached) {
+            (Some(_), Some(Reached::JustSaved)) => Kept::All,
+            (Some(_), _) if lost_steps.is_none_or(|lost| lost <= 0.0) => Kept::All,
+            _ if self.has_told && !is_ended_by_us => Kept::All,
+            (Some(_), _) => Kept::Part,
+            (None, Some(Reached::Asked)) if self.keeper.saves.is_none() && !is_ended_by_us => Kept::Unknown,
+            (None, _) => Kept::Nothing,
         };
         let attempt = &mut self.attempt;
         attempt.seconds = self.began.elapsed().as_secs_f64();
-        attempt.ending = match (&self.phase, ending) {
-            (Phase::Ending { .. }, Ending::Signal(signal)) => format!("was ended by the guard (signal {signal})"),
+        attempt.ending = match ending {
+            Ending::Signal(signal) if is_ended_by_us => format!("was ended by the guard (signal {signal})"),
             _ => ending.words(),
         };
-        attempt.stopping_seconds = self.asked_at.map(|(asked, _)| asked.elapsed().as_secs_f64());
+        attempt.stopping_seconds = self.asked_at.map(|asked| asked.at.elapsed().as_secs_f64());
         attempt.checkpoint_step = newest.as_ref().and_then(|checkpoint| checkpoint.step);
-        attempt.lost_steps = match (attempt.last_step, attempt.checkpoint_step) {
-            _ if has_answered => Some(0.0),
-            (Some(last), Some(kept)) => Some((last - kept as f64).max(0.0)),
-            (last, None) => last,
-            (None, Some(_)) => None,
-        };
+        attempt.lost_steps = if kept == Kept::All { attempt.last_step.map(|_| 0.0) } else { lost_steps };
         attempt.checkpoint = newest.map(|checkpoint| checkpoint.path);
+        kept
+    }
+
+    /// Steps that were told after a checkpoint was complete.
+    fn lost_since(&self, newest: &Checkpoint) -> Option<f64> {
+        let last = self.attempt.last_step?;
+        let seen = self.newest.as_ref().filter(|(seen, _)| seen.path == newest.path).and_then(|(_, step)| *step);
+        let named = newest.step.map(|step| step as f64);
+        let kept = match (seen, named) {
+            // Names may count epochs, or from zero; the next step may have been told before the checkpoint was seen.
+            (Some(seen), Some(named)) if (seen - named).abs() <= 2.0 => seen.min(named),
+            (Some(seen), _) => seen,
+            // It was complete only when the program had ended.
+            (None, _)
+                if self.asked_at.is_some_and(|asked| newest.written().is_some_and(|(_, at)| at >= asked.date)) =>
+            {
+                last
+            }
+            (None, Some(named)) => named,
+            (None, None) => return None,
+        };
+        Some((last - kept).max(0.0))
     }
 
     fn is_at_its_end(&self) -> bool {
@@ -504,13 +608,14 @@ impl<'k, 'a> Guard<'k, 'a> {
             guard: &self.words,
             attempt: self.attempt.number,
             program_pid: self.attempt.pid,
+            program_started: self.attempt.started,
             step,
             total_steps,
             held_bytes: moment.held,
             limit_bytes: (moment.limit < u64::MAX).then_some(moment.limit),
             verdict: diagnosis.map(|diagnosis| diagnosis.verdict.name()),
             summary: diagnosis.map(|diagnosis| diagnosis.summary.as_str()),
-            checkpoint: self.newest.as_ref().map(|checkpoint| checkpoint.path.as_path()),
+            checkpoint: self.newest.as_ref().map(|(checkpoint, _)| checkpoint.path.as_path()),
             trace: &orders.trace,
             command: orders.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         };
@@ -522,8 +627,18 @@ impl<'k, 'a> Guard<'k, 'a> {
         self.keeper.observer.say(line);
     }
 
-    fn everybody(&self) -> Vec<u32> {
-        self.live.watch.tree().processes.iter().map(|process| process.identity.pid).collect()
+    fn everybody(&self) -> Vec<Who> {
+        let processes = self.live.watch.tree().processes.iter();
+        processes.map(|process| (process.identity.pid, process.identity.started)).collect()
+    }
+
+    /// Takes note of orphans of the program that have ended as our children, so that they do not pile up.
+    fn reap(&self) {
+        for &pid in self.live.watch.sampler().zombies().iter().filter(|&&pid| pid != self.attempt.pid) {
+            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+            // It is not ours if its own parent is still there.
+            let _ = pid.map(|pid| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG));
+        }
     }
 }
 
@@ -532,7 +647,7 @@ fn held(sample: &Sample) -> u64 {
     [Quantity::Anon, Quantity::Shmem, Quantity::Swap].iter().filter_map(|&quantity| sample.get(quantity)).sum()
 }
 
-/// Takes note of orphans that ended as our children.
-fn reap() {
+/// Takes note of every child that has ended, once the program itself has.
+fn reap_all() {
     while matches!(rustix::process::wait(rustix::process::WaitOptions::NOHANG), Ok(Some(_))) {}
 }

@@ -104,7 +104,8 @@ pub struct Launch<'a> {
 pub struct Launched {
     /// Process id.
     pub pid: u32,
-    child: Child,
+    /// Taken when it is followed.
+    child: Option<Child>,
     readers: Vec<thread::JoinHandle<()>>,
     keyboard: Option<Keyboard>,
     has_ended: Arc<AtomicBool>,
@@ -112,8 +113,10 @@ pub struct Launched {
 
 impl Launched {
     /// From now on its end is noticed.
-    pub fn follow(self, notices: SyncSender<Notice>) {
-        let Launched { mut child, readers, keyboard, has_ended, .. } = self;
+    pub fn follow(mut self, notices: SyncSender<Notice>) {
+        let Some(mut child) = self.child.take() else { return };
+        let (readers, keyboard) = (std::mem::take(&mut self.readers), self.keyboard.take());
+        let has_ended = Arc::clone(&self.has_ended);
         thread::spawn(move || {
             let ending = child.wait().map_or(Ending::Signal(0), Ending::from);
             has_ended.store(true, Ordering::Release);
@@ -126,6 +129,17 @@ impl Launched {
             drop(keyboard);
             drop(notices.send(Notice::Ended(ending)));
         });
+    }
+}
+
+impl Drop for Launched {
+    /// A command that nobody follows must not go on: whoever started it has failed.
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself.
+            drop(child.kill());
+            drop(child.wait());
+        }
     }
 }
 
@@ -188,7 +202,7 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
             readers.push(pass_on(terminal.into_output(), io::sink(), notices.clone()));
         }
     }
-    Ok(Launched { pid, child, readers, keyboard, has_ended })
+    Ok(Launched { pid, child: Some(child), readers, keyboard, has_ended })
 }
 
 /// Starts a program in a session of its own that outlives us; all it prints goes to a log.
@@ -235,11 +249,12 @@ fn pass_on(
                 // A pseudo-terminal ends with an error (EIO) instead of an end of file.
                 Ok(0) | Err(_) => break,
                 Ok(count) => {
-                    // If our own output is closed, the program goes on all the same.
-                    drop(to.write_all(&buffer[..count]).and_then(|()| to.flush()));
+                    // Told first: our own output may be blocked by whoever reads it.
                     if notices.send(Notice::Output(buffer[..count].to_vec())).is_err() {
                         break;
                     }
+                    // If our own output is closed, the program goes on all the same.
+                    drop(to.write_all(&buffer[..count]).and_then(|()| to.flush()));
                 }
             }
         }

@@ -31,6 +31,6 @@ pub use live::{Happening, Live};
 pub use orders::{Error, Observer, OnLimit, Orders};
 pub use recorder::Recorder;
 pub use signals::{Stop, ask_to_end, listen_for_stops, pass_stop_on};
-pub use state::{StateFolder, supervisor_of};
+pub use state::{StateFolder, supervisor_of, unguarded};
 pub use supervisor::{RESUME, origin, supervise};
 pub use watch::Watch;

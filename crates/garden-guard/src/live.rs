@@ -82,6 +82,18 @@ impl Live {
         }))
     }
 
+    /// Waits between two starts of a program; true if somebody asks for the end meanwhile. What the last one said is dropped.
+    pub fn is_asked_within(&mut self, pause: Duration) -> bool {
+        let until = Instant::now() + pause;
+        loop {
+            match self.notices.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Notice::Asked(stop)) if stop != Stop::HungUp => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
     /// Waits for the next notice without sampling; `None` when there can be none any more.
     pub fn wait(&mut self) -> Option<Notice> {
         self.notices.recv().ok()

@@ -18,7 +18,7 @@ pub enum Method {
     /// Ask over the event channel.
     Channel,
     /// SIGTERM to these processes, which catch it.
-    Signal(Vec<u32>),
+    Signal(Vec<Who>),
     /// End it just after its next periodic checkpoint.
     AfterCheckpoint,
     /// Nothing is known that would save anything.
@@ -31,7 +31,8 @@ impl Method {
         if channel.is_some_and(Channel::is_connected) {
             return Method::Channel;
         }
-        let catching: Vec<u32> = training(processes).into_iter().filter(|&pid| catches(pid)).collect();
+        let catches = |who: &Who| open(*who).is_some_and(|process| process.catches(SIGTERM));
+        let catching: Vec<Who> = training(processes).into_iter().filter(catches).collect();
         match (catching.is_empty(), saves) {
             (false, _) => Method::Signal(catching),
             (true, true) => Method::AfterCheckpoint,
@@ -48,13 +49,16 @@ impl Method {
     pub fn words(&self) -> String {
         match self {
             Method::Channel => {
-                "will ask for a checkpoint over the event channel before memory runs out; nothing is lost".into()
+                "will ask for a checkpoint over the event channel before memory runs out; nothing is lost if the \
+                program obeys"
+                    .into()
             }
-            Method::Signal(pids) => {
-                let who: Vec<String> = pids.iter().map(u32::to_string).collect();
+            Method::Signal(processes) => {
+                let names: Vec<String> = processes.iter().map(|(pid, _)| pid.to_string()).collect();
+                let (noun, verb) = if names.len() == 1 { ("process", "catches") } else { ("processes", "catch") };
                 format!(
-                    "will send SIGTERM to process {}, which catches it, before memory runs out; nothing is lost if it saves then",
-                    who.join(" and ")
+                    "will send SIGTERM to {noun} {}, which {verb} it, before memory runs out; nothing is lost if it saves then",
+                    names.join(" and ")
                 )
             }
             Method::AfterCheckpoint => {
@@ -71,40 +75,47 @@ impl Method {
     }
 }
 
-/// The training processes of a tree: each rank's own, else the largest that is no wrapper or helper, else the first.
-pub fn training(processes: &[ProcessSample]) -> Vec<u32> {
-    let with_role = |role: Role| processes.iter().filter(move |process| process.role == role);
-    let leaders: Vec<u32> = with_role(Role::Training).map(|process| process.identity.pid).collect();
-    if !leaders.is_empty() {
-        return leaders;
+/// A process, told from a later one of the same id by its start time.
+pub type Who = (u32, u64);
+
+/// The processes of a tree that training can be stopped at: each rank's own, else the largest that is no wrapper or helper, else
+/// the first. A worker that holds more than the program that spawned it is a rank.
+fn training(processes: &[ProcessSample]) -> Vec<Who> {
+    let who = |process: &ProcessSample| (process.identity.pid, process.identity.started);
+    let parent = |process: &ProcessSample| processes.iter().find(|other| other.identity.pid == process.identity.parent);
+    let is_rank = |process: &&ProcessSample| match process.role {
+        Role::Training => true,
+        Role::Worker => parent(process).is_some_and(|parent| process.own > parent.own),
+        _ => false,
+    };
+    let ranks: Vec<Who> = processes.iter().filter(is_rank).map(who).collect();
+    if !ranks.is_empty() {
+        return ranks;
     }
-    let largest = with_role(Role::Other).max_by_key(|process| process.own).or(processes.first());
-    largest.map(|process| process.identity.pid).into_iter().collect()
+    let others = processes.iter().filter(|process| process.role == Role::Other);
+    others.max_by_key(|process| process.own).or(processes.first()).map(who).into_iter().collect()
 }
 
-fn open(pid: u32) -> Option<Process> {
-    Identity::of(pid).and_then(|identity| Process::open(identity).ok())
-}
-
-fn catches(pid: u32) -> bool {
-    open(pid).is_some_and(|process| process.catches(SIGTERM))
+/// Looks at a process, if it is still the one that is meant.
+fn open((pid, started): Who) -> Option<Process> {
+    Identity::of(pid).filter(|identity| identity.started == started).and_then(|identity| Process::open(identity).ok())
 }
 
 /// Sends SIGTERM to processes, and SIGKILL to those that would leave that alone.
-pub fn terminate(pids: &[u32]) {
-    let is_deaf = |pid: &u32| open(*pid).is_some_and(|process| process.ignores(SIGTERM));
-    let (deaf, others): (Vec<u32>, Vec<u32>) = pids.iter().partition(|pid| is_deaf(pid));
-    signal(&others, Signal::TERM);
-    signal(&deaf, Signal::KILL);
+pub fn terminate(processes: &[Who]) {
+    for &who in processes {
+        let is_deaf = open(who).is_some_and(|process| process.ignores(SIGTERM));
+        signal(who, if is_deaf { Signal::KILL } else { Signal::TERM });
+    }
 }
 
 /// Sends SIGKILL to processes.
-pub fn kill(pids: &[u32]) {
-    signal(pids, Signal::KILL);
+pub fn kill(processes: &[Who]) {
+    processes.iter().for_each(|&who| signal(who, Signal::KILL));
 }
 
-fn signal(pids: &[u32], signal: Signal) {
-    for pid in pids.iter().filter_map(|&pid| i32::try_from(pid).ok().and_then(Pid::from_raw)) {
+fn signal(who: Who, signal: Signal) {
+    if let Some(pid) = open(who).and_then(|_| i32::try_from(who.0).ok().and_then(Pid::from_raw)) {
         // It may have ended meanwhile.
         let _ = kill_process(pid, signal);
     }

@@ -45,6 +45,8 @@ pub struct Orders {
     pub resume_with: Option<String>,
     /// Where its checkpoints are.
     pub checkpoint_dir: Option<PathBuf>,
+    /// Whether that was asked for, rather than guessed from the command.
+    pub is_folder_given: bool,
     /// Time between samples.
     pub interval: Duration,
     /// What is known about the run.

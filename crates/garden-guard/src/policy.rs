@@ -2,9 +2,10 @@
 //!
 //! A program that is told to stop finishes its step and then saves. So it must be told while memory still has room for what
 //! can come until then: the growth of one step and of the time that saving takes, and the memory that saving needs on top.
-//! The growth is not extrapolated from a fit but taken from what was seen: the largest rise over any stretch of that
-//! length in the recent past, with a margin. The judge has the last word: a run that has settled, or whose growth ends below
-//! the limit, is left alone for as long as its memory is where it has been before.
+//! The growth is not extrapolated from a fit but taken from what was seen: the largest rise over a stretch of that length that
+//! has come twice in the recent past, with a margin. Only rises that lasted count: an evaluation that took memory and gave it
+//! back is no growth, and one jump alone may be the only one. The judge has the last word: a run that has settled, or whose
+//! growth ends below the limit, is left alone for as long as its memory is where it has been before.
 
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ const COST_MARGIN: f64 = 1.25;
 /// Steps whose durations are remembered.
 const STEPS_REMEMBERED: usize = 16;
 /// How many times the length of the forecast counts as the recent past.
-const RECENT: f64 = 10.0;
+const RECENT: f64 = 20.0;
 /// The recent past is never shorter than this many samples.
 const FEWEST_RECENT: usize = 8;
 /// Places kept of the recent past; more would not change the largest rise by much.
@@ -44,7 +45,9 @@ pub struct Pace {
     recent: VecDeque<(f64, u64)>,
     steps: VecDeque<f64>,
     last_step: Option<(f64, f64)>,
-    has_saved: bool,
+    has_begun: bool,
+    /// Whether something was saved since the last step: then its duration is not that of a step.
+    has_saved_since: bool,
     /// Longest save, in seconds.
     save_s: Option<f64>,
     /// Most memory that a save took on top.
@@ -94,22 +97,33 @@ impl Pace {
             if done == 0.0 {
                 return;
             }
-            if done > 0.0 {
+            if done > 0.0 && !std::mem::take(&mut self.has_saved_since) {
                 if self.steps.len() == STEPS_REMEMBERED {
                     self.steps.pop_front();
                 }
                 self.steps.push_back((time_s - at) / done.max(1.0));
             }
-        } else {
-            // What was loaded before the first step says nothing about the growth from step to step.
+        }
+        self.begin();
+        self.last_step = Some((step, time_s));
+    }
+
+    /// Training has begun: what was loaded before says nothing about the growth from step to step.
+    pub fn begin(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
             self.recent.clear();
         }
-        self.last_step = Some((step, time_s));
+    }
+
+    /// Something is being saved.
+    pub fn saving(&mut self) {
+        self.has_saved_since = true;
     }
 
     /// Takes in what a save cost, and what is held after it.
     pub fn save(&mut self, seconds: f64, bytes: u64, held: u64) {
-        self.has_saved = true;
+        self.begin();
+        self.has_saved_since = true;
         self.save_s = Some(self.save_s.unwrap_or(0.0).max(seconds));
         self.save_bytes = Some(self.save_bytes.unwrap_or(0).max(bytes));
         if let Some(before) = self.held_at_save.replace(held) {
@@ -124,13 +138,13 @@ impl Pace {
 
     /// Whether training has begun: steps are told, or a checkpoint was saved.
     pub fn has_begun(&self) -> bool {
-        self.last_step.is_some() || self.has_saved
+        self.has_begun
     }
 
     /// Seconds until a limit is reached at the pace of the recent past; `None` without growth.
     pub fn time_to(&self, limit: u64, moment: Moment) -> Option<f64> {
         let seconds = self.step_s().unwrap_or(0.0).max(1.0);
-        let rate = self.largest_rise(seconds) / seconds;
+        let rate = self.lasting_rise(seconds) / seconds;
         (rate > 0.0).then(|| limit.saturating_sub(moment.held) as f64 / rate)
     }
 
@@ -146,31 +160,26 @@ impl Pace {
         interval_s + COST_MARGIN * (reaction + self.save_s.unwrap_or(0.0))
     }
 
-    /// The largest rise over any stretch of so many seconds in the recent past; longer stretches than were seen are drawn out.
-    fn largest_rise(&self, seconds: f64) -> f64 {
-        let mut largest = 0.0_f64;
-        let mut low: VecDeque<(f64, u64)> = VecDeque::new();
-        for &(time, held) in &self.recent {
-            // The lowest level within the stretch that ends here: levels below which nothing lower follows.
-            while low.front().is_some_and(|(earlier, _)| time - earlier > seconds) && low.len() > 1 {
-                low.pop_front();
-            }
-            if let Some(&(earlier, level)) = low.front() {
-                let rise = held as f64 - level as f64;
-                let passed = time - earlier;
-                let scale = if passed > seconds { seconds / passed } else { 1.0 };
-                largest = largest.max(rise * scale);
-            }
-            while low.back().is_some_and(|(_, level)| *level >= held) {
-                low.pop_back();
-            }
-            low.push_back((time, held));
+    /// The largest rise over a stretch of so many seconds that has come twice in the recent past, drawn out where less was seen.
+    fn lasting_rise(&self, seconds: f64) -> f64 {
+        let Some((&(from, _), &(to, _))) = self.recent.front().zip(self.recent.back()) else { return 0.0 };
+        // What is given back later is no growth: each place counts with the lowest level from there on.
+        let mut floor: Vec<(f64, f64)> = self.recent.iter().map(|&(time, held)| (time, held as f64)).collect();
+        for index in (1..floor.len()).rev() {
+            floor[index - 1].1 = floor[index - 1].1.min(floor[index].1);
         }
-        let seen = match (self.recent.front(), self.recent.back()) {
-            (Some((from, _)), Some((to, _))) => to - from,
-            _ => return 0.0,
-        };
-        if seen > 0.0 && seen < seconds { largest * (seconds / seen) } else { largest }
+        // Stretches that do not overlap, from the present back, each reaching back as far as it must to be long enough.
+        let (mut largest, mut second, mut end) = (0.0_f64, 0.0_f64, floor.len() - 1);
+        while end > 0 {
+            let begin = (0..end).rev().find(|&index| floor[end].0 - floor[index].0 >= seconds).unwrap_or(0);
+            let (rise, length) = (floor[end].1 - floor[begin].1, floor[end].0 - floor[begin].0);
+            // A shorter stretch is drawn out; of a longer one more may have come in its densest part than its share.
+            let rise = if length > 0.0 && length < seconds { rise * seconds / length } else { rise };
+            (largest, second) = if rise > largest { (rise, largest) } else { (largest, second.max(rise)) };
+            end = begin;
+        }
+        // As long as nothing came twice because too little was seen, the one that came counts.
+        if to - from < 2.0 * seconds { largest } else { second }
     }
 
     /// Whether the highest level of the recent past is an old one.
@@ -195,7 +204,7 @@ pub struct Rules {
 /// Why a run is stopped.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    /// One more step and a save might not fit.
+    /// What comes until it has saved might not fit.
     Forecast {
         /// What the tree holds.
         held: u64,
@@ -238,14 +247,14 @@ impl Reason {
     pub fn words(&self) -> String {
         match *self {
             Reason::Forecast { held, rise, saving, limit } => format!(
-                "{} are held; one more step may add {} and saving {}, which might not fit into {}",
+                "{} are held; until it has saved {} may be added, and saving may take {}: that might not fit into {}",
                 Bytes(held),
                 Bytes(rise),
                 Bytes(saving),
                 Bytes(limit)
             ),
             Reason::Gap { held, rise, saving, limit } => format!(
-                "{} are held; until the next checkpoint {} may be added, and saving it may take {}, which might not fit into {}",
+                "{} are held; until the next checkpoint {} may be added, and saving it may take {}, that might not fit into {}",
                 Bytes(held),
                 Bytes(rise),
                 Bytes(saving),
@@ -299,19 +308,25 @@ impl Outlook {
     }
 }
 
+/// Whether there is hardly anything left.
+pub fn at_last_line(moment: Moment) -> Option<Reason> {
+    let Moment { held, limit, .. } = moment;
+    (held as f64 >= LAST_LINE * limit as f64).then_some(Reason::LastLine { held, limit })
+}
+
 /// Decides whether the program must be told to stop now. The judge is only asked when it matters.
 pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() -> Outlook) -> Option<Reason> {
     let Moment { held, limit, .. } = moment;
     let reached = |share: f64| held as f64 >= share * limit as f64;
-    if reached(LAST_LINE) {
-        return Some(Reason::LastLine { held, limit });
+    if let Some(reason) = at_last_line(moment) {
+        return Some(reason);
     }
     // While a model is loaded nothing can be saved, and the growth says nothing about the training.
     if !pace.has_begun() {
         return None;
     }
     let saving = saving(pace, rules, limit);
-    let rise = (RISE_MARGIN * pace.largest_rise(pace.horizon_s(rules.interval_s))) as u64;
+    let rise = (RISE_MARGIN * pace.lasting_rise(pace.horizon_s(rules.interval_s))) as u64;
     let reason = if reached(rules.stop_at) {
         Reason::Share { held, limit }
     } else if held.saturating_add(rise).saturating_add(saving) >= limit {
@@ -319,13 +334,7 @@ pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() ->
     } else {
         return None;
     };
-    let is_safe = match judge() {
-        Outlook::Bounded(level) => {
-            (level.max(held) as f64) < LAST_LINE * limit as f64 && pace.is_bounded(held, level, limit)
-        }
-        Outlook::Open => false,
-    };
-    (!is_safe).then_some(reason)
+    (!pace.is_safe(moment, judge())).then_some(reason)
 }
 
 /// Decides, just after a checkpoint, whether the next one might come too late.
@@ -333,15 +342,12 @@ pub fn is_last_chance(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnO
     let Moment { held, limit, .. } = moment;
     let saving = saving(pace, rules, limit);
     // What came from the last checkpoint to this one, and a step more: checkpoints are not exactly on the beat.
-    let step = pace.largest_rise(rules.interval_s + pace.step_s().unwrap_or(0.0));
+    let step = pace.lasting_rise(rules.interval_s + pace.step_s().unwrap_or(0.0));
     let rise = (RISE_MARGIN * (pace.gap_bytes? as f64 + step)) as u64;
     if held.saturating_add(rise).saturating_add(saving) < limit {
         return None;
     }
-    match judge() {
-        Outlook::Bounded(level) if (level.max(held) as f64) < LAST_LINE * limit as f64 => None,
-        _ => Some(Reason::Gap { held, rise, saving, limit }),
-    }
+    (!pace.is_safe(moment, judge())).then_some(Reason::Gap { held, rise, saving, limit })
 }
 
 /// What a save needs: as measured, or until then what `--stop-at` leaves.
@@ -352,9 +358,15 @@ fn saving(pace: &Pace, rules: Rules, limit: u64) -> u64 {
 }
 
 impl Pace {
-    /// Whether what is held now fits a bounded outlook: within it, and not a new high of the last moments.
-    fn is_bounded(&self, held: u64, level: u64, limit: u64) -> bool {
-        held <= level || self.is_old_high(limit)
+    /// Whether the growth is known to end below the limit, and what is held now fits that: within it, or no new high.
+    fn is_safe(&self, moment: Moment, outlook: Outlook) -> bool {
+        let Moment { held, limit, .. } = moment;
+        match outlook {
+            Outlook::Bounded(level) => {
+                (level.max(held) as f64) < LAST_LINE * limit as f64 && (held <= level || self.is_old_high(limit))
+            }
+            Outlook::Open => false,
+        }
     }
 }
 
@@ -412,6 +424,24 @@ mod tests {
         // Settled above the share of --stop-at, but below the last line, and no longer rising.
         let high = |t: f64| 600.0 + 40.0 * t.min(8.5);
         assert_eq!(first_stop(high, Outlook::Bounded(945 * MIB), &mut Pace::default()), None);
+    }
+
+    #[test]
+    fn an_evaluation_that_gives_its_memory_back_is_no_growth() {
+        // 300 MiB more for three seconds in every twenty; the judge has no opinion.
+        let evaluated = |t: f64| if t % 20.0 >= 17.0 { 850.0 } else { 550.0 };
+        assert_eq!(first_stop(evaluated, Outlook::Open, &mut Pace::default()), None);
+        // One jump that stays may be the only one.
+        let jump = |t: f64| if t < 100.0 { 300.0 } else { 700.0 };
+        assert_eq!(first_stop(jump, Outlook::Open, &mut Pace::default()), None);
+    }
+
+    #[test]
+    fn jumps_that_come_again_are_expected_again() {
+        // 150 MiB every twenty seconds: 850 is the last level that leaves room.
+        let jumps = |t: f64| 250.0 + 150.0 * (t / 20.0).floor();
+        let (_, held, reason) = first_stop(jumps, Outlook::Open, &mut Pace::default()).unwrap();
+        assert!(held <= 850, "{held} {reason:?}");
     }
 
     #[test]

@@ -14,20 +14,22 @@ use std::{ffi::OsStr, io, thread};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-use crate::checkpoint::{Checkpoint, State, find};
+use crate::checkpoint::{Checkpoint, Newest, State, find};
 use crate::launch::Notice;
 
 /// Files that have not changed for this long are taken as final where the layout does not tell, in seconds.
 const STILL_S: f64 = 1.0;
 
-/// Samples before the first file among which the lowest is what was held before.
-const SAMPLES_BEFORE: usize = 3;
+/// Samples of what was held that are kept to tell what a save took.
+const SAMPLES_KEPT: usize = 256;
 
 /// A checkpoint that was saved, and what that cost.
 #[derive(Clone, Debug)]
 pub struct Saved {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
+    /// When its first file was seen, on the watch's clock.
+    pub began_s: f64,
     /// Seconds from its first file to its last change.
     pub seconds: f64,
     /// Most memory held meanwhile, beyond what was held before.
@@ -40,13 +42,12 @@ struct Known {
     writing: Option<Writing>,
 }
 
-/// A checkpoint that is being written: since when, last change, memory before and the most meanwhile.
+/// A checkpoint that is being written: since when, its last change, and whether it is written anew.
 #[derive(Clone, Copy, Debug)]
 struct Writing {
     since: f64,
     changed: f64,
-    held_before: u64,
-    held_most: u64,
+    is_new: bool,
 }
 
 /// A folder of checkpoints under watch.
@@ -54,8 +55,10 @@ struct Writing {
 pub struct Saves {
     folder: PathBuf,
     known: BTreeMap<PathBuf, Known>,
-    /// What was held at the last samples: memory for a save is taken a little before its first file is there.
-    held: VecDeque<u64>,
+    /// What was there at the beginning, by fingerprint: checkpoints of another run.
+    before: BTreeMap<PathBuf, u64>,
+    /// What was held at the last samples, by time.
+    held: VecDeque<(f64, u64)>,
     notices: SyncSender<Notice>,
     is_listening: bool,
 }
@@ -63,12 +66,26 @@ pub struct Saves {
 impl Saves {
     /// Begins to watch; what is there already is not news. Changes are told to `notices`.
     pub fn of(folder: &Path, notices: SyncSender<Notice>) -> Saves {
-        let known = find(folder).unwrap_or_default().into_iter().map(|checkpoint| {
-            let fingerprint = checkpoint.fingerprint();
-            (checkpoint.path, Known { fingerprint, writing: None })
-        });
+        let there = find(folder).unwrap_or_default().into_iter();
+        let before: BTreeMap<PathBuf, u64> = there.map(|found| (found.path.clone(), found.fingerprint())).collect();
+        let known =
+            |(path, fingerprint): (&PathBuf, &u64)| (path.clone(), Known { fingerprint: *fingerprint, writing: None });
+        let known = before.iter().map(known).collect();
         let folder = folder.to_path_buf();
-        Saves { folder, known: known.collect(), held: VecDeque::new(), notices, is_listening: false }
+        Saves { folder, known, before, held: VecDeque::new(), notices, is_listening: false }
+    }
+
+    /// Checkpoints that were there at the beginning.
+    pub fn older(&self) -> usize {
+        self.before.len()
+    }
+
+    /// The newest checkpoint that was written since the beginning and is complete, and newer ones that are torn.
+    pub fn newest(&self) -> Newest {
+        let is_ours = |found: &Checkpoint| self.before.get(&found.path) != Some(&found.fingerprint());
+        let mut ours: Vec<Checkpoint> = find(&self.folder).unwrap_or_default().into_iter().filter(is_ours).collect();
+        ours.sort_by_cached_key(|found| std::cmp::Reverse((found.written().map(|(_, last)| last), found.step)));
+        Newest::of(ours)
     }
 
     /// The folder.
@@ -87,14 +104,29 @@ impl Saves {
     }
 
     /// Takes in what is held now.
-    pub fn holds(&mut self, held: u64) {
-        if self.held.len() == SAMPLES_BEFORE {
+    pub fn holds(&mut self, time_s: f64, held: u64) {
+        if self.held.len() == SAMPLES_KEPT {
             self.held.pop_front();
         }
-        self.held.push_back(held);
-        for writing in self.known.values_mut().filter_map(|known| known.writing.as_mut()) {
-            writing.held_most = writing.held_most.max(held);
-        }
+        self.held.push_back((time_s, held));
+    }
+
+    fn account(&self, checkpoint: Checkpoint, writing: Writing) -> Saved {
+        // A draft that was renamed was written before it was seen; one that is written over says nothing of that kind.
+        let written = checkpoint.written().filter(|_| writing.is_new);
+        let written = written.and_then(|(first, last)| last.duration_since(first).ok()).map(|time| time.as_secs_f64());
+        let seconds = (writing.changed - writing.since).max(written.unwrap_or(0.0));
+        let writing = Writing { since: writing.since.min(writing.changed - seconds), ..writing };
+        Saved { checkpoint, began_s: writing.since, seconds, bytes: self.taken(writing) }
+    }
+
+    /// What a save took on top of what was held before its first file; memory is taken a little before that.
+    fn taken(&self, writing: Writing) -> u64 {
+        let before =
+            self.held.iter().rev().filter(|(time, _)| *time <= writing.since).take(2).map(|(_, held)| *held).min();
+        let during = self.held.iter().filter(|(time, _)| (writing.since..=writing.changed).contains(time));
+        let most = during.map(|(_, held)| *held).max();
+        before.zip(most).map_or(0, |(before, most)| most.saturating_sub(before))
     }
 
     /// Looks at the folder and says which checkpoints have become complete; `writers` lists the files that the tree has open
@@ -109,13 +141,11 @@ impl Saves {
         let mut saved = Vec::new();
         for checkpoint in found {
             let fingerprint = checkpoint.fingerprint();
+            let is_new = !self.known.contains_key(&checkpoint.path);
             let known = self.known.entry(checkpoint.path.clone()).or_insert(Known { fingerprint: 0, writing: None });
             if known.fingerprint != fingerprint {
                 known.fingerprint = fingerprint;
-                let held_before = self.held.iter().copied().min().unwrap_or(0);
-                let held_most = self.held.back().copied().unwrap_or(0);
-                let beginning = Writing { since: time_s, changed: time_s, held_before, held_most };
-                known.writing.get_or_insert(beginning).changed = time_s;
+                known.writing.get_or_insert(Writing { since: time_s, changed: time_s, is_new }).changed = time_s;
             }
             let Some(writing) = known.writing else { continue };
             let is_final = checkpoint.has_last_file() || time_s - writing.changed >= STILL_S;
@@ -124,11 +154,10 @@ impl Saves {
                 known.writing = None;
                 // As it was when it was found complete: its last file may have come since the folder was read.
                 known.fingerprint = checkpoint.fingerprint();
-                let bytes = writing.held_most.saturating_sub(writing.held_before);
-                saved.push(Saved { checkpoint, seconds: writing.changed - writing.since, bytes });
+                saved.push((checkpoint, writing));
             }
         }
-        saved
+        saved.into_iter().map(|(checkpoint, writing)| self.account(checkpoint, writing)).collect()
     }
 }
 

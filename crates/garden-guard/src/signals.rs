@@ -4,6 +4,7 @@ use std::io;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
+use garden_probe::{Identity, Process};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -23,8 +24,13 @@ pub enum Stop {
 
 /// From now on Ctrl-C and SIGTERM do not end us but are sent to `notices`.
 pub fn listen_for_stops(notices: SyncSender<Notice>) -> io::Result<()> {
-    // A closed terminal does not end a watch whose trace and guard matter more than its picture.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut wanted = vec![SIGINT, SIGTERM];
+    // `nohup` has us ignore this one, and so it shall be.
+    let me = Identity::of(std::process::id()).and_then(|identity| Process::open(identity).ok());
+    if !me.is_some_and(|me| me.ignores(SIGHUP)) {
+        wanted.push(SIGHUP);
+    }
+    let mut signals = Signals::new(wanted)?;
     thread::spawn(move || {
         for signal in signals.forever() {
             let stop = match signal {

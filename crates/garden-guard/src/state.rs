@@ -12,10 +12,16 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use garden_probe::Identity;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// How often the lock is tried, and how long apart.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// What a supervisor tells in `state.json`.
 #[derive(Serialize)]
@@ -25,6 +31,7 @@ pub(crate) struct State<'a> {
     pub guard: &'a str,
     pub attempt: u32,
     pub program_pid: u32,
+    pub program_started: u64,
     pub step: Option<f64>,
     pub total_steps: Option<u64>,
     pub held_bytes: u64,
@@ -45,13 +52,23 @@ pub struct StateFolder {
 }
 
 impl StateFolder {
-    /// Takes possession of a folder; an error of kind `AddrInUse` means that another supervisor has it.
+    /// Takes possession of a folder; an error of kind `AddrInUse` means that another supervisor has it, `ResourceBusy` that the
+    /// program of one that was killed is still running.
     pub fn take(folder: &Path) -> io::Result<StateFolder> {
         fs::create_dir_all(folder)?;
         let lock = File::options().write(true).create(true).truncate(false).open(folder.join("lock"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(io::ErrorKind::AddrInUse.into()),
-            locked => locked?,
+        // Somebody who looks whether it is held holds it for a moment.
+        let mut tries = 0;
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            tries += 1;
+            match error {
+                Errno::WOULDBLOCK if tries < TRIES => std::thread::sleep(PAUSE),
+                Errno::WOULDBLOCK => return Err(io::ErrorKind::AddrInUse.into()),
+                _ => return Err(error.into()),
+            }
+        }
+        if unguarded(folder).is_some() {
+            return Err(io::ErrorKind::ResourceBusy.into());
         }
         for old in ["exit.json", "state.json"] {
             match fs::remove_file(folder.join(old)) {
@@ -75,6 +92,22 @@ impl StateFolder {
         text.push(b'\n');
         replace(&self.path(name), &text)
     }
+}
+
+/// The program of a supervisor that was killed, if it is still running.
+pub fn unguarded(folder: &Path) -> Option<u32> {
+    #[derive(Deserialize)]
+    struct Known {
+        program_pid: u32,
+        program_started: u64,
+    }
+    if folder.join("exit.json").exists() {
+        return None;
+    }
+    let known: Known = serde_json::from_slice(&fs::read(folder.join("state.json")).ok()?).ok()?;
+    let found = Identity::of(known.program_pid).filter(|found| found.started == known.program_started);
+    // A zombie has no command line any more.
+    found.filter(|found| !found.command.is_empty()).map(|found| found.pid)
 }
 
 /// The process id of the supervisor that has this folder, if one is alive.

@@ -4,21 +4,23 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use garden_probe::Sampler;
+use serde::Serialize;
 
 use crate::attempt::{Attempt, Outcome, Summary, Torn};
 use crate::channel::{Channel, ENVIRONMENT};
-use crate::checkpoint::{Checkpoint, newest_complete};
+use crate::checkpoint::Checkpoint;
 use crate::fence::Fence;
-use crate::guard::{Guard, Keeper, Reached, Result as Guarded};
+use crate::guard::{Guard, Keeper, Kept, Reached, Result as Guarded};
 use crate::launch::{Ending, Launch, Notice, launch};
 use crate::live::Live;
 use crate::orders::{Error, Observer, OnLimit, Orders};
 use crate::policy::Pace;
 use crate::recorder::Recorder;
 use crate::resume::resume_words;
+use crate::saves::Saves;
 use crate::signals::listen_for_stops;
 use crate::watch::Watch;
 
@@ -44,17 +46,36 @@ pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary
     if let Some(folder) = &orders.checkpoint_dir {
         keeper.watch_saves(folder);
     }
-    let summary = Supervisor { keeper, attempts: Vec::new() }.run(notices)?;
+    let older = keeper.saves.as_ref().map_or(0, Saves::older);
+    if older > 0 {
+        keeper.observer.say("checkpoints of an earlier run are there; only those that this one writes count");
+    }
+    let result = Supervisor { keeper, attempts: Vec::new(), newest_before: None }.run(notices);
     if let Some(state) = &orders.state {
         // Whoever asks for it will not find it then; the exit code is still ours.
-        drop(state.write("exit.json", &summary));
+        drop(match &result {
+            Ok(summary) => state.write("exit.json", summary),
+            Err(error) => state.write("exit.json", &Failed { code: FAILED, words: error.to_string() }),
+        });
     }
-    Ok(summary)
+    result
+}
+
+/// The exit code of a run that could not be started or watched.
+const FAILED: i32 = 2;
+
+/// What `exit.json` says then.
+#[derive(Serialize)]
+struct Failed {
+    code: i32,
+    words: String,
 }
 
 struct Supervisor<'a> {
     keeper: Keeper<'a>,
     attempts: Vec<Attempt>,
+    /// When the newest checkpoint had been written at the last restart.
+    newest_before: Option<SystemTime>,
 }
 
 /// What the next start goes on from.
@@ -73,9 +94,11 @@ enum Next {
 impl Supervisor<'_> {
     fn run(mut self, notices: Receiver<Notice>) -> Result<Summary, Error> {
         let orders = self.keeper.orders;
-        let (first, sampler) = self.start(Resume::default())?;
-        let recorder = Recorder::create(&orders.trace, orders.facts.clone(), &origin(&sampler, orders.interval))
+        // A trace that cannot be written must be known before anything runs.
+        let command = orders.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let recorder = Recorder::create(&orders.trace, orders.facts.clone(), &origin(&command, orders.interval))
             .map_err(|error| Error::Trace(orders.trace.clone(), error))?;
+        let (first, sampler) = self.start(Resume::default())?;
         let watch = Watch::new(sampler, recorder, orders.step_pattern.clone());
         let mut live = Live::new(watch, notices, orders.interval);
         let mut attempt = first;
@@ -85,10 +108,18 @@ impl Supervisor<'_> {
             let was_short = guarded.attempt.seconds < SHORT_ATTEMPT;
             match self.next(guarded) {
                 Next::Finish(outcome, words) => {
-                    return Ok(Summary { code: outcome.code(), outcome, words, attempts: self.attempts });
+                    let unwritten = live.watch.recorder().failures().map_or(0, |(lines, _)| lines);
+                    let troubles = [live.late(), live.watch.sampler().failed(), unwritten];
+                    return Ok(Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles });
                 }
                 Next::Restart(resume) => {
-                    std::thread::sleep(backoff);
+                    if live.is_asked_within(backoff) {
+                        self.keeper.was_asked = true;
+                        self.keeper.observer.say("asked to stop: it is not started again");
+                        let troubles = [live.late(), live.watch.sampler().failed(), 0];
+                        let (outcome, words) = (Outcome::StoppedWithCheckpoint, "stopped before a restart".to_string());
+                        return Ok(Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles });
+                    }
                     backoff = if was_short { (backoff * 2).min(LONGEST_BACKOFF) } else { FIRST_BACKOFF };
                     let (next, sampler) = self.start(resume)?;
                     // A trace that cannot be written is told at the end.
@@ -116,32 +147,37 @@ impl Supervisor<'_> {
         let what = Launch { words: &words, environment: &environment, stage: &orders.stage, group };
         let launched = launch(what, &self.keeper.notices).map_err(failed)?;
         let pid = launched.pid;
-        let sampler = Sampler::of(pid).map_err(|error| Error::Watch(pid, error))?;
+        let mut sampler = Sampler::of(pid).map_err(|error| Error::Watch(pid, error))?;
+        sampler.set_guardian(std::process::id());
         launched.follow(self.keeper.notices.clone());
-        let number = self.attempts.len() as u32 + 1;
-        Ok((Attempt { number, pid, resumed_from, skipped, ..Attempt::default() }, sampler))
+        let (number, started) = (self.attempts.len() as u32 + 1, sampler.root().started);
+        Ok((Attempt { number, pid, started, resumed_from, skipped, ..Attempt::default() }, sampler))
     }
 
     /// Decides what follows an attempt.
     fn next(&mut self, guarded: Guarded) -> Next {
-        let Guarded { attempt, ending, reached, is_done } = guarded;
-        let was_killed = ending == Ending::Signal(9) && reached.is_none();
-        let is_normal = (reached.is_none() && !was_killed) || (is_done && ending == Ending::Code(0));
-        let kept = kept_words(&attempt);
-        let is_saved = attempt.checkpoint.is_some()
-            && (reached == Some(Reached::JustSaved) || attempt.lost_steps.is_none_or(|lost| lost == 0.0));
+        let Guarded { attempt, ending, reached, kept, is_done } = guarded;
+        // A shell tells the end of its command by signal 9 as 137.
+        let is_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
+        let was_killed = is_kill && reached.is_none() && !self.keeper.was_asked;
+        let words = kept_words(&attempt, kept);
+        let how = format!("the program {}", attempt.ending);
         self.attempts.push(attempt);
-        if is_normal || self.keeper.was_asked {
-            return Next::Finish(Outcome::Own { code: ending.code() }, format!("the program {}", ending.words()));
+        let is_own = reached.is_none() && !was_killed;
+        if is_own || (is_done && ending == Ending::Code(0)) {
+            return Next::Finish(Outcome::Own { code: ending.code() }, how);
         }
-        let what = if was_killed { format!("the program {}", ending.words()) } else { "stopped at the limit".into() };
-        match self.keeper.orders.on_limit {
-            OnLimit::Restart => self.restart(&what, &kept),
-            OnLimit::Stop if is_saved && !was_killed => {
-                Next::Finish(Outcome::StoppedWithCheckpoint, format!("{what}: {kept}"))
-            }
-            OnLimit::Stop => Next::Finish(Outcome::CouldNotSave, format!("{what}: {kept}")),
+        let what = if was_killed { how } else { "stopped at the limit".into() };
+        if reached == Some(Reached::TooLarge) {
+            let words = "it held as much as it may before its first step: the limit is too small for it".into();
+            return Next::Finish(Outcome::CouldNotSave, words);
         }
+        if self.keeper.orders.on_limit == OnLimit::Restart && !self.keeper.was_asked {
+            return self.restart(&what, &words);
+        }
+        let outcome =
+            if kept == Kept::All && !was_killed { Outcome::StoppedWithCheckpoint } else { Outcome::CouldNotSave };
+        Next::Finish(outcome, format!("{what}: {words}"))
     }
 
     fn restart(&mut self, what: &str, kept: &str) -> Next {
@@ -150,15 +186,16 @@ impl Supervisor<'_> {
             let words = format!("{what}, and all {used} restarts are used up: {kept}");
             return Next::Finish(Outcome::BudgetSpent, words);
         }
-        let found = self.keeper.folder().and_then(|folder| newest_complete(folder).ok()).unwrap_or_default();
+        let found = self.keeper.saves.as_ref().map(Saves::newest).unwrap_or_default();
         // The first start may have had nothing to go on from; from then on each must bring a newer checkpoint.
-        let before = self.attempts.last().and_then(|attempt| attempt.resumed_from.as_deref());
         let newest = found.complete.as_ref().map(|checkpoint| checkpoint.path.as_path());
-        if used > 0 && before == newest {
+        let written = found.complete.as_ref().and_then(Checkpoint::written).map(|(_, last)| last);
+        if used > 0 && written == self.newest_before {
             let words =
                 format!("{what}; no progress was made since the last restart, so another would not help: {kept}");
             return Next::Finish(Outcome::BudgetSpent, words);
         }
+        self.newest_before = written;
         let from = newest.map_or("the beginning".into(), |path| path.display().to_string());
         let mut skipped = Vec::new();
         for (checkpoint, why) in found.torn {
@@ -172,13 +209,15 @@ impl Supervisor<'_> {
     }
 }
 
-fn kept_words(attempt: &Attempt) -> String {
-    match (&attempt.checkpoint, attempt.lost_steps) {
-        (None, _) => "there is no complete checkpoint".to_string(),
-        (Some(path), Some(lost)) if lost > 0.0 => {
-            format!("{} is complete, {lost:.0} steps after it are lost", path.display())
+fn kept_words(attempt: &Attempt, kept: Kept) -> String {
+    let path = attempt.checkpoint.as_ref().map_or("a checkpoint".into(), |path| path.display().to_string());
+    match kept {
+        Kept::All => format!("{path} is complete, nothing is lost"),
+        Kept::Part => format!("{path} is complete, {:.0} steps after it are lost", attempt.lost_steps.unwrap_or(0.0)),
+        Kept::Nothing => "there is no complete checkpoint".into(),
+        Kept::Unknown => {
+            "it ended by itself, but whether it saved is not known (name the folder with --checkpoint-dir)".into()
         }
-        (Some(path), _) => format!("{} is complete, nothing is lost", path.display()),
     }
 }
 
@@ -192,10 +231,6 @@ fn set_aside(torn: &Path) -> Option<PathBuf> {
 }
 
 /// Where a trace comes from, for its header.
-pub fn origin(sampler: &Sampler, interval: Duration) -> Vec<(String, String)> {
-    vec![
-        ("command".to_string(), sampler.root().command.clone()),
-        ("process".to_string(), sampler.root().pid.to_string()),
-        ("interval".to_string(), format!("{interval:?}")),
-    ]
+pub fn origin(command: &str, interval: Duration) -> Vec<(String, String)> {
+    vec![("command".to_string(), command.to_string()), ("interval".to_string(), format!("{interval:?}"))]
 }

@@ -15,7 +15,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{
-    InputModes, LocalModes, OptionalActions, Termios, Winsize, isatty, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize,
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, Winsize, isatty, tcgetattr, tcgetwinsize,
+    tcsetattr, tcsetwinsize,
 };
 
 /// How often the window's size is compared, and the end of the command noticed.
@@ -74,6 +75,8 @@ impl Keyboard {
         // Keys go through as they are; what is printed keeps its line ends, since we print lines ourselves.
         single.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
         single.input_modes -= InputModes::IXON | InputModes::ICRNL;
+        // Ctrl-Z would stop us, but not the command, which is in a session of its own; so it is a key like any other.
+        single.special_codes[SpecialCodeIndex::VSUSP] = 0;
         tcsetattr(keys, OptionalActions::Now, &single)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let (far, over) = (terminal.ours.try_clone()?, Arc::clone(&is_over));

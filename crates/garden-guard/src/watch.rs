@@ -17,6 +17,8 @@ use crate::steps::StepPattern;
 
 /// Share of the time that may be spent on judging while the run goes on: one in two thousand.
 const JUDGING_BUDGET: f64 = 0.0005;
+/// Whoever prints this trains.
+const LOSS: &[u8] = b"loss";
 /// The verdict is not made anew more often than this.
 const JUDGING_PAUSE: Duration = Duration::from_secs(2);
 
@@ -35,6 +37,7 @@ pub struct Watch {
     last: Sample,
     /// Events that nobody has been told of yet.
     news: Vec<EventKind>,
+    has_told_training: bool,
 }
 
 impl Watch {
@@ -54,6 +57,7 @@ impl Watch {
             tree: TreeSample::default(),
             last: Sample::default(),
             news: Vec::new(),
+            has_told_training: false,
         }
     }
 
@@ -64,6 +68,7 @@ impl Watch {
         self.listener = Listener::new();
         self.first_seen.clear();
         self.verdict = None;
+        self.has_told_training = false;
         Ok(())
     }
 
@@ -108,8 +113,14 @@ impl Watch {
         self.first_seen.get(&(pid, started)).copied()
     }
 
-    /// Takes in what the program printed; says whether it told a step.
-    pub fn hear_output(&mut self, output: &[u8]) -> io::Result<bool> {
+    /// Whether the program has told that it trains: a step, or a loss.
+    pub fn has_told_training(&self) -> bool {
+        self.has_told_training || self.recorder.step().is_some()
+    }
+
+    /// Takes in what the program printed.
+    pub fn hear_output(&mut self, output: &[u8]) -> io::Result<()> {
+        self.has_told_training |= output.windows(LOSS.len()).any(|window| window.eq_ignore_ascii_case(LOSS));
         let heard = self.listener.hear(output);
         let step = match &mut self.pattern {
             Some(pattern) => pattern.hear(output),
@@ -121,8 +132,7 @@ impl Watch {
         if let Some(facts) = heard.facts {
             self.recorder.learn(facts)?;
         }
-        heard.events.into_iter().try_for_each(|kind| self.event(kind))?;
-        Ok(step.is_some())
+        heard.events.into_iter().try_for_each(|kind| self.event(kind))
     }
 
     /// Takes in what the program sent over the event channel.

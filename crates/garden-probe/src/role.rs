@@ -38,8 +38,8 @@ const WRAPPERS: [&str; 18] = [
 ];
 
 impl Role {
-    /// The role of a process, given its own command line and its parent's.
-    pub fn of(command: &str, parent: Option<&str>) -> Role {
+    /// The role of a process, given its command line and whether it was forked without becoming another program.
+    pub fn of(command: &str, is_fork: bool) -> Role {
         let words: Vec<&str> = command.split(' ').collect();
         let program = words.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word));
         let mentions = |text: &str| command.contains(text);
@@ -53,10 +53,9 @@ impl Role {
         if WRAPPERS.contains(&program) || launches.iter().any(|text| mentions(text)) {
             return Role::Wrapper;
         }
-        // A forked loader worker has its parent's command line; a spawned one says so.
+        // A loader worker is a fork of the program, or was spawned and says so.
         let is_spawned = mentions("multiprocessing.spawn") || mentions("multiprocessing.forkserver");
-        let is_forked = !command.is_empty() && parent == Some(command);
-        if is_spawned || is_forked {
+        if is_spawned || is_fork {
             return Role::Worker;
         }
         let is_interpreter = program.starts_with("python") || program == "model-garden";
@@ -72,20 +71,21 @@ mod tests {
     fn the_usual_processes_of_a_run_are_named() {
         let script = "/usr/bin/python3 train.py --epochs 3";
         let cases = [
-            ("bash -c python3 train.py", None, Role::Wrapper),
-            ("/home/a/.local/bin/uv run train.py", None, Role::Wrapper),
-            ("/usr/bin/python3 /usr/bin/accelerate launch train.py", None, Role::Wrapper),
-            ("/usr/bin/python3 -m torch.distributed.run train.py", None, Role::Wrapper),
-            (script, Some("bash -c python3 train.py"), Role::Training),
-            (script, Some(script), Role::Worker),
-            ("python3 -c from multiprocessing.spawn import spawn_main", Some(script), Role::Worker),
-            ("python3 /x/torch/_inductor/compile_worker/__main__.py --workers=8", Some(script), Role::Compiler),
-            ("/x/wandb/bin/wandb-core --port-filename /tmp/p", Some(script), Role::Logger),
-            ("sleep 5", Some("bash"), Role::Other),
-            ("", None, Role::Other),
+            ("bash -c python3 train.py", false, Role::Wrapper),
+            ("/home/a/.local/bin/uv run train.py", false, Role::Wrapper),
+            ("/usr/bin/python3 /usr/bin/accelerate launch train.py", false, Role::Wrapper),
+            ("/usr/bin/python3 -m torch.distributed.run train.py", false, Role::Wrapper),
+            (script, false, Role::Training),
+            (script, true, Role::Worker),
+            ("pt_data_worker", true, Role::Worker),
+            ("python3 -c from multiprocessing.spawn import spawn_main", false, Role::Worker),
+            ("python3 /x/torch/_inductor/compile_worker/__main__.py --workers=8", false, Role::Compiler),
+            ("/x/wandb/bin/wandb-core --port-filename /tmp/p", false, Role::Logger),
+            ("sleep 5", false, Role::Other),
+            ("", false, Role::Other),
         ];
-        for (command, parent, role) in cases {
-            assert_eq!(Role::of(command, parent), role, "{command}");
+        for (command, is_fork, role) in cases {
+            assert_eq!(Role::of(command, is_fork), role, "{command}");
         }
     }
 }

@@ -41,6 +41,7 @@ pub struct Sampler {
     read: Vec<u32>,
     /// Processes whose shares we may not read, with their start times.
     closed: HashSet<(u32, u64)>,
+    zombies: Vec<u32>,
     surroundings: Surroundings,
     gpus: Option<Gpus>,
     gpu_pace: Pace,
@@ -86,6 +87,7 @@ impl Sampler {
             private_and_shared: None,
             read: Vec::new(),
             closed: HashSet::new(),
+            zombies: Vec::new(),
             surroundings: Surroundings::of(pid),
             gpus: Gpus::open(),
             gpu_pace: Pace::new(GPU_BUDGET, Duration::ZERO),
@@ -98,6 +100,16 @@ impl Sampler {
     /// The process that the tree began with.
     pub fn root(&self) -> &Identity {
         self.tree.root()
+    }
+
+    /// From now on the children of this process belong to the tree: it adopts orphans, also those that left the session.
+    pub fn set_guardian(&mut self, pid: u32) {
+        self.tree.set_guardian(pid);
+    }
+
+    /// Processes of the tree that have ended and wait for whoever is their parent now to take note of it.
+    pub fn zombies(&self) -> &[u32] {
+        &self.zombies
     }
 
     /// Readings that failed so far: processes whose shares we may not read, each counted once.
@@ -144,6 +156,7 @@ impl Sampler {
     /// Reads every process's counters and follows who came and went.
     fn read_counters(&mut self) -> Vec<ProcessSample> {
         let (mut processes, mut present, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        self.zombies.clear();
         for member in self.tree.members() {
             match member.process.memory() {
                 Ok(Some(memory)) => {
@@ -153,7 +166,7 @@ impl Sampler {
                     processes.push(ProcessSample { identity, role: member.role(), memory, own: memory.rss, gpu: None });
                 }
                 // A zombie holds nothing but its entry.
-                Ok(None) => {}
+                Ok(None) => self.zombies.push(member.process.identity.pid),
                 Err(_) => gone.push(member.process.identity.pid),
             }
         }

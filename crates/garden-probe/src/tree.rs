@@ -21,6 +21,8 @@ pub struct Tree {
     /// Process ids that are known not to belong here.
     strangers: HashSet<u32>,
     looks: u32,
+    /// Whoever adopts the tree's orphans; its children belong here too.
+    guardian: Option<u32>,
 }
 
 /// A process of the tree.
@@ -28,8 +30,6 @@ pub struct Tree {
 pub struct Member {
     /// The process.
     pub process: Process,
-    /// The parent's command line when the process was found.
-    parent: Option<String>,
     origin: Option<u32>,
 }
 
@@ -41,7 +41,7 @@ impl Member {
 
     /// What it is for; a process that became another program plays that one's part.
     pub fn role(&self) -> Role {
-        Role::of(&self.process.identity.command, self.parent.as_deref())
+        Role::of(&self.process.identity.command, self.origin().is_some())
     }
 }
 
@@ -50,8 +50,8 @@ impl Tree {
     pub fn of(pid: u32) -> io::Result<Tree> {
         let root = Identity::of(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let process = Process::open(root.clone())?;
-        let members = BTreeMap::from([(pid, Member { process, parent: None, origin: None })]);
-        let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0 };
+        let members = BTreeMap::from([(pid, Member { process, origin: None })]);
+        let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0, guardian: None };
         tree.look();
         Ok(tree)
     }
@@ -59,6 +59,11 @@ impl Tree {
     /// The process that the tree began with.
     pub fn root(&self) -> &Identity {
         &self.root
+    }
+
+    /// From now on the children of this process belong to the tree: it adopts orphans, also those that left the session.
+    pub fn set_guardian(&mut self, pid: u32) {
+        self.guardian = Some(pid);
     }
 
     /// The processes of the tree, by process id.
@@ -107,16 +112,17 @@ impl Tree {
     fn is_ours(&self, identity: &Identity) -> bool {
         // Only a session of the root's own tells its orphans from other programs of the same terminal.
         let leads_session = self.root.session == self.root.pid;
-        self.members.contains_key(&identity.parent) || (leads_session && identity.session == self.root.session)
+        self.members.contains_key(&identity.parent)
+            || (leads_session && identity.session == self.root.session)
+            || self.guardian == Some(identity.parent)
     }
 
     fn add(&mut self, identity: Identity) {
-        let parent = self.members.get(&identity.parent).map(|member| member.process.identity.command.clone());
         let origin = self.origin_of(&identity);
         let pid = identity.pid;
         // It may have gone since it was listed.
         if let Ok(process) = Process::open(identity) {
-            self.members.insert(pid, Member { process, parent, origin });
+            self.members.insert(pid, Member { process, origin });
         }
     }
 
@@ -133,9 +139,10 @@ impl Tree {
 pub fn find_training() -> Vec<(Identity, u64)> {
     let me = std::process::id();
     let others = process_ids().into_iter().filter(|&pid| pid != me).filter_map(Identity::of);
-    let parents = |identity: &Identity| Identity::of(identity.parent).map(|parent| parent.command);
+    let is_fork =
+        |identity: &Identity| Identity::of(identity.parent).is_some_and(|parent| identity.is_fork_of(&parent));
     let mut found: Vec<(Identity, u64)> = others
-        .filter(|identity| Role::of(&identity.command, parents(identity).as_deref()) == Role::Training)
+        .filter(|identity| Role::of(&identity.command, is_fork(identity)) == Role::Training)
         .filter_map(|identity| {
             let memory = Process::open(identity.clone()).ok()?.memory().ok()??;
             Some((identity, memory.rss))

@@ -3,13 +3,30 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
+
+/// Lines that wait to be said by whoever cannot wait.
+const QUEUE: usize = 1024;
+/// How long the last of them are waited for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Decides what may appear where.
 #[derive(Debug)]
 pub struct Printer {
     colour: bool,
+    queue: OnceLock<Queue>,
+}
+
+/// Lines that a thread of their own prints, since whoever reads our standard error may have stopped reading.
+#[derive(Debug)]
+struct Queue {
+    lines: SyncSender<String>,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Printer {
@@ -17,7 +34,7 @@ impl Printer {
     pub fn new() -> Printer {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Printer { colour: io::stdout().is_terminal() && !refused && !dumb }
+        Printer { colour: io::stdout().is_terminal() && !refused && !dumb, queue: OnceLock::new() }
     }
 
     /// Whether standard output shows colour.
@@ -73,6 +90,26 @@ impl Printer {
         drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
     }
 
+    /// Says something without ever waiting for whoever reads it; false if too much waits already and it was dropped.
+    pub fn say_soon(&self, line: String) -> bool {
+        let queue = self.queue.get_or_init(Queue::open);
+        queue.waiting.fetch_add(1, Ordering::AcqRel);
+        let is_taken = queue.lines.try_send(line).is_ok();
+        if !is_taken {
+            queue.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+        is_taken
+    }
+
+    /// Waits a moment until all that was to be said soon has been said.
+    pub fn settle(&self) {
+        let Some(queue) = self.queue.get() else { return };
+        let patience = Instant::now() + LAST_WORDS;
+        while queue.waiting.load(Ordering::Acquire) > 0 && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     /// Prints a failure: what, why, what would help.
     pub fn failure(&self, failure: &Failure) {
         let mut text = format!("error: {}\n", failure.what);
@@ -84,6 +121,22 @@ impl Printer {
         }
         // If standard error is closed there is nobody left to tell.
         drop(io::stderr().write_all(text.as_bytes()));
+    }
+}
+
+impl Queue {
+    fn open() -> Queue {
+        let (lines, waiting_lines) = mpsc::sync_channel::<String>(QUEUE);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&waiting);
+        std::thread::spawn(move || {
+            for line in waiting_lines {
+                // If standard error is closed there is nobody left to tell.
+                drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+                count.fetch_sub(1, Ordering::AcqRel);
+            }
+        });
+        Queue { lines, waiting }
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Show<'a> {
     output: Output,
     last: Option<Sample>,
     verdict: Option<Verdict>,
+    /// Lines that nobody read in time.
+    dropped: u64,
 }
 
 /// The picture, the keyboard, and when it was last drawn.
@@ -66,7 +68,18 @@ impl<'a> Show<'a> {
         let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         let picture = (has_terminal && !plain).then(|| Drawing::open(printer)).flatten();
         let (title, output) = (String::new(), Output::default());
-        Show { printer, facts, interval, title, picture, is_guard: false, output, last: None, verdict: None }
+        Show {
+            printer,
+            facts,
+            interval,
+            title,
+            picture,
+            is_guard: false,
+            output,
+            last: None,
+            verdict: None,
+            dropped: 0,
+        }
     }
 
     /// Where a command's output is to go.
@@ -124,12 +137,23 @@ impl<'a> Show<'a> {
     pub fn tell(&mut self, line: &str) {
         match &self.picture {
             Some(_) => self.output.take(format!("\n{line}\n").as_bytes()),
-            None => self.printer.say(line),
+            None => self.say(line.to_string()),
         }
+    }
+
+    /// Says a line in plain form. Whoever reads it may have stopped reading, and nobody may wait for that here.
+    fn say(&mut self, line: String) {
+        if self.dropped > 0
+            && self.printer.say_soon(format!("({} lines were not read in time and dropped)", self.dropped))
+        {
+            self.dropped = 0;
+        }
+        self.dropped += u64::from(!self.printer.say_soon(line));
     }
 
     /// Leaves the picture; what the program printed last is printed again, since the picture takes it along.
     pub fn close(&mut self) {
+        self.printer.settle();
         let Some(drawing) = self.picture.take() else { return };
         drop(drawing);
         for line in self.output.last(LAST_LINES) {
@@ -141,20 +165,25 @@ impl<'a> Show<'a> {
         for kind in live.watch.take_news() {
             let step = live.watch.recorder().step().map_or(String::new(), |step| format!("step {step:.0}  "));
             let time = live.watch.elapsed().as_secs_f64();
-            self.printer.say(&format!("[{time:>7.1} s]  {step}{}", event_words(kind)));
-        }
-        if !matches!(happening, Happening::Sampled) {
-            return;
+            self.say(format!("[{time:>7.1} s]  {step}{}", event_words(kind)));
         }
         let sample = live.watch.last().clone();
-        self.printer.say(&line(&sample, self.last.as_ref(), live.watch.tree()));
+        let time = |sample: &Sample| sample.time_s.unwrap_or(0.0);
+        // The guard may sample more often than anybody wants to read.
+        let is_soon =
+            self.last.as_ref().is_some_and(|last| time(&sample) - time(last) < 0.9 * self.interval.as_secs_f64());
+        if !matches!(happening, Happening::Sampled) || is_soon {
+            return;
+        }
+        self.say(line(&sample, self.last.as_ref(), live.watch.tree()));
         self.last = Some(sample);
         let diagnosis = live.watch.verdict(&self.facts);
         let news =
             diagnosis.filter(|found| found.verdict != Verdict::Insufficient && Some(found.verdict) != self.verdict);
         if let Some(found) = news {
             self.verdict = Some(found.verdict);
-            self.printer.say(&format!("so far {}: {}", found.verdict.name(), found.summary));
+            let line = format!("so far {}: {}", found.verdict.name(), found.summary);
+            self.say(line);
         }
     }
 

@@ -19,6 +19,8 @@ pub struct FileEntry {
     pub path: PathBuf,
     /// Its size.
     pub bytes: u64,
+    /// When it was made, if the file system knows; a draft that was renamed was made before.
+    pub created: Option<SystemTime>,
     /// When it was last written, if the file system knows.
     pub modified: Option<SystemTime>,
 }
@@ -83,7 +85,13 @@ impl Entries {
 
     fn add_file(&mut self, name: PathBuf, path: PathBuf, metadata: &fs::Metadata) {
         if metadata.is_file() {
-            self.files.push(FileEntry { name, path, bytes: metadata.len(), modified: metadata.modified().ok() });
+            self.files.push(FileEntry {
+                name,
+                path,
+                bytes: metadata.len(),
+                created: metadata.created().ok(),
+                modified: metadata.modified().ok(),
+            });
         }
     }
 }

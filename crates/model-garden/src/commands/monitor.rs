@@ -10,11 +10,11 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use garden_guard::{
-    Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Watch, launch, listen_for_stops,
+    Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Stop, Watch, launch, listen_for_stops,
     origin, pass_stop_on,
 };
 use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts};
-use garden_probe::{Sampler, find_training, memory_limit};
+use garden_probe::{Identity, Sampler, find_training, memory_limit};
 use garden_report::Style;
 use garden_trace::{ReadOptions, read_path};
 
@@ -34,14 +34,18 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     let shown_facts = RunFacts { memory_limit: facts.memory_limit.or_else(memory_limit), ..facts.clone() };
     let mut show = Show::new(printer, shown_facts, watching.interval, watching.plain);
     let stage = show.stage();
-    let target = Target::find(arguments, &stage, &sender)?;
     let path = watching.output.clone().unwrap_or_else(default_path);
-    let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
-    let recorder = Recorder::create(&path, facts, &origin(&sampler, watching.interval))
-        .map_err(|error| Failure::new(format!("cannot write the trace `{}`", path.display()), &error, None))?;
-    let name = sampler.root().name.clone();
+    let found = find_target(arguments)?;
     let words: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    show.name(if words.is_empty() { sampler.root().command.clone() } else { words.join(" ") });
+    let command =
+        found.map_or_else(|| words.join(" "), |pid| Identity::of(pid).map_or(String::new(), |found| found.command));
+    // A trace that cannot be written must be known before anything runs.
+    let recorder = Recorder::create(&path, facts, &origin(&command, watching.interval))
+        .map_err(|error| cannot_create(&path, &error))?;
+    let target = Target::open(found, arguments, &stage, &sender)?;
+    let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
+    let name = sampler.root().name.clone();
+    show.name(command);
     show.listen(&sender);
     show.tell(&format!("watching {} ({name}), trace: {}", target.pid, path.display()));
     let watch = Watch::new(sampler, recorder, watching.step_pattern.clone());
@@ -82,18 +86,14 @@ struct Target {
 }
 
 impl Target {
-    fn find(arguments: &cli::Monitor, stage: &Stage, notices: &SyncSender<Notice>) -> Result<Target, Failure> {
-        if !arguments.command.is_empty() {
-            return Target::start(&arguments.command, stage, notices);
-        }
-        let pid = match arguments.pid {
-            Some(pid) => pid,
-            None => find_training().first().map(|(identity, _)| identity.pid).ok_or_else(|| Failure {
-                what: "no training process found".into(),
-                causes: vec!["no Python process of this machine can be looked at".into()],
-                hint: Some("start it with `model-garden monitor -- COMMAND`, or name it with --pid".into()),
-            })?,
-        };
+    /// Attaches to the process that was found, or starts the command.
+    fn open(
+        found: Option<u32>,
+        arguments: &cli::Monitor,
+        stage: &Stage,
+        notices: &SyncSender<Notice>,
+    ) -> Result<Target, Failure> {
+        let Some(pid) = found else { return Target::start(&arguments.command, stage, notices) };
         let open = |path: &PathBuf| {
             Channel::open_at(path, notices.clone()).map_err(|error| {
                 let hint = "name a path of less than 100 letters in a folder that is there".to_string();
@@ -115,6 +115,31 @@ impl Target {
         })?;
         Ok(Target { pid: launched.pid, launched: Some(launched), _channel: channel })
     }
+}
+
+/// The process to attach to; `None` if there is a command to start.
+fn find_target(arguments: &cli::Monitor) -> Result<Option<u32>, Failure> {
+    if !arguments.command.is_empty() {
+        return Ok(None);
+    }
+    let pid = match arguments.pid {
+        Some(pid) => pid,
+        None => find_training().first().map(|(identity, _)| identity.pid).ok_or_else(|| Failure {
+            what: "no training process found".into(),
+            causes: vec!["no Python process of this machine can be looked at".into()],
+            hint: Some("start it with `model-garden monitor -- COMMAND`, or name it with --pid".into()),
+        })?,
+    };
+    match Identity::of(pid) {
+        Some(_) => Ok(Some(pid)),
+        None => Err(cannot_watch(pid, &io::ErrorKind::NotFound.into())),
+    }
+}
+
+/// A trace that cannot be created.
+pub fn cannot_create(path: &Path, error: &io::Error) -> Failure {
+    let hint = "name a file in a folder that is there and that you may write to with -o".to_string();
+    Failure::new(format!("cannot write the trace `{}`", path.display()), error, Some(hint))
 }
 
 /// A command that cannot be started.
@@ -152,6 +177,8 @@ fn follow(
                 live.watch.event(EventKind::Exit).map_err(cannot_write)?;
                 return Ok(End::Program(ending));
             }
+            // Without a terminal there is nobody to show it to, but the trace is still wanted.
+            Happening::Asked(Stop::HungUp) if is_ours => {}
             // A program of ours is asked to end and watched until it has; another one is left alone.
             Happening::Asked(stop) if is_ours => pass_stop_on(pid, stop),
             Happening::Asked(_) => return Ok(End::Watching),
@@ -160,7 +187,7 @@ fn follow(
             _ => {}
         }
         match wish {
-            Some(Wish::Interrupt) if is_ours => pass_stop_on(pid, garden_guard::Stop::Interrupt),
+            Some(Wish::Interrupt) if is_ours => pass_stop_on(pid, Stop::Interrupt),
             Some(_) => return Ok(End::Watching),
             None => {}
         }

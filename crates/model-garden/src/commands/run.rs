@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use garden_guard::{
     Error, Fence, Observer, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise,
-    supervisor_of,
+    supervisor_of, unguarded,
 };
 use garden_memory::{Bytes, RunFacts};
 use garden_probe::memory_limit;
 
 use super::Outcome;
-use super::monitor::{cannot_start, default_path, judge_and_print};
+use super::monitor::{cannot_create, cannot_start, default_path, judge_and_print};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -59,8 +59,19 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         (_, None) => say(&format!("no limit is known; trace: {}", trace.display())),
     }
     match &checkpoint_dir {
+        Some(folder) if folder.is_file() => {
+            say(&format!(
+                "{} is a file, so no checkpoints can be seen there: name a folder with --checkpoint-dir",
+                folder.display()
+            ));
+        }
         Some(folder) => say(&format!("checkpoints are looked for in {}", folder.display())),
         None => say("no folder of checkpoints is known: name it with --checkpoint-dir"),
+    }
+    if arguments.resume_with.as_deref().is_some_and(|words| !words.is_empty() && !words.contains("{checkpoint}")) {
+        say(
+            "--resume-with does not mention {checkpoint}: the program must find it by itself, or in MODEL_GARDEN_RESUME",
+        );
     }
     say("how the program can be stopped is found out when it trains");
     let fence = arguments.fence.then(|| build_fence(smallest, &mut say)).flatten();
@@ -76,6 +87,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         max_restarts: arguments.max_restarts,
         resume_with: arguments.resume_with.clone(),
         checkpoint_dir,
+        is_folder_given: arguments.checkpoint_dir.is_some(),
         interval: watching.interval,
         facts: shown,
         step_pattern: watching.step_pattern.clone(),
@@ -94,6 +106,13 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     if let Err(failure) = judge_and_print(&orders.trace, printer) {
         printer.failure(&failure);
     }
+    let [late, failed, unwritten] = summary.troubles;
+    if late + failed + unwritten > 0 {
+        let words = format!(
+            "{late} samples were late, {failed} readings failed, {unwritten} lines of the trace could not be written"
+        );
+        printer.say(&format!("model-garden: {words}"));
+    }
     printer.say(&format!(
         "model-garden: {} (exit code {}); trace: {}",
         summary.words,
@@ -106,6 +125,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
 fn failure(error: Error) -> Failure {
     match error {
         Error::Start(program, error) => cannot_start(&program.to_string_lossy(), &error),
+        Error::Trace(path, error) => cannot_create(&path, &error),
         other => Failure::new("cannot guard the command", &other, None),
     }
 }
@@ -113,6 +133,9 @@ fn failure(error: Error) -> Failure {
 fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
     StateFolder::take(folder).map_err(|error| {
         let hint = match error.kind() {
+            io::ErrorKind::ResourceBusy => {
+                "its guard was killed, but the program is still running (see program_pid in state.json): end that first"
+            }
             io::ErrorKind::AddrInUse => {
                 "another run has it: follow it with --attach, end it with --stop, or name another folder"
             }
@@ -171,7 +194,10 @@ fn say_summary(summary: &Summary, printer: &Printer) {
             _ => String::new(),
         };
         let from = attempt.resumed_from.as_ref().map_or(String::new(), |path| format!("from {}, ", name_of(path)));
+        let is_over = attempt.stopped_because.is_none() && attempt.number as usize == summary.attempts.len();
         let kept = match (&attempt.checkpoint, attempt.lost_steps) {
+            // Nothing is lost of a run that came to its own end.
+            (Some(path), _) if is_over => format!("{} is its last checkpoint", name_of(path)),
             (Some(path), Some(lost)) if lost > 0.0 => format!("{} kept, {lost:.0} steps after it lost", name_of(path)),
             (Some(path), _) => format!("{} kept, no step lost", name_of(path)),
             (None, _) => "nothing kept".into(),
@@ -194,7 +220,10 @@ fn name_of(path: &Path) -> String {
 
 /// Starts the same command again in the background, in a session of its own.
 fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
-    let failed = |what: &str, error: &io::Error| Failure::new(what.to_string(), error, None);
+    let failed = |what: &str, error: &io::Error| {
+        let hint = "name a folder that you may write to with --state-dir".to_string();
+        Failure::new(format!("{what} in `{}`", folder.display()), error, Some(hint))
+    };
     fs::create_dir_all(folder).map_err(|error| failed("cannot make the state folder", &error))?;
     let log = folder.join("supervisor.log");
     let file = File::create(&log).map_err(|error| failed("cannot write the supervisor's log", &error))?;
@@ -258,6 +287,15 @@ fn attach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
 /// Asks a run in another process to save and end.
 fn stop(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
     let Some(pid) = find_supervisor(folder)? else {
+        if let Some(program) = unguarded(folder) {
+            return Err(Failure {
+                what: format!("the guard of this run was killed; the program goes on as process `{program}`"),
+                causes: Vec::new(),
+                hint: Some(format!(
+                    "ask it yourself: kill -TERM {program} if it saves on SIGTERM, else wait for a checkpoint"
+                )),
+            });
+        }
         printer.say("the run has ended already");
         return exit_of(folder, printer);
     };
