@@ -20,7 +20,7 @@ const JUDGING_BUDGET: f64 = 0.0005;
 /// Whoever prints this trains.
 const LOSS: &[u8] = b"loss";
 /// The verdict is not made anew more often than this.
-const JUDGING_PAUSE: Duration = Duration::from_secs(2);
+const JUDGING_PAUSE: Duration = Duration::from_secs(3);
 
 /// A process tree under watch.
 pub struct Watch {
