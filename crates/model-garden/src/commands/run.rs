@@ -101,7 +101,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let result = supervise(&orders, &mut show);
     show.close();
     let summary = result.map_err(failure)?;
-    say_summary(&summary, printer);
+    say_summary(&summary, orders.limit, printer);
     // The program's own outcome counts, whatever becomes of the report.
     if let Err(failure) = judge_and_print(&orders.trace, printer) {
         printer.failure(&failure);
@@ -183,7 +183,7 @@ fn output_dir(command: &[OsString]) -> Option<PathBuf> {
 }
 
 /// Says what each attempt cost; one that simply ran needs no words.
-fn say_summary(summary: &Summary, printer: &Printer) {
+fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
     let is_plain = |attempt: &garden_guard::Attempt| attempt.stopped_because.is_none();
     if summary.attempts.iter().all(is_plain) && summary.attempts.len() == 1 {
         return;
@@ -204,8 +204,9 @@ fn say_summary(summary: &Summary, printer: &Printer) {
         };
         let stopping =
             attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it for stopping"));
+        let over = if limit.is_some_and(|limit| attempt.highest_bytes > limit.0) { " (above the limit)" } else { "" };
         printer.say(&format!(
-            "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, at most {} held; {kept}; it {}",
+            "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, at most {} held{over}; {kept}; it {}",
             attempt.number,
             attempt.seconds,
             Bytes(attempt.highest_bytes),
