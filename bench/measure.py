@@ -5,6 +5,7 @@ nanoseconds and with all its threads; `/proc/PID/stat` counts hundredths of a se
 half a millisecond per second.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -35,8 +36,8 @@ def memory_of(pid):
 class Target:
     """The process that is watched."""
 
-    def __init__(self, gib, children):
-        command = [sys.executable, str(HERE / "target.py"), "--gib", str(gib), "--children", str(children)]
+    def __init__(self, gib, children, python=sys.executable):
+        command = [python, str(HERE / "target.py"), "--gib", str(gib), "--children", str(children)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.facts = self._answer()
         self.pid = self.facts["pid"]
@@ -86,6 +87,7 @@ class Watcher:
 
     def __exit__(self, *_):
         """Stops it, and follows its memory to the end: the final report may need more than the watching."""
+        self.process.send_signal(signal.SIGCONT)
         self.process.send_signal(signal.SIGINT)
         end = time.monotonic() + 30
         while self.process.poll() is None and time.monotonic() < end:
@@ -94,6 +96,19 @@ class Watcher:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+    def halt(self):
+        """Lets it do nothing until it is told to go on."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    @contextlib.contextmanager
+    def running(self):
+        """Lets a halted watcher run for a while."""
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.halt()
 
     def samples(self):
         """Samples so far: each is one line, and lines that are not samples begin with a letter."""

@@ -1,6 +1,7 @@
 """Tables of a result of the benchmark, in Markdown: `python3 bench/table.py bench/results/FILE.json`."""
 
 import json
+import random
 import statistics
 import sys
 from pathlib import Path
@@ -74,6 +75,25 @@ def cost_table(cost):
     return lines
 
 
+def interval(values, draws=2000):
+    """The median, and where it lies with 95 % confidence (bootstrap)."""
+    draw = random.Random(1)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(draws))
+    return f"{statistics.median(values):.3f} ({medians[draws // 40]:.3f} to {medians[-draws // 40]:.3f})"
+
+
+def turns_table(turns):
+    count = len(by(turns, "turn"))
+    lines = ["", f"The same, in {count} turns of two seconds each; the median and its 95 % confidence interval:", ""]
+    lines += head("watcher", "wall time", "CPU time", "middle half of the turns, wall")
+    groups = by(turns, "variant")
+    for name in sorted(groups, key=lambda name: (name != "none", name)):
+        wall, cpu = ([ratio(t["units"], t["alone"], of, mean_of) for t in groups[name]] for of in ("wall_s", "cpu_s"))
+        middle = spread(wall).partition("(")[2].rstrip(")")
+        lines.append(row("none (noise)" if name == "none" else name, interval(wall), interval(cpu), middle))
+    return lines
+
+
 def memray_table(memray):
     lines = ["", "memray, time for the same work with / without:", ""]
     lines += head("watcher", "wall time", "CPU time", *[f"{part[:-2]} alone" for part in WORK_PARTS])
@@ -112,18 +132,36 @@ def flat_table(flat):
     readings = flat["readings"]
     shown = readings[:2] + readings[2::6] if len(readings) > 8 else readings
     for reading in shown:
-        lines.append(row(f"{reading['elapsed_s']:.0f}", *[f"{reading[name] / MB:.2f}" for name in ("resident", "anonymous")]))
-    cost = flat["cost"]
+        sizes = [f"{reading[name] / MB:.2f}" for name in ("resident", "anonymous")]
+        lines.append(row(f"{reading['elapsed_s']:.0f}", *sizes))
+    cost, length = flat["cost"], flat["trace_bytes"] / flat["cost"]["samples"]
     lines += ["", f"Peak {cost['peak'] / MB:.2f} MB, with the report at the end {flat['peak_at_end'] / MB:.2f} MB;"]
-    lines += [f"{cost['percent_of_a_core']:.3f} % of one core; trace {flat['trace_bytes'] / cost['samples']:.0f} bytes per sample."]
+    lines += [f"{cost['percent_of_a_core']:.3f} % of one core; trace {length:.0f} bytes per sample."]
     small = ", ".join(f"{stage['percent_of_a_core']:.3f} %" for stage in flat["small_tree_1_hz"])
-    lines += [f"At 1 Hz on the same small tree, each {flat['small_tree_1_hz'][0]['wall_s']:.0f} s in turn: {small} of one core."]
+    each = flat["small_tree_1_hz"][0]["wall_s"]
+    lines += [f"At 1 Hz on the same small tree, each {each:.0f} s in turn: {small} of one core."]
+    return lines
+
+
+def report_table(report):
+    lines = ["", "The report at the end by the length of the trace:", ""]
+    lines += head("samples", "trace, MB", "peak, MB", "wall s")
+    for item in report:
+        sizes = [f"{item[name] / MB:.1f}" for name in ("trace_bytes", "peak")]
+        lines.append(row(item["samples"], *sizes, f"{item['wall_s']:.2f}"))
     return lines
 
 
 def of(result):
     """All tables of a result."""
-    makers = {"cost": cost_table, "memray": memray_table, "growth": growth_table, "flat": flat_table}
+    makers = {
+        "cost": cost_table,
+        "turns": turns_table,
+        "memray": memray_table,
+        "growth": growth_table,
+        "flat": flat_table,
+        "report": report_table,
+    }
     return "\n".join(line for part, make in makers.items() if result.get(part) for line in make(result[part]))
 
 

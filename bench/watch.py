@@ -1,6 +1,6 @@
 """What does watching cost? Measures `model-garden monitor` beside psutil and memray, and writes the numbers as JSON.
 
-    python3 bench/watch.py --binary target/release/model-garden [--venv DIR] [--quick] [--parts cost,memray,growth,flat]
+    python3 bench/watch.py --binary target/release/model-garden [--venv DIR] [--quick] [--parts cost,turns,...]
 
 Only the standard library is needed. psutil and memray are installed from PyPI into a virtual environment outside the
 repository; without a network they are left out. Variants take turns, each beside stretches without a watcher, so that
@@ -8,7 +8,9 @@ what else the machine does falls on all of them.
 """
 
 import argparse
+import contextlib
 import datetime
+import hashlib
 import json
 import os
 import random
@@ -22,7 +24,7 @@ from pathlib import Path
 import table
 from measure import HERE, Target, Watcher, cost_between, machine_facts, memory_of, monitor_command
 
-PARTS = ("cost", "memray", "growth", "flat")
+PARTS = ("cost", "turns", "memray", "growth", "flat", "report")
 PEERS = ("memray==1.20.0", "psutil==7.2.2")
 SMALL_GIB = 0.05
 # The order of variants is drawn anew each round, the same on every machine.
@@ -42,6 +44,8 @@ class Plan:
         self.settle_s = 1
         self.gib = 1 if is_quick else 4
         self.children = 20
+        self.turns = 4 if is_quick else 20
+        self.turn_s = 2
         self.memray_pairs = 2 if is_quick else 5
         self.attach_turns = 1 if is_quick else 3
         self.memray_units = 6 if is_quick else 20
@@ -54,6 +58,7 @@ class Plan:
         self.flat_s = 30 if is_quick else 240
         self.flat_every_s = 10
         self.small_s = 10 if is_quick else 60
+        self.report_samples = (10_000, 100_000) if is_quick else (10_000, 100_000, 864_000)
 
 
 class Bench:
@@ -108,6 +113,37 @@ class Bench:
             target_facts = target.facts
         return {"gib": plan.gib, "children": plan.children, "target": target_facts, "blocks": blocks}
 
+    def turns(self):
+        """Slow-down, finely: every watcher is there but halted, and each runs for a moment in turn, with none in between.
+
+        A machine that others use is slow for seconds at a time, which hides a percent when stretches of a minute are
+        compared. Stretches of two seconds side by side have the same luck.
+        """
+        plan, found = self.plan, []
+        commands = {name: command for name, (command, _) in self.variants().items() if command}
+        # It cannot keep up with ten samples a second, and one a second says enough.
+        commands.pop("psutil memory_full_info 10 Hz", None)
+        with Target(plan.gib, plan.children) as target, contextlib.ExitStack() as stack:
+            watchers = {"none": None}
+            for name, command in commands.items():
+                folder = self.folder / name.replace(" ", "-")
+                folder.mkdir()
+                watchers[name] = stack.enter_context(Watcher(command(target.pid), folder))
+                watchers[name].halt()
+            target.work_for(2)
+            names, shuffle = list(watchers), random.Random(SEED).shuffle
+            alone = target.work_for(plan.turn_s)
+            for turn in range(plan.turns):
+                say(f"  turn {turn + 1} of {plan.turns}")
+                shuffle(names)
+                for name in names:
+                    before = alone
+                    with watchers[name].running() if watchers[name] else contextlib.nullcontext():
+                        units = target.work_for(plan.turn_s)
+                    alone = target.work_for(plan.turn_s)
+                    found.append({"variant": name, "turn": turn, "alone": [before, alone], "units": units})
+        return found
+
     def block(self, target, command, seconds):
         """Work beside one watcher, from its start to its end."""
         if command is None:
@@ -140,12 +176,7 @@ class Bench:
     def memray_attach(self, python, recording):
         """Work before, while and after memray is attached; `None` where attaching does not work."""
         plan, turns = self.plan, []
-        sys_executable, sys.executable = sys.executable, python
-        try:
-            target = Target(plan.gib, plan.children)
-        finally:
-            sys.executable = sys_executable
-        with target:
+        with Target(plan.gib, plan.children, python) as target:
             target.work_for(2)
             for turn in range(plan.attach_turns):
                 say(f"  turn {turn + 1} of {plan.attach_turns}: memray attach")
@@ -203,9 +234,49 @@ class Bench:
             found["small_tree_1_hz"] = [cost_between(a, b) for a, b in zip(stages, stages[1:])]
         return found
 
+    def report(self):
+        """Memory of the report at the end by the length of the trace: a recorded trace, its last sample repeated."""
+        trace, long, found = self.folder / "trace.jsonl", self.folder / "long.jsonl", []
+        with Target(SMALL_GIB, self.plan.children) as target:
+            with Watcher(self.monitor("100ms")(target.pid), self.folder):
+                time.sleep(1)
+        lines = trace.read_text(encoding="utf-8").splitlines(keepends=True)
+        is_sample = lambda line: line.startswith('{"time_s"')
+        opening = [line for line in lines if not is_sample(line)]
+        sample = json.loads([line for line in lines if is_sample(line)][-1])
+        for count in self.plan.report_samples:
+            with open(long, "w", encoding="utf-8") as file:
+                file.writelines(opening)
+                for index in range(count):
+                    # A little noise, so that neighbouring samples are not the same.
+                    changed = {"time_s": round(index / 10, 1), "rss": sample["rss"] + index * 7919 % 11 * 4096}
+                    file.write(json.dumps(sample | changed, separators=(",", ":")) + "\n")
+            peak = peak_of([self.binary, "diagnose", str(long)])
+            found.append({"samples": count, "trace_bytes": long.stat().st_size, **peak})
+        return found
+
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def peak_of(command):
+    """Runs a command to its end; its largest memory and its time."""
+    begin, peak = time.monotonic(), 0
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        peak = max(peak, memory_of(process.pid).get("peak", 0))
+        time.sleep(0.001)
+    return {"peak": peak, "wall_s": time.monotonic() - begin}
+
+
+def rounded(value):
+    """The same with at most six decimals: clocks say no more, and files stay small."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(item) for item in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def units_of(command):
@@ -248,6 +319,7 @@ def install_peers(venv):
 def versions(bench):
     """The versions of what is compared."""
     found = {"model-garden": subprocess.run([bench.binary, "--version"], capture_output=True, text=True).stdout.strip()}
+    found["model-garden sha256"] = hashlib.sha256(Path(bench.binary).read_bytes()).hexdigest()
     if bench.peers:
         ask = "import psutil, memray; print(psutil.__version__, memray.__version__)"
         answer = subprocess.run([str(bench.peers / "bin/python"), "-c", ask], capture_output=True, text=True).stdout
@@ -258,7 +330,7 @@ def versions(bench):
 def commands(bench):
     """The command lines that were measured, without the folders of this machine."""
     named = {name: command("PID") for name, (command, _) in bench.variants().items() if command}
-    named["memray run"] = ["memray", "run", "--force", "--output", "memray.bin", "target.py"]
+    named["memray run"] = "memray run --force --quiet --output memray.bin target.py --gib N --children N --units N".split()
     return {name: " ".join(Path(word).name if "/" in word else word for word in words) for name, words in named.items()}
 
 
@@ -282,7 +354,7 @@ def main():
             result[part] = getattr(bench, part)()
             # Written after each part, so that an interrupted run is not lost.
             output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            output.write_text(json.dumps(rounded(result)) + "\n", encoding="utf-8")
     say(f"results: {output}")
     print(table.of(result))
 
