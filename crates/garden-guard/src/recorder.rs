@@ -102,9 +102,10 @@ impl Recorder {
     fn processes(&mut self, processes: &[ProcessSample]) -> io::Result<Vec<(u32, Option<u64>)>> {
         let key = |process: &ProcessSample| (process.identity.pid, process.identity.started);
         let mut levels = Vec::new();
-        let present: Vec<(u32, u64)> = processes.iter().map(key).collect();
+        let mut present: Vec<(u32, u64)> = processes.iter().map(key).collect();
+        present.sort_unstable();
         self.told.retain(|known, _| {
-            let is_here = present.contains(known);
+            let is_here = present.binary_search(known).is_ok();
             if !is_here {
                 levels.push((known.0, None));
             }

@@ -166,7 +166,10 @@ impl Watch {
         self.last = self.recorder.sample(&tree, time_s)?;
         self.history.push(&self.last);
         let key = |identity: &garden_probe::Identity| (identity.pid, identity.started);
-        self.first_seen.retain(|known, _| tree.processes.iter().any(|process| key(&process.identity) == *known));
+        // Those that have gone are forgotten now and then: comparing all with all at each sample would cost more.
+        if self.first_seen.len() > 2 * tree.processes.len() + 16 {
+            self.first_seen.retain(|known, _| tree.processes.iter().any(|process| key(&process.identity) == *known));
+        }
         for process in &tree.processes {
             self.first_seen.entry(key(&process.identity)).or_insert(process.own);
         }

@@ -4,6 +4,7 @@ mod advice;
 mod bytes;
 mod catalogue;
 mod causes;
+mod column;
 mod diagnose;
 mod diagnosis;
 mod evidence;

@@ -18,8 +18,8 @@ use crate::role::Role;
 use crate::sharing::{Kinds, Present, Reading, Sharing};
 use crate::tree::Tree;
 
-/// Share of the time that may be spent on reading shares: one in two thousand.
-const SHARES_BUDGET: f64 = 0.0005;
+/// Share of the time that may be spent on reading shares: one in five thousand.
+const SHARES_BUDGET: f64 = 0.0002;
 /// Shares are not read more often than this, however cheap.
 const SHARES_PAUSE: Duration = Duration::from_secs(1);
 /// Time that may be spent on shares beyond that: a dozen readings of a small tree, none of a large one.

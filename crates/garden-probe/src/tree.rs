@@ -23,6 +23,8 @@ pub struct Tree {
     looks: u32,
     /// Whoever adopts the tree's orphans; its children belong here too.
     guardian: Option<u32>,
+    /// The last process id that had been given out at the last look.
+    newest: Option<u32>,
 }
 
 /// A process of the tree.
@@ -31,6 +33,8 @@ pub struct Member {
     /// The process.
     pub process: Process,
     origin: Option<u32>,
+    /// As it was found out last: after how many programs, and whether it was a fork.
+    role: Option<((u32, bool), Role)>,
 }
 
 impl Member {
@@ -40,8 +44,16 @@ impl Member {
     }
 
     /// What it is for; a process that became another program plays that one's part.
-    pub fn role(&self) -> Role {
-        Role::of(&self.process.identity.command, self.origin().is_some())
+    pub fn role(&mut self) -> Role {
+        let (execs, is_fork) = (self.process.execs(), self.origin().is_some());
+        match self.role {
+            Some((known, role)) if known == (execs, is_fork) => role,
+            _ => {
+                let role = Role::of(&self.process.identity.command, is_fork);
+                self.role = Some(((execs, is_fork), role));
+                role
+            }
+        }
     }
 }
 
@@ -50,8 +62,8 @@ impl Tree {
     pub fn of(pid: u32) -> io::Result<Tree> {
         let root = Identity::of(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let process = Process::open(root.clone())?;
-        let members = BTreeMap::from([(pid, Member { process, origin: None })]);
-        let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0, guardian: None };
+        let members = BTreeMap::from([(pid, Member { process, origin: None, role: None })]);
+        let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0, guardian: None, newest: None };
         tree.look();
         Ok(tree)
     }
@@ -63,6 +75,7 @@ impl Tree {
 
     /// From now on the children of this process belong to the tree: it adopts orphans, also those that left the session.
     pub fn set_guardian(&mut self, pid: u32) {
+        self.newest = None;
         self.guardian = Some(pid);
     }
 
@@ -88,6 +101,12 @@ impl Tree {
         if self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
             self.strangers.clear();
         }
+        // Whoever is new since the last look has a later id than the last one given out then.
+        let newest = newest_process();
+        if newest.is_some() && newest == self.newest && !self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
+            return;
+        }
+        self.newest = newest;
         let alive = process_ids();
         self.strangers.retain(|pid| alive.binary_search(pid).is_ok());
         let mut unknown: Vec<Identity> = alive
@@ -122,7 +141,7 @@ impl Tree {
         let pid = identity.pid;
         // It may have gone since it was listed.
         if let Ok(process) = Process::open(identity) {
-            self.members.insert(pid, Member { process, origin });
+            self.members.insert(pid, Member { process, origin, role: None });
         }
     }
 
@@ -150,6 +169,13 @@ pub fn find_training() -> Vec<(Identity, u64)> {
         .collect();
     found.sort_by_key(|(_, rss)| std::cmp::Reverse(*rss));
     found
+}
+
+/// The process id that was given out last, which tells for a few microseconds whether anybody is new; listing `/proc` takes
+/// longer with each process of the machine.
+fn newest_process() -> Option<u32> {
+    let load = fs::read_to_string("/proc/loadavg").ok()?;
+    load.split_whitespace().last()?.parse().ok()
 }
 
 /// The ids of all processes, in order.
