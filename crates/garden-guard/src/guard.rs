@@ -560,8 +560,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         let seen = self.newest.as_ref().filter(|(seen, _)| seen.path == newest.path).and_then(|(_, step)| *step);
         let named = newest.step.map(|step| step as f64);
         let kept = match (seen, named) {
-            // Names may count epochs, or from zero; the next step may have been told before the checkpoint was seen.
-            (Some(seen), Some(named)) if (seen - named).abs() <= 2.0 => seen.min(named),
+            // What is told comes a little before or after the checkpoint is seen, so the name says it best; but it may count epochs.
+            (Some(seen), Some(named)) if (seen - named).abs() <= 2.0 => named,
             (Some(seen), _) => seen,
             // It was complete only when the program had ended.
             (None, _)
