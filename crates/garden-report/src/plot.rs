@@ -1,10 +1,10 @@
 //! What a report's charts show: the memory over the clock with knee, limit, restarts and forecast, and the counts.
 //!
-//! How a chart is drawn is left to `chart.rs`, how its axes are labelled to `scale.rs`.
+//! How a chart is drawn is left to `braille.rs`, how its axes are labelled to `scale.rs`.
 
 use garden_memory::{Bytes, Clock, Part, PhaseKind, Verdict};
 
-use crate::chart::{Chart, Upright, draw};
+use crate::braille::{Chart, Upright, draw};
 use crate::clean::clean;
 use crate::scale::{Measure, Scale, clock_labels, time_format};
 use crate::words::{ClockWords, knee_place, whole};
@@ -108,22 +108,27 @@ fn varies(series: &Series) -> bool {
 }
 
 /// Whether the processes of a restarted run count the same steps again, so that they cannot share one axis.
-fn overlap(parts: &[Part]) -> bool {
+pub(crate) fn overlap(parts: &[Part]) -> bool {
     parts.windows(2).any(|pair| pair[1].from < (pair[0].from + pair[0].to) / 2.0)
 }
 
-struct Plot<'a> {
+/// What there is to draw, and over which range.
+pub(crate) struct Plot<'a> {
     report: &'a Report<'a>,
-    words: ClockWords,
+    /// How places are written.
+    pub words: ClockWords,
     points: Vec<(f64, f64)>,
     /// Where later processes of a restarted run begin.
     restarts: Vec<f64>,
-    from: f64,
-    to: f64,
+    /// Where the horizontal axis begins.
+    pub from: f64,
+    /// Where it ends, with room for the forecast.
+    pub to: f64,
 }
 
 impl<'a> Plot<'a> {
-    fn new(report: &'a Report<'a>) -> Option<Self> {
+    /// `None` if there is nothing to draw.
+    pub fn new(report: &'a Report<'a>) -> Option<Self> {
         let mut points = usable(&report.memory);
         let mut restarts = report.diagnosis.parts.iter().skip(1).map(|part| part.from).collect();
         if overlap(&report.diagnosis.parts) {
@@ -255,7 +260,7 @@ impl<'a> Plot<'a> {
     }
 
     /// The ways of going on: for ever, and to the plateau if one is foreseen.
-    fn forecasts(&self) -> Vec<Vec<(f64, f64)>> {
+    pub fn forecasts(&self) -> Vec<Vec<(f64, f64)>> {
         let (Some(rate), Some(&last)) = (self.rate_ahead(), self.points.last()) else { return Vec::new() };
         let phase = self.report.diagnosis.phases.last().filter(|phase| phase.kind == PhaseKind::Growth);
         let start = phase.map_or(last, |phase| (phase.to, phase.end_bytes as f64));

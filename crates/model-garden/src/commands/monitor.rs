@@ -15,7 +15,7 @@ use garden_guard::{
 };
 use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts};
 use garden_probe::{Sampler, find_training, memory_limit};
-use garden_report::Style;
+use garden_report::{Section, Style};
 use garden_trace::{ReadOptions, read_path};
 
 use super::Outcome;
@@ -52,7 +52,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     }
     let end = follow(&mut live, &mut show, target.pid, is_ours, arguments)?;
     show.close();
-    let judged = report(&mut live, &end, printer)?;
+    let judged = report(&mut live, &end, watching.report.as_deref(), printer)?;
     let ending = match end {
         End::Program(ending) => Some(ending),
         End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer)?),
@@ -166,9 +166,12 @@ fn cannot_write(error: io::Error) -> Failure {
 }
 
 /// Judges the trace that was written, and says what happened.
-fn report(live: &mut Live, end: &End, printer: &Printer) -> Result<Judged, Failure> {
+fn report(live: &mut Live, end: &End, page: Option<&Path>, printer: &Printer) -> Result<Judged, Failure> {
     let path = live.watch.path().to_path_buf();
     let judged = judge_and_print(&path, printer)?;
+    if let Some(page) = page {
+        write_page(&judged, &path, page, Vec::new(), printer);
+    }
     if let End::Program(ending) = end {
         printer.say(&format!("the command {}", ending.words()));
     }
@@ -183,8 +186,17 @@ pub fn judge_and_print(path: &Path, printer: &Printer) -> Result<Judged, Failure
         .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
     let judged = Judged::of(read, Question::default());
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
-    printer.out(&judged.report(&title(path), Format::Text, style))?;
+    printer.out(&judged.report(&title(path), Format::Text, style, Vec::new()))?;
     Ok(judged)
+}
+
+/// Writes the report with charts. The watching was not in vain if that fails, so it is only said.
+pub fn write_page(judged: &Judged, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
+    let html = judged.report(&title(trace), Format::Html, Style::Plain, sections);
+    match printer.write_file(page, &html) {
+        Ok(()) => printer.say(&format!("report: {}", page.display())),
+        Err(failure) => printer.failure(&failure),
+    }
 }
 
 /// Says what went wrong while watching, if anything did.

@@ -1,0 +1,732 @@
+/* Charts: drawChart(element, data) draws the JSON of a `Chart` (see src/chart.rs) as SVG and answers with
+ * { update(data), view(from, to), point(place), theme() } for a page that goes on living.
+ *
+ * Self-standing: no library, no network, no markup from data (text reaches the page as text nodes only), and no style
+ * attributes, so that a strict content security policy holds. Colours are classes; the page's style sheet has them.
+ *
+ * One cursor reads all curves at a sample that was really taken. It follows the pointer, a finger or the arrow keys;
+ * dragging zooms, Escape or a double click shows everything again, and the legend hides and shows what is drawn. */
+"use strict";
+const drawChart = (() => {
+  const NAMESPACE = "http://www.w3.org/2000/svg";
+  const COLOURS = 8;
+  /** A limit this many times above everything else would squeeze the rest to the ground: it is only named then. */
+  const HEADROOM = 2.1;
+  const NARROW = 560;
+  const LANE = 16;
+
+  const svg = (name, attributes = {}, parent = null) => {
+    const node = document.createElementNS(NAMESPACE, name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (parent) parent.append(node);
+    return node;
+  };
+  const html = (name, className, text = "", parent = null) => {
+    const node = document.createElement(name);
+    if (className) node.className = className;
+    if (text) node.textContent = text;
+    if (parent) parent.append(node);
+    return node;
+  };
+  const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
+  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+
+  /* ---- Words and numbers ---- */
+
+  const BINARY = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
+  const DECIMAL = [["G", 1e9], ["M", 1e6], ["", 1]];
+  const grouped = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, "\u202f");
+
+  const bytesWords = (bytes) => {
+    const size = Math.abs(bytes);
+    const [unit, factor] = BINARY.find(([, factor]) => size >= 0.9995 * factor) || BINARY[4];
+    const value = size / factor;
+    const digits = factor === 1 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+    return `${bytes < 0 ? "-" : ""}${value.toFixed(digits)} ${unit}`;
+  };
+
+  const plainWords = (value) => {
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3);
+    return String(Number(value.toPrecision(5)));
+  };
+
+  const amountWords = (value, unit) => {
+    switch (unit) {
+      case "bytes": return bytesWords(value);
+      case "count": return grouped(value);
+      case "percent": return `${Number((100 * value).toFixed(2))} %`;
+      case "seconds": return `${plainWords(value)} s`;
+      default: return plainWords(value);
+    }
+  };
+
+  /** What a rounded amount leaves out. */
+  const exactWords = (value, unit) => (unit === "bytes" && Math.abs(value) >= 1024 ? `${grouped(value)} B` : "");
+
+  const timeUnit = (longest) => (longest >= 7200 ? "h" : longest >= 120 ? "min" : "s");
+  const placeWords = (place, axis, precise) => {
+    if (axis.kind !== "time") return String(Number(place.toFixed(2)));
+    const unit = timeUnit(axis.to - Math.min(0, axis.from));
+    if (unit === "s") return `${Number(place.toFixed(precise ? 2 : 1))}`;
+    const sixtieths = Math.round(unit === "h" && !precise ? place / 60 : place);
+    const size = Math.abs(sixtieths);
+    const two = (number) => String(number).padStart(2, "0");
+    const sign = sixtieths < 0 ? "-" : "";
+    if (unit === "h" && precise) {
+      return `${sign}${Math.floor(size / 3600)}:${two(Math.floor(size / 60) % 60)}:${two(size % 60)}`;
+    }
+    return `${sign}${Math.floor(size / 60)}:${two(size % 60)}`;
+  };
+  const placeName = (place, axis) =>
+    axis.kind === "time"
+      ? `${placeWords(place, axis, true)} ${timeUnit(axis.to - Math.min(0, axis.from))}`
+      : `${axis.name} ${placeWords(place, axis, true)}`;
+
+  /* ---- Scales ---- */
+
+  const roundStep = (least, steps) => {
+    const power = 10 ** Math.floor(Math.log10(least));
+    return (steps.find((step) => step * power >= least * 0.9999) || 10) * power;
+  };
+  const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+
+  const valueTicks = (low, high, unit, most) => {
+    const units = unit === "bytes" ? BINARY : unit === "count" ? DECIMAL : [["", 1]];
+    const [name, factor] = units.find(([, factor]) => high >= factor) || units[units.length - 1];
+    const least = (high - low) / factor / most;
+    if (!(least > 0)) return [];
+    let step = roundStep(least, unit === "bytes" ? [1, 2, 4, 5, 10] : [1, 2, 5, 10]);
+    if (unit === "count" && factor === 1) step = Math.max(1, step);
+    const shown = unit === "percent" ? step * 100 : step;
+    const digits = clamp(Math.ceil(-Math.log10(shown) + (Math.abs(shown * 10 ** 9 % 1) > 1e-6 ? 1 : -1e-9)), 0, 9);
+    const ticks = [];
+    for (let n = Math.ceil(low / factor / step - 1e-9); n * step <= high / factor + 1e-9 * step; n += 1) {
+      const number = n * step;
+      const text = unit === "percent" ? `${(100 * number).toFixed(digits)} %`
+        : step < 1e-4 || step >= 1e7 ? number.toExponential(1)
+        : number.toFixed(digits);
+      ticks.push([number * factor, [text, unit === "seconds" ? "s" : name].filter(Boolean).join(" ")]);
+    }
+    return ticks;
+  };
+
+  const placeTicks = (from, to, axis, most) => {
+    const least = (to - from) / most;
+    if (!(least > 0)) return [];
+    let step = roundStep(least, [1, 2, 5, 10]);
+    if (axis.kind === "time" && least > 1) {
+      step = SECONDS.find((seconds) => seconds >= least) || 86400 * Math.ceil(least / 86400);
+    } else if (axis.kind !== "time" && to - from > 4) {
+      step = Math.max(1, step);
+    }
+    const ticks = [];
+    for (let n = Math.ceil(from / step - 1e-9); n * step <= to + 1e-9 * step; n += 1) {
+      ticks.push([n * step, placeWords(n * step, axis, step < 1)]);
+    }
+    return ticks;
+  };
+
+  /* ---- One chart ---- */
+
+  return (element, firstData, listener = {}) => {
+    let data = firstData;
+    let view = null;
+    let isFitted = null;
+    let cursor = null;
+    let drag = null;
+    let layout = null;
+    let model = null;
+    const hidden = new Set();
+
+    const legend = html("div", "chart-legend", "", element);
+    legend.setAttribute("role", "group");
+    legend.setAttribute("aria-label", "What is shown");
+    const stage = html("div", "chart-stage", "", element);
+    stage.tabIndex = 0;
+    stage.setAttribute("role", "application");
+    stage.setAttribute("aria-roledescription", "chart");
+    const picture = svg("svg", { class: "chart-picture", "aria-hidden": "true" }, stage);
+    const tip = html("div", "chart-tip", "", stage);
+    tip.hidden = true;
+    const tools = html("div", "chart-tools", "", element);
+    const spoken = html("p", "unseen", "", element);
+    spoken.setAttribute("aria-live", "polite");
+
+    const button = (text, label, action) => {
+      const node = html("button", "tool", text, tools);
+      node.type = "button";
+      node.setAttribute("aria-label", label);
+      node.title = label;
+      node.addEventListener("click", action);
+      return node;
+    };
+    const fitButton = button("From zero", "Begin the vertical axis at zero, or near the lowest value", () => {
+      isFitted = !isFitted;
+      draw();
+    });
+    button("\u2212", "Zoom out", () => zoomBy(2));
+    button("+", "Zoom in", () => zoomBy(0.5));
+    const resetButton = button("Show all", "Show everything again", () => setView(null));
+
+    /** Prepares data that drawing needs again and again: colours, pieces and sums. */
+    const prepare = () => {
+      let colour = 0;
+      const tone = (curve) => {
+        if (curve.tone !== "next") return curve.tone;
+        colour += 1;
+        return `c${((colour - 1) % COLOURS) + 1}`;
+      };
+      const curves = data.curves.map((curve) => ({ ...curve, colour: tone(curve) }));
+      const starts = [0, ...data.breaks, data.places.length];
+      const pieces = [];
+      for (let n = 1; n < starts.length; n += 1) if (starts[n] > starts[n - 1]) pieces.push([starts[n - 1], starts[n]]);
+      const foot = data.marks.some((mark) => ["diamond", "dot", "bar"].includes(mark.shape));
+      model = { curves, pieces, foot, full: [data.axis.from, data.axis.to] };
+      if (isFitted === null) isFitted = data.base === "fitted";
+      stage.setAttribute(
+        "aria-label",
+        `${data.title} by ${data.axis.name}. Arrow keys move a cursor that tells the values, plus and minus zoom, Escape shows everything.`,
+      );
+    };
+
+    const shown = (name) => !hidden.has(name);
+    const range = () => view || model.full;
+    const isZoomed = () => view !== null;
+    const shownCurves = () => model.curves.filter((curve) => shown(curve.name));
+    const shownStack = () => shownCurves().filter((curve) => curve.role === "stacked");
+
+    /** The tops of the stacked curves: one list per curve, the one below it first. */
+    const stackTops = () => {
+      const stack = shownStack();
+      let below = new Array(data.places.length).fill(0);
+      return stack.map((curve) => {
+        const base = below;
+        const top = base.map((sum, n) => sum + (known(curve.values[n]) ? curve.values[n] : 0));
+        below = top;
+        return { curve, base, top };
+      });
+    };
+
+    /** The range of values in view. */
+    const valueRange = (tops) => {
+      const [from, to] = range();
+      let low = Infinity;
+      let high = -Infinity;
+      const see = (value) => {
+        if (known(value)) { low = Math.min(low, value); high = Math.max(high, value); }
+      };
+      const inView = (place) => place >= from && place <= to;
+      const stack = tops.length ? tops[tops.length - 1].top : null;
+      const anyStacked = (n) => tops.some(({ curve }) => known(curve.values[n]));
+      data.places.forEach((place, n) => {
+        if (!inView(place)) return;
+        if (stack && anyStacked(n)) see(stack[n]);
+        for (const curve of shownCurves()) if (curve.role !== "stacked") see(curve.values[n]);
+      });
+      if (!known(low)) { low = 0; high = 1; }
+      const dataHigh = high;
+      for (const outlook of data.outlooks) {
+        if (!shown(outlook.name)) continue;
+        for (const point of outlook.points) if (inView(point[0])) see(Math.min(point[2], HEADROOM * dataHigh));
+      }
+      for (const level of data.levels) {
+        if (shown(level.name) && level.value <= HEADROOM * dataHigh && !(isZoomed() && level.value > 1.25 * high)) see(level.value);
+      }
+      const bottom = isFitted ? low : Math.min(0, low);
+      const span = Math.max(high - bottom, Math.abs(high) * 1e-3, 1e-12);
+      return [isFitted && low > 0 ? Math.max(0, bottom - 0.06 * span) : bottom, high + 0.06 * span];
+    };
+
+    const measure = (ticks, width) => {
+      const isNarrow = width < NARROW;
+      const height = data.size === "large" ? (isNarrow ? 320 : 420) : (isNarrow ? 220 : 240);
+      const longest = ticks.reduce((most, tick) => Math.max(most, tick[1].length), 1);
+      const left = Math.ceil(longest * (isNarrow ? 6.2 : 6.9)) + 14;
+      const top = data.bands.length || data.marks.some((mark) => mark.shape === "pin" || mark.shape === "line") ? 34 : 12;
+      return { width, height, left, right: 12, top, bottom: 40, isNarrow };
+    };
+
+    const draw = () => {
+      if (!element.isConnected) return;
+      const width = Math.max(240, Math.floor(stage.clientWidth || 600));
+      const tops = stackTops();
+      const [low, high] = valueRange(tops);
+      const guess = valueTicks(low, high, data.unit, data.size === "large" ? 7 : 4);
+      const size = measure(guess, width);
+      const [from, to] = range();
+      const right = size.width - size.right;
+      const floor = size.height - size.bottom - (model.foot ? LANE : 0);
+      const x = (place) => size.left + ((place - from) / (to - from)) * (right - size.left);
+      const y = (value) => floor - ((value - low) / (high - low)) * (floor - size.top);
+      const place = (pixel) => from + ((pixel - size.left) / (right - size.left)) * (to - from);
+      layout = { ...size, right, floor, x, y, place, from, to, low, high, tops };
+      picture.replaceChildren();
+      picture.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
+      picture.setAttribute("width", size.width);
+      picture.setAttribute("height", size.height);
+      const clip = svg("clipPath", { id: `clip-${chartId}` }, svg("defs", {}, picture));
+      svg("rect", { x: size.left, y: size.top, width: right - size.left, height: Math.max(1, floor - size.top) }, clip);
+      drawAxes(guess);
+      drawBands();
+      const inside = svg("g", { "clip-path": `url(#clip-${chartId})` }, picture);
+      drawOutlooks(inside);
+      drawStack(inside);
+      drawCurves(inside);
+      drawLevels();
+      drawMarks();
+      layout.cursor = svg("g", { class: "cursor" }, picture);
+      layout.select = svg("rect", { class: "selection", y: size.top, height: floor - size.top, width: 0 }, picture);
+      resetButton.hidden = !isZoomed();
+      fitButton.textContent = isFitted ? "From zero" : "Fit";
+      showCursor(false);
+    };
+
+    const text = (parent, x, y, words, attributes = {}) => {
+      const node = svg("text", { x: x.toFixed(1), y: y.toFixed(1), ...attributes }, parent);
+      node.textContent = words;
+      return node;
+    };
+
+    const drawAxes = (ticks) => {
+      const { x, y, left, right, top, floor, height, isNarrow, from, to } = layout;
+      const values = svg("g", { class: "axis axis-y" }, picture);
+      for (const [value, words] of ticks) {
+        svg("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }, values);
+        text(values, left - 8, y(value) + 4, words, { "text-anchor": "end" });
+      }
+      const places = svg("g", { class: "axis axis-x" }, picture);
+      const foot = height - layout.bottom;
+      svg("line", { class: "base", x1: left, x2: right, y1: foot, y2: foot }, places);
+      for (const [value, words] of placeTicks(from, to, data.axis, Math.max(2, Math.floor((right - left) / (isNarrow ? 64 : 90))))) {
+        svg("line", { class: "base", x1: x(value), x2: x(value), y1: foot, y2: foot + 5 }, places);
+        const half = words.length * 3.4;
+        text(places, clamp(x(value), left - 8 + half, right + 8 - half), foot + 18, words, { "text-anchor": "middle" });
+      }
+      const unit = data.axis.kind === "time" ? ` (${{ s: "s", min: "min:s", h: "h:min" }[timeUnit(data.axis.to - Math.min(0, data.axis.from))]})` : "";
+      text(places, right, foot + 34, `${data.axis.name}${unit}`, { class: "axis-name", "text-anchor": "end" });
+      if (top > 0 && floor < top) return;
+    };
+
+    const drawBands = () => {
+      if (!data.bands.length || !shown("phases")) return;
+      const { x, left, right, top, floor } = layout;
+      const group = svg("g", { class: "bands" }, picture);
+      for (const band of data.bands) {
+        const from = clamp(x(band.from), left, right);
+        const to = clamp(x(band.to), left, right);
+        if (to - from < 0.5) continue;
+        const cell = svg("g", { class: `band ${band.mood}`, "data-band": band.name }, group);
+        svg("rect", { class: "shade", x: from, y: top, width: to - from, height: floor - top }, cell);
+        svg("rect", { class: "strip", x: from, y: top - 4, width: to - from, height: 4 }, cell);
+        if (to - from > band.name.length * 6.5 + 8) {
+          text(cell, (from + to) / 2, floor - 8, band.name, { class: "band-name", "text-anchor": "middle" });
+        }
+      }
+    };
+
+    /** The path through points; a new piece begins where `null` stands. */
+    const path = (points) => {
+      let words = "";
+      let isFresh = true;
+      for (const point of points) {
+        if (!point) { isFresh = true; continue; }
+        words += `${isFresh ? "M" : "L"}${point[0].toFixed(1)} ${point[1].toFixed(1)}`;
+        isFresh = false;
+      }
+      return words;
+    };
+
+    /** The samples of a piece that are in view, and one more on either side. */
+    const visible = ([start, end]) => {
+      const { from, to } = layout;
+      let first = start;
+      while (first + 1 < end && data.places[first + 1] < from) first += 1;
+      let last = end - 1;
+      while (last > first && data.places[last - 1] > to) last -= 1;
+      return [first, last + 1];
+    };
+
+    const drawStack = (parent) => {
+      const { x, y, tops } = layout;
+      for (const { curve, base, top } of tops) {
+        const group = svg("g", { class: `curve stacked ${curve.colour}`, "data-curve": curve.name }, parent);
+        let area = "";
+        const line = [];
+        for (const piece of model.pieces) {
+          const [first, end] = visible(piece);
+          const at = [];
+          for (let n = first; n < end; n += 1) if (known(curve.values[n])) at.push(n);
+          if (!at.length) continue;
+          const upper = at.map((n) => [x(data.places[n]), y(top[n])]);
+          const lower = at.map((n) => [x(data.places[n]), y(base[n])]).reverse();
+          area += `${path([...upper, ...lower])}Z`;
+          line.push(...upper, null);
+        }
+        svg("path", { class: "area", d: area }, group);
+        svg("path", { class: "line", d: path(line) }, group);
+      }
+    };
+
+    const drawCurves = (parent) => {
+      const { x, y, low } = layout;
+      for (const curve of shownCurves()) {
+        if (curve.role === "stacked") continue;
+        const group = svg("g", { class: `curve ${curve.role} ${curve.colour}`, "data-curve": curve.name }, parent);
+        const line = [];
+        let area = "";
+        for (const piece of model.pieces) {
+          const [first, end] = visible(piece);
+          const points = [];
+          for (let n = first; n < end; n += 1) {
+            if (known(curve.values[n])) points.push([x(data.places[n]), y(curve.values[n])]);
+          }
+          if (!points.length) continue;
+          line.push(...points, null);
+          const ground = y(Math.max(low, Math.min(0, low)));
+          if (curve.role === "area") {
+            area += `${path([[points[0][0], ground], ...points, [points[points.length - 1][0], ground]])}Z`;
+          }
+          // A line needs two points to be seen.
+          if (curve.role === "points" || points.length === 1) {
+            for (const [px, py] of points) svg("circle", { class: "dot", cx: px.toFixed(1), cy: py.toFixed(1), r: 2.6 }, group);
+          }
+        }
+        if (area) svg("path", { class: "area", d: area }, group);
+        if (curve.role !== "points") svg("path", { class: "line", d: path(line) }, group);
+      }
+    };
+
+    const drawOutlooks = (parent) => {
+      const { x, y } = layout;
+      data.outlooks.forEach((outlook, index) => {
+        if (!shown(outlook.name)) return;
+        const group = svg("g", { class: `outlook o${(index % 2) + 1}`, "data-outlook": outlook.name }, parent);
+        const upper = outlook.points.map((point) => [x(point[0]), y(point[3])]);
+        const lower = outlook.points.map((point) => [x(point[0]), y(point[1])]).reverse();
+        svg("path", { class: "area", d: `${path([...upper, ...lower])}Z` }, group);
+        svg("path", { class: "line", d: path(outlook.points.map((point) => [x(point[0]), y(point[2])])) }, group);
+      });
+    };
+
+    const drawLevels = () => {
+      const { y, left, right, top, floor } = layout;
+      for (const level of data.levels) {
+        if (!shown(level.name)) continue;
+        const words = `${level.name} ${amountWords(level.value, data.unit)}`;
+        const group = svg("g", { class: "level", "data-level": level.name }, picture);
+        const at = y(level.value);
+        if (at >= top && at <= floor) {
+          svg("line", { x1: left, x2: right, y1: at, y2: at }, group);
+          text(group, right - 6, at - 6 < top + 8 ? at + 14 : at - 6, words, { "text-anchor": "end" });
+        } else if (at < top) {
+          text(group, right - 6, top + 14, `${words} \u2191`, { "text-anchor": "end" });
+        }
+      }
+    };
+
+    const drawMarks = () => {
+      const { x, left, right, top, floor } = layout;
+      const taken = [];
+      const isFree = (from, to) => from >= left - 8 && to <= right + 10 && taken.every(([a, b]) => to < a || from > b);
+      const order = { pin: 0, line: 1 };
+      const sorted = [...data.marks].sort((a, b) => (order[a.shape] ?? 2) - (order[b.shape] ?? 2));
+      const group = svg("g", { class: "marks" }, picture);
+      for (const mark of sorted) {
+        const at = x(mark.at);
+        const [from, to] = (mark.stretch || [mark.at, mark.at]).map(x);
+        if (!shown(mark.name) || to < left - 0.5 || from > right + 0.5) continue;
+        const node = svg("g", { class: `mark ${mark.shape}`, "data-mark": mark.name, "data-at": mark.at }, group);
+        if (mark.shape === "pin" || mark.shape === "line") {
+          if (mark.stretch && to > from) {
+            const [a, b] = [clamp(from, left, right), clamp(to, left, right)];
+            svg("rect", { class: "stretch", x: a, y: top, width: b - a, height: floor - top }, node);
+          }
+          if (at < left - 0.5 || at > right + 0.5) continue;
+          svg("line", { x1: at, x2: at, y1: top - 4, y2: floor }, node);
+          const words = mark.label || mark.name;
+          const half = words.length * 3.5 + 3;
+          const centre = clamp(at, left + half - 8, right - half + 8);
+          if (isFree(centre - half, centre + half)) {
+            taken.push([centre - half, centre + half]);
+            text(node, centre, top - 12, words, { "text-anchor": "middle" });
+          }
+        } else {
+          const middle = floor + LANE / 2 + 1;
+          if (mark.shape === "bar") {
+            const [a, b] = [clamp(from, left, right), clamp(to, left, right)];
+            svg("rect", { x: a - 0.75, y: middle - 4, width: Math.max(1.5, b - a), height: 8 }, node);
+          } else if (at >= left && at <= right) {
+            const r = mark.shape === "dot" ? 2.5 : 4.5;
+            const shape = mark.shape === "dot"
+              ? svg("circle", { cx: at, cy: middle, r }, node)
+              : svg("path", { d: `M${at} ${middle - r}L${at + r} ${middle}L${at} ${middle + r}L${at - r} ${middle}Z` }, node);
+            shape.setAttribute("class", "glyph");
+          }
+        }
+      }
+    };
+
+    /* ---- Legend ---- */
+
+    const drawLegend = () => {
+      legend.replaceChildren();
+      const entry = (name, className, title) => {
+        const node = html("button", `key ${className}`, "", legend);
+        node.type = "button";
+        node.dataset.key = name;
+        node.setAttribute("aria-pressed", String(shown(name)));
+        html("span", "swatch", "", node);
+        html("span", "", title, node);
+        node.addEventListener("click", () => {
+          if (!hidden.delete(name)) hidden.add(name);
+          node.setAttribute("aria-pressed", String(shown(name)));
+          draw();
+        });
+      };
+      for (const curve of model.curves) entry(curve.name, `${curve.role} ${curve.colour}`, curve.name);
+      data.outlooks.forEach((outlook, index) => entry(outlook.name, `outlook o${(index % 2) + 1}`, outlook.name));
+      if (data.bands.length) entry("phases", "phases", "phases");
+      const names = new Map();
+      for (const mark of data.marks) names.set(mark.name, [mark.shape, (names.get(mark.name)?.[1] || 0) + 1]);
+      for (const [name, [shape, count]] of names) entry(name, `mark ${shape}`, count > 1 ? `${name} (${count})` : name);
+      for (const level of data.levels) entry(level.name, "level", level.name);
+    };
+
+    /* ---- Cursor ---- */
+
+    /** The index of the sample nearest to a place; later pieces win where they overlap. */
+    const nearest = (place) => {
+      let best = null;
+      const see = (n) => {
+        if (best === null || Math.abs(data.places[n] - place) <= Math.abs(data.places[best] - place)) best = n;
+      };
+      for (const [start, end] of model.pieces) {
+        let low = start;
+        let high = end - 1;
+        while (high - low > 1) {
+          const middle = (low + high) >> 1;
+          if (data.places[middle] < place) low = middle; else high = middle;
+        }
+        see(low);
+        see(high);
+      }
+      return best;
+    };
+
+    const expected = (outlook, place) => {
+      const points = outlook.points;
+      for (let n = 1; n < points.length; n += 1) {
+        const [a, b] = [points[n - 1], points[n]];
+        if (place < a[0] || place > b[0]) continue;
+        const share = b[0] > a[0] ? (place - a[0]) / (b[0] - a[0]) : 0;
+        return [1, 2, 3].map((at) => a[at] + share * (b[at] - a[at]));
+      }
+      return null;
+    };
+
+    /** Everything that the cursor tells: a place, and rows of name, amount and remark. */
+    const reading = () => {
+      const n = cursor.index;
+      const place = n === null ? cursor.place : data.places[n];
+      const rows = [];
+      if (n !== null) {
+        let sum = 0;
+        let stacked = 0;
+        for (const curve of shownCurves()) {
+          const value = curve.values[n];
+          if (!known(value)) continue;
+          if (curve.role === "stacked") { sum += value; stacked += 1; }
+          rows.push({ colour: `${curve.role} ${curve.colour}`, name: curve.name, value });
+        }
+        if (stacked > 1) rows.push({ colour: "sum", name: "together", value: sum });
+      } else {
+        data.outlooks.forEach((outlook, index) => {
+          const values = shown(outlook.name) ? expected(outlook, place) : null;
+          if (values) rows.push({ colour: `outlook o${(index % 2) + 1}`, name: outlook.name, value: values[1], between: [values[0], values[2]] });
+        });
+      }
+      const near = (mark) => {
+        const [from, to] = (mark.stretch && mark.shape === "bar" ? mark.stretch : [mark.at, mark.at]).map(layout.x);
+        const at = layout.x(place);
+        return shown(mark.name) && at > from - 5 && at < to + 5;
+      };
+      const remarks = data.marks.filter(near).map((mark) => mark.label || mark.name);
+      const band = data.bands.find((found) => place >= found.from && place <= found.to);
+      if (band && shown("phases")) remarks.unshift(band.name);
+      return { place, rows, remarks: [...new Set(remarks)].slice(0, 4) };
+    };
+
+    const showCursor = (isSpoken) => {
+      layout.cursor.replaceChildren();
+      tip.hidden = cursor === null;
+      if (cursor === null) return;
+      const { place, rows, remarks } = reading();
+      const { x, y, top, floor, left, right, tops } = layout;
+      const at = x(place);
+      if (at < left - 1 || at > right + 1) { tip.hidden = true; return; }
+      svg("line", { class: "hair", x1: at, x2: at, y1: top, y2: floor }, layout.cursor);
+      const dot = (value, colour) => {
+        const cy = y(value);
+        if (cy >= top - 1 && cy <= floor + 1) svg("circle", { class: `dot ${colour}`, cx: at, cy, r: 4 }, layout.cursor);
+      };
+      if (cursor.index !== null) {
+        for (const { curve, top: sums } of tops) if (known(curve.values[cursor.index])) dot(sums[cursor.index], curve.colour);
+        for (const curve of shownCurves()) {
+          if (curve.role !== "stacked" && known(curve.values[cursor.index])) dot(curve.values[cursor.index], curve.colour);
+        }
+      }
+      tip.replaceChildren();
+      const head = html("p", "tip-place", placeName(place, data.axis), tip);
+      if (remarks.length) html("span", "tip-remark", remarks.join(" · "), head);
+      const list = html("div", "tip-rows", "", tip);
+      for (const row of rows) {
+        const line = html("div", `tip-row ${row.colour}`, "", list);
+        html("span", "swatch", "", line);
+        html("span", "tip-name", row.name, line);
+        html("b", "", amountWords(row.value, data.unit), line);
+        const remark = row.between
+          ? `${amountWords(row.between[0], data.unit)} to ${amountWords(row.between[1], data.unit)}`
+          : exactWords(row.value, data.unit);
+        html("small", "", remark, line);
+      }
+      const room = stage.clientWidth;
+      const wide = tip.offsetWidth;
+      const scale = room / layout.width;
+      const beside = at * scale + 16 + wide <= room ? at * scale + 16 : at * scale - 16 - wide;
+      tip.style.left = `${clamp(beside, 0, Math.max(0, room - wide))}px`;
+      tip.style.top = `${top + 6}px`;
+      if (isSpoken) {
+        const words = rows.map((row) => `${row.name} ${amountWords(row.value, data.unit)}`);
+        spoken.textContent = [placeName(place, data.axis), ...remarks, ...words].join(", ");
+      }
+    };
+
+    const setCursor = (place, isSpoken = false, isTold = true) => {
+      if (place === null || !data.places.length) {
+        cursor = null;
+      } else {
+        const index = nearest(place);
+        const last = Math.max(...model.pieces.map(([, end]) => data.places[end - 1]));
+        const isAhead = data.outlooks.length > 0 && place > last + (layout.to - layout.from) * 0.01;
+        cursor = isAhead ? { index: null, place } : { index, place: data.places[index] };
+      }
+      showCursor(isSpoken);
+      if (isTold && listener.pointed) listener.pointed(cursor ? cursor.place : null);
+    };
+
+    const stepCursor = (by) => {
+      const last = data.places.length - 1;
+      if (last < 0) return;
+      const now = cursor === null ? (by > 0 ? -1 : last + 1) : cursor.index ?? last + 1;
+      const index = clamp(now + by, 0, last);
+      cursor = { index, place: data.places[index] };
+      const [from, to] = range();
+      if (isZoomed() && (cursor.place < from || cursor.place > to)) {
+        const half = (to - from) / 2;
+        view = [cursor.place - half, cursor.place + half];
+        draw();
+      }
+      showCursor(true);
+      if (listener.pointed) listener.pointed(cursor.place);
+    };
+
+    /* ---- Zoom ---- */
+
+    const setView = (next, isTold = true) => {
+      const [from, to] = model.full;
+      const least = (to - from) * 1e-4;
+      view = next && next[1] - next[0] > least ? [Math.max(from, next[0]), Math.min(to, next[1])] : null;
+      if (view && view[0] <= from && view[1] >= to) view = null;
+      draw();
+      if (isTold && listener.viewed) listener.viewed(view);
+    };
+
+    const zoomBy = (factor) => {
+      const [from, to] = range();
+      const centre = cursor && cursor.place >= from && cursor.place <= to ? cursor.place : (from + to) / 2;
+      setView([centre - (centre - from) * factor, centre + (to - centre) * factor]);
+    };
+
+    const pixel = (event) => {
+      const box = picture.getBoundingClientRect();
+      return ((event.clientX - box.left) / box.width) * layout.width;
+    };
+
+    stage.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0 || event.pointerType === "touch") return;
+      drag = { from: pixel(event), to: pixel(event) };
+      stage.setPointerCapture(event.pointerId);
+    });
+    stage.addEventListener("pointermove", (event) => {
+      const at = pixel(event);
+      if (drag) {
+        drag.to = at;
+        const [a, b] = [drag.from, drag.to].map((end) => clamp(end, layout.left, layout.right)).sort((p, q) => p - q);
+        layout.select.setAttribute("x", a);
+        layout.select.setAttribute("width", b - a);
+      }
+      setCursor(layout.place(clamp(at, layout.left, layout.right)));
+    });
+    const drop = (event) => {
+      if (!drag) return;
+      const [a, b] = [drag.from, pixel(event)].map((end) => layout.place(clamp(end, layout.left, layout.right))).sort((p, q) => p - q);
+      const isMeant = Math.abs(drag.from - pixel(event)) > 6;
+      drag = null;
+      layout.select.setAttribute("width", 0);
+      if (isMeant) setView([a, b]);
+    };
+    stage.addEventListener("pointerup", drop);
+    stage.addEventListener("pointercancel", () => { drag = null; layout.select.setAttribute("width", 0); });
+    stage.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") setCursor(null); });
+    stage.addEventListener("dblclick", () => setView(null));
+    stage.addEventListener("blur", () => setCursor(null));
+    stage.addEventListener("keydown", (event) => {
+      const far = Math.max(1, Math.round(data.places.length / 20));
+      const actions = {
+        ArrowLeft: () => stepCursor(event.shiftKey ? -far : -1),
+        ArrowRight: () => stepCursor(event.shiftKey ? far : 1),
+        PageUp: () => stepCursor(-far),
+        PageDown: () => stepCursor(far),
+        Home: () => stepCursor(-Infinity),
+        End: () => stepCursor(Infinity),
+        "+": () => zoomBy(0.5),
+        "=": () => zoomBy(0.5),
+        "-": () => zoomBy(2),
+        0: () => setView(null),
+        Escape: () => { if (isZoomed()) setView(null); else setCursor(null); },
+      };
+      if (!actions[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      actions[event.key]();
+    });
+
+    drawChart.count = (drawChart.count || 0) + 1;
+    const chartId = drawChart.count;
+    prepare();
+    drawLegend();
+    draw();
+    let drawnWidth = stage.clientWidth;
+    new ResizeObserver(() => {
+      if (stage.clientWidth === drawnWidth) return;
+      drawnWidth = stage.clientWidth;
+      draw();
+    }).observe(stage);
+
+    return {
+      /** Draws other data in place of what is there; zoom and what is hidden stay. */
+      update(next) {
+        data = next;
+        cursor = null;
+        prepare();
+        drawLegend();
+        draw();
+      },
+      /** Shows a stretch of the axis, or everything; nobody is told. */
+      view: (stretch) => setView(stretch, false),
+      /** Puts the cursor at a place, or takes it away; nobody is told. */
+      point: (place) => setCursor(place, false, false),
+      axis: () => data.axis,
+    };
+  };
+})();
