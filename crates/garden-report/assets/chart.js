@@ -139,7 +139,8 @@ const drawChart = (() => {
     let model = null;
     const hidden = new Set();
 
-    const legend = html("div", "chart-legend", "", element);
+    const bar = html("div", "chart-bar", "", element);
+    const legend = html("div", "chart-legend", "", bar);
     legend.setAttribute("role", "group");
     legend.setAttribute("aria-label", "What is shown");
     const stage = html("div", "chart-stage", "", element);
@@ -149,7 +150,7 @@ const drawChart = (() => {
     const picture = svg("svg", { class: "chart-picture", "aria-hidden": "true" }, stage);
     const tip = html("div", "chart-tip", "", stage);
     tip.hidden = true;
-    const tools = html("div", "chart-tools", "", element);
+    const tools = html("div", "chart-tools", "", bar);
     const spoken = html("p", "unseen", "", element);
     spoken.setAttribute("aria-live", "polite");
 

@@ -8,7 +8,7 @@ use garden_memory::{Clock, Mechanism, ProcessTrack, Quantity, Trace, Verdict, ju
 use crate::Report;
 use crate::chart::{Axis, AxisKind, Base, Chart, Curve, Level, Mark, Role, Shape, Size, Tone, Unit};
 use crate::events::events;
-use crate::outlook::{outlooks, phases};
+use crate::outlook::{end_of_axis, outlooks, phases};
 use crate::plot::{Plot, overlap};
 use crate::samples::samples_table;
 use crate::thin::thin;
@@ -16,6 +16,8 @@ use crate::words::{ClockWords, knee_place};
 
 /// Processes that get a curve of their own; the rest is summed.
 const MOST_PROCESSES: usize = 7;
+/// A process that never held this share of what the largest one held at its height cannot be seen in a stack.
+const SMALL_PROCESS: f64 = 0.005;
 /// Epoch borders that are drawn; more would be a hatching.
 const MOST_EPOCHS: usize = 40;
 /// A stack that varies by less than this share of its height is looked at more closely.
@@ -112,11 +114,13 @@ impl<'a> Scene<'a> {
             self.part_attempts(&mut chart);
         }
         chart.base = self.base(&chart, is_stacked);
-        chart.outlooks = outlooks(self.report, &self.plot);
+        let end = end_of_axis(self.report, &self.plot);
+        chart.outlooks = outlooks(self.report, &self.plot, end);
+        chart.axis.to = end - self.words.zero;
         chart.bands = phases(self.report, self.words.zero);
         let limit = diagnosis.forecast.limit_bytes.or(self.report.facts.memory_limit.map(|limit| limit.0));
         chart.levels = limit.map(|limit| Level { name: "limit".into(), value: limit as f64 }).into_iter().collect();
-        chart.marks = self.marks();
+        chart.marks = self.marks(end);
         chart.note = match is_stacked {
             true => "By kind: file pages can be taken back by the kernel, the others cannot.".into(),
             false => String::new(),
@@ -201,7 +205,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Knee, decision, restarts, epochs and events.
-    fn marks(&self) -> Vec<Mark> {
+    fn marks(&self, end: f64) -> Vec<Mark> {
         let diagnosis = self.report.diagnosis;
         let zero = self.words.zero;
         let pin = |name: &str, at: f64| Mark {
@@ -223,16 +227,16 @@ impl<'a> Scene<'a> {
         }
         marks.extend(events(self.trace, &self.samples, self.words));
         if !marks.iter().any(|mark| mark.name == "epoch") {
-            marks.extend(self.epochs());
+            marks.extend(self.epochs(end));
         }
         marks
     }
 
     /// Where epochs end, as far as the facts tell.
-    fn epochs(&self) -> Vec<Mark> {
+    fn epochs(&self, end: f64) -> Vec<Mark> {
         let steps = self.report.facts.epoch_steps().filter(|_| self.words.clock == Clock::Step);
         let Some(steps) = steps.map(|steps| steps as f64) else { return Vec::new() };
-        let epochs = 1..=((self.plot.to / steps) as usize).min(MOST_EPOCHS + 1);
+        let epochs = 1..=((end / steps) as usize).min(MOST_EPOCHS + 1);
         let mark = |epoch: usize| Mark {
             name: "epoch".into(),
             label: format!("epoch {epoch} ends"),
@@ -246,7 +250,7 @@ impl<'a> Scene<'a> {
     /// Each attempt of a restarted run over time, where the main chart counts steps.
     fn attempts(&self) -> Option<Chart> {
         let place = |index: usize| self.trace.time_s(index);
-        let zero = self.samples.iter().find_map(|sample| place(sample.0))?;
+        let zero = (0..self.trace.len()).find_map(place)?;
         let mut walk: Vec<(usize, f64)> =
             (0..self.trace.len()).filter_map(|index| Some((index, place(index)? - zero))).collect();
         let is_forward = walk.windows(2).all(|pair| pair[0].1 <= pair[1].1);
@@ -293,7 +297,9 @@ impl<'a> Scene<'a> {
             return None;
         }
         tracks.sort_by_key(|track| std::cmp::Reverse(highest(track)));
-        let rest = tracks.split_off(tracks.len().min(MOST_PROCESSES));
+        let least = tracks.first().map_or(0.0, |largest| SMALL_PROCESS * highest(largest) as f64);
+        let large = tracks.iter().take_while(|track| highest(track) as f64 >= least).count();
+        let rest = tracks.split_off(large.min(MOST_PROCESSES));
         // In the order in which they came, so that the oldest is at the bottom.
         tracks.sort_by_key(|track| track.levels.first().map(|level| level.0));
         let mut chart = self.chart("Processes", Unit::Bytes);

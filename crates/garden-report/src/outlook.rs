@@ -6,9 +6,27 @@ use crate::Report;
 use crate::chart::{Band, Mood, Outlook};
 use crate::plot::Plot;
 
+/// Most of the axis that is added to the right so that a growth can be seen to reach the limit, as a share of what was
+/// recorded.
+const MOST_AHEAD: f64 = 2.0;
+
+/// Where the axis ends if it is to show how the limit is reached; never before `plot.to`.
+pub(crate) fn end_of_axis(report: &Report, plot: &Plot) -> f64 {
+    let end = report.diagnosis.forecast.if_unbounded;
+    let at = match report.diagnosis.clock {
+        Clock::Step => end.and_then(|end| end.step),
+        Clock::Time => end.and_then(|end| Some(end.time_s? + plot.last())),
+        Clock::Sample => None,
+    };
+    let last = plot.last();
+    let furthest = last + MOST_AHEAD * (last - plot.from);
+    at.filter(|&at| at > last && at < furthest && plot.to > last)
+        .map_or(plot.to, |at| plot.to.max(at + 0.04 * (at - plot.from)))
+}
+
 /// The ways of going on, each with its interval: for ever, and to a plateau.
-pub(crate) fn outlooks(report: &Report, plot: &Plot) -> Vec<Outlook> {
-    let lines = plot.forecasts();
+pub(crate) fn outlooks(report: &Report, plot: &Plot, end: f64) -> Vec<Outlook> {
+    let lines = plot.forecasts(end);
     let zero = plot.words.zero;
     let mut names = ["if it never ends", "if it ends by itself"].into_iter();
     let outlook = |line: &Vec<(f64, f64)>| {

@@ -183,8 +183,13 @@ impl<'a> Plot<'a> {
         (goes_on && rate.is_finite() && rate > 0.0).then_some(rate)
     }
 
+    /// The place of the last sample.
+    pub fn last(&self) -> f64 {
+        self.points.last().map_or(self.to, |point| point.0)
+    }
+
     fn memory(&self) -> Draft {
-        let forecasts = self.forecasts();
+        let forecasts = self.forecasts(self.to);
         let (data_low, data_high) = extremes(self.points.iter().map(|point| point.1)).unwrap_or_default();
         let ahead = forecasts.iter().flatten().map(|point| point.1.min(HEADROOM * data_high));
         let limit = self.report.diagnosis.forecast.limit_bytes.map(Bytes).or(self.report.facts.memory_limit);
@@ -259,15 +264,15 @@ impl<'a> Plot<'a> {
         places.chain(self.restarts.iter().map(restart)).filter(inside).collect()
     }
 
-    /// The ways of going on: for ever, and to the plateau if one is foreseen.
-    pub fn forecasts(&self) -> Vec<Vec<(f64, f64)>> {
+    /// The ways of going on up to `end`: for ever, and to the plateau if one is foreseen.
+    pub fn forecasts(&self, end: f64) -> Vec<Vec<(f64, f64)>> {
         let (Some(rate), Some(&last)) = (self.rate_ahead(), self.points.last()) else { return Vec::new() };
         let phase = self.report.diagnosis.phases.last().filter(|phase| phase.kind == PhaseKind::Growth);
         let start = phase.map_or(last, |phase| (phase.to, phase.end_bytes as f64));
-        let endless = vec![start, (self.to, start.1 + rate * (self.to - start.0))];
+        let endless = vec![start, (end, start.1 + rate * (end - start.0))];
         let bounded = self.report.diagnosis.forecast.if_bounded.and_then(|plateau| {
             let at = plateau.step.filter(|&step| self.words.clock == Clock::Step && step > start.0)?;
-            Some(vec![start, (at, plateau.bytes as f64), (self.to.max(at), plateau.bytes as f64)])
+            Some(vec![start, (at, plateau.bytes as f64), (end.max(at), plateau.bytes as f64)])
         });
         [Some(endless), bounded].into_iter().flatten().filter(|line| line.iter().all(|p| p.1.is_finite())).collect()
     }

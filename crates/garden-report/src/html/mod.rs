@@ -122,7 +122,7 @@ fn verdict(report: &Report, numbers: &[Section]) -> String {
 fn charts_html(charts: &[Chart]) -> String {
     let figure = |(index, chart): (usize, &Chart)| {
         let id = format!("chart-{}", index + 1);
-        let size = if chart.size == Size::Large { "large" } else { "small" };
+        let size = size_class(charts, index);
         let note = if chart.note.is_empty() { String::new() } else { format!("<p>{}</p>", inline(&chart.note)) };
         let data = script_json(&serde_json::to_string(chart).unwrap_or_default());
         format!(
@@ -135,6 +135,18 @@ fn charts_html(charts: &[Chart]) -> String {
     };
     let figures: Vec<String> = charts.iter().enumerate().map(figure).collect();
     if figures.is_empty() { String::new() } else { format!("<div class=\"charts\">\n{}\n</div>", figures.join("\n")) }
+}
+
+/// The class that gives a chart its room: of small ones in a row, an odd last one gets the whole width.
+fn size_class(charts: &[Chart], index: usize) -> &'static str {
+    let is_small = |chart: &&Chart| chart.size == Size::Small;
+    let before = charts[..index].iter().rev().take_while(is_small).count();
+    let is_last = charts.get(index + 1).is_none_or(|next| next.size == Size::Large);
+    match charts[index].size {
+        Size::Large => "large",
+        Size::Small if before % 2 == 0 && is_last => "alone",
+        Size::Small => "small",
+    }
 }
 
 fn findings_html(sections: &[Section]) -> String {
