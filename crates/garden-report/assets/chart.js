@@ -279,7 +279,7 @@ const drawChart = (() => {
       layout.cursor = svg("g", { class: "cursor" }, picture);
       layout.select = svg("rect", { class: "selection", y: size.top, height: floor - size.top, width: 0 }, picture);
       resetButton.hidden = !isZoomed();
-      fitButton.textContent = isFitted ? "From zero" : "Fit";
+      fitButton.textContent = isFitted ? "From zero" : "Fit height";
       showCursor(false);
     };
 
@@ -419,9 +419,9 @@ const drawChart = (() => {
         const at = y(level.value);
         if (at >= top && at <= floor) {
           svg("line", { x1: left, x2: right, y1: at, y2: at }, group);
-          text(group, right - 6, at - 6 < top + 8 ? at + 14 : at - 6, words, { "text-anchor": "end" });
+          text(group, left + 6, at - 6 < top + 8 ? at + 14 : at - 6, words);
         } else if (at < top) {
-          text(group, right - 6, top + 14, `${words} \u2191`, { "text-anchor": "end" });
+          text(group, left + 6, top + 14, `${words} \u2191`);
         }
       }
     };

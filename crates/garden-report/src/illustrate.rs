@@ -3,7 +3,7 @@
 //! Memory by component comes first; then, as far as they were recorded, the attempts of a restarted run, the processes,
 //! counts, GPU memory and the machine around. What is judged, foreseen and decided comes from the diagnosis alone.
 
-use garden_memory::{Clock, Mechanism, ProcessTrack, Quantity, Trace, Verdict, judged_places};
+use garden_memory::{Clock, EventKind, Mechanism, ProcessTrack, Quantity, Trace, Verdict, judged_places};
 
 use crate::Report;
 use crate::chart::{Axis, AxisKind, Base, Chart, Curve, Level, Mark, Role, Shape, Size, Tone, Unit};
@@ -257,7 +257,7 @@ impl<'a> Scene<'a> {
         if self.breaks.is_empty() || self.words.clock != Clock::Step || !is_forward {
             return None;
         }
-        let starts: Vec<usize> = self.breaks.iter().map(|&at| self.samples[at].0).collect();
+        let starts: Vec<usize> = self.breaks.iter().map(|&at| self.start_of(at)).collect();
         let attempt_of = |index: usize| starts.partition_point(|&start| start <= index);
         let total = if self.trace.has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss };
         walk.retain(|&(index, _)| self.trace.value(index, total).is_some());
@@ -287,6 +287,14 @@ impl<'a> Scene<'a> {
             marks,
             ..Chart::default()
         })
+    }
+
+    /// The sample with which the attempt begins whose first sample on the clock this is: it may have begun before it counted.
+    fn start_of(&self, at: usize) -> usize {
+        let (before, first) = (self.samples[at - 1].0, self.samples[at].0);
+        let restarts = self.trace.events.iter().filter(|event| event.kind == EventKind::Restart);
+        let between = |index: &usize| (before + 1..=first).contains(index);
+        restarts.map(|event| event.before_sample).find(between).unwrap_or(first)
     }
 
     /// Each process of the tree, the largest ones by themselves.
