@@ -1,13 +1,13 @@
-/* Charts: drawChart(element, data) draws the JSON of a `Chart` (see src/chart.rs) as SVG and answers with
- * { update(data), view(from, to), point(place), theme() } for a page that goes on living.
+/* Charts: with `words.js` before it, drawChart(element, data) draws the JSON of a `Chart` (see src/chart.rs) as SVG and answers with
+ * { update(data), view(stretch), point(place), print(width), axis() } for a page that goes on living.
  *
  * Self-standing: no library, no network, no markup from data (text reaches the page as text nodes only), and no style
  * attributes, so that a strict content security policy holds. Colours are classes; the page's style sheet has them.
  *
  * One cursor reads all curves at a sample that was really taken. It follows the pointer, a finger or the arrow keys;
  * dragging zooms, Escape or a double click shows everything again, and the legend hides and shows what is drawn. */
-"use strict";
 const drawChart = (() => {
+  const { amountWords, exactWords, placeName, timeUnit, valueTicks, placeTicks } = chartWords;
   const NAMESPACE = "http://www.w3.org/2000/svg";
   const COLOURS = 8;
   /** A limit this many times above everything else would squeeze the rest to the ground: it is only named then. */
@@ -31,102 +31,6 @@ const drawChart = (() => {
   const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
   const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
-  /* ---- Words and numbers ---- */
-
-  const BINARY = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
-  const DECIMAL = [["G", 1e9], ["M", 1e6], ["", 1]];
-  const grouped = (value) => Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, "\u202f");
-
-  const bytesWords = (bytes) => {
-    const size = Math.abs(bytes);
-    const [unit, factor] = BINARY.find(([, factor]) => size >= 0.9995 * factor) || BINARY[4];
-    const value = size / factor;
-    const digits = factor === 1 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    return `${bytes < 0 ? "-" : ""}${value.toFixed(digits)} ${unit}`;
-  };
-
-  const plainWords = (value) => {
-    const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3);
-    return String(Number(value.toPrecision(5)));
-  };
-
-  const amountWords = (value, unit) => {
-    switch (unit) {
-      case "bytes": return bytesWords(value);
-      case "count": return grouped(value);
-      case "percent": return `${Number((100 * value).toFixed(2))} %`;
-      case "seconds": return `${plainWords(value)} s`;
-      default: return plainWords(value);
-    }
-  };
-
-  /** What a rounded amount leaves out. */
-  const exactWords = (value, unit) => (unit === "bytes" && Math.abs(value) >= 1024 ? `${grouped(value)} B` : "");
-
-  const timeUnit = (longest) => (longest >= 7200 ? "h" : longest >= 120 ? "min" : "s");
-  const placeWords = (place, axis, precise) => {
-    if (axis.kind !== "time") return String(Number(place.toFixed(2)));
-    const unit = timeUnit(axis.to - Math.min(0, axis.from));
-    if (unit === "s") return `${Number(place.toFixed(precise ? 2 : 1))}`;
-    const sixtieths = Math.round(unit === "h" && !precise ? place / 60 : place);
-    const size = Math.abs(sixtieths);
-    const two = (number) => String(number).padStart(2, "0");
-    const sign = sixtieths < 0 ? "-" : "";
-    if (unit === "h" && precise) {
-      return `${sign}${Math.floor(size / 3600)}:${two(Math.floor(size / 60) % 60)}:${two(size % 60)}`;
-    }
-    return `${sign}${Math.floor(size / 60)}:${two(size % 60)}`;
-  };
-  const placeName = (place, axis) =>
-    axis.kind === "time"
-      ? `${placeWords(place, axis, true)} ${timeUnit(axis.to - Math.min(0, axis.from))}`
-      : `${axis.name} ${placeWords(place, axis, true)}`;
-
-  /* ---- Scales ---- */
-
-  const roundStep = (least, steps) => {
-    const power = 10 ** Math.floor(Math.log10(least));
-    return (steps.find((step) => step * power >= least * 0.9999) || 10) * power;
-  };
-  const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
-
-  const valueTicks = (low, high, unit, most) => {
-    const units = unit === "bytes" ? BINARY : unit === "count" ? DECIMAL : [["", 1]];
-    const [name, factor] = units.find(([, factor]) => high >= factor) || units[units.length - 1];
-    const least = (high - low) / factor / most;
-    if (!(least > 0)) return [];
-    let step = roundStep(least, unit === "bytes" ? [1, 2, 4, 5, 10] : [1, 2, 5, 10]);
-    if (unit === "count" && factor === 1) step = Math.max(1, step);
-    const shown = unit === "percent" ? step * 100 : step;
-    const digits = clamp(Math.ceil(-Math.log10(shown) + (Math.abs(shown * 10 ** 9 % 1) > 1e-6 ? 1 : -1e-9)), 0, 9);
-    const ticks = [];
-    for (let n = Math.ceil(low / factor / step - 1e-9); n * step <= high / factor + 1e-9 * step; n += 1) {
-      const number = n * step;
-      const text = unit === "percent" ? `${(100 * number).toFixed(digits)} %`
-        : step < 1e-4 || step >= 1e7 ? number.toExponential(1)
-        : number.toFixed(digits);
-      ticks.push([number * factor, [text, unit === "seconds" ? "s" : name].filter(Boolean).join(" ")]);
-    }
-    return ticks;
-  };
-
-  const placeTicks = (from, to, axis, most) => {
-    const least = (to - from) / most;
-    if (!(least > 0)) return [];
-    let step = roundStep(least, [1, 2, 5, 10]);
-    if (axis.kind === "time" && least > 1) {
-      step = SECONDS.find((seconds) => seconds >= least) || 86400 * Math.ceil(least / 86400);
-    } else if (axis.kind !== "time" && to - from > 4) {
-      step = Math.max(1, step);
-    }
-    const ticks = [];
-    for (let n = Math.ceil(from / step - 1e-9); n * step <= to + 1e-9 * step; n += 1) {
-      ticks.push([n * step, placeWords(n * step, axis, step < 1)]);
-    }
-    return ticks;
-  };
-
   /* ---- One chart ---- */
 
   return (element, firstData, listener = {}) => {
@@ -137,6 +41,7 @@ const drawChart = (() => {
     let drag = null;
     let layout = null;
     let model = null;
+    let paper = 0;
     const hidden = new Set();
 
     const bar = html("div", "chart-bar", "", element);
@@ -250,7 +155,7 @@ const drawChart = (() => {
 
     const draw = () => {
       if (!element.isConnected) return;
-      const width = Math.max(240, Math.floor(stage.clientWidth || 600));
+      const width = Math.max(240, Math.floor(paper || stage.clientWidth || 600));
       const tops = stackTops();
       const [low, high] = valueRange(tops);
       const guess = valueTicks(low, high, data.unit, data.size === "large" ? 7 : 4);
@@ -290,7 +195,7 @@ const drawChart = (() => {
     };
 
     const drawAxes = (ticks) => {
-      const { x, y, left, right, top, floor, height, isNarrow, from, to } = layout;
+      const { x, y, left, right, height, isNarrow, from, to } = layout;
       const values = svg("g", { class: "axis axis-y" }, picture);
       for (const [value, words] of ticks) {
         svg("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }, values);
@@ -306,7 +211,6 @@ const drawChart = (() => {
       }
       const unit = data.axis.kind === "time" ? ` (${{ s: "s", min: "min:s", h: "h:min" }[timeUnit(data.axis.to - Math.min(0, data.axis.from))]})` : "";
       text(places, right, foot + 34, `${data.axis.name}${unit}`, { class: "axis-name", "text-anchor": "end" });
-      if (top > 0 && floor < top) return;
     };
 
     const drawBands = () => {
@@ -412,6 +316,8 @@ const drawChart = (() => {
 
     const drawLevels = () => {
       const { y, left, right, top, floor } = layout;
+      // On the right, unless what is expected may run through it there.
+      const [side, anchor] = data.outlooks.length ? [left + 6, {}] : [right - 6, { "text-anchor": "end" }];
       for (const level of data.levels) {
         if (!shown(level.name)) continue;
         const words = `${level.name} ${amountWords(level.value, data.unit)}`;
@@ -419,9 +325,9 @@ const drawChart = (() => {
         const at = y(level.value);
         if (at >= top && at <= floor) {
           svg("line", { x1: left, x2: right, y1: at, y2: at }, group);
-          text(group, left + 6, at - 6 < top + 8 ? at + 14 : at - 6, words);
+          text(group, side, at - 6 < top + 8 ? at + 14 : at - 6, words, anchor);
         } else if (at < top) {
-          text(group, left + 6, top + 14, `${words} \u2191`);
+          text(group, side, top + 15, `${words} \u2191`, anchor);
         }
       }
     };
@@ -610,7 +516,9 @@ const drawChart = (() => {
         const index = nearest(place);
         const last = Math.max(...model.pieces.map(([, end]) => data.places[end - 1]));
         const isAhead = data.outlooks.length > 0 && place > last + (layout.to - layout.from) * 0.01;
-        cursor = isAhead ? { index: null, place } : { index, place: data.places[index] };
+        // Ahead of all samples there are only whole steps.
+        const ahead = data.axis.kind !== "time" && layout.to - layout.from > 20 ? Math.round(place) : place;
+        cursor = isAhead ? { index: null, place: ahead } : { index, place: data.places[index] };
       }
       showCursor(isSpoken);
       if (isTold && listener.pointed) listener.pointed(cursor ? cursor.place : null);
@@ -655,7 +563,9 @@ const drawChart = (() => {
     };
 
     stage.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0 || event.pointerType === "touch") return;
+      if (event.button !== 0) return;
+      // A finger reads and scrolls; zooming by touch is what the buttons are for.
+      if (event.pointerType === "touch") { setCursor(layout.place(clamp(pixel(event), layout.left, layout.right))); return; }
       drag = { from: pixel(event), to: pixel(event) };
       stage.setPointerCapture(event.pointerId);
     });
@@ -727,6 +637,12 @@ const drawChart = (() => {
       view: (stretch) => setView(stretch, false),
       /** Puts the cursor at a place, or takes it away; nobody is told. */
       point: (place) => setCursor(place, false, false),
+      /** Shows everything, without a cursor, at a width that suits paper; 0 goes back to the window's. */
+      print(width) {
+        paper = width;
+        if (width) { cursor = null; view = null; }
+        draw();
+      },
       axis: () => data.axis,
     };
   };

@@ -55,6 +55,8 @@
     say("Downloaded as diagnosis.json.");
   });
 
-  // Paper shows everything, without a cursor.
-  addEventListener("beforeprint", () => charts.forEach((chart) => { chart.view(null); chart.point(null); }));
+  // Drawn for the window and shrunk to a sheet, the labels would be too small to read.
+  const PAPER = 760;
+  addEventListener("beforeprint", () => charts.forEach((chart) => chart.print(PAPER)));
+  addEventListener("afterprint", () => charts.forEach((chart) => chart.print(0)));
 }

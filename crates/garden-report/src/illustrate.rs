@@ -9,7 +9,7 @@ use crate::Report;
 use crate::chart::{Axis, AxisKind, Base, Chart, Curve, Level, Mark, Role, Shape, Size, Tone, Unit};
 use crate::events::events;
 use crate::outlook::{end_of_axis, outlooks, phases};
-use crate::plot::{Plot, overlap};
+use crate::plot::{MOST_PLACE, Plot, overlap};
 use crate::samples::samples_table;
 use crate::thin::thin;
 use crate::words::{ClockWords, knee_place};
@@ -71,7 +71,9 @@ struct Scene<'a> {
 impl<'a> Scene<'a> {
     fn new(report: &'a Report<'a>, trace: &'a Trace) -> Option<Self> {
         let plot = Plot::new(report)?;
-        let parts = judged_places(trace);
+        let mut parts = judged_places(trace);
+        parts.iter_mut().for_each(|part| part.retain(|sample| sample.1.abs() < MOST_PLACE));
+        parts.retain(|part| !part.is_empty());
         let breaks = parts.iter().scan(0, |end, part| {
             *end += part.len();
             Some(*end)
@@ -87,7 +89,10 @@ impl<'a> Scene<'a> {
     fn chart(&self, title: &str, unit: Unit) -> Chart {
         let zero = self.words.zero;
         let kind = if self.words.clock == Clock::Time { AxisKind::Time } else { AxisKind::Number };
-        let axis = Axis { name: self.words.name().into(), kind, from: self.plot.from - zero, to: self.plot.to - zero };
+        // The plot of a restarted run may be of its last attempt alone; here all are drawn.
+        let first = self.samples.iter().map(|sample| sample.1).fold(f64::INFINITY, f64::min);
+        let (from, to) = ((self.plot.from - zero).min(first), (self.plot.to - zero).max(self.last_place()));
+        let axis = Axis { name: self.words.name().into(), kind, from, to };
         Chart {
             title: title.into(),
             unit,
@@ -116,7 +121,7 @@ impl<'a> Scene<'a> {
         chart.base = self.base(&chart, is_stacked);
         let end = end_of_axis(self.report, &self.plot);
         chart.outlooks = outlooks(self.report, &self.plot, end);
-        chart.axis.to = end - self.words.zero;
+        chart.axis.to = chart.axis.to.max(end - self.words.zero);
         chart.bands = phases(self.report, self.words.zero);
         let limit = diagnosis.forecast.limit_bytes.or(self.report.facts.memory_limit.map(|limit| limit.0));
         chart.levels = limit.map(|limit| Level { name: "limit".into(), value: limit as f64 }).into_iter().collect();

@@ -25,7 +25,7 @@ const CONSTANT: f64 = 0.001;
 /// Most of the clock that a forecast adds to the right, as a share of what was recorded.
 const MOST_AHEAD: f64 = 0.6;
 /// Places and values beyond these are damage in the file; showing them would make everything else a flat line.
-const MOST_PLACE: f64 = 1e15;
+pub(crate) const MOST_PLACE: f64 = 1e15;
 const MOST_VALUE: f64 = 1e21;
 /// Columns that a name from a file may take in a heading.
 pub(crate) const NAME_COLUMNS: usize = 40;

@@ -246,6 +246,7 @@ fn names_from_a_trace_stay_text() {
     // Even a script that got in could not run: the page's policy knows its own by its digest.
     let script = "(() => { const s = document.createElement('script'); s.textContent = 'window.harm = 1'; document.body.append(s); return window.harm ?? null; })()";
     assert_eq!(browser.ask(script), Value::Null);
+    assert!(browser.troubles().iter().any(|trouble| trouble.contains("Content Security Policy")), "it ran unnoticed");
 }
 
 #[test]
@@ -276,6 +277,76 @@ fn a_guarded_run_shows_each_attempt() {
     let rows = "[...document.querySelectorAll('section.card')].find((s) => s.innerText.startsWith('What the guard did')) \
                 .querySelectorAll('tbody tr').length";
     assert_eq!(browser.number(rows) as usize, attempts);
+}
+
+#[test]
+fn a_watched_tree_shows_its_processes() {
+    let _turn = turn();
+    if !has_python() {
+        return;
+    }
+    let Some(mut browser) = Browser::start("tree") else { return };
+    let folder = scratch("tree-report");
+    let place = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    let (page, trace) = (place("report.html"), place("trace.jsonl"));
+    let words = ["monitor", "--interval", "100ms", "--report", &page, "-o", &trace, "--", "python3"];
+    let output = run(&[&words[..], &["testdata/programs/growing_worker.py"]].concat());
+    let verdict = diagnose(&trace, &[]).0;
+    assert!(Path::new(&page).is_file(), "{}", told(&output));
+    check_page(&mut browser, Path::new(&page), verdict["verdict"].as_str().unwrap());
+    let figure =
+        "[...document.querySelectorAll('figure.card')].find((f) => f.querySelector('h2').textContent === 'Processes')";
+    let names = browser.ask(&format!("[...{figure}.querySelectorAll('.curve')].map((c) => c.dataset.curve)"));
+    let grown = format!("python3 {} worker", verdict["processes"][0]["pid"]);
+    assert!(names.as_array().unwrap().contains(&json!(grown)), "{grown} is not among {names}");
+}
+
+#[test]
+fn a_report_without_a_folder_is_refused_before_anything_runs() {
+    let output = run(&["monitor", "--report", "no/such/folder/report.html", "--", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("there is no folder `no/such/folder`"),
+        "{}",
+        told(&output)
+    );
+}
+
+/// Numbers as they stand in damaged and in very short files.
+#[test]
+fn strange_numbers_are_drawn_without_errors() {
+    let _turn = turn();
+    let Some(mut browser) = Browser::start("strange") else { return };
+    let folder = scratch("strange");
+    let many = |value: &dyn Fn(i32) -> String| (0..40).map(|n| value(n) + "\n").collect::<String>();
+    let files = [
+        ("one", "step,rss_mb\n5,100\n".to_string()),
+        ("two", "step,rss_mb\n5,100\n6,100\n".to_string()),
+        ("zero", "step,rss_mb\n".to_string() + &many(&|n| format!("{n},0"))),
+        ("negative", "step,rss_mb\n".to_string() + &many(&|n| format!("{},100", n - 20))),
+        (
+            "huge",
+            "step,rss_mb\n1e300,5\n".to_string()
+                + &many(&|n| format!("{n},{}", if n == 7 { 9_000_000_000_000_i64 } else { 5 })),
+        ),
+        ("still", "time_s,rss_mb\n".to_string() + &many(&|n| format!("1700000000.{n:03},77"))),
+        ("again", "step,rss_mb\n".to_string() + &many(&|n| format!("{},{}", n % 10, 100 + 50 * (n % 10)))),
+    ];
+    for (name, text) in files {
+        let trace = folder.join(format!("{name}.csv"));
+        std::fs::write(&trace, text).unwrap();
+        let verdict = diagnose(trace.to_str().unwrap(), &[]).0["verdict"].as_str().unwrap().to_string();
+        let file = report(&format!("strange-{name}"), trace.to_str().unwrap(), &[]);
+        browser.open(&file, 390, "dark");
+        assert_eq!(browser.troubles(), Vec::<String>::new(), "{name}");
+        assert_eq!(browser.text("document.querySelector('.word strong').textContent"), verdict, "{name}");
+        assert_eq!(browser.number("document.querySelectorAll('svg.chart-picture').length"), 1.0, "{name}");
+        assert_eq!(
+            browser.ask("/NaN|Infinity/.test(document.querySelector('svg.chart-picture').outerHTML)"),
+            json!(false),
+            "{name}"
+        );
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(super) fn alternative(chart: &Chart) -> String {
 fn row(chart: &Chart, values: &[f64], name: &str, places: &Places) -> Option<Vec<String>> {
     let known = || chart.places.iter().zip(values).filter(|(_, value)| value.is_finite());
     let told = |(place, value): (&f64, &f64)| format!("{} at {}", amount(*value, chart.unit), places.write(*place));
-    let (first, last) = (known().next()?, known().last()?);
+    let (first, last) = (known().next()?, known().next_back()?);
     let lowest = known().min_by(|a, b| a.1.total_cmp(b.1))?;
     let highest = known().max_by(|a, b| a.1.total_cmp(b.1))?;
     Some(vec![name.to_string(), told(first), told(lowest), told(highest), told(last)])

@@ -57,7 +57,7 @@ fn rounds(state: [u32; 8], words: &[u32; 64], constants: &[u32; 64]) -> [u32; 8]
 fn primes() -> [u64; 64] {
     let mut primes = [2; 64];
     for index in 1..64 {
-        let is_prime = |n: &u64| primes[..index].iter().all(|prime| n % prime != 0);
+        let is_prime = |n: &u64| primes[..index].iter().all(|prime| !n.is_multiple_of(*prime));
         primes[index] = (primes[index - 1] + 1..).find(is_prime).unwrap_or_default();
     }
     primes

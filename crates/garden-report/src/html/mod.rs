@@ -24,7 +24,11 @@ use digest::sha256_base64;
 use escape::{escape, inline, script_json};
 
 const STYLE: &str = include_str!("../../assets/report.css");
-const SCRIPT: &str = concat!(include_str!("../../assets/chart.js"), include_str!("../../assets/report.js"));
+const SCRIPT: &str = concat!(
+    include_str!("../../assets/words.js"),
+    include_str!("../../assets/chart.js"),
+    include_str!("../../assets/report.js")
+);
 /// The sections of the diagnosis in the order in which a reader of a page asks for them; others follow.
 const ORDER: [&str; 9] = [
     "Evidence",

@@ -28,6 +28,7 @@ use crate::show::{Show, Wish};
 /// Runs the command.
 pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failure> {
     let watching = &arguments.watching;
+    check_page(watching.report.as_deref())?;
     let (sender, notices) = mpsc::sync_channel(256);
     listen_for_stops(sender.clone()).map_err(|error| Failure::new("cannot listen for signals", &error, None))?;
     let facts = RunFacts::from(&watching.facts);
@@ -188,6 +189,19 @@ pub fn judge_and_print(path: &Path, printer: &Printer) -> Result<Judged, Failure
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
     printer.out(&judged.report(&title(path), Format::Text, style, Vec::new()))?;
     Ok(judged)
+}
+
+/// Refuses a report that has no folder to be written to, before hours of watching.
+pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
+    let folder = page.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    match (page, folder) {
+        (Some(page), Some(folder)) if !folder.is_dir() => Err(Failure {
+            what: format!("cannot write the report `{}`", page.display()),
+            causes: vec![format!("there is no folder `{}`", folder.display())],
+            hint: Some("create the folder first, or name another file with --report".into()),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Writes the report with charts. The watching was not in vain if that fails, so it is only said.

@@ -15,7 +15,7 @@ use garden_probe::memory_limit;
 use garden_report::{Block, Section};
 
 use super::Outcome;
-use super::monitor::{cannot_start, default_path, judge_and_print, write_page};
+use super::monitor::{cannot_start, check_page, default_path, judge_and_print, write_page};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -38,6 +38,7 @@ pub fn run(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> 
 
 fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let watching = &arguments.watching;
+    check_page(watching.report.as_deref())?;
     let state = arguments.state_dir.as_deref().map(take_folder).transpose()?;
     let facts = RunFacts::from(&watching.facts);
     let limit = facts.memory_limit;
