@@ -1,4 +1,4 @@
-/* Charts: with `words.js` before it, drawChart(element, data) draws the JSON of a `Chart` (see src/chart.rs) as SVG and answers with
+/* Charts: with `words.js` and `parts.js` before it, drawChart(element, data) draws the JSON of a `Chart` (see src/chart.rs) as SVG and answers with
  * { update(data), view(stretch), point(place), print(width), axis() } for a page that goes on living.
  *
  * Self-standing: no library, no network, no markup from data (text reaches the page as text nodes only), and no style
@@ -7,29 +7,13 @@
  * One cursor reads all curves at a sample that was really taken. It follows the pointer, a finger or the arrow keys;
  * dragging zooms, Escape or a double click shows everything again, and the legend hides and shows what is drawn. */
 const drawChart = (() => {
+  const { svg, html, known, clamp, path, nearest, expected } = chartParts;
   const { amountWords, exactWords, placeName, timeUnit, valueTicks, placeTicks } = chartWords;
-  const NAMESPACE = "http://www.w3.org/2000/svg";
   const COLOURS = 8;
   /** A limit this many times above everything else would squeeze the rest to the ground: it is only named then. */
   const HEADROOM = 2.1;
   const NARROW = 560;
   const LANE = 16;
-
-  const svg = (name, attributes = {}, parent = null) => {
-    const node = document.createElementNS(NAMESPACE, name);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (parent) parent.append(node);
-    return node;
-  };
-  const html = (name, className, text = "", parent = null) => {
-    const node = document.createElement(name);
-    if (className) node.className = className;
-    if (text) node.textContent = text;
-    if (parent) parent.append(node);
-    return node;
-  };
-  const known = (value) => value !== null && value !== undefined && Number.isFinite(value);
-  const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
   /* ---- One chart ---- */
 
@@ -230,18 +214,6 @@ const drawChart = (() => {
       }
     };
 
-    /** The path through points; a new piece begins where `null` stands. */
-    const path = (points) => {
-      let words = "";
-      let isFresh = true;
-      for (const point of points) {
-        if (!point) { isFresh = true; continue; }
-        words += `${isFresh ? "M" : "L"}${point[0].toFixed(1)} ${point[1].toFixed(1)}`;
-        isFresh = false;
-      }
-      return words;
-    };
-
     /** The samples of a piece that are in view, and one more on either side. */
     const visible = ([start, end]) => {
       const { from, to } = layout;
@@ -402,36 +374,6 @@ const drawChart = (() => {
 
     /* ---- Cursor ---- */
 
-    /** The index of the sample nearest to a place; later pieces win where they overlap. */
-    const nearest = (place) => {
-      let best = null;
-      const see = (n) => {
-        if (best === null || Math.abs(data.places[n] - place) <= Math.abs(data.places[best] - place)) best = n;
-      };
-      for (const [start, end] of model.pieces) {
-        let low = start;
-        let high = end - 1;
-        while (high - low > 1) {
-          const middle = (low + high) >> 1;
-          if (data.places[middle] < place) low = middle; else high = middle;
-        }
-        see(low);
-        see(high);
-      }
-      return best;
-    };
-
-    const expected = (outlook, place) => {
-      const points = outlook.points;
-      for (let n = 1; n < points.length; n += 1) {
-        const [a, b] = [points[n - 1], points[n]];
-        if (place < a[0] || place > b[0]) continue;
-        const share = b[0] > a[0] ? (place - a[0]) / (b[0] - a[0]) : 0;
-        return [1, 2, 3].map((at) => a[at] + share * (b[at] - a[at]));
-      }
-      return null;
-    };
-
     /** Everything that the cursor tells: a place, and rows of name, amount and remark. */
     const reading = () => {
       const n = cursor.index;
@@ -513,7 +455,7 @@ const drawChart = (() => {
       if (place === null || !data.places.length) {
         cursor = null;
       } else {
-        const index = nearest(place);
+        const index = nearest(data.places, model.pieces, place);
         const last = Math.max(...model.pieces.map(([, end]) => data.places[end - 1]));
         const isAhead = data.outlooks.length > 0 && place > last + (layout.to - layout.from) * 0.01;
         // Ahead of all samples there are only whole steps.

@@ -26,6 +26,7 @@ use escape::{escape, inline, script_json};
 const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = concat!(
     include_str!("../../assets/words.js"),
+    include_str!("../../assets/parts.js"),
     include_str!("../../assets/chart.js"),
     include_str!("../../assets/report.js")
 );
