@@ -14,6 +14,7 @@ const drawChart = (() => {
   const HEADROOM = 2.1;
   const NARROW = 560;
   const LANE = 16;
+  const EDGE = 4;
 
   /* ---- One chart ---- */
 
@@ -156,7 +157,8 @@ const drawChart = (() => {
       picture.setAttribute("width", size.width);
       picture.setAttribute("height", size.height);
       const clip = svg("clipPath", { id: `clip-${chartId}` }, svg("defs", {}, picture));
-      svg("rect", { x: size.left, y: size.top, width: right - size.left, height: Math.max(1, floor - size.top) }, clip);
+      // A little more than the plot, so that dots and lines at its edge are whole.
+      svg("rect", { x: size.left - EDGE, y: size.top - EDGE, width: right - size.left + 2 * EDGE, height: Math.max(1, floor - size.top + EDGE) }, clip);
       drawAxes(guess);
       drawBands();
       const inside = svg("g", { "clip-path": `url(#clip-${chartId})` }, picture);

@@ -66,7 +66,7 @@ const chartWords = (() => {
     const [name, factor] = units.find(([, factor]) => high >= factor) || units[units.length - 1];
     const least = (high - low) / factor / most;
     if (!(least > 0)) return [];
-    let step = roundStep(least, unit === "bytes" ? [1, 2, 4, 5, 10] : [1, 2, 5, 10]);
+    let step = roundStep(least, unit === "bytes" ? [1, 2, 4, 5, 10] : unit === "percent" ? [1, 2, 2.5, 5, 10] : [1, 2, 5, 10]);
     if (unit === "count" && factor === 1) step = Math.max(1, step);
     const shown = unit === "percent" ? step * 100 : step;
     const digits = clamp(Math.ceil(-Math.log10(shown) + (Math.abs(shown * 10 ** 9 % 1) > 1e-6 ? 1 : -1e-9)), 0, 9);
@@ -74,6 +74,7 @@ const chartWords = (() => {
     for (let n = Math.ceil(low / factor / step - 1e-9); n * step <= high / factor + 1e-9 * step; n += 1) {
       const number = n * step;
       const text = unit === "percent" ? `${(100 * number).toFixed(digits)} %`
+        : n === 0 ? "0"
         : step < 1e-4 || step >= 1e7 ? number.toExponential(1)
         : number.toFixed(digits);
       ticks.push([number * factor, [text, unit === "seconds" ? "s" : name].filter(Boolean).join(" ")]);

@@ -312,10 +312,7 @@ fn others_add_charts_and_sections_as_data() {
     assert_eq!(scripts[0]["curves"][0]["values"], serde_json::json!([2.5, 1.25, 0.625, 0.5]));
     assert_eq!(scripts[0]["curves"][1]["values"][0], Value::Null);
     let words = markup(&page);
-    assert!(
-        words.contains("<td>loss</td><td>2.5 at 1</td><td>0.5 at 4</td><td>2.5 at 1</td><td>0.5 at 4</td>"),
-        "{words}"
-    );
+    assert!(words.contains("<td>loss</td><td>2.5 at 1</td><td>0.5 at 4</td>"), "{words}");
     assert!(words.contains("<img src=\"data:image/png;base64,iVBORw0KGgo=\" alt=\"&lt;/script&gt;"), "{words}");
     assert_eq!(words.matches("<img").count(), 1, "only embedded pictures are shown");
     assert!(

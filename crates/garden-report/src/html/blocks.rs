@@ -4,6 +4,9 @@ use crate::sections::{Block, Entry, Field, Image};
 
 use super::escape::{escape, inline};
 
+/// Cells of at most this many characters, such as `10 to 83`, read badly on two lines.
+const SHORT: usize = 14;
+
 /// A block as HTML.
 pub(super) fn block_html(block: &Block) -> String {
     match block {
@@ -43,7 +46,12 @@ fn entry_html(entry: &Entry) -> String {
 /// A table that scrolls by itself where it is wider than the page.
 pub(super) fn table_html(class: &str, header: &[String], rows: &[Vec<String>]) -> String {
     let head: String = header.iter().map(|cell| format!("<th scope=\"col\">{}</th>", escape(cell))).collect();
-    let cells = |row: &Vec<String>| row.iter().map(|cell| format!("<td>{}</td>", inline(cell))).collect::<String>();
+    // Cells of numbers never break anyway.
+    let cell = |cell: &String| match class.is_empty() && cell.chars().count() <= SHORT {
+        true => format!("<td class=\"short\">{}</td>", inline(cell)),
+        false => format!("<td>{}</td>", inline(cell)),
+    };
+    let cells = |row: &Vec<String>| row.iter().map(cell).collect::<String>();
     let body: String = rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row))).collect();
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table\"><table class=\"{class}\"><thead><tr>{head}</tr>\

@@ -44,6 +44,8 @@ const ORDER: [&str; 9] = [
 ];
 /// The section whose fields stand beneath the verdict.
 const NUMBERS: &str = "In numbers";
+/// A table with more columns than this gets the whole width.
+const WIDE: usize = 5;
 /// Titles from files are cut to this many characters.
 const LONGEST_TITLE: usize = 120;
 
@@ -162,7 +164,8 @@ fn findings_html(sections: &[Section]) -> String {
 fn section_html(section: &Section) -> String {
     let title = if section.title.is_empty() { String::new() } else { format!("<h2>{}</h2>", escape(&section.title)) };
     let body: String = section.body.iter().map(block_html).collect();
-    let is_wide = section.body.iter().any(|block| matches!(block, crate::Block::Table(header, _) if header.len() > 4));
+    let is_wide =
+        section.body.iter().any(|block| matches!(block, crate::Block::Table(header, _) if header.len() > WIDE));
     format!("<section class=\"card{}\">{title}{body}</section>", if is_wide { " wide" } else { "" })
 }
 
