@@ -31,7 +31,8 @@ fn row(chart: &Chart, values: &[f64], name: &str, places: &Places) -> Option<Vec
     let told = |(place, value): (&f64, &f64)| format!("{} at {}", amount(*value, chart.unit), places.write(*place));
     let (first, last) = (known().next()?, known().next_back()?);
     let lowest = known().min_by(|a, b| a.1.total_cmp(b.1))?;
-    let highest = known().max_by(|a, b| a.1.total_cmp(b.1))?;
+    // Of several, the first is told.
+    let highest = known().rev().max_by(|a, b| a.1.total_cmp(b.1))?;
     Some(vec![name.to_string(), told(first), told(lowest), told(highest), told(last)])
 }
 
@@ -99,18 +100,33 @@ fn amount(value: f64, unit: Unit) -> String {
 }
 
 /// How places of a chart are written.
-struct Places(Option<ClockWords>);
+enum Places {
+    /// As times.
+    Times(ClockWords),
+    /// As whole numbers, since the axis is long enough.
+    Whole,
+    /// As numbers.
+    Numbers,
+}
+
+/// An axis longer than this is told in whole numbers: nobody looks for step 82.94.
+const LONG: f64 = 20.0;
 
 impl Places {
     fn of(chart: &Chart) -> Places {
         let unit = TimeUnit::fitting(chart.axis.to);
-        Places((chart.axis.kind == AxisKind::Time).then_some(ClockWords { clock: Clock::Time, zero: 0.0, unit }))
+        match chart.axis.kind {
+            AxisKind::Time => Places::Times(ClockWords { clock: Clock::Time, zero: 0.0, unit }),
+            AxisKind::Number if chart.axis.to - chart.axis.from > LONG => Places::Whole,
+            AxisKind::Number => Places::Numbers,
+        }
     }
 
     fn write(&self, place: f64) -> String {
-        match self.0 {
-            Some(words) => words.number(place),
-            None => amount((place * 100.0).round() / 100.0, Unit::Number),
+        match self {
+            Places::Times(words) => words.number(place),
+            Places::Whole => whole(place),
+            Places::Numbers => amount((place * 100.0).round() / 100.0, Unit::Number),
         }
     }
 
