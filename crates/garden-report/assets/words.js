@@ -77,7 +77,8 @@ const chartWords = (() => {
         : n === 0 ? "0"
         : step < 1e-4 || step >= 1e7 ? number.toExponential(1)
         : number.toFixed(digits);
-      ticks.push([number * factor, [text, unit === "seconds" ? "s" : name].filter(Boolean).join(" ")]);
+      const suffix = unit === "seconds" ? "s" : unit === "count" && n === 0 ? "" : name;
+      ticks.push([number * factor, [text, suffix].filter(Boolean).join(" ")]);
     }
     return ticks;
   };

@@ -20,8 +20,6 @@ const MOST_PROCESSES: usize = 7;
 const SMALL_PROCESS: f64 = 0.005;
 /// Epoch borders that are drawn; more would be a hatching.
 const MOST_EPOCHS: usize = 40;
-/// A stack that varies by less than this share of its height is looked at more closely.
-const SMALL_CHANGE: f64 = 0.15;
 /// A line begins at zero unless its lowest value is above this share of the highest.
 const ZERO_BASE: f64 = 0.6;
 
@@ -195,18 +193,17 @@ impl<'a> Scene<'a> {
         for (number, range) in starts.windows(2).enumerate() {
             let mut values = vec![f64::NAN; judged.values.len()];
             values[range[0]..range[1]].copy_from_slice(&judged.values[range[0]..range[1]]);
-            chart.curves.push(Curve { name: attempt_name(number), tone: Tone::Muted, values, role: Role::Line });
+            chart.curves.push(Curve { name: attempt_name(number), tone: Tone::Next, values, role: Role::Line });
         }
     }
 
-    /// What is flat shall look flat; what moved a little on a high level is looked at more closely.
+    /// What is flat shall look flat, and a stack whose lowest part is cut off lies; a line that moved a little on a high
+    /// level is looked at more closely.
     fn base(&self, chart: &Chart, is_stacked: bool) -> Base {
-        let judged = chart.curves.iter().find(|curve| curve.tone == Tone::Strong).or(chart.curves.last());
-        let known = judged.into_iter().flat_map(|curve| &curve.values).copied().filter(|value| value.is_finite());
+        let known = chart.curves.iter().flat_map(|curve| &curve.values).copied().filter(|value| value.is_finite());
         let (low, high) = known.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-        let moved = !matches!(self.report.diagnosis.verdict, Verdict::Flat | Verdict::Insufficient);
-        let share = if is_stacked { 1.0 - SMALL_CHANGE } else { ZERO_BASE };
-        if moved && low > share * high { Base::Fitted } else { Base::Zero }
+        let has_moved = !matches!(self.report.diagnosis.verdict, Verdict::Flat | Verdict::Insufficient);
+        if has_moved && !is_stacked && low > ZERO_BASE * high { Base::Fitted } else { Base::Zero }
     }
 
     /// Knee, decision, restarts, epochs and events.

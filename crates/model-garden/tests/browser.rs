@@ -172,6 +172,18 @@ fn the_cursor_reads_exact_values_and_the_chart_can_be_worked() {
     browser.ask(&format!("{key}.click()"));
     assert_eq!(browser.ask(count), json!(1));
 
+    // A page that lives draws other data in place of what is there.
+    let live = "(() => { const place = document.querySelector('main').appendChild(document.createElement('div'));
+        const data = JSON.parse(document.querySelector('figure script').textContent);
+        const chart = drawChart(place, data);
+        const line = () => place.querySelector('.curve .line').getAttribute('d');
+        const before = line();
+        chart.update({ ...data, places: data.places.slice(0, 9), curves: data.curves.map((c) => ({ ...c, values: c.values.slice(0, 9) })) });
+        const after = line();
+        place.remove();
+        return [before.split('L').length, after.split('L').length]; })()";
+    assert_eq!(browser.ask(live), json!([24, 9]));
+
     // The other colours by hand, and the diagnosis as it was computed.
     let ground = "getComputedStyle(document.body).backgroundColor";
     let light = browser.ask(ground);
