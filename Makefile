@@ -5,7 +5,7 @@ BINARY := target/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check demo bench fmt setup
+.PHONY: help build test check demo bench fmt picture setup setup-browser
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,13 +14,21 @@ setup:
 	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.88 or newer: https://rustup.rs"; exit 2; }
 	@command -v cc >/dev/null || { echo "error: no C linker (cc) found"; echo "hint: apt-get install gcc libc6-dev"; exit 2; }
 
+# The tests that open reports in a browser skip themselves without one, so this only tries.
+setup-browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get install -y -qq --no-install-recommends chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null 2>&1 \
+			|| echo "no browser could be installed: the tests of reports in a browser are skipped"; \
+	else echo "no Chromium or Chrome found: the tests of reports in a browser are skipped"; fi
+
 build: setup ## build the binary: target/release/model-garden
 	$(CARGO) build --release --locked
 
-test: setup ## run every test
+test: setup setup-browser ## run every test
 	$(CARGO) test --workspace --locked
 
-check: setup ## what CI runs: format, lints, tests, documentation
+check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
@@ -32,6 +40,11 @@ demo: build ## diagnose the two built-in production runs
 	@echo
 	@echo "== run 2: the same job, left running to step 240 =="
 	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS)
+
+picture: build ## draw docs/report.png again, the picture in the README
+	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS) --format html -o target/report.html
+	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,1000 \
+		--screenshot=docs/report.png "file://$(CURDIR)/target/report.html" 2>/dev/null
 
 bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden

@@ -109,6 +109,18 @@ pub fn quantity_series(trace: &Trace, quantity: Quantity) -> Vec<(f64, f64)> {
     points.map(|p| (p.x, p.y)).collect()
 }
 
+/// The samples of each process with their places on the clock, in the order of the places: what charts are drawn along.
+pub fn judged_places(trace: &Trace) -> Vec<Vec<(usize, f64)>> {
+    let timeline = Timeline::of(trace);
+    let parts = split_at_restarts(trace, &timeline);
+    let placed = |part: Range<usize>| {
+        let mut places: Vec<(usize, f64)> = part.filter_map(|index| Some((index, timeline.place(index)?))).collect();
+        places.sort_by(|a, b| a.1.total_cmp(&b.1));
+        places
+    };
+    parts.into_iter().map(placed).filter(|places| !places.is_empty()).collect()
+}
+
 fn main_memory(trace: &Trace) -> Memory {
     if trace.has(Quantity::Anon) { Memory::Unreclaimable } else { Memory::Total }
 }

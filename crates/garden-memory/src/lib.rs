@@ -29,6 +29,6 @@ mod waves;
 mod words;
 
 pub use bytes::{Bytes, GIB, KIB, MIB, ParseBytesError, TIB, format_change, unit_factor};
-pub use diagnose::{Question, diagnose, judged_series, quantity_series};
+pub use diagnose::{Question, diagnose, judged_places, judged_series, quantity_series};
 pub use diagnosis::*;
 pub use trace::{Activity, Event, EventKind, ProcessTrack, Quantity, RunFacts, Sample, Trace};

@@ -340,7 +340,13 @@ impl Trace {
 
     /// Adds an event after the samples pushed so far.
     pub fn push_event(&mut self, kind: EventKind, step: Option<f64>, time_s: Option<f64>) {
-        self.events.push(Event { kind, before_sample: self.len(), step, time_s });
+        let before_sample = self.len();
+        // What follows a restart is another process: none of those before it is still there.
+        if kind == EventKind::Restart {
+            let left = self.processes.iter_mut().filter(|track| track.gone.is_none());
+            left.for_each(|track| track.gone = Some(before_sample));
+        }
+        self.events.push(Event { kind, before_sample, step, time_s });
     }
 
     /// Whether any sample has this quantity.
@@ -410,6 +416,15 @@ mod tests {
         let flags = RunFacts { steps_per_epoch: Some(40), ..Default::default() };
         let both = flags.or(header);
         assert_eq!((both.epoch_steps(), both.examples, both.total_steps), (Some(40), None, Some(9)));
+    }
+
+    #[test]
+    fn no_process_outlives_a_restart() {
+        let mut trace = Trace::default();
+        trace.processes.push(ProcessTrack { levels: vec![(0, 7)], ..Default::default() });
+        (0..4).for_each(|_| trace.push(&Sample::default()));
+        trace.push_event(EventKind::Restart, None, None);
+        assert_eq!([trace.processes[0].at(3), trace.processes[0].at(4)], [7, 0]);
     }
 
     #[test]

@@ -1,333 +1,283 @@
-//! Charts made of characters: braille dots for lines, box drawing for axes and marks. Values in, lines out.
+//! Charts as data: what is drawn, and nothing about how. Every report describes its charts with these types.
 //!
-//! A braille cell holds two by four dots. Where a mark and a line meet, the line wins. Nothing is known here about
-//! memory or steps; `plot.rs` decides what to draw.
+//! All curves of a chart share their places on the horizontal axis, so that one cursor reads all of them at a sample that
+//! was really taken. A value that was not recorded is NaN (`null` in JSON); a gap that must not be bridged is a break.
+//! Amounts are never rounded here. `assets/chart.js` draws the JSON of a chart, in a report and on a live page.
 
-use crate::scale::Scale;
-use crate::wrap::{pad_left, width};
+use serde::{Serialize, Serializer};
 
-const DOTS_ACROSS: usize = 2;
-const DOTS_DOWN: usize = 4;
-/// Every how manieth dot of a dotted line is drawn.
-const DOT_DISTANCE: usize = 3;
-/// The bits of a braille character, by dot from the top, for its left and right half.
-const BRAILLE_BITS: [[u8; DOTS_DOWN]; DOTS_ACROSS] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
-
-/// A chart to draw.
-#[derive(Clone, Debug)]
-pub(crate) struct Chart {
-    /// Cells across, without the labels on the left.
-    pub columns: usize,
-    /// Cells down, without the axis.
-    pub rows: usize,
-    /// Columns for the labels on the left.
-    pub gutter: usize,
-    /// The horizontal range.
-    pub from: f64,
-    /// The end of the horizontal range, greater than `from`.
-    pub to: f64,
-    /// Labels beneath the axis.
-    pub labels: Vec<(f64, String)>,
-    /// The vertical scale.
-    pub scale: Scale,
-    /// Lines through points, in the order of the points.
-    pub lines: Vec<Vec<(f64, f64)>>,
-    /// Dotted lines through points of ascending place.
-    pub dotted: Vec<Vec<(f64, f64)>>,
-    /// Vertical marks, the more important first.
-    pub uprights: Vec<Upright>,
-    /// Horizontal marks: a value and its label.
-    pub levels: Vec<(f64, String)>,
+/// A chart: curves over one axis, and what stands around them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Chart {
+    /// What it shows, as a heading.
+    pub title: String,
+    /// A sentence that helps to read it; may be empty.
+    pub note: String,
+    /// What the values are.
+    pub unit: Unit,
+    /// The horizontal axis.
+    pub axis: Axis,
+    /// How much room it gets.
+    pub size: Size,
+    /// Where the vertical axis begins.
+    pub base: Base,
+    /// Where the curves have values; ascending between two breaks.
+    #[serde(serialize_with = "numbers")]
+    pub places: Vec<f64>,
+    /// Indices of `places` at which a new piece begins that no line connects to the one before, such as a restart.
+    pub breaks: Vec<usize>,
+    /// The curves.
+    pub curves: Vec<Curve>,
+    /// What is expected, with its interval.
+    pub outlooks: Vec<Outlook>,
+    /// Stretches of the horizontal axis that are shaded.
+    pub bands: Vec<Band>,
+    /// Values with a meaning, such as a limit or a plan.
+    pub levels: Vec<Level>,
+    /// Moments with a meaning.
+    pub marks: Vec<Mark>,
+    /// Samples that there were before some were left out for drawing; 0 if none were.
+    pub samples: usize,
 }
 
-/// A vertical mark.
-#[derive(Clone, Debug)]
-pub(crate) struct Upright {
+/// What the values of a chart are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Numbers of things.
+    Count,
+    /// Numbers without a unit, such as a loss.
+    #[default]
+    Number,
+    /// Shares of one, shown as percentages.
+    Percent,
+    /// Seconds.
+    Seconds,
+}
+
+/// The horizontal axis of a chart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Axis {
+    /// What is counted, such as `step`.
+    pub name: String,
+    /// How places are written.
+    pub kind: AxisKind,
+    /// Where it begins; the range of the places and outlooks where both ends are 0.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+}
+
+/// How places on a horizontal axis are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AxisKind {
+    /// As numbers: steps, samples, epochs.
+    #[default]
+    Number,
+    /// As times; places are seconds since the beginning.
+    Time,
+}
+
+/// How much room a chart gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Size {
+    /// A high one over the whole width.
+    Large,
+    /// A low one that shares the width with others.
+    #[default]
+    Small,
+}
+
+/// Where a vertical axis begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Base {
+    /// At zero, so that heights can be compared.
+    #[default]
+    Zero,
+    /// Near the lowest value, so that small changes of a large level can be seen.
+    Fitted,
+}
+
+/// One curve.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Curve {
+    /// Its name in the legend.
+    pub name: String,
+    /// How it is drawn.
+    pub role: Role,
+    /// How it is coloured.
+    pub tone: Tone,
+    /// One value for each of the chart's places; NaN where there is none.
+    #[serde(serialize_with = "numbers")]
+    pub values: Vec<f64>,
+}
+
+/// How a curve is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A line.
+    #[default]
+    Line,
+    /// A line with the area beneath it.
+    Area,
+    /// An area on top of the stacked ones before it.
+    Stacked,
+    /// Points that nothing connects.
+    Points,
+}
+
+/// How a curve is coloured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tone {
+    /// The next colour of the palette.
+    #[default]
+    Next,
+    /// Grey: it matters less than the others.
+    Muted,
+    /// The colour of the text: it matters most.
+    Strong,
+}
+
+/// What is expected: a line with an interval around it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outlook {
+    /// Its name in the legend, such as `if it never ends`.
+    pub name: String,
+    /// Place, lower end, expected value and upper end, by ascending place.
+    pub points: Vec<(f64, f64, f64, f64)>,
+}
+
+/// A stretch of the horizontal axis.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Band {
+    /// What it was, such as `growth`.
+    pub name: String,
+    /// How it is coloured.
+    pub mood: Mood,
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+}
+
+/// How a band is coloured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mood {
+    /// All is quiet.
+    #[default]
+    Calm,
+    /// Something rises.
+    Rising,
+    /// Something falls.
+    Falling,
+}
+
+/// A value with a meaning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Level {
+    /// What it is, such as `limit`.
+    pub name: String,
+    /// The value.
+    pub value: f64,
+}
+
+/// A moment with a meaning.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Mark {
+    /// What happened, such as `knee` or `checkpoint`.
+    pub name: String,
+    /// What to write beside it; empty for the name alone.
+    pub label: String,
     /// Where it stands.
     pub at: f64,
-    /// The character it is made of.
-    pub glyph: char,
-    /// What is written beneath the axis; nothing if empty.
-    pub label: String,
+    /// The stretch that it takes or may lie in, if that is more than a moment.
+    pub stretch: Option<(f64, f64)>,
+    /// How it is drawn.
+    pub shape: Shape,
 }
 
-/// Draws a chart: its rows, the axis, the axis labels, and the labels of vertical marks where there are any.
-pub(crate) fn draw(chart: &Chart) -> Vec<String> {
-    let mut canvas = Canvas::new(chart);
-    chart.lines.iter().for_each(|line| canvas.line(line));
-    chart.dotted.iter().for_each(|line| canvas.dotted(line));
-    chart.levels.iter().for_each(|(at, label)| canvas.level(*at, label));
-    chart.uprights.iter().rev().for_each(|mark| canvas.upright(mark));
-    let mut lines: Vec<String> = (0..chart.rows).map(|row| canvas.row_with_label(row)).collect();
-    lines.push(canvas.axis());
-    lines.push(canvas.axis_labels());
-    lines.extend(canvas.upright_labels());
-    lines.iter_mut().for_each(|line| line.truncate(line.trim_end().len()));
-    lines
+/// How a mark is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    /// A strong line over the whole height, with its label.
+    Pin,
+    /// A faint line over the whole height, with its label where there is room.
+    #[default]
+    Line,
+    /// A diamond at the foot of the chart.
+    Diamond,
+    /// A dot at the foot of the chart.
+    Dot,
+    /// A bar at the foot of the chart that shows its stretch.
+    Bar,
 }
 
-struct Canvas<'a> {
-    chart: &'a Chart,
-    dots: Vec<u8>,
-    marks: Vec<char>,
+/// A table of samples, already in words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Table {
+    /// What it shows, and what was left out.
+    pub note: String,
+    /// The heading of each column.
+    pub header: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
 }
 
-impl<'a> Canvas<'a> {
-    fn new(chart: &'a Chart) -> Self {
-        let cells = chart.columns * chart.rows;
-        Canvas { chart, dots: vec![0; cells], marks: vec![' '; cells] }
-    }
-
-    /// The dot column of a place; outside the chart it is beyond the last one.
-    fn dot_x(&self, x: f64) -> i64 {
-        let share = (x - self.chart.from) / (self.chart.to - self.chart.from);
-        let last = (self.chart.columns * DOTS_ACROSS).saturating_sub(1);
-        (share.clamp(-0.1, 1.1) * last as f64).round() as i64
-    }
-
-    /// The dot row of a value, counted from the top. Row centres lie between the middle dots.
-    fn dot_y(&self, y: f64) -> i64 {
-        let rows_up = (y - self.chart.scale.bottom) / self.chart.scale.per_row;
-        let rows_down = (self.chart.rows as f64 - 1.0 - rows_up).clamp(-2.0, self.chart.rows as f64 + 2.0);
-        (rows_down * DOTS_DOWN as f64 + 1.5).round() as i64
-    }
-
-    fn column(&self, x: f64) -> Option<usize> {
-        let column = usize::try_from(self.dot_x(x)).ok()? / DOTS_ACROSS;
-        (column < self.chart.columns).then_some(column)
-    }
-
-    fn row(&self, y: f64) -> Option<usize> {
-        let row = usize::try_from(self.dot_y(y)).ok()? / DOTS_DOWN;
-        (row < self.chart.rows).then_some(row)
-    }
-
-    fn set(&mut self, x: i64, y: i64) {
-        let (Ok(x), Ok(y)) = (usize::try_from(x), usize::try_from(y)) else { return };
-        let (column, row) = (x / DOTS_ACROSS, y / DOTS_DOWN);
-        if column < self.chart.columns && row < self.chart.rows {
-            self.dots[row * self.chart.columns + column] |= BRAILLE_BITS[x % DOTS_ACROSS][y % DOTS_DOWN];
+impl Chart {
+    /// The range of the horizontal axis: as stated, or that of all places and outlooks.
+    pub(crate) fn range(&self) -> (f64, f64) {
+        if self.axis.from < self.axis.to {
+            return (self.axis.from, self.axis.to);
         }
-    }
-
-    fn line(&mut self, points: &[(f64, f64)]) {
-        let dots = thin_out(points.iter().map(|&(x, y)| (self.dot_x(x), self.dot_y(y))));
-        match dots.as_slice() {
-            // A single dot would be overlooked.
-            [(x, y)] => [(0, 0), (1, 0), (0, 1), (1, 1)].into_iter().for_each(|(dx, dy)| self.set(x + dx, y + dy)),
-            _ => dots.windows(2).for_each(|pair| self.segment(pair[0], pair[1])),
-        }
-    }
-
-    fn segment(&mut self, from: (i64, i64), to: (i64, i64)) {
-        let (across, down) = (to.0 - from.0, to.1 - from.1);
-        let steps = across.abs().max(down.abs()).max(1);
-        for step in 0..=steps {
-            let share = step as f64 / steps as f64;
-            let along = |start: i64, length: i64| start + (length as f64 * share).round() as i64;
-            self.set(along(from.0, across), along(from.1, down));
-        }
-    }
-
-    fn dotted(&mut self, points: &[(f64, f64)]) {
-        let per_dot = (self.chart.to - self.chart.from) / (self.chart.columns * DOTS_ACROSS).max(2) as f64;
-        for dot in (0..self.chart.columns * DOTS_ACROSS).step_by(DOT_DISTANCE) {
-            if let Some(y) = interpolate(points, self.chart.from + (dot as f64 + 0.5) * per_dot) {
-                let y = self.dot_y(y);
-                self.set(dot as i64, y);
-            }
-        }
-    }
-
-    /// Draws a horizontal mark, with its label where no line crosses it (the right end first).
-    fn level(&mut self, at: f64, label: &str) {
-        let Some(row) = self.row(at) else { return };
-        let start = row * self.chart.columns;
-        let label: Vec<char> = format!(" {label} ").chars().collect();
-        self.marks[start..start + self.chart.columns].fill('┄');
-        let dots = &self.dots[start..start + self.chart.columns];
-        let free = |at: &usize| dots[*at..*at + label.len()].iter().all(|&dots| dots == 0);
-        let last = self.chart.columns.checked_sub(label.len() + 2);
-        if let Some(column) = last.and_then(|last| (0..=last).rev().find(free)) {
-            self.marks[start + column..start + column + label.len()].copy_from_slice(&label);
-        }
-    }
-
-    fn upright(&mut self, mark: &Upright) {
-        let Some(column) = self.column(mark.at) else { return };
-        for row in 0..self.chart.rows {
-            let cell = &mut self.marks[row * self.chart.columns + column];
-            // The label of a horizontal mark stays readable.
-            if matches!(cell, ' ' | '┄') {
-                *cell = mark.glyph;
-            }
-        }
-    }
-
-    fn row_with_label(&self, row: usize) -> String {
-        let from_bottom = self.chart.rows - 1 - row;
-        let label = self.chart.scale.labels.iter().find(|label| label.0 == from_bottom);
-        let (label, edge) = label.map_or(("", '│'), |label| (label.1.as_str(), '┤'));
-        let cells = row * self.chart.columns..(row + 1) * self.chart.columns;
-        let glyph = |cell: usize| match self.dots[cell] {
-            0 => self.marks[cell],
-            dots => char::from_u32(0x2800 + u32::from(dots)).unwrap_or(' '),
-        };
-        format!("{} {edge}{}", pad_left(label, self.chart.gutter), cells.map(glyph).collect::<String>())
-    }
-
-    fn axis(&self) -> String {
-        let mut line = vec!['─'; self.chart.columns];
-        for column in self.chart.labels.iter().filter_map(|label| self.column(label.0)) {
-            line[column] = '┬';
-        }
-        for mark in &self.chart.uprights {
-            self.column(mark.at).into_iter().for_each(|column| line[column] = '┴');
-        }
-        format!("{} └{}", " ".repeat(self.chart.gutter), line.into_iter().collect::<String>())
-    }
-
-    fn axis_labels(&self) -> String {
-        let mut row = LabelRow::new(self.chart);
-        for (at, label) in &self.chart.labels {
-            if let Some(column) = self.column(*at) {
-                let start = (column + row.indent).saturating_sub(width(label) / 2);
-                row.write(label, start.min(row.cells.len().saturating_sub(width(label))));
-            }
-        }
-        row.finish()
-    }
-
-    /// The labels of vertical marks: in one row if they fit, else in two; what fits neither is left out.
-    fn upright_labels(&self) -> Vec<String> {
-        let mut rows = [LabelRow::new(self.chart), LabelRow::new(self.chart)];
-        for mark in self.chart.uprights.iter().filter(|mark| !mark.label.is_empty()) {
-            let Some(column) = self.column(mark.at) else { continue };
-            let _placed = rows.iter_mut().any(|row| row.write_mark(&mark.label, column));
-        }
-        rows.into_iter().map(LabelRow::finish).filter(|row| !row.trim().is_empty()).collect()
+        let ahead = self.outlooks.iter().flat_map(|outlook| outlook.points.iter().map(|point| point.0));
+        let places = self.places.iter().copied().chain(ahead).filter(|place| place.is_finite());
+        let (low, high) = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        if low < high { (low, high) } else { (if low.is_finite() { low } else { 0.0 }, high.max(low.min(0.0) + 1.0)) }
     }
 }
 
-/// A row of labels beneath the axis that do not touch each other.
-struct LabelRow {
-    indent: usize,
-    cells: Vec<char>,
+/// Numbers in as few characters as they need: whole ones without a fraction.
+fn numbers<S: Serializer>(values: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(|&value| Number(value)))
 }
 
-impl LabelRow {
-    fn new(chart: &Chart) -> Self {
-        let indent = chart.gutter + 2;
-        LabelRow { indent, cells: vec![' '; indent + chart.columns] }
-    }
+struct Number(f64);
 
-    /// Writes a label if there is room for it and a space on either side.
-    fn write(&mut self, label: &str, at: usize) -> bool {
-        let end = at + width(label);
-        let free = end <= self.cells.len()
-            && self.cells[at.saturating_sub(1)..(end + 1).min(self.cells.len())].iter().all(|&cell| cell == ' ');
-        if free {
-            self.cells.iter_mut().skip(at).zip(label.chars()).for_each(|(cell, c)| *cell = c);
-        }
-        free
-    }
-
-    /// Writes the label of the mark in a column of the chart: to the right of its arrow, or to the left.
-    fn write_mark(&mut self, label: &str, column: usize) -> bool {
-        let at = column + self.indent;
-        let left = format!("{label} ▲");
-        self.write(&format!("▲ {label}"), at) || self.write(&left, (at + 1).saturating_sub(width(&left)))
-    }
-
-    fn finish(self) -> String {
-        self.cells.into_iter().collect()
-    }
-}
-
-/// Keeps the first, lowest, highest and last of neighbouring points in a dot column, so that no extreme is lost.
-fn thin_out(points: impl Iterator<Item = (i64, i64)>) -> Vec<(i64, i64)> {
-    let mut kept = Vec::new();
-    let mut column: Option<(i64, [i64; 4])> = None;
-    for (x, y) in points {
-        match &mut column {
-            Some((place, [_, low, high, last])) if *place == x => {
-                (*low, *high, *last) = ((*low).min(y), (*high).max(y), y);
-            }
-            _ => keep(&mut kept, column.replace((x, [y; 4]))),
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        /// Whole numbers up to here are exact in JavaScript.
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        match self.0 {
+            whole if whole.fract() == 0.0 && whole.abs() < EXACT => serializer.serialize_i64(whole as i64),
+            finite if finite.is_finite() => serializer.serialize_f64(finite),
+            _ => serializer.serialize_none(),
         }
     }
-    keep(&mut kept, column);
-    kept
-}
-
-fn keep(kept: &mut Vec<(i64, i64)>, column: Option<(i64, [i64; 4])>) {
-    for (x, y) in column.into_iter().flat_map(|(x, ys)| ys.map(|y| (x, y))) {
-        if kept.last() != Some(&(x, y)) {
-            kept.push((x, y));
-        }
-    }
-}
-
-/// The value of a line of ascending places at `x`; `None` before its beginning and after its end.
-fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
-    let pair = points.windows(2).find(|pair| pair[0].0 <= x && x <= pair[1].0)?;
-    let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
-    let share = if x1 > x0 { (x - x0) / (x1 - x0) } else { 0.0 };
-    Some(y0 + share * (y1 - y0)).filter(|y| y.is_finite())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scale::Measure;
-    use expect_test::expect;
 
-    fn chart(columns: usize, line: Vec<(f64, f64)>) -> Chart {
-        Chart {
-            columns,
-            rows: 5,
-            gutter: 2,
-            from: 0.0,
-            to: 100.0,
-            labels: vec![(0.0, "0".into()), (50.0, "50".into()), (100.0, "100".into())],
-            scale: Scale::fit(0.0, 20.0, 5, Measure::Count),
-            lines: vec![line],
-            dotted: Vec::new(),
-            uprights: Vec::new(),
-            levels: Vec::new(),
-        }
+    #[test]
+    fn numbers_are_written_exactly_and_unknown_ones_as_null() {
+        let curve = Curve { values: vec![17_859_346_432.0, 0.25, f64::NAN, f64::INFINITY, -0.0], ..Curve::default() };
+        let text = serde_json::to_string(&curve).unwrap();
+        assert!(text.ends_with(r#""values":[17859346432,0.25,null,null,0]}"#), "{text}");
     }
 
     #[test]
-    fn lines_marks_and_labels() {
-        let mut chart = chart(30, vec![(0.0, 0.0), (50.0, 10.0), (60.0, 10.0)]);
-        chart.dotted = vec![vec![(60.0, 10.0), (100.0, 14.0)]];
-        chart.levels = vec![(20.0, "limit".into())];
-        chart.uprights = vec![Upright { at: 50.0, glyph: '┊', label: "knee 50".into() }];
-        expect![[r#"
-            20 ┤┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┊┄┄┄┄┄ limit ┄┄
-               │               ┊         ⢀ ⡀⢀
-            10 ┤            ⢀⣀⡠⠤⠤⠤⠂⠐ ⠂⠈ ⠁
-               │     ⣀⣀⠤⠔⠒⠊⠉⠁  ┊
-             0 ┤⠤⠒⠒⠉⠉          ┊
-               └┬──────────────┴─────────────┬
-                0             50           100
-                               ▲ knee 50"#]]
-        .assert_eq(&draw(&chart).join("\n"));
-    }
-
-    #[test]
-    fn one_spike_among_a_million_points_is_drawn() {
-        let mut points: Vec<(f64, f64)> = (0..1_000_000).map(|n| (f64::from(n) / 1e4, 0.0)).collect();
-        points[512_345].1 = 20.0;
-        let top = draw(&chart(30, points)).remove(0);
-        assert!(top.chars().any(|c| ('\u{2801}'..='\u{28ff}').contains(&c)), "{top}");
-    }
-
-    #[test]
-    fn nothing_and_nonsense_are_drawn_without_harm() {
-        for line in [vec![], vec![(f64::NAN, 1.0)], vec![(50.0, f64::INFINITY), (1e300, -1e300)], vec![(5.0, 5.0); 3]] {
-            assert_eq!(draw(&chart(10, line)).len(), 7);
-        }
+    fn a_range_is_found_even_where_there_is_nothing() {
+        assert_eq!(Chart::default().range(), (0.0, 1.0));
+        assert_eq!(Chart { places: vec![5.0], ..Chart::default() }.range(), (5.0, 5.0_f64.max(1.0)));
     }
 }

@@ -1,25 +1,38 @@
-//! A diagnosis as text for the terminal, as Markdown for an issue tracker, and as JSON for scripts.
+//! A diagnosis as text for the terminal, as Markdown for an issue tracker, as a page with charts, and as JSON for scripts.
 //!
 //! The words are made once, as sections of paragraphs, lists and tables, and each format only renders them. Nothing here
 //! reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text that comes from
 //! files is never trusted: control characters and escape sequences do not reach any output.
 
+mod braille;
 mod chart;
 mod clean;
+mod events;
+mod html;
+mod illustrate;
 mod markdown;
+mod outlook;
 mod plot;
+mod samples;
 mod scale;
 mod sections;
 mod text;
+mod thin;
 mod words;
 mod wrap;
 
 use garden_memory::{Diagnosis, RunFacts};
 
+pub use chart::{
+    Axis, AxisKind, Band, Base, Chart, Curve, Level, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone, Unit,
+};
+pub use html::html;
+pub use illustrate::illustrate;
 pub use markdown::markdown;
+pub use sections::{Block, Entry, Field, Image, Section};
 pub use text::text;
 
-/// What a chart draws: series are data, so that other reports can bring their own.
+/// What a chart of characters draws.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
     /// What the numbers are, for example the file's own name of the column.
@@ -39,6 +52,12 @@ pub struct Report<'a> {
     pub memory: Series,
     /// Numbers of live tensors and objects, as far as they were recorded.
     pub counts: Vec<Series>,
+    /// The charts of the page, in their order; [`illustrate`] makes those of a trace, others may follow.
+    pub charts: Vec<Chart>,
+    /// The raw numbers, for the page.
+    pub samples: Option<Table>,
+    /// Sections besides those of the diagnosis, for every format.
+    pub sections: Vec<Section>,
     /// Where the trace comes from (command, host, versions), as name and value.
     pub origin: &'a [(String, String)],
     /// What is known about the run.

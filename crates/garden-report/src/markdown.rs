@@ -7,7 +7,7 @@ use garden_memory::{Bytes, MIB};
 
 use crate::clean::clean;
 use crate::plot::{NAME_COLUMNS, count_sentences, pictures, usable};
-use crate::sections::{Block, Field, Section, environment, findings};
+use crate::sections::{Block, Field, Section, environment, findings, image_words};
 use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::shorten;
 use crate::{Report, Series};
@@ -117,7 +117,7 @@ fn thin_to(picked: &mut Vec<usize>, remarks: &[(usize, &str)]) {
 }
 
 fn section_blocks(section: &Section) -> Vec<String> {
-    let title = (!section.title.is_empty()).then(|| format!("### {}", section.title));
+    let title = (!section.title.is_empty()).then(|| format!("### {}", escape(&section.title)));
     title.into_iter().chain(section.body.iter().map(block_text)).collect()
 }
 
@@ -127,9 +127,10 @@ fn block_text(block: &Block) -> String {
         Block::Bullets(items) => bullets(&items.iter().map(|item| prose(item)).collect::<Vec<_>>()),
         Block::Numbered(items) => numbered(items.iter().map(|item| prose(item))),
         Block::Fields(fields) => bullets(&fields.iter().map(remark).collect::<Vec<_>>()),
-        Block::Table(header, rows) => {
-            table(header, rows.iter().map(|row| row.iter().map(|cell| escape(cell)).collect()))
-        }
+        Block::Table(header, rows) => table(
+            &header.iter().map(|cell| escape(cell)).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(),
+            rows.iter().map(|row| row.iter().map(|cell| escape(cell)).collect()),
+        ),
         Block::Entries(entries) => numbered(entries.iter().map(|entry| {
             let below: String = entry
                 .remarks
@@ -144,11 +145,13 @@ fn block_text(block: &Block) -> String {
                 .collect();
             format!("**{}**{below}", prose(&entry.title))
         })),
+        // A tracker would not show an embedded picture: its words must do.
+        Block::Image(image) => prose(&image_words(image)),
     }
 }
 
 fn remark((name, text): &Field) -> String {
-    format!("{name}: {}", inline(text))
+    format!("{}: {}", escape(name), inline(text))
 }
 
 fn bullets(items: &[String]) -> String {

@@ -1,10 +1,10 @@
 //! What a report's charts show: the memory over the clock with knee, limit, restarts and forecast, and the counts.
 //!
-//! How a chart is drawn is left to `chart.rs`, how its axes are labelled to `scale.rs`.
+//! How a chart is drawn is left to `braille.rs`, how its axes are labelled to `scale.rs`.
 
 use garden_memory::{Bytes, Clock, Part, PhaseKind, Verdict};
 
-use crate::chart::{Chart, Upright, draw};
+use crate::braille::{Chart, Upright, draw};
 use crate::clean::clean;
 use crate::scale::{Measure, Scale, clock_labels, time_format};
 use crate::words::{ClockWords, knee_place, whole};
@@ -25,7 +25,7 @@ const CONSTANT: f64 = 0.001;
 /// Most of the clock that a forecast adds to the right, as a share of what was recorded.
 const MOST_AHEAD: f64 = 0.6;
 /// Places and values beyond these are damage in the file; showing them would make everything else a flat line.
-const MOST_PLACE: f64 = 1e15;
+pub(crate) const MOST_PLACE: f64 = 1e15;
 const MOST_VALUE: f64 = 1e21;
 /// Columns that a name from a file may take in a heading.
 pub(crate) const NAME_COLUMNS: usize = 40;
@@ -108,22 +108,27 @@ fn varies(series: &Series) -> bool {
 }
 
 /// Whether the processes of a restarted run count the same steps again, so that they cannot share one axis.
-fn overlap(parts: &[Part]) -> bool {
+pub(crate) fn overlap(parts: &[Part]) -> bool {
     parts.windows(2).any(|pair| pair[1].from < (pair[0].from + pair[0].to) / 2.0)
 }
 
-struct Plot<'a> {
+/// What there is to draw, and over which range.
+pub(crate) struct Plot<'a> {
     report: &'a Report<'a>,
-    words: ClockWords,
+    /// How places are written.
+    pub words: ClockWords,
     points: Vec<(f64, f64)>,
     /// Where later processes of a restarted run begin.
     restarts: Vec<f64>,
-    from: f64,
-    to: f64,
+    /// Where the horizontal axis begins.
+    pub from: f64,
+    /// Where it ends, with room for the forecast.
+    pub to: f64,
 }
 
 impl<'a> Plot<'a> {
-    fn new(report: &'a Report<'a>) -> Option<Self> {
+    /// `None` if there is nothing to draw.
+    pub fn new(report: &'a Report<'a>) -> Option<Self> {
         let mut points = usable(&report.memory);
         let mut restarts = report.diagnosis.parts.iter().skip(1).map(|part| part.from).collect();
         if overlap(&report.diagnosis.parts) {
@@ -178,8 +183,13 @@ impl<'a> Plot<'a> {
         (goes_on && rate.is_finite() && rate > 0.0).then_some(rate)
     }
 
+    /// The place of the last sample.
+    pub fn last(&self) -> f64 {
+        self.points.last().map_or(self.to, |point| point.0)
+    }
+
     fn memory(&self) -> Draft {
-        let forecasts = self.forecasts();
+        let forecasts = self.forecasts(self.to);
         let (data_low, data_high) = extremes(self.points.iter().map(|point| point.1)).unwrap_or_default();
         let ahead = forecasts.iter().flatten().map(|point| point.1.min(HEADROOM * data_high));
         let limit = self.report.diagnosis.forecast.limit_bytes.map(Bytes).or(self.report.facts.memory_limit);
@@ -254,15 +264,15 @@ impl<'a> Plot<'a> {
         places.chain(self.restarts.iter().map(restart)).filter(inside).collect()
     }
 
-    /// The ways of going on: for ever, and to the plateau if one is foreseen.
-    fn forecasts(&self) -> Vec<Vec<(f64, f64)>> {
+    /// The ways of going on up to `end`: for ever, and to the plateau if one is foreseen.
+    pub fn forecasts(&self, end: f64) -> Vec<Vec<(f64, f64)>> {
         let (Some(rate), Some(&last)) = (self.rate_ahead(), self.points.last()) else { return Vec::new() };
         let phase = self.report.diagnosis.phases.last().filter(|phase| phase.kind == PhaseKind::Growth);
         let start = phase.map_or(last, |phase| (phase.to, phase.end_bytes as f64));
-        let endless = vec![start, (self.to, start.1 + rate * (self.to - start.0))];
+        let endless = vec![start, (end, start.1 + rate * (end - start.0))];
         let bounded = self.report.diagnosis.forecast.if_bounded.and_then(|plateau| {
             let at = plateau.step.filter(|&step| self.words.clock == Clock::Step && step > start.0)?;
-            Some(vec![start, (at, plateau.bytes as f64), (self.to.max(at), plateau.bytes as f64)])
+            Some(vec![start, (at, plateau.bytes as f64), (end.max(at), plateau.bytes as f64)])
         });
         [Some(endless), bounded].into_iter().flatten().filter(|line| line.iter().all(|p| p.1.is_finite())).collect()
     }

@@ -1,6 +1,9 @@
 //! A diagnosis in words: sections of paragraphs, lists and tables that every format renders in its own way.
 //!
 //! Sections with nothing in them do not exist. All text is cleaned here, once; escaping is the renderer's business.
+//! Reports may bring sections of their own (`Report::sections`), which every format renders like the others.
+
+use std::borrow::Cow;
 
 use garden_memory::{
     Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, ProcessChange, RuledOut,
@@ -22,16 +25,16 @@ const MOST_PHASES: usize = 12;
 
 /// A titled part of a report.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Section {
+pub struct Section {
     /// The heading; empty where the body speaks for itself.
-    pub title: &'static str,
+    pub title: Cow<'static, str>,
     /// What stands beneath it.
     pub body: Vec<Block>,
 }
 
 /// A piece of a section.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Block {
+pub enum Block {
     /// Sentences.
     Paragraph(String),
     /// A list.
@@ -41,21 +44,40 @@ pub(crate) enum Block {
     /// Names with what there is to say about them.
     Fields(Vec<Field>),
     /// A heading row and rows of cells.
-    Table(Vec<&'static str>, Vec<Vec<String>>),
+    Table(Vec<Cow<'static, str>>, Vec<Vec<String>>),
     /// Numbered titles, each with named remarks.
     Entries(Vec<Entry>),
+    /// A picture.
+    Image(Image),
 }
 
 /// A name and what there is to say about it.
-pub(crate) type Field = (&'static str, String);
+pub type Field = (Cow<'static, str>, String);
+
+/// A picture, such as an example with what a model made of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Image {
+    /// The picture itself as a `data:image/..;base64,..` address; anything else is left out and only the words stay.
+    pub source: String,
+    /// What can be seen, for those who cannot see it.
+    pub alternative: String,
+    /// What stands beneath it.
+    pub caption: String,
+}
 
 /// A title with remarks.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// What it is about.
     pub title: String,
     /// What there is to say, by kind of remark.
     pub remarks: Vec<Field>,
+}
+
+impl Image {
+    fn words_are_both(&self) -> bool {
+        !self.caption.is_empty() && !self.alternative.is_empty()
+    }
 }
 
 impl Block {
@@ -66,6 +88,7 @@ impl Block {
             Block::Fields(fields) => fields.is_empty(),
             Block::Table(_, rows) => rows.is_empty(),
             Block::Entries(entries) => entries.is_empty(),
+            Block::Image(image) => image.source.is_empty() && image.caption.is_empty(),
         }
     }
 }
@@ -86,13 +109,37 @@ pub(crate) fn findings(report: &Report) -> Vec<Section> {
         section("What to do", vec![Block::Numbered(diagnosis.advice.iter().map(|advice| clean(advice)).collect())]),
         section("Stability check", stability(diagnosis)),
     ];
-    sections.into_iter().flatten().collect()
+    sections.into_iter().flatten().chain(report.sections.iter().filter_map(cleaned)).collect()
+}
+
+/// A section that was brought along, cleaned like all others.
+fn cleaned(given: &Section) -> Option<Section> {
+    let words = |texts: &[String]| texts.iter().map(|text| clean(text)).collect::<Vec<_>>();
+    let name = |name: &Cow<'static, str>| Cow::from(clean(name));
+    let fields = |fields: &[Field]| fields.iter().map(|field| (name(&field.0), clean(&field.1))).collect::<Vec<_>>();
+    let entry = |entry: &Entry| Entry { title: clean(&entry.title), remarks: fields(&entry.remarks) };
+    let block = |block: &Block| match block {
+        Block::Paragraph(text) => Block::Paragraph(clean(text)),
+        Block::Bullets(items) => Block::Bullets(words(items)),
+        Block::Numbered(items) => Block::Numbered(words(items)),
+        Block::Fields(given) => Block::Fields(fields(given)),
+        Block::Table(header, rows) => {
+            Block::Table(header.iter().map(name).collect(), rows.iter().map(|row| words(row)).collect())
+        }
+        Block::Entries(entries) => Block::Entries(entries.iter().map(entry).collect()),
+        Block::Image(image) => Block::Image(Image {
+            source: image.source.clone(),
+            alternative: clean(&image.alternative),
+            caption: clean(&image.caption),
+        }),
+    };
+    section(clean(&given.title), given.body.iter().map(block).collect())
 }
 
 /// A section, unless it would be empty.
-pub(crate) fn section(title: &'static str, body: Vec<Block>) -> Option<Section> {
+pub(crate) fn section(title: impl Into<Cow<'static, str>>, body: Vec<Block>) -> Option<Section> {
     let body: Vec<Block> = body.into_iter().filter(|block| !block.is_empty()).collect();
-    (!body.is_empty()).then_some(Section { title, body })
+    (!body.is_empty()).then(|| Section { title: title.into(), body })
 }
 
 /// What was read, and what the reader has to say about it.
@@ -116,6 +163,12 @@ fn column_words(input: &Input) -> Option<String> {
     let unit = input.unit.as_deref().map(|unit| format!(" ({})", clean(unit))).unwrap_or_default();
     let column = input.column.as_deref().map(clean).filter(|column| !column.is_empty());
     column.map(|column| format!("{column}{unit}"))
+}
+
+/// A picture in words, where it cannot be shown.
+pub(crate) fn image_words(image: &Image) -> String {
+    let parts = [&image.caption, &image.alternative].into_iter().filter(|text| !text.is_empty());
+    parts.map(String::as_str).collect::<Vec<_>>().join(" (") + if image.words_are_both() { ")" } else { "" }
 }
 
 /// Where the run and the report come from, as far as known, as name and value.
@@ -159,7 +212,7 @@ fn numbers(report: &Report, words: ClockWords) -> Vec<Field> {
 }
 
 fn known<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Vec<Field> {
-    fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    fields.into_iter().filter_map(|(name, value)| Some((Cow::from(name), value?))).collect()
 }
 
 /// Where memory began and where it ended: what everybody looks for first.
@@ -205,7 +258,8 @@ fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
         Clock::Sample => "samples",
     };
     let earlier = if hidden > 0 { format!("{hidden} earlier ones in --format json") } else { String::new() };
-    vec![Block::Table(vec!["phase", stretch, "level", "rate"], rows), Block::Paragraph(earlier)]
+    let header = ["phase", stretch, "level", "rate"].map(Cow::from).to_vec();
+    vec![Block::Table(header, rows), Block::Paragraph(earlier)]
 }
 
 fn phase_row(phase: &Phase, words: ClockWords) -> Vec<String> {
@@ -243,7 +297,7 @@ fn processes(diagnosis: &Diagnosis) -> Vec<Block> {
         ]
     };
     let rows = diagnosis.processes.iter().take(MOST_PROCESSES).map(row).collect();
-    vec![Block::Table(vec!["process", "name", "role", "memory", "change"], rows)]
+    vec![Block::Table(["process", "name", "role", "memory", "change"].map(Cow::from).to_vec(), rows)]
 }
 
 fn forecast(diagnosis: &Diagnosis, facts: &RunFacts, words: ClockWords) -> Vec<Field> {
@@ -318,9 +372,9 @@ fn more(all: usize, shown: usize) -> Block {
 
 fn cause(cause: &Cause) -> Entry {
     let score = percent(cause.score).map(|score| format!("{score}: ")).unwrap_or_default();
-    let supporting = cause.supporting.iter().map(|text| ("for", clean(text)));
-    let against = cause.against.iter().map(|text| ("against", clean(text)));
-    let fix = [("fix", clean(cause.fix))];
+    let supporting = cause.supporting.iter().map(|text| (Cow::from("for"), clean(text)));
+    let against = cause.against.iter().map(|text| (Cow::from("against"), clean(text)));
+    let fix = [(Cow::from("fix"), clean(cause.fix))];
     let remarks = supporting.chain(against).chain(fix).filter(|remark| !remark.1.is_empty());
     Entry { title: format!("{score}{}", clean(cause.title)), remarks: remarks.collect() }
 }

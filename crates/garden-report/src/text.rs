@@ -6,7 +6,7 @@ use garden_memory::Verdict;
 
 use crate::clean::clean;
 use crate::plot::{Picture, count_sentences, pictures};
-use crate::sections::{Block, Entry, Field, Section, findings, read};
+use crate::sections::{Block, Entry, Field, Section, findings, image_words, read};
 use crate::wrap::{WIDTH, pad, shorten, width, wrap};
 use crate::{Report, Style};
 
@@ -71,7 +71,7 @@ impl Page {
     }
 
     fn section(&mut self, section: &Section) {
-        self.heading(section.title);
+        self.heading(&section.title);
         let indent = if section.title.is_empty() { "" } else { INDENT };
         for block in &section.body {
             self.lines.extend(block_lines(block, indent));
@@ -102,6 +102,8 @@ fn block_lines(block: &Block, indent: &str) -> Vec<String> {
             let columns = name_columns(entries.iter().flat_map(|entry| &entry.remarks));
             entries.iter().enumerate().flat_map(|(index, entry)| entry_lines(index, entry, columns)).collect()
         }
+        // A terminal shows what is said about the picture.
+        Block::Image(image) => item_lines(&image_words(image), &format!("{INDENT}- ")),
     }
 }
 
@@ -126,14 +128,14 @@ fn field_lines(fields: &[Field], indent: &str, columns: usize) -> Vec<String> {
     let mut before = "";
     let mut lines = Vec::new();
     for (name, text) in fields {
-        let shown = if *name == before { "" } else { name };
+        let shown = if name == before { "" } else { name };
         lines.extend(wrap(text, &format!("{indent}{}  ", pad(shown, columns)), &hanging, WIDTH));
         before = name;
     }
     lines
 }
 
-fn table_lines(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+fn table_lines(header: &[std::borrow::Cow<'static, str>], rows: &[Vec<String>]) -> Vec<String> {
     let header: Vec<String> = header.iter().map(|cell| cell.to_string()).collect();
     let mut columns = vec![0; header.len()];
     for row in std::iter::once(&header).chain(rows) {

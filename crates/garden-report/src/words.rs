@@ -24,10 +24,14 @@ impl ClockWords {
     /// The words for a report's clock: times are told from the first sample on.
     pub fn new(report: &Report) -> Self {
         let clock = report.diagnosis.clock;
-        let mut places = report.memory.points.iter().map(|point| point.0).filter(|x| x.is_finite());
-        let first = places.next().unwrap_or(0.0);
-        let zero = if clock == Clock::Time { first } else { 0.0 };
-        ClockWords { clock, zero, unit: TimeUnit::fitting(places.fold(first, f64::max) - zero) }
+        let places = report.memory.points.iter().map(|point| point.0).filter(|x| x.is_finite());
+        let first = places.clone().next().unwrap_or(0.0);
+        ClockWords::over(clock, if clock == Clock::Time { first } else { 0.0 }, places)
+    }
+
+    /// The words for a clock that shows `zero` as nothing and has these places.
+    pub fn over(clock: Clock, zero: f64, places: impl Iterator<Item = f64>) -> Self {
+        ClockWords { clock, zero, unit: TimeUnit::fitting(places.fold(zero, f64::max) - zero) }
     }
 
     /// The clock's name in a heading, such as `step` or `time`.

@@ -1,10 +1,12 @@
 //! Properties over random diagnoses: the width is kept, nothing harmful gets through, and nothing panics.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
 mod common;
 
 use common::{Case, blank, series};
 use garden_memory::*;
-use garden_report::{Series, Style, json, markdown, text};
+use garden_report::{Series, Style, html, illustrate, json, markdown, text};
 
 const CASES: u64 = 1000;
 
@@ -290,6 +292,56 @@ fn any_diagnosis_fits_the_width_and_is_harmless() {
         }
         check_markdown(&markdown(&report), seed);
         assert!(serde_json::from_str::<serde_json::Value>(&json(&report)).is_ok(), "seed {seed}");
+    }
+}
+
+/// A trace as files have them, and as they should not.
+fn any_trace(random: &mut Random) -> Trace {
+    let mut trace = Trace::default();
+    for _ in 0..random.below(40) {
+        let mut sample = Sample::default();
+        (sample.step, sample.time_s) = (random.maybe(Random::number), random.maybe(Random::number));
+        for quantity in Quantity::ALL {
+            random.maybe(Random::bytes).into_iter().for_each(|bytes| sample.set(quantity, bytes));
+        }
+        trace.push(&sample);
+        let kinds =
+            [EventKind::EpochEnd, EventKind::EvalStart, EventKind::EvalEnd, EventKind::Checkpoint, EventKind::Restart];
+        if random.below(6) == 0 {
+            trace.push_event(random.pick(&kinds), random.maybe(Random::number), random.maybe(Random::number));
+        }
+    }
+    trace.processes = random.list(12, |random| ProcessTrack {
+        name: random.words(),
+        role: random.words(),
+        levels: random.list(5, |random| (random.below(60), random.bytes())),
+        gone: random.maybe(|random| random.below(60)),
+        ..ProcessTrack::default()
+    });
+    trace.processes.iter_mut().for_each(|track| track.levels.sort_unstable());
+    trace
+}
+
+#[test]
+fn any_trace_and_any_diagnosis_make_a_page() {
+    for seed in 0..CASES {
+        let mut random = Random(seed);
+        let (case, title) = random.case();
+        let trace = any_trace(&mut random);
+        let mut report = case.report();
+        report.title = title;
+        illustrate(&mut report, &trace);
+        let page = html(&report);
+        // The diagnosis at the end is data and gives invisible characters back as they were.
+        let words = page.split("id=\"diagnosis\"").next().unwrap();
+        assert!(page.ends_with("</html>\n") && !words.contains(harmful), "seed {seed}");
+        let scripts = page.split("<script type=\"application/json\"").skip(1);
+        for script in scripts {
+            let json = &script[script.find('>').unwrap() + 1..script.find("</script>").unwrap()];
+            assert!(serde_json::from_str::<serde_json::Value>(json).is_ok(), "seed {seed}: {json}");
+        }
+        // A title from a file opens no tag: each picture of a chart, heading and script is ours.
+        assert_eq!(page.matches("<script").count(), page.matches("</script>").count(), "seed {seed}");
     }
 }
 

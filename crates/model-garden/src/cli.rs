@@ -144,6 +144,10 @@ pub struct Watching {
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
 
+    /// Write a report with charts to this file at the end: one page that works offline.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+
     /// Say a line at each sample and event instead of showing a picture; so it is without a terminal.
     #[arg(long)]
     pub plain: bool,
@@ -165,6 +169,7 @@ Exit codes are those of `diagnose`; with --passthrough, the command's own.
 
 Examples:
   model-garden monitor -- python train.py
+  model-garden monitor --report report.html -- python train.py
   model-garden monitor --pid 4711 --interval 5s --duration 10m
   model-garden monitor --find-training --steps-per-epoch 83";
 
@@ -229,6 +234,7 @@ Verdicts and exit codes:
 Examples:
   model-garden diagnose train.log --examples 663 --batch-size 2 --gradient-accumulation 4
   model-garden diagnose memory.csv --steps-per-epoch 83 --memory-limit 32GB --format json
+  model-garden diagnose memory.csv --steps-per-epoch 83 --format html -o report.html
   mprof run train.py && model-garden diagnose mprofile_*.dat
   grep RAM train.log | model-garden diagnose -";
 
@@ -326,4 +332,6 @@ pub enum Format {
     Json,
     /// For an issue in somebody's bug tracker.
     Markdown,
+    /// For a browser: one file with charts that works offline.
+    Html,
 }

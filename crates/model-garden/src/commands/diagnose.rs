@@ -6,7 +6,7 @@ use std::path::Path;
 use garden_memory::{
     Diagnosis, Quantity, Question, RunFacts, Trace, Verdict, diagnose, judged_series, quantity_series,
 };
-use garden_report::{Report, Series, Style};
+use garden_report::{Report, Section, Series, Style, illustrate};
 use garden_trace::{ReadOptions, ReadTrace};
 
 use super::Outcome;
@@ -24,7 +24,7 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
     };
     let judged = Judged::of(read, question);
     let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };
-    let text = judged.report(&title(&arguments.trace), arguments.format, style);
+    let text = judged.report(&title(&arguments.trace), arguments.format, style, Vec::new());
     match &arguments.output {
         Some(path) => printer.write_file(path, &text)?,
         None => printer.out(&text)?,
@@ -57,12 +57,15 @@ impl Judged {
         Judged { trace, facts, diagnosis }
     }
 
-    /// The report in one of its forms.
-    pub fn report(&self, title: &str, format: Format, style: Style) -> String {
-        let report = Report {
+    /// The report in one of its forms, with what the caller has to add.
+    pub fn report(&self, title: &str, format: Format, style: Style, sections: Vec<Section>) -> String {
+        let mut report = Report {
             title: title.to_string(),
             memory: Series { name: memory_name(&self.trace), points: judged_series(&self.trace) },
             counts: counts(&self.trace),
+            charts: Vec::new(),
+            samples: None,
+            sections,
             origin: &self.trace.origin,
             facts: &self.facts,
             command: Some(command_line()),
@@ -73,6 +76,10 @@ impl Judged {
             Format::Text => garden_report::text(&report, style),
             Format::Json => garden_report::json(&report),
             Format::Markdown => garden_report::markdown(&report),
+            Format::Html => {
+                illustrate(&mut report, &self.trace);
+                garden_report::html(&report)
+            }
         }
     }
 

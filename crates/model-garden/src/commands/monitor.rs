@@ -15,7 +15,7 @@ use garden_guard::{
 };
 use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
-use garden_report::Style;
+use garden_report::{Section, Style};
 use garden_trace::{ReadOptions, read_path};
 
 use super::Outcome;
@@ -28,6 +28,7 @@ use crate::show::{Show, Wish};
 /// Runs the command.
 pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failure> {
     let watching = &arguments.watching;
+    check_page(watching.report.as_deref())?;
     let (sender, notices) = mpsc::sync_channel(256);
     listen_for_stops(sender.clone()).map_err(|error| Failure::new("cannot listen for signals", &error, None))?;
     let facts = RunFacts::from(&watching.facts);
@@ -56,7 +57,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     }
     let end = follow(&mut live, &mut show, target.pid, is_ours, arguments)?;
     show.close();
-    let judged = report(&mut live, &end, printer)?;
+    let judged = report(&mut live, &end, watching.report.as_deref(), printer)?;
     let ending = match end {
         End::Program(ending) => Some(ending),
         End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer)?),
@@ -200,9 +201,12 @@ fn cannot_write(error: io::Error) -> Failure {
 }
 
 /// Judges the trace that was written, and says what happened.
-fn report(live: &mut Live, end: &End, printer: &Printer) -> Result<Judged, Failure> {
+fn report(live: &mut Live, end: &End, page: Option<&Path>, printer: &Printer) -> Result<Judged, Failure> {
     let path = live.watch.path().to_path_buf();
     let judged = judge_and_print(&path, printer)?;
+    if let Some(page) = page {
+        write_page(&judged, &path, page, Vec::new(), printer);
+    }
     if let End::Program(ending) = end {
         printer.say(&format!("the command {}", ending.words()));
     }
@@ -217,8 +221,30 @@ pub fn judge_and_print(path: &Path, printer: &Printer) -> Result<Judged, Failure
         .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
     let judged = Judged::of(read, Question::default());
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
-    printer.out(&judged.report(&title(path), Format::Text, style))?;
+    printer.out(&judged.report(&title(path), Format::Text, style, Vec::new()))?;
     Ok(judged)
+}
+
+/// Refuses a report that has no folder to be written to, before hours of watching.
+pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
+    let folder = page.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
+    match (page, folder) {
+        (Some(page), Some(folder)) if !folder.is_dir() => Err(Failure {
+            what: format!("cannot write the report `{}`", page.display()),
+            causes: vec![format!("there is no folder `{}`", folder.display())],
+            hint: Some("create the folder first, or name another file with --report".into()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the report with charts. The watching was not in vain if that fails, so it is only said.
+pub fn write_page(judged: &Judged, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
+    let html = judged.report(&title(trace), Format::Html, Style::Plain, sections);
+    match printer.write_file(page, &html) {
+        Ok(()) => printer.say(&format!("report: {}", page.display())),
+        Err(failure) => printer.failure(&failure),
+    }
 }
 
 /// Says what went wrong while watching, if anything did.

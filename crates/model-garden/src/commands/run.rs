@@ -12,9 +12,10 @@ use garden_guard::{
 };
 use garden_memory::{Bytes, RunFacts};
 use garden_probe::memory_limit;
+use garden_report::{Block, Section};
 
 use super::Outcome;
-use super::monitor::{cannot_create, cannot_start, default_path, judge_and_print};
+use super::monitor::{cannot_create, cannot_start, check_page, default_path, judge_and_print, write_page};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -37,6 +38,7 @@ pub fn run(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> 
 
 fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let watching = &arguments.watching;
+    check_page(watching.report.as_deref())?;
     let state = arguments.state_dir.as_deref().map(take_folder).transpose()?;
     let facts = RunFacts::from(&watching.facts);
     let limit = facts.memory_limit;
@@ -103,8 +105,13 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let summary = result.map_err(failure)?;
     say_summary(&summary, orders.limit, printer);
     // The program's own outcome counts, whatever becomes of the report.
-    if let Err(failure) = judge_and_print(&orders.trace, printer) {
-        printer.failure(&failure);
+    match judge_and_print(&orders.trace, printer) {
+        Ok(judged) => {
+            if let Some(page) = &watching.report {
+                write_page(&judged, &orders.trace, page, vec![guarded(&summary)], printer);
+            }
+        }
+        Err(failure) => printer.failure(&failure),
     }
     let [late, failed, unwritten] = summary.troubles;
     if late + failed + unwritten > 0 {
@@ -213,6 +220,29 @@ fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
             attempt.ending
         ));
     }
+}
+
+/// What the guard did, as a section of the report.
+fn guarded(summary: &Summary) -> Section {
+    let header = ["start", "steps", "time", "most held", "checkpoint", "steps lost", "stopped because", "ending"];
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
+    let row = |attempt: &garden_guard::Attempt| {
+        let steps = attempt.first_step.zip(attempt.last_step).map(|(first, last)| format!("{first:.0} to {last:.0}"));
+        vec![
+            attempt.number.to_string(),
+            steps.unwrap_or_default(),
+            format!("{:.1} s", attempt.seconds),
+            Bytes(attempt.highest_bytes).to_string(),
+            attempt.checkpoint.as_deref().map(name_of).unwrap_or_default(),
+            number(attempt.lost_steps),
+            attempt.stopped_because.clone().unwrap_or_default(),
+            attempt.ending.clone(),
+        ]
+    };
+    let rows = summary.attempts.iter().map(row).collect();
+    let end = format!("In the end {} (exit code {}).", summary.words, summary.code);
+    let body = vec![Block::Table(header.map(Into::into).to_vec(), rows), Block::Paragraph(end)];
+    Section { title: "What the guard did".into(), body }
 }
 
 fn name_of(path: &Path) -> String {

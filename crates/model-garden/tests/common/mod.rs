@@ -4,6 +4,8 @@
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
+pub mod browser;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

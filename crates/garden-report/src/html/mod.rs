@@ -1,0 +1,213 @@
+//! A report as one self-contained page: verdict, charts, words, raw numbers, and how it was made.
+//!
+//! The words are those of `sections.rs`; the charts are data that `assets/chart.js` draws. The page asks nobody for
+//! anything: style and script are in it, and its policy (CSP) allows no other ones, by their digests. So even if a text
+//! from a trace ever got past the escaping, it could not run. Without JavaScript everything but the drawing is there.
+
+mod alternative;
+mod blocks;
+mod digest;
+mod escape;
+
+use garden_memory::Verdict;
+
+use crate::Report;
+use crate::chart::{Chart, Size, Table};
+use crate::clean::clean;
+use crate::json;
+use crate::sections::{Section, environment, findings};
+use crate::thin::thin;
+
+use alternative::alternative;
+use blocks::{block_html, table_html};
+use digest::sha256_base64;
+use escape::{escape, inline, script_json};
+
+const STYLE: &str = include_str!("../../assets/report.css");
+const SCRIPT: &str = concat!(
+    include_str!("../../assets/words.js"),
+    include_str!("../../assets/parts.js"),
+    include_str!("../../assets/chart.js"),
+    include_str!("../../assets/report.js")
+);
+/// The sections of the diagnosis in the order in which a reader of a page asks for them; others follow.
+const ORDER: [&str; 9] = [
+    "Evidence",
+    "Likely causes",
+    "What to do",
+    "Forecast",
+    "Stability check",
+    "Phases",
+    "Attempts (the last one decides)",
+    "Processes",
+    "Ruled out",
+];
+/// The section whose fields stand beneath the verdict.
+const NUMBERS: &str = "In numbers";
+/// A table with more columns than this gets the whole width.
+const WIDE: usize = 5;
+/// Titles from files are cut to this many characters.
+const LONGEST_TITLE: usize = 120;
+
+/// The report as a page that needs no network, no other file and no server.
+pub fn html(report: &Report) -> String {
+    let (numbers, sections) = ordered(findings(report));
+    let charts: Vec<Chart> = report.charts.iter().cloned().map(thin).map(cleaned).collect();
+    let body = [
+        top(),
+        "<main>".to_string(),
+        verdict(report, &numbers),
+        charts_html(&charts),
+        findings_html(&sections),
+        samples_html(report.samples.as_ref()),
+        made_html(report),
+        "</main>".to_string(),
+        format!("<script type=\"application/json\" id=\"diagnosis\">{}</script>", script_json(&json(report))),
+        format!("<script>{SCRIPT}</script>"),
+    ];
+    format!("<!doctype html>\n<html lang=\"en\">\n{}\n<body>\n{}\n</body>\n</html>\n", head(report), body.join("\n"))
+}
+
+fn head(report: &Report) -> String {
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; img-src data:; base-uri 'none'; form-action 'none'",
+        sha256_base64(STYLE.as_bytes()),
+        sha256_base64(SCRIPT.as_bytes())
+    );
+    let title = escape(&title(report));
+    let verdict = report.diagnosis.verdict.name();
+    let version = escape(&clean(report.version));
+    format!(
+        "<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta name=\"generator\" content=\"model-garden {version}\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n\
+         <title>{verdict}: {title} · Model Garden</title>\n\
+         <style>{STYLE}</style>\n</head>"
+    )
+}
+
+fn title(report: &Report) -> String {
+    let title: String = clean(&report.title).chars().take(LONGEST_TITLE).collect();
+    if title.is_empty() { "a run".to_string() } else { title }
+}
+
+/// The fields beneath the verdict, and all other sections in the order of the page.
+fn ordered(sections: Vec<Section>) -> (Vec<Section>, Vec<Section>) {
+    let (numbers, mut others): (Vec<_>, Vec<_>) = sections.into_iter().partition(|section| section.title == NUMBERS);
+    let rank = |section: &Section| ORDER.iter().position(|title| section.title == *title).unwrap_or(ORDER.len());
+    others.sort_by_key(rank);
+    (numbers, others)
+}
+
+fn top() -> String {
+    "<a class=\"skip\" href=\"#findings\">Skip to the findings</a>\n\
+     <header class=\"top\"><p class=\"brand\"><svg viewBox=\"0 0 24 24\" aria-hidden=\"true\"><path d=\"M12 21V11M12 13C12 8 8 5 3 5c0 5 3 8 9 8M12 11c0-4 3-7 9-7 0 5-3 8-9 8\"/></svg>\
+     Model Garden</p><button type=\"button\" id=\"theme\" class=\"tool\" hidden>Dark</button></header>"
+        .to_string()
+}
+
+fn verdict(report: &Report, numbers: &[Section]) -> String {
+    let name = report.diagnosis.verdict.name();
+    let mood = match report.diagnosis.verdict {
+        Verdict::Flat | Verdict::Sawtooth | Verdict::Settled => "good",
+        Verdict::Growing => "open",
+        Verdict::Leak => "bad",
+        Verdict::Insufficient => "unknown",
+    };
+    let numbers: String = numbers.iter().flat_map(|section| &section.body).map(block_html).collect();
+    format!(
+        "<section class=\"verdict {mood}\" aria-label=\"Verdict\">\n<p class=\"word\"><strong>{name}</strong> \
+         <span>{}</span></p>\n<h1>{}</h1>\n<div class=\"numbers\">{numbers}</div>\n</section>",
+        escape(&title(report)),
+        inline(&clean(&report.diagnosis.summary))
+    )
+}
+
+fn charts_html(charts: &[Chart]) -> String {
+    let figure = |(index, chart): (usize, &Chart)| {
+        let id = format!("chart-{}", index + 1);
+        let size = size_class(charts, index);
+        let note = if chart.note.is_empty() { String::new() } else { format!("<p>{}</p>", inline(&chart.note)) };
+        let data = script_json(&serde_json::to_string(chart).unwrap_or_default());
+        format!(
+            "<figure class=\"card {size}\" id=\"{id}\">\n<figcaption><h2>{}</h2>{note}</figcaption>\n\
+             <div class=\"chart\"></div>\n<noscript><p>Drawing needs JavaScript; what the chart shows is below.</p></noscript>\n\
+             {}\n<script type=\"application/json\">{data}</script>\n</figure>",
+            escape(&chart.title),
+            alternative(chart),
+        )
+    };
+    let figures: Vec<String> = charts.iter().enumerate().map(figure).collect();
+    if figures.is_empty() { String::new() } else { format!("<div class=\"charts\">\n{}\n</div>", figures.join("\n")) }
+}
+
+/// The class that gives a chart its room: of small ones in a row, an odd last one gets the whole width.
+fn size_class(charts: &[Chart], index: usize) -> &'static str {
+    let is_small = |chart: &&Chart| chart.size == Size::Small;
+    let before = charts[..index].iter().rev().take_while(is_small).count();
+    let is_last = charts.get(index + 1).is_none_or(|next| next.size == Size::Large);
+    match charts[index].size {
+        Size::Large => "large",
+        Size::Small if before % 2 == 0 && is_last => "alone",
+        Size::Small => "small",
+    }
+}
+
+fn findings_html(sections: &[Section]) -> String {
+    let sections: Vec<String> = sections.iter().map(section_html).collect();
+    format!("<div class=\"findings\" id=\"findings\">\n{}\n</div>", sections.join("\n"))
+}
+
+fn section_html(section: &Section) -> String {
+    let title = if section.title.is_empty() { String::new() } else { format!("<h2>{}</h2>", escape(&section.title)) };
+    let body: String = section.body.iter().map(block_html).collect();
+    let is_wide =
+        section.body.iter().any(|block| matches!(block, crate::Block::Table(header, _) if header.len() > WIDE));
+    format!("<section class=\"card{}\">{title}{body}</section>", if is_wide { " wide" } else { "" })
+}
+
+fn samples_html(samples: Option<&Table>) -> String {
+    let Some(table) = samples.filter(|table| !table.rows.is_empty()) else { return String::new() };
+    let cells = |row: &[String]| row.iter().map(|cell| clean(cell)).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = table.rows.iter().map(|row| cells(row)).collect();
+    format!(
+        "<section class=\"card\"><details><summary><h2>Raw numbers</h2> <span>{}</span></summary>{}</details></section>",
+        escape(&clean(&table.note)),
+        table_html("numeric", &cells(&table.header), &rows)
+    )
+}
+
+fn made_html(report: &Report) -> String {
+    let command = report.command.as_deref().map(clean).filter(|command| !command.is_empty());
+    let command = command.map(|command| format!(" with <code>{}</code>", escape(&command))).unwrap_or_default();
+    let notes: String =
+        report.diagnosis.input.notes.iter().map(|note| format!("<li>{}</li>", inline(&clean(note)))).collect();
+    let notes = if notes.is_empty() { notes } else { format!("<p>While reading:</p><ul>{notes}</ul>") };
+    let fields = environment(report).into_iter().map(|(name, value)| (name.into(), value)).collect();
+    format!(
+        "<section class=\"card made\"><h2>How this was made</h2>\n\
+         <p>Made by model-garden {}{command}. This page is one file that works offline; its charts and the diagnosis are \
+         in it as JSON.</p>\n{}{notes}\n\
+         <p class=\"tools\" hidden><button type=\"button\" class=\"tool\" id=\"copy\">Copy the diagnosis as JSON</button>\n\
+         <button type=\"button\" class=\"tool\" id=\"download\">Download it</button> <span role=\"status\" id=\"done\"></span></p>\n\
+         </section>",
+        escape(&clean(report.version)),
+        block_html(&crate::Block::Fields(fields)),
+    )
+}
+
+/// A chart whose texts can do no harm.
+fn cleaned(mut chart: Chart) -> Chart {
+    (chart.axis.from, chart.axis.to) = chart.range();
+    let texts = [&mut chart.title, &mut chart.note, &mut chart.axis.name];
+    let texts = texts.into_iter().chain(chart.curves.iter_mut().map(|curve| &mut curve.name));
+    let texts = texts.chain(chart.outlooks.iter_mut().map(|outlook| &mut outlook.name));
+    let texts = texts.chain(chart.bands.iter_mut().map(|band| &mut band.name));
+    let texts = texts.chain(chart.levels.iter_mut().map(|level| &mut level.name));
+    let texts = texts.chain(chart.marks.iter_mut().flat_map(|mark| [&mut mark.name, &mut mark.label]));
+    texts.for_each(|text| *text = clean(text).chars().take(LONGEST_TITLE).collect());
+    chart
+}
