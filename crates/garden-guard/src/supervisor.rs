@@ -98,7 +98,8 @@ impl Supervisor<'_> {
         let command = orders.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let recorder = Recorder::create(&orders.trace, orders.facts.clone(), &origin(&command, orders.interval))
             .map_err(|error| Error::Trace(orders.trace.clone(), error))?;
-        let (first, sampler) = self.start(Resume::default())?;
+        // A trace of nothing is of no use to anybody.
+        let (first, sampler) = self.start(Resume::default()).inspect_err(|_| drop(fs::remove_file(&orders.trace)))?;
         let watch = Watch::new(sampler, recorder, orders.step_pattern.clone());
         let mut live = Live::new(watch, notices, orders.interval);
         let mut attempt = first;

@@ -224,9 +224,13 @@ fn what_cannot_be_watched_is_an_error_with_a_hint() {
     assert_eq!(output.status.code(), Some(2));
     let talk = String::from_utf8_lossy(&output.stderr);
     assert!(talk.contains("cannot watch process `4194999`") && talk.contains("hint:"), "{talk}");
-    let output = run(&["monitor", "--", "/no/such/program"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot start `/no/such/program`"));
+    let trace = scratch("not-started").join("trace.jsonl");
+    for command in ["monitor", "run"] {
+        let output = run(&[command, "-o", trace.to_str().unwrap(), "--", "/no/such/program"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cannot start `/no/such/program`"));
+        assert!(!trace.exists(), "a trace of nothing");
+    }
 }
 
 #[test]

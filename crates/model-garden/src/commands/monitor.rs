@@ -43,8 +43,12 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     // A trace that cannot be written must be known before anything runs.
     let recorder = Recorder::create(&path, facts, &origin(&command, watching.interval))
         .map_err(|error| cannot_create(&path, &error))?;
-    let target = Target::open(found, arguments, &stage, &sender)?;
-    let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
+    let opened = Target::open(found, arguments, &stage, &sender).and_then(|target| {
+        let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
+        Ok((target, sampler))
+    });
+    // A trace of nothing is of no use to anybody.
+    let (target, sampler) = opened.inspect_err(|_| drop(std::fs::remove_file(&path)))?;
     let name = sampler.root().name.clone();
     show.name(command);
     show.listen(&sender);
