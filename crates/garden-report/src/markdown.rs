@@ -9,7 +9,7 @@ use crate::clean::clean;
 use crate::plot::{NAME_COLUMNS, count_sentences, pictures, usable};
 use crate::sections::{Block, Field, Section, environment, findings, image_words};
 use crate::words::{ClockWords, knee_place, whole};
-use crate::wrap::shorten;
+use crate::wrap::{WIDTH, shorten};
 use crate::{Report, Series};
 
 /// Samples that the table shows.
@@ -44,7 +44,7 @@ fn environment_table(report: &Report) -> String {
 
 fn charts(report: &Report) -> Vec<String> {
     let mut blocks = Vec::new();
-    let pictures = pictures(report);
+    let pictures = pictures(report, WIDTH);
     if !pictures.is_empty() {
         let drawn = pictures.iter().map(|picture| {
             [std::slice::from_ref(&picture.heading), &picture.lines, &picture.notes].concat().join("\n")

@@ -8,7 +8,7 @@ use crate::braille::{Chart, Upright, draw};
 use crate::clean::clean;
 use crate::scale::{Measure, Scale, clock_labels, time_format};
 use crate::words::{ClockWords, knee_place, whole};
-use crate::wrap::{WIDTH, shorten, width};
+use crate::wrap::{shorten, width};
 use crate::{Report, Series};
 
 const MEMORY_ROWS: usize = 14;
@@ -48,16 +48,16 @@ struct Draft {
     notes: Vec<String>,
 }
 
-/// The charts of a report: the memory, then the first count that varies.
-pub(crate) fn pictures(report: &Report) -> Vec<Picture> {
+/// The charts of a report, each of at most so many columns: the memory, then the first count that varies.
+pub(crate) fn pictures(report: &Report, most: usize) -> Vec<Picture> {
     let Some(plot) = Plot::new(report) else { return Vec::new() };
     let varying = report.counts.iter().find(|series| varies(series));
     let drafts: Vec<Draft> =
         [Some(plot.memory()), varying.map(|series| plot.count(series))].into_iter().flatten().collect();
     // Charts stand under each other, so they share the width of their labels.
     let labels = drafts.iter().flat_map(|draft| &draft.chart.scale.labels);
-    let gutter = labels.map(|label| width(&label.1)).max().unwrap_or(0).min(WIDTH / 2);
-    drafts.into_iter().map(|draft| draft.finish(gutter)).collect()
+    let gutter = labels.map(|label| width(&label.1)).max().unwrap_or(0).min(most / 2);
+    drafts.into_iter().map(|draft| draft.finish(gutter, most)).collect()
 }
 
 /// One sentence for each count that no chart shows: `tensors: 6529, constant`.
@@ -298,9 +298,9 @@ impl<'a> Plot<'a> {
 }
 
 impl Draft {
-    fn finish(mut self, gutter: usize) -> Picture {
+    fn finish(mut self, gutter: usize, most: usize) -> Picture {
         self.chart.gutter = gutter;
-        self.chart.columns = MOST_COLUMNS.min(WIDTH - gutter - 2);
+        self.chart.columns = MOST_COLUMNS.min(most - gutter - 2);
         Picture { heading: self.heading, lines: draw(&self.chart), notes: self.notes }
     }
 }

@@ -1,4 +1,4 @@
-//! A report for the terminal: the verdict first, then the charts, then the sections, within 100 columns.
+//! A report for the terminal: the verdict first, then the charts, then the sections, within a number of columns.
 //!
 //! Colour only emphasises; whether a terminal wants it is the caller's to know.
 
@@ -12,12 +12,15 @@ use crate::{Report, Style};
 
 const INDENT: &str = "  ";
 const BOLD: &str = "1";
+/// A narrower terminal wraps the lines by itself.
+const FEWEST_COLUMNS: usize = 60;
 
-/// The report as text of at most 100 columns.
-pub fn text(report: &Report, style: Style) -> String {
-    let mut page = Page { style, lines: Vec::new() };
+/// The report as text of at most so many columns, within what can be read: 60 to 100.
+pub fn text(report: &Report, style: Style, columns: usize) -> String {
+    let most = columns.clamp(FEWEST_COLUMNS, WIDTH);
+    let mut page = Page { style, most, lines: Vec::new() };
     page.verdict(report);
-    for picture in pictures(report) {
+    for picture in pictures(report, most) {
         page.picture(&picture);
     }
     page.sentences(&count_sentences(report));
@@ -30,6 +33,8 @@ pub fn text(report: &Report, style: Style) -> String {
 
 struct Page {
     style: Style,
+    /// Most columns of a line.
+    most: usize,
     lines: Vec<String>,
 }
 
@@ -44,7 +49,7 @@ impl Page {
     fn verdict(&mut self, report: &Report) {
         let word = report.diagnosis.verdict.name().to_uppercase();
         let hanging = " ".repeat(word.len() + 2);
-        let mut lines = wrap(&clean(&report.diagnosis.summary), &hanging, &hanging, WIDTH);
+        let mut lines = wrap(&clean(&report.diagnosis.summary), &hanging, &hanging, self.most);
         let painted = self.paint(&word, verdict_colour(report.diagnosis.verdict));
         if let Some(first) = lines.first_mut() {
             *first = format!("{painted}{}", first.get(word.len()..).unwrap_or_default());
@@ -54,7 +59,7 @@ impl Page {
 
     fn heading(&mut self, title: &str) {
         self.lines.push(String::new());
-        for line in wrap(title, "", INDENT, WIDTH).iter().filter(|line| !line.is_empty()) {
+        for line in wrap(title, "", INDENT, self.most).iter().filter(|line| !line.is_empty()) {
             let painted = self.paint(line, BOLD);
             self.lines.push(painted);
         }
@@ -67,14 +72,15 @@ impl Page {
     }
 
     fn sentences(&mut self, sentences: &[String]) {
-        self.lines.extend(sentences.iter().flat_map(|sentence| wrap(sentence, INDENT, INDENT, WIDTH)));
+        let most = self.most;
+        self.lines.extend(sentences.iter().flat_map(|sentence| wrap(sentence, INDENT, INDENT, most)));
     }
 
     fn section(&mut self, section: &Section) {
         self.heading(&section.title);
         let indent = if section.title.is_empty() { "" } else { INDENT };
         for block in &section.body {
-            self.lines.extend(block_lines(block, indent));
+            self.lines.extend(block_lines(block, indent, self.most));
         }
     }
 }
@@ -88,33 +94,33 @@ fn verdict_colour(verdict: Verdict) -> &'static str {
     }
 }
 
-fn block_lines(block: &Block, indent: &str) -> Vec<String> {
+fn block_lines(block: &Block, indent: &str, most: usize) -> Vec<String> {
     match block {
-        Block::Paragraph(text) => wrap(text, indent, &format!("{indent}{INDENT}"), WIDTH),
-        Block::Bullets(items) => items.iter().flat_map(|item| item_lines(item, &format!("{INDENT}- "))).collect(),
+        Block::Paragraph(text) => wrap(text, indent, &format!("{indent}{INDENT}"), most),
+        Block::Bullets(items) => items.iter().flat_map(|item| item_lines(item, &format!("{INDENT}- "), most)).collect(),
         Block::Numbered(items) => {
             let numbered = items.iter().enumerate();
-            numbered.flat_map(|(index, item)| item_lines(item, &format!("{INDENT}{}. ", index + 1))).collect()
+            numbered.flat_map(|(index, item)| item_lines(item, &format!("{INDENT}{}. ", index + 1), most)).collect()
         }
-        Block::Fields(fields) => field_lines(fields, INDENT, name_columns(fields.iter())),
-        Block::Table(header, rows) => table_lines(header, rows),
+        Block::Fields(fields) => field_lines(fields, INDENT, name_columns(fields.iter()), most),
+        Block::Table(header, rows) => table_lines(header, rows, most),
         Block::Entries(entries) => {
             let columns = name_columns(entries.iter().flat_map(|entry| &entry.remarks));
-            entries.iter().enumerate().flat_map(|(index, entry)| entry_lines(index, entry, columns)).collect()
+            entries.iter().enumerate().flat_map(|(index, entry)| entry_lines(index, entry, columns, most)).collect()
         }
         // A terminal shows what is said about the picture.
-        Block::Image(image) => item_lines(&image_words(image), &format!("{INDENT}- ")),
+        Block::Image(image) => item_lines(&image_words(image), &format!("{INDENT}- "), most),
     }
 }
 
-fn item_lines(item: &str, mark: &str) -> Vec<String> {
-    wrap(item, mark, &" ".repeat(mark.len()), WIDTH)
+fn item_lines(item: &str, mark: &str, most: usize) -> Vec<String> {
+    wrap(item, mark, &" ".repeat(mark.len()), most)
 }
 
-fn entry_lines(index: usize, entry: &Entry, columns: usize) -> Vec<String> {
+fn entry_lines(index: usize, entry: &Entry, columns: usize, most: usize) -> Vec<String> {
     let mark = format!("{INDENT}{}. ", index + 1);
-    let mut lines = item_lines(&entry.title, &mark);
-    lines.extend(field_lines(&entry.remarks, &" ".repeat(mark.len()), columns));
+    let mut lines = item_lines(&entry.title, &mark, most);
+    lines.extend(field_lines(&entry.remarks, &" ".repeat(mark.len()), columns, most));
     lines
 }
 
@@ -123,25 +129,25 @@ fn name_columns<'a>(fields: impl Iterator<Item = &'a Field>) -> usize {
 }
 
 /// Names in a column, what there is to say beside them. A name that repeats is written once.
-fn field_lines(fields: &[Field], indent: &str, columns: usize) -> Vec<String> {
+fn field_lines(fields: &[Field], indent: &str, columns: usize, most: usize) -> Vec<String> {
     let hanging = " ".repeat(indent.len() + columns + 2);
     let mut before = "";
     let mut lines = Vec::new();
     for (name, text) in fields {
         let shown = if name == before { "" } else { name };
-        lines.extend(wrap(text, &format!("{indent}{}  ", pad(shown, columns)), &hanging, WIDTH));
+        lines.extend(wrap(text, &format!("{indent}{}  ", pad(shown, columns)), &hanging, most));
         before = name;
     }
     lines
 }
 
-fn table_lines(header: &[std::borrow::Cow<'static, str>], rows: &[Vec<String>]) -> Vec<String> {
+fn table_lines(header: &[std::borrow::Cow<'static, str>], rows: &[Vec<String>], most: usize) -> Vec<String> {
     let header: Vec<String> = header.iter().map(|cell| cell.to_string()).collect();
     let mut columns = vec![0; header.len()];
     for row in std::iter::once(&header).chain(rows) {
         columns.iter_mut().zip(row).for_each(|(column, cell)| *column = width(cell).max(*column));
     }
-    let room = WIDTH.saturating_sub(INDENT.len() + 2 * columns.len());
+    let room = most.saturating_sub(INDENT.len() + 2 * columns.len());
     while columns.iter().sum::<usize>() > room {
         columns.iter_mut().max().into_iter().for_each(|widest| *widest -= 1);
     }

@@ -319,7 +319,7 @@ fn others_add_charts_and_sections_as_data() {
         !page.contains('\u{202e}') && addresses(&page).iter().all(|at| at.starts_with("http://www.w3.org/2000/svg"))
     );
     // The other formats tell the same section in words.
-    for other in [text(&report, garden_report::Style::Plain), markdown(&report)] {
+    for other in [text(&report, garden_report::Style::Plain, 100), markdown(&report)] {
         assert!(other.contains("Examples"), "{other}");
     }
     assert!(!markdown(&report).contains("<img"));

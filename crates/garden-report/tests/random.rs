@@ -282,7 +282,7 @@ fn any_diagnosis_fits_the_width_and_is_harmless() {
         let (case, title) = Random(seed).case();
         let mut report = case.report();
         report.title = title;
-        let plain = text(&report, Style::Plain);
+        let plain = text(&report, Style::Plain, 100);
         for line in plain.lines() {
             assert!(columns(line) <= 100, "seed {seed}: {} columns in {line}", columns(line));
         }
@@ -362,7 +362,7 @@ fn hostile_names_leave_no_trace_of_control() {
     case.origin = vec![("ho\rst".into(), "a\u{1b}cb".into())];
     let mut report = case.report();
     report.title = "\u{1b}]0;title\u{7}run.csv".to_string();
-    let plain = text(&report, Style::Plain);
+    let plain = text(&report, Style::Plain, 100);
     assert!(
         plain.contains("run.csv") && plain.contains("column rss_mb,") && plain.contains("t ensors: 5, constant"),
         "{plain}"

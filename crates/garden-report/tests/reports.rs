@@ -12,7 +12,7 @@ fn check(actual: String, expected: ExpectFile) {
 
 #[test]
 fn a_settled_run_as_text() {
-    check(text(&run2().report(), Style::Plain), expect_file!["expected/run2.txt"]);
+    check(text(&run2().report(), Style::Plain, 100), expect_file!["expected/run2.txt"]);
 }
 
 #[test]
@@ -22,12 +22,12 @@ fn a_settled_run_as_markdown() {
 
 #[test]
 fn a_growing_run_as_text() {
-    check(text(&run1().report(), Style::Plain), expect_file!["expected/run1.txt"]);
+    check(text(&run1().report(), Style::Plain, 100), expect_file!["expected/run1.txt"]);
 }
 
 #[test]
 fn a_leak_over_time_with_a_restart_as_text() {
-    check(text(&leak().report(), Style::Plain), expect_file!["expected/leak.txt"]);
+    check(text(&leak().report(), Style::Plain, 100), expect_file!["expected/leak.txt"]);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_leak_over_time_with_a_restart_as_markdown() {
 #[test]
 fn an_empty_trace_as_text_and_markdown() {
     let case = empty();
-    let both = format!("{}\n{}", text(&case.report(), Style::Plain), markdown(&case.report()));
+    let both = format!("{}\n{}", text(&case.report(), Style::Plain, 100), markdown(&case.report()));
     check(both, expect_file!["expected/empty.txt"]);
 }
 
@@ -52,8 +52,19 @@ fn json_is_the_diagnosis_alone() {
 #[test]
 fn colour_adds_escape_sequences_and_nothing_else() {
     let case = run2();
-    let coloured = text(&case.report(), Style::Colour);
+    let coloured = text(&case.report(), Style::Colour, 100);
     assert!(coloured.starts_with("\u{1b}[1;32mSETTLED\u{1b}[0m  Memory grew"), "{coloured}");
     let stripped = ["1;32", "1", "0"].iter().fold(coloured, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
-    assert_eq!(stripped, text(&case.report(), Style::Plain));
+    assert_eq!(stripped, text(&case.report(), Style::Plain, 100));
+}
+
+#[test]
+fn a_narrow_terminal_gets_narrow_lines() {
+    for columns in [0, 60, 72, 80, 100, 300] {
+        for case in [run1(), run2(), leak()] {
+            let shown = text(&case.report(), Style::Plain, columns);
+            let widest = shown.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= columns.clamp(60, 100), "{widest} columns of {columns}:\n{shown}");
+        }
+    }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
+/// The width of a text that goes to a file.
+pub const MOST_COLUMNS: usize = 100;
 /// Lines that wait to be said by whoever cannot wait.
 const QUEUE: usize = 1024;
 /// How long the last of them are waited for.
@@ -40,6 +42,12 @@ impl Printer {
     /// Whether standard output shows colour.
     pub fn has_colour(&self) -> bool {
         self.colour
+    }
+
+    /// How wide a text may be: as the terminal is, or as a file is read best.
+    pub fn columns(&self) -> usize {
+        let size = io::stdout().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
+        size.map_or(MOST_COLUMNS, |(columns, _)| columns.into())
     }
 
     /// Prints data; a reader that has gone away (`| head`) is no failure.

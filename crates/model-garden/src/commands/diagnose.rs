@@ -12,7 +12,7 @@ use garden_trace::{ReadOptions, ReadTrace};
 use super::Outcome;
 use crate::cli::{self, Format};
 use crate::failure::Failure;
-use crate::printer::Printer;
+use crate::printer::{MOST_COLUMNS, Printer};
 
 /// Runs the command.
 pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Failure> {
@@ -24,7 +24,8 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
     };
     let judged = Judged::of(read, question);
     let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };
-    let text = judged.report(&title(&arguments.trace), arguments.format, style, Vec::new());
+    let columns = if arguments.output.is_none() { printer.columns() } else { MOST_COLUMNS };
+    let text = judged.report(&title(&arguments.trace), arguments.format, style, columns, Vec::new());
     match &arguments.output {
         Some(path) => printer.write_file(path, &text)?,
         None => printer.out(&text)?,
@@ -58,7 +59,7 @@ impl Judged {
     }
 
     /// The report in one of its forms, with what the caller has to add.
-    pub fn report(&self, title: &str, format: Format, style: Style, sections: Vec<Section>) -> String {
+    pub fn report(&self, title: &str, format: Format, style: Style, columns: usize, sections: Vec<Section>) -> String {
         let mut report = Report {
             title: title.to_string(),
             memory: Series { name: memory_name(&self.trace), points: judged_series(&self.trace) },
@@ -73,7 +74,7 @@ impl Judged {
             diagnosis: &self.diagnosis,
         };
         match format {
-            Format::Text => garden_report::text(&report, style),
+            Format::Text => garden_report::text(&report, style, columns),
             Format::Json => garden_report::json(&report),
             Format::Markdown => garden_report::markdown(&report),
             Format::Html => {

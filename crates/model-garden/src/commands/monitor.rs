@@ -225,7 +225,7 @@ pub fn judge_and_print(path: &Path, printer: &Printer) -> Result<Judged, Failure
         .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
     let judged = Judged::of(read, Question::default());
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
-    printer.out(&judged.report(&title(path), Format::Text, style, Vec::new()))?;
+    printer.out(&judged.report(&title(path), Format::Text, style, printer.columns(), Vec::new()))?;
     Ok(judged)
 }
 
@@ -244,7 +244,7 @@ pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
 
 /// Writes the report with charts. The watching was not in vain if that fails, so it is only said.
 pub fn write_page(judged: &Judged, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
-    let html = judged.report(&title(trace), Format::Html, Style::Plain, sections);
+    let html = judged.report(&title(trace), Format::Html, Style::Plain, printer.columns(), sections);
     match printer.write_file(page, &html) {
         Ok(()) => printer.say(&format!("report: {}", page.display())),
         Err(failure) => printer.failure(&failure),
