@@ -130,8 +130,12 @@ class MemoryMonitorCallback:
         return f"Step {step}: {memory} (tensors are counted every {math.ceil(self._counter.pause_s)} s at most)"
 
     def _stop(self, step, control):
-        if self._stopped_at is None and self.run is not None and not self.is_quiet:
-            say(f"Step {step}: asked to stop before memory runs out; saving a checkpoint")
+        if self._stopped_at is None and self.run is not None:
+            if not self.is_quiet:
+                say(f"Step {step}: asked to stop before memory runs out; saving a checkpoint")
+            if self._counter is not None:
+                # The save gives the watcher time to note what there was at the end of the growth.
+                self.run.step(step, **self._counter.count_now(step).message)
         self._stopped_at = step
         control.should_save = True
         control.should_training_stop = True
@@ -179,7 +183,10 @@ class MemoryMonitorCallback:
             self._end = (step, resident_bytes())
             share = self._counter.share_spent() if self._counter is not None else 0.0
             if self._counter is not None:
-                self._counter.finish(step)
+                self._counter.count_now(step, with_types=True)
+                self.run.step(step, **self._counter.last.message)
+                # Counts are noted with the next sample; without this one a short run would seem to have had constant counts.
+                self.run.wait_for_sample()
             if not self.is_quiet:
                 say(growth_summary(self._start, self._end, self._counter, share))
         finally:

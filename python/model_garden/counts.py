@@ -180,13 +180,10 @@ class PacedCounter:
         if not self.is_due:
             self.skipped += 1
             return None
-        return self._take(step, with_types=self.first is None)
+        return self.count_now(step, with_types=self.first is None)
 
-    def finish(self, step):
-        """The last count, after the last step."""
-        return self._take(step, with_types=True)
-
-    def _take(self, step, with_types):
+    def count_now(self, step, with_types=False):
+        """A count, whatever it costs."""
         taken = count(step, with_types)
         self.spent_s += taken.seconds
         # The last one tells best what the next will take; a hiccup is forgotten in time.

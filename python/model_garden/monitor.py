@@ -66,6 +66,7 @@ class OwnMonitor:
     def __init__(self, trace=None, interval="1s", on_news=None):
         import tempfile
 
+        self.interval_s = _seconds(interval)
         self.trace = os.path.abspath(os.fspath(trace)) if trace else default_trace()
         binary = find_binary()
         place = tempfile.gettempdir()
@@ -171,6 +172,15 @@ class OwnMonitor:
         import shutil
 
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _seconds(interval):
+    """The time that the binary's `--interval` means; a second if it is written in another way."""
+    text = str(interval)
+    try:
+        return float(text[:-2]) / 1000 if text.endswith("ms") else float(text.rstrip("s"))
+    except ValueError:
+        return 1.0
 
 
 def default_trace():

@@ -12,6 +12,7 @@ from .speech import say, warn_once
 
 # Steps are told no more often than this: a watcher samples less often, and a message costs ten microseconds.
 STEP_PAUSE_S = 0.01
+LONGEST_SAMPLE_WAIT_S = 1.2
 
 
 def watch(
@@ -171,6 +172,11 @@ class Run:
             more = {}
             warn_once("checkpoint", f"a checkpoint's path was left out, as it is no path: {path!r}")
         self._event("checkpoint", **more)
+
+    def wait_for_sample(self):
+        """Waits, a second at most, until our own monitor has taken one more sample."""
+        if self._monitor is not None:
+            time.sleep(min(LONGEST_SAMPLE_WAIT_S, 1.2 * self._monitor.interval_s))
 
     def finish(self):
         """Ends the watching. Our own monitor's report is printed in short and returned; None under somebody else's."""
