@@ -1,11 +1,12 @@
 # What one does with this project. `make help` lists it.
 
 CARGO ?= cargo
+PYTHON ?= python3
 BINARY := target/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check demo bench fmt setup
+.PHONY: help build test check demo bench fmt setup wheel
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +36,11 @@ demo: build ## diagnose the two built-in production runs
 
 bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden
+
+wheel: setup ## build the Python wheel with the binary in it: target/wheels
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "error: Python 3.9 or newer is needed"; echo "hint: make wheel PYTHON=python3.12"; exit 2; }
+	test -x target/wheel-venv/bin/maturin || { $(PYTHON) -m venv target/wheel-venv && target/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
+	cd python && ../target/wheel-venv/bin/maturin build --release --locked --out ../target/wheels
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -21,6 +21,16 @@ class Alone:
         return is_asked
 
 
+class Impossible:
+    """Several processes without a way to agree: none of them stops, as one that did would hang the others."""
+
+    def should_stop(self, step, is_asked):
+        """Never."""
+        if is_asked:
+            warn_once("agreement", "asked to stop, but the processes of this training cannot agree on a step to stop at")
+        return False
+
+
 class Agreement:
     """All processes stop after the same step."""
 
@@ -57,14 +67,17 @@ class Agreement:
         self._store.compare_set(self._key, "", str(step))
 
 
-def agree(processes):
-    """How this process decides to stop, or None if several processes have no way to agree."""
-    if processes <= 1:
-        return Alone()
+def agree(processes=None):
+    """How this process decides to stop; `processes` is their number, if it is known."""
     try:
-        distributed = sys.modules["torch"].distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return None
-        return Agreement(distributed.distributed_c10d._get_default_store(), processes)
-    except Exception:
-        return None
+        distributed = getattr(sys.modules.get("torch"), "distributed", None)
+        is_distributed = distributed is not None and distributed.is_available() and distributed.is_initialized()
+        if processes is None:
+            processes = distributed.get_world_size() if is_distributed else 1
+        if processes <= 1:
+            return Alone()
+        if is_distributed:
+            return Agreement(distributed.distributed_c10d._get_default_store(), processes)
+    except Exception as error:
+        warn_once("agreement", f"the processes of this training cannot agree on a step to stop at: {error}")
+    return Impossible()

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 
-from .agreement import agree
+from .agreement import Impossible, agree
 from .counts import PacedCounter
 from .memory import MIB, resident_bytes
 from .speech import say, warn_once
@@ -90,9 +90,9 @@ class MemoryMonitorCallback:
             return  # one process per machine speaks, all of them stop
         if self.run is None or self.run.is_finished:
             _, _, trace, interval, report, quiet = self._options
-            self.run = Run(trace=trace, interval=interval, report=report, quiet=quiet)
+            self.run = Run(trace=trace, interval=interval, report=report, quiet=quiet, agrees=False)
         self.run.tell_facts(**run_facts(args, state, train_dataloader))
-        if self._agreement is None:
+        if isinstance(self._agreement, Impossible):
             # `run` prefers to ask over the channel: better it finds another way than that it asks in vain.
             warn_once("agreement", f"{processes} processes cannot agree on a step to stop at: a stop would hang them")
             self.run.finish()
@@ -104,7 +104,7 @@ class MemoryMonitorCallback:
         step = _number(state, "global_step")
         if self.run is not None and step is not None:
             self._tell_step(step)
-        is_asked = self.run is not None and self.run.should_stop
+        is_asked = self.run is not None and self.run.is_asked_to_stop
         if self._agreement is not None and self._agreement.should_stop(step or 0, is_asked):
             self._stop(step, control)
 

@@ -12,12 +12,13 @@ def growth_summary(start, end, counter=None, share=0.0):
 
 
 def _memory(start, end):
+    # Not labelled `RAM` as the lines of the steps are: a reader of the log must not take it for one more sample.
     if not start or not end or start[1] is None or end[1] is None:
-        return "RAM: not known at the start and the end"
+        return "Growth: not known"
     (first, before), (last, after) = start, end
     growth = after - before
-    text = f"RAM: {format_bytes(before)} after step {first}, {format_bytes(after)} after step {last}, growth {format_change(growth)}"
-    return text + (f", {format_change(growth / (last - first))} per step" if last > first else "")
+    rate = f", {format_change(growth / (last - first))} per step" if last > first else ""
+    return f"Growth: {format_change(growth)}{rate}; from {format_bytes(before)} after step {first} to {format_bytes(after)} after step {last}"
 
 
 def _counts(first, last):
@@ -25,8 +26,9 @@ def _counts(first, last):
         return []  # a run too short for two counts
     lines = [
         f"Between step {first.step} and step {last.step}:",
-        f"  tensors  {first.tensors} → {last.tensors} (CPU: {first.tensors_cpu} → {last.tensors_cpu}, GPU: {first.tensors_gpu} → {last.tensors_gpu}), "
-        f"CPU {format_bytes(first.bytes_cpu)} → {format_bytes(last.bytes_cpu)}, GPU {format_bytes(first.bytes_gpu)} → {format_bytes(last.bytes_gpu)}",
+        f"  tensors  {first.tensors} → {last.tensors} (CPU: {first.tensors_cpu} → {last.tensors_cpu}, GPU: {first.tensors_gpu} → {last.tensors_gpu})",
+        f"  holding  {format_bytes(first.bytes_cpu)} → {format_bytes(last.bytes_cpu)} in RAM, "
+        f"{format_bytes(first.bytes_gpu)} → {format_bytes(last.bytes_gpu)} on GPUs",
         f"  objects  {first.objects} → {last.objects}",
     ]
     tensors = last.grown_tensors(first)

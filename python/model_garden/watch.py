@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import contextmanager
 
+from .agreement import agree
 from .events import ENVIRONMENT, Silence, connect
 from .speech import say, warn_once
 
@@ -57,7 +58,7 @@ def watch(
 class Run:
     """A run that is watched, as `watch` gives it. Begins at once; `finish`, or the end of the `with` block, ends it."""
 
-    def __init__(self, facts=None, *, report=None, trace=None, interval="1s", quiet=False):
+    def __init__(self, facts=None, *, report=None, trace=None, interval="1s", quiet=False, agrees=True):
         self.report = None
         self.current_step = 0
         self._report_path = report
@@ -67,6 +68,9 @@ class Run:
         self._told_at = 0.0
         self._is_step_told = True
         self._owner = os.getpid()
+        # Whoever counts the processes of the training itself decides together with them itself.
+        self._must_agree = agrees
+        self._agreement = None
         self.is_finished = False
         self._begin(trace, interval)
         self.tell_facts(**(facts or {}))
@@ -80,6 +84,8 @@ class Run:
         if path:
             self._channel = connect(path)
             return
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return  # the first process of this machine has a monitor, and one verdict is enough
         try:
             from .monitor import OwnMonitor
 
@@ -104,9 +110,23 @@ class Run:
         return self._monitor.trace if self._monitor else self.report.trace if self.report else None
 
     @property
-    def should_stop(self):
-        """Whether `model-garden run` has asked to save a checkpoint and end, as memory runs out."""
+    def is_asked_to_stop(self):
+        """Whether `model-garden run` has asked this very process to save a checkpoint and end."""
         return self._channel.should_stop
+
+    @property
+    def should_stop(self):
+        """Whether to save a checkpoint and end now, as memory runs out: ask at the end of each step.
+
+        The processes of one torch.distributed training all hear it after the same step, up to two steps after one was asked.
+        """
+        try:
+            if self._agreement is None:
+                return self.is_asked_to_stop
+            return self._agreement.should_stop(self.current_step, self.is_asked_to_stop)
+        except Exception as error:
+            warn_once("agreement", f"the processes cannot agree on a step to stop at: {error}")
+            return False
 
     def tell_facts(self, **facts):
         """Tells what is known about the run: the arguments of `watch`. What is None, or no whole number, is left out."""
@@ -127,6 +147,9 @@ class Run:
         except (TypeError, ValueError, OverflowError):
             warn_once("step", f"a step was left out, as it is no number: {step!r}")
             return
+        if self._must_agree:
+            self._must_agree = False
+            self._agreement = agree()  # by the first step all processes have found each other
         now = time.monotonic()
         if counts or now - self._told_at >= STEP_PAUSE_S:
             self._told_at = now
