@@ -6,6 +6,7 @@ on its parent's channel.
 """
 import os
 import threading
+import time
 import weakref
 
 from .speech import warn_once
@@ -13,6 +14,8 @@ from .speech import warn_once
 ENVIRONMENT = "MODEL_GARDEN_EVENTS"
 CONNECT_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 0.5
+# How long a full socket is left alone before it is tried again.
+FLUSH_PAUSE_S = 0.02
 # A watcher that is stopped for a while loses nothing; one that has stopped reading must not fill our memory.
 LARGEST_BACKLOG_BYTES = 1 << 20
 # A longer line is no command; see LONGEST_LINE on the other end.
@@ -39,6 +42,7 @@ class Channel:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._backlog = bytearray()
+        self._is_flushing = False
         self._process = os.getpid()
         self._socket = None
         self._do_not_wait = socket.MSG_DONTWAIT
@@ -87,6 +91,10 @@ class Channel:
             with self._lock:
                 self._backlog += line
                 self._send_backlog()
+                if self._backlog and not self._is_flushing:
+                    # The next message may be far away: an evaluation can take an hour.
+                    self._is_flushing = True
+                    threading.Thread(target=self._flush, name="model-garden-flush", daemon=True).start()
         except Exception as error:
             self._lose(error)
         return self.is_open
@@ -100,6 +108,19 @@ class Channel:
         except BlockingIOError:
             if len(self._backlog) > LARGEST_BACKLOG_BYTES:
                 raise
+
+    def _flush(self):
+        """Sends the backlog as the watcher takes it, beside the program."""
+        try:
+            while True:
+                with self._lock:
+                    self._send_backlog()
+                    if not self._backlog or not self.is_open:
+                        self._is_flushing = False
+                        return
+                time.sleep(FLUSH_PAUSE_S)
+        except Exception as error:
+            self._lose(error)
 
     def _lose(self, error):
         reason = "it does not read any more" if isinstance(error, BlockingIOError) else f"it has gone ({error})"
@@ -136,6 +157,7 @@ class Channel:
             connection, self._socket = self._socket, None
             self._lock = threading.Lock()  # it may have been held by a thread that does not exist here
             self._backlog = bytearray()
+            self._is_flushing = False
             if connection is not None:
                 connection.close()
         except Exception:

@@ -138,7 +138,7 @@ class Listener:
             if any(wanted(message) for message in list(self.messages)):
                 return
             time.sleep(0.01)
-        raise AssertionError(f"not heard; heard {self.messages}")
+        raise AssertionError(f"not heard; the last of {len(self.messages)} messages are {self.messages[-5:]}")
 
     def close(self):
         for hung_up in [self._socket, *self.connections]:

@@ -28,6 +28,7 @@ class Channel(FolderCase):
     def test_messages_arrive_in_order_and_a_stop_comes_back(self):
         for step in range(1, 1001):
             self.channel.tell(step=step)
+        # The last message may find the socket full: it must get through without another one behind it.
         self.channel.tell(event="epoch_end")
         self.listener.wait_for(lambda message: message.get("event") == "epoch_end")
         self.assertEqual([message.get("step") for message in self.listener.messages[:-1]], list(range(1, 1001)))
