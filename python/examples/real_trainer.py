@@ -56,6 +56,7 @@ def parse_arguments():
     add("--leak", type=float, default=0, metavar="MIB")
     add("--every", type=int, default=10)
     add("--interval", default="1s")
+    add("--gpu", action="store_true")
     add("--resume_from_checkpoint")
     return parser.parse_args()
 
@@ -77,7 +78,7 @@ def main():
         logging_steps=50,
         report_to="none",
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=not options.gpu,
     )
     trainer = Trainer(
         model=GPT2LMHeadModel(config),

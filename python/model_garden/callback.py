@@ -57,7 +57,8 @@ class MemoryMonitorCallback:
             warn_once("every", f"`every` is no number ({every!r}); taken to be 10")
         self.is_quiet = quiet
         self.run = None
-        self._counter = PacedCounter() if count else None
+        self._must_count = count
+        self._counter = None
         self._agreement = None
         self._is_evaluating = False
         self._stopped_at = None
@@ -96,8 +97,8 @@ class MemoryMonitorCallback:
             # `run` prefers to ask over the channel: better it finds another way than that it asks in vain.
             warn_once("agreement", f"{processes} processes cannot agree on a step to stop at: a stop would hang them")
             self.run.finish()
-        if self._counter is not None:
-            self._counter = PacedCounter()
+        if self._must_count:
+            self._counter = PacedCounter(_number(state, "global_step") or 0)
 
     @_never_fails
     def on_step_end(self, args, state, control, **context):

@@ -151,13 +151,19 @@ def _name(kind):
 class PacedCounter:
     """Counts as often as a share of the time allows, and keeps the first and the last count."""
 
-    def __init__(self, share=SHARE_OF_TIME):
+    def __init__(self, step=0, share=SHARE_OF_TIME):
+        # Counts once before the steps begin: what it costs must be known before the first step pays for it.
         self.share = share
         self.first = None
         self.last = None
+        self.done = 0
         self.skipped = 0
         self.spent_s = 0.0
         self._cost_s = 0.0
+        self.count_now(step, with_types=True)
+        self.done = 0
+        self.spent_s = 0.0
+        self._is_baseline_early = True
         self._begin = time.monotonic()
 
     @property
@@ -172,19 +178,25 @@ class PacedCounter:
 
     @property
     def is_due(self):
-        """Whether a count would keep within its share of the time that has passed. The first one has credit."""
-        return self.first is None or self.spent_s + self._cost_s <= self.share * (time.monotonic() - self._begin)
+        """Whether a count would keep within its share of the time that has passed."""
+        return self.spent_s + self._cost_s <= self.share * (time.monotonic() - self._begin)
 
     def count_if_due(self, step):
         """A count, or None if it would take too large a share of the time."""
         if not self.is_due:
             self.skipped += 1
             return None
-        return self.count_now(step, with_types=self.first is None)
+        taken = self.count_now(step, with_types=self._is_baseline_early)
+        if self._is_baseline_early:
+            # What the first steps make once and for all (optimizer state, caches) is no growth.
+            self._is_baseline_early = False
+            self.first = taken
+        return taken
 
     def count_now(self, step, with_types=False):
         """A count, whatever it costs."""
         taken = count(step, with_types)
+        self.done += 1
         self.spent_s += taken.seconds
         # The last one tells best what the next will take; a hiccup is forgotten in time.
         self._cost_s = max(taken.seconds, 0.5 * (self._cost_s + taken.seconds))

@@ -16,9 +16,10 @@ TRAINER = os.path.join(PROGRAMS, "stand_in_trainer.py")
 @needs_binary
 class Alone(FolderCase):
     def test_lines_summary_and_verdict(self):
-        done = self.program("stand_in_trainer.py", "--leak", "1", "--max_steps", "60", "--eval_steps", "16", "--save_steps", "30")
+        done = self.program("stand_in_trainer.py", "--leak", "1", "--max_steps", "60", "--eval_steps", "16", "--save_steps", "30", "--step_time", "0.1")
         self.assertEqual(done.stderr, "")
-        self.assertRegex(done.stdout, r"(?m)^Step 10: 0 tensors \(CPU: 0, GPU: 0\), RAM: \d+ MiB$")
+        self.assertRegex(done.stdout, r"(?m)^Step 10: RAM: \d+ MiB \(tensors are counted every \d+ s at most\)$")
+        self.assertRegex(done.stdout, r"(?m)^Step \d+0: 0 tensors \(CPU: 0, GPU: 0\), RAM: \d+ MiB$")
         self.assertRegex(done.stdout, r"(?m)^Step 60: .*RAM: \d+ MiB")
         self.assertRegex(done.stdout, r"(?m)^Growth: \+[\d.]+ MiB, \+1\.\d+ MiB per step; from [\d.]+ MiB after step 1 to [\d.]+ MiB after step 60$")
         self.assertRegex(done.stdout, r"(?m)^Counting took \d+\.\d+% of the time")
@@ -195,11 +196,11 @@ class Pace(unittest.TestCase):
         from model_garden import counts
 
         counter = counts.PacedCounter(share=0.01)
-        self.assertIsNotNone(counter.count_if_due(1), "the first one has credit")
         self.assertIsNone(counter.count_if_due(2))
-        self.assertEqual(counter.skipped, 1)
+        self.assertEqual((counter.skipped, counter.first.step, counter.share_spent()), (1, 0, 0.0))
         counter._begin -= 10 * counter.pause_s
         self.assertIsNotNone(counter.count_if_due(3))
+        self.assertEqual((counter.first.step, counter.last.step), (3, 3), "the first count among the steps is what growth begins at")
         self.assertLess(counter.share_spent(), 0.01)
 
     def test_types_that_grew_are_named(self):
