@@ -1,11 +1,12 @@
 # What one does with this project. `make help` lists it.
 
 CARGO ?= cargo
+PYTHON ?= python3
 BINARY := target/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check demo bench fmt picture setup setup-browser
+.PHONY: help build test check demo bench fmt picture python setup setup-browser wheel
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,11 +28,18 @@ build: setup ## build the binary: target/release/model-garden
 
 test: setup setup-browser ## run every test
 	$(CARGO) test --workspace --locked
+	@$(MAKE) --no-print-directory python
+
+python: ## run the tests of the Python package with the binary of this build
+	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
+		$(CARGO) build --locked --quiet && MODEL_GARDEN_BINARY="$(CURDIR)/target/debug/model-garden" $(PYTHON) -m unittest discover -s python/tests; \
+	else echo "skipped: the tests of the Python package need Python 3.9 or newer"; fi
 
 check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
+	@$(MAKE) --no-print-directory python
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
 demo: build ## diagnose the two built-in production runs
@@ -48,6 +56,11 @@ picture: build ## draw docs/report.png again, the picture in the README
 
 bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden
+
+wheel: setup ## build the Python wheel with the binary in it: target/wheels
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "error: Python 3.9 or newer is needed"; echo "hint: make wheel PYTHON=python3.12"; exit 2; }
+	test -x target/wheel-venv/bin/maturin || { $(PYTHON) -m venv target/wheel-venv && target/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
+	cd python && ../target/wheel-venv/bin/maturin build --release --locked --out ../target/wheels
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -4,6 +4,7 @@
 //! waits for its next checkpoint; it has asked the program to save, and waits for a complete checkpoint; or it is ending
 //! what is left.
 
+use std::fs;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant, SystemTime};
@@ -52,13 +53,25 @@ pub(crate) struct Keeper<'a> {
 }
 
 impl Keeper<'_> {
-    /// Begins to watch a folder of checkpoints, unless it is watched already or another one was asked for.
+    /// Begins to watch a folder of checkpoints.
     pub(crate) fn watch_saves(&mut self, folder: &Path) {
+        self.saves = Some(Saves::of(folder, self.notices.clone()));
+    }
+
+    /// Takes in that the program told of a checkpoint: its folder is watched, unless another one was asked for, and it is ours.
+    fn learn_checkpoint(&mut self, checkpoint: &Path) {
+        let Some(folder) = checkpoint.parent() else { return };
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let is_watched = self.saves.as_ref().is_some_and(|saves| saves.folder() == folder);
-        let is_fixed = self.saves.is_some() && self.orders.is_folder_given;
-        if !is_watched && !is_fixed {
-            self.saves = Some(Saves::of(folder, self.notices.clone()));
+        let same = |a: &Path, b: &Path| {
+            a == b || fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
+        };
+        let is_watched = self.saves.as_ref().is_some_and(|saves| same(saves.folder(), folder));
+        if is_watched || (self.saves.is_some() && self.orders.is_folder_given) {
+            return;
+        }
+        self.watch_saves(folder);
+        if let Some(saves) = &mut self.saves {
+            saves.claim(checkpoint);
         }
     }
 
@@ -186,8 +199,8 @@ impl<'k, 'a> Guard<'k, 'a> {
                 Happening::Printed(_) => self.stepped(),
                 Happening::Told(message) => {
                     self.stepped();
-                    if let Some(folder) = message.path.as_deref().and_then(Path::parent) {
-                        self.keeper.watch_saves(folder);
+                    if let Some(checkpoint) = &message.path {
+                        self.keeper.learn_checkpoint(checkpoint);
                     }
                     self.has_told |= message.event == Some(EventKind::Checkpoint) && self.asked_at.is_some();
                 }

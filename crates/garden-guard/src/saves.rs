@@ -75,6 +75,12 @@ impl Saves {
         Saves { folder, known, before, held: VecDeque::new(), notices, is_listening: false }
     }
 
+    /// This checkpoint is not of an earlier run, although it was there at the beginning: it will be news.
+    pub fn claim(&mut self, checkpoint: &Path) {
+        self.before.remove(checkpoint);
+        self.known.remove(checkpoint);
+    }
+
     /// Checkpoints that were there at the beginning.
     pub fn older(&self) -> usize {
         self.before.len()

@@ -38,6 +38,8 @@ pub struct Watch {
     /// Events that nobody has been told of yet.
     news: Vec<EventKind>,
     has_told_training: bool,
+    /// Whether steps come over the event channel: then what is printed may mention steps, but does not tell them.
+    has_channel_steps: bool,
 }
 
 impl Watch {
@@ -58,6 +60,7 @@ impl Watch {
             last: Sample::default(),
             news: Vec::new(),
             has_told_training: false,
+            has_channel_steps: false,
         }
     }
 
@@ -69,6 +72,7 @@ impl Watch {
         self.first_seen.clear();
         self.verdict = None;
         self.has_told_training = false;
+        self.has_channel_steps = false;
         Ok(())
     }
 
@@ -124,7 +128,7 @@ impl Watch {
         let heard = self.listener.hear(output);
         let step = match &mut self.pattern {
             Some(pattern) => pattern.hear(output),
-            None => heard.step,
+            None => heard.step.filter(|_| !self.has_channel_steps),
         };
         if let Some(step) = step {
             self.recorder.at_step(step);
@@ -138,6 +142,7 @@ impl Watch {
     /// Takes in what the program sent over the event channel.
     pub fn hear_message(&mut self, message: &Message) -> io::Result<()> {
         let time_s = self.elapsed().as_secs_f64();
+        self.has_channel_steps |= message.step.is_some();
         self.recorder.hear(message, time_s)?;
         if let Some(kind) = message.event {
             self.history.event(kind, self.recorder.step(), time_s);

@@ -329,3 +329,24 @@ fn a_fence_ends_what_the_forecast_could_not_foresee() {
         assert!(highest.unwrap() < 310 << 20, "{}", found["processes"]);
     }
 }
+
+#[test]
+fn where_checkpoints_are_can_be_learnt_from_the_program() {
+    if !has_python() {
+        return;
+    }
+    let folder = scratch("run-learnt");
+    let place = |name: &str| folder.join(name).to_str().unwrap().to_string();
+    // What a shell is told to run says nothing about --output_dir, and steps are printed that are none.
+    let trainer = format!(
+        "python3 testdata/programs/trainer.py --output_dir {} --max_steps 300 --base 60 --grow 4 --channel --quiet; echo Step 3: loss 9",
+        place("out")
+    );
+    let trace = place("trace.jsonl");
+    let words = ["run", "--interval", "100ms", "--memory-limit", "300MB", "-o", &trace, "--", "sh", "-c", &trainer];
+    let output = run(&words);
+    assert_eq!(output.status.code(), Some(75), "{}", told(&output));
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(talk.contains("checkpoint-") && talk.contains("is complete, nothing is lost"), "{talk}");
+    assert!(!talk.contains("nothing kept"), "{talk}");
+}

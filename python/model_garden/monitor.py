@@ -1,0 +1,218 @@
+"""A `model-garden monitor` of our own, for a program that nobody watches yet.
+
+It is no child of this process: it would be part of the tree that it watches, outlive it for that reason, and be met by programs that wait for
+any child of theirs. A shell starts it and ends, in a session of its own, so that Ctrl-C reaches the program and not its watcher. It ends
+by itself when the process that it watches has gone. Every wait has an end: a watcher that does not start or finish costs seconds, never the run.
+"""
+import os
+import signal
+import threading
+import time
+
+from .binary import find_binary
+from .events import Channel
+from .speech import warn_once
+
+START_TIMEOUT_S = 5.0
+# It judges the trace when it is told that the run has ended: milliseconds for short runs, seconds for millions of samples.
+FINISH_TIMEOUT_S = 15.0
+KILL_TIMEOUT_S = 2.0
+# A socket's path may have no more than 107 letters.
+LONGEST_FOLDER = 80
+# What `monitor --plain` says when its verdict changes begins with this.
+NEWS = "so far "
+# The first argument is where the report goes; the process id of the monitor is what the shell prints.
+LAUNCHER = 'report=$1; shift; "$@" >"$report" & echo $!'
+
+
+class Report:
+    """What the monitor found: its full `text`, the first lines of it, the `verdict` in one word, and the `trace`."""
+
+    def __init__(self, text, trace):
+        self.text = text
+        self.trace = trace
+
+    @property
+    def verdict(self):
+        """`flat`, `sawtooth`, `settled`, `growing`, `leak`, `insufficient`, or None if there is no report."""
+        word = self.text.split(None, 1)[0] if self.text.strip() else ""
+        return word.lower() or None
+
+    @property
+    def summary(self):
+        """The verdict in a sentence, and the memory at the start and end with its growth."""
+        lines = self.text.splitlines()
+        blank = next((index for index, line in enumerate(lines) if not line.strip()), len(lines))
+        begin = lines.index("In numbers") + 1 if "In numbers" in lines else len(lines)
+        numbers = []
+        for line in lines[begin:]:
+            words = line.split(None, 1)
+            if len(words) < 2:
+                break
+            if words[0] == "memory":
+                # In a log, `memory 12 MiB` would be one more sample to whoever judges the log.
+                numbers.append("  from " + words[1].replace(" at the start, ", " at the start to ", 1))
+            elif words[0] == "growth":
+                numbers.append(line)
+        return "\n".join(lines[:blank] + numbers)
+
+
+class OwnMonitor:
+    """The monitor of this process. Construction raises if it cannot be started; nothing raises afterwards."""
+
+    def __init__(self, trace=None, interval="1s", on_news=None):
+        import tempfile
+
+        self.interval_s = _seconds(interval)
+        self.trace = os.path.abspath(os.fspath(trace)) if trace else default_trace()
+        self.pid = None
+        self._owner = os.getpid()
+        self._last_words = []
+        self._reader = None
+        self._handle = None
+        binary = find_binary()
+        place = tempfile.gettempdir()
+        self._folder = tempfile.mkdtemp(prefix="model-garden-", dir=place if len(place) < LONGEST_FOLDER else "/tmp")
+        try:
+            self._start(binary, interval, on_news)
+            self.channel = self._connect()
+        except BaseException:
+            self._end_now()
+            raise
+
+    def _start(self, binary, interval, on_news):
+        import subprocess
+
+        command = [binary, "monitor", "--pid", str(os.getpid()), "--plain", "--interval", str(interval)]
+        command += ["--channel", self._socket_path, "-o", self.trace]
+        reading, writing = os.pipe()
+        # What it says ends when it ends, which is how its end is seen.
+        self._reader = threading.Thread(
+            target=_read_talk, args=(reading, self._last_words, on_news), name="model-garden-talk", daemon=True
+        )
+        self._reader.start()
+        try:
+            shell = subprocess.Popen(
+                ["/bin/sh", "-c", LAUNCHER, "sh", self._report_path, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=writing,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        printed, _ = shell.communicate(timeout=START_TIMEOUT_S)
+        self.pid = int(printed)
+        try:
+            # The number alone could be another process's by the time that it is used.
+            self._handle = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            self._handle = None
+
+    @property
+    def _socket_path(self):
+        return os.path.join(self._folder, "events")
+
+    @property
+    def _report_path(self):
+        return os.path.join(self._folder, "report")
+
+    @property
+    def is_running(self):
+        """Whether the monitor has not ended yet."""
+        return self._reader is not None and self._reader.is_alive()
+
+    def _connect(self):
+        end = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return Channel(self._socket_path)
+            except OSError as error:
+                if not self.is_running:
+                    said = " ".join(self._last_words) or "without a word"
+                    raise RuntimeError(f"the monitor ended at once: {said}") from None
+                if time.monotonic() > end:
+                    raise RuntimeError(f"the monitor did not listen within {START_TIMEOUT_S:.3g} s") from error
+                time.sleep(0.005)
+
+    def finish(self):
+        """Tells the monitor that the run has ended and waits for its report; None in a forked process, or the second time."""
+        if self.pid is None or os.getpid() != self._owner:
+            return None
+        text = ""
+        try:
+            self.channel.tell(event="exit")
+            text = self._wait_for_report()
+        except Exception as error:
+            warn_once("monitor", f"the monitor gave no report: {error}. The trace may still be judged with `model-garden diagnose`.")
+        finally:
+            self.channel.close()
+            self._end_now()
+        return Report(text, self.trace)
+
+    def _wait_for_report(self):
+        self._reader.join(FINISH_TIMEOUT_S)
+        if self.is_running:
+            raise RuntimeError(f"it did not finish within {FINISH_TIMEOUT_S:.3g} s")
+        with open(self._report_path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        if not text.strip():
+            raise RuntimeError(" ".join(self._last_words[-6:]) or "it ended without a word")
+        return text
+
+    def _end_now(self):
+        """Ends the monitor if it still runs, politely at first, and removes what belongs to it."""
+        import shutil
+
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            if self.pid is not None and self.is_running:
+                self._send(end)
+                self._reader.join(KILL_TIMEOUT_S)
+        self.pid = None
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _send(self, number):
+        try:
+            if self._handle is not None:
+                signal.pidfd_send_signal(self._handle, number)
+            else:
+                os.kill(self.pid, number)
+        except OSError:
+            pass  # It has ended meanwhile.
+
+
+def _seconds(interval):
+    """The time that the binary's `--interval` means; a second if it is written in another way."""
+    text = str(interval)
+    try:
+        return float(text[:-2]) / 1000 if text.endswith("ms") else float(text.rstrip("s"))
+    except ValueError:
+        return 1.0
+
+
+def default_trace():
+    """A trace in the present folder, or in the folder for temporary files if that cannot be written to."""
+    import tempfile
+
+    folder = os.getcwd()
+    if not os.access(folder, os.W_OK):
+        folder = tempfile.gettempdir()
+    # Several programs may begin in the same second.
+    return os.path.join(folder, f"model-garden-{int(time.time())}-{os.getpid()}.jsonl")
+
+
+def _read_talk(reading, last_words, on_news):
+    """Reads what the monitor says, so that it never waits for us; keeps the end of it and passes changes of the verdict on."""
+    try:
+        with os.fdopen(reading, "rb") as stream:
+            for line in stream:
+                text = line.decode("utf-8", "replace").rstrip()
+                last_words.append(text.strip())
+                del last_words[:-20]
+                if on_news is not None and text.startswith(NEWS):
+                    on_news(text)
+    except Exception as error:
+        warn_once("talk", f"what the monitor says cannot be read: {error}")
