@@ -33,7 +33,7 @@ class MemoryMonitorCallback:
     """Watches the memory of a training: `trainer.add_callback(MemoryMonitorCallback())`.
 
     every     print a line, and count tensors and objects, every so many steps
-    count     whether to count at all; counting takes at most 0.3 % of the time, and what is left out is said
+    count     whether to count at all; counting takes at most 0.2 % of the time, and what is left out is said
     trace     where our own monitor writes its trace (model-garden-TIME-PID.jsonl); unused under `monitor` and `run`
     interval  the time between our own monitor's samples
     report    a file for our own monitor's full report

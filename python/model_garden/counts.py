@@ -13,7 +13,7 @@ from collections import Counter
 from itertools import compress
 
 # Together with a line every few steps and a message per step this stays below half a percent of the time.
-SHARE_OF_TIME = 0.003
+SHARE_OF_TIME = 0.002
 LARGEST_SHOWN = 5
 
 

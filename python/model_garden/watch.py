@@ -11,8 +11,11 @@ from .agreement import agree
 from .events import ENVIRONMENT, Silence, connect
 from .speech import say, warn_once
 
-# Steps are told no more often than this: a watcher samples less often, and a message costs ten microseconds.
-STEP_PAUSE_S = 0.01
+# A message costs ten microseconds, or a hundred where the watcher has to share our core. Steps are told as often as this share of the time
+# allows, and ten times a second in any case: a watcher samples less often.
+SHARE_OF_TIME = 0.001
+SHORTEST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.1
 LONGEST_SAMPLE_WAIT_S = 1.2
 
 
@@ -66,6 +69,7 @@ class Run:
         self._monitor = None
         self._channel = Silence()
         self._told_at = 0.0
+        self._pause_s = SHORTEST_PAUSE_S
         self._is_step_told = True
         self._owner = os.getpid()
         # Whoever counts the processes of the training itself decides together with them itself.
@@ -151,10 +155,12 @@ class Run:
             self._must_agree = False
             self._agreement = agree()  # by the first step all processes have found each other
         now = time.monotonic()
-        if counts or now - self._told_at >= STEP_PAUSE_S:
+        if counts or now - self._told_at >= self._pause_s:
             self._told_at = now
             self._is_step_told = True
             self._channel.tell(step=self.current_step, **counts)
+            took = time.monotonic() - now
+            self._pause_s = min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, took / SHARE_OF_TIME))
         else:
             self._is_step_told = False
 

@@ -24,7 +24,7 @@ def is_running(pid):
 @needs_binary
 class Alone(FolderCase):
     def test_a_leak_is_told_with_its_growth_and_the_trace(self):
-        done = self.program("watched_loop.py", "60", "0.02", "1")
+        done = self.program("watched_loop.py", "60", "0.04", "1")
         # How a leak is worded depends on which samples fall between the events.
         self.assertRegex(done.stdout, r"LEAK  Memory leaks: .*1\.0\d MiB per step")
         self.assertRegex(done.stdout, r"  from [\d.]+ MiB at the start to [\d.]+ MiB at the end \(\+5\d")
@@ -142,7 +142,7 @@ class Alone(FolderCase):
 @needs_binary
 class Watched(FolderCase):
     def test_under_monitor_the_steps_and_facts_are_in_its_trace(self):
-        command = [binary(), "monitor", "--plain", "--interval", "50ms", "-o", "trace.jsonl", "--", *strict_python(LOOP, "40", "0.02", "1")]
+        command = [binary(), "monitor", "--plain", "--interval", "50ms", "-o", "trace.jsonl", "--", *strict_python(LOOP, "40", "0.05", "1")]
         done = run_program(command, cwd=self.folder)
         self.assertIn("ended at step 40 verdict None trace None", done.stdout + done.stderr)
         trace = self.trace_lines(self.path("trace.jsonl"))

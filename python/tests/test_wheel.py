@@ -57,7 +57,7 @@ class Wheel(FolderCase):
         found = self.run_clean(python, "-c", "import model_garden; print(model_garden.find_binary(), model_garden.__version__)").stdout
         self.assertEqual(found.split(), [script, version.split()[1]])
 
-        loop = self.run_clean(python, "-X", "dev", "-W", "error", os.path.join(PROGRAMS, "watched_loop.py"), "60", "0.02", "1")
+        loop = self.run_clean(python, "-X", "dev", "-W", "error", os.path.join(PROGRAMS, "watched_loop.py"), "60", "0.04", "1")
         self.assertIn("verdict leak", loop.stdout)
         trained = self.run_clean(python, "-X", "dev", "-W", "error", os.path.join(PROGRAMS, "stand_in_trainer.py"), "--leak", "1")
         self.assertIn("verdict leak", trained.stdout)
