@@ -160,9 +160,14 @@ impl Pace {
         interval_s + COST_MARGIN * (reaction + self.save_s.unwrap_or(0.0))
     }
 
-    /// The largest rise over a stretch of so many seconds that has come twice in the recent past, drawn out where less was seen.
+    /// The largest rise over a stretch of so many seconds that has come twice in the recent past; from shorter stretches where
+    /// less was seen.
     fn lasting_rise(&self, seconds: f64) -> f64 {
         let Some((&(from, _), &(to, _))) = self.recent.front().zip(self.recent.back()) else { return 0.0 };
+        let length = seconds.min((to - from) / 2.0);
+        if length <= 0.0 {
+            return 0.0;
+        }
         // What is given back later is no growth: each place counts with the lowest level from there on.
         let mut floor: Vec<(f64, f64)> = self.recent.iter().map(|&(time, held)| (time, held as f64)).collect();
         for index in (1..floor.len()).rev() {
@@ -170,16 +175,12 @@ impl Pace {
         }
         // Stretches that do not overlap, from the present back, each reaching back as far as it must to be long enough.
         let (mut largest, mut second, mut end) = (0.0_f64, 0.0_f64, floor.len() - 1);
-        while end > 0 {
-            let begin = (0..end).rev().find(|&index| floor[end].0 - floor[index].0 >= seconds).unwrap_or(0);
-            let (rise, length) = (floor[end].1 - floor[begin].1, floor[end].0 - floor[begin].0);
-            // A shorter stretch is drawn out; of a longer one more may have come in its densest part than its share.
-            let rise = if length > 0.0 && length < seconds { rise * seconds / length } else { rise };
+        while let Some(begin) = (0..end).rev().find(|&index| floor[end].0 - floor[index].0 >= length) {
+            let rise = floor[end].1 - floor[begin].1;
             (largest, second) = if rise > largest { (rise, largest) } else { (largest, second.max(rise)) };
             end = begin;
         }
-        // As long as nothing came twice because too little was seen, the one that came counts.
-        if to - from < 2.0 * seconds { largest } else { second }
+        second * seconds / length
     }
 
     /// Whether the highest level of the recent past is an old one.
@@ -431,6 +432,9 @@ mod tests {
         // 300 MiB more for three seconds in every twenty; the judge has no opinion.
         let evaluated = |t: f64| if t % 20.0 >= 17.0 { 850.0 } else { 550.0 };
         assert_eq!(first_stop(evaluated, Outlook::Open, &mut Pace::default()), None);
+        // The first one comes soon, and lasts as long as all that was seen before.
+        let soon = |t: f64| if t % 9.0 >= 4.0 { 700.0 } else { 400.0 };
+        assert_eq!(first_stop(soon, Outlook::Open, &mut Pace::default()), None);
         // One jump that stays may be the only one.
         let jump = |t: f64| if t < 100.0 { 300.0 } else { 700.0 };
         assert_eq!(first_stop(jump, Outlook::Open, &mut Pace::default()), None);
