@@ -163,8 +163,18 @@ class PacedCounter:
         self.count_now(step, with_types=True)
         self.done = 0
         self.spent_s = 0.0
-        self._is_baseline_early = True
+        self._first_of_steps = None
         self._begin = time.monotonic()
+
+    @property
+    def baseline(self):
+        """The count that growth is measured from: the first one among the steps, if it came in the first half of them.
+
+        What the first steps make once and for all (optimizer state, caches) is no growth.
+        """
+        early = self._first_of_steps
+        is_early = early is not None and early.step - self.first.step <= (self.last.step - self.first.step) / 2
+        return early if is_early else self.first
 
     @property
     def cost_s(self):
@@ -186,11 +196,8 @@ class PacedCounter:
         if not self.is_due:
             self.skipped += 1
             return None
-        taken = self.count_now(step, with_types=self._is_baseline_early)
-        if self._is_baseline_early:
-            # What the first steps make once and for all (optimizer state, caches) is no growth.
-            self._is_baseline_early = False
-            self.first = taken
+        taken = self.count_now(step, with_types=self._first_of_steps is None)
+        self._first_of_steps = self._first_of_steps or taken
         return taken
 
     def count_now(self, step, with_types=False):
