@@ -15,6 +15,8 @@ from itertools import compress
 # Together with a line every few steps and a message per step this stays below half a percent of the time.
 SHARE_OF_TIME = 0.002
 LARGEST_SHOWN = 5
+# Asking a tensor for its storage makes an object that lives as long as the tensor: they are our own doing.
+MADE_BY_COUNTING = "torch.storage.UntypedStorage"
 
 
 class Count:
@@ -49,7 +51,8 @@ class Count:
     def grown_types(self, earlier, most=LARGEST_SHOWN):
         """The types of objects of which there are more than earlier: (how many more, name)."""
         grown = [(number - earlier.objects_by_type.get(kind, 0), kind) for kind, number in self.objects_by_type.items()]
-        return sorted((row for row in grown if row[0] > 0), key=lambda row: row[0], reverse=True)[:most]
+        grown = [(more, kind) for more, kind in grown if more > 0 and kind != MADE_BY_COUNTING]
+        return sorted(grown, key=lambda row: row[0], reverse=True)[:most]
 
     def grown_tensors(self, earlier, most=LARGEST_SHOWN):
         """The kinds of tensors that hold more than earlier: (bytes more, how many more, shape, dtype, device)."""
