@@ -15,6 +15,8 @@ from itertools import compress
 # Together with a line every few steps and a message per step this stays below half a percent of the time.
 SHARE_OF_TIME = 0.002
 LARGEST_SHOWN = 5
+# Asking a tensor for its storage makes an object that lives as long as the tensor: they are our own doing.
+MADE_BY_COUNTING = "torch.storage.UntypedStorage"
 
 
 class Count:
@@ -49,7 +51,8 @@ class Count:
     def grown_types(self, earlier, most=LARGEST_SHOWN):
         """The types of objects of which there are more than earlier: (how many more, name)."""
         grown = [(number - earlier.objects_by_type.get(kind, 0), kind) for kind, number in self.objects_by_type.items()]
-        return sorted((row for row in grown if row[0] > 0), key=lambda row: row[0], reverse=True)[:most]
+        grown = [(more, kind) for more, kind in grown if more > 0 and kind != MADE_BY_COUNTING]
+        return sorted(grown, key=lambda row: row[0], reverse=True)[:most]
 
     def grown_tensors(self, earlier, most=LARGEST_SHOWN):
         """The kinds of tensors that hold more than earlier: (bytes more, how many more, shape, dtype, device)."""
@@ -163,8 +166,18 @@ class PacedCounter:
         self.count_now(step, with_types=True)
         self.done = 0
         self.spent_s = 0.0
-        self._is_baseline_early = True
+        self._first_of_steps = None
         self._begin = time.monotonic()
+
+    @property
+    def baseline(self):
+        """The count that growth is measured from: the first one among the steps, if it came in the first half of them.
+
+        What the first steps make once and for all (optimizer state, caches) is no growth.
+        """
+        early = self._first_of_steps
+        is_early = early is not None and early.step - self.first.step <= (self.last.step - self.first.step) / 2
+        return early if is_early else self.first
 
     @property
     def cost_s(self):
@@ -186,11 +199,8 @@ class PacedCounter:
         if not self.is_due:
             self.skipped += 1
             return None
-        taken = self.count_now(step, with_types=self._is_baseline_early)
-        if self._is_baseline_early:
-            # What the first steps make once and for all (optimizer state, caches) is no growth.
-            self._is_baseline_early = False
-            self.first = taken
+        taken = self.count_now(step, with_types=self._first_of_steps is None)
+        self._first_of_steps = self._first_of_steps or taken
         return taken
 
     def count_now(self, step, with_types=False):

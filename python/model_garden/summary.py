@@ -5,8 +5,8 @@ from .memory import format_bytes, format_change
 def growth_summary(start, end, counter=None, share=0.0):
     """The summary as text. `start` and `end` are (step, resident bytes) or None; `share` is what counting took of the time."""
     lines = [_memory(start, end)]
-    if counter is not None and counter.first is not None:
-        lines += _counts(counter.first, counter.last)
+    if counter is not None and counter.last.step > counter.first.step:
+        lines += _counts(counter.baseline, counter.last)
         lines.append(_cost(counter, share))
     return "\n".join(lines)
 
@@ -22,8 +22,6 @@ def _memory(start, end):
 
 
 def _counts(first, last):
-    if first is last:
-        return []  # a run too short for two counts
     lines = [
         f"Between step {first.step} and step {last.step}:",
         f"  tensors  {first.tensors} → {last.tensors} (CPU: {first.tensors_cpu} → {last.tensors_cpu}, GPU: {first.tensors_gpu} → {last.tensors_gpu})",

@@ -109,9 +109,11 @@ impl Tree {
         self.newest = newest;
         let alive = process_ids();
         self.strangers.retain(|pid| alive.binary_search(pid).is_ok());
+        // A watcher that was started by what it watches is no part of it: it would wait for itself to end.
+        let me = std::process::id();
         let mut unknown: Vec<Identity> = alive
             .iter()
-            .filter(|pid| !self.members.contains_key(pid) && !self.strangers.contains(pid))
+            .filter(|&&pid| pid != me && !self.members.contains_key(&pid) && !self.strangers.contains(&pid))
             .filter_map(|&pid| Identity::of(pid))
             .collect();
         // A child may be listed before its parent: go on until nobody new belongs here.
