@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use garden_memory::KIB;
 
@@ -106,6 +107,9 @@ pub struct Shares {
     pub shared: u64,
 }
 
+/// For so long after it was found a process may still become the program that it was started for.
+const YOUNG: Duration = Duration::from_secs(2);
+
 /// A process under watch.
 #[derive(Debug)]
 pub struct Process {
@@ -114,7 +118,7 @@ pub struct Process {
     status: File,
     /// Reused for each reading: a status file has about 1.5 KB.
     buffer: Vec<u8>,
-    readings: u64,
+    found: Instant,
     peak: u64,
     execs: u32,
 }
@@ -123,7 +127,7 @@ impl Process {
     /// Begins to watch a process.
     pub fn open(identity: Identity) -> io::Result<Process> {
         let status = File::open(format!("/proc/{}/status", identity.pid))?;
-        Ok(Process { identity, status, buffer: vec![0; 4096], readings: 0, peak: 0, execs: 0 })
+        Ok(Process { identity, status, buffer: vec![0; 4096], found: Instant::now(), peak: 0, execs: 0 })
     }
 
     /// Reads the counters; an error means that the process has gone, `None` that it is a zombie without memory.
@@ -133,11 +137,10 @@ impl Process {
         let Some(memory) = parse_status(status) else { return Ok(None) };
         let has_new_name = field(status, b"Name:").is_some_and(|name| name != self.identity.name);
         // A process caught between `fork` and `exec` looks like its parent, and the program it becomes may have the same
-        // name. Its peak begins anew then; but the second reading asks in any case, in case it grew quickly.
-        if has_new_name || memory.peak < self.peak || self.readings == 1 {
+        // name. Its peak begins anew then; but a young one is asked in any case, in case it grew quickly.
+        if has_new_name || memory.peak < self.peak || self.found.elapsed() < YOUNG {
             self.ask_again();
         }
-        self.readings += 1;
         self.peak = memory.peak;
         Ok(Some(memory))
     }
