@@ -21,7 +21,8 @@ pub(crate) fn changes(
 ) -> Vec<ProcessChange> {
     let place = |index: &usize| timeline.place(*index).unwrap_or(f64::NAN);
     let first = part.clone().find(|index| growth.is_none_or(|growth| place(index) >= growth.from));
-    let last = part.clone().rev().find(|index| growth.is_none_or(|growth| place(index) <= growth.to));
+    // The first sample of the last place: while a program ends, its processes go one by one and the step stays.
+    let last = growth.and_then(|growth| part.clone().find(|index| place(index) >= growth.to)).or(part.clone().last());
     let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
     let mut changes: Vec<ProcessChange> = Vec::new();
     for track in &trace.processes {
