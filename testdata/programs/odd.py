@@ -6,6 +6,7 @@ dicts        prints only {'loss': .., 'epoch': ..}, leaks, saves for two seconds
 daemon       becomes a daemon, in a session of its own, and leaks there; saves on SIGTERM.
 again        starts itself again with the same words; the child leaks and saves on SIGTERM.
 finale       all steps are done, then it takes 600 MiB.
+slow         leaks 1 MiB a step and saves on SIGTERM.
 orphans      starts children whose parent ends at once, all the time.
 
 Checkpoints are FOLDER/checkpoint-N with one file, state.json. Each ends by itself.
@@ -94,9 +95,9 @@ elif mode == "daemon":
     os.execv(sys.executable, [sys.executable, __file__, "leaks", str(folder), str(steps)])
 elif mode == "again" and "AGAIN" not in os.environ:
     sys.exit(subprocess.call([sys.executable, *sys.argv], env={**os.environ, "AGAIN": "1"}))
-elif mode in ("again", "leaks"):
+elif mode in ("again", "leaks", "slow"):
     on_sigterm()
-    train(4, each=lambda step: say(f"Step {step}: loss 1"))
+    train(1 if mode == "slow" else 4, each=lambda step: say(f"Step {step}: loss 1"))
 elif mode == "finale":
     train(0, seconds=0.01, each=lambda step: say(f"Step {step}: loss 1"))
     kept.append(take(600))

@@ -80,11 +80,6 @@ pub struct Newest {
     pub torn: Vec<(Checkpoint, String)>,
 }
 
-/// Looks at the checkpoints of a folder, from the newest to the first complete one.
-pub fn newest_complete(folder: &Path) -> io::Result<Newest> {
-    find(folder).map(Newest::of)
-}
-
 impl Newest {
     /// Looks at checkpoints in this order, up to the first complete one.
     pub fn of(checkpoints: impl IntoIterator<Item = Checkpoint>) -> Newest {

@@ -24,7 +24,7 @@ const FEWEST_RECENT: usize = 8;
 /// Places kept of the recent past; more would not change the largest rise by much.
 const RESOLUTION: f64 = 64.0;
 /// Share of the limit at which even a run that has settled is stopped: the next garbage collection may come too late.
-pub const LAST_LINE: f64 = 0.98;
+const LAST_LINE: f64 = 0.98;
 /// A highest level that has not risen by more than this share of the limit in the recent past is an old one.
 const OLD_HIGH: f64 = 0.005;
 

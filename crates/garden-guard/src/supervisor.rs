@@ -85,10 +85,14 @@ struct Resume {
     skipped: Vec<Torn>,
 }
 
+/// How it all ends, and in words.
+type End = (Outcome, String);
+
 /// What follows an attempt.
 enum Next {
-    Finish(Outcome, String),
-    Restart(Resume),
+    Finish(End),
+    /// Another start, or this end if somebody asks for one before it.
+    Restart(Resume, End),
 }
 
 impl Supervisor<'_> {
@@ -108,18 +112,11 @@ impl Supervisor<'_> {
             let guarded = Guard::new(&mut self.keeper, &mut live, attempt).follow();
             let was_short = guarded.attempt.seconds < SHORT_ATTEMPT;
             match self.next(guarded) {
-                Next::Finish(outcome, words) => {
-                    let unwritten = live.watch.recorder().failures().map_or(0, |(lines, _)| lines);
-                    let troubles = [live.late(), live.watch.sampler().failed(), unwritten];
-                    return Ok(Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles });
-                }
-                Next::Restart(resume) => {
+                Next::Finish(end) => return Ok(self.summary(end, &live)),
+                Next::Restart(resume, end) => {
                     if live.is_asked_within(backoff) {
-                        self.keeper.was_asked = true;
                         self.keeper.observer.say("asked to stop: it is not started again");
-                        let troubles = [live.late(), live.watch.sampler().failed(), 0];
-                        let (outcome, words) = (Outcome::StoppedWithCheckpoint, "stopped before a restart".to_string());
-                        return Ok(Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles });
+                        return Ok(self.summary(end, &live));
                     }
                     backoff = if was_short { (backoff * 2).min(LONGEST_BACKOFF) } else { FIRST_BACKOFF };
                     let (next, sampler) = self.start(resume)?;
@@ -129,6 +126,12 @@ impl Supervisor<'_> {
                 }
             }
         }
+    }
+
+    fn summary(self, (outcome, words): End, live: &Live) -> Summary {
+        let unwritten = live.watch.recorder().failures().map_or(0, |(lines, _)| lines);
+        let troubles = [live.late(), live.watch.sampler().failed(), unwritten];
+        Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles }
     }
 
     /// Starts the program, from a checkpoint if there is one.
@@ -166,26 +169,27 @@ impl Supervisor<'_> {
         self.attempts.push(attempt);
         let is_own = reached.is_none() && !was_killed;
         if is_own || (is_done && ending == Ending::Code(0)) {
-            return Next::Finish(Outcome::Own { code: ending.code() }, how);
+            return Next::Finish((Outcome::Own { code: ending.code() }, how));
         }
         let what = if was_killed { how } else { "stopped at the limit".into() };
         if reached == Some(Reached::TooLarge) {
             let words = "it held as much as it may before its first step: the limit is too small for it".into();
-            return Next::Finish(Outcome::CouldNotSave, words);
+            return Next::Finish((Outcome::CouldNotSave, words));
         }
+        let is_saved = kept == Kept::All && !was_killed;
+        let outcome = if is_saved { Outcome::StoppedWithCheckpoint } else { Outcome::CouldNotSave };
+        let end = (outcome, format!("{what}: {words}"));
         if self.keeper.orders.on_limit == OnLimit::Restart && !self.keeper.was_asked {
-            return self.restart(&what, &words);
+            return self.restart(&what, &words, end);
         }
-        let outcome =
-            if kept == Kept::All && !was_killed { Outcome::StoppedWithCheckpoint } else { Outcome::CouldNotSave };
-        Next::Finish(outcome, format!("{what}: {words}"))
+        Next::Finish(end)
     }
 
-    fn restart(&mut self, what: &str, kept: &str) -> Next {
+    fn restart(&mut self, what: &str, kept: &str, end: End) -> Next {
         let (used, allowed) = (self.attempts.len() as u32 - 1, self.keeper.orders.max_restarts);
         if used >= allowed {
             let words = format!("{what}, and all {used} restarts are used up: {kept}");
-            return Next::Finish(Outcome::BudgetSpent, words);
+            return Next::Finish((Outcome::BudgetSpent, words));
         }
         let found = self.keeper.saves.as_ref().map(Saves::newest).unwrap_or_default();
         // The first start may have had nothing to go on from; from then on each must bring a newer checkpoint.
@@ -194,7 +198,7 @@ impl Supervisor<'_> {
         if used > 0 && written == self.newest_before {
             let words =
                 format!("{what}; no progress was made since the last restart, so another would not help: {kept}");
-            return Next::Finish(Outcome::BudgetSpent, words);
+            return Next::Finish((Outcome::BudgetSpent, words));
         }
         self.newest_before = written;
         let from = newest.map_or("the beginning".into(), |path| path.display().to_string());
@@ -206,7 +210,7 @@ impl Supervisor<'_> {
             skipped.push(Torn { path: checkpoint.path, why });
         }
         self.keeper.observer.say(&format!("restart {} of {allowed}: going on from {from}", used + 1));
-        Next::Restart(Resume { checkpoint: found.complete, skipped })
+        Next::Restart(Resume { checkpoint: found.complete, skipped }, end)
     }
 }
 

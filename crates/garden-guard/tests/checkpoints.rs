@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use garden_guard::checkpoint::{Checkpoint, Newest, State, find, newest_complete};
+use garden_guard::checkpoint::{Checkpoint, Newest, State, find};
 
 /// A folder that goes away with the test.
 struct Scratch(PathBuf);
@@ -321,7 +321,7 @@ fn the_newest_complete_one_is_found_and_torn_ones_are_told() {
     assert_eq!(steps, [Some(100), Some(11), Some(10), Some(9)]);
     fs::remove_file(scratch.0.join("checkpoint-100/trainer_state.json")).unwrap();
     scratch.write("checkpoint-11/optimizer.pt", "");
-    let Newest { complete, torn } = newest_complete(&scratch.0).unwrap();
+    let Newest { complete, torn } = Newest::of(find(&scratch.0).unwrap());
     assert_eq!(complete.unwrap().step, Some(10));
     let torn: Vec<_> = torn.into_iter().map(|(checkpoint, why)| (checkpoint.step.unwrap(), why)).collect();
     let last = "`trainer_state.json` is missing, which the trainer writes last";
@@ -332,7 +332,7 @@ fn the_newest_complete_one_is_found_and_torn_ones_are_told() {
 fn a_folder_without_checkpoints_has_none_and_a_file_is_an_error() {
     let scratch = Scratch::new();
     scratch.write("model.safetensors", safetensors());
-    assert_eq!(newest_complete(&scratch.0).unwrap(), Newest::default());
+    assert_eq!(Newest::of(find(&scratch.0).unwrap()), Newest::default());
     assert_eq!(find(&scratch.0.join("model.safetensors")).unwrap_err().kind(), ErrorKind::NotADirectory);
     assert_eq!(find(&scratch.0.join("nowhere")).unwrap_err().kind(), ErrorKind::NotFound);
 }
@@ -345,7 +345,7 @@ fn links_are_followed_and_loops_end() {
     symlink(scratch.0.join("elsewhere"), scratch.0.join("elsewhere/self")).unwrap();
     symlink(scratch.0.join("gone"), scratch.0.join("checkpoint-6")).unwrap();
     symlink(scratch.0.join("checkpoint-7"), scratch.0.join("checkpoint-7")).unwrap();
-    let Newest { complete, torn } = newest_complete(&scratch.0).unwrap();
+    let Newest { complete, torn } = Newest::of(find(&scratch.0).unwrap());
     let newest = complete.unwrap();
     assert_eq!(newest.step, Some(5));
     assert_eq!(newest.size(), full(5).iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>());
