@@ -4,9 +4,9 @@
 //! waits for its next checkpoint; it has asked the program to save, and waits for a complete checkpoint; or it is ending
 //! what is left.
 
-use std::fs;
-use std::path::Path;
-use std::sync::mpsc::SyncSender;
+mod accounts;
+mod keeper;
+
 use std::time::{Duration, Instant, SystemTime};
 
 use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample};
@@ -15,14 +15,16 @@ use garden_probe::{Role, open_for_writing};
 use crate::attempt::Attempt;
 use crate::channel::Channel;
 use crate::checkpoint::Checkpoint;
-use crate::launch::{Ending, Notice};
+use crate::launch::Ending;
 use crate::live::{Happening, Live};
 use crate::method::{Method, Who, kill, terminate};
-use crate::orders::{Observer, Orders};
-use crate::policy::{Moment, Outlook, Pace, Reason, Rules, at_last_line, decide, is_last_chance};
-use crate::saves::{Saved, Saves};
+use crate::policy::{Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
+use crate::saves::Saved;
 use crate::signals::{Stop, pass_stop_on};
 use crate::state::State;
+
+pub(crate) use accounts::Kept;
+pub(crate) use keeper::Keeper;
 
 /// A program that has saved is given this long to end by itself.
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
@@ -40,46 +42,6 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// Samples that are taken at least before the limit would be reached.
 const LOOKS_BEFORE: u32 = 20;
 
-/// What lasts over all starts of a program.
-pub(crate) struct Keeper<'a> {
-    pub orders: &'a Orders,
-    pub observer: &'a mut dyn Observer,
-    pub notices: SyncSender<Notice>,
-    pub channel: Option<Channel>,
-    pub saves: Option<Saves>,
-    pub pace: Pace,
-    /// Whether somebody asked for the end of it all.
-    pub was_asked: bool,
-}
-
-impl Keeper<'_> {
-    /// Begins to watch a folder of checkpoints.
-    pub(crate) fn watch_saves(&mut self, folder: &Path) {
-        self.saves = Some(Saves::of(folder, self.notices.clone()));
-    }
-
-    /// Takes in that the program told of a checkpoint: its folder is watched, unless another one was asked for, and it is ours.
-    fn learn_checkpoint(&mut self, checkpoint: &Path) {
-        let Some(folder) = checkpoint.parent() else { return };
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let same = |a: &Path, b: &Path| {
-            a == b || fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
-        };
-        let is_watched = self.saves.as_ref().is_some_and(|saves| same(saves.folder(), folder));
-        if is_watched || (self.saves.is_some() && self.orders.is_folder_given) {
-            return;
-        }
-        self.watch_saves(folder);
-        if let Some(saves) = &mut self.saves {
-            saves.claim(checkpoint);
-        }
-    }
-
-    fn is_saving(&self) -> bool {
-        self.saves.as_ref().is_some_and(Saves::is_saving)
-    }
-}
-
 /// How an attempt came to its end because of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reached {
@@ -91,19 +53,6 @@ pub(crate) enum Reached {
     Unsaved,
     /// It held as much as it may before its first step.
     TooLarge,
-}
-
-/// What can be gone on from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// Every step that was done, as far as it told them.
-    All,
-    /// A checkpoint, but not the steps after it.
-    Part,
-    /// Nothing.
-    Nothing,
-    /// It ended by itself after it was asked to save, but where it saves is not known.
-    Unknown,
 }
 
 /// What came of one start.
@@ -539,53 +488,6 @@ impl<'k, 'a> Guard<'k, 'a> {
             }
             std::thread::sleep(SHORTEST_PAUSE);
         }
-    }
-
-    /// Writes down what the attempt cost and gave.
-    fn settle_accounts(&mut self, ending: Ending) -> Kept {
-        let newest = self.keeper.saves.as_ref().and_then(|saves| saves.newest().complete);
-        let is_ended_by_us = matches!(self.phase, Phase::Ending { .. });
-        let lost_steps = newest.as_ref().map_or(self.attempt.last_step, |newest| self.lost_since(newest));
-        let kept = match (&newest, self.reached) {
-            (Some(_), Some(Reached::JustSaved)) => Kept::All,
-            (Some(_), _) if lost_steps.is_none_or(|lost| lost <= 0.0) => Kept::All,
-            _ if self.has_told && !is_ended_by_us => Kept::All,
-            (Some(_), _) => Kept::Part,
-            (None, Some(Reached::Asked)) if self.keeper.saves.is_none() && !is_ended_by_us => Kept::Unknown,
-            (None, _) => Kept::Nothing,
-        };
-        let attempt = &mut self.attempt;
-        attempt.seconds = self.began.elapsed().as_secs_f64();
-        attempt.ending = match ending {
-            Ending::Signal(signal) if is_ended_by_us => format!("was ended by the guard (signal {signal})"),
-            _ => ending.words(),
-        };
-        attempt.stopping_seconds = self.asked_at.map(|asked| asked.at.elapsed().as_secs_f64());
-        attempt.checkpoint_step = newest.as_ref().and_then(|checkpoint| checkpoint.step);
-        attempt.lost_steps = if kept == Kept::All { attempt.last_step.map(|_| 0.0) } else { lost_steps };
-        attempt.checkpoint = newest.map(|checkpoint| checkpoint.path);
-        kept
-    }
-
-    /// Steps that were told after a checkpoint was complete.
-    fn lost_since(&self, newest: &Checkpoint) -> Option<f64> {
-        let last = self.attempt.last_step?;
-        let seen = self.newest.as_ref().filter(|(seen, _)| seen.path == newest.path).and_then(|(_, step)| *step);
-        let named = newest.step.map(|step| step as f64);
-        let kept = match (seen, named) {
-            // What is told comes a little before or after the checkpoint is seen, so the name says it best; but it may count epochs.
-            (Some(seen), Some(named)) if (seen - named).abs() <= 2.0 => named,
-            (Some(seen), _) => seen,
-            // It was complete only when the program had ended.
-            (None, _)
-                if self.asked_at.is_some_and(|asked| newest.written().is_some_and(|(_, at)| at >= asked.date)) =>
-            {
-                last
-            }
-            (None, Some(named)) => named,
-            (None, None) => return None,
-        };
-        Some((last - kept).max(0.0))
     }
 
     fn is_at_its_end(&self) -> bool {

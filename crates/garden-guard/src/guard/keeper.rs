@@ -1,0 +1,51 @@
+//! What lasts over all starts of a program: its orders, who is told, its checkpoints, and what is known of its pace.
+
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc::SyncSender;
+
+use crate::channel::Channel;
+use crate::launch::Notice;
+use crate::orders::{Observer, Orders};
+use crate::policy::Pace;
+use crate::saves::Saves;
+
+/// What lasts over all starts of a program.
+pub(crate) struct Keeper<'a> {
+    pub orders: &'a Orders,
+    pub observer: &'a mut dyn Observer,
+    pub notices: SyncSender<Notice>,
+    pub channel: Option<Channel>,
+    pub saves: Option<Saves>,
+    pub pace: Pace,
+    /// Whether somebody asked for the end of it all.
+    pub was_asked: bool,
+}
+
+impl Keeper<'_> {
+    /// Begins to watch a folder of checkpoints.
+    pub(crate) fn watch_saves(&mut self, folder: &Path) {
+        self.saves = Some(Saves::of(folder, self.notices.clone()));
+    }
+
+    /// Takes in that the program told of a checkpoint: its folder is watched, unless another one was asked for, and it is ours.
+    pub(super) fn learn_checkpoint(&mut self, checkpoint: &Path) {
+        let Some(folder) = checkpoint.parent() else { return };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let same = |a: &Path, b: &Path| {
+            a == b || fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
+        };
+        let is_watched = self.saves.as_ref().is_some_and(|saves| same(saves.folder(), folder));
+        if is_watched || (self.saves.is_some() && self.orders.is_folder_given) {
+            return;
+        }
+        self.watch_saves(folder);
+        if let Some(saves) = &mut self.saves {
+            saves.claim(checkpoint);
+        }
+    }
+
+    pub(super) fn is_saving(&self) -> bool {
+        self.saves.as_ref().is_some_and(Saves::is_saving)
+    }
+}
