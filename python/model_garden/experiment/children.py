@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from .measured import Plan, describe, measure
+from .measured import Plan, measure
 from .stages import settle_after_fork
 
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -70,7 +70,7 @@ class Child:
             os._exit(code)
 
     def _start_afresh(self, source, writing, is_pickled):
-        order = pickle.dumps((vars(self.plan) if self.plan else None, pickle_pieces(source) if is_pickled else source, is_pickled))
+        order = pickle.dumps((vars(self.plan), pickle_pieces(source) if is_pickled else source, is_pickled))
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_FOLDER, environment.get("PYTHONPATH")]))
         command = [sys.executable, "-m", "model_garden.experiment", "--child", str(writing)]
@@ -156,16 +156,13 @@ def pickle_pieces(pieces):
 
 
 def work(plan, source, writing, is_forked=False):
-    """The life of a measured process: without a plan it only describes the pieces."""
+    """The life of a measured process."""
     pipe = os.fdopen(writing, "wb", buffering=0)
 
     def tell(message):
         pipe.write(json.dumps(message).encode() + b"\n")
 
-    if plan is None:
-        describe(source, tell)
-    else:
-        measure(plan, source, tell, is_forked)
+    measure(plan, source, tell, is_forked)
     tell({"done": True})
     pipe.close()
 
@@ -179,11 +176,7 @@ def child_main(writing):
     values, source, is_pickled = pickle.loads(sys.stdin.buffer.read())
     if is_pickled:
         source = Pieces(**{name: pickle.loads(data) for name, data in source.items()})
-    plan = None
-    if values is not None:
-        plan = Plan.__new__(Plan)
-        vars(plan).update(values)
-    work(plan, source, writing)
+    work(Plan(**values), source, writing)
 
 
 def run_all(plans, source, start, at_once, patience, on_message):
@@ -210,7 +203,7 @@ def run_all(plans, source, start, at_once, patience, on_message):
                     del running[key.fd]
             for pipe, (_, child) in list(running.items()):
                 if time.monotonic() - child.heard_at > patience:
-                    child.messages.append({"error": {"stage": child.plan.stages[-1] if child.plan else "pieces", "kind": "silent", "text": f"nothing was heard for {patience:.0f} s"}})
+                    child.messages.append({"error": {"stage": child.plan.stages[-1], "kind": "silent", "text": f"nothing was heard for {patience:.0f} s"}})
                     chooser.unregister(pipe)
                     del running[pipe]
                     child.kill()

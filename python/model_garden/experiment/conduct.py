@@ -8,12 +8,13 @@ import time
 
 from . import counters
 from .children import PickleError, run_all
-from .measured import Plan, choose
-from .pieces import Pieces, PiecesError, build
+from .measured import Plan, choose, length_of, places_of, versions, words_of
+from .pieces import PiecesError, build, load
 from .stages import FED
 
 FORMAT = "model-garden-bisect"
 EXAMPLES = 50
+FEWEST_ASKED = 8
 PASSES = 3
 SECONDS = 60.0
 # A process that tells nothing for so long is ended: a single batch should not take longer.
@@ -31,22 +32,22 @@ class BisectError(Exception):
 def conduct(source, examples=EXAMPLES, passes=PASSES, seconds=SECONDS, start="auto", patience=PATIENCE_S, say=None):
     """Runs the experiment and returns the document of what was measured.
 
-    `source` is "module:function", a function that makes the pieces, a dict of pieces, or `Pieces`.
+    `source` is "module:function", a function that makes the pieces, a dict of pieces, or `Pieces`. The pieces are made once, here; each run is a
+    process that is forked from this one and so begins with the same memory.
     """
     if not counters.is_supported():
         system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         raise BisectError(f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine")
     if passes < 2:
         raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: two at least, three are better")
-    if examples < 8:
-        raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 are a good number, 8 the least")
-    if not isinstance(source, str) and not callable(source):
-        source = _checked(source)
-    start = _start(source, start)
-    # Objects that were made here are shared by the forked processes, open files and their positions included: one at a time.
-    at_once = 1 if start == "fork" and not callable(source) else min(AT_ONCE, os.cpu_count() or 1)
+    if examples < FEWEST_ASKED:
+        raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 are a good number, {FEWEST_ASKED} the least")
     begin = time.monotonic()
-    experiment = _Experiment(source, start, at_once, patience, say or _say)
+    pieces = _made(source)
+    start = _start(source, start)
+    # Forked processes share open files and the positions in them: two that read at once would read each other's bytes.
+    at_once = 1 if start == "fork" and _has_open_files() else min(AT_ONCE, os.cpu_count() or 1)
+    experiment = _Experiment(source, pieces, start, at_once, patience, say or _say)
     try:
         return experiment.run(examples, passes, seconds, begin)
     except PickleError as error:
@@ -62,28 +63,38 @@ def write(document, path):
     os.replace(beside, path)
 
 
-def _checked(source):
+def _made(source):
     try:
-        return build(source)
+        return build(load(source) if isinstance(source, str) else source)
     except PiecesError as error:
         raise BisectError(str(error)) from None
+    except Exception as error:
+        raise BisectError(f"the pieces could not be made: {words_of(error)}" + "".join(f"\n  at {place}" for place in places_of(error)[-1:])) from error
 
 
 def _start(source, wanted):
-    """How processes are started: `fresh` for what can be imported, `fork` for what exists here already, `spawn` if it has to be copied."""
-    if isinstance(source, str):
-        return "fresh"
+    """How processes are started: forked if that is safe, else `fresh` for what can be imported, else `spawn`, which has to copy the pieces."""
     if wanted not in ("auto", "fork", "spawn"):
         raise BisectError(f"`start` is {wanted!r}; auto, fork or spawn is needed")
-    has_cuda = _has_cuda()
-    can_fork = hasattr(os, "fork") and not has_cuda
-    if wanted == "fork" and not can_fork:
-        reason = "this process uses CUDA, which does not survive a fork" if has_cuda else "this system cannot fork"
+    reason = "this process uses CUDA, which does not survive a fork" if _has_cuda() else None if hasattr(os, "fork") else "this system cannot fork"
+    if wanted == "fork" and reason:
         raise BisectError(f"the pieces cannot be used in forked processes: {reason}\nhint: give 'module:function' instead")
-    chosen = wanted if wanted != "auto" else ("fork" if can_fork else "spawn")
-    if chosen == "spawn" and callable(source) and not isinstance(source, Pieces):
-        raise BisectError("a function cannot be copied into a fresh process\nhint: give its name instead: 'module:function'")
-    return chosen
+    if wanted != "spawn" and not reason:
+        return "fork"
+    return "fresh" if isinstance(source, str) else "spawn"
+
+
+def _has_open_files():
+    """Whether this process has regular files open, apart from its standard ones."""
+    import stat
+
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            if int(number) > 2 and stat.S_ISREG(os.fstat(int(number)).st_mode):
+                return True
+        except OSError:
+            continue  # the one of the listing itself
+    return False
 
 
 def _has_cuda():
@@ -99,8 +110,11 @@ def _say(text):
 
 
 class _Experiment:
-    def __init__(self, source, start, at_once, patience, say):
-        self.source = source
+    def __init__(self, source, pieces, start, at_once, patience, say):
+        # A fresh process is told the name, the others get the pieces.
+        self.source = source if start == "fresh" else pieces
+        self.target = source if isinstance(source, str) else None
+        self.pieces = pieces
         self.start = start
         self.at_once = at_once
         self.patience = patience
@@ -108,90 +122,82 @@ class _Experiment:
         self.notes = []
 
     def run(self, examples, passes, seconds, begin):
-        """All of it: what the pieces are, each run, and a closer look at those that grew."""
-        told = self._describe()
-        present = told["pieces"]
-        counted = self._count(told, examples)
-        plans = self._plans(present, told["workers"], examples, passes)
-        share = seconds * self.at_once / (len(plans) + 1)
-        for plan in plans:
+        """All of it: the chains, the pieces alone, and a closer look at what grew."""
+        present = self.pieces.present()
+        length = length_of(self.pieces.dataset)
+        counted = self._count(length, examples)
+        chains, alone = self._plans(present, examples, passes)
+        share = seconds * self.at_once / (len(chains) + len(alone) + 1)
+        for plan in chains + alone:
             plan.seconds = share
-        self.say(f"{len(plans)} runs over {counted} examples, {passes} times each: {', '.join(plan.name for plan in plans)}")
-        runs = [self._record(child) for child in self._run(plans)]
-        looks = self._looks(runs, present, examples, passes, share)
-        explained = [self._record(child) for child in self._run(looks)] if looks else []
+        self.say(f"{counted} examples, {passes} passes: {', '.join(plan.name for plan in chains + alone)}")
+        runs = [self._record(child) for child in self._run(chains)]
+        grown = self._grown(runs)
+        needed = {run["stages"][-1] for _, run in grown}
+        if time.monotonic() - begin > seconds * 0.6:
+            left_out = [plan.name for plan in alone if plan.stages[-1] not in needed]
+            alone = [plan for plan in alone if plan.stages[-1] in needed]
+            if left_out:
+                self.notes.append(f"left out, as time was short and nothing grew there: {', '.join(left_out)}")
+        looks = [Plan(run["name"], run["stages"], "explain", examples, 2, share) for _, run in grown[:MOST_LOOKS]]
+        later = [self._record(child) for child in self._run(looks + alone)]
         return {
             "format": FORMAT,
             "version": 1,
             "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "seconds": round(time.monotonic() - begin, 3),
-            "target": self.source if isinstance(self.source, str) else None,
+            "target": self.target,
             "start": self.start,
-            "pieces": [{"name": name, "kind": told["kinds"][name]} for name in present],
-            "versions": told["versions"],
+            "pieces": [{"name": name, "kind": kind} for name, kind in self.pieces.kinds().items()],
+            "versions": versions(),
             "examples": counted,
             "asked": examples,
-            "dataset_length": told["length"],
-            "batch_size": told["batch_size"],
-            "workers": told["workers"],
+            "dataset_length": length,
+            "batch_size": self.pieces.batch_size,
+            "workers": self.pieces.workers,
             "passes": passes,
-            "runs": runs,
-            "looks": explained,
+            "runs": runs + later[len(looks):],
+            "looks": later[: len(looks)],
             "notes": self.notes,
         }
 
-    def _describe(self):
-        child = self._run([None])[0]
-        for message in child.messages:
-            if "pieces" in message:
-                return message
-            if "error" in message:
-                raise BisectError(_error_words(message["error"]))
-        raise BisectError(f"the process that makes the pieces {_end_words(child)}")
-
-    def _count(self, told, examples):
-        length = told["length"]
+    def _count(self, length, examples):
         if length is None:
             return examples
-        _, counted = choose(length, examples, told["batch_size"])
+        _, counted = choose(length, examples, self.pieces.batch_size)
         if len(counted) < 4:
             raise BisectError(f"the dataset has {length} examples: too few to see growth per example\nhint: give it 10 or more different ones; 60 are a good number")
         if len(counted) < examples:
             self.notes.append(f"{examples} examples were asked for; the dataset has {length}, of which {len(counted)} are counted and {length - len(counted)} warm up")
         return len(counted)
 
-    @staticmethod
-    def _plans(present, workers, examples, passes):
-        plans = []
+    def _plans(self, present, examples, passes):
+        chains = []
         for last in range(len(present)):
             names = present[: last + 1]
-            plans.append(Plan(" + ".join(names), names, "chain", examples, passes, 0))
-        for name in present[1:]:
-            if name in FED or name == "callbacks":
-                plans.append(Plan(f"{name} alone", [name], "alone", examples, passes, 0))
-        if workers:
-            plans.append(Plan(f"{workers} workers", ["workers"], "workers", examples, passes, 0))
-        return plans
+            chains.append(Plan(" + ".join(names), names, "chain", examples, passes, 0))
+        if self.pieces.workers:
+            chains.append(Plan(f"{self.pieces.workers} workers", ["workers"], "workers", examples, passes, 0))
+        can_feed = hasattr(os, "fork")
+        alone = [Plan(f"{name} alone", [name], "alone", examples, passes, 0) for name in present[1:] if name == "callbacks" or (can_feed and name in FED)]
+        return chains, alone
 
-    def _looks(self, runs, present, examples, passes, share):
-        """A closer look at the chains that hold more than the one before them."""
+    @staticmethod
+    def _grown(runs):
+        """The chains that hold more than the one before them, the largest difference first."""
         before = 0
-        wanted = []
+        grown = []
         for run in runs:
             if run["how"] != "chain" or not run["passes"]:
                 continue
-            grown = run["passes"][-1]["held"] - run["base"]["held"]
-            file = run["passes"][-1]["file"] - run["base"]["file"]
-            if grown - before > WORTH_A_LOOK or file - before > 16 * WORTH_A_LOOK:
-                wanted.append((grown - before, run))
-            before = max(before, grown)
-        wanted.sort(key=lambda row: row[0], reverse=True)
-        return [Plan(run["name"], run["stages"], "explain", examples, passes, share) for _, run in wanted[:MOST_LOOKS]]
+            held = run["passes"][-1]["held"] - run["base"]["held"]
+            if held - before > WORTH_A_LOOK:
+                grown.append((held - before, run))
+            before = max(before, held)
+        return sorted(grown, key=lambda row: row[0], reverse=True)
 
     def _run(self, plans):
         def on_message(plan, message):
-            if plan is None:
-                return
             if "error" in message:
                 self.say(f"{plan.name}: {_first_line(message['error']['text'])}")
             elif "pass_end" in message:
@@ -231,11 +237,6 @@ class _Experiment:
 
 def _first_line(text):
     return text.strip().splitlines()[0] if text.strip() else text
-
-
-def _error_words(error):
-    where = error.get("traceback")
-    return error["text"] + (f"\n  at {where[-1]}" if where else "")
 
 
 def _end_words(child):

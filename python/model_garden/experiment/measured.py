@@ -48,20 +48,7 @@ def measure(plan, source, tell, is_forked=False):
     except MemoryError:
         tell({"error": {"stage": plan.stages[-1], "kind": "memory", "text": "there was no memory left"}})
     except Exception as error:
-        tell({"error": {"stage": "pieces", "kind": "pieces", "text": _words(error), "traceback": _traceback(error)}})
-
-
-def describe(source, tell):
-    """Tells what the pieces are, without using them."""
-    try:
-        pieces = build(load(source) if isinstance(source, str) else source)
-        tell({"pieces": pieces.present(), "kinds": pieces.kinds(), "length": length_of(pieces.dataset), "batch_size": pieces.batch_size, "workers": pieces.workers, "versions": versions()})
-    except Exception as error:
-        # A wrong description is the user's to mend and says how; anything else happened in the user's own code.
-        from .pieces import PiecesError
-
-        is_ours = isinstance(error, PiecesError)
-        tell({"error": {"stage": "pieces", "kind": "pieces", "text": str(error) if is_ours else _words(error), "traceback": None if is_ours else _traceback(error)}})
+        tell({"error": {"stage": "pieces", "kind": "pieces", "text": words_of(error), "traceback": places_of(error)}})
 
 
 def length_of(dataset):
@@ -276,17 +263,17 @@ def _stage_words(error):
         "stage": error.stage,
         "kind": "raised",
         "examples": error.examples,
-        "text": f"the {error.stage} raised at example {places}: {_words(error.error)}" if len(error.examples) == 1 else f"the {error.stage} raised in the batch of examples {places}: {_words(error.error)}",
-        "traceback": _traceback(error.error),
+        "text": f"the {error.stage} raised at example {places}: {words_of(error.error)}" if len(error.examples) == 1 else f"the {error.stage} raised in the batch of examples {places}: {words_of(error.error)}",
+        "traceback": places_of(error.error),
     }
 
 
-def _words(error):
+def words_of(error):
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _traceback(error):
+def places_of(error):
     """Where it happened, in the user's own code."""
     here = os.path.dirname(os.path.abspath(__file__))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not os.path.abspath(frame.filename).startswith(here)]
