@@ -30,30 +30,32 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme);
   nameTheme();
 
-  const diagnosis = document.getElementById("diagnosis").textContent;
-  const done = document.getElementById("done");
-  const say = (words) => {
-    done.textContent = words;
-    setTimeout(() => { done.textContent = ""; }, 4000);
-  };
-  const pretty = () => `${JSON.stringify(JSON.parse(diagnosis), null, 2)}\n`;
-  document.querySelector(".made .tools").hidden = false;
-  document.getElementById("copy").addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(pretty());
-      say("Copied.");
-    } catch {
-      say("The browser does not allow it here; download it instead.");
-    }
-  });
-  document.getElementById("download").addEventListener("click", () => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([pretty()], { type: "application/json" }));
-    link.download = "diagnosis.json";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-    say("Downloaded as diagnosis.json.");
-  });
+  const answer = document.querySelector("body > script[type='application/json']");
+  if (answer) {
+    const done = document.getElementById("done");
+    const say = (words) => {
+      done.textContent = words;
+      setTimeout(() => { done.textContent = ""; }, 4000);
+    };
+    const pretty = () => `${JSON.stringify(JSON.parse(answer.textContent), null, 2)}\n`;
+    document.querySelector(".made .tools").hidden = false;
+    document.getElementById("copy").addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(pretty());
+        say("Copied.");
+      } catch {
+        say("The browser does not allow it here; download it instead.");
+      }
+    });
+    document.getElementById("download").addEventListener("click", () => {
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([pretty()], { type: "application/json" }));
+      link.download = `${answer.id}.json`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+      say(`Downloaded as ${link.download}.`);
+    });
+  }
 
   // Drawn for the window and shrunk to a sheet, the labels would be too small to read.
   const PAPER = 760;

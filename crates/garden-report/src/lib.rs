@@ -1,4 +1,5 @@
-//! A diagnosis as text for the terminal, as Markdown for an issue tracker, as a page with charts, and as JSON for scripts.
+//! A diagnosis, or any other [`Page`], as text for the terminal, as Markdown for an issue tracker, as a page with charts,
+//! and as JSON for scripts.
 //!
 //! The words are made once, as sections of paragraphs, lists and tables, and each format only renders them. Nothing here
 //! reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text that comes from
@@ -12,6 +13,7 @@ mod html;
 mod illustrate;
 mod markdown;
 mod outlook;
+mod page;
 mod plot;
 mod samples;
 mod scale;
@@ -22,6 +24,7 @@ mod words;
 mod wrap;
 
 use garden_memory::{Diagnosis, RunFacts};
+use serde::Serialize;
 
 pub use chart::{
     Axis, AxisKind, Band, Base, Chart, Curve, Level, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone, Unit,
@@ -29,6 +32,7 @@ pub use chart::{
 pub use html::html;
 pub use illustrate::illustrate;
 pub use markdown::markdown;
+pub use page::{News, Page};
 pub use sections::{Block, Entry, Field, Image, Section};
 pub use text::text;
 
@@ -77,9 +81,36 @@ pub enum Style {
     Colour,
 }
 
+impl Report<'_> {
+    /// The page that every format begins with, cleaned, without its charts; the rest is drawn from the report itself.
+    fn page(&self) -> Page {
+        let page = Page {
+            subject: "Memory".into(),
+            title: self.title.clone(),
+            word: self.diagnosis.verdict.name().to_string(),
+            news: News::of(self.diagnosis.verdict),
+            summary: self.diagnosis.summary.clone(),
+            numbers: sections::numbers(self),
+            sections: sections::findings(self),
+            charts: Vec::new(),
+            environment: sections::environment(self),
+            notes: self.diagnosis.input.notes.clone(),
+            json: json(self),
+            command: self.command.clone(),
+            version: self.version.to_string(),
+        };
+        page.cleaned()
+    }
+}
+
 /// The diagnosis as JSON, with a newline at the end: the contract that scripts read.
 pub fn json(report: &Report) -> String {
-    let mut text = serde_json::to_string_pretty(report.diagnosis).unwrap_or_default();
+    json_text(report.diagnosis)
+}
+
+/// An answer for scripts as JSON that a terminal may show, with a newline at the end.
+pub fn json_text(answer: &impl Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(answer).unwrap_or_default();
     // JSON may carry DEL and the C1 controls as they are, but a terminal would obey them. They can only stand inside
     // strings, so writing them as escapes changes nothing for a parser.
     if text.contains(is_late_control) {

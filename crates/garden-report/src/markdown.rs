@@ -6,8 +6,9 @@
 use garden_memory::{Bytes, MIB};
 
 use crate::clean::clean;
+use crate::page::Page;
 use crate::plot::{NAME_COLUMNS, count_sentences, pictures, usable};
-use crate::sections::{Block, Field, Section, environment, findings, image_words};
+use crate::sections::{Block, Field, Section, image_words};
 use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::{WIDTH, shorten};
 use crate::{Report, Series};
@@ -19,27 +20,34 @@ const VALUE_COLUMNS: usize = 300;
 
 /// The report as Markdown for an issue tracker.
 pub fn markdown(report: &Report) -> String {
-    let mut blocks = vec![heading(report), prose(&clean(&report.diagnosis.summary)), environment_table(report)];
-    blocks.extend(charts(report));
-    blocks.extend(samples_table(report));
-    for section in findings(report) {
+    render(&report.page(), Some(report))
+}
+
+/// A page that was cleaned as Markdown, with what the diagnosis of a trace adds to it.
+pub(crate) fn render(page: &Page, report: Option<&Report>) -> String {
+    let mut blocks = vec![heading(page), prose(&page.summary)];
+    blocks.extend(environment_table(page));
+    blocks.extend(report.into_iter().flat_map(charts));
+    blocks.extend(report.and_then(samples_table));
+    for section in page.findings() {
         blocks.extend(section_blocks(&section));
     }
-    blocks.push(made(report));
+    blocks.push(made(page, if report.is_some() { "While reading" } else { "Notes" }));
     blocks.join("\n\n") + "\n"
 }
 
-fn heading(report: &Report) -> String {
-    let title = shorten(&clean(&report.title), NAME_COLUMNS);
+fn heading(page: &Page) -> String {
+    let title = shorten(&page.title, NAME_COLUMNS);
     let of = if title.is_empty() { String::new() } else { format!(" of {}", literal(&title)) };
-    format!("## Memory{of}: {}", report.diagnosis.verdict.name())
+    format!("## {}{of}: {}", literal(&shorten(&page.subject, NAME_COLUMNS)), literal(&page.word))
 }
 
-fn environment_table(report: &Report) -> String {
-    let rows = environment(report)
-        .into_iter()
-        .map(|(name, value)| vec![literal(&shorten(&name, NAME_COLUMNS)), literal(&shorten(&value, VALUE_COLUMNS))]);
-    format!("### Environment\n\n{}", table(&["what", "value"], rows))
+fn environment_table(page: &Page) -> Option<String> {
+    let rows = page
+        .environment
+        .iter()
+        .map(|(name, value)| vec![literal(&shorten(name, NAME_COLUMNS)), literal(&shorten(value, VALUE_COLUMNS))]);
+    (rows.len() > 0).then(|| format!("### Environment\n\n{}", table(&["what", "value"], rows)))
 }
 
 fn charts(report: &Report) -> Vec<String> {
@@ -169,12 +177,12 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     [head, rule].into_iter().chain(rows.map(line)).collect::<Vec<_>>().join("\n")
 }
 
-fn made(report: &Report) -> String {
-    let version = literal(&shorten(&clean(report.version), NAME_COLUMNS));
-    let notes: Vec<String> = report.diagnosis.input.notes.iter().map(|note| prose(&clean(note))).collect();
-    let command = report.command.as_deref().map(|command| format!(" with {}", code(&clean(command))));
+fn made(page: &Page, notes_title: &str) -> String {
+    let version = literal(&shorten(&page.version, NAME_COLUMNS));
+    let notes: Vec<String> = page.notes.iter().map(|note| prose(note)).collect();
+    let command = page.command.as_deref().map(|command| format!(" with {}", code(command)));
     let sentence = format!("Made by model-garden {version}{}.", command.unwrap_or_default());
-    let notes = if notes.is_empty() { String::new() } else { format!("\n\nWhile reading:\n\n{}", bullets(&notes)) };
+    let notes = if notes.is_empty() { String::new() } else { format!("\n\n{notes_title}:\n\n{}", bullets(&notes)) };
     format!("### How this was made\n\n{sentence}{notes}")
 }
 

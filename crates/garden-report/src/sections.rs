@@ -1,6 +1,6 @@
 //! A diagnosis in words: sections of paragraphs, lists and tables that every format renders in its own way.
 //!
-//! Sections with nothing in them do not exist. All text is cleaned here, once; escaping is the renderer's business.
+//! Sections with nothing in them do not exist. `page.rs` cleans what others bring along; escaping is the renderer's business.
 //! Reports may bring sections of their own (`Report::sections`), which every format renders like the others.
 
 use std::borrow::Cow;
@@ -93,12 +93,11 @@ impl Block {
     }
 }
 
-/// The sections that every format shows, in their order.
+/// The sections beneath the numbers, in their order.
 pub(crate) fn findings(report: &Report) -> Vec<Section> {
     let diagnosis = report.diagnosis;
     let words = ClockWords::new(report);
     let sections = [
-        section("In numbers", vec![Block::Fields(numbers(report, words))]),
         section("Evidence", vec![Block::Bullets(diagnosis.evidence.iter().map(|e| clean(&e.text)).collect())]),
         section("Phases", phases(diagnosis, words)),
         section("Attempts (the last one decides)", vec![Block::Bullets(attempts(diagnosis, words))]),
@@ -109,20 +108,24 @@ pub(crate) fn findings(report: &Report) -> Vec<Section> {
         section("What to do", vec![Block::Numbered(diagnosis.advice.iter().map(|advice| clean(advice)).collect())]),
         section("Stability check", stability(diagnosis)),
     ];
-    sections.into_iter().flatten().chain(report.sections.iter().filter_map(cleaned)).collect()
+    sections.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
 }
 
-/// A section that was brought along, cleaned like all others.
-fn cleaned(given: &Section) -> Option<Section> {
+/// Fields whose texts can do no harm.
+pub(crate) fn cleaned_fields(fields: &[Field]) -> Vec<Field> {
+    fields.iter().map(|(name, text)| (clean(name).into(), clean(text))).collect()
+}
+
+/// A section whose texts can do no harm; `None` if nothing is left of it.
+pub(crate) fn cleaned_section(given: &Section) -> Option<Section> {
     let words = |texts: &[String]| texts.iter().map(|text| clean(text)).collect::<Vec<_>>();
     let name = |name: &Cow<'static, str>| Cow::from(clean(name));
-    let fields = |fields: &[Field]| fields.iter().map(|field| (name(&field.0), clean(&field.1))).collect::<Vec<_>>();
-    let entry = |entry: &Entry| Entry { title: clean(&entry.title), remarks: fields(&entry.remarks) };
+    let entry = |entry: &Entry| Entry { title: clean(&entry.title), remarks: cleaned_fields(&entry.remarks) };
     let block = |block: &Block| match block {
         Block::Paragraph(text) => Block::Paragraph(clean(text)),
         Block::Bullets(items) => Block::Bullets(words(items)),
         Block::Numbered(items) => Block::Numbered(words(items)),
-        Block::Fields(given) => Block::Fields(fields(given)),
+        Block::Fields(fields) => Block::Fields(cleaned_fields(fields)),
         Block::Table(header, rows) => {
             Block::Table(header.iter().map(name).collect(), rows.iter().map(|row| words(row)).collect())
         }
@@ -197,7 +200,9 @@ fn mechanism_words(mechanism: Mechanism) -> Option<String> {
     (mechanism != Mechanism::None).then(|| mechanism.name().replace('_', " "))
 }
 
-fn numbers(report: &Report, words: ClockWords) -> Vec<Field> {
+/// The numbers that stand beneath the verdict.
+pub(crate) fn numbers(report: &Report) -> Vec<Field> {
+    let words = ClockWords::new(report);
     let diagnosis = report.diagnosis;
     let level = diagnosis.level.map(|level| amount(level.bytes, level.low, level.high));
     let fields = [

@@ -2,11 +2,11 @@
 //!
 //! Colour only emphasises; whether a terminal wants it is the caller's to know.
 
-use garden_memory::Verdict;
+use std::borrow::Cow;
 
-use crate::clean::clean;
+use crate::page::{News, Page};
 use crate::plot::{Picture, count_sentences, pictures};
-use crate::sections::{Block, Entry, Field, Section, findings, image_words, read};
+use crate::sections::{Block, Entry, Field, Section, image_words, read, section};
 use crate::wrap::{WIDTH, pad, shorten, width, wrap};
 use crate::{Report, Style};
 
@@ -17,28 +17,39 @@ const FEWEST_COLUMNS: usize = 60;
 
 /// The report as text of at most so many columns, within what can be read: 60 to 100.
 pub fn text(report: &Report, style: Style, columns: usize) -> String {
-    let most = columns.clamp(FEWEST_COLUMNS, WIDTH);
-    let mut page = Page { style, most, lines: Vec::new() };
-    page.verdict(report);
-    for picture in pictures(report, most) {
-        page.picture(&picture);
-    }
-    page.sentences(&count_sentences(report));
-    for section in findings(report).iter().chain(&read(report)) {
-        page.section(section);
-    }
-    page.lines.push(String::new());
-    page.lines.join("\n")
+    render(&report.page(), Some(report), style, columns)
 }
 
-struct Page {
+/// A page that was cleaned as text, with what the diagnosis of a trace adds to it.
+pub(crate) fn render(page: &Page, report: Option<&Report>, style: Style, columns: usize) -> String {
+    let most = columns.clamp(FEWEST_COLUMNS, WIDTH);
+    let mut sheet = Sheet { style, most, lines: Vec::new() };
+    sheet.verdict(page);
+    if let Some(report) = report {
+        for picture in pictures(report, most) {
+            sheet.picture(&picture);
+        }
+        sheet.sentences(&count_sentences(report));
+    }
+    let last = match report {
+        Some(report) => read(report),
+        None => section("", vec![Block::Bullets(page.notes.clone())]),
+    };
+    for section in page.findings().chain(last.map(Cow::Owned)) {
+        sheet.section(&section);
+    }
+    sheet.lines.push(String::new());
+    sheet.lines.join("\n")
+}
+
+struct Sheet {
     style: Style,
     /// Most columns of a line.
     most: usize,
     lines: Vec<String>,
 }
 
-impl Page {
+impl Sheet {
     fn paint(&self, text: &str, code: &str) -> String {
         match self.style {
             Style::Plain => text.to_string(),
@@ -46,13 +57,14 @@ impl Page {
         }
     }
 
-    fn verdict(&mut self, report: &Report) {
-        let word = report.diagnosis.verdict.name().to_uppercase();
-        let hanging = " ".repeat(word.len() + 2);
-        let mut lines = wrap(&clean(&report.diagnosis.summary), &hanging, &hanging, self.most);
-        let painted = self.paint(&word, verdict_colour(report.diagnosis.verdict));
+    fn verdict(&mut self, page: &Page) {
+        let word = page.word.to_uppercase();
+        let columns = width(&word);
+        let hanging = " ".repeat(columns + 2);
+        let mut lines = wrap(&page.summary, &hanging, &hanging, self.most);
+        let painted = self.paint(&word, colour(page.news));
         if let Some(first) = lines.first_mut() {
-            *first = format!("{painted}{}", first.get(word.len()..).unwrap_or_default());
+            *first = format!("{painted}{}", first.get(columns..).unwrap_or_default());
         }
         self.lines.extend(lines);
     }
@@ -85,12 +97,12 @@ impl Page {
     }
 }
 
-fn verdict_colour(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Flat | Verdict::Sawtooth | Verdict::Settled => "1;32",
-        Verdict::Growing => "1;33",
-        Verdict::Leak => "1;31",
-        Verdict::Insufficient => "1;90",
+fn colour(news: News) -> &'static str {
+    match news {
+        News::Good => "1;32",
+        News::Open => "1;33",
+        News::Bad => "1;31",
+        News::Unknown => "1;90",
     }
 }
 
@@ -102,10 +114,10 @@ fn block_lines(block: &Block, indent: &str, most: usize) -> Vec<String> {
             let numbered = items.iter().enumerate();
             numbered.flat_map(|(index, item)| item_lines(item, &format!("{INDENT}{}. ", index + 1), most)).collect()
         }
-        Block::Fields(fields) => field_lines(fields, INDENT, name_columns(fields.iter()), most),
+        Block::Fields(fields) => field_lines(fields, INDENT, name_columns(fields.iter(), most), most),
         Block::Table(header, rows) => table_lines(header, rows, most),
         Block::Entries(entries) => {
-            let columns = name_columns(entries.iter().flat_map(|entry| &entry.remarks));
+            let columns = name_columns(entries.iter().flat_map(|entry| &entry.remarks), most);
             entries.iter().enumerate().flat_map(|(index, entry)| entry_lines(index, entry, columns, most)).collect()
         }
         // A terminal shows what is said about the picture.
@@ -124,8 +136,9 @@ fn entry_lines(index: usize, entry: &Entry, columns: usize, most: usize) -> Vec<
     lines
 }
 
-fn name_columns<'a>(fields: impl Iterator<Item = &'a Field>) -> usize {
-    fields.map(|(name, _)| width(name)).max().unwrap_or(0)
+/// Columns of the names: as many as the longest needs, but what is said about them gets its half.
+fn name_columns<'a>(fields: impl Iterator<Item = &'a Field>, most: usize) -> usize {
+    fields.map(|(name, _)| width(name)).max().unwrap_or(0).min(most / 2)
 }
 
 /// Names in a column, what there is to say beside them. A name that repeats is written once.
@@ -135,13 +148,13 @@ fn field_lines(fields: &[Field], indent: &str, columns: usize, most: usize) -> V
     let mut lines = Vec::new();
     for (name, text) in fields {
         let shown = if name == before { "" } else { name };
-        lines.extend(wrap(text, &format!("{indent}{}  ", pad(shown, columns)), &hanging, most));
+        lines.extend(wrap(text, &format!("{indent}{}  ", pad(&shorten(shown, columns), columns)), &hanging, most));
         before = name;
     }
     lines
 }
 
-fn table_lines(header: &[std::borrow::Cow<'static, str>], rows: &[Vec<String>], most: usize) -> Vec<String> {
+fn table_lines(header: &[Cow<'static, str>], rows: &[Vec<String>], most: usize) -> Vec<String> {
     let header: Vec<String> = header.iter().map(|cell| cell.to_string()).collect();
     let mut columns = vec![0; header.len()];
     for row in std::iter::once(&header).chain(rows) {

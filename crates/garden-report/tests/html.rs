@@ -7,8 +7,8 @@ mod common;
 use common::{leak, run2};
 use garden_memory::{EventKind, ProcessTrack, Quantity, Question, RunFacts, Sample, Trace, diagnose, judged_series};
 use garden_report::{
-    Axis, Block, Chart, Curve, Image, Level, Mark, Report, Role, Section, Series, Shape, Size, Tone, Unit, html,
-    illustrate, markdown, text,
+    Axis, Band, Block, Chart, Curve, Entry, Image, Level, Mark, Mood, News, Page, Report, Role, Section, Series, Shape,
+    Size, Style, Tone, Unit, html, illustrate, json_text, markdown, text,
 };
 use serde_json::Value;
 
@@ -319,7 +319,7 @@ fn others_add_charts_and_sections_as_data() {
         !page.contains('\u{202e}') && addresses(&page).iter().all(|at| at.starts_with("http://www.w3.org/2000/svg"))
     );
     // The other formats tell the same section in words.
-    for other in [text(&report, garden_report::Style::Plain, 100), markdown(&report)] {
+    for other in [text(&report, Style::Plain, 100), markdown(&report)] {
         assert!(other.contains("Examples"), "{other}");
     }
     assert!(!markdown(&report).contains("<img"));
@@ -341,4 +341,80 @@ fn hostile_words_anywhere_stay_words() {
     assert_eq!(page.matches("harm()</script>").count(), 0);
     // Data is data: the diagnosis is given back as it was.
     assert_eq!(scripts.last().unwrap()["summary"], HOSTILE);
+}
+
+/// A page whose every text is the given one.
+fn page_saying(words: &str) -> Page {
+    let texts = || vec![words.to_string(), words.to_string()];
+    let fields = || vec![(words.to_string().into(), words.to_string())];
+    let body = vec![
+        Block::Paragraph(words.into()),
+        Block::Bullets(texts()),
+        Block::Numbered(texts()),
+        Block::Fields(fields()),
+        Block::Table(texts().into_iter().map(Into::into).collect(), vec![texts()]),
+        Block::Entries(vec![Entry { title: words.into(), remarks: fields() }]),
+        Block::Image(Image { source: words.into(), alternative: words.into(), caption: words.into() }),
+    ];
+    let chart = Chart {
+        title: words.into(),
+        note: words.into(),
+        axis: Axis { name: words.into(), ..Axis::default() },
+        places: vec![1.0, 2.0],
+        curves: vec![Curve { name: words.into(), values: vec![1.0, 2.0], ..Curve::default() }],
+        bands: vec![Band { name: words.into(), mood: Mood::Rising, from: 1.0, to: 2.0 }],
+        ..Chart::default()
+    };
+    Page {
+        subject: words.to_string().into(),
+        title: words.into(),
+        word: words.into(),
+        news: News::Bad,
+        summary: words.into(),
+        numbers: fields(),
+        sections: vec![Section { title: words.to_string().into(), body }],
+        charts: vec![chart],
+        environment: vec![(words.into(), words.into())],
+        notes: texts(),
+        json: json_text(&serde_json::json!({ "name": words })),
+        command: Some(words.into()),
+        version: words.into(),
+    }
+}
+
+#[test]
+fn a_page_of_hostile_words_stays_words() {
+    let hostile =
+        format!("{HOSTILE}\u{1b}[31mred\u{1b}]0;title\u{7} @you #1 [a](https://example.org) | **b**\n- c\u{9b}2J");
+    let page = page_saying(&hostile);
+    let written = page.html();
+    let scripts = check(&written);
+    assert_eq!(written.matches("harm()</script>").count(), 0);
+    assert_eq!(scripts.last().unwrap()["name"], hostile.as_str(), "data is data");
+    assert!(written.contains("id=\"result\"") && markup(&written).contains("Copy the result as JSON"));
+    let told = page.text(Style::Plain, 80);
+    assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+    for other in [markup(&written), told, page.markdown()] {
+        let is_foul = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{202e}' | '\u{2028}');
+        assert!(!other.contains(is_foul), "{other}");
+    }
+    let painted = page.text(Style::Colour, 80);
+    let (all, ends) = (painted.matches('\u{1b}').count(), painted.matches("\u{1b}[0m").count());
+    assert!(ends > 0 && all == 2 * ends, "only our own colours: {painted}");
+    let tracker = page.markdown();
+    for forbidden in ["@you", " #1", "[a](", "<img", "**b**"] {
+        // What stands in code is shown and never obeyed.
+        let bare: String = tracker.split('`').step_by(2).collect();
+        assert!(!bare.contains(forbidden), "{forbidden}: {tracker}");
+    }
+}
+
+#[test]
+fn a_page_needs_nothing_but_its_answer() {
+    let page =
+        Page { word: "no".into(), summary: "There is nothing.".into(), json: "no JSON".into(), ..Page::default() };
+    let written = page.html();
+    assert_eq!(check(&written).len(), 0, "text that is no JSON is not passed off as such");
+    assert!(!markup(&written).contains("id=\"copy\"") && !markup(&written).contains("<figure"), "{written}");
+    assert_eq!(page.text(Style::Plain, 100), "NO  There is nothing.\n");
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{empty, leak, run1, run2};
 use expect_test::{ExpectFile, expect_file};
-use garden_report::{Style, json, markdown, text};
+use garden_report::{Block, News, Page, Section, Style, json, markdown, text};
 
 fn check(actual: String, expected: ExpectFile) {
     expected.assert_eq(&actual);
@@ -67,4 +67,31 @@ fn a_narrow_terminal_gets_narrow_lines() {
             assert!(widest <= columns.clamp(60, 100), "{widest} columns of {columns}:\n{shown}");
         }
     }
+}
+
+/// What other commands report: an answer with numbers, sections and notes of their own.
+#[test]
+fn a_page_as_text_and_markdown() {
+    let table = Block::Table(
+        ["", "before", "after"].map(Into::into).to_vec(),
+        vec![["growth", "+2.00 MiB per step", "+2.01 MiB per step"].map(String::from).to_vec()],
+    );
+    let page = Page {
+        subject: "Comparison".into(),
+        title: "before.jsonl and after.jsonl".into(),
+        word: "same".into(),
+        news: News::Open,
+        summary: "No effect on growth, and 3.1 % of the step time.".into(),
+        numbers: vec![("step time".into(), "+3.1 % (95 %: 2.5 to 3.7)".into())],
+        sections: vec![
+            Section { title: "Both".into(), body: vec![table] },
+            Section { title: "Nothing".into(), body: Vec::new() },
+        ],
+        environment: vec![("host".into(), "desk".into()), ("unknown".into(), String::new())],
+        notes: vec!["one line of `after.jsonl` was skipped".into()],
+        command: Some("model-garden compare before.jsonl after.jsonl".into()),
+        version: "0.1.0".into(),
+        ..Page::default()
+    };
+    check(format!("{}\n{}", page.text(Style::Plain, 100), page.markdown()), expect_file!["expected/page.txt"]);
 }

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::browser::Browser;
 use common::{diagnose, has_python, run, scratch, told};
+use garden_report::{Axis, Band, Chart, Curve, Mood, News, Page, Size, Unit, json_text};
 use serde_json::{Value, json};
 
 const STORY: [&str; 8] =
@@ -322,6 +323,66 @@ fn a_report_without_a_folder_is_refused_before_anything_runs() {
         "{}",
         told(&output)
     );
+}
+
+/// What other commands make: a chart over examples instead of steps, whose bands are passes over them.
+#[test]
+fn a_page_of_passes_over_examples_is_drawn() {
+    let _turn = turn();
+    let Some(mut browser) = Browser::start("page") else { return };
+    let band = |pass: u32, mood| Band {
+        name: format!("pass {pass}"),
+        mood,
+        from: f64::from(50 * (pass - 1)) + 0.5,
+        to: f64::from(50 * pass) + 0.5,
+    };
+    let held = |grows_until: i32| move |example: i32| f64::from(100 + 21 * example.min(grows_until)) * 1_048_576.0;
+    let curve = |name: &str, held: &dyn Fn(i32) -> f64| Curve {
+        name: name.into(),
+        values: (1..=150).map(held).collect(),
+        ..Curve::default()
+    };
+    let page = Page {
+        subject: "Bisect".into(),
+        title: "pipeline:stages".into(),
+        word: "cache".into(),
+        news: News::Open,
+        summary: "The dataset keeps 21 MiB per example in the first pass.".into(),
+        numbers: vec![("per example".into(), "21 MiB".into())],
+        charts: vec![Chart {
+            title: "Memory over three passes".into(),
+            unit: Unit::Bytes,
+            axis: Axis { name: "example".into(), from: 1.0, to: 150.0, ..Axis::default() },
+            size: Size::Large,
+            places: (1..=150).map(f64::from).collect(),
+            curves: vec![curve("dataset", &held(50)), curve("collator", &held(0))],
+            bands: vec![band(1, Mood::Rising), band(2, Mood::Calm), band(3, Mood::Calm)],
+            ..Chart::default()
+        }],
+        json: json_text(&json!({ "verdict": "cache" })),
+        version: "0.1.0".into(),
+        ..Page::default()
+    };
+    let file = scratch("page").join("page.html");
+    std::fs::write(&file, page.html()).unwrap();
+    check_page(&mut browser, &file, "cache");
+    browser.open(&file, 1400, "light");
+    let drawn = |attribute: &str| {
+        format!("[...document.querySelectorAll('[data-{attribute}]')].map((e) => e.dataset.{attribute})")
+    };
+    assert_eq!(browser.ask(&drawn("band")), json!(["pass 1", "pass 2", "pass 3"]));
+    assert_eq!(browser.ask(&drawn("curve")), json!(["dataset", "collator"]));
+    let y = middle_y(&mut browser);
+    let x = place_x(&mut browser, 75.0);
+    browser.mouse("mouseMoved", x, y);
+    let told = tip(&mut browser);
+    assert!(told.starts_with("example 75") && told.contains("pass 2") && told.contains("1.12 GiB"), "{told}");
+    browser.ask("document.getElementById('download').click()");
+    assert_eq!(browser.text("document.getElementById('done').textContent"), "Downloaded as result.json.");
+
+    // A page without an answer for scripts has nothing to copy, and no error for that.
+    std::fs::write(&file, Page { json: String::new(), ..page }.html()).unwrap();
+    check_page(&mut browser, &file, "cache");
 }
 
 /// Numbers as they stand in damaged and in very short files.

@@ -9,13 +9,11 @@ mod blocks;
 mod digest;
 mod escape;
 
-use garden_memory::Verdict;
-
 use crate::Report;
 use crate::chart::{Chart, Size, Table};
 use crate::clean::clean;
-use crate::json;
-use crate::sections::{Section, environment, findings};
+use crate::page::{News, Page};
+use crate::sections::{Block, Section};
 use crate::thin::thin;
 
 use alternative::alternative;
@@ -42,8 +40,6 @@ const ORDER: [&str; 9] = [
     "Processes",
     "Ruled out",
 ];
-/// The section whose fields stand beneath the verdict.
-const NUMBERS: &str = "In numbers";
 /// A table with more columns than this gets the whole width.
 const WIDE: usize = 5;
 /// Titles from files are cut to this many characters.
@@ -51,32 +47,46 @@ const LONGEST_TITLE: usize = 120;
 
 /// The report as a page that needs no network, no other file and no server.
 pub fn html(report: &Report) -> String {
-    let (numbers, sections) = ordered(findings(report));
-    let charts: Vec<Chart> = report.charts.iter().cloned().map(thin).map(cleaned).collect();
+    let mut page = report.page();
+    page.charts = report.charts.clone();
+    let rank = |section: &Section| ORDER.iter().position(|title| section.title == *title).unwrap_or(ORDER.len());
+    page.sections.sort_by_key(rank);
+    render(&page, Some(report))
+}
+
+/// A page that was cleaned as HTML, with what the diagnosis of a trace adds to it.
+pub(crate) fn render(page: &Page, report: Option<&Report>) -> String {
+    let charts: Vec<Chart> = page.charts.iter().cloned().map(thin).map(cleaned).collect();
+    // Scripts call the answer by what it is.
+    let name = if report.is_some() { "diagnosis" } else { "result" };
+    // Whoever made the page wrote the JSON: text that is none would be an error on every page that opens.
+    let json = Some(page.json.as_str()).filter(|json| serde_json::from_str::<serde::de::IgnoredAny>(json).is_ok());
     let body = [
         top(),
         "<main>".to_string(),
-        verdict(report, &numbers),
+        verdict(page),
         charts_html(&charts),
-        findings_html(&sections),
-        samples_html(report.samples.as_ref()),
-        made_html(report),
+        findings_html(&page.sections),
+        samples_html(report.and_then(|report| report.samples.as_ref())),
+        made_html(page, if report.is_some() { "While reading" } else { "Notes" }, json.map(|_| name)),
         "</main>".to_string(),
-        format!("<script type=\"application/json\" id=\"diagnosis\">{}</script>", script_json(&json(report))),
+        json.map_or_else(String::new, |json| {
+            format!("<script type=\"application/json\" id=\"{name}\">{}</script>", script_json(json))
+        }),
         format!("<script>{SCRIPT}</script>"),
     ];
-    format!("<!doctype html>\n<html lang=\"en\">\n{}\n<body>\n{}\n</body>\n</html>\n", head(report), body.join("\n"))
+    format!("<!doctype html>\n<html lang=\"en\">\n{}\n<body>\n{}\n</body>\n</html>\n", head(page), body.join("\n"))
 }
 
-fn head(report: &Report) -> String {
+fn head(page: &Page) -> String {
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; img-src data:; base-uri 'none'; form-action 'none'",
         sha256_base64(STYLE.as_bytes()),
         sha256_base64(SCRIPT.as_bytes())
     );
-    let title = escape(&title(report));
-    let verdict = report.diagnosis.verdict.name();
-    let version = escape(&clean(report.version));
+    let title = escape(&title(page));
+    let word = escape(&page.word);
+    let version = escape(&page.version);
     format!(
         "<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
@@ -84,22 +94,14 @@ fn head(report: &Report) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <meta name=\"generator\" content=\"model-garden {version}\">\n\
          <link rel=\"icon\" href=\"data:,\">\n\
-         <title>{verdict}: {title} · Model Garden</title>\n\
+         <title>{word}: {title} · Model Garden</title>\n\
          <style>{STYLE}</style>\n</head>"
     )
 }
 
-fn title(report: &Report) -> String {
-    let title: String = clean(&report.title).chars().take(LONGEST_TITLE).collect();
+fn title(page: &Page) -> String {
+    let title: String = page.title.chars().take(LONGEST_TITLE).collect();
     if title.is_empty() { "a run".to_string() } else { title }
-}
-
-/// The fields beneath the verdict, and all other sections in the order of the page.
-fn ordered(sections: Vec<Section>) -> (Vec<Section>, Vec<Section>) {
-    let (numbers, mut others): (Vec<_>, Vec<_>) = sections.into_iter().partition(|section| section.title == NUMBERS);
-    let rank = |section: &Section| ORDER.iter().position(|title| section.title == *title).unwrap_or(ORDER.len());
-    others.sort_by_key(rank);
-    (numbers, others)
 }
 
 fn top() -> String {
@@ -109,20 +111,23 @@ fn top() -> String {
         .to_string()
 }
 
-fn verdict(report: &Report, numbers: &[Section]) -> String {
-    let name = report.diagnosis.verdict.name();
-    let mood = match report.diagnosis.verdict {
-        Verdict::Flat | Verdict::Sawtooth | Verdict::Settled => "good",
-        Verdict::Growing => "open",
-        Verdict::Leak => "bad",
-        Verdict::Insufficient => "unknown",
+fn verdict(page: &Page) -> String {
+    let mood = match page.news {
+        News::Good => "good",
+        News::Open => "open",
+        News::Bad => "bad",
+        News::Unknown => "unknown",
     };
-    let numbers: String = numbers.iter().flat_map(|section| &section.body).map(block_html).collect();
+    let numbers = match page.numbers.is_empty() {
+        true => String::new(),
+        false => block_html(&Block::Fields(page.numbers.clone())),
+    };
     format!(
-        "<section class=\"verdict {mood}\" aria-label=\"Verdict\">\n<p class=\"word\"><strong>{name}</strong> \
+        "<section class=\"verdict {mood}\" aria-label=\"Verdict\">\n<p class=\"word\"><strong>{}</strong> \
          <span>{}</span></p>\n<h1>{}</h1>\n<div class=\"numbers\">{numbers}</div>\n</section>",
-        escape(&title(report)),
-        inline(&clean(&report.diagnosis.summary))
+        escape(&page.word),
+        escape(&title(page)),
+        inline(&page.summary)
     )
 }
 
@@ -164,8 +169,7 @@ fn findings_html(sections: &[Section]) -> String {
 fn section_html(section: &Section) -> String {
     let title = if section.title.is_empty() { String::new() } else { format!("<h2>{}</h2>", escape(&section.title)) };
     let body: String = section.body.iter().map(block_html).collect();
-    let is_wide =
-        section.body.iter().any(|block| matches!(block, crate::Block::Table(header, _) if header.len() > WIDE));
+    let is_wide = section.body.iter().any(|block| matches!(block, Block::Table(header, _) if header.len() > WIDE));
     format!("<section class=\"card{}\">{title}{body}</section>", if is_wide { " wide" } else { "" })
 }
 
@@ -180,22 +184,28 @@ fn samples_html(samples: Option<&Table>) -> String {
     )
 }
 
-fn made_html(report: &Report) -> String {
-    let command = report.command.as_deref().map(clean).filter(|command| !command.is_empty());
-    let command = command.map(|command| format!(" with <code>{}</code>", escape(&command))).unwrap_or_default();
-    let notes: String =
-        report.diagnosis.input.notes.iter().map(|note| format!("<li>{}</li>", inline(&clean(note)))).collect();
-    let notes = if notes.is_empty() { notes } else { format!("<p>While reading:</p><ul>{notes}</ul>") };
-    let fields = environment(report).into_iter().map(|(name, value)| (name.into(), value)).collect();
+/// How the page was made; `answer` is what the answer for scripts is called, where there is one.
+fn made_html(page: &Page, notes_title: &str, answer: Option<&str>) -> String {
+    let command = page.command.as_deref().map(|command| format!(" with <code>{}</code>", escape(command)));
+    let notes: String = page.notes.iter().map(|note| format!("<li>{}</li>", inline(note))).collect();
+    let notes = if notes.is_empty() { notes } else { format!("<p>{notes_title}:</p><ul>{notes}</ul>") };
+    let fields = page.environment.iter().map(|(name, value)| (name.clone().into(), value.clone())).collect();
+    let inside = answer.map_or_else(String::new, |name| format!(" and the {name}"));
     format!(
         "<section class=\"card made\"><h2>How this was made</h2>\n\
-         <p>Made by model-garden {}{command}. This page is one file that works offline; its charts and the diagnosis are \
-         in it as JSON.</p>\n{}{notes}\n\
-         <p class=\"tools\" hidden><button type=\"button\" class=\"tool\" id=\"copy\">Copy the diagnosis as JSON</button>\n\
-         <button type=\"button\" class=\"tool\" id=\"download\">Download it</button> <span role=\"status\" id=\"done\"></span></p>\n\
-         </section>",
-        escape(&clean(report.version)),
-        block_html(&crate::Block::Fields(fields)),
+         <p>Made by model-garden {}{}. This page is one file that works offline; its charts{inside} are \
+         in it as JSON.</p>\n{}{notes}\n{}</section>",
+        escape(&page.version),
+        command.unwrap_or_default(),
+        block_html(&Block::Fields(fields)),
+        answer.map_or_else(String::new, tools_html),
+    )
+}
+
+fn tools_html(name: &str) -> String {
+    format!(
+        "<p class=\"tools\" hidden><button type=\"button\" class=\"tool\" id=\"copy\">Copy the {name} as JSON</button>\n\
+         <button type=\"button\" class=\"tool\" id=\"download\">Download it</button> <span role=\"status\" id=\"done\"></span></p>\n"
     )
 }
 
