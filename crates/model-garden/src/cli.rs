@@ -39,6 +39,69 @@ pub enum Command {
     /// SIGTERM if it catches that, else it is ended just after its last periodic checkpoint that fits.
     #[command(after_long_help = RUN_HELP)]
     Run(Run),
+
+    /// Find out which piece of a Python pipeline makes memory grow: the same examples several times, piece by piece.
+    ///
+    /// Dataset, processor, collator, model and so on are run alone and together, in processes of their own. Growth in the first
+    /// pass only is a cache, growth in every pass a leak. It says who keeps what, what gives it back, and what the whole dataset
+    /// will need. Needs Python with the package `model-garden`.
+    #[command(after_long_help = BISECT_HELP)]
+    Bisect(Bisect),
+}
+
+const BISECT_HELP: &str = "\
+The function takes no arguments and returns a dict: `dataset`, and as far as there are any `processor`, `collator`, `model`, `loss`,
+`optimizer`, `callbacks`; settings are `batch_size`, `workers` and `device`.
+
+Exit codes: 0 nothing grows, or harmlessly; 1 a leak, or a cache that will not fit; 2 it could not be done.
+
+Examples:
+  model-garden bisect train:pieces
+  model-garden bisect train:pieces --examples 100 --passes 5 --record pieces.json
+  model-garden bisect pieces.json --format html -o bisect.html";
+
+/// Arguments of `model-garden bisect`.
+#[derive(Debug, Args)]
+pub struct Bisect {
+    /// module:function that returns the pieces, or what an earlier experiment recorded.
+    #[arg(value_name = "MODULE:FUNCTION")]
+    pub target: String,
+
+    /// Different examples in a pass.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(8..))]
+    pub examples: u32,
+
+    /// Passes over them [default: as many as the time allows, 2 to 24].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub passes: Option<u32>,
+
+    /// About how long it may take; two passes are made in any case.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub time: Duration,
+
+    /// The Python to use [default: that of $VIRTUAL_ENV, else beside this program, else python3].
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+
+    /// Keep what was measured in this file.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// The memory that there is [default: this machine's or its control group's].
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<Bytes>,
+
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write the answer to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Remove the record once it has been read.
+    #[arg(long, hide = true)]
+    pub forget: bool,
 }
 
 const RUN_HELP: &str = "\
