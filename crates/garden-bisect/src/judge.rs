@@ -8,8 +8,8 @@ use crate::words;
 
 /// The version of the JSON contract.
 const SCHEMA: u32 = 1;
-/// What a worker copies of its parent just by running, whatever the data: up to 0.6 MiB with torch were seen.
-const COPIED_ANYWAY: i64 = 1 << 20;
+/// What a worker takes, or copies of its parent, just by running, whatever the data: up to 0.6 MiB with torch were seen.
+const BY_RUNNING: i64 = 1 << 20;
 /// A piece that grows alone by this share of what its chain added keeps it itself.
 const ALONE: f64 = 0.5;
 
@@ -201,24 +201,26 @@ fn stage(run: &Run, before: Option<&StageFinding>, examples: u64, workers: u64) 
 fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
     let base = run.base.and_then(|base| base.workers);
     let held = growth(run, |pass| Some(pass.end.workers?.held), base.map(|base| base.held));
-    let of_held =
-        kind(&held, Garbage::default(), &with_held(run, |visit| visit.workers.map(|workers| workers.held)), examples);
-    if of_held.is_growth() && of_held != Kind::WarmUp {
-        return (of_held, held);
-    }
     let private = growth(run, |pass| Some(pass.end.workers?.private), base.map(|base| base.private));
-    let of_private = kind(
-        &private,
-        Garbage::default(),
-        &with_held(run, |visit| visit.workers.map(|workers| workers.private)),
-        examples,
-    );
-    let is_growth = of_private.is_growth() && of_private != Kind::WarmUp;
-    if !is_growth {
-        return (of_private, private);
+    let of_held = workers_kind(&held, &with_held(run, |visit| visit.workers.map(|one| one.held)), examples, workers);
+    let of_private =
+        workers_kind(&private, &with_held(run, |visit| visit.workers.map(|one| one.private)), examples, workers);
+    match (of_held, of_private) {
+        (Kind::Failed, _) => (Kind::Failed, held),
+        (Kind::Flat, Kind::Flat) => (Kind::Flat, private),
+        (Kind::Flat, _) => (Kind::Copies, private),
+        (kind, _) => (kind, held),
     }
-    let is_more_than_its_own = private.iter().sum::<i64>() > COPIED_ANYWAY * workers as i64;
-    (if is_more_than_its_own { Kind::Copies } else { Kind::Flat }, private)
+}
+
+/// The kind of what all workers grew by, where that is more than what they do just by running.
+fn workers_kind(grown: &[i64], run: &Run, examples: u64, workers: u64) -> Kind {
+    match kind(grown, Garbage::default(), run, examples) {
+        Kind::Failed => Kind::Failed,
+        Kind::WarmUp | Kind::FilePages | Kind::Garbage => Kind::Flat,
+        kind if grown.iter().sum::<i64>() > BY_RUNNING * workers as i64 => kind,
+        _ => Kind::Flat,
+    }
 }
 
 /// The run with another quantity as its memory.
