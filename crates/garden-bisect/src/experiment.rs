@@ -86,7 +86,7 @@ pub(crate) enum How {
     /// The dataset, processor and collator in loader workers.
     Workers,
     /// A chain, with everything looked at.
-    Explain,
+    Look,
 }
 
 /// Memory at one moment, after free memory was given back.
@@ -169,6 +169,8 @@ pub(crate) struct Stopped {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Holders {
     pub passes: u64,
+    /// Examples in each of them.
+    pub examples: Option<u64>,
     #[serde(default)]
     pub python_bytes: i64,
     #[serde(default)]
@@ -189,6 +191,18 @@ pub(crate) struct Holders {
     pub caches: Vec<Cache>,
     #[serde(default)]
     pub garbage_objects: i64,
+}
+
+impl Holders {
+    /// Pixels of images that were decoded meanwhile.
+    pub fn images_bytes(&self) -> i64 {
+        self.images.iter().map(|images| images.bytes).sum()
+    }
+
+    /// Everything whose owner is known.
+    pub fn known_bytes(&self) -> i64 {
+        self.python_bytes.max(0) + self.tensors_bytes.max(0) + self.images_bytes()
+    }
 }
 
 /// A list, dict or set that holds more than before.

@@ -169,6 +169,8 @@ pub struct Growth {
     pub bytes_per_example: Option<i64>,
     /// What one pass over the whole dataset adds.
     pub full_dataset_bytes: Option<i64>,
+    /// How many examples it holds at most, if it has such a limit.
+    pub holds_at_most: Option<u64>,
     /// Examples after which it was full.
     pub full_after: Option<u64>,
     /// The share of the growth that Python objects, images and tensors account for.

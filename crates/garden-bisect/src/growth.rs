@@ -68,6 +68,10 @@ pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, examples: u64) ->
     let [early, late] = halves(later);
     let first = first as f64;
     let tail = floor.max(TAIL * first);
+    // What came and was given back is no growth: garbage that waited for its collector when a pass ended, for one.
+    if total <= tail || (first <= floor && early + late <= tail) {
+        return quiet(run, garbage, floor);
+    }
     if early + late > tail {
         // With one pass more it would be clear whether it has come to its end.
         let is_even =
@@ -78,8 +82,6 @@ pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, examples: u64) ->
         if later.len() < 2 || late > tail {
             return Kind::Undecided;
         }
-    } else if first <= floor {
-        return quiet(run, garbage, floor);
     }
     let base = run.base.map_or(0, |base| base.held);
     let visits: Vec<&Visit> = run.visits.iter().filter(|visit| visit.number == 1).collect();
@@ -211,6 +213,7 @@ mod tests {
         assert_eq!(kind_of(&[50 * MIB, 50 * MIB], 0), Kind::Leak);
         assert_eq!(kind_of(&[50 * MIB, 50 * MIB, 50 * MIB], 149 * MIB), Kind::Garbage);
         assert_eq!(kind_of(&[50 * MIB, 20 * MIB, 5 * MIB], 0), Kind::Undecided);
+        assert_eq!(kind_of(&[2 * MIB, -2 * MIB, 0], 0), Kind::Flat);
         assert_eq!(kind_of(&[0, 3 * MIB, 0], 0), Kind::WarmUp);
         assert_eq!(kind_of(&[50 * MIB, 3 * MIB, 0], 0), Kind::Cache);
         assert_eq!(kind_of(&[50 * MIB, 5 * MIB], 0), Kind::Undecided);

@@ -1,9 +1,9 @@
 //! The judgement: each run's kind of growth, what its last piece added, and who keeps it.
 
 use crate::experiment::{Experiment, How, Run, Visit};
-use crate::finding::{Finding, Growth, Kind, StageFinding};
+use crate::finding::{Cause, Finding, Growth, Kind, StageFinding};
 use crate::growth::{Garbage, beyond, full_after, growth, held, kind, per_example};
-use crate::holders::{Keeper, given_back, keeper};
+use crate::holders::{Keeper, dropped, given_back, keeper};
 use crate::words;
 
 /// The version of the JSON contract.
@@ -74,7 +74,7 @@ impl<'a> Judged<'a> {
             How::Workers => {
                 kind.is_growth() && (kind == Kind::Copies || !runs.iter().any(|other| other.is_growing_chain()))
             }
-            How::Alone | How::Explain => false,
+            How::Alone | How::Look => false,
         };
         if !is_told {
             return None;
@@ -93,32 +93,32 @@ impl<'a> Judged<'a> {
             over(passes, &self.finding.added, kind),
         );
         let total: i64 = self.finding.added.iter().sum();
-        let (gives_back, dropped) = given_back(self.run, total);
         let base = self.run.base.map_or(0, |base| base.held);
         let visits: Vec<&Visit> = self.run.visits.iter().filter(|visit| visit.number == 1).collect();
         let full = (kind == Kind::FullCache).then(|| full_after(&visits, base)).flatten();
+        let examples = self.run.examples.unwrap_or(experiment.examples);
         let bytes = match kind {
             Kind::Garbage => self.garbage_per_example(experiment.examples),
-            Kind::FullCache => full.map(|examples| total / examples.max(1) as i64),
-            _ => per_example(kind, &self.finding.added, self.run.examples.unwrap_or(experiment.examples))
-                .or_else(|| self.stopped_growth()),
+            Kind::Cache => Some(self.kept(&found) / examples.max(1) as i64),
+            Kind::FullCache => found.entries.or(full).map(|filled| self.kept(&found) / filled.max(1) as i64),
+            _ => per_example(kind, &self.finding.added, examples).or_else(|| self.stopped_growth()),
         };
         let mut growth = Growth {
             run: self.run.name.clone(),
             kind,
             cause: found.cause,
-            keeper: self.keeper_name(&found, dropped, runs),
+            keeper: self.keeper_name(&found, total, runs),
             held_at: found.held_at,
             holds: found.holds,
             explained: found.explained,
             begins_with,
             bytes_per_example: bytes,
-            full_dataset_bytes: bytes
-                .filter(|_| kind.is_kept())
-                .zip(experiment.dataset_length)
-                .map(|(bytes, length)| bytes.saturating_mul(length as i64)),
+            full_dataset_bytes: bytes.filter(|_| kind.is_kept()).zip(experiment.dataset_length).map(
+                |(bytes, length)| bytes.saturating_mul(found.limit.map_or(length, |most| most.min(length)) as i64),
+            ),
+            holds_at_most: found.limit,
             full_after: full,
-            gives_back,
+            gives_back: given_back(self.run),
             summary: String::new(),
         };
         growth.summary = words::growth(&growth, experiment, memory_limit);
@@ -130,8 +130,8 @@ impl<'a> Judged<'a> {
             && matches!(self.finding.kind, Kind::Leak | Kind::Cache | Kind::Undecided | Kind::Garbage)
     }
 
-    /// Who keeps it: what was found there, else the piece whose dropping gave it back, else the piece that grows alone.
-    fn keeper_name(&self, found: &Keeper, dropped: Option<String>, runs: &[Judged]) -> Option<String> {
+    /// Who keeps it: what was found there, else the piece that grows alone, else the one whose dropping gave it back.
+    fn keeper_name(&self, found: &Keeper, total: i64, runs: &[Judged]) -> Option<String> {
         let last = self.run.stages.last()?;
         if self.run.how == How::Workers {
             return None;
@@ -143,7 +143,19 @@ impl<'a> Judged<'a> {
             own as f64 >= ALONE * all as f64
         });
         let itself = (last == "dataset" || grows_alone).then(|| last.clone());
-        found.name.clone().or(dropped).or(itself)
+        found.name.clone().or(itself).or_else(|| dropped(self.run, self.chain_before(runs), total))
+    }
+
+    /// What a cache keeps. Small objects first fill what Python had free, some hundred KiB, so the sizes of the objects may tell more than the growth.
+    fn kept(&self, found: &Keeper) -> i64 {
+        let total: i64 = self.finding.added.iter().sum();
+        if found.cause == Some(Cause::ExampleCache) { total.max(found.known) } else { total }
+    }
+
+    /// The run of the chain without its last piece.
+    fn chain_before<'r>(&self, runs: &'r [Judged]) -> Option<&'r Run> {
+        let before = self.run.stages.split_last()?.1;
+        runs.iter().map(|other| other.run).find(|other| other.how == How::Chain && other.stages == before)
     }
 
     /// What the garbage collector freed, by itself and at the end, for each example of each pass.

@@ -7,7 +7,7 @@ use garden_report::{Axis, Band, Block, Chart, Curve, Field, Mood, News, Page, Se
 
 use crate::experiment::{Experiment, Holders, How, Run};
 use crate::finding::{Finding, Growth, Kind, StageFinding};
-use crate::words::bytes;
+use crate::words::{bytes, passes};
 
 /// Rows of each list of what holds the memory.
 const MOST_ROWS: usize = 5;
@@ -131,10 +131,9 @@ fn holds(experiment: &Experiment, finding: &Finding) -> Option<Section> {
 
 /// Where the bytes are: by owner and by mapping.
 fn accounts(look: &Holders, run: &Run, growth: &Growth) -> Vec<Field> {
-    let images: i64 = look.images.iter().map(|images| images.bytes).sum();
     let known = [
         ("Python's objects", look.python_bytes),
-        ("decoded pixels", images),
+        ("decoded pixels", look.images_bytes()),
         ("tensors in RAM", look.tensors_bytes),
         ("pinned tensors", look.pinned_bytes),
     ];
@@ -146,7 +145,7 @@ fn accounts(look: &Holders, run: &Run, growth: &Growth) -> Vec<Field> {
     if let Some(explained) = growth.explained {
         fields.push((
             "accounted for".into(),
-            format!("{:.0} % of the growth over {} passes", 100.0 * explained, look.passes),
+            format!("{:.0} % of the growth over {}", 100.0 * explained, passes(look.passes)),
         ));
     }
     let grown = run.mappings.iter().filter(|(_, amount)| **amount >= 256 << 10);

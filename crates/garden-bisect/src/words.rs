@@ -77,13 +77,18 @@ pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Opt
         ),
         Kind::WarmUp => format!("{who} takes memory in a few jumps that do not come again: a warm-up, not growth per example."),
         Kind::FilePages => format!("{who} reads memory-mapped files, whose pages the kernel takes back when it needs memory: no growth."),
-        _ => format!("{who} grows in a way that {} passes cannot tell apart ({each} per example in the first): run it with more.", passes(experiment)),
+        _ => format!("{who} grows in a way that {} passes cannot tell apart ({each} per example in the first): run it with more.", most_passes(experiment)),
     }
     .trim_end()
     .to_string()
 }
 
-fn passes(experiment: &Experiment) -> usize {
+/// A number of passes.
+pub(crate) fn passes(number: u64) -> String {
+    if number == 1 { "1 pass".into() } else { format!("{number} passes") }
+}
+
+fn most_passes(experiment: &Experiment) -> usize {
     experiment.runs.iter().map(|run| run.passes.len()).max().unwrap_or(0)
 }
 
@@ -133,7 +138,11 @@ fn whole_dataset(growth: &Growth, experiment: &Experiment, memory_limit: Option<
     let limit = memory_limit
         .filter(|limit| all as u64 > *limit)
         .map(|limit| format!(", more than the {} that there are", Bytes(limit)));
-    format!("All {length} examples need {}{}.", bytes(all), limit.unwrap_or_default())
+    let limit = limit.unwrap_or_default();
+    match growth.holds_at_most.filter(|most| *most < length) {
+        Some(most) => format!("It holds {most} of the {length} examples at most, which need {}{limit}.", bytes(all)),
+        None => format!("All {length} examples need {}{limit}.", bytes(all)),
+    }
 }
 
 fn at_most(growth: &Growth, experiment: &Experiment) -> String {

@@ -146,7 +146,7 @@ class _Experiment:
             alone = [plan for plan in alone if plan.stages[-1] in needed]
             if left_out:
                 self.notes.append(f"left out, as time was short and nothing grew there: {', '.join(left_out)}")
-        looks = [Plan(run["name"], run["stages"], "explain", examples, self._passes_to_look(run), share) for _, run in grown[:MOST_LOOKS]]
+        looks = self._looks([run for _, run in grown[:MOST_LOOKS]], examples, share)
         later = [self._record(child) for child in self._run(looks + alone)]
         return {
             "format": FORMAT,
@@ -164,7 +164,7 @@ class _Experiment:
             "workers": self.pieces.workers,
             "passes": passes,
             "runs": runs + later[len(looks):],
-            "looks": later[: len(looks)],
+            "looks": self._joined(later[: len(looks)]),
             "notes": self.notes,
         }
 
@@ -209,10 +209,28 @@ class _Experiment:
         return sorted(grown, key=lambda row: row[0], reverse=True)
 
     @staticmethod
-    def _passes_to_look(run):
-        """One pass shows what holds a growth that only the first one has."""
-        first, second = run["passes"][0]["held"] - run["base"]["held"], run["passes"][1]["held"] - run["passes"][0]["held"]
-        return 1 if second < first / 4 else 2
+    def _looks(grown, examples, share):
+        """Two processes for each chain that grew: one that looks at what is alive, one that traces where it was allocated."""
+
+        def passes(run):
+            # One pass shows what holds a growth that only the first one has.
+            ends = [run["base"]["held"], *(one["held"] for one in run["passes"][:2])]
+            return 1 if ends[2] - ends[1] < (ends[1] - ends[0]) / 4 else 2
+
+        # The same number for all, so that what an earlier piece holds can be taken off.
+        most = max(map(passes, grown), default=1)
+        return [Plan(run["name"], run["stages"], how, examples, most, share) for run in grown for how in ("look", "trace")]
+
+    @staticmethod
+    def _joined(looks):
+        """What both processes of each chain found, as one."""
+        joined = []
+        for look, trace in zip(looks[::2], looks[1::2]):
+            if look.get("holders") and trace.get("holders"):
+                look["holders"].update(trace["holders"])
+            look["error"] = look["error"] or trace["error"]
+            joined.append(look)
+        return joined
 
     def _run(self, plans):
         def on_message(plan, message):
@@ -224,7 +242,7 @@ class _Experiment:
                     self.say(f"{plan.name}: pass {message['pass_end']['pass']} took {message['pass_end']['seconds']:.1f} s")
             elif "collections" in message:
                 self.say(f"{plan.name}: measured")
-            elif "holders" in message:
+            elif "holders" in message and plan.how == "trace":
                 self.say(f"{plan.name}: looked at what holds memory")
 
         with _ended_by_signals():

@@ -20,6 +20,8 @@ FEWEST_EXAMPLES = 4
 MOST_PASSES = 24
 # Cheap passes are repeated for so long.
 LONG_ENOUGH_S = 3.0
+# Memory is read exactly after each batch if that takes no longer than this: the kernel's running counters are off by some hundred KiB.
+CHEAP_S = 0.01
 # What looking at workers may take of the time.
 SHARE_OF_TIME = 0.1
 # A leak that would take the machine down is known well enough before.
@@ -31,7 +33,7 @@ class Plan:
 
     def __init__(self, name, stages, how, examples, passes, seconds):
         self.name = name
-        # The pieces that take part, and whether in a chain, one alone, in workers, or with everything looked at (`explain`).
+        # The pieces that take part, and whether in a `chain`, one `alone`, in `workers`, or in a chain with a `look` at everything or a `trace` of it.
         self.stages = stages
         self.how = how
         self.examples = examples
@@ -120,10 +122,7 @@ class _Run:
         else:
             self.stage = Chain(self.pieces, self.plan.stages)
         try:
-            if self.plan.how == "explain":
-                self._explain()
-            else:
-                self._measure()
+            {"look": self._look, "trace": self._trace}.get(self.plan.how, self._measure)()
         finally:
             if hasattr(self.stage, "close"):
                 self.stage.close()
@@ -141,7 +140,10 @@ class _Run:
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
         self._trim()
-        self.tell({"base": self._boundary(), "mappings": counters.mappings()})
+        begin = time.monotonic()
+        base = self._boundary()
+        self._read = counters.exact if time.monotonic() - begin <= CHEAP_S else counters.quick
+        self.tell({"base": base, "mappings": counters.mappings()})
         collections = _Collections()
         number = 0
         begin = time.monotonic()
@@ -169,7 +171,8 @@ class _Run:
         def after(index):
             nonlocal seen
             seen += len(self.batches[index])
-            place = {"pass": number + 1, "examples": seen, **counters.quick(), "allocated": counters.allocated()}
+            held = self._read()
+            place = {"pass": number + 1, "examples": seen, "held": held["held"], "file": held["file"], "allocated": counters.allocated()}
             if isinstance(self.stage, Workers):
                 place["workers"] = self._workers_if_cheap()
             self.tell({"visit": place})
@@ -230,17 +233,29 @@ class _Run:
         counters.trim()
         self.tell({"after": {"what": what, "held": counters.exact()["held"], "found": found if isinstance(found, int) else None}})
 
-    def _explain(self):
+    def _look(self):
         from .holders import Look
 
-        look = Look(self.pieces)
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
-        look.begin()
-        held = counters.exact()["held"]
+        look = Look(self.pieces)
+        self._passes_in_between()
+        self.tell({"holders": {"examples": self.examples, "passes": self.plan.passes, **look.end()}})
+
+    def _trace(self):
+        from .holders import Tracing
+
+        # Before the warm-up: what that allocates may be freed in the passes, and must be known then.
+        tracing = Tracing()
+        self._visit_all(self.warm_up, lambda index: None)
+        gc.collect()
+        tracing.begin()
+        self._passes_in_between()
+        self.tell({"holders": tracing.end()})
+
+    def _passes_in_between(self):
         for _ in range(self.plan.passes):
             self._visit_all(self.batches, lambda index: None)
-        self.tell({"holders": {"examples": self.examples, "passes": self.plan.passes, "held": counters.exact()["held"] - held, **look.end()}})
 
 
 class _Collections:
