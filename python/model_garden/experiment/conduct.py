@@ -135,17 +135,23 @@ class _Experiment:
         for plan in chains + alone:
             plan.seconds = share
         self.say(f"{counted} examples, {passes or 'several'} passes: {', '.join(plan.name for plan in chains + alone)}")
-        runs = [self._record(child) for child in self._run(chains)]
-        if self.pieces.workers:
+        # A chain has everything of the one before, and fails if that does.
+        runs = [self._record(child) for child in self._run(chains, ends_with_failure=True)]
+        failed = next((run for run in runs if run["error"]), None)
+        if failed:
+            sound = present[: len(failed["stages"]) - 1]
+            self._leave_out(f"`{failed['name']}` failed", chains[len(runs) :] + [plan for plan in alone if plan.stages[-1] not in sound])
+            alone = [plan for plan in alone if plan.stages[-1] in sound]
+        if self.pieces.workers and not failed:
             plan = Plan(f"{self.pieces.workers} workers", ["workers"], "workers", self._for_workers(runs, examples), passes, share)
             runs += [self._record(child) for child in self._run([plan])]
+        if length is None:
+            counted = self._note_fewer(runs, examples)
         grown = self._grown(runs)
         needed = {run["stages"][-1] for _, run in grown}
         if time.monotonic() - begin > seconds * 0.6:
-            left_out = [plan.name for plan in alone if plan.stages[-1] not in needed]
+            self._leave_out("time was short and nothing grew there", [plan for plan in alone if plan.stages[-1] not in needed])
             alone = [plan for plan in alone if plan.stages[-1] in needed]
-            if left_out:
-                self.notes.append(f"left out, as time was short and nothing grew there: {', '.join(left_out)}")
         looks = self._looks([run for _, run in grown[:MOST_LOOKS]], examples, share)
         later = [self._record(child) for child in self._run(looks + alone)]
         return {
@@ -167,6 +173,17 @@ class _Experiment:
             "looks": self._joined(later[: len(looks)]),
             "notes": self.notes,
         }
+
+    def _leave_out(self, reason, plans):
+        if plans:
+            self.notes.append(f"left out, as {reason}: {', '.join(plan.name for plan in plans)}")
+
+    def _note_fewer(self, runs, examples):
+        """An iterable dataset tells only by ending how many examples it has."""
+        counted = min((run["examples"] for run in runs if run.get("examples") and run["how"] == "chain"), default=examples)
+        if counted < examples:
+            self.notes.append(f"{examples} examples were asked for; the dataset gave {counted} after those that warm up")
+        return counted
 
     def _count(self, length, examples):
         if length is None:
@@ -232,7 +249,7 @@ class _Experiment:
             joined.append(look)
         return joined
 
-    def _run(self, plans):
+    def _run(self, plans, ends_with_failure=False):
         def on_message(plan, message):
             if "error" in message:
                 self.say(f"{plan.name}: {_first_line(message['error']['text'])}")
@@ -246,7 +263,7 @@ class _Experiment:
                 self.say(f"{plan.name}: looked at what holds memory")
 
         with _ended_by_signals():
-            return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message)
+            return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message, ends_with_failure)
 
     def _record(self, child):
         run = {"name": child.plan.name, "stages": child.plan.stages, "how": child.plan.how, "base": None, "visits": [], "passes": [], "after": [], "error": None, "stopped": None}

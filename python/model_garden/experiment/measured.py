@@ -12,7 +12,7 @@ import traceback
 
 from . import counters
 from .pieces import build, load
-from .stages import Alone, Chain, FeederError, StageError, Workers, settle_after_fork
+from .stages import Alone, Chain, FeederError, StageError, Workers
 
 # Batches before the baseline: first calls load libraries, start threads and size buffers.
 WARM_UP_BATCHES = 4
@@ -42,11 +42,9 @@ class Plan:
         self.seconds = seconds
 
 
-def measure(plan, source, tell, is_forked=False):
+def measure(plan, source, tell):
     """Runs the plan and tells what it finds, as dicts; what goes wrong is told too."""
     try:
-        if is_forked:
-            settle_after_fork()
         pieces = build(load(source) if isinstance(source, str) else source)
         _Run(plan, pieces, tell).through()
     except StageError as error:
@@ -140,9 +138,11 @@ class _Run:
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
         self._trim()
-        begin = time.monotonic()
         base = self._boundary()
-        self._read = counters.exact if time.monotonic() - begin <= CHEAP_S else counters.quick
+        # In time of this process, which does not depend on what else the machine does.
+        begin = time.process_time()
+        counters.exact()
+        self._read = counters.exact if time.process_time() - begin <= CHEAP_S else counters.quick
         self.tell({"base": base, "mappings": counters.mappings()})
         collections = _Collections()
         number = 0

@@ -218,8 +218,13 @@ def with_piece(draw, piece, function):
     return pieces
 
 
-def share_of_batch(draw, piece, size):
-    """Bytes per example of what is kept once per call: callbacks and collators are called once per batch."""
+def per_call(draw, piece):
+    """What a piece keeps at each call: callbacks and collators are called once per batch."""
+    return draw.each * (1 if piece in ("dataset", "processor") else draw.batch_size)
+
+
+def per_example(draw, piece, size):
+    """What that makes for each example: the last batch may be a small one."""
     if piece in ("dataset", "processor"):
         return size
     batches = -(-counted(draw) // draw.batch_size)
@@ -432,7 +437,7 @@ def keeping_collator(draw):
 def growing_container(draw):
     """A container of Python that gets longer with each call of some piece."""
     piece, where, kind = draw.one_of("dataset", "processor", "collator", "callbacks", "callbacks"), draw.one_of(*PLACES), draw.one_of(*KINDS)
-    size = draw.each
+    size = per_call(draw, piece)
     if where != "module" and draw.one_of(True, False):
         empty, add = collections.deque, collections.deque.append
     elif draw.one_of(True, False):
@@ -441,7 +446,7 @@ def growing_container(draw):
         empty, add = list, list.append
     count = iter(range(10**9))
     function, name = keeping(where, empty, lambda kept, value: add(kept, payload(kind, size, next(count))))
-    each = share_of_batch(draw, piece, weight(payload(kind, size, 7)))
+    each = per_example(draw, piece, weight(payload(kind, size, 7)))
     return Case(with_piece(draw, piece, function), "leak", "growing_container", keeper(piece, where), piece, each, name)
 
 
@@ -465,29 +470,31 @@ def take(size, how="malloc"):
 @family
 def native_leak(draw):
     """Memory of C that is never freed."""
-    piece, how, size = draw.one_of("dataset", "processor", "collator", "callbacks"), draw.one_of("malloc", "mmap"), draw.each
+    piece, how = draw.one_of("dataset", "processor", "collator", "callbacks"), draw.one_of("malloc", "mmap")
+    size = per_call(draw, piece)
     taken = -(-size // 4096) * 4096 if how == "mmap" else size
     pieces = with_piece(draw, piece, lambda value: take(size, how))
-    return Case(pieces, "leak", "native_leak", piece, piece, share_of_batch(draw, piece, taken))
+    return Case(pieces, "leak", "native_leak", piece, piece, per_example(draw, piece, taken))
 
 
 @family
 def cache_and_leak(draw):
     """A dataset that caches, and a collator that leaks: the leak is the answer, the cache is told too."""
-    kept, size = [], draw.each
+    kept, size = [], per_call(draw, "collator")
     cache = {}
     dataset = rows(draw, also=lambda number: cache.setdefault(number, payload("bytes", 2 * size, number)))
     pieces = {"dataset": dataset, "processor": passing, "collator": lambda examples: kept.append(bytes([1]) * size)}
-    return Case(pieces, "leak", "growing_container", "collator", "collator", share_of_batch(draw, "collator", size), "kept")
+    return Case(pieces, "leak", "growing_container", "collator", "collator", per_example(draw, "collator", size), "kept")
 
 
 @family
 def cache_and_native_leak(draw):
     """A dataset that caches Python objects, and a later piece that loses half as much in C."""
-    cache, size, piece = {}, draw.each, draw.one_of("processor", "collator")
+    cache, piece = {}, draw.one_of("processor", "collator")
+    size = per_call(draw, piece)
     pieces = with_piece(draw, piece, lambda value: take(size))
     pieces["dataset"].also = lambda number: cache.setdefault(number, payload("bytes", 2 * size, number))
-    return Case(pieces, "leak", "native_leak", piece, piece, share_of_batch(draw, piece, size))
+    return Case(pieces, "leak", "native_leak", piece, piece, per_example(draw, piece, size))
 
 
 # --- Garbage --------------------------------------------------------------------------------------------------------------------
@@ -506,9 +513,10 @@ def cycle(size):
 @family
 def few_large_cycles(draw):
     """One cycle per call, with something large in it: the collector, which counts objects, rarely runs."""
-    piece, size = draw.one_of("dataset", "processor", "collator", "callbacks"), draw.each
+    piece = draw.one_of("dataset", "processor", "collator", "callbacks")
+    size = per_call(draw, piece)
     pieces = with_piece(draw, piece, lambda value: cycle(size))
-    return Case(pieces, "garbage", "garbage_cycles", None, piece, share_of_batch(draw, piece, size))
+    return Case(pieces, "garbage", "garbage_cycles", None, piece, per_example(draw, piece, size))
 
 
 @family
