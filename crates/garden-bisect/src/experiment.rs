@@ -96,6 +96,8 @@ pub(crate) struct Held {
     pub held: i64,
     #[serde(default)]
     pub file: i64,
+    /// What `malloc` has given out, if the C library tells.
+    pub allocated: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
 
@@ -127,6 +129,8 @@ pub(crate) struct Visit {
     /// Examples seen in this pass.
     pub examples: u64,
     pub held: i64,
+    /// What `malloc` has given out, if the C library tells.
+    pub allocated: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
 

@@ -188,6 +188,8 @@ pub struct StageFinding {
     pub name: String,
     /// Whether it is one piece alone.
     pub is_alone: bool,
+    /// Whether it is loader workers, and the growth theirs.
+    pub is_workers: bool,
     /// How memory grew because of the last piece of it: what the run before it grew by is taken off.
     pub kind: Kind,
     /// Growth in each pass, in bytes, of the whole run.

@@ -27,7 +27,7 @@ pub(crate) fn summary(finding: &Finding, failed: Option<&str>) -> String {
     let others = finding.growths.iter().skip(1).filter(|growth| growth.kind.gravity() >= Kind::Copies.gravity());
     sentences.extend(others.map(|growth| format!("Besides: {}", growth.summary)));
     if finding.verdict == Kind::Flat {
-        let together = || finding.stages.iter().filter(|stage| !stage.is_alone);
+        let together = || finding.stages.iter().filter(|stage| !stage.is_alone && !stage.is_workers);
         let passes = together().map(|stage| stage.growth.len()).max().unwrap_or(0);
         let most = together().flat_map(|stage| &stage.growth).max().copied().unwrap_or(0);
         sentences.push(format!(
@@ -96,6 +96,7 @@ fn most_passes(experiment: &Experiment) -> usize {
 fn who(growth: &Growth) -> String {
     match growth.keeper.as_deref() {
         Some(module) if module.starts_with("module ") => format!("A variable of {module}"),
+        Some("callbacks") => "A callback".into(),
         Some(piece) => format!("The {piece}"),
         None if growth.begins_with == "workers" => "Something in the workers".into(),
         None => format!("Something that begins with the {}", growth.begins_with),

@@ -137,6 +137,8 @@ class _Run:
         self.tell({"begin": {"examples": self.examples, "batches": len(self.batches), "batch_size": self.pieces.batch_size}})
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
+        if isinstance(self.stage, Workers):
+            self.stage.collect()
         self._trim()
         base = self._boundary()
         # In time of this process, which does not depend on what else the machine does.

@@ -1,4 +1,5 @@
 """The pieces at work: one batch of examples through as many of them as a run wants."""
+import gc
 import os
 import pickle
 import struct
@@ -9,8 +10,9 @@ from .counters import end_with_parent, trim
 
 # Which pieces can be fed from another process: what the others get cannot be sent (a graph), or is not there at all.
 FED = ("processor", "collator", "model")
-# Instead of a batch: a worker is to give free memory back.
+# Instead of a batch: a worker is to give free memory back, or to collect its garbage first.
 TRIM = "trim"
+COLLECT = "collect"
 LENGTH = struct.Struct("<q")
 
 
@@ -39,7 +41,9 @@ class Chain:
 
     def produce(self, numbers):
         """What comes out of the chain: for a process that is fed by this one."""
-        if numbers == TRIM:
+        if numbers in (TRIM, COLLECT):
+            if numbers == COLLECT:
+                gc.collect()
             trim()
             return None
         return self._through(numbers)
@@ -300,6 +304,10 @@ class Workers:
         """Has every worker give free memory back: otherwise its heap, which settles after some hundred batches, would look like growth."""
         # They are served in turn, so each gets one.
         self.visit_all([TRIM] * 2 * self._number, lambda index: None)
+
+    def collect(self):
+        """Has every worker collect its garbage. The first collection copies much of the parent's memory, whatever the examples are."""
+        self.visit_all([COLLECT] * 2 * self._number, lambda index: None)
 
     @staticmethod
     def _receive(one, after):
