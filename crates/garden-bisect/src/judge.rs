@@ -193,7 +193,7 @@ fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, w
                 Garbage { at_the_end: collected.unwrap_or(0) - collected_before, at_once },
                 run,
                 rise,
-                examples,
+                floor(examples, earlier),
             )
         }
     };
