@@ -23,6 +23,8 @@ const LIKE_THE_FIRST: f64 = 0.25;
 const WAITING: f64 = 1024.0 * 1024.0;
 /// Growth of which this share came with a tenth of the batches is jumps, not growth per example.
 const JUMPS: f64 = 0.8;
+/// What `malloc` gave out tells how memory rose if it is this share of the growth.
+const HALF: f64 = 0.5;
 /// Batches from which on jumps can be told from growth per example.
 const FEWEST_BATCHES: usize = 8;
 /// A cache that had this share of its growth when so many of the examples were seen is full.
@@ -124,6 +126,12 @@ fn file_growth(run: &Run) -> f64 {
     files.iter().sum::<i64>() as f64
 }
 
+/// What `malloc` gave out in the first pass and did not get back, if that was read after each batch.
+pub(crate) fn given_out(run: &Run) -> Option<i64> {
+    let has_all = run.visits.iter().all(|visit| visit.allocated.is_some());
+    run.passes.first().filter(|_| has_all)?.end.allocated.zip(run.base?.allocated).map(|(after, before)| after - before)
+}
+
 /// How memory rose in the first pass, batch by batch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rise {
@@ -134,18 +142,14 @@ pub(crate) struct Rise {
 impl Rise {
     /// The rise in a run beyond that in the run without its last piece, which saw the same batches.
     ///
-    /// Taken from what `malloc` has given out, if that accounts for the growth: resident memory goes up in lumps, as the C library takes more from
+    /// Taken from what `malloc` has given out, if that accounts for most of the growth: resident memory goes up in lumps, as the C library takes more from
     /// the system at once than it needs and fills what was freed before.
     pub fn new(run: &Run, earlier: Option<&Run>) -> Rise {
-        let held = Rise::of(run, earlier, |held| Some(held.held), |visit| Some(visit.held));
-        let allocated = Rise::of(run, earlier, |held| held.allocated, |visit| visit.allocated);
-        let grown = run.base.zip(run.passes.first()).map_or(0, |(base, pass)| pass.end.held - base.held);
-        let accounted =
-            run.base.zip(run.passes.first()).and_then(|(base, pass)| Some(pass.end.allocated? - base.allocated?));
-        match accounted {
-            Some(bytes) if 2 * bytes >= grown && !allocated.places.is_empty() => allocated,
-            _ => held,
+        let grown = held(run).first().copied().unwrap_or(0) as f64;
+        if given_out(run).is_some_and(|given| given as f64 >= HALF * grown) {
+            return Rise::of(run, earlier, |held| held.allocated, |visit| visit.allocated);
         }
+        Rise::of(run, earlier, |held| Some(held.held), |visit| Some(visit.held))
     }
 
     fn of(run: &Run, earlier: Option<&Run>, base: fn(&Held) -> Option<i64>, level: fn(&Visit) -> Option<i64>) -> Rise {
@@ -294,7 +298,7 @@ mod tests {
     #[test]
     fn what_malloc_gave_out_is_smoother_than_what_is_resident() {
         let mut lumpy = run(&[20 * MIB, 0, 0]);
-        for visit in lumpy.visits.iter_mut().filter(|visit| visit.number == 1) {
+        for visit in &mut lumpy.visits {
             visit.allocated = Some(visit.held - 30 * MIB);
             visit.held = if visit.examples > 30 { 120 * MIB } else { 100 * MIB };
         }

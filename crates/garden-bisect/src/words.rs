@@ -203,7 +203,9 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
             vec!["Bound or empty what grows there, or store numbers instead of tensors and batches (`loss.item()`)."]
         }
         (Kind::Leak, Some(Cause::GraphKept)) => {
-            vec!["Store `loss.item()` or `loss.detach()`, not the loss: its graph keeps every activation of its step."]
+            vec![
+                "Store `.item()` or `.detach()` of it: a tensor keeps the graph that made it, and that keeps its step's activations until `backward()` has run.",
+            ]
         }
         (Kind::Leak, _) => vec!["See under \"What holds it\" which types and lines are left, and what refers to them."],
         (Kind::Garbage, _) => vec![
