@@ -75,7 +75,7 @@ fn workers_chart(experiment: &Experiment, runs: &[&Run]) -> Option<Chart> {
 }
 
 fn place(length: u64, pass: u64, examples: u64) -> f64 {
-    (pass.saturating_sub(1) * length + examples) as f64
+    pass.saturating_sub(1) as f64 * length as f64 + examples as f64
 }
 
 fn frame(length: u64, title: &str, note: &str, places: Vec<f64>, curves: Vec<Curve>) -> Chart {

@@ -4,17 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 /// The name that every document begins with.
 const FORMAT: &str = "model-garden-bisect";
 /// The newest version that is understood.
 const VERSION: u64 = 1;
+/// No number in a record is larger: a pebibyte, of which thousands can be added up without overflow.
+const LARGEST: f64 = (1_u64 << 50) as f64;
 
 /// One experiment: all its runs.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Experiment {
-    pub(crate) format: String,
-    pub(crate) version: u64,
     #[serde(default)]
     pub(crate) made: String,
     #[serde(default)]
@@ -285,22 +286,34 @@ impl std::error::Error for ReadError {}
 impl Experiment {
     /// Reads what the Python package wrote.
     pub fn read(text: &str) -> Result<Experiment, ReadError> {
-        let experiment: Experiment = serde_json::from_str(text)
-            .map_err(|error| ReadError(format!("it is no record of an experiment: {error}")))?;
-        if experiment.format != FORMAT {
-            return Err(ReadError(format!("its format is `{}` instead of `{FORMAT}`", experiment.format)));
+        let no_record = |error: serde_json::Error| ReadError(format!("it is no record of an experiment: {error}"));
+        let value: Value = serde_json::from_str(text).map_err(no_record)?;
+        if let Some(number) = beyond(&value) {
+            return Err(ReadError(format!("it is no record of an experiment: {number} is larger than any memory")));
         }
-        if experiment.version > VERSION {
-            return Err(ReadError(format!(
-                "it is of version {}; this program understands {VERSION}",
-                experiment.version
-            )));
+        let format = value["format"].as_str().unwrap_or_default();
+        if format != FORMAT {
+            return Err(ReadError(format!("its format is `{format}` instead of `{FORMAT}`")));
         }
-        Ok(experiment)
+        let version = value["version"].as_u64().unwrap_or_default();
+        if version > VERSION {
+            return Err(ReadError(format!("it is of version {version}; this program understands {VERSION}")));
+        }
+        serde_json::from_value(value).map_err(no_record)
     }
 
     /// The command line that repeats the experiment, if it was made by one.
     pub fn command(&self) -> Option<String> {
         self.target.as_ref().map(|target| format!("model-garden bisect {target}"))
+    }
+}
+
+/// A number that is too large to reckon with, if there is one.
+fn beyond(value: &Value) -> Option<f64> {
+    match value {
+        Value::Number(number) => number.as_f64().filter(|number| number.abs() > LARGEST),
+        Value::Array(values) => values.iter().find_map(beyond),
+        Value::Object(fields) => fields.values().find_map(beyond),
+        _ => None,
     }
 }

@@ -176,9 +176,18 @@ pub struct Growth {
     /// The share of the growth that Python objects, images and tensors account for.
     pub explained: Option<f64>,
     /// What each try gave back after the last pass, in bytes.
-    pub gives_back: Vec<(String, i64)>,
+    pub gives_back: Vec<GivenBack>,
     /// The growth as a sentence.
     pub summary: String,
+}
+
+/// What one try gave back.
+#[derive(Clone, Debug, Serialize)]
+pub struct GivenBack {
+    /// What was tried, such as `gc.collect()`.
+    pub what: String,
+    /// What is held no longer; below zero if more is.
+    pub bytes: i64,
 }
 
 /// What one run showed.

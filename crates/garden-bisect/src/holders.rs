@@ -1,7 +1,7 @@
 //! Who keeps what has grown: what the look at everything alive says, checked against what was measured.
 
 use crate::experiment::{Cache, Holders, Run};
-use crate::finding::{Cause, Kind};
+use crate::finding::{Cause, GivenBack, Kind};
 
 /// A container, or the images, that weigh at least this share of the growth are what keeps it. Not more, since other things come with them: some
 /// decoders keep a picture several times over (WebP: pixels are 4 of the 10 bytes), and Python rounds small objects up.
@@ -123,12 +123,12 @@ fn root(path: &str) -> String {
 }
 
 /// What each try gave back, in bytes.
-pub(crate) fn given_back(run: &Run) -> Vec<(String, i64)> {
+pub(crate) fn given_back(run: &Run) -> Vec<GivenBack> {
     let Some(last) = run.passes.last() else { return Vec::new() };
     let mut before = last.end.held;
     let mut given = Vec::new();
     for after in &run.after {
-        given.push((after.what.clone(), before - after.held));
+        given.push(GivenBack { what: after.what.clone(), bytes: before - after.held });
         before = after.held;
     }
     given
@@ -138,10 +138,10 @@ pub(crate) fn given_back(run: &Run) -> Vec<(String, i64)> {
 /// one was its own before.
 pub(crate) fn dropped(run: &Run, earlier: Option<&Run>, grown: i64) -> Option<String> {
     let earlier = earlier.map(given_back).unwrap_or_default();
-    let own = |what: &str| earlier.iter().find(|(other, _)| other == what).map_or(0, |(_, bytes)| (*bytes).max(0));
-    let beyond = given_back(run).into_iter().filter_map(|(what, bytes)| {
-        let piece = what.strip_prefix("dropping the ")?.to_string();
-        Some((piece, bytes - own(&what)))
+    let own = |what: &str| earlier.iter().find(|other| other.what == what).map_or(0, |other| other.bytes.max(0));
+    let beyond = given_back(run).into_iter().filter_map(|given| {
+        let piece = given.what.strip_prefix("dropping the ")?.to_string();
+        Some((piece, given.bytes - own(&given.what)))
     });
     let (piece, bytes) = beyond.max_by_key(|(_, bytes)| *bytes)?;
     (grown > 0 && bytes as f64 >= GIVEN_BACK * grown as f64).then_some(piece)

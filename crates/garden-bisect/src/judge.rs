@@ -69,10 +69,14 @@ impl<'a> Judged<'a> {
     }
 
     /// What grew because of this run's last piece, with who keeps it.
-    fn growth(&self, experiment: &Experiment, runs: &[Judged], memory_limit: Option<u64>) -> Option<Growth> {
+    fn growth(&self, experiment: &Experiment, runs: &[Judged<'a>], memory_limit: Option<u64>) -> Option<Growth> {
         let kind = self.finding.kind;
         let is_told = match self.run.how {
-            How::Chain => kind.is_growth(),
+            // A chain that was stopped when memory ran out stops every longer one.
+            How::Chain => {
+                kind.is_growth()
+                    && !(self.was_stopped_early() && self.chain_before(runs).is_some_and(Judged::was_stopped_early))
+            }
             // Workers have the pieces of the chain: what grows there too was found already.
             How::Workers => {
                 kind.is_growth() && (kind == Kind::Copies || !runs.iter().any(|other| other.is_growing_chain()))
@@ -99,7 +103,7 @@ impl<'a> Judged<'a> {
         let full = (kind == Kind::FullCache).then(|| self.rise.full_after()).flatten();
         let examples = self.run.examples.unwrap_or(experiment.examples);
         let bytes = match kind {
-            Kind::Garbage => self.garbage_per_example(experiment.examples),
+            Kind::Garbage => self.garbage_per_example(examples),
             Kind::Cache => Some(self.kept(&found) / examples.max(1) as i64),
             Kind::FullCache => found.entries.or(full).map(|filled| self.kept(&found) / filled.max(1) as i64),
             _ => per_example(kind, &self.finding.added, examples).or_else(|| self.stopped_growth()),
@@ -132,7 +136,7 @@ impl<'a> Judged<'a> {
     }
 
     /// Who keeps it: what was found there, else the piece that grows alone, else the one whose dropping gave it back.
-    fn keeper_name(&self, found: &Keeper, total: i64, runs: &[Judged]) -> Option<String> {
+    fn keeper_name(&self, found: &Keeper, total: i64, runs: &[Judged<'a>]) -> Option<String> {
         let last = self.run.stages.last()?;
         if self.run.how == How::Workers {
             return None;
@@ -144,7 +148,11 @@ impl<'a> Judged<'a> {
             own as f64 >= ALONE * all as f64
         });
         let itself = (last == "dataset" || grows_alone).then(|| last.clone());
-        found.name.clone().or(itself).or_else(|| dropped(self.run, self.chain_before(runs), total))
+        found
+            .name
+            .clone()
+            .or(itself)
+            .or_else(|| dropped(self.run, self.chain_before(runs).map(|before| before.run), total))
     }
 
     /// What a cache keeps. Small objects first fill what Python had free, some hundred KiB, so the sizes of the objects may tell more than the growth.
@@ -154,9 +162,14 @@ impl<'a> Judged<'a> {
     }
 
     /// The run of the chain without its last piece.
-    fn chain_before<'r>(&self, runs: &'r [Judged]) -> Option<&'r Run> {
+    fn chain_before<'r>(&self, runs: &'r [Judged<'a>]) -> Option<&'r Judged<'a>> {
         let before = self.run.stages.split_last()?.1;
-        runs.iter().map(|other| other.run).find(|other| other.how == How::Chain && other.stages == before)
+        runs.iter().find(|other| other.run.how == How::Chain && other.run.stages == before)
+    }
+
+    /// Whether it was stopped in its first pass, as memory ran out.
+    fn was_stopped_early(&self) -> bool {
+        self.run.stopped.is_some() && self.run.passes.is_empty()
     }
 
     /// What the garbage collector freed, by itself and at the end, for each example of each pass.
@@ -226,7 +239,7 @@ fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
     let held = grown(|one| one.held);
     // What they hold themselves is in their own pages too.
     let copies: Vec<i64> = grown(|one| one.private).iter().zip(&held).map(|(own, held)| own - held.max(&0)).collect();
-    let is_more = |grown: &[i64]| grown.iter().sum::<i64>() > BY_RUNNING * workers as i64;
+    let is_more = |grown: &[i64]| grown.iter().sum::<i64>() > BY_RUNNING.saturating_mul(workers as i64);
     let of_workers = of_workers(run);
     match kind(&held, Garbage::default(), &of_workers, &Rise::new(&of_workers, None), floor(examples, 0)) {
         Kind::Failed => (Kind::Failed, held),
@@ -249,7 +262,7 @@ fn over(passes: usize, growth: &[i64], kind: Kind) -> i64 {
         return growth.iter().take(passes).sum();
     }
     let mean = growth[1..].iter().sum::<i64>() / (growth.len() as i64 - 1);
-    growth[0].max(mean) + mean * (passes as i64 - 1).max(0)
+    growth[0].max(mean).saturating_add(mean.saturating_mul((passes as i64 - 1).max(0)))
 }
 
 /// What the garbage collector gave back at the end.

@@ -15,6 +15,6 @@ mod page;
 mod words;
 
 pub use experiment::{Experiment, ReadError};
-pub use finding::{Cause, Finding, Growth, Kind, StageFinding};
+pub use finding::{Cause, Finding, GivenBack, Growth, Kind, StageFinding};
 pub use judge::judge;
 pub use page::page;

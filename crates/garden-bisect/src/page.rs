@@ -117,8 +117,8 @@ fn gives_back(finding: &Finding) -> Option<Section> {
     if growth.gives_back.is_empty() {
         return None;
     }
-    let fields = growth.gives_back.iter().map(|(what, amount)| {
-        (Cow::from(what.clone()), if *amount < 64 << 10 { "nothing".into() } else { bytes(*amount) })
+    let fields = growth.gives_back.iter().map(|given| {
+        (Cow::from(given.what.clone()), if given.bytes < 64 << 10 { "nothing".into() } else { bytes(given.bytes) })
     });
     let note = "Tried one after the other after the last pass, each followed by `malloc_trim(0)`.";
     Some(Section {

@@ -157,7 +157,7 @@ fn at_most(growth: &Growth, experiment: &Experiment) -> String {
 
 fn collected(growth: &Growth) -> String {
     let given =
-        growth.gives_back.iter().find(|(what, _)| what.starts_with("gc.collect")).map_or(0, |(_, amount)| *amount);
+        growth.gives_back.iter().find(|given| given.what.starts_with("gc.collect")).map_or(0, |given| given.bytes);
     if given < 64 << 10 {
         ", which the collector frees now and then".into()
     } else {

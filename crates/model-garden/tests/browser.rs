@@ -385,6 +385,29 @@ fn a_page_of_passes_over_examples_is_drawn() {
     check_page(&mut browser, &file, "cache");
 }
 
+/// Records of real experiments, whose findings stand in many words.
+#[test]
+fn what_bisect_found_is_drawn() {
+    let _turn = turn();
+    let Some(mut browser) = Browser::start("bisect") else { return };
+    let folder = scratch("report-bisect");
+    for (name, verdict) in [("photographs", "CACHE"), ("train", "LEAK"), ("rows", "COPIES"), ("failed", "FAILED")] {
+        let file = folder.join(format!("{name}.html"));
+        let record = format!("testdata/bisect/{name}.json");
+        run(&["bisect", &record, "--memory-limit", "32GB", "--format", "html", "-o", file.to_str().unwrap()]);
+        check_page(&mut browser, &file, verdict);
+    }
+    // A straight line to 56 MiB in the first pass, and then nothing: what is free and kept for the next batch is not drawn.
+    browser.open(&folder.join("photographs.html"), 1400, "light");
+    let y = middle_y(&mut browser);
+    for (example, level) in [(16.0, "28.0 MiB"), (32.0, "56.0 MiB"), (96.0, "56.0 MiB")] {
+        let x = place_x(&mut browser, example);
+        browser.mouse("mouseMoved", x, y);
+        let told = tip(&mut browser);
+        assert!(told.starts_with(&format!("examples seen {example}")) && told.contains(level), "{told}");
+    }
+}
+
 /// Numbers as they stand in damaged and in very short files.
 #[test]
 fn strange_numbers_are_drawn_without_errors() {
