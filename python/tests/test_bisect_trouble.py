@@ -141,6 +141,11 @@ class Odd(TroubleCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["answer.txt", "record.json"])
 
+    def test_pieces_with_threads_are_made_anew_in_each_process(self):
+        finding = self.finding("threaded", code=0)
+        self.assertEqual((finding["verdict"], [stage["name"] for stage in finding["stages"]]), ("flat", ["dataset", "dataset + processor"]))
+        self.assertEqual(finding["notes"], ["the pieces start threads, which forked processes do not have: no piece but callbacks was run alone"])
+
     def test_fewer_examples_than_asked_for_are_used_and_said(self):
         finding = self.finding("few", code=0)
         self.assertEqual((finding["verdict"], finding["examples"]), ("flat", 15))

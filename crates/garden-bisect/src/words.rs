@@ -4,6 +4,7 @@ use garden_memory::Bytes;
 
 use crate::experiment::{Experiment, How, RunError};
 use crate::finding::{Cause, Finding, Growth, Kind};
+use crate::holders::given_back;
 use crate::judge::Judged;
 
 /// Free memory that the C library kept, from which on it is worth a remark.
@@ -248,8 +249,20 @@ pub(crate) fn notes(experiment: &Experiment, runs: &[Judged]) -> Vec<String> {
             bytes(retained)
         ));
     }
+    notes.extend(runs.iter().rev().find(|judged| judged.run.how == How::Chain).and_then(held_from_the_start));
     if experiment.start == "spawn" {
         notes.push("the pieces were copied by pickle, which decodes lazily opened images: give 'module:function' to see those grow".into());
     }
     notes
+}
+
+/// What a piece held before the first pass already, told by what letting go of it gave back beyond the growth. Of what grows, the warm-up has a part.
+fn held_from_the_start(judged: &Judged) -> Option<String> {
+    let grown = judged.finding.growth.iter().sum::<i64>().max(0);
+    let given = given_back(judged.run);
+    let most = given.iter().filter(|given| given.what.starts_with("dropping the ")).max_by_key(|given| given.bytes)?;
+    let before = most.bytes - grown;
+    let piece = most.what.trim_start_matches("dropping the ");
+    (before > WORTH_A_REMARK && before > 10 * grown)
+        .then(|| format!("the {piece} held {} before the first pass already, which does not grow", bytes(before)))
 }

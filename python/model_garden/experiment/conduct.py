@@ -46,11 +46,15 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
     if examples < FEWEST_ASKED:
         raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 are a good number, {FEWEST_ASKED} the least")
     begin = time.monotonic()
+    threads = threading.active_count()
     pieces = _made(source)
-    start = _start(source, start)
+    has_threads = threading.active_count() > threads
+    start = _start(source, start, has_threads)
     # Forked processes share open files and the positions in them: two that read at once would read each other's bytes.
     at_once = 1 if start == "fork" and _has_open_files() else min(AT_ONCE, os.cpu_count() or 1)
     experiment = _Experiment(source, pieces, start, at_once, patience, say or _say)
+    if has_threads:
+        experiment.note_threads()
     try:
         return experiment.run(examples, passes, seconds, begin)
     except PickleError as error:
@@ -75,13 +79,15 @@ def _made(source):
         raise BisectError(f"the pieces could not be made: {words_of(error)}" + "".join(f"\n  at {place}" for place in places_of(error)[-1:])) from error
 
 
-def _start(source, wanted):
+def _start(source, wanted, has_threads):
     """How processes are started: forked if that is safe, else `fresh` for what can be imported, else `spawn`, which has to copy the pieces."""
     if wanted not in ("auto", "fork", "spawn"):
         raise BisectError(f"`start` is {wanted!r}; auto, fork or spawn is needed")
     reason = "this process uses CUDA, which does not survive a fork" if _has_cuda() else None if hasattr(os, "fork") else "this system cannot fork"
     if wanted == "fork" and reason:
         raise BisectError(f"the pieces cannot be used in forked processes: {reason}\nhint: give 'module:function' instead")
+    if wanted == "auto" and has_threads and isinstance(source, str):
+        return "fresh"
     if wanted != "spawn" and not reason:
         return "fork"
     return "fresh" if isinstance(source, str) else "spawn"
@@ -122,8 +128,15 @@ class _Experiment:
         self.at_once = at_once
         self.patience = patience
         self.say = say
+        # Pieces alone are fed by a process that is forked with the pieces before them.
+        self.can_feed = hasattr(os, "fork")
         self.notes = []
         self.said_at = time.monotonic()
+
+    def note_threads(self):
+        """Pieces that start threads when they are made would wait for them for ever in a forked process, which does not have them."""
+        self.can_feed = False
+        self.notes.append("the pieces start threads, which forked processes do not have: no piece but callbacks was run alone")
 
     def run(self, examples, passes, seconds, begin):
         """All of it: the chains, the pieces alone, and a closer look at what grew."""
@@ -200,8 +213,7 @@ class _Experiment:
         for last in range(len(present)):
             names = present[: last + 1]
             chains.append(Plan(" + ".join(names), names, "chain", examples, passes, 0))
-        can_feed = hasattr(os, "fork")
-        alone = [Plan(f"{name} alone", [name], "alone", examples, passes, 0) for name in present[1:] if name == "callbacks" or (can_feed and name in FED)]
+        alone = [Plan(f"{name} alone", [name], "alone", examples, passes, 0) for name in present[1:] if name == "callbacks" or (self.can_feed and name in FED)]
         return chains, alone
 
     @staticmethod

@@ -18,8 +18,9 @@ from .stages import Alone, Chain, FeederError, StageError, Workers
 WARM_UP_BATCHES = 4
 FEWEST_EXAMPLES = 4
 MOST_PASSES = 24
-# Cheap passes are repeated for so long.
+# Cheap passes are repeated for so long, as they show what is small; where so much has grown, they would only take memory.
 LONG_ENOUGH_S = 3.0
+GROWN_ENOUGH = 64 << 20
 # Memory is read exactly after each batch if that takes no longer than this: the kernel's running counters are off by some hundred KiB.
 CHEAP_S = 0.01
 # What looking at workers may take of the time.
@@ -149,14 +150,16 @@ class _Run:
         collections = _Collections()
         number = 0
         begin = time.monotonic()
-        while self._wants_another(number, time.monotonic() - begin):
-            if not self._pass(number):
+        held = base["held"]
+        while self._wants_another(number, time.monotonic() - begin, held - base["held"]):
+            held = self._pass(number)
+            if held is None:
                 return
             number += 1
         self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end()})
         self._try_what_gives_back()
 
-    def _wants_another(self, done, taken):
+    def _wants_another(self, done, taken, grown):
         """Two passes tell a cache from a leak, a third one from something slow; where they are cheap, more make small leaks visible."""
         if self.plan.passes is not None:
             return done < self.plan.passes
@@ -164,9 +167,10 @@ class _Run:
             return True
         each = taken / done
         most = self.plan.seconds - (time.monotonic() - self.begin)
-        return each <= most and (done < 3 or (done < MOST_PASSES and taken + each <= LONG_ENOUGH_S))
+        return each <= most and (done < 3 or (done < MOST_PASSES and taken + each <= LONG_ENOUGH_S and grown < GROWN_ENOUGH))
 
     def _pass(self, number):
+        """One pass; what is held after it, or None if it was stopped."""
         begin = time.monotonic()
         seen = 0
 
@@ -186,11 +190,12 @@ class _Run:
             self._visit_all(self.batches, after)
         except _OutOfRoom as full:
             self.tell({"stopped": {"pass": number + 1, "examples": seen, "available": full.left}})
-            return False
+            return None
         before = counters.exact()
         self._trim()
-        self.tell({"pass_end": {"pass": number + 1, "seconds": time.monotonic() - begin, "before_trim": before["held"], **self._boundary()}})
-        return True
+        end = self._boundary()
+        self.tell({"pass_end": {"pass": number + 1, "seconds": time.monotonic() - begin, "before_trim": before["held"], **end}})
+        return end["held"]
 
     def _trim(self):
         counters.trim()

@@ -146,3 +146,12 @@ def slow():
 def only_workers():
     """Long enough to be interrupted while loader workers are there."""
     return {"dataset": Numbers(1000, at=lambda number: time.sleep(0.005)), "workers": 2}
+
+
+def threaded():
+    """A dataset that reads ahead in a thread, which is started when it is made."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+    pool.submit(int).result()
+    return {"dataset": Numbers(at=lambda number: pool.submit(int).result()), "processor": str}
