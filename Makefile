@@ -30,10 +30,18 @@ test: setup setup-browser ## run every test
 	$(CARGO) test --workspace --locked
 	@$(MAKE) --no-print-directory python
 
+# The package needs nothing, but its tests are about images and arrays: without a network those skip themselves.
 python: ## run the tests of the Python package with the binary of this build
-	@if $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
-		$(CARGO) build --locked --quiet && MODEL_GARDEN_BINARY="$(CURDIR)/target/debug/model-garden" $(PYTHON) -m unittest discover -s python/tests; \
-	else echo "skipped: the tests of the Python package need Python 3.9 or newer"; fi
+	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
+		echo "skipped: the tests of the Python package need Python 3.9 or newer"; exit 0; fi; \
+	python=$(PYTHON); \
+	if ! $(PYTHON) -c 'import PIL, numpy' 2>/dev/null; then \
+		python=target/python-venv/bin/python; \
+		$$python -c 'import PIL, numpy' 2>/dev/null || { $(PYTHON) -m venv target/python-venv \
+			&& $$python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 10 pillow numpy; } >/dev/null 2>&1 \
+			|| { echo "Pillow and numpy could not be installed: the tests that need them are skipped"; python=$(PYTHON); }; \
+	fi; \
+	$(CARGO) build --locked --quiet && MODEL_GARDEN_BINARY="$(CURDIR)/target/debug/model-garden" $$python -m unittest discover -s python/tests
 
 check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	$(CARGO) fmt --all --check

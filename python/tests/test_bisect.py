@@ -2,12 +2,12 @@
 
 MODEL_GARDEN_TEST_SEED repeats a draw, MODEL_GARDEN_TEST_DRAWS makes more of them, and `python -m unittest test_bisect.Families.test_flat` runs one family.
 """
+import importlib.util
 import json
 import os
 import random
 import subprocess
 import sys
-import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +19,7 @@ import pipelines
 
 DRAWS = int(os.environ.get("MODEL_GARDEN_TEST_DRAWS", 3))
 SEED = os.environ.get("MODEL_GARDEN_TEST_SEED") or str(random.SystemRandom().randrange(10**6))
-NEED_PILLOW = ("opened_images", "lazy_images")
+NEEDED = {"opened_images": "PIL", "lazy_images": "PIL", "kept_arrays": "numpy"}
 AT_ONCE = 2
 TIMEOUT_S = 300
 # Bytes per example: a twentieth; a page, as memory comes in pages; and what the C library or Python may have had free before a pass or after it.
@@ -30,12 +30,8 @@ FREE_IN_A_PASS = 128 << 10
 TOLERANCE_FULL = 0.15
 
 
-def has_pillow():
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        return False
-    return True
+def is_missing(module):
+    return importlib.util.find_spec(module) is None
 
 
 def bisected(family, seed):
@@ -80,8 +76,9 @@ class Families(unittest.TestCase):
     """Each family is named rightly, whatever was drawn."""
 
     def check(self, family):
-        if family in NEED_PILLOW and not has_pillow():
-            self.skipTest("Pillow is not installed: `make python` installs it into an environment of its own")
+        needed = NEEDED.get(family)
+        if needed and is_missing(needed):
+            self.skipTest(f"{needed} is not installed: `make python` installs it into an environment of its own")
         seeds = [f"{SEED}-{number}" for number in range(DRAWS)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             results = list(pool.map(lambda seed: bisected(family, seed), seeds))

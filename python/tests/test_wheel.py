@@ -1,5 +1,6 @@
 """The wheel: built, installed into a fresh environment, and used from there as a user would."""
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,18 @@ import support
 from support import FolderCase, PROGRAMS, REPOSITORY
 
 BUILD_TIMEOUT_S = 1800
+PIECES = """
+class Collator:
+    def __init__(self):
+        self.kept = []
+
+    def __call__(self, examples):
+        self.kept.append(bytes([1]) * 100_000)
+
+
+def pieces():
+    return {"dataset": list(range(100)), "collator": Collator()}
+"""
 
 
 def wheel():
@@ -64,6 +77,24 @@ class Wheel(FolderCase):
         words = [script, "run", "--memory-limit", "150MB", "--interval", "50ms", "-o", "trace.jsonl", "--", python]
         words += [os.path.join(PROGRAMS, "stand_in_trainer.py"), "--leak", "1", "--max_steps", "5000", "--output_dir", "out"]
         self.run_clean(*words, code=75)
+        self.bisects(python, script)
+
+    def bisects(self, python, script):
+        """`bisect` from the command line, which finds the Python beside it, and from Python, which finds the binary."""
+        with open(self.path("train.py"), "w") as file:
+            file.write(PIECES)
+        words = [script, "bisect", "train:pieces", "--passes", "3", "--format", "json", "--record", "record.json"]
+        growth = json.loads(self.run_clean(*words, code=1).stdout)["growths"][0]
+        self.assertEqual((growth["kind"], growth["keeper"], growth["held_at"]), ("leak", "collator", "collator.kept"))
+        again = self.run_clean(script, "bisect", "record.json", "--format", "html", "-o", "page.html", code=1)
+        self.assertEqual((again.stdout, again.stderr), ("", ""))
+        by_name = "import model_garden; found = model_garden.bisect('train:pieces', passes=3, quiet=True); print(found.verdict, found.growth['keeper'])"
+        self.assertEqual(self.run_clean(python, "-X", "dev", "-W", "error", "-c", by_name).stdout, "leak collator\n")
+        by_value = "import train, model_garden; print(model_garden.bisect(train.pieces(), passes=3, report='other.html', quiet=True).growth['held_at'])"
+        self.assertEqual(self.run_clean(python, "-X", "dev", "-W", "error", "-c", by_value).stdout, "collator.kept\n")
+        for page in ("page.html", "other.html"):
+            with open(self.path(page), encoding="utf-8") as file:
+                self.assertTrue(file.read().startswith("<!doctype html>"))
 
 
 if __name__ == "__main__":

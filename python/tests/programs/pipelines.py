@@ -434,6 +434,22 @@ def keeping_collator(draw):
 
 
 @family
+def kept_arrays(draw):
+    """A collator that makes numpy arrays and keeps them."""
+    import numpy
+
+    size, where = draw.each, draw.one_of(*PLACES)
+
+    def keep(kept, examples):
+        kept.append(numpy.stack([numpy.frombuffer(data, dtype=numpy.uint8) for _, data in examples]))
+
+    function, name = keeping(where, list, keep)
+    source = rows(draw)
+    source.size = size
+    return Case({"dataset": source, "collator": function}, "leak", "growing_container", keeper("collator", where), "collator", size, name)
+
+
+@family
 def growing_container(draw):
     """A container of Python that gets longer with each call of some piece."""
     piece, where, kind = draw.one_of("dataset", "processor", "collator", "callbacks", "callbacks"), draw.one_of(*PLACES), draw.one_of(*KINDS)
