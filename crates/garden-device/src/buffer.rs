@@ -14,6 +14,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// A 16-bit value as f32.
+    ///
+    /// # Panics
+    /// For kinds of other sizes.
+    pub fn widened(self, bits: u16) -> f32 {
+        assert_eq!(self.size(), 2, "{self:?} has no 16-bit values");
+        let mut wide = [0.0];
+        crate::cpu::widen(self, &[bits], &mut wide);
+        wide[0]
+    }
+
     /// Bytes of one value.
     pub fn size(self) -> usize {
         match self {

@@ -16,6 +16,7 @@ mod widen;
 
 use arena::Arena;
 use threads::Threads;
+pub(crate) use widen::widen;
 
 use crate::buffer::{Buffer, Kind, Purpose, Weight};
 use crate::device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};

@@ -3,7 +3,7 @@
 use crate::buffer::Kind;
 
 /// Widens values; both slices have the same length.
-pub(super) fn widen(kind: Kind, from: &[u16], to: &mut [f32]) {
+pub(crate) fn widen(kind: Kind, from: &[u16], to: &mut [f32]) {
     match kind {
         Kind::F16 => to.iter_mut().zip(from).for_each(|(to, from)| *to = half(*from)),
         // bfloat16 is the upper half of an f32.
