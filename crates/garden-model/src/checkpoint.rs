@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use garden_device::Kind;
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
@@ -40,6 +40,8 @@ pub struct Tensor<'a> {
     pub shape: &'a [usize],
     /// Its values, row by row.
     pub bytes: &'a [u8],
+    map: &'a Mmap,
+    begin: usize,
 }
 
 impl Checkpoint {
@@ -106,7 +108,8 @@ impl Checkpoint {
             Dtype::F16 => Kind::F16,
             other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
-        Ok(Tensor { path, kind, shape: &place.shape, bytes: &self.files[place.file].1[place.begin..place.end] })
+        let map = &self.files[place.file].1;
+        Ok(Tensor { path, kind, shape: &place.shape, bytes: &map[place.begin..place.end], map, begin: place.begin })
     }
 
     /// A tensor of 64-bit whole numbers.
@@ -150,6 +153,14 @@ impl Tensor<'_> {
                 .collect(),
             kind => halves().map(|half| kind.widened(half)).collect(),
         }
+    }
+
+    /// Lets the kernel take the pages of the file back at once; they are read again if they are needed again.
+    pub fn forget(&self) {
+        // SAFETY: the mapping is of a file and only read, so the same bytes come back.
+        let told = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, self.begin, self.bytes.len()) };
+        // A kernel that does not listen keeps the pages, which is no harm.
+        drop(told);
     }
 
     /// The first value that is no number or infinite, if there is one.

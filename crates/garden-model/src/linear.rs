@@ -47,10 +47,6 @@ impl Linear {
         self.weight.rows
     }
 
-    pub fn inputs(&self) -> usize {
-        self.weight.columns
-    }
-
     /// Whether anything of it is trained.
     pub fn is_trained(&self) -> bool {
         self.lora.is_some() || self.weight_gradient.is_some()

@@ -56,9 +56,12 @@ impl Builder<'_> {
             return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
         }
         let length = shape.iter().product();
-        let kind = if self.is_full { Kind::F32 } else { tensor.kind };
+        // Biases and norms are small, and used value by value: widened once instead of at each use.
+        let kind = if self.is_full || shape.len() == 1 { Kind::F32 } else { tensor.kind };
         let value = self.device.buffer(Purpose::Weights, name, kind, length)?;
         self.fill(value, tensor);
+        // It is on the device now: the pages of the file need not stay beside it.
+        tensor.forget();
         if !self.is_full {
             return Ok((value, None));
         }
@@ -66,7 +69,7 @@ impl Builder<'_> {
         Ok((value, Some(gradient)))
     }
 
-    fn fill(&mut self, value: Buffer, tensor: Tensor) {
+    fn fill(&mut self, value: Buffer, tensor: Tensor<'_>) {
         if value.kind() == tensor.kind {
             self.device.upload(value, tensor.bytes);
             return;

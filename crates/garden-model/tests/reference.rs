@@ -2,14 +2,11 @@
 //!
 //! GARDEN_REFERENCE names a folder of other cases, made with `record.py --random`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod case;
 
+use case::{Case, cases};
 use garden_device::{Cpu, Device, Planner};
-use garden_model::{
-    Adapter, Batch, Checkpoint, Config, Images, Limits, Model, Optimizer, Recompute, Row, Training, read_adapter,
-};
-use serde_json::Value;
+use garden_model::{Model, Optimizer, Recompute};
 
 /// How far f32 may be away, relative to the size of what is compared.
 const LOGITS: f64 = 1e-4;
@@ -19,95 +16,6 @@ const LOSSES: f64 = 1e-4;
 const NORMS: f64 = 1e-3;
 /// All trained parameters together, relative to what training changed.
 const TRAINED: f64 = 5e-4;
-
-/// A recorded case.
-struct Case {
-    folder: PathBuf,
-    about: Value,
-    config: Config,
-    checkpoint: Checkpoint,
-    batches: Vec<Batch>,
-}
-
-impl Case {
-    fn read(folder: &Path) -> Case {
-        let about: Value = serde_json::from_str(&fs::read_to_string(folder.join("case.json")).unwrap()).unwrap();
-        let config = Config::read(&folder.join("config.json")).unwrap();
-        let files = about["batches"].as_array().unwrap().iter().map(|name| folder.join(name.as_str().unwrap()));
-        let batches = files.map(|file| batch(&config, &file)).collect();
-        Case { folder: folder.to_path_buf(), about, checkpoint: Checkpoint::open(folder).unwrap(), config, batches }
-    }
-
-    fn name(&self) -> String {
-        self.folder.file_name().unwrap().to_string_lossy().into_owned()
-    }
-
-    fn adapter(&self) -> Option<Adapter> {
-        let folder = self.about["lora"].get("folder")?.as_str()?;
-        Some(read_adapter(&self.folder.join(folder)).unwrap())
-    }
-
-    fn training(&self) -> Training {
-        self.adapter().map_or(Training::Full, |adapter| Training::Lora(adapter.config))
-    }
-
-    fn limits(&self) -> Limits {
-        self.batches.iter().map(Limits::of).fold(Limits::default(), Limits::max)
-    }
-
-    fn build(&self, device: &mut dyn Device, recompute: Recompute) -> Model {
-        let model =
-            Model::build(device, &self.config, &self.checkpoint, &self.training(), recompute, self.limits()).unwrap();
-        if let Some(adapter) = self.adapter() {
-            adapter.put(device, &model).unwrap();
-        }
-        model
-    }
-
-    fn tensors(&self, file: &str) -> Checkpoint {
-        Checkpoint::open_file(&self.folder.join(file)).unwrap()
-    }
-
-    fn numbers(&self, of: &str, name: &str) -> Vec<f64> {
-        self.about[of][name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
-    }
-}
-
-/// Rows and images of a recorded batch.
-fn batch(config: &Config, file: &Path) -> Batch {
-    let tensors = Checkpoint::open_file(file).unwrap();
-    let whole = |name: &str| tensors.whole_numbers(name).unwrap();
-    let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.row_starts"));
-    let rows: Vec<Row> = starts
-        .windows(2)
-        .map(|pair| {
-            let range = pair[0] as usize..pair[1] as usize;
-            let small = |values: &[i64]| values[range.clone()].iter().map(|value| *value as i32).collect();
-            Row { tokens: small(&tokens), labels: small(&labels) }
-        })
-        .collect();
-    let images = match tensors.has("pixel_values") {
-        true => Images {
-            pixels: tensors.tensor("pixel_values").unwrap().values(),
-            grids: whole("image_grid_thw")
-                .chunks_exact(3)
-                .map(|grid| [grid[0] as usize, grid[1] as usize, grid[2] as usize])
-                .collect(),
-        },
-        false => Images::default(),
-    };
-    Batch::new(config, &rows, images).unwrap()
-}
-
-fn cases() -> Vec<Case> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded")];
-    folders.extend(std::env::var_os("GARDEN_REFERENCE").map(PathBuf::from));
-    let inside = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
-    let mut found: Vec<PathBuf> = inside.filter(|path| path.join("case.json").exists()).collect();
-    found.sort();
-    assert!(found.len() >= 9, "only {} cases were found", found.len());
-    found.iter().map(|folder| Case::read(folder)).collect()
-}
 
 /// The norm of a difference over the norm of what is expected.
 fn apart(got: &[f32], expected: &[f32]) -> f64 {
@@ -192,15 +100,7 @@ fn train(case: &Case, recompute: Recompute) {
     let mut cpu = Cpu::new(2);
     let mut model = case.build(&mut cpu, recompute);
     let before: Vec<Vec<f32>> = model.parameters().iter().map(|parameter| model.value(&mut cpu, parameter)).collect();
-    let settings = &case.about["training"];
-    let number = |name: &str| settings[name].as_f64().unwrap() as f32;
-    let optimizer = Optimizer {
-        beta1: number("beta1"),
-        beta2: number("beta2"),
-        epsilon: number("epsilon"),
-        decay: number("weight_decay"),
-        clip: Some(number("clip_norm")),
-    };
+    let optimizer = case.optimizer();
     let rates = case.numbers("training", "learning_rates");
     let (losses, norms) = (case.numbers("expected", "losses"), case.numbers("expected", "gradient_norms"));
     for (step, rate) in rates.iter().enumerate() {

@@ -20,7 +20,7 @@ pub(super) fn bias_gradient(threads: &Threads, dy: &[f32], gradient: &mut [f32],
     let width = gradient.len();
     assert_eq!(dy.len(), rows * width, "dy [{rows}, {width}] is needed");
     // By columns: each sum has one owner.
-    threads.by_rows(gradient, rows.max(1), |first, gradient| {
+    threads.by_values(gradient, rows.max(1), |first, gradient| {
         for row in dy.chunks_exact(width) {
             gradient.iter_mut().zip(&row[first..]).for_each(|(sum, dy)| *sum += dy);
         }
@@ -52,7 +52,7 @@ pub(super) fn swiglu_backward(
     assert_eq!((dy.len(), gate.len(), up.len(), dup.len()), (dgate.len(), dgate.len(), dgate.len(), dgate.len()));
     threads.by_rows_of_two(dgate, dup, 1, |first, dgate, dup| {
         let inputs = dy[first..].iter().zip(&gate[first..]).zip(&up[first..]);
-        for (((dgate, dup), ((dy, gate), up)), ()) in dgate.iter_mut().zip(dup).zip(inputs).zip(std::iter::repeat(())) {
+        for ((dgate, dup), ((dy, gate), up)) in dgate.iter_mut().zip(dup).zip(inputs) {
             let s = sigmoid(*gate);
             *dgate = dy * up * (s + gate * s * (1.0 - s));
             *dup = dy * gate * s;

@@ -6,8 +6,8 @@ use super::threads::Threads;
 
 /// Added to the norm before gradients are divided by it, as PyTorch does.
 const CLIP_EPSILON: f32 = 1e-6;
-/// Values whose squares are summed at once, whoever does it.
-const PIECE: usize = 64 * 1024;
+/// Pieces whose squares are summed apart, whoever does it.
+const PIECES: usize = 64;
 
 /// What gradients are multiplied with so that their norm is at most `largest`.
 pub(super) fn shrink(squares: f32, largest: f32) -> f32 {
@@ -15,10 +15,12 @@ pub(super) fn shrink(squares: f32, largest: f32) -> f32 {
 }
 
 pub(super) fn add_squares(threads: &Threads, x: &[f32], sum: &mut [f32]) {
-    let mut sums = vec![0.0_f32; x.len().div_ceil(PIECE)];
-    threads.by_rows(&mut sums, PIECE, |first, sums| {
-        for (sum, piece) in sums.iter_mut().zip(x.chunks(PIECE).skip(first)) {
-            *sum = piece.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() as f32;
+    let mut sums = [0.0_f32; PIECES];
+    let length = x.len().div_ceil(PIECES).max(1);
+    let of = |piece: &[f32]| piece.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() as f32;
+    threads.by_values(&mut sums, length, |first, sums| {
+        for (sum, piece) in sums.iter_mut().zip(x.chunks(length).skip(first)) {
+            *sum = of(piece);
         }
     });
     sum[0] += sums.iter().map(|sum| f64::from(*sum)).sum::<f64>() as f32;

@@ -52,6 +52,16 @@ impl Threads {
         self.run(|| y.par_chunks_mut(rows * width).enumerate().for_each(|(index, piece)| work(index * rows, piece)));
     }
 
+    /// Does something for pieces of values of `y` that cost so much each: (first value, the piece).
+    pub fn by_values(&self, y: &mut [f32], cost: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+        let values = Self::rows(cost);
+        if y.len() <= values || self.number == 1 {
+            work(0, y);
+            return;
+        }
+        self.run(|| y.par_chunks_mut(values).enumerate().for_each(|(index, piece)| work(index * values, piece)));
+    }
+
     /// As `by_rows`, for two buffers of the same width.
     pub fn by_rows_of_two(
         &self,
