@@ -178,7 +178,7 @@ impl Model {
             Training::Lora(lora) => Some((lora, widest_adapted)),
             Training::Full => None,
         };
-        let room = Room::build(device, config, recompute, limits, lora)?;
+        let room = Room::build(device, config, recompute, limits, lora, vision.is_trained())?;
         let head_size = text.head_size().max(config.vision.head_size());
         device.reserve(Reserve { widest, longest: limits.longest, head_size })?;
         let head = Head { norm, weight, gradient };
@@ -399,6 +399,7 @@ impl Room {
         recompute: Recompute,
         limits: Limits,
         lora: Option<(&LoraConfig, usize)>,
+        trains_vision: bool,
     ) -> Result<Room, OutOfMemory> {
         let (text, vision) = (&config.text, &config.vision);
         let batch = BatchRoom::build(device, config, limits)?;
@@ -409,22 +410,28 @@ impl Room {
         for index in 0..=text.layers {
             inputs.push(real(device, Purpose::Kept, &format!("layer {index} input"), limits.tokens * text.hidden)?);
         }
-        let mut vision_inputs = Vec::new();
-        for index in 0..=vision.depth {
-            vision_inputs.push(real(
-                device,
-                Purpose::Kept,
-                &format!("vision block {index} input"),
-                limits.patches * vision.hidden,
-            )?);
-        }
-        let (purpose, layers, blocks) = match recompute {
-            Recompute::Nothing => (Purpose::Kept, text.layers, vision.depth),
-            Recompute::Layers => (Purpose::Recomputed, 1, 1),
+        let (purpose, layers) = match recompute {
+            Recompute::Nothing => (Purpose::Kept, text.layers),
+            Recompute::Layers => (Purpose::Recomputed, 1),
         };
         let mut kept = Vec::new();
         for index in 0..layers {
             kept.push(LayerKept::build(device, purpose, &format!("layer {index}"), text, limits.tokens)?);
+        }
+        // A tower that is not trained has no backward pass: two buffers take turns, and nothing is kept.
+        let (purpose, inputs_purpose, blocks, vision_buffers) = match (trains_vision, recompute) {
+            (false, _) => (Purpose::Workspace, Purpose::Workspace, 1, 2),
+            (true, Recompute::Nothing) => (Purpose::Kept, Purpose::Kept, vision.depth, vision.depth + 1),
+            (true, Recompute::Layers) => (Purpose::Recomputed, Purpose::Kept, 1, vision.depth + 1),
+        };
+        let mut vision_inputs = Vec::new();
+        for index in 0..vision_buffers {
+            vision_inputs.push(real(
+                device,
+                inputs_purpose,
+                &format!("vision block {index} input"),
+                limits.patches * vision.hidden,
+            )?);
         }
         let mut vision_kept = Vec::new();
         for index in 0..blocks {
@@ -450,7 +457,7 @@ impl Room {
         Ok(Room {
             linear,
             decoder: DecoderRoom::build(device, text, limits.tokens)?,
-            vision: VisionRoom::build(device, vision, limits.patches)?,
+            vision: VisionRoom::build(device, vision, limits.patches, trains_vision)?,
             head: HeadRoom::build(device, text, limits.targets)?,
             inputs,
             kept,

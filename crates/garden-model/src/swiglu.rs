@@ -64,9 +64,9 @@ impl Swiglu {
         room: &SwigluRoom,
         linear: &LinearRoom,
     ) {
-        let room = room.of(rows * self.gate.outputs());
-        self.gate.forward(device, x, room.gate, rows, linear, Write::Set);
-        self.up.forward(device, x, room.up, rows, linear, Write::Set);
+        let inner = rows * self.gate.outputs();
+        self.gate.forward(device, x, room.gate.first(inner), rows, linear, Write::Set);
+        self.up.forward(device, x, room.up.first(inner), rows, linear, Write::Set);
     }
 
     /// y [rows, hidden] += this of x [rows, hidden].
@@ -80,9 +80,10 @@ impl Swiglu {
         linear: &LinearRoom,
     ) {
         self.forward_inner(device, x, rows, room, linear);
-        let room = room.of(rows * self.gate.outputs());
-        device.swiglu(room.gate, room.up, room.mixed);
-        self.down.forward(device, room.mixed, y, rows, linear, Write::Add);
+        let inner = rows * self.gate.outputs();
+        let mixed = room.mixed.first(inner);
+        device.swiglu(room.gate.first(inner), room.up.first(inner), mixed);
+        self.down.forward(device, mixed, y, rows, linear, Write::Add);
     }
 
     /// dx [rows, hidden] from dy [rows, hidden].

@@ -124,23 +124,29 @@ impl BlockKept {
 }
 
 impl VisionRoom {
-    pub fn build(device: &mut dyn Device, vision: &VisionConfig, patches: usize) -> Result<VisionRoom, OutOfMemory> {
-        let mut make = |name: &str, width: usize| {
-            device.buffer(Purpose::Workspace, &format!("vision {name}"), Kind::F32, patches * width)
+    pub fn build(
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        patches: usize,
+        is_trained: bool,
+    ) -> Result<VisionRoom, OutOfMemory> {
+        let back = if is_trained { patches } else { 0 };
+        let mut make = |name: &str, rows: usize, width: usize| {
+            device.buffer(Purpose::Workspace, &format!("vision {name}"), Kind::F32, rows * width)
         };
         Ok(VisionRoom {
-            embedded: make("embedded", vision.hidden)?,
-            normed: make("normed", vision.hidden)?,
-            normed_gradient: make("normed gradient", vision.hidden)?,
-            attended_gradient: make("attended gradient", vision.hidden)?,
-            qkv_gradient: make("queries, keys, values gradient", 3 * vision.hidden)?,
-            mixed: make("mixed", vision.intermediate)?,
-            mixed_gradient: make("mixed gradient", vision.intermediate)?,
-            gate_gradient: make("gate gradient", vision.intermediate)?,
-            dx: make("gradient", vision.hidden)?,
+            embedded: make("embedded", patches, vision.hidden)?,
+            normed: make("normed", patches, vision.hidden)?,
+            normed_gradient: make("normed gradient", back, vision.hidden)?,
+            attended_gradient: make("attended gradient", back, vision.hidden)?,
+            qkv_gradient: make("queries, keys, values gradient", back, 3 * vision.hidden)?,
+            mixed: make("mixed", patches, vision.intermediate)?,
+            mixed_gradient: make("mixed gradient", back, vision.intermediate)?,
+            gate_gradient: make("gate gradient", back, vision.intermediate)?,
+            dx: make("gradient", back, vision.hidden)?,
             // Merged tokens side by side have as many values as their patches.
-            merged: make("merged", vision.hidden)?,
-            active: make("merged, active", vision.hidden)?,
+            merged: make("merged", patches, vision.hidden)?,
+            active: make("merged, active", patches, vision.hidden)?,
             out: device.buffer(
                 Purpose::Workspace,
                 "vision tokens",
@@ -191,12 +197,14 @@ impl Vision {
         let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
         let embedded = part(room.embedded, vision.hidden);
         device.matmul(given.pixels, &self.patch, embedded, patches, 1.0, Write::Set);
+        // Without a backward pass two buffers take turns.
+        let at = |index: usize| inputs[index % inputs.len()];
         device.gather(embedded, given.order, part(inputs[0], vision.hidden), patches, vision.hidden);
         for (index, block) in self.blocks.iter().enumerate() {
-            let (x, y) = (part(inputs[index], vision.hidden), part(inputs[index + 1], vision.hidden));
+            let (x, y) = (part(at(index), vision.hidden), part(at(index + 1), vision.hidden));
             block.forward(device, vision, x, Some(y), &kept[index.min(kept.len() - 1)], room, linear, given);
         }
-        self.merge(device, vision, part(inputs[vision.depth], vision.hidden), room, linear, patches);
+        self.merge(device, vision, part(at(vision.depth), vision.hidden), room, linear, patches);
         let tokens = patches / vision.merged();
         self.merger.second.forward(
             device,

@@ -6,6 +6,7 @@
 use crate::buffer::Buffer;
 use crate::device::{Attention, Heads, Write};
 
+use super::exponential::exp;
 use super::matmul::{Matrix, multiply};
 use super::{Cpu, QUERY_BLOCK};
 
@@ -128,13 +129,24 @@ fn softmax(scores: &mut [f32], seen: usize) -> f32 {
     let (scores, hidden) = scores.split_at_mut(seen);
     hidden.fill(0.0);
     let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
     for score in scores.iter_mut() {
-        *score = (*score - highest).exp();
-        sum += *score;
+        *score = exp(*score - highest);
     }
-    scores.iter_mut().for_each(|score| *score /= sum);
+    let sum = sum(scores);
+    let share = 1.0 / sum;
+    scores.iter_mut().for_each(|score| *score *= share);
     highest + sum.ln()
+}
+
+/// A sum that is added up eight at a time, so that it can be done with vector instructions.
+fn sum(values: &[f32]) -> f32 {
+    let mut sums = [0.0_f32; 8];
+    let eights = values.chunks_exact(8);
+    let rest: f32 = eights.remainder().iter().sum();
+    for eight in eights {
+        sums.iter_mut().zip(eight).for_each(|(sum, value)| *sum += value);
+    }
+    sums.iter().sum::<f32>() + rest
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -227,7 +239,7 @@ pub(super) fn backward(
                     let along: f32 = made[place.clone()].iter().zip(&dy[place]).map(|(y, dy)| y * dy).sum();
                     let seen = if attention.is_causal { token + 1 - piece.begin } else { keys };
                     for (p, dp) in p[..seen].iter_mut().zip(&mut dp[..seen]) {
-                        *p = (*p - log).exp();
+                        *p = exp(*p - log);
                         *dp = *p * (*dp - along) * scale;
                     }
                     p[seen..].fill(0.0);

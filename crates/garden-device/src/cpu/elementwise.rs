@@ -2,6 +2,7 @@
 
 use crate::device::Write;
 
+use super::exponential::exp;
 use super::threads::Threads;
 
 pub(super) fn add(threads: &Threads, x: &[f32], y: &mut [f32]) {
@@ -27,8 +28,9 @@ pub(super) fn bias_gradient(threads: &Threads, dy: &[f32], gradient: &mut [f32],
     });
 }
 
+#[inline(always)]
 fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + (-x).exp())
+    1.0 / (1.0 + exp(-x))
 }
 
 pub(super) fn swiglu(threads: &Threads, gate: &[f32], up: &[f32], y: &mut [f32]) {
@@ -70,7 +72,7 @@ pub(super) fn gelu_backward(threads: &Threads, x: &[f32], dx: &mut [f32]) {
     assert_eq!(x.len(), dx.len());
     threads.by_rows(dx, 1, |first, dx| {
         for (dx, x) in dx.iter_mut().zip(&x[first..]) {
-            let density = (-0.5 * x * x).exp() * 0.398_942_3;
+            let density = exp(-0.5 * x * x) * 0.398_942_3;
             *dx *= normal_below(*x) + x * density;
         }
     });

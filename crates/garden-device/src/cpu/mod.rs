@@ -5,6 +5,7 @@
 mod arena;
 mod attention;
 mod elementwise;
+mod exponential;
 mod loss;
 mod matmul;
 mod norm;
