@@ -185,7 +185,7 @@ impl Layer {
         }
     }
 
-    /// Turns the gradient of y in `dx` [tokens, hidden] into that of x.
+    /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that.
     #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
@@ -193,6 +193,7 @@ impl Layer {
         text: &TextConfig,
         x: Buffer,
         dx: Buffer,
+        wants_dx: bool,
         kept: &LayerKept,
         room: &DecoderRoom,
         linear: &LinearRoom,
@@ -225,10 +226,13 @@ impl Layer {
         device.rotate_backward(q_heads, text.head_size(), sequence.cosines, sequence.sines, tokens);
         device.rotate_backward(k_heads, text.head_size(), sequence.cosines, sequence.sines, tokens);
         self.norm1.forward(device, x, normed, tokens);
-        self.q.backward(device, normed, dq, Some((dnormed, Write::Set)), tokens, linear);
-        self.k.backward(device, normed, dk, Some((dnormed, Write::Add)), tokens, linear);
-        self.v.backward(device, normed, dv, Some((dnormed, Write::Add)), tokens, linear);
-        self.norm1.backward(device, dnormed, x, dx, tokens, Write::Add);
+        let back = |write| wants_dx.then_some((dnormed, write));
+        self.q.backward(device, normed, dq, back(Write::Set), tokens, linear);
+        self.k.backward(device, normed, dk, back(Write::Add), tokens, linear);
+        self.v.backward(device, normed, dv, back(Write::Add), tokens, linear);
+        if wants_dx {
+            self.norm1.backward(device, dnormed, x, dx, tokens, Write::Add);
+        }
     }
 }
 

@@ -239,7 +239,9 @@ impl Model {
             if room.kept.len() == 1 && self.layers.len() > 1 {
                 layer.forward(device, text, x, None, kept, &room.decoder, &room.linear, &sequence);
             }
-            layer.backward(device, text, x, dx, kept, &room.decoder, &room.linear, &sequence);
+            // Below the lowest layer there may be nothing that is trained.
+            let wants_dx = index > 0 || self.embedding_gradient.is_some() || self.vision.is_trained();
+            layer.backward(device, text, x, dx, wants_dx, kept, &room.decoder, &room.linear, &sequence);
         }
         if let Some(gradient) = &self.embedding_gradient {
             // Image tokens have been replaced, so their own embedding had no part.
