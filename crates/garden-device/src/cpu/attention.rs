@@ -8,6 +8,8 @@ use crate::device::{Attention, Heads, Write};
 
 use super::exponential::exp;
 use super::matmul::{Matrix, multiply};
+use super::sums::{dot, sum};
+use super::wide::wide;
 use super::{Cpu, QUERY_BLOCK};
 
 /// One key head of one segment.
@@ -99,7 +101,9 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
                     );
                 }
                 for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                    let log = softmax(scores, if attention.is_causal { first + row + 1 - piece.begin } else { keys });
+                    let log = wide(|| {
+                        softmax(scores, if attention.is_causal { first + row + 1 - piece.begin } else { keys })
+                    });
                     // SAFETY: this token's place of this head, which nobody else writes.
                     unsafe { *logs.add((first + row) * heads + head) = log };
                 }
@@ -125,6 +129,7 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
 }
 
 /// Makes probabilities of the first scores and zeros of the others; returns the logarithm of the sum.
+#[inline(always)]
 fn softmax(scores: &mut [f32], seen: usize) -> f32 {
     let (scores, hidden) = scores.split_at_mut(seen);
     hidden.fill(0.0);
@@ -136,17 +141,6 @@ fn softmax(scores: &mut [f32], seen: usize) -> f32 {
     let share = 1.0 / sum;
     scores.iter_mut().for_each(|score| *score *= share);
     highest + sum.ln()
-}
-
-/// A sum that is added up eight at a time, so that it can be done with vector instructions.
-fn sum(values: &[f32]) -> f32 {
-    let mut sums = [0.0_f32; 8];
-    let eights = values.chunks_exact(8);
-    let rest: f32 = eights.remainder().iter().sum();
-    for eight in eights {
-        sums.iter_mut().zip(eight).for_each(|(sum, value)| *sum += value);
-    }
-    sums.iter().sum::<f32>() + rest
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -236,12 +230,14 @@ pub(super) fn backward(
                     let token = first + row;
                     let log = logs[token * heads + head];
                     let place = token * width + head * size..token * width + (head + 1) * size;
-                    let along: f32 = made[place.clone()].iter().zip(&dy[place]).map(|(y, dy)| y * dy).sum();
                     let seen = if attention.is_causal { token + 1 - piece.begin } else { keys };
-                    for (p, dp) in p[..seen].iter_mut().zip(&mut dp[..seen]) {
-                        *p = exp(*p - log);
-                        *dp = *p * (*dp - along) * scale;
-                    }
+                    wide(|| {
+                        let along = dot(&made[place.clone()], &dy[place]);
+                        for (p, dp) in p[..seen].iter_mut().zip(&mut dp[..seen]) {
+                            *p = exp(*p - log);
+                            *dp = *p * (*dp - along) * scale;
+                        }
+                    });
                     p[seen..].fill(0.0);
                     dp[seen..].fill(0.0);
                 }

@@ -12,7 +12,9 @@ mod norm;
 mod optimizer;
 mod rotary;
 mod rows;
+mod sums;
 mod threads;
+mod wide;
 mod widen;
 
 use arena::Arena;

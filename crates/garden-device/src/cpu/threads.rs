@@ -62,6 +62,25 @@ impl Threads {
         self.run(|| y.par_chunks_mut(values).enumerate().for_each(|(index, piece)| work(index * values, piece)));
     }
 
+    /// As `by_rows`, with one value of `z` for each row of `y`.
+    pub fn by_rows_with(
+        &self,
+        y: &mut [f32],
+        width: usize,
+        z: &mut [f32],
+        work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+    ) {
+        let rows = Self::rows(width);
+        if z.len() <= rows || self.number == 1 {
+            work(0, y, z);
+            return;
+        }
+        self.run(|| {
+            let pieces = y.par_chunks_mut(rows * width).zip(z.par_chunks_mut(rows)).enumerate();
+            pieces.for_each(|(index, (y, z))| work(index * rows, y, z));
+        });
+    }
+
     /// As `by_rows`, for two buffers of the same width.
     pub fn by_rows_of_two(
         &self,
