@@ -8,6 +8,7 @@
 mod braille;
 mod chart;
 mod clean;
+mod comparison;
 mod events;
 mod html;
 mod illustrate;
@@ -29,6 +30,7 @@ use serde::Serialize;
 pub use chart::{
     Axis, AxisKind, Band, Base, Chart, Curve, Level, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone, Unit,
 };
+pub use comparison::comparison;
 pub use html::html;
 pub use illustrate::illustrate;
 pub use markdown::markdown;

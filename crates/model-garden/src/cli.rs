@@ -25,6 +25,13 @@ pub enum Command {
     #[command(after_long_help = DIAGNOSE_HELP)]
     Diagnose(Diagnose),
 
+    /// Tell whether one run grows differently from another, and what its steps cost.
+    ///
+    /// Give the trace before a change and the one after it, or several of each kind: then the intervals know how much runs
+    /// of the same kind differ.
+    #[command(after_long_help = COMPARE_HELP)]
+    Compare(Compare),
+
     /// Watch a running process tree, or start a command and watch it: record its memory and judge it at the end.
     ///
     /// No root and no change to the program is needed. Steps come from what the program prints (tqdm bars, `Step N`, HF logs) or
@@ -272,6 +279,60 @@ pub struct Diagnose {
     /// How far memory may vary after --stable-after, for example 500MB.
     #[arg(long, value_name = "SIZE", requires = "stable_after")]
     pub max_variation: Option<Bytes>,
+}
+
+const COMPARE_HELP: &str = "\
+Answers:
+  same          no effect on growth that matters
+  ends, less    the growth has ended, or is slower
+  more          there is growth that was not there, or more of it
+  unclear       too noisy to tell: the interval holds both no effect and one that matters
+  insufficient  too little data, and what is missing
+
+Exit codes: 0 for a comparison, whatever it says; 3 for too little data; 2 for unreadable input or wrong arguments.
+
+Examples:
+  model-garden compare before.jsonl after.jsonl
+  model-garden compare --before a1.jsonl a2.jsonl a3.jsonl --after b1.jsonl b2.jsonl b3.jsonl
+  model-garden compare before.csv after.csv --from 20 --format html -o compare.html";
+
+/// Arguments of `model-garden compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The trace before a change and the one after it, in any format that `diagnose` reads.
+    #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, required_unless_present_any = ["before", "after"])]
+    pub traces: Vec<PathBuf>,
+
+    /// Traces of runs before the change.
+    #[arg(long, value_name = "TRACE", num_args = 1.., requires = "after", conflicts_with = "traces")]
+    pub before: Vec<PathBuf>,
+
+    /// Traces of runs after the change.
+    #[arg(long, value_name = "TRACE", num_args = 1.., requires = "before", conflicts_with = "traces")]
+    pub after: Vec<PathBuf>,
+
+    /// Leave out what comes before this step, or second in traces without steps [default: the first tenth].
+    #[arg(long, value_name = "STEP")]
+    pub from: Option<f64>,
+
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub facts: Facts,
+
+    /// Compare this column (or, in logs, the value after this label) instead of the one found by name.
+    #[arg(long, value_name = "NAME")]
+    pub column: Option<String>,
+
+    /// The unit of the compared column, whatever its name says, and of values that state none: mib, kib, gib or bytes.
+    #[arg(long)]
+    pub unit: Option<Unit>,
 }
 
 /// What is known about a run besides its memory.
