@@ -1,0 +1,268 @@
+//! What was measured, as the Python package writes it down. Unknown fields are ignored, so that newer packages can be read.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+/// The name that every document begins with.
+const FORMAT: &str = "model-garden-bisect";
+/// The newest version that is understood.
+const VERSION: u64 = 1;
+
+/// One experiment: all its runs.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Experiment {
+    pub(crate) format: String,
+    pub(crate) version: u64,
+    #[serde(default)]
+    pub(crate) made: String,
+    #[serde(default)]
+    pub(crate) seconds: f64,
+    pub(crate) target: Option<String>,
+    #[serde(default)]
+    pub(crate) start: String,
+    pub(crate) pieces: Vec<Piece>,
+    #[serde(default)]
+    pub(crate) versions: BTreeMap<String, String>,
+    /// Examples that were counted, each once per pass.
+    pub(crate) examples: u64,
+    /// The number of examples in the dataset, if it tells.
+    pub(crate) dataset_length: Option<u64>,
+    pub(crate) batch_size: u64,
+    #[serde(default)]
+    pub(crate) workers: u64,
+    pub(crate) runs: Vec<Run>,
+    /// Runs again, slowly, that found out what holds the memory.
+    #[serde(default)]
+    pub(crate) looks: Vec<Run>,
+    #[serde(default)]
+    pub(crate) notes: Vec<String>,
+}
+
+/// A piece of the pipeline and the name of its class.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Piece {
+    pub name: String,
+    pub kind: String,
+}
+
+/// One measured process.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Run {
+    pub name: String,
+    pub stages: Vec<String>,
+    pub how: How,
+    /// What was held after the warm-up.
+    pub base: Option<Held>,
+    #[serde(default)]
+    pub visits: Vec<Visit>,
+    #[serde(default)]
+    pub passes: Vec<Pass>,
+    /// What was held after trying to get memory back, one try after the other.
+    #[serde(default)]
+    pub after: Vec<After>,
+    /// Change of resident memory by the kind of mapping.
+    #[serde(default)]
+    pub mappings: BTreeMap<String, i64>,
+    pub error: Option<RunError>,
+    pub stopped: Option<Stopped>,
+    pub holders: Option<Holders>,
+}
+
+/// What a process did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum How {
+    /// All pieces up to one.
+    #[default]
+    Chain,
+    /// One piece, fed with copies by another process.
+    Alone,
+    /// The dataset, processor and collator in loader workers.
+    Workers,
+    /// A chain, with everything looked at.
+    Explain,
+}
+
+/// Memory at one moment, after free memory was given back.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Held {
+    /// What nobody else can take back: anonymous, swapped and shared memory.
+    pub held: i64,
+    #[serde(default)]
+    pub file: i64,
+    /// Bytes that `malloc` has given out.
+    pub allocated: Option<i64>,
+    /// Small objects that Python's own allocator has given out.
+    pub blocks: Option<i64>,
+    pub workers: Option<WorkersHeld>,
+}
+
+/// Memory of loader workers, all together.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct WorkersHeld {
+    /// With the pages that they share with their parent.
+    pub held: i64,
+    /// Pages of their own.
+    pub private: i64,
+}
+
+/// Memory at the end of a pass.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Pass {
+    #[serde(flatten)]
+    pub end: Held,
+    /// What was held before free memory was given back.
+    pub before_trim: i64,
+    #[serde(default)]
+    pub seconds: f64,
+}
+
+/// Memory after a batch, by running counters.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Visit {
+    #[serde(rename = "pass")]
+    pub number: u64,
+    /// Examples seen in this pass.
+    pub examples: u64,
+    pub held: i64,
+    pub workers: Option<WorkersHeld>,
+}
+
+/// What was held after something was tried.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct After {
+    pub what: String,
+    pub held: i64,
+}
+
+/// Why a run has no full result.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct RunError {
+    pub stage: String,
+    #[serde(default)]
+    pub kind: String,
+    pub text: String,
+    #[serde(default)]
+    pub traceback: Option<Vec<String>>,
+}
+
+/// A run that was stopped before it took the machine's last memory.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Stopped {
+    #[serde(rename = "pass")]
+    pub number: u64,
+    pub examples: u64,
+    pub available: u64,
+}
+
+/// What a look at everything alive found, as changes over the passes.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Holders {
+    pub passes: u64,
+    #[serde(default)]
+    pub python_bytes: i64,
+    #[serde(default)]
+    pub containers: Vec<Container>,
+    #[serde(default)]
+    pub images: Vec<Images>,
+    #[serde(default)]
+    pub tensors_bytes: i64,
+    #[serde(default)]
+    pub pinned_bytes: i64,
+    #[serde(default)]
+    pub tensors: Vec<Tensors>,
+    #[serde(default)]
+    pub types: Vec<Type>,
+    #[serde(default)]
+    pub lines: Vec<Line>,
+    #[serde(default)]
+    pub caches: Vec<Cache>,
+    #[serde(default)]
+    pub garbage_objects: i64,
+}
+
+/// A list, dict or set that holds more than before.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Container {
+    pub path: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub before: u64,
+    pub after: u64,
+    pub bytes: i64,
+    pub of: Option<String>,
+}
+
+/// Images with decoded pixels that were not there, or not decoded, before.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Images {
+    pub path: String,
+    pub count: i64,
+    pub bytes: i64,
+}
+
+/// Tensors of one shape.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Tensors {
+    pub bytes: i64,
+    pub count: i64,
+    pub shape: Vec<u64>,
+    pub dtype: String,
+    pub device: String,
+}
+
+/// Objects of one type.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Type {
+    #[serde(rename = "type")]
+    pub name: String,
+    pub count: i64,
+}
+
+/// A line of code whose allocations are still held.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Line {
+    pub file: String,
+    pub line: u64,
+    pub bytes: i64,
+    pub blocks: i64,
+    pub text: Option<String>,
+}
+
+/// A `functools.lru_cache` that holds more than before.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Cache {
+    pub name: String,
+    pub before: u64,
+    pub after: u64,
+    /// How many it may hold; `None` for no limit.
+    pub limit: Option<u64>,
+}
+
+/// Why a document is no experiment.
+#[derive(Debug)]
+pub struct ReadError(String);
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl Experiment {
+    /// Reads what the Python package wrote.
+    pub fn read(text: &str) -> Result<Experiment, ReadError> {
+        let experiment: Experiment = serde_json::from_str(text).map_err(|error| ReadError(format!("it is no record of an experiment: {error}")))?;
+        if experiment.format != FORMAT {
+            return Err(ReadError(format!("its format is `{}` instead of `{FORMAT}`", experiment.format)));
+        }
+        if experiment.version > VERSION {
+            return Err(ReadError(format!("it is of version {}; this program understands {VERSION}", experiment.version)));
+        }
+        Ok(experiment)
+    }
+}

@@ -1,0 +1,151 @@
+//! The answer of an experiment: what it says to scripts, field by field.
+
+use serde::Serialize;
+
+/// How memory grows over the passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// In every pass, and nothing gives it back.
+    Leak,
+    /// With each example that is seen for the first time, and not again.
+    Cache,
+    /// With the first examples, until it is full.
+    FullCache,
+    /// In every pass, until the garbage collector runs.
+    Garbage,
+    /// In loader workers, which make pages their own by touching them.
+    Copies,
+    /// In a few jumps that do not come again: buffers, libraries, pools.
+    WarmUp,
+    /// Pages of files, which the kernel takes back when it needs memory.
+    FilePages,
+    /// In later passes too, but not evenly: more passes are needed.
+    Undecided,
+    /// Not at all.
+    Flat,
+    /// There is no result: the run failed.
+    Failed,
+}
+
+impl Kind {
+    /// The kind's name in JSON and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Leak => "leak",
+            Kind::Cache => "cache",
+            Kind::FullCache => "full_cache",
+            Kind::Garbage => "garbage",
+            Kind::Copies => "copies",
+            Kind::WarmUp => "warm_up",
+            Kind::FilePages => "file_pages",
+            Kind::Undecided => "undecided",
+            Kind::Flat => "flat",
+            Kind::Failed => "failed",
+        }
+    }
+
+    /// Whether memory was seen to grow in a way that matters to whoever asked.
+    pub(crate) fn is_growth(self) -> bool {
+        !matches!(self, Kind::Flat | Kind::Failed | Kind::WarmUp | Kind::FilePages)
+    }
+}
+
+/// What keeps the memory, where that could be found out. The names are those of the causes that `diagnose` knows, where it knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Pixels of images that were opened, used once, and are kept.
+    DecodedImagesKept,
+    /// Something else kept for each example.
+    ExampleCache,
+    /// A Python container that only grows.
+    GrowingContainer,
+    /// Python objects or tensors that something keeps which is no growing container of the pieces.
+    ObjectsKept,
+    /// Memory of native code that Python does not know of, in every pass.
+    NativeLeak,
+    /// Memory of native code that Python does not know of, once for each example.
+    NativeCache,
+    /// Reference cycles.
+    GarbageCycles,
+    /// Pages that forked workers copy by touching reference counts.
+    WorkerCopyOnWrite,
+    /// Pages of memory-mapped files.
+    MappedFilePages,
+}
+
+impl Cause {
+    /// The cause's name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::DecodedImagesKept => "decoded_images_kept",
+            Cause::ExampleCache => "example_cache",
+            Cause::GrowingContainer => "growing_container",
+            Cause::ObjectsKept => "objects_kept",
+            Cause::NativeLeak => "native_leak",
+            Cause::NativeCache => "native_cache",
+            Cause::GarbageCycles => "garbage_cycles",
+            Cause::WorkerCopyOnWrite => "worker_copy_on_write",
+            Cause::MappedFilePages => "mapped_file_pages",
+        }
+    }
+}
+
+/// The whole answer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The version of this contract.
+    pub schema: u32,
+    /// The answer for the whole pipeline: that of the first stage that grows.
+    pub verdict: Kind,
+    /// The answer as a sentence.
+    pub summary: String,
+    /// What keeps the memory.
+    pub cause: Option<Cause>,
+    /// The piece that keeps it, or the module (`module train`).
+    pub keeper: Option<String>,
+    /// The piece with which growth begins, where that is another one.
+    pub trigger: Option<String>,
+    /// The way to what grows, such as `collator.kept`.
+    pub held_at: Option<String>,
+    /// Growth per example: in the first pass for caches, in later ones for leaks.
+    pub bytes_per_example: Option<i64>,
+    /// What one pass over the whole dataset adds.
+    pub full_dataset_bytes: Option<i64>,
+    /// Examples per pass.
+    pub examples: u64,
+    /// Examples in the dataset.
+    pub dataset_length: Option<u64>,
+    /// Every run, in the order in which they were made.
+    pub stages: Vec<StageFinding>,
+    /// What each try gave back after the last pass of the run that the verdict is about, in bytes.
+    pub gives_back: Vec<(String, i64)>,
+    /// What to do, in order.
+    pub advice: Vec<String>,
+    /// What else there is to say.
+    pub notes: Vec<String>,
+}
+
+/// What one run showed.
+#[derive(Clone, Debug, Serialize)]
+pub struct StageFinding {
+    /// The pieces that took part.
+    pub name: String,
+    /// How memory grew because of the last piece of it: what the run before it grew by is taken off.
+    pub kind: Kind,
+    /// Growth in each pass, in bytes, of the whole run.
+    pub growth: Vec<i64>,
+    /// Growth in each pass beyond that of the run without the last piece.
+    pub added: Vec<i64>,
+    /// `added` per example: of the first pass for caches, of the later ones for leaks.
+    pub bytes_per_example: Option<i64>,
+    /// What `gc.collect()` gave back at the end.
+    pub collected: Option<i64>,
+    /// Free memory that the C library kept at the end of a pass, at most.
+    pub retained: i64,
+    /// Seconds that a pass took, each.
+    pub seconds: Vec<f64>,
+    /// Why there is no result.
+    pub error: Option<String>,
+}

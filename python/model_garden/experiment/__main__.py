@@ -1,0 +1,40 @@
+"""`python -m model_garden.experiment module:function ...`: runs the experiment and writes down what was measured. `model-garden bisect` starts it."""
+import argparse
+import os
+import sys
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "--child":
+        from .children import child_main
+
+        child_main(int(sys.argv[2]))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m model_garden.experiment", description="Measures the stages of a pipeline; `model-garden bisect` judges it.")
+    parser.add_argument("target", help="module:function that returns the pieces")
+    parser.add_argument("--record", required=True, help="the file for what was measured")
+    parser.add_argument("--examples", type=int, default=None)
+    parser.add_argument("--passes", type=int, default=None)
+    parser.add_argument("--seconds", type=float, default=None)
+    arguments = parser.parse_args()
+
+    from .conduct import BisectError, conduct, write
+
+    options = {name: getattr(arguments, name) for name in ("examples", "passes", "seconds") if getattr(arguments, name) is not None}
+    try:
+        write(conduct(arguments.target, **options), arguments.record)
+    except BisectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("error: interrupted; the measured processes have been ended", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of libraries that the pieces brought along must not keep a measured process from ending.
+    os._exit(code)

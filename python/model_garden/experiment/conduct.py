@@ -1,0 +1,267 @@
+"""Which processes are needed to find out which piece makes memory grow, and what they measured as one document."""
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from . import counters
+from .children import PickleError, run_all
+from .measured import Plan, choose, length_of, places_of, versions, words_of
+from .pieces import PiecesError, build, load
+from .stages import FED
+
+FORMAT = "model-garden-bisect"
+EXAMPLES = 50
+FEWEST_ASKED = 8
+PASSES = 3
+SECONDS = 60.0
+# A process that tells nothing for so long is ended: a single batch should not take longer.
+PATIENCE_S = 300.0
+AT_ONCE = 2
+# What is worth a closer look. Nothing is decided by it: the binary judges.
+WORTH_A_LOOK = 192 << 10
+MOST_LOOKS = 3
+
+
+class BisectError(Exception):
+    """The experiment could not be done; the text says why, with a hint."""
+
+
+def conduct(source, examples=EXAMPLES, passes=PASSES, seconds=SECONDS, start="auto", patience=PATIENCE_S, say=None):
+    """Runs the experiment and returns the document of what was measured.
+
+    `source` is "module:function", a function that makes the pieces, a dict of pieces, or `Pieces`. The pieces are made once, here; each run is a
+    process that is forked from this one and so begins with the same memory.
+    """
+    if not counters.is_supported():
+        system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
+        raise BisectError(f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine")
+    if passes < 2:
+        raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: two at least, three are better")
+    if examples < FEWEST_ASKED:
+        raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 are a good number, {FEWEST_ASKED} the least")
+    begin = time.monotonic()
+    pieces = _made(source)
+    start = _start(source, start)
+    # Forked processes share open files and the positions in them: two that read at once would read each other's bytes.
+    at_once = 1 if start == "fork" and _has_open_files() else min(AT_ONCE, os.cpu_count() or 1)
+    experiment = _Experiment(source, pieces, start, at_once, patience, say or _say)
+    try:
+        return experiment.run(examples, passes, seconds, begin)
+    except PickleError as error:
+        raise BisectError(str(error)) from None
+
+
+def write(document, path):
+    """Writes the document to a file, wholly or not at all."""
+    beside = f"{path}.{os.getpid()}.part"
+    with open(beside, "w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.write("\n")
+    os.replace(beside, path)
+
+
+def _made(source):
+    try:
+        return build(load(source) if isinstance(source, str) else source)
+    except PiecesError as error:
+        raise BisectError(str(error)) from None
+    except Exception as error:
+        raise BisectError(f"the pieces could not be made: {words_of(error)}" + "".join(f"\n  at {place}" for place in places_of(error)[-1:])) from error
+
+
+def _start(source, wanted):
+    """How processes are started: forked if that is safe, else `fresh` for what can be imported, else `spawn`, which has to copy the pieces."""
+    if wanted not in ("auto", "fork", "spawn"):
+        raise BisectError(f"`start` is {wanted!r}; auto, fork or spawn is needed")
+    reason = "this process uses CUDA, which does not survive a fork" if _has_cuda() else None if hasattr(os, "fork") else "this system cannot fork"
+    if wanted == "fork" and reason:
+        raise BisectError(f"the pieces cannot be used in forked processes: {reason}\nhint: give 'module:function' instead")
+    if wanted != "spawn" and not reason:
+        return "fork"
+    return "fresh" if isinstance(source, str) else "spawn"
+
+
+def _has_open_files():
+    """Whether this process has regular files open, apart from its standard ones."""
+    import stat
+
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            if int(number) > 2 and stat.S_ISREG(os.fstat(int(number)).st_mode):
+                return True
+        except OSError:
+            continue  # the one of the listing itself
+    return False
+
+
+def _has_cuda():
+    torch = sys.modules.get("torch")
+    try:
+        return torch is not None and torch.cuda.is_initialized()
+    except Exception:
+        return False
+
+
+def _say(text):
+    print(f"model-garden: {text}", file=sys.stderr, flush=True)
+
+
+class _Experiment:
+    def __init__(self, source, pieces, start, at_once, patience, say):
+        # A fresh process is told the name, the others get the pieces.
+        self.source = source if start == "fresh" else pieces
+        self.target = source if isinstance(source, str) else None
+        self.pieces = pieces
+        self.start = start
+        self.at_once = at_once
+        self.patience = patience
+        self.say = say
+        self.notes = []
+
+    def run(self, examples, passes, seconds, begin):
+        """All of it: the chains, the pieces alone, and a closer look at what grew."""
+        present = self.pieces.present()
+        length = length_of(self.pieces.dataset)
+        counted = self._count(length, examples)
+        chains, alone = self._plans(present, examples, passes)
+        share = seconds * self.at_once / (len(chains) + len(alone) + 1)
+        for plan in chains + alone:
+            plan.seconds = share
+        self.say(f"{counted} examples, {passes} passes: {', '.join(plan.name for plan in chains + alone)}")
+        runs = [self._record(child) for child in self._run(chains)]
+        grown = self._grown(runs)
+        needed = {run["stages"][-1] for _, run in grown}
+        if time.monotonic() - begin > seconds * 0.6:
+            left_out = [plan.name for plan in alone if plan.stages[-1] not in needed]
+            alone = [plan for plan in alone if plan.stages[-1] in needed]
+            if left_out:
+                self.notes.append(f"left out, as time was short and nothing grew there: {', '.join(left_out)}")
+        looks = [Plan(run["name"], run["stages"], "explain", examples, 2, share) for _, run in grown[:MOST_LOOKS]]
+        later = [self._record(child) for child in self._run(looks + alone)]
+        return {
+            "format": FORMAT,
+            "version": 1,
+            "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "seconds": round(time.monotonic() - begin, 3),
+            "target": self.target,
+            "start": self.start,
+            "pieces": [{"name": name, "kind": kind} for name, kind in self.pieces.kinds().items()],
+            "versions": versions(),
+            "examples": counted,
+            "asked": examples,
+            "dataset_length": length,
+            "batch_size": self.pieces.batch_size,
+            "workers": self.pieces.workers,
+            "passes": passes,
+            "runs": runs + later[len(looks):],
+            "looks": later[: len(looks)],
+            "notes": self.notes,
+        }
+
+    def _count(self, length, examples):
+        if length is None:
+            return examples
+        _, counted = choose(length, examples, self.pieces.batch_size)
+        if len(counted) < 4:
+            raise BisectError(f"the dataset has {length} examples: too few to see growth per example\nhint: give it 10 or more different ones; 60 are a good number")
+        if len(counted) < examples:
+            self.notes.append(f"{examples} examples were asked for; the dataset has {length}, of which {len(counted)} are counted and {length - len(counted)} warm up")
+        return len(counted)
+
+    def _plans(self, present, examples, passes):
+        chains = []
+        for last in range(len(present)):
+            names = present[: last + 1]
+            chains.append(Plan(" + ".join(names), names, "chain", examples, passes, 0))
+        if self.pieces.workers:
+            chains.append(Plan(f"{self.pieces.workers} workers", ["workers"], "workers", examples, passes, 0))
+        can_feed = hasattr(os, "fork")
+        alone = [Plan(f"{name} alone", [name], "alone", examples, passes, 0) for name in present[1:] if name == "callbacks" or (can_feed and name in FED)]
+        return chains, alone
+
+    @staticmethod
+    def _grown(runs):
+        """The chains that hold more than the one before them, the largest difference first."""
+        before = 0
+        grown = []
+        for run in runs:
+            if run["how"] != "chain" or not run["passes"]:
+                continue
+            held = run["passes"][-1]["held"] - run["base"]["held"]
+            if held - before > WORTH_A_LOOK:
+                grown.append((held - before, run))
+            before = max(before, held)
+        return sorted(grown, key=lambda row: row[0], reverse=True)
+
+    def _run(self, plans):
+        def on_message(plan, message):
+            if "error" in message:
+                self.say(f"{plan.name}: {_first_line(message['error']['text'])}")
+            elif "pass_end" in message:
+                self.say(f"{plan.name}: pass {message['pass_end']['pass']} of {plan.passes} ({message['pass_end']['seconds']:.1f} s)")
+            elif "holders" in message:
+                self.say(f"{plan.name}: looked at what holds memory")
+
+        with _ended_by_signals():
+            return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message)
+
+    def _record(self, child):
+        run = {"name": child.plan.name, "stages": child.plan.stages, "how": child.plan.how, "base": None, "visits": [], "passes": [], "after": [], "error": None, "stopped": None}
+        mappings = None
+        for message in child.messages:
+            if "base" in message:
+                run["base"] = message["base"]
+                mappings = message["mappings"]
+            elif "visit" in message:
+                run["visits"].append(message["visit"])
+            elif "pass_end" in message:
+                run["passes"].append(message["pass_end"])
+            elif "after" in message:
+                run["after"].append(message["after"])
+            elif "begin" in message:
+                run.update(message["begin"])
+            elif "end" in message and mappings is not None:
+                after = message["end"]["mappings"]
+                run["mappings"] = {kind: after.get(kind, 0) - mappings.get(kind, 0) for kind in sorted({*mappings, *after})}
+            else:
+                run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders")})
+        is_done = any("done" in message for message in child.messages)
+        if not is_done and run["error"] is None:
+            run["error"] = {"stage": child.plan.stages[-1], "kind": "ended", "text": f"its process {_end_words(child)}"}
+        child.close()
+        return run
+
+
+def _first_line(text):
+    return text.strip().splitlines()[0] if text.strip() else text
+
+
+def _end_words(child):
+    if child.code is not None and child.code < 0:
+        name = signal.Signals(-child.code).name if -child.code in set(signal.Signals) else str(-child.code)
+        hint = ": the kernel kills a process so when memory runs out" if -child.code == signal.SIGKILL else ""
+        how = f"was ended by signal {name}{hint}"
+    else:
+        how = f"ended with code {child.code} and said nothing"
+    words = child.last_words()
+    return how + (f"\n  its last output: {words.splitlines()[-1]}" if words else "")
+
+
+class _ended_by_signals:
+    """While processes run, SIGTERM ends them as Ctrl-C does."""
+
+    def __enter__(self):
+        self._before = None
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._interrupt)
+
+    @staticmethod
+    def _interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    def __exit__(self, *raised):
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)

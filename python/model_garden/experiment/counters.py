@@ -1,0 +1,158 @@
+"""Memory of this process and of those that it started, as the kernel and the C library count it.
+
+`held` is what nobody else can take back: anonymous pages, swapped ones, and this process's share of shared memory. Pages of files are apart.
+"""
+import ctypes
+import os
+import re
+import signal
+
+PR_SET_PDEATHSIG = 1
+MAPPING = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ (\S+) \S+ \S+ (\d+) *(.*)$")
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+
+
+def _library():
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):
+        return None
+
+
+_LIBRARY = _library()
+
+
+def is_supported():
+    """Whether this system tells what is needed."""
+    return os.path.exists("/proc/self/status")
+
+
+def end_with_parent():
+    """Has the kernel kill this process when the one that started it ends, however that happens."""
+    try:
+        _LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (AttributeError, ValueError):
+        pass  # it ends when its pipe breaks
+
+
+def trim():
+    """Asks the C library to give freed memory back to the system; False where it cannot."""
+    try:
+        _LIBRARY.malloc_trim(0)
+        return True
+    except AttributeError:
+        return False
+
+
+def allocated():
+    """Bytes that `malloc` has given out and not got back, or None where the C library does not tell."""
+    try:
+        ask = _LIBRARY.mallinfo2
+    except AttributeError:
+        return None
+    ask.restype = _Mallinfo2
+    told = ask()
+    return told.uordblks + told.hblkhd
+
+
+def quick():
+    """`held` and `file` from the kernel's running counters: cheap, and off by some hundred KiB."""
+    fields = _fields("/proc/self/status", (b"RssAnon", b"RssShmem", b"VmSwap", b"RssFile"))
+    return {
+        "held": fields.get(b"RssAnon", 0) + fields.get(b"RssShmem", 0) + fields.get(b"VmSwap", 0),
+        "file": fields.get(b"RssFile", 0),
+    }
+
+
+def exact(process="self"):
+    """`held`, `file` and `private` as a walk through the page tables finds them."""
+    fields = _fields(f"/proc/{process}/smaps_rollup", (b"Rss", b"Anonymous", b"Swap", b"Pss_Shmem", b"Private_Clean", b"Private_Dirty", b"Pss_File"))
+    if b"Rss" not in fields:
+        # Before Linux 4.14, and in some sandboxes.
+        fields = _fields(f"/proc/{process}/status", (b"RssAnon", b"RssShmem", b"VmSwap", b"RssFile"))
+        held = fields.get(b"RssAnon", 0) + fields.get(b"RssShmem", 0) + fields.get(b"VmSwap", 0)
+        return {"held": held, "file": fields.get(b"RssFile", 0), "private": held}
+    shared = fields.get(b"Pss_Shmem", 0)
+    return {
+        "held": fields.get(b"Anonymous", 0) + fields.get(b"Swap", 0) + shared,
+        "file": max(0, fields[b"Rss"] - fields.get(b"Anonymous", 0) - shared),
+        "private": fields.get(b"Private_Clean", 0) + fields.get(b"Private_Dirty", 0) + fields.get(b"Swap", 0),
+    }
+
+
+def _fields(path, wanted):
+    found = {}
+    try:
+        with open(path, "rb", buffering=0) as file:
+            text = file.read(1 << 16)
+    except OSError:
+        return found
+    for line in text.splitlines():
+        name, colon, rest = line.partition(b":")
+        if colon and name in wanted and rest.endswith(b"kB"):
+            found[name] = int(rest[:-2]) << 10
+    return found
+
+
+def workers(pids):
+    """What worker processes hold: `held` (each with the pages that it shares with its parent) and `private` (its own)."""
+    total = {"held": 0, "private": 0, "processes": 0}
+    for pid in pids:
+        one = exact(pid)
+        if one["held"]:
+            total["held"] += one["held"]
+            total["private"] += one["private"]
+            total["processes"] += 1
+    return total
+
+
+def mappings():
+    """Resident memory by the kind of its mapping: heap, anonymous, stack, shared memory, libraries and files."""
+    by_kind = {}
+    kind = None
+    try:
+        with open("/proc/self/smaps", "rb") as file:
+            for line in file:
+                begin = MAPPING.match(line)
+                if begin:
+                    kind = _kind_of_mapping(begin.group(3).strip(), begin.group(1))
+                elif line.startswith(b"Rss:"):
+                    by_kind[kind] = by_kind.get(kind, 0) + (int(line.split()[1]) << 10)
+    except OSError:
+        pass
+    return by_kind
+
+
+def _kind_of_mapping(name, permissions):
+    if name == b"[heap]":
+        return "heap"
+    if name.startswith(b"[stack"):
+        return "stack"
+    if not name or name.startswith(b"[anon"):
+        return "anonymous"
+    if name.startswith((b"/dev/shm", b"/memfd:", b"/SYSV", b"/dev/zero")) or permissions.endswith(b"s"):
+        return "shared memory" if not name.startswith(b"/") or name.startswith((b"/dev/", b"/memfd:", b"/SYSV")) else "files"
+    if b".so" in name:
+        return "libraries"
+    return "special" if name.startswith(b"[") else "files"
+
+
+def available():
+    """Bytes that can still be taken before the machine or this control group runs out, or None."""
+    fields = _fields("/proc/meminfo", (b"MemAvailable",))
+    left = [fields[b"MemAvailable"]] if b"MemAvailable" in fields else []
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            with open(limit) as file:
+                most = int(file.read())
+            with open(used) as file:
+                left.append(max(0, most - int(file.read())))
+        except (OSError, ValueError):
+            continue  # no such group, or no limit in it
+    return min(left) if left else None

@@ -1,0 +1,280 @@
+"""One measured process: the pieces are made, warmed up on examples that are not counted, and taken over the same examples several times.
+
+Memory is read after each batch, and at the end of each pass once more after the C library was asked to give back what is free: what has grown by then
+is held by somebody. The garbage collector is left alone until the end, when it is tried what gives memory back.
+"""
+import gc
+import os
+import sys
+import time
+import traceback
+
+from . import counters
+from .pieces import build, load
+from .stages import Alone, Chain, FeederError, StageError, Workers, settle_after_fork
+
+# Batches before the baseline: first calls load libraries, start threads and size buffers.
+WARM_UP_BATCHES = 4
+FEWEST_EXAMPLES = 4
+# A leak that would take the machine down is known well enough before.
+LEAST_AVAILABLE = 512 << 20
+
+
+class Plan:
+    """What one process is to do. Everything here can be written as JSON."""
+
+    def __init__(self, name, stages, how, examples, passes, seconds):
+        self.name = name
+        # The pieces that take part, and whether in a chain, one alone, in workers, or with everything looked at (`explain`).
+        self.stages = stages
+        self.how = how
+        self.examples = examples
+        self.passes = passes
+        # What the whole run may take; passes beyond the second are left out when they would not fit.
+        self.seconds = seconds
+
+
+def measure(plan, source, tell, is_forked=False):
+    """Runs the plan and tells what it finds, as dicts; what goes wrong is told too."""
+    try:
+        if is_forked:
+            settle_after_fork()
+        pieces = build(load(source) if isinstance(source, str) else source)
+        _Run(plan, pieces, tell).through()
+    except StageError as error:
+        tell({"error": _stage_words(error)})
+    except FeederError as error:
+        tell({"error": {"stage": plan.stages[-1], "kind": "not_fed", "text": str(error)}})
+    except MemoryError:
+        tell({"error": {"stage": plan.stages[-1], "kind": "memory", "text": "there was no memory left"}})
+    except Exception as error:
+        tell({"error": {"stage": "pieces", "kind": "pieces", "text": words_of(error), "traceback": places_of(error)}})
+
+
+def length_of(dataset):
+    """The number of examples, or None if the dataset does not tell."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError, AttributeError):
+        return None
+
+
+def choose(length, examples, batch_size):
+    """The numbers of the examples to warm up with and of those to measure, all different: spread over the dataset."""
+    warm_up = min(WARM_UP_BATCHES * batch_size, max(1, examples // 4))
+    if length is None:
+        total = warm_up + examples
+        return list(range(warm_up)), list(range(warm_up, total))
+    total = min(length, warm_up + examples)
+    if total < warm_up + examples:
+        warm_up = max(1, min(warm_up, total // 4))
+    numbers = [place * length // total for place in range(total)]
+    return numbers[:warm_up], numbers[warm_up:]
+
+
+def batches_of(numbers, size):
+    """Numbers in groups."""
+    return [numbers[place : place + size] for place in range(0, len(numbers), size)]
+
+
+class _Run:
+    def __init__(self, plan, pieces, tell):
+        self.plan = plan
+        self.pieces = pieces
+        self.tell = tell
+        length = length_of(pieces.dataset)
+        warm_up, counted = choose(length, plan.examples, pieces.batch_size)
+        if length is None:
+            counted = self._that_exist(warm_up, counted)
+        if len(counted) < FEWEST_EXAMPLES:
+            raise ValueError(f"the dataset has {len(warm_up) + len(counted)} examples; at least {FEWEST_EXAMPLES + 1} are needed, and more than that to tell anything")
+        self.warm_up = batches_of(warm_up, pieces.batch_size)
+        self.batches = batches_of(counted, pieces.batch_size)
+        self.examples = len(counted)
+        self.stage = None
+        self.begin = time.monotonic()
+
+    def _that_exist(self, warm_up, counted):
+        last = counted[-1]
+        found = 0
+        for number, _ in enumerate(self.pieces.dataset):
+            found = number + 1
+            if number >= last:
+                break
+        return [number for number in counted if number < found]
+
+    def through(self):
+        """The whole run."""
+        order = self.warm_up + self.batches * self.plan.passes
+        if self.plan.how == "alone":
+            self.stage = Alone(self.pieces, self.plan.stages[-1], order)
+        elif self.plan.how == "workers":
+            self.stage = Workers(self.pieces)
+        else:
+            self.stage = Chain(self.pieces, self.plan.stages)
+        try:
+            if self.plan.how == "explain":
+                self._explain()
+            else:
+                self._measure()
+        finally:
+            if hasattr(self.stage, "close"):
+                self.stage.close()
+
+    def _visit_all(self, batches, after):
+        if isinstance(self.stage, Workers):
+            self.stage.visit_all(batches, after)
+            return
+        for index, numbers in enumerate(batches):
+            self.stage.visit(numbers)
+            after(index)
+
+    def _measure(self):
+        self.tell({"begin": {"examples": self.examples, "batches": len(self.batches), "batch_size": self.pieces.batch_size}})
+        self._visit_all(self.warm_up, lambda index: None)
+        gc.collect()
+        counters.trim()
+        self.tell({"base": self._boundary(), "mappings": counters.mappings()})
+        for number in range(self.plan.passes):
+            if number >= 2 and self._seconds() * (number + 1) / number > self.plan.seconds:
+                break  # two passes tell a cache from a leak; the others make it surer
+            if not self._pass(number):
+                return
+        self.tell({"end": {"mappings": counters.mappings()}})
+        self._try_what_gives_back()
+
+    def _pass(self, number):
+        begin = time.monotonic()
+        seen = 0
+
+        def after(index):
+            nonlocal seen
+            seen += len(self.batches[index])
+            place = {"pass": number + 1, "examples": seen, **counters.quick(), "allocated": counters.allocated()}
+            if isinstance(self.stage, Workers):
+                place["workers"] = counters.workers(self.stage.pids())
+            self.tell({"visit": place})
+            left = counters.available()
+            if left is not None and left < LEAST_AVAILABLE:
+                raise _OutOfRoom(left)
+
+        try:
+            self._visit_all(self.batches, after)
+        except _OutOfRoom as full:
+            self.tell({"stopped": {"pass": number + 1, "examples": seen, "available": full.left}})
+            return False
+        before = counters.exact()
+        counters.trim()
+        self.tell({"pass_end": {"pass": number + 1, "seconds": time.monotonic() - begin, "before_trim": before["held"], **self._boundary()}})
+        return True
+
+    def _boundary(self):
+        held = counters.exact()
+        held["allocated"] = counters.allocated()
+        held["blocks"] = sys.getallocatedblocks() if hasattr(sys, "getallocatedblocks") else None
+        if isinstance(self.stage, Workers):
+            held["workers"] = counters.workers(self.stage.pids())
+        return held
+
+    def _seconds(self):
+        return time.monotonic() - self.begin
+
+    def _try_what_gives_back(self):
+        """Collects, empties caches and lets go of the pieces, one after the other, and tells what is held after each."""
+        self._tell_given("gc.collect()", gc.collect)
+        self._tell_given("releasing caches", release_caches)
+        if isinstance(self.stage, Workers):
+            return
+        stage, self.stage = self.stage, None
+        if hasattr(stage, "close"):
+            stage.close()
+        stage.pieces = None
+        pieces, self.pieces = self.pieces, None
+        for name in reversed(pieces.present()):
+            setattr(pieces, name, None)
+            self._tell_given(f"dropping the {name}", gc.collect)
+
+    def _tell_given(self, what, action):
+        found = action()
+        gc.collect()
+        counters.trim()
+        self.tell({"after": {"what": what, "held": counters.exact()["held"], "found": found if isinstance(found, int) else None}})
+
+    def _explain(self):
+        from .holders import Look
+
+        look = Look(self.pieces)
+        self._visit_all(self.warm_up, lambda index: None)
+        gc.collect()
+        look.begin()
+        held = counters.exact()["held"]
+        for number in range(2):
+            self._visit_all(self.batches, lambda index: None)
+            look.after_pass(number)
+        self.tell({"holders": {"examples": self.examples, "passes": 2, "held": counters.exact()["held"] - held, **look.end()}})
+
+
+class _OutOfRoom(Exception):
+    def __init__(self, left):
+        super().__init__()
+        self.left = left
+
+
+def release_caches():
+    """Empties the caches that Python and torch would give up: functools', re's, linecache's, torch's on hosts and GPUs."""
+    import functools
+    import linecache
+    import re
+
+    emptied = 0
+    kind = type(functools.lru_cache(maxsize=1)(len))
+    for cache in [one for one in gc.get_objects() if type(one) is kind]:
+        try:
+            emptied += cache.cache_info().currsize > 0
+            cache.cache_clear()
+        except Exception:
+            continue
+    re.purge()
+    linecache.clearcache()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        try:
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
+                torch._C._host_emptyCache()
+        except Exception:
+            pass
+    return emptied
+
+
+def versions():
+    """The versions of what usually matters, as far as it is in use."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("torch", "transformers", "datasets", "PIL", "numpy", "trl", "unsloth"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found
+
+
+def _stage_words(error):
+    places = ", ".join(map(str, error.examples[:4]))
+    return {
+        "stage": error.stage,
+        "kind": "raised",
+        "examples": error.examples,
+        "text": f"the {error.stage} raised at example {places}: {words_of(error.error)}" if len(error.examples) == 1 else f"the {error.stage} raised in the batch of examples {places}: {words_of(error.error)}",
+        "traceback": places_of(error.error),
+    }
+
+
+def words_of(error):
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def places_of(error):
+    """Where it happened, in the user's own code."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not os.path.abspath(frame.filename).startswith(here)]
+    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames[-6:]]
