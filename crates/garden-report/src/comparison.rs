@@ -47,12 +47,12 @@ pub fn comparison(comparison: &Comparison, title: &str, command: Option<String>,
     }
 }
 
-fn header<const N: usize>(names: [&'static str; N]) -> Vec<Cow<'static, str>> {
+pub(crate) fn header<const N: usize>(names: [&'static str; N]) -> Vec<Cow<'static, str>> {
     names.map(Cow::from).to_vec()
 }
 
 /// A rate with its interval, in the unit in which people think.
-fn rate(clock: Clock, rate: Interval) -> String {
+pub(crate) fn rate(clock: Clock, rate: Interval) -> String {
     let Interval { value, low, high } = rate;
     let text = match clock {
         Clock::Time => rate_per_minute(value, Some(low), Some(high)),
@@ -61,9 +61,23 @@ fn rate(clock: Clock, rate: Interval) -> String {
     text.unwrap_or_default()
 }
 
-fn seconds(time: Interval) -> String {
-    let (factor, unit) = if time.value < 1.0 { (1000.0, "ms") } else { (1.0, "s") };
-    let digits = if factor * time.value < 10.0 { 2 } else { 1 };
+/// The unit of a short time, how many of it are a second, and the digits to show.
+fn time_unit(seconds: f64) -> (&'static str, f64, usize) {
+    let (unit, factor) = match seconds {
+        value if value < 0.001 => ("µs", 1e6),
+        value if value < 1.0 => ("ms", 1e3),
+        _ => ("s", 1.0),
+    };
+    (unit, factor, if factor * seconds < 10.0 { 2 } else { 1 })
+}
+
+fn duration(seconds: f64) -> String {
+    let (unit, factor, digits) = time_unit(seconds);
+    format!("{:.digits$} {unit}", factor * seconds)
+}
+
+pub(crate) fn seconds(time: Interval) -> String {
+    let (unit, factor, digits) = time_unit(time.value);
     let [value, low, high] = [time.value, time.low, time.high].map(|seconds| format!("{:.digits$}", factor * seconds));
     format!("{value} {unit} (95 %: {low} to {high})")
 }
@@ -92,7 +106,7 @@ fn numbers(comparison: &Comparison) -> Vec<Field> {
     fields.into_iter().map(|(name, text)| (name.into(), text)).collect()
 }
 
-fn level_words(level: &LevelContrast) -> String {
+pub(crate) fn level_words(level: &LevelContrast) -> String {
     let [before, after] = [level.before, level.after].map(Bytes::from_f64);
     let interval = level.low.zip(level.high).map(|(low, high)| format!(" (95 %: {})", format_between(low, high)));
     format!("{before} before, {after} after: {}{}", format_change(level.difference), interval.unwrap_or_default())
@@ -110,7 +124,7 @@ fn runs(comparison: &Comparison) -> Vec<Vec<String>> {
             run.verdict.name().to_string(),
             run.samples.to_string(),
             run.growth.map(|growth| plain_rate(comparison.clock, growth.value)).unwrap_or_default(),
-            run.step_time.map(|time| format!("{:.4} s", time.value)).unwrap_or_default(),
+            run.step_time.map(|time| duration(time.value)).unwrap_or_default(),
             run.highest.map(|bytes| Bytes::from_f64(bytes).to_string()).unwrap_or_default(),
         ]
     };
@@ -209,7 +223,7 @@ fn chart(comparison: &Comparison) -> Option<Chart> {
 }
 
 /// What a run held at a place: as a line between its samples has it, and nothing beyond them.
-fn value_at(points: &[(f64, f64)], place: f64) -> f64 {
+pub(crate) fn value_at(points: &[(f64, f64)], place: f64) -> f64 {
     let after = points.partition_point(|point| point.0 < place);
     match (after.checked_sub(1).and_then(|before| points.get(before)), points.get(after)) {
         (_, Some(point)) if point.0 == place => point.1,

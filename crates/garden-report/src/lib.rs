@@ -5,6 +5,7 @@
 //! reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text that comes from
 //! files is never trusted: control characters and escape sequences do not reach any output.
 
+mod audit;
 mod braille;
 mod chart;
 mod clean;
@@ -27,6 +28,7 @@ mod wrap;
 use garden_memory::{Diagnosis, RunFacts};
 use serde::Serialize;
 
+pub use audit::{Tried, audit};
 pub use chart::{
     Axis, AxisKind, Band, Base, Chart, Curve, Level, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone, Unit,
 };

@@ -32,6 +32,11 @@ pub enum Command {
     #[command(after_long_help = COMPARE_HELP)]
     Compare(Compare),
 
+    /// Tell of workarounds that were tried on a loop which of them change the growth, and what each costs.
+    ///
+    /// The runs are made from Python: `model_garden.audit(loop, workarounds=[...], record=FOLDER)`.
+    Audit(Audit),
+
     /// Watch a running process tree, or start a command and watch it: record its memory and judge it at the end.
     ///
     /// No root and no change to the program is needed. Steps come from what the program prints (tqdm bars, `Step N`, HF logs) or
@@ -333,6 +338,21 @@ pub struct Compare {
     /// The unit of the compared column, whatever its name says, and of values that state none: mib, kib, gib or bytes.
     #[arg(long)]
     pub unit: Option<Unit>,
+}
+
+/// Arguments of `model-garden audit`.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// The folder with the record of the runs.
+    pub record: PathBuf,
+
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// What is known about a run besides its memory.

@@ -46,7 +46,7 @@ pub fn run(arguments: &cli::Compare, printer: &Printer) -> Result<Outcome, Failu
 }
 
 /// A page in one of its forms.
-fn written(page: &Page, format: Format, style: Style, columns: usize) -> String {
+pub fn written(page: &Page, format: Format, style: Style, columns: usize) -> String {
     match format {
         Format::Text => page.text(style, columns),
         Format::Json => page.json.clone(),

@@ -1,5 +1,6 @@
 //! What the commands do, one file per command.
 
+pub mod audit;
 pub mod compare;
 pub mod diagnose;
 pub mod monitor;
