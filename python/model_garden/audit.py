@@ -45,7 +45,7 @@ class Audit:
         return path
 
 
-def audit(loop, workarounds=(), steps=60, rounds=3, warm_up=None, settings=None, start="auto", patience=300.0, record=None, html=None, quiet=False):
+def audit(loop, workarounds=(), steps=60, rounds=3, warm_up=None, settings=None, start="auto", patience=300.0, record=None, report=None, quiet=False):
     """Tries workarounds on a loop and says of each whether it changes the growth of memory, and what it costs in step time.
 
     `loop` is a generator function of which each `yield` ends a step, or "module:function"; it may have keyword arguments, which `settings` and
@@ -55,8 +55,8 @@ def audit(loop, workarounds=(), steps=60, rounds=3, warm_up=None, settings=None,
 
     Each run is a process of its own with `warm_up` steps (a fifth of `steps` unless told) that do not count and `steps` that do; all kinds of runs take turns, `rounds`
     times. `start` is "fresh" (a new interpreter), "fork", or "auto": fresh wherever the loop can be imported there. A run that takes no step for
-    `patience` seconds is ended. `record` names a folder to keep the traces in, `html` a file for a page. Raises `AuditError` if it cannot be done.
+    `patience` seconds is ended. `record` names a folder to keep the traces in, `report` a file for a page with charts. Raises `AuditError` if it cannot be done.
     """
     from .trial.conduct import conduct
 
-    return conduct(loop, workarounds, steps, rounds, warm_up, settings, start, patience, record, html, quiet)
+    return conduct(loop, workarounds, steps, rounds, warm_up, settings, start, patience, record, report, quiet)

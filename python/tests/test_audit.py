@@ -126,7 +126,7 @@ class Verdicts(AuditCase):
 class Results(AuditCase):
     def test_record_page_and_data(self):
         record, page = self.path("record"), self.path("page.html")
-        audit = self.audit("audited:leak", "gc.collect", record=record, html=page, rounds=2)
+        audit = self.audit("audited:leak", "gc.collect", record=record, report=page, rounds=2)
         self.assertEqual(sorted(os.listdir(record)), ["audit.json", "baseline-1.jsonl", "baseline-2.jsonl", "workaround-1-1.jsonl", "workaround-1-2.jsonl"])
         lines = self.trace_lines(os.path.join(record, "baseline-1.jsonl"))
         self.assertEqual((lines[0]["model_garden_trace"], len(lines)), (1, 1 + 30 + 6))
@@ -217,7 +217,7 @@ class Endings(AuditCase):
     def ended_by(self, number):
         marker = self.path("marker")
         script = f"import model_garden; model_garden.audit('audited:hanging', ['gc.collect'], settings={{'marker': {marker!r}}})"
-        variables = environment(PYTHONPATH=os.pathsep.join([PROGRAMS, environment()["PYTHONPATH"]]))
+        variables = environment(PYTHONPATH=os.pathsep.join([PROGRAMS, environment()["PYTHONPATH"]]), TMPDIR=self.folder)
         program = subprocess.Popen([sys.executable, "-c", script], cwd=self.folder, env=variables, stderr=subprocess.PIPE, start_new_session=True)
         try:
             self.assertTrue(wait_until(lambda: os.path.exists(marker), 30), "the loop never began")

@@ -53,6 +53,8 @@ pub(crate) struct Run {
     pub name: String,
     pub stages: Vec<String>,
     pub how: How,
+    /// Examples in each of its passes.
+    pub examples: Option<u64>,
     /// What was held after the warm-up.
     pub base: Option<Held>,
     #[serde(default)]
@@ -65,6 +67,8 @@ pub(crate) struct Run {
     /// Change of resident memory by the kind of mapping.
     #[serde(default)]
     pub mappings: BTreeMap<String, i64>,
+    /// What the garbage collector freed by itself during the passes.
+    pub collections: Option<Collections>,
     pub error: Option<RunError>,
     pub stopped: Option<Stopped>,
     pub holders: Option<Holders>,
@@ -92,10 +96,6 @@ pub(crate) struct Held {
     pub held: i64,
     #[serde(default)]
     pub file: i64,
-    /// Bytes that `malloc` has given out.
-    pub allocated: Option<i64>,
-    /// Small objects that Python's own allocator has given out.
-    pub blocks: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
 
@@ -137,12 +137,20 @@ pub(crate) struct After {
     pub held: i64,
 }
 
+/// Collections of the garbage collector, as `malloc` saw them.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub(crate) struct Collections {
+    /// What all of them freed.
+    #[serde(default)]
+    pub bytes: i64,
+    /// What one of them freed at most.
+    #[serde(default)]
+    pub largest: i64,
+}
+
 /// Why a run has no full result.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct RunError {
-    pub stage: String,
-    #[serde(default)]
-    pub kind: String,
     pub text: String,
     #[serde(default)]
     pub traceback: Option<Vec<String>>,
@@ -193,6 +201,9 @@ pub(crate) struct Container {
     pub after: u64,
     pub bytes: i64,
     pub of: Option<String>,
+    /// How many of the newest are tensors together with the graph that made them.
+    #[serde(default)]
+    pub graphs: u64,
 }
 
 /// Images with decoded pixels that were not there, or not decoded, before.
@@ -256,13 +267,22 @@ impl std::error::Error for ReadError {}
 impl Experiment {
     /// Reads what the Python package wrote.
     pub fn read(text: &str) -> Result<Experiment, ReadError> {
-        let experiment: Experiment = serde_json::from_str(text).map_err(|error| ReadError(format!("it is no record of an experiment: {error}")))?;
+        let experiment: Experiment = serde_json::from_str(text)
+            .map_err(|error| ReadError(format!("it is no record of an experiment: {error}")))?;
         if experiment.format != FORMAT {
             return Err(ReadError(format!("its format is `{}` instead of `{FORMAT}`", experiment.format)));
         }
         if experiment.version > VERSION {
-            return Err(ReadError(format!("it is of version {}; this program understands {VERSION}", experiment.version)));
+            return Err(ReadError(format!(
+                "it is of version {}; this program understands {VERSION}",
+                experiment.version
+            )));
         }
         Ok(experiment)
+    }
+
+    /// The command line that repeats the experiment, if it was made by one.
+    pub fn command(&self) -> Option<String> {
+        self.target.as_ref().map(|target| format!("model-garden bisect {target}"))
     }
 }

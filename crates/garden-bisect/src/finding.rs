@@ -45,9 +45,29 @@ impl Kind {
         }
     }
 
-    /// Whether memory was seen to grow in a way that matters to whoever asked.
+    /// Whether memory was seen to grow in a way that is told as a finding.
     pub(crate) fn is_growth(self) -> bool {
-        !matches!(self, Kind::Flat | Kind::Failed | Kind::WarmUp | Kind::FilePages)
+        !matches!(self, Kind::Flat | Kind::Failed)
+    }
+
+    /// Whether more examples mean more memory.
+    pub(crate) fn is_kept(self) -> bool {
+        matches!(self, Kind::Leak | Kind::Cache | Kind::Copies | Kind::Undecided)
+    }
+
+    /// How grave it is; the gravest finding is the answer.
+    pub(crate) fn gravity(self) -> u8 {
+        match self {
+            Kind::Leak => 9,
+            Kind::Cache => 8,
+            Kind::Undecided => 7,
+            Kind::Garbage => 6,
+            Kind::Copies => 5,
+            Kind::FullCache => 4,
+            Kind::FilePages => 2,
+            Kind::WarmUp => 1,
+            Kind::Flat | Kind::Failed => 0,
+        }
     }
 }
 
@@ -61,6 +81,8 @@ pub enum Cause {
     ExampleCache,
     /// A Python container that only grows.
     GrowingContainer,
+    /// Tensors kept together with the graph that made them, and so with every activation.
+    GraphKept,
     /// Python objects or tensors that something keeps which is no growing container of the pieces.
     ObjectsKept,
     /// Memory of native code that Python does not know of, in every pass.
@@ -82,6 +104,7 @@ impl Cause {
             Cause::DecodedImagesKept => "decoded_images_kept",
             Cause::ExampleCache => "example_cache",
             Cause::GrowingContainer => "growing_container",
+            Cause::GraphKept => "graph_kept",
             Cause::ObjectsKept => "objects_kept",
             Cause::NativeLeak => "native_leak",
             Cause::NativeCache => "native_cache",
@@ -97,34 +120,63 @@ impl Cause {
 pub struct Finding {
     /// The version of this contract.
     pub schema: u32,
-    /// The answer for the whole pipeline: that of the first stage that grows.
+    /// The answer in one word: the kind of the gravest growth, `flat` without any, `failed` without a result.
     pub verdict: Kind,
     /// The answer as a sentence.
     pub summary: String,
-    /// What keeps the memory.
-    pub cause: Option<Cause>,
-    /// The piece that keeps it, or the module (`module train`).
-    pub keeper: Option<String>,
-    /// The piece with which growth begins, where that is another one.
-    pub trigger: Option<String>,
-    /// The way to what grows, such as `collator.kept`.
-    pub held_at: Option<String>,
-    /// Growth per example: in the first pass for caches, in later ones for leaks.
-    pub bytes_per_example: Option<i64>,
-    /// What one pass over the whole dataset adds.
-    pub full_dataset_bytes: Option<i64>,
+    /// Every growth that was found, the gravest first.
+    pub growths: Vec<Growth>,
+    /// What to do, in order.
+    pub advice: Vec<String>,
     /// Examples per pass.
     pub examples: u64,
     /// Examples in the dataset.
     pub dataset_length: Option<u64>,
+    /// The memory that there is, in bytes.
+    pub memory_limit: Option<u64>,
     /// Every run, in the order in which they were made.
     pub stages: Vec<StageFinding>,
-    /// What each try gave back after the last pass of the run that the verdict is about, in bytes.
-    pub gives_back: Vec<(String, i64)>,
-    /// What to do, in order.
-    pub advice: Vec<String>,
     /// What else there is to say.
     pub notes: Vec<String>,
+}
+
+impl Finding {
+    /// Whether what the whole dataset needs is there.
+    pub fn fits(&self) -> bool {
+        let needs = self.growths.first().and_then(|growth| growth.full_dataset_bytes).unwrap_or(0);
+        self.memory_limit.is_none_or(|limit| needs.max(0) as u64 <= limit)
+    }
+}
+
+/// A growth: with which piece it begins, who keeps it, and where that leads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Growth {
+    /// The run that showed it.
+    pub run: String,
+    /// How it grows.
+    pub kind: Kind,
+    /// What keeps the memory.
+    pub cause: Option<Cause>,
+    /// The piece that keeps it (`dataset`), or the module whose variable it is (`module train`).
+    pub keeper: Option<String>,
+    /// The piece with which growth begins.
+    pub begins_with: String,
+    /// The way to what grows, such as `collator.kept`.
+    pub held_at: Option<String>,
+    /// What is there, such as `list of bytes`.
+    pub holds: Option<String>,
+    /// Growth per example: in the first pass for caches, in later ones for leaks.
+    pub bytes_per_example: Option<i64>,
+    /// What one pass over the whole dataset adds.
+    pub full_dataset_bytes: Option<i64>,
+    /// Examples after which it was full.
+    pub full_after: Option<u64>,
+    /// The share of the growth that Python objects, images and tensors account for.
+    pub explained: Option<f64>,
+    /// What each try gave back after the last pass, in bytes.
+    pub gives_back: Vec<(String, i64)>,
+    /// The growth as a sentence.
+    pub summary: String,
 }
 
 /// What one run showed.
@@ -132,16 +184,18 @@ pub struct Finding {
 pub struct StageFinding {
     /// The pieces that took part.
     pub name: String,
+    /// Whether it is one piece alone.
+    pub is_alone: bool,
     /// How memory grew because of the last piece of it: what the run before it grew by is taken off.
     pub kind: Kind,
     /// Growth in each pass, in bytes, of the whole run.
     pub growth: Vec<i64>,
     /// Growth in each pass beyond that of the run without the last piece.
     pub added: Vec<i64>,
-    /// `added` per example: of the first pass for caches, of the later ones for leaks.
-    pub bytes_per_example: Option<i64>,
     /// What `gc.collect()` gave back at the end.
     pub collected: Option<i64>,
+    /// What the garbage collector freed by itself in one go, at most.
+    pub collected_at_once: Option<i64>,
     /// Free memory that the C library kept at the end of a pass, at most.
     pub retained: i64,
     /// Seconds that a pass took, each.

@@ -9,12 +9,16 @@ use crate::finding::Kind;
 /// Growth in a pass that may be chance, whatever was measured: some dozens of pages. Flat pipelines showed up to 12 KiB in pure Python
 /// and 110 KiB with torch, transformers and Pillow.
 const FLOOR: f64 = 192.0 * 1024.0;
-/// ... and per example: half a page.
-const FLOOR_PER_EXAMPLE: f64 = 2048.0;
+/// ... and per example.
+const FLOOR_PER_EXAMPLE: f64 = 512.0;
 /// Growth of a later pass below this share of the first one's belongs to it: a cache whose last entries came late.
 const TAIL: f64 = 0.05;
-/// Later passes of a leak are alike: the least of them is at least this share of the largest.
+/// Later passes of a leak are alike: one half of them grows by at least this share of what the other half does.
 const ALIKE: f64 = 0.4;
+/// With one later pass only, a leak has this share of the first one's growth at least.
+const LIKE_THE_FIRST: f64 = 0.25;
+/// Garbage that is worth a word although the collector keeps up with it.
+const WAITING: f64 = 1024.0 * 1024.0;
 /// Growth of which this share came with a tenth of the batches is jumps, not growth per example.
 const JUMPS: f64 = 0.8;
 /// Batches from which on jumps can be told from growth per example.
@@ -53,39 +57,65 @@ pub(crate) fn floor(examples: u64) -> f64 {
     FLOOR.max(FLOOR_PER_EXAMPLE * examples as f64)
 }
 
-/// The kind of a growth over passes. `collected` is what the garbage collector gave back at the end.
-pub(crate) fn kind(added: &[i64], collected: i64, run: &Run, examples: u64) -> Kind {
+/// The kind of a growth over passes. `garbage` is what the garbage collector freed.
+pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, examples: u64) -> Kind {
     let floor = floor(examples);
     let Some((&first, later)) = added.split_first() else { return Kind::Failed };
-    let total: i64 = added.iter().sum();
-    let collected = collected.min(total) as f64;
-    if total as f64 > floor && collected > 0.5 * total as f64 {
+    let total = added.iter().sum::<i64>() as f64;
+    if total > floor && (garbage.at_the_end as f64) > 0.5 * total {
         return Kind::Garbage;
     }
-    // What was garbage would not be there without luck: it is no part of the rest.
-    let (least, most) = least_and_most(later);
+    let [early, late] = halves(later);
     let first = first as f64;
     let tail = floor.max(TAIL * first);
-    if most > tail {
-        if later.len() >= 2 && least < ALIKE * most {
+    if early + late > tail {
+        // With one pass more it would be clear whether it has come to its end.
+        let is_even =
+            if later.len() >= 2 { early.min(late) >= ALIKE * early.max(late) } else { late >= LIKE_THE_FIRST * first };
+        if is_even {
+            return Kind::Leak;
+        }
+        if later.len() < 2 || late > tail {
             return Kind::Undecided;
         }
-        return Kind::Leak;
+    } else if first <= floor {
+        return quiet(run, garbage, floor);
     }
-    if first <= floor {
-        return if file_growth(run) > FILE_FLOOR { Kind::FilePages } else { Kind::Flat };
-    }
+    let base = run.base.map_or(0, |base| base.held);
     let visits: Vec<&Visit> = run.visits.iter().filter(|visit| visit.number == 1).collect();
-    if comes_in_jumps(&visits, run.base.map_or(0, |base| base.held)) {
-        return Kind::WarmUp;
+    match first <= floor || comes_in_jumps(&visits, base) {
+        true => Kind::WarmUp,
+        false if full_after(&visits, base).is_some() => Kind::FullCache,
+        false => Kind::Cache,
     }
-    if full_after(&visits, run.base.map_or(0, |base| base.held)).is_some() { Kind::FullCache } else { Kind::Cache }
 }
 
-fn least_and_most(later: &[i64]) -> (f64, f64) {
-    let least = later.iter().min().copied().unwrap_or(0);
-    let most = later.iter().max().copied().unwrap_or(0);
-    (least as f64, most as f64)
+/// The kind of a run that holds no more at the end of its passes than at their beginning.
+fn quiet(run: &Run, garbage: Garbage, floor: f64) -> Kind {
+    if garbage.at_once as f64 > floor.max(WAITING) {
+        return Kind::Garbage;
+    }
+    if file_growth(run) > FILE_FLOOR { Kind::FilePages } else { Kind::Flat }
+}
+
+/// What the garbage collector freed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Garbage {
+    /// At the end, when it was asked to.
+    pub at_the_end: i64,
+    /// By itself during the passes, in one go at most.
+    pub at_once: i64,
+}
+
+/// Growth in the first and in the second half of the later passes; of an odd number the middle one belongs to both by half.
+fn halves(later: &[i64]) -> [f64; 2] {
+    let sum = |part: &[i64]| part.iter().sum::<i64>() as f64;
+    let half = later.len() / 2;
+    let middle = if later.len() % 2 == 1 { later[half] as f64 / 2.0 } else { 0.0 };
+    if later.len() == 1 {
+        return [0.0, sum(later)];
+    }
+    [sum(&later[..half]) + middle, sum(&later[later.len() - half..]) + middle]
 }
 
 fn file_growth(run: &Run) -> f64 {
@@ -134,7 +164,6 @@ pub(crate) fn per_example(kind: Kind, added: &[i64], examples: u64) -> Option<i6
     let mean = later.iter().sum::<i64>() as f64 / later.len().max(1) as f64;
     let bytes = match kind {
         Kind::Leak if !later.is_empty() => mean,
-        Kind::Garbage => added.iter().sum::<i64>() as f64 / added.len() as f64,
         Kind::Cache | Kind::FullCache | Kind::Copies | Kind::Undecided => first,
         _ => return None,
     };
@@ -168,7 +197,7 @@ mod tests {
     }
 
     fn kind_of(growth: &[i64], collected: i64) -> Kind {
-        kind(growth, collected, &run(growth), 50)
+        kind(growth, Garbage { at_the_end: collected, at_once: 0 }, &run(growth), 50)
     }
 
     #[test]
@@ -182,7 +211,9 @@ mod tests {
         assert_eq!(kind_of(&[50 * MIB, 50 * MIB], 0), Kind::Leak);
         assert_eq!(kind_of(&[50 * MIB, 50 * MIB, 50 * MIB], 149 * MIB), Kind::Garbage);
         assert_eq!(kind_of(&[50 * MIB, 20 * MIB, 5 * MIB], 0), Kind::Undecided);
-        assert_eq!(kind_of(&[0, 3 * MIB, 0], 0), Kind::Undecided);
+        assert_eq!(kind_of(&[0, 3 * MIB, 0], 0), Kind::WarmUp);
+        assert_eq!(kind_of(&[50 * MIB, 3 * MIB, 0], 0), Kind::Cache);
+        assert_eq!(kind_of(&[50 * MIB, 5 * MIB], 0), Kind::Undecided);
         assert_eq!(kind_of(&[], 0), Kind::Failed);
     }
 
@@ -192,7 +223,7 @@ mod tests {
         for visit in full.visits.iter_mut().filter(|visit| visit.number == 1) {
             visit.held = 100 * MIB + (2 * visit.examples as i64).min(40) * MIB / 2;
         }
-        assert_eq!(kind(&[20 * MIB, 0, 0], 0, &full, 50), Kind::FullCache);
+        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &full, 50), Kind::FullCache);
         let visits: Vec<&Visit> = full.visits.iter().filter(|visit| visit.number == 1).collect();
         assert_eq!(full_after(&visits, 100 * MIB), Some(20));
     }
@@ -203,7 +234,7 @@ mod tests {
         for visit in jumped.visits.iter_mut().filter(|visit| visit.number == 1) {
             visit.held = if visit.examples > 30 { 120 * MIB } else { 100 * MIB };
         }
-        assert_eq!(kind(&[20 * MIB, 0, 0], 0, &jumped, 50), Kind::WarmUp);
+        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &jumped, 50), Kind::WarmUp);
     }
 
     #[test]

@@ -14,6 +14,6 @@ mod page;
 mod words;
 
 pub use experiment::{Experiment, ReadError};
-pub use finding::{Cause, Finding, Kind, StageFinding};
+pub use finding::{Cause, Finding, Growth, Kind, StageFinding};
 pub use judge::judge;
 pub use page::page;

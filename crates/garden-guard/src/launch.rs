@@ -4,7 +4,7 @@
 //! log file that it writes to by itself and so does not miss us if we are killed. Its output is passed on as it comes, and
 //! told to the watcher as well. The command leads a session of its own in each case, so that its orphans can be found.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -259,4 +259,9 @@ fn pass_on(
             }
         }
     })
+}
+
+/// Becomes another program: signals and the exit code are its own from then on. Returns only if that fails.
+pub fn become_program(program: &OsStr, arguments: &[OsString]) -> io::Error {
+    Command::new(program).args(arguments).exec()
 }

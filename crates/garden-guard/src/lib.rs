@@ -26,7 +26,7 @@ pub use attempt::{Attempt, Outcome, Summary, Torn};
 pub use channel::{Channel, ENVIRONMENT, Message};
 pub use fence::Fence;
 pub use history::History;
-pub use launch::{Ending, Launch, Launched, Notice, Stage, launch, start_in_background};
+pub use launch::{Ending, Launch, Launched, Notice, Stage, become_program, launch, start_in_background};
 pub use live::{Happening, Live};
 pub use orders::{Error, Observer, OnLimit, Orders};
 pub use recorder::Recorder;

@@ -17,6 +17,8 @@ const VERSION: u64 = 1;
 pub struct AuditRecord {
     /// The loop that was run.
     pub title: String,
+    /// The command line that makes the same runs, if there is one.
+    pub command: Option<String>,
     /// Steps of each run before the counted ones.
     pub warm_up: u64,
     /// Where it comes from (versions, how processes were started), as name and value.
@@ -35,6 +37,7 @@ struct Manifest {
     model_garden_audit: u64,
     #[serde(default, rename = "loop")]
     title: String,
+    command: Option<String>,
     warm_up: u64,
     #[serde(default)]
     origin: serde_json::Map<String, serde_json::Value>,
@@ -64,6 +67,7 @@ pub fn read_audit(folder: &Path) -> Result<AuditRecord, Error> {
     let origin = manifest.origin.into_iter();
     Ok(AuditRecord {
         title: manifest.title,
+        command: manifest.command,
         warm_up: manifest.warm_up,
         origin: origin.filter_map(|(name, value)| Some((name, value.as_str()?.to_string()))).collect(),
         baseline: read(manifest.baseline)?,

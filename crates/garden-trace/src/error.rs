@@ -120,7 +120,7 @@ impl Error {
             Error::Binary { advice, .. } => (*advice).to_string(),
             Error::Version { .. } => "read it with the version of model-garden that wrote it".to_string(),
             Error::Header { .. } => "the first line should be {\"model_garden_trace\":1,\"facts\":{..}}".to_string(),
-            Error::Record { .. } => "a record is made by `model_garden.audit(..., record=FOLDER)`".to_string(),
+            Error::Record { .. } => "a record is made by `model-garden audit ... --record FOLDER`".to_string(),
             Error::NoMemoryColumn { .. } => "name the column that holds it with `--column NAME`".to_string(),
             Error::NoSuchColumn { .. } => "`--column` takes a name as the file spells it".to_string(),
             Error::Unrecognised { first_line } if looks_like_numbers(first_line) => {

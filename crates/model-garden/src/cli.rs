@@ -32,9 +32,11 @@ pub enum Command {
     #[command(after_long_help = COMPARE_HELP)]
     Compare(Compare),
 
-    /// Tell of workarounds that were tried on a loop which of them change the growth, and what each costs.
+    /// Try workarounds on a Python loop: which of them change the growth of memory, and what does each cost?
     ///
-    /// The runs are made from Python: `model_garden.audit(loop, workarounds=[...], record=FOLDER)`.
+    /// Short runs with and without each workaround take turns, every one in a process of its own. Needs Python with the package
+    /// `model-garden`.
+    #[command(after_long_help = AUDIT_HELP)]
     Audit(Audit),
 
     /// Watch a running process tree, or start a command and watch it: record its memory and judge it at the end.
@@ -51,6 +53,69 @@ pub enum Command {
     /// SIGTERM if it catches that, else it is ended just after its last periodic checkpoint that fits.
     #[command(after_long_help = RUN_HELP)]
     Run(Run),
+
+    /// Find out which piece of a Python pipeline makes memory grow: the same examples several times, piece by piece.
+    ///
+    /// Dataset, processor, collator, model and so on are run alone and together, in processes of their own. Growth in the first
+    /// pass only is a cache, growth in every pass a leak. It says who keeps what, what gives it back, and what the whole dataset
+    /// will need. Needs Python with the package `model-garden`.
+    #[command(after_long_help = BISECT_HELP)]
+    Bisect(Bisect),
+}
+
+const BISECT_HELP: &str = "\
+The function takes no arguments and returns a dict: `dataset`, and as far as there are any `processor`, `collator`, `model`, `loss`,
+`optimizer`, `callbacks`; settings are `batch_size`, `workers` and `device`.
+
+Exit codes: 0 nothing grows, or harmlessly; 1 a leak, or a cache that will not fit; 2 it could not be done.
+
+Examples:
+  model-garden bisect train:pieces
+  model-garden bisect train:pieces --examples 100 --passes 5 --record pieces.json
+  model-garden bisect pieces.json --format html -o bisect.html";
+
+/// Arguments of `model-garden bisect`.
+#[derive(Debug, Args)]
+pub struct Bisect {
+    /// module:function that returns the pieces, or what an earlier experiment recorded.
+    #[arg(value_name = "MODULE:FUNCTION")]
+    pub target: String,
+
+    /// Different examples in a pass.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(8..))]
+    pub examples: u32,
+
+    /// Passes over them [default: as many as the time allows, 2 to 24].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub passes: Option<u32>,
+
+    /// About how long it may take; two passes are made in any case.
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    pub time: Duration,
+
+    /// The Python to use [default: that of $VIRTUAL_ENV, else beside this program, else python3].
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+
+    /// Keep what was measured in this file.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
+    /// The memory that there is [default: this machine's or its control group's].
+    #[arg(long, value_name = "SIZE")]
+    pub memory_limit: Option<Bytes>,
+
+    /// How to print the answer.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write the answer to a file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Remove the record once it has been read.
+    #[arg(long, hide = true)]
+    pub forget: bool,
 }
 
 const RUN_HELP: &str = "\
@@ -340,11 +405,61 @@ pub struct Compare {
     pub unit: Option<Unit>,
 }
 
+const AUDIT_HELP: &str = "\
+The function is a generator: each `yield` ends a step. It may have keyword arguments, its settings.
+
+Workarounds:
+  gc.collect, gc.collect/10        a collection after every step, or every tenth
+  malloc_trim, empty_cache         the C library, or torch, is asked to give back what is free
+  subprocess, subprocess/20        a fresh process every 10 or 20 steps, which begins the loop anew
+  num_workers=0                    a setting of the loop
+  MALLOC_ARENA_MAX=2               an environment variable: written in capitals
+
+Exit codes: 0 for an answer, whatever it is; 3 for too little data; 2 if it could not be done.
+
+Examples:
+  model-garden audit train:loop --workaround gc.collect --workaround malloc_trim
+  model-garden audit train:loop -w subprocess -w num_workers=0 --steps 100 --rounds 5 --record tried
+  model-garden audit tried --format html -o audit.html";
+
 /// Arguments of `model-garden audit`.
 #[derive(Debug, Args)]
 pub struct Audit {
-    /// The folder with the record of the runs.
-    pub record: PathBuf,
+    /// module:function, a generator function of which each yield ends a step; or the folder of an earlier record.
+    #[arg(value_name = "MODULE:FUNCTION")]
+    pub target: PathBuf,
+
+    /// A workaround to try; may be given several times.
+    #[arg(short, long, value_name = "NAME")]
+    pub workaround: Vec<String>,
+
+    /// A setting of the loop for all runs, such as batch_size=2; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub setting: Vec<String>,
+
+    /// Steps of each run that count.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..))]
+    pub steps: u32,
+
+    /// Runs of each kind.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub rounds: u32,
+
+    /// Steps before those that count [default: a fifth of them].
+    #[arg(long, value_name = "N")]
+    pub warm_up: Option<u32>,
+
+    /// How long a step may take before the run is given up.
+    #[arg(long, default_value = "5m", value_parser = duration)]
+    pub patience: Duration,
+
+    /// The Python to use [default: that of $VIRTUAL_ENV, else beside this program, else python3].
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+
+    /// Keep the traces in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
 
     /// What to print.
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -353,6 +468,10 @@ pub struct Audit {
     /// Write to this file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Remove the record once it has been read.
+    #[arg(long, hide = true)]
+    pub forget: bool,
 }
 
 /// What is known about a run besides its memory.
@@ -415,4 +534,11 @@ pub enum Format {
     Markdown,
     /// For a browser: one file with charts that works offline.
     Html,
+}
+
+impl Format {
+    /// What it is called on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
 }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Command::Diagnose(arguments) => commands::diagnose::run(arguments, &printer),
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
+        Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
     };
     match outcome {
         Ok(outcome) => ExitCode::from(outcome.code()),

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use common::browser::Browser;
-use common::{run, scratch, told};
+use common::{has_python, model_garden, repository, run, scratch, told};
 use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
@@ -119,18 +119,57 @@ fn scripts_pages_and_trackers_get_the_same() {
     assert_eq!(browser.number("document.querySelectorAll('img').length"), 0.0);
 }
 
+/// Python makes the runs, and the program that it then becomes judges them.
 #[test]
-fn records_that_cannot_be_used_are_named() {
+fn a_loop_is_run_from_the_command_line() {
+    if !has_python() {
+        return;
+    }
+    let folder = scratch("audit-run");
+    let audit = |loop_name: &str, words: &[&str]| {
+        let mut command = model_garden(&[&["audit", loop_name, "--steps", "20", "--rounds", "2"], words].concat());
+        command.env("PYTHONPATH", repository("python")).env("TMPDIR", &folder);
+        command.current_dir(repository("python/tests/programs")).output().unwrap()
+    };
+    let output = audit(
+        "audited:leak",
+        &["-w", "keep=False", "-w", "gc.collect", "--setting", "size=777216", "--format", "json"],
+    );
+    let data: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told(&output)));
+    let effects: Vec<&Value> = data["workarounds"].as_array().unwrap().iter().map(|one| &one["effect"]).collect();
+    assert_eq!((output.status.code(), effects), (Some(0), vec![&json!("ends"), &json!("none")]), "{data:#}");
+    let growth = data["workarounds"][0]["growth"]["before"]["value"].as_f64().unwrap();
+    assert!((growth / 777_216.0 - 1.0).abs() < 0.05, "{data:#}");
+    let output = audit("audited:raising", &["-w", "gc.collect"]);
+    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{talk}");
+    assert!(talk.contains("error: the loop raised at step 7: ValueError: a step that went wrong"), "{talk}");
+    let left: Vec<_> = fs::read_dir(&folder).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
     check(
-        &["audit", "no/such/folder"],
+        &["audit", "train", "-w", "gc.collect"],
         expect![[r#"
             exit 2
             ----- stderr
-            error: cannot judge `no/such/folder`
-              caused by: cannot open `no/such/folder/audit.json`
+            error: `train` is neither module:function nor a folder
+
+            hint: `model-garden audit train:loop --workaround gc.collect` runs loop() of train.py
+        "#]],
+    );
+}
+
+#[test]
+fn records_that_cannot_be_used_are_named() {
+    check(
+        &["audit", "testdata"],
+        expect![[r#"
+            exit 2
+            ----- stderr
+            error: cannot judge `testdata`
+              caused by: cannot open `testdata/audit.json`
               caused by: No such file or directory (os error 2)
 
-            hint: check the path; `-` reads standard input
+            hint: a record is made with `model-garden audit module:function --workaround NAME --record FOLDER`
         "#]],
     );
     let folder = record("audit-wrong", &[("gc.collect every step", 0, 20_000)]);

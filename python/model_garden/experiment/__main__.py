@@ -2,6 +2,7 @@
 import argparse
 import os
 import sys
+import tempfile
 
 
 def main():
@@ -12,24 +13,31 @@ def main():
         return 0
     parser = argparse.ArgumentParser(prog="python -m model_garden.experiment", description="Measures the stages of a pipeline; `model-garden bisect` judges it.")
     parser.add_argument("target", help="module:function that returns the pieces")
-    parser.add_argument("--record", required=True, help="the file for what was measured")
+    parser.add_argument("--record", default=None, help="the file for what was measured")
     parser.add_argument("--examples", type=int, default=None)
     parser.add_argument("--passes", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
     arguments = parser.parse_args()
 
     from .conduct import BisectError, conduct, write
 
     options = {name: getattr(arguments, name) for name in ("examples", "passes", "seconds") if getattr(arguments, name) is not None}
+    record = arguments.record or os.path.join(tempfile.gettempdir(), f"model-garden-bisect-{os.getpid()}.json")
     try:
-        write(conduct(arguments.target, **options), arguments.record)
+        write(conduct(arguments.target, **options), record)
     except BisectError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("error: interrupted; the measured processes have been ended", file=sys.stderr)
         return 130
-    return 0
+    if not arguments.then:
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    forget = [] if arguments.record else ["--forget"]
+    os.execv(arguments.then[0], [*arguments.then[:2], record, *forget, *arguments.then[2:]])
 
 
 if __name__ == "__main__":

@@ -15,11 +15,14 @@ from .stages import FED
 FORMAT = "model-garden-bisect"
 EXAMPLES = 50
 FEWEST_ASKED = 8
-PASSES = 3
 SECONDS = 60.0
 # A process that tells nothing for so long is ended: a single batch should not take longer.
 PATIENCE_S = 300.0
 AT_ONCE = 2
+SPEECH_PAUSE_S = 2.0
+# Loader workers get more examples where those are cheap: pages are copied in small pieces.
+WORKERS_S = 2.0
+MOST_TIMES = 20
 # What is worth a closer look. Nothing is decided by it: the binary judges.
 WORTH_A_LOOK = 192 << 10
 MOST_LOOKS = 3
@@ -29,7 +32,7 @@ class BisectError(Exception):
     """The experiment could not be done; the text says why, with a hint."""
 
 
-def conduct(source, examples=EXAMPLES, passes=PASSES, seconds=SECONDS, start="auto", patience=PATIENCE_S, say=None):
+def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto", patience=PATIENCE_S, say=None):
     """Runs the experiment and returns the document of what was measured.
 
     `source` is "module:function", a function that makes the pieces, a dict of pieces, or `Pieces`. The pieces are made once, here; each run is a
@@ -38,7 +41,7 @@ def conduct(source, examples=EXAMPLES, passes=PASSES, seconds=SECONDS, start="au
     if not counters.is_supported():
         system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         raise BisectError(f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine")
-    if passes < 2:
+    if passes is not None and passes < 2:
         raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: two at least, three are better")
     if examples < FEWEST_ASKED:
         raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 are a good number, {FEWEST_ASKED} the least")
@@ -120,6 +123,7 @@ class _Experiment:
         self.patience = patience
         self.say = say
         self.notes = []
+        self.said_at = time.monotonic()
 
     def run(self, examples, passes, seconds, begin):
         """All of it: the chains, the pieces alone, and a closer look at what grew."""
@@ -130,8 +134,11 @@ class _Experiment:
         share = seconds * self.at_once / (len(chains) + len(alone) + 1)
         for plan in chains + alone:
             plan.seconds = share
-        self.say(f"{counted} examples, {passes} passes: {', '.join(plan.name for plan in chains + alone)}")
+        self.say(f"{counted} examples, {passes or 'several'} passes: {', '.join(plan.name for plan in chains + alone)}")
         runs = [self._record(child) for child in self._run(chains)]
+        if self.pieces.workers:
+            plan = Plan(f"{self.pieces.workers} workers", ["workers"], "workers", self._for_workers(runs, examples), passes, share)
+            runs += [self._record(child) for child in self._run([plan])]
         grown = self._grown(runs)
         needed = {run["stages"][-1] for _, run in grown}
         if time.monotonic() - begin > seconds * 0.6:
@@ -139,7 +146,7 @@ class _Experiment:
             alone = [plan for plan in alone if plan.stages[-1] in needed]
             if left_out:
                 self.notes.append(f"left out, as time was short and nothing grew there: {', '.join(left_out)}")
-        looks = [Plan(run["name"], run["stages"], "explain", examples, 2, share) for _, run in grown[:MOST_LOOKS]]
+        looks = [Plan(run["name"], run["stages"], "explain", examples, self._passes_to_look(run), share) for _, run in grown[:MOST_LOOKS]]
         later = [self._record(child) for child in self._run(looks + alone)]
         return {
             "format": FORMAT,
@@ -176,11 +183,16 @@ class _Experiment:
         for last in range(len(present)):
             names = present[: last + 1]
             chains.append(Plan(" + ".join(names), names, "chain", examples, passes, 0))
-        if self.pieces.workers:
-            chains.append(Plan(f"{self.pieces.workers} workers", ["workers"], "workers", examples, passes, 0))
         can_feed = hasattr(os, "fork")
         alone = [Plan(f"{name} alone", [name], "alone", examples, passes, 0) for name in present[1:] if name == "callbacks" or (can_feed and name in FED)]
         return chains, alone
+
+    @staticmethod
+    def _for_workers(runs, examples):
+        """How many examples loader workers get, from what a pass of the same pieces took."""
+        took = [run["passes"][0]["seconds"] for run in runs if run["passes"] and run["stages"][-1] in ("dataset", "processor", "collator")]
+        times = WORKERS_S / max(took[-1], 1e-3) if took else 1
+        return examples * max(1, min(MOST_TIMES, int(times)))
 
     @staticmethod
     def _grown(runs):
@@ -188,7 +200,7 @@ class _Experiment:
         before = 0
         grown = []
         for run in runs:
-            if run["how"] != "chain" or not run["passes"]:
+            if run["how"] != "chain" or len(run["passes"]) < 2:
                 continue
             held = run["passes"][-1]["held"] - run["base"]["held"]
             if held - before > WORTH_A_LOOK:
@@ -196,12 +208,22 @@ class _Experiment:
             before = max(before, held)
         return sorted(grown, key=lambda row: row[0], reverse=True)
 
+    @staticmethod
+    def _passes_to_look(run):
+        """One pass shows what holds a growth that only the first one has."""
+        first, second = run["passes"][0]["held"] - run["base"]["held"], run["passes"][1]["held"] - run["passes"][0]["held"]
+        return 1 if second < first / 4 else 2
+
     def _run(self, plans):
         def on_message(plan, message):
             if "error" in message:
                 self.say(f"{plan.name}: {_first_line(message['error']['text'])}")
             elif "pass_end" in message:
-                self.say(f"{plan.name}: pass {message['pass_end']['pass']} of {plan.passes} ({message['pass_end']['seconds']:.1f} s)")
+                if time.monotonic() - self.said_at > SPEECH_PAUSE_S:
+                    self.said_at = time.monotonic()
+                    self.say(f"{plan.name}: pass {message['pass_end']['pass']} took {message['pass_end']['seconds']:.1f} s")
+            elif "collections" in message:
+                self.say(f"{plan.name}: measured")
             elif "holders" in message:
                 self.say(f"{plan.name}: looked at what holds memory")
 
@@ -225,6 +247,7 @@ class _Experiment:
                 run.update(message["begin"])
             elif "end" in message and mappings is not None:
                 after = message["end"]["mappings"]
+                run["collections"] = message["collections"]
                 run["mappings"] = {kind: after.get(kind, 0) - mappings.get(kind, 0) for kind in sorted({*mappings, *after})}
             else:
                 run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders")})

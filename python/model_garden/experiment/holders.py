@@ -17,7 +17,7 @@ MOST_SHOWN = 8
 # Enough for a process with torch and transformers loaded; beyond it the rest is left unseen, and that is told.
 MOST_OBJECTS = 3_000_000
 DEEPEST_PATH = 6
-NEVER_ENTERED = (ModuleType, type, FrameType, CodeType, BuiltinFunctionType)
+NEVER_ENTERED = (ModuleType, FrameType, CodeType, BuiltinFunctionType)
 PLAIN = (str, bytes, int, float, bool, complex, type(None))
 GROWING = (list, dict, set, bytearray, deque)
 # Bytes of a pixel as Pillow keeps it, by mode; all others take four.
@@ -29,34 +29,29 @@ class Look:
 
     def __init__(self, pieces):
         self._pieces = pieces
-        self._passes = []
         tracemalloc.start(FRAMES)
 
     def begin(self):
         """Remembers what is there before the passes."""
-        self._count = count()
         self._walk = _Walk(self._roots())
         self._lines = tracemalloc.take_snapshot()
+        # The last thing here and the first at the end, so that what this look itself keeps is in both.
+        self._count = count()
         self._traced = tracemalloc.get_traced_memory()[0]
-
-    def after_pass(self, number):
-        """Remembers how much Python itself holds after a pass."""
-        self._passes.append(tracemalloc.get_traced_memory()[0])
 
     def end(self):
         """What has changed since `begin`."""
         # Garbage that waits for the collector is part of the answer.
         gc.disable()
         traced = tracemalloc.get_traced_memory()[0]
+        alive = count()
         lines = tracemalloc.take_snapshot()
         tracemalloc.stop()
-        alive = count()
         walk = _Walk(self._roots())
         garbage = gc.collect()
         grown = walk.grown(self._walk)
         return {
             "python_bytes": traced - self._traced,
-            "python_bytes_by_pass": [after - before for before, after in zip([self._traced] + self._passes, self._passes)],
             "containers": grown[:MOST_SHOWN],
             "images": walk.images_grown(self._walk),
             "tensors_bytes": alive.bytes_cpu - self._count.bytes_cpu,
@@ -148,7 +143,7 @@ class _Walk:
             before = earlier.sizes.get(mark)
             if before is not None and number > before and not _is_ours(self.alive[mark], self, earlier):
                 thing = self.alive[mark]
-                rows.append({"path": self.paths[mark], "type": self.kinds[mark], "before": before, "after": number, "bytes": _weight(thing, number - before), "of": _contents(thing)})
+                rows.append({"path": self.paths[mark], "type": self.kinds[mark], "before": before, "after": number, "bytes": _weight(thing, number - before), "of": _contents(thing), "graphs": _graphs(thing, number - before)})
         rows.sort(key=lambda row: (row["bytes"], row["after"] - row["before"]), reverse=True)
         return rows
 
@@ -191,11 +186,16 @@ def _inside(thing, kind):
     if kind in (list, tuple, deque):
         return [(f"[{place}]", value) for place, value in enumerate(list(thing))]
     if kind is FunctionType:
-        inside = [("()", cell) for cell in (thing.__closure__ or ())]
-        inside += [("()", value) for value in (thing.__defaults__ or ())]
+        names = thing.__code__.co_freevars
+        inside = [(f"({name})", cell) for name, cell in zip(names, thing.__closure__ or ())]
+        inside += [("(default)", value) for value in (*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values())]
         return inside + [(f".{key}", value) for key, value in list((thing.__dict__ or {}).items())] + [(".__wrapped__", getattr(thing, "__wrapped__", None))]
     if kind is MethodType:
         return [("", thing.__self__), ("", thing.__func__)]
+    if issubclass(kind, type):
+        # What a class keeps, all its objects share. Those of Python itself keep nothing of a user's.
+        is_own = type.__dict__["__module__"].__get__(thing) not in sys.builtin_module_names
+        return [(f".{name}", value) for name, value in list(type.__dict__["__dict__"].__get__(thing).items()) if is_own]
     if kind.__name__ == "cell" and kind.__module__ == "builtins":
         try:
             return [("", thing.cell_contents)]
@@ -203,9 +203,10 @@ def _inside(thing, kind):
             return []
     own = getattr(kind, "__dictoffset__", 0) and _attributes(thing)
     inside = [(f".{name}", value) for name, value in list(own.items())] if own else []
+    inside.append(("", kind))
     if kind.__module__ not in ("builtins",) or not inside:
         attributes = id(own) if own else None
-        inside += [("", value) for value in gc.get_referents(thing) if id(value) != attributes and not issubclass(type(value), NEVER_ENTERED)]
+        inside += [("", value) for value in gc.get_referents(thing) if id(value) != attributes and not issubclass(type(value), NEVER_ENTERED + (type,))]
     return inside
 
 
@@ -262,23 +263,37 @@ def _weight(thing, added):
     """Roughly what the newest things in a container weigh, with all that is only reached through them."""
     if isinstance(thing, bytearray):
         return added
-    try:
-        newest = list(thing.values() if isinstance(thing, dict) else thing)[-added:]
-        if isinstance(thing, dict):
-            newest += list(thing)[-added:]
-    except Exception:
-        return 0
+    newest = _newest(thing, added)
+    if isinstance(thing, dict):
+        newest += list(thing)[-added:]
     seen = {id(thing)}
     total = 0
     waiting = newest
     while waiting and len(seen) < 200_000:
         one = waiting.pop()
-        if id(one) in seen or issubclass(type(one), NEVER_ENTERED + (FunctionType,)):
+        if id(one) in seen or issubclass(type(one), NEVER_ENTERED + (FunctionType, type)):
             continue
         seen.add(id(one))
         total += _size(one)
         waiting.extend(gc.get_referents(one))
     return total
+
+
+def _newest(thing, added):
+    try:
+        return list(thing.values() if isinstance(thing, dict) else thing)[-added:]
+    except Exception:
+        return []
+
+
+def _graphs(thing, added):
+    """How many of the newest things are tensors with the graph that made them, which holds every activation."""
+    if "torch" not in sys.modules:
+        return 0
+    inner = []
+    for one in _newest(thing, added):
+        inner += one.values() if type(one) is dict else one if type(one) in (list, tuple) else [one]
+    return sum(1 for one in inner if hasattr(type(one), "untyped_storage") and one.grad_fn is not None)
 
 
 def _size(thing):
@@ -294,10 +309,7 @@ def _size(thing):
 
 def _contents(thing):
     """What a container mostly holds."""
-    try:
-        newest = list(thing.values() if isinstance(thing, dict) else thing)[-50:]
-    except Exception:
-        return None
+    newest = _newest(thing, 50)
     if isinstance(thing, bytearray) or not newest:
         return None
     kind = Counter(type(one) for one in newest).most_common(1)[0][0]

@@ -4,6 +4,7 @@ Memory is read after each batch, and at the end of each pass once more after the
 is held by somebody. The garbage collector is left alone until the end, when it is tried what gives memory back.
 """
 import gc
+import itertools
 import os
 import sys
 import time
@@ -16,6 +17,11 @@ from .stages import Alone, Chain, FeederError, StageError, Workers, settle_after
 # Batches before the baseline: first calls load libraries, start threads and size buffers.
 WARM_UP_BATCHES = 4
 FEWEST_EXAMPLES = 4
+MOST_PASSES = 24
+# Cheap passes are repeated for so long.
+LONG_ENOUGH_S = 3.0
+# What looking at workers may take of the time.
+SHARE_OF_TIME = 0.1
 # A leak that would take the machine down is known well enough before.
 LEAST_AVAILABLE = 512 << 20
 
@@ -30,7 +36,7 @@ class Plan:
         self.how = how
         self.examples = examples
         self.passes = passes
-        # What the whole run may take; passes beyond the second are left out when they would not fit.
+        # What the whole run may take. Without a number of passes there are as many as fit: two at least.
         self.seconds = seconds
 
 
@@ -93,6 +99,7 @@ class _Run:
         self.examples = len(counted)
         self.stage = None
         self.begin = time.monotonic()
+        self._walking_s = 0.0
 
     def _that_exist(self, warm_up, counted):
         last = counted[-1]
@@ -105,7 +112,7 @@ class _Run:
 
     def through(self):
         """The whole run."""
-        order = self.warm_up + self.batches * self.plan.passes
+        order = itertools.chain(self.warm_up, itertools.cycle(self.batches))
         if self.plan.how == "alone":
             self.stage = Alone(self.pieces, self.plan.stages[-1], order)
         elif self.plan.how == "workers":
@@ -133,15 +140,27 @@ class _Run:
         self.tell({"begin": {"examples": self.examples, "batches": len(self.batches), "batch_size": self.pieces.batch_size}})
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
-        counters.trim()
+        self._trim()
         self.tell({"base": self._boundary(), "mappings": counters.mappings()})
-        for number in range(self.plan.passes):
-            if number >= 2 and self._seconds() * (number + 1) / number > self.plan.seconds:
-                break  # two passes tell a cache from a leak; the others make it surer
+        collections = _Collections()
+        number = 0
+        begin = time.monotonic()
+        while self._wants_another(number, time.monotonic() - begin):
             if not self._pass(number):
                 return
-        self.tell({"end": {"mappings": counters.mappings()}})
+            number += 1
+        self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end()})
         self._try_what_gives_back()
+
+    def _wants_another(self, done, taken):
+        """Two passes tell a cache from a leak, a third one from something slow; where they are cheap, more make small leaks visible."""
+        if self.plan.passes is not None:
+            return done < self.plan.passes
+        if done < 2:
+            return True
+        each = taken / done
+        most = self.plan.seconds - (time.monotonic() - self.begin)
+        return each <= most and (done < 3 or (done < MOST_PASSES and taken + each <= LONG_ENOUGH_S))
 
     def _pass(self, number):
         begin = time.monotonic()
@@ -152,7 +171,7 @@ class _Run:
             seen += len(self.batches[index])
             place = {"pass": number + 1, "examples": seen, **counters.quick(), "allocated": counters.allocated()}
             if isinstance(self.stage, Workers):
-                place["workers"] = counters.workers(self.stage.pids())
+                place["workers"] = self._workers_if_cheap()
             self.tell({"visit": place})
             left = counters.available()
             if left is not None and left < LEAST_AVAILABLE:
@@ -164,9 +183,14 @@ class _Run:
             self.tell({"stopped": {"pass": number + 1, "examples": seen, "available": full.left}})
             return False
         before = counters.exact()
-        counters.trim()
+        self._trim()
         self.tell({"pass_end": {"pass": number + 1, "seconds": time.monotonic() - begin, "before_trim": before["held"], **self._boundary()}})
         return True
+
+    def _trim(self):
+        counters.trim()
+        if isinstance(self.stage, Workers):
+            self.stage.trim()
 
     def _boundary(self):
         held = counters.exact()
@@ -176,8 +200,14 @@ class _Run:
             held["workers"] = counters.workers(self.stage.pids())
         return held
 
-    def _seconds(self):
-        return time.monotonic() - self.begin
+    def _workers_if_cheap(self):
+        """What workers hold, or None: a walk through their page tables may take longer than a batch."""
+        begin = time.monotonic()
+        if self._walking_s > SHARE_OF_TIME * (begin - self.begin):
+            return None
+        held = counters.workers(self.stage.pids())
+        self._walking_s += time.monotonic() - begin
+        return held
 
     def _try_what_gives_back(self):
         """Collects, empties caches and lets go of the pieces, one after the other, and tells what is held after each."""
@@ -208,10 +238,35 @@ class _Run:
         gc.collect()
         look.begin()
         held = counters.exact()["held"]
-        for number in range(2):
+        for _ in range(self.plan.passes):
             self._visit_all(self.batches, lambda index: None)
-            look.after_pass(number)
-        self.tell({"holders": {"examples": self.examples, "passes": 2, "held": counters.exact()["held"] - held, **look.end()}})
+        self.tell({"holders": {"examples": self.examples, "passes": self.plan.passes, "held": counters.exact()["held"] - held, **look.end()}})
+
+
+class _Collections:
+    """What the garbage collector frees by itself meanwhile, as `malloc` sees it."""
+
+    def __init__(self):
+        self._before = None
+        self.number = self.objects = self.bytes = self.largest = 0
+        gc.callbacks.append(self._hear)
+
+    def _hear(self, phase, told):
+        if phase == "start":
+            self._before = counters.allocated()
+            return
+        after = counters.allocated()
+        self.number += 1
+        self.objects += told.get("collected", 0)
+        if told.get("collected") and self._before is not None and after is not None:
+            freed = max(0, self._before - after)
+            self.bytes += freed
+            self.largest = max(self.largest, freed)
+
+    def end(self):
+        """The number of collections, what they found, and what the largest of them freed."""
+        gc.callbacks.remove(self._hear)
+        return {"number": self.number, "objects": self.objects, "bytes": self.bytes, "largest": self.largest}
 
 
 class _OutOfRoom(Exception):

@@ -5,10 +5,12 @@ import struct
 import sys
 from types import SimpleNamespace
 
-from .counters import end_with_parent
+from .counters import end_with_parent, trim
 
 # Which pieces can be fed from another process: what the others get cannot be sent (a graph), or is not there at all.
 FED = ("processor", "collator", "model")
+# Instead of a batch: a worker is to give free memory back.
+TRIM = "trim"
 LENGTH = struct.Struct("<q")
 
 
@@ -37,6 +39,9 @@ class Chain:
 
     def produce(self, numbers):
         """What comes out of the chain: for a process that is fed by this one."""
+        if numbers == TRIM:
+            trim()
+            return None
         return self._through(numbers)
 
     def _through(self, numbers):
@@ -241,9 +246,9 @@ class Workers:
         names = [name for name in pieces.present() if name in ("dataset", "processor", "collator")]
         self._chain = Chain(pieces, names)
         self._batches = []
+        self._number = pieces.workers
         self._loader = self._of_torch(pieces.workers) if "torch" in sys.modules else None
         self._pipes = [] if self._loader else [self._start() for _ in range(pieces.workers)]
-        self._next = 0
 
     def _of_torch(self, number):
         from torch.utils.data import DataLoader
@@ -277,6 +282,11 @@ class Workers:
                 self._receive(waiting.pop(0), after)
         for one in waiting:
             self._receive(one, after)
+
+    def trim(self):
+        """Has every worker give free memory back: otherwise its heap, which settles after some hundred batches, would look like growth."""
+        # They are served in turn, so each gets one.
+        self.visit_all([TRIM] * 2 * self._number, lambda index: None)
 
     @staticmethod
     def _receive(one, after):

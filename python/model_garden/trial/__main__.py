@@ -1,7 +1,9 @@
 """`python -m model_garden.trial module:function ...`: makes the runs and prints what came of them. `model-garden audit` starts it."""
 import argparse
 import os
+import shutil
 import sys
+import tempfile
 
 
 def main():
@@ -18,16 +20,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=None)
     parser.add_argument("--patience", type=float, default=300.0)
-    parser.add_argument("--record", required=True, help="the folder for the traces")
+    parser.add_argument("--record", default=None, help="the folder for the traces")
+    parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
     arguments = parser.parse_args()
 
     from ..audit import AuditError
     from .conduct import record
     from .workarounds import setting
 
+    folder = arguments.record or tempfile.mkdtemp(prefix="model-garden-audit-")
+    is_done = False
     try:
         settings = dict(setting(text) for text in arguments.setting)
-        record(arguments.loop, arguments.workaround, arguments.steps, arguments.rounds, arguments.warm_up, settings, "fresh", arguments.patience, arguments.record)
+        record(arguments.loop, arguments.workaround, arguments.steps, arguments.rounds, arguments.warm_up, settings, "fresh", arguments.patience, folder)
+        is_done = True
     except AuditError as error:
         what, _, hint = str(error).partition("\nhint: ")
         print(f"error: {what}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
@@ -35,7 +41,15 @@ def main():
     except KeyboardInterrupt:
         print("error: interrupted; the measured processes have been ended", file=sys.stderr)
         return 130
-    return 0
+    finally:
+        if not is_done and arguments.record is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not arguments.then:
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    forget = [] if arguments.record else ["--forget"]
+    os.execv(arguments.then[0], [*arguments.then[:2], folder, *forget, *arguments.then[2:]])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ FEWEST_ROUNDS = 2
 BASELINE = "baseline"
 
 
-def conduct(loop, workarounds, steps, rounds, warm_up, settings, start, patience, record, html, quiet):
+def conduct(loop, workarounds, steps, rounds, warm_up, settings, start, patience, record, report, quiet):
     """Makes all runs, and the `Audit` of them."""
     try:
         binary = find_binary()
@@ -33,10 +33,10 @@ def conduct(loop, workarounds, steps, rounds, warm_up, settings, start, patience
     folder = _recorded(loop, workarounds, steps, rounds, warm_up, settings, start, patience, record, _silent if quiet else _say)
     judge = _Judge(binary, folder.path)
     audit = Audit(judge("text"), json.loads(judge("json")), judge, folder)
-    if html is not None:
-        audit.html(html)
+    if report is not None:
+        audit.html(report)
     if not quiet:
-        print(audit, flush=True)
+        print(audit, end="", flush=True)
     return audit
 
 
@@ -48,13 +48,28 @@ def record(loop, workarounds, steps, rounds, warm_up, settings, start, patience,
 def _recorded(loop, workarounds, steps, rounds, warm_up, settings, start, patience, record, say):
     warm_up = max(2, steps // 5) if warm_up is None else warm_up
     _check(steps, rounds, warm_up)
+    given = [workarounds] if isinstance(workarounds, str) else workarounds
     workarounds = understand(workarounds)
     if not workarounds:
         raise AuditError('there is nothing to try\nhint: `workarounds=["gc.collect", "malloc_trim"]`')
-    experiment = _Experiment(loop, workarounds, steps, rounds, warm_up, settings or {}, start, patience)
+    command = _command(loop, given, settings or {}, steps, rounds, warm_up)
+    experiment = _Experiment(loop, workarounds, steps, rounds, warm_up, settings or {}, start, patience, command)
     folder = _Folder(record)
     experiment.run(folder.path, say)
     return folder
+
+
+def _command(loop, workarounds, settings, steps, rounds, warm_up):
+    """The command line that does the same, or None if there is none."""
+    import shlex
+
+    try:
+        words = [loop, *(word for one in workarounds for word in ("--workaround", one))]
+        words += [word for name, value in settings.items() for word in ("--setting", f"{name}={value!r}")]
+        words += ["--steps", str(steps), "--rounds", str(rounds), "--warm-up", str(warm_up)]
+        return "model-garden audit " + " ".join(map(shlex.quote, words))
+    except TypeError:
+        return None  # a function has no name there
 
 
 def _check(steps, rounds, warm_up):
@@ -113,7 +128,8 @@ class _Judge:
 
 
 class _Experiment:
-    def __init__(self, loop, workarounds, steps, rounds, warm_up, settings, start, patience):
+    def __init__(self, loop, workarounds, steps, rounds, warm_up, settings, start, patience, command):
+        self.command = command
         self.workarounds = workarounds
         self.steps, self.rounds, self.warm_up = steps, rounds, warm_up
         self.settings = settings
@@ -199,6 +215,7 @@ class _Experiment:
         manifest = {
             "model_garden_audit": FORMAT,
             "loop": self.title,
+            "command": self.command,
             "steps": self.steps,
             "warm_up": self.warm_up,
             "rounds": self.rounds,

@@ -1,0 +1,128 @@
+//! Who keeps what has grown: what the look at everything alive says, checked against what was measured.
+
+use crate::experiment::{Holders, Run};
+use crate::finding::{Cause, Kind};
+
+/// A container that weighs at least this share of the growth is what keeps it.
+const MOST_OF_IT: f64 = 0.3;
+/// Objects, images and tensors that make up this share of a growth explain it.
+const EXPLAINED: f64 = 0.5;
+/// Giving back this share of a growth by letting go of a piece shows that the piece kept it.
+const GIVEN_BACK: f64 = 0.5;
+
+/// What is known about who keeps a growth.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Keeper {
+    pub cause: Option<Cause>,
+    /// The piece, or `module NAME`.
+    pub name: Option<String>,
+    /// The way to it.
+    pub held_at: Option<String>,
+    /// What is there.
+    pub holds: Option<String>,
+    /// The share of the growth that is accounted for.
+    pub explained: Option<f64>,
+}
+
+/// What keeps a growth over the passes of the look: `grown` bytes in all, `added` of them by the last piece. `earlier` is the look
+/// at the chain without that piece.
+pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holders>, grown: i64, added: i64) -> Keeper {
+    let fixed = match kind {
+        Kind::Garbage => Some(Cause::GarbageCycles),
+        Kind::Copies => Some(Cause::WorkerCopyOnWrite),
+        Kind::FilePages => Some(Cause::MappedFilePages),
+        Kind::WarmUp => return Keeper::default(),
+        _ => None,
+    };
+    let Some(look) = look.filter(|_| grown > 0) else { return Keeper { cause: fixed, ..Keeper::default() } };
+    let grown = grown as f64;
+    let is_new =
+        |path: &str| earlier.is_none_or(|earlier| earlier.containers.iter().all(|container| container.path != path));
+    let images: i64 = look.images.iter().map(|images| images.bytes).sum();
+    let known = look.python_bytes.max(0) + look.tensors_bytes.max(0) + images;
+    let explained = (known as f64 / grown).clamp(0.0, 1.0);
+    let container = look
+        .containers
+        .iter()
+        .filter(|container| is_new(&container.path))
+        .max_by_key(|container| (container.graphs > 0, container.bytes));
+    // What a graph holds is not seen from Python, so its container weighs next to nothing there.
+    let container =
+        container.filter(|container| container.bytes as f64 >= MOST_OF_IT * added as f64 || container.graphs > 0);
+    let mut keeper = Keeper { cause: fixed, explained: Some(explained), ..Keeper::default() };
+    if fixed.is_some() {
+        return keeper;
+    }
+    let is_once = matches!(kind, Kind::Cache | Kind::FullCache);
+    if is_once && images as f64 >= EXPLAINED * grown {
+        keeper.cause = Some(Cause::DecodedImagesKept);
+        if let Some(most) = look.images.iter().max_by_key(|images| images.bytes) {
+            keeper.name = Some(root(&most.path));
+            keeper.held_at = Some(most.path.clone());
+            keeper.holds = Some(format!("{} images with decoded pixels", most.count));
+        }
+        return keeper;
+    }
+    if let Some(container) = container {
+        keeper.name = Some(root(&container.path));
+        keeper.held_at = Some(container.path.clone());
+        let of = container.of.as_deref().map(|of| format!(" of {of}")).unwrap_or_default();
+        let graphs = if container.graphs > 0 { " with their autograd graphs" } else { "" };
+        keeper.holds = Some(format!("{}{of}{graphs}, {} → {}", container.kind, container.before, container.after));
+    } else if let Some(cache) = look.caches.iter().max_by_key(|cache| cache.after - cache.before) {
+        let limit = cache.limit.map_or("without a limit".to_string(), |limit| format!("of at most {limit}"));
+        keeper.held_at = Some(cache.name.clone());
+        keeper.holds = Some(format!("functools.lru_cache {limit}, {} → {}", cache.before, cache.after));
+    }
+    let is_python = explained >= EXPLAINED || container.is_some();
+    keeper.cause = Some(match (is_once, is_python) {
+        (true, true) => Cause::ExampleCache,
+        (true, false) => Cause::NativeCache,
+        (false, true) if container.is_some_and(|container| container.graphs > 0) => Cause::GraphKept,
+        (false, true) if container.is_some() => Cause::GrowingContainer,
+        (false, true) => Cause::ObjectsKept,
+        (false, false) => Cause::NativeLeak,
+    });
+    keeper
+}
+
+/// The piece, or the module, that a way begins with.
+fn root(path: &str) -> String {
+    if let Some(rest) = path.strip_prefix("module ") {
+        // Modules have dots in their names; the variable is the last part before anything else.
+        let end = rest.find(['[', '(']).unwrap_or(rest.len());
+        let module = rest[..end].rsplit_once('.').map_or(&rest[..end], |(module, _)| module);
+        return format!("module {module}");
+    }
+    path.split(['.', '[', '(']).next().unwrap_or(path).to_string()
+}
+
+/// What each try gave back, in bytes, and the piece whose dropping gave back most of the growth.
+pub(crate) fn given_back(run: &Run, grown: i64) -> (Vec<(String, i64)>, Option<String>) {
+    let Some(last) = run.passes.last() else { return (Vec::new(), None) };
+    let mut before = last.end.held;
+    let mut given = Vec::new();
+    for after in &run.after {
+        given.push((after.what.clone(), before - after.held));
+        before = after.held;
+    }
+    let dropped = given.iter().filter_map(|(what, bytes)| Some((what.strip_prefix("dropping the ")?, *bytes)));
+    let dropped = dropped.max_by_key(|(_, bytes)| *bytes);
+    let keeper = dropped.filter(|(_, bytes)| grown > 0 && *bytes as f64 >= GIVEN_BACK * grown as f64);
+    let keeper = keeper.map(|(name, _)| name.to_string());
+    (given, keeper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_begin_with_a_piece_or_a_module() {
+        assert_eq!(root("dataset[..]"), "dataset");
+        assert_eq!(root("collator.kept"), "collator");
+        assert_eq!(root("processor(seen)"), "processor");
+        assert_eq!(root("module train.LOG"), "module train");
+        assert_eq!(root("module package.train.LOG['a'].b"), "module package.train");
+    }
+}

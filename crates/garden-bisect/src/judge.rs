@@ -1,0 +1,245 @@
+//! The judgement: each run's kind of growth, what its last piece added, and who keeps it.
+
+use crate::experiment::{Experiment, How, Run, Visit};
+use crate::finding::{Finding, Growth, Kind, StageFinding};
+use crate::growth::{Garbage, beyond, full_after, growth, held, kind, per_example};
+use crate::holders::{Keeper, given_back, keeper};
+use crate::words;
+
+/// The version of the JSON contract.
+const SCHEMA: u32 = 1;
+/// What a worker takes, or copies of its parent, just by running, whatever the data: up to 0.6 MiB with torch were seen.
+const BY_RUNNING: i64 = 1 << 20;
+/// A piece that grows alone by this share of what its chain added keeps it itself.
+const ALONE: f64 = 0.5;
+
+/// Judges an experiment. `memory_limit` is what the machine or its control group has, in bytes.
+pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
+    let runs = Judged::all(experiment);
+    let mut growths: Vec<Growth> =
+        runs.iter().filter_map(|judged| judged.growth(experiment, &runs, memory_limit)).collect();
+    // Equally grave ones in the order of the pipeline: what comes later may follow from what came before.
+    growths.sort_by_key(|growth| std::cmp::Reverse(growth.kind.gravity()));
+    let failed = runs.iter().find(|judged| judged.run.how == How::Chain && judged.finding.error.is_some());
+    let matters = growths.first().filter(|growth| !matches!(growth.kind, Kind::WarmUp | Kind::FilePages));
+    let verdict = match (&matters, failed) {
+        (Some(growth), _) => growth.kind,
+        (None, Some(_)) => Kind::Failed,
+        (None, None) => growths.first().map_or(Kind::Flat, |growth| growth.kind),
+    };
+    let mut finding = Finding {
+        schema: SCHEMA,
+        verdict,
+        summary: String::new(),
+        advice: words::advice(&growths, verdict),
+        growths,
+        examples: experiment.examples,
+        dataset_length: experiment.dataset_length,
+        memory_limit,
+        stages: runs.iter().map(|judged| judged.finding.clone()).collect(),
+        notes: words::notes(experiment, &runs),
+    };
+    finding.summary = words::summary(&finding, failed.and_then(|judged| judged.finding.error.as_deref()));
+    finding
+}
+
+/// A run with what it shows.
+pub(crate) struct Judged<'a> {
+    pub run: &'a Run,
+    pub finding: StageFinding,
+}
+
+impl<'a> Judged<'a> {
+    fn all(experiment: &'a Experiment) -> Vec<Judged<'a>> {
+        let mut judged: Vec<Judged> = Vec::new();
+        for run in &experiment.runs {
+            let before = judged.iter().rev().find(|before| before.run.how == How::Chain && run.how == How::Chain);
+            let finding = stage(
+                run,
+                before.map(|before| &before.finding),
+                run.examples.unwrap_or(experiment.examples),
+                experiment.workers,
+            );
+            judged.push(Judged { run, finding });
+        }
+        judged
+    }
+
+    /// What grew because of this run's last piece, with who keeps it.
+    fn growth(&self, experiment: &Experiment, runs: &[Judged], memory_limit: Option<u64>) -> Option<Growth> {
+        let kind = self.finding.kind;
+        let is_told = match self.run.how {
+            How::Chain => kind.is_growth(),
+            // Workers have the pieces of the chain: what grows there too was found already.
+            How::Workers => {
+                kind.is_growth() && (kind == Kind::Copies || !runs.iter().any(|other| other.is_growing_chain()))
+            }
+            How::Alone | How::Explain => false,
+        };
+        if !is_told {
+            return None;
+        }
+        let begins_with = self.run.stages.last().cloned().unwrap_or_default();
+        let look =
+            experiment.looks.iter().find(|look| look.name == self.run.name).and_then(|look| look.holders.as_ref());
+        let shorter = experiment.looks.iter().filter(|look| look.stages.len() < self.run.stages.len());
+        let earlier = shorter.max_by_key(|look| look.stages.len()).and_then(|look| look.holders.as_ref());
+        let passes = look.map_or(0, |look| look.passes as usize);
+        let found = keeper(
+            kind,
+            look,
+            earlier,
+            over(passes, &self.finding.growth, kind),
+            over(passes, &self.finding.added, kind),
+        );
+        let total: i64 = self.finding.added.iter().sum();
+        let (gives_back, dropped) = given_back(self.run, total);
+        let base = self.run.base.map_or(0, |base| base.held);
+        let visits: Vec<&Visit> = self.run.visits.iter().filter(|visit| visit.number == 1).collect();
+        let full = (kind == Kind::FullCache).then(|| full_after(&visits, base)).flatten();
+        let bytes = match kind {
+            Kind::Garbage => self.garbage_per_example(experiment.examples),
+            Kind::FullCache => full.map(|examples| total / examples.max(1) as i64),
+            _ => per_example(kind, &self.finding.added, self.run.examples.unwrap_or(experiment.examples))
+                .or_else(|| self.stopped_growth()),
+        };
+        let mut growth = Growth {
+            run: self.run.name.clone(),
+            kind,
+            cause: found.cause,
+            keeper: self.keeper_name(&found, dropped, runs),
+            held_at: found.held_at,
+            holds: found.holds,
+            explained: found.explained,
+            begins_with,
+            bytes_per_example: bytes,
+            full_dataset_bytes: bytes
+                .filter(|_| kind.is_kept())
+                .zip(experiment.dataset_length)
+                .map(|(bytes, length)| bytes.saturating_mul(length as i64)),
+            full_after: full,
+            gives_back,
+            summary: String::new(),
+        };
+        growth.summary = words::growth(&growth, experiment, memory_limit);
+        Some(growth)
+    }
+
+    fn is_growing_chain(&self) -> bool {
+        self.run.how == How::Chain
+            && matches!(self.finding.kind, Kind::Leak | Kind::Cache | Kind::Undecided | Kind::Garbage)
+    }
+
+    /// Who keeps it: what was found there, else the piece whose dropping gave it back, else the piece that grows alone.
+    fn keeper_name(&self, found: &Keeper, dropped: Option<String>, runs: &[Judged]) -> Option<String> {
+        let last = self.run.stages.last()?;
+        if self.run.how == How::Workers {
+            return None;
+        }
+        let alone = runs.iter().find(|other| other.run.how == How::Alone && other.run.stages.last() == Some(last));
+        let grows_alone = alone.is_some_and(|alone| {
+            let own: i64 = alone.finding.growth.iter().sum();
+            let all: i64 = self.finding.added.iter().take(alone.finding.growth.len()).sum();
+            own as f64 >= ALONE * all as f64
+        });
+        let itself = (last == "dataset" || grows_alone).then(|| last.clone());
+        found.name.clone().or(dropped).or(itself)
+    }
+
+    /// What the garbage collector freed, by itself and at the end, for each example of each pass.
+    fn garbage_per_example(&self, examples: u64) -> Option<i64> {
+        let by_itself = self.run.collections.map_or(0, |collections| collections.bytes);
+        let all = by_itself + self.finding.collected.unwrap_or(0).max(0);
+        Some(all / (examples.max(1) as i64 * self.run.passes.len().max(1) as i64))
+    }
+
+    /// Growth per example of a run that was stopped in its first pass, as memory ran out.
+    fn stopped_growth(&self) -> Option<i64> {
+        self.run.stopped?;
+        let last = self.run.visits.last()?;
+        (last.examples > 0)
+            .then(|| (last.held - self.run.base.map_or(last.held, |base| base.held)) / last.examples as i64)
+    }
+}
+
+fn stage(run: &Run, before: Option<&StageFinding>, examples: u64, workers: u64) -> StageFinding {
+    let grown = held(run);
+    let added = beyond(&grown, before.map_or(&[], |before| &before.growth));
+    let collected = collected(run);
+    let collected_before = before.and_then(|before| before.collected).unwrap_or(0).max(0);
+    let mut kind = match &run.error {
+        Some(_) if grown.len() < 2 => Kind::Failed,
+        _ if grown.is_empty() && run.stopped.is_some() => Kind::Undecided,
+        _ => {
+            let at_once = run.collections.map_or(0, |collections| collections.largest);
+            let before = before.and_then(|before| before.collected_at_once).unwrap_or(0);
+            let at_once = if at_once > 2 * before { at_once } else { 0 };
+            kind(&added, Garbage { at_the_end: collected.unwrap_or(0) - collected_before, at_once }, run, examples)
+        }
+    };
+    let (mut shown, mut shown_added) = (grown, added);
+    if run.how == How::Workers && kind != Kind::Failed {
+        (kind, shown) = copied(run, examples, workers);
+        shown_added.clone_from(&shown);
+    }
+    let retained = run.passes.iter().map(|pass| pass.before_trim - pass.end.held).max().unwrap_or(0);
+    StageFinding {
+        name: run.name.clone(),
+        is_alone: run.how == How::Alone,
+        kind,
+        growth: shown,
+        added: shown_added,
+        collected,
+        collected_at_once: run.collections.map(|collections| collections.largest),
+        retained: retained.max(0),
+        seconds: run.passes.iter().map(|pass| pass.seconds).collect(),
+        error: run.error.as_ref().map(words::error),
+    }
+}
+
+/// What loader workers grew by: memory of their own, or else pages that they made their own.
+fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
+    let base = run.base.and_then(|base| base.workers);
+    let held = growth(run, |pass| Some(pass.end.workers?.held), base.map(|base| base.held));
+    let private = growth(run, |pass| Some(pass.end.workers?.private), base.map(|base| base.private));
+    let of_held = workers_kind(&held, &with_held(run, |visit| visit.workers.map(|one| one.held)), examples, workers);
+    let of_private =
+        workers_kind(&private, &with_held(run, |visit| visit.workers.map(|one| one.private)), examples, workers);
+    match (of_held, of_private) {
+        (Kind::Failed, _) => (Kind::Failed, held),
+        (Kind::Flat, Kind::Flat) => (Kind::Flat, private),
+        (Kind::Flat, _) => (Kind::Copies, private),
+        (kind, _) => (kind, held),
+    }
+}
+
+/// The kind of what all workers grew by, where that is more than what they do just by running.
+fn workers_kind(grown: &[i64], run: &Run, examples: u64, workers: u64) -> Kind {
+    match kind(grown, Garbage::default(), run, examples) {
+        Kind::Failed => Kind::Failed,
+        Kind::WarmUp | Kind::FilePages | Kind::Garbage => Kind::Flat,
+        kind if grown.iter().sum::<i64>() > BY_RUNNING * workers as i64 => kind,
+        _ => Kind::Flat,
+    }
+}
+
+/// The run with another quantity as its memory.
+fn with_held(run: &Run, of: impl Fn(&Visit) -> Option<i64>) -> Run {
+    let visits = run.visits.iter().filter_map(|visit| Some(Visit { held: of(visit)?, ..*visit })).collect();
+    Run { visits, ..Run::default() }
+}
+
+/// Growth over so many passes from the first one on. That of a leak is taken from the mean of the later ones: it may be small.
+fn over(passes: usize, growth: &[i64], kind: Kind) -> i64 {
+    if kind != Kind::Leak || growth.len() < 2 {
+        return growth.iter().take(passes).sum();
+    }
+    let mean = growth[1..].iter().sum::<i64>() / (growth.len() as i64 - 1);
+    growth[0].max(mean) + mean * (passes as i64 - 1).max(0)
+}
+
+/// What the garbage collector gave back at the end.
+fn collected(run: &Run) -> Option<i64> {
+    let after = run.after.first().filter(|after| after.what.starts_with("gc.collect"))?;
+    Some(run.passes.last()?.end.held - after.held)
+}

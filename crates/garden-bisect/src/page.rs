@@ -1,0 +1,314 @@
+//! The finding as a page: the stages as a table, what holds the memory, what gives it back, and the curves.
+
+use std::borrow::Cow;
+
+use garden_memory::format_change;
+use garden_report::{Axis, Band, Block, Chart, Curve, Field, Mood, News, Page, Section, Size, Tone, Unit, json_text};
+
+use crate::experiment::{Experiment, Holders, How, Run};
+use crate::finding::{Finding, Growth, Kind, StageFinding};
+use crate::words::bytes;
+
+/// Rows of each list of what holds the memory.
+const MOST_ROWS: usize = 5;
+
+/// The finding in words and charts.
+pub fn page(experiment: &Experiment, finding: &Finding, command: Option<String>, version: &str) -> Page {
+    let sections = [Some(stages(experiment, finding)), gives_back(finding), holds(experiment, finding), to_do(finding)];
+    Page {
+        subject: "Bisect".into(),
+        title: title(experiment),
+        word: finding.verdict.name().replace('_', " ").to_uppercase(),
+        news: news(finding),
+        summary: finding.summary.clone(),
+        numbers: numbers(experiment, finding),
+        sections: sections.into_iter().flatten().collect(),
+        charts: charts(experiment),
+        environment: environment(experiment),
+        notes: finding.notes.clone(),
+        json: json_text(finding),
+        command,
+        version: version.to_string(),
+    }
+}
+
+fn title(experiment: &Experiment) -> String {
+    let pieces = || experiment.pieces.iter().map(|piece| piece.name.as_str()).collect::<Vec<_>>().join(" + ");
+    experiment.target.clone().unwrap_or_else(pieces)
+}
+
+/// Whether a cache fits decides whether it is bad news.
+pub(crate) fn news(finding: &Finding) -> News {
+    match finding.verdict {
+        Kind::Leak => News::Bad,
+        Kind::Cache if !finding.fits() => News::Bad,
+        Kind::Cache | Kind::Undecided | Kind::Garbage => News::Open,
+        Kind::Copies | Kind::FullCache | Kind::WarmUp | Kind::FilePages | Kind::Flat => News::Good,
+        Kind::Failed => News::Unknown,
+    }
+}
+
+fn numbers(experiment: &Experiment, finding: &Finding) -> Vec<Field> {
+    let Some(growth) = finding.growths.first() else { return Vec::new() };
+    let each = growth.bytes_per_example.map(|each| format!("{} per example", format_change(each as f64)));
+    let all = growth.full_dataset_bytes.zip(experiment.dataset_length);
+    let all = all.map(|(all, length)| format!("{} for all {length} examples", bytes(all)));
+    let keeper = growth.keeper.clone().map(|keeper| match &growth.held_at {
+        Some(at) => format!("{keeper}, at `{}`", at.trim_start_matches("module ")),
+        None => keeper,
+    });
+    let fields = [
+        ("growth", each),
+        ("whole dataset", all),
+        ("kept by", keeper),
+        ("begins with", Some(growth.begins_with.clone())),
+        ("cause", growth.cause.map(|cause| cause.name().replace('_', " "))),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((Cow::from(name), value?))).collect()
+}
+
+fn stages(experiment: &Experiment, finding: &Finding) -> Section {
+    let most = finding.stages.iter().map(|stage| stage.growth.len()).max().unwrap_or(0);
+    let mut header: Vec<Cow<'static, str>> = ["run", "passes", "first", "second"].map(Cow::from).to_vec();
+    header.extend((most > 2).then(|| Cow::from("later, each")));
+    header.push("finding".into());
+    let row = |stage: &StageFinding| {
+        let grown = |pass: usize| stage.growth.get(pass).map_or("-".to_string(), |grown| change(*grown));
+        let mut cells = vec![stage.name.clone(), stage.growth.len().to_string(), grown(0), grown(1)];
+        let later = stage.growth.get(2..).filter(|later| !later.is_empty());
+        let each = later.map_or("-".to_string(), |later| change(later.iter().sum::<i64>() / later.len() as i64));
+        cells.extend((most > 2).then_some(each));
+        cells.push(told(stage));
+        cells
+    };
+    let how = format!(
+        "Growth of memory in each pass over the same {} different examples, after free memory was given back. A run has everything of the one before; \"alone\" gets copies from another process.",
+        experiment.examples
+    );
+    Section {
+        title: "Stages".into(),
+        body: vec![Block::Table(header, finding.stages.iter().map(row).collect()), Block::Paragraph(how)],
+    }
+}
+
+/// Growth below a page or two is none.
+fn change(grown: i64) -> String {
+    if grown.abs() < 4 << 10 { "0".into() } else { format_change(grown as f64) }
+}
+
+fn told(stage: &StageFinding) -> String {
+    let is_from_before = stage.kind == Kind::Flat
+        && stage.growth.iter().zip(&stage.added).any(|(grown, added)| grown - added > 192 << 10);
+    match stage.kind {
+        Kind::Failed => "failed".into(),
+        _ if is_from_before => "nothing more".into(),
+        kind => kind.name().replace('_', " "),
+    }
+}
+
+fn gives_back(finding: &Finding) -> Option<Section> {
+    let growth = finding.growths.first()?;
+    if growth.gives_back.is_empty() {
+        return None;
+    }
+    let fields = growth.gives_back.iter().map(|(what, amount)| {
+        (Cow::from(what.clone()), if *amount < 64 << 10 { "nothing".into() } else { bytes(*amount) })
+    });
+    let note = "Tried one after the other after the last pass, each followed by `malloc_trim(0)`.";
+    Some(Section {
+        title: "What gives it back".into(),
+        body: vec![Block::Fields(fields.collect()), Block::Paragraph(note.into())],
+    })
+}
+
+fn holds(experiment: &Experiment, finding: &Finding) -> Option<Section> {
+    let growth = finding.growths.first()?;
+    let look = experiment.looks.iter().find(|look| look.name == growth.run)?.holders.as_ref()?;
+    let run = experiment.runs.iter().find(|run| run.name == growth.run)?;
+    let body = vec![Block::Fields(accounts(look, run, growth)), Block::Bullets(held_things(look))];
+    Some(Section { title: "What holds it".into(), body })
+}
+
+/// Where the bytes are: by owner and by mapping.
+fn accounts(look: &Holders, run: &Run, growth: &Growth) -> Vec<Field> {
+    let images: i64 = look.images.iter().map(|images| images.bytes).sum();
+    let known = [
+        ("Python's objects", look.python_bytes),
+        ("decoded pixels", images),
+        ("tensors in RAM", look.tensors_bytes),
+        ("pinned tensors", look.pinned_bytes),
+    ];
+    let mut fields: Vec<Field> = known
+        .into_iter()
+        .filter(|(_, amount)| *amount >= 64 << 10)
+        .map(|(name, amount)| (Cow::from(name), bytes(amount)))
+        .collect();
+    if let Some(explained) = growth.explained {
+        fields.push((
+            "accounted for".into(),
+            format!("{:.0} % of the growth over {} passes", 100.0 * explained, look.passes),
+        ));
+    }
+    let grown = run.mappings.iter().filter(|(_, amount)| **amount >= 256 << 10);
+    let kinds: Vec<String> = grown.map(|(kind, amount)| format!("{kind} {}", format_change(*amount as f64))).collect();
+    if !kinds.is_empty() {
+        fields.push(("mappings".into(), kinds.join(", ")));
+    }
+    if look.garbage_objects > 0 {
+        fields.push(("garbage".into(), format!("{} objects waited for the collector", look.garbage_objects)));
+    }
+    fields
+}
+
+fn held_things(look: &Holders) -> Vec<String> {
+    let mut told = Vec::new();
+    told.extend(look.images.iter().take(MOST_ROWS).map(|images| {
+        format!("`{}`: {} images with decoded pixels, {}", images.path, images.count, bytes(images.bytes))
+    }));
+    told.extend(look.containers.iter().filter(|one| one.bytes >= 4096).take(MOST_ROWS).map(|one| {
+        let of = one.of.as_deref().map(|of| format!(" of {of}")).unwrap_or_default();
+        format!("`{}`: {}{of}, {} → {}, {}", one.path, one.kind, one.before, one.after, bytes(one.bytes))
+    }));
+    told.extend(look.caches.iter().take(MOST_ROWS).map(|cache| {
+        let limit = cache.limit.map_or("no limit".to_string(), |limit| format!("limit {limit}"));
+        format!("`{}`: functools.lru_cache, {} → {} entries, {limit}", cache.name, cache.before, cache.after)
+    }));
+    told.extend(look.tensors.iter().take(MOST_ROWS).map(|tensors| {
+        let shape: Vec<String> = tensors.shape.iter().map(u64::to_string).collect();
+        format!(
+            "{} tensors of {} {} on {}, {}",
+            tensors.count,
+            shape.join("x"),
+            tensors.dtype,
+            tensors.device,
+            bytes(tensors.bytes)
+        )
+    }));
+    told.extend(look.lines.iter().filter(|line| line.bytes >= 16 << 10).take(MOST_ROWS).map(|line| {
+        let text = line.text.as_deref().map(|text| format!(": `{}`", text.replace('`', "'"))).unwrap_or_default();
+        format!(
+            "line {} of {}, {} in {} blocks{text}",
+            line.line,
+            file_name(&line.file),
+            bytes(line.bytes),
+            line.blocks
+        )
+    }));
+    let types = look.types.iter().filter(|one| one.count >= 10).take(MOST_ROWS);
+    let types: Vec<String> = types.map(|one| format!("{} {}", one.count, one.name)).collect();
+    if !types.is_empty() {
+        told.push(format!("objects that grew in number: {}", types.join(", ")));
+    }
+    told
+}
+
+fn file_name(path: &str) -> String {
+    // The last two parts tell which file it is; the folders of somebody's machine do not.
+    let parts: Vec<&str> = path.rsplit('/').take(2).collect();
+    parts.into_iter().rev().collect::<Vec<_>>().join("/")
+}
+
+fn to_do(finding: &Finding) -> Option<Section> {
+    (!finding.advice.is_empty())
+        .then(|| Section { title: "What to do".into(), body: vec![Block::Numbered(finding.advice.clone())] })
+}
+
+fn environment(experiment: &Experiment) -> Vec<(String, String)> {
+    let pieces = experiment.pieces.iter().map(|piece| (piece.name.clone(), piece.kind.clone()));
+    let versions = experiment.versions.iter().map(|(name, version)| (name.clone(), version.clone()));
+    let facts = [
+        ("examples", Some(experiment.examples.to_string())),
+        ("dataset", experiment.dataset_length.map(|length| format!("{length} examples"))),
+        ("batch size", Some(experiment.batch_size.to_string())),
+        ("workers", (experiment.workers > 0).then(|| experiment.workers.to_string())),
+        ("made", Some(experiment.made.clone())),
+        ("took", Some(format!("{:.0} s", experiment.seconds))),
+    ];
+    let facts = facts.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
+    pieces.chain(facts).chain(versions).collect()
+}
+
+fn charts(experiment: &Experiment) -> Vec<Chart> {
+    let chains: Vec<&Run> =
+        experiment.runs.iter().filter(|run| run.how == How::Chain && !run.visits.is_empty()).collect();
+    let others: Vec<&Run> =
+        experiment.runs.iter().filter(|run| run.how == How::Alone && !run.visits.is_empty()).collect();
+    let workers: Vec<&Run> =
+        experiment.runs.iter().filter(|run| run.how == How::Workers && !run.visits.is_empty()).collect();
+    let note = "Memory above the level after the warm-up, after each batch; what the C library keeps for the next one is in it.";
+    [
+        chart(experiment, "One piece after the other", note, Size::Large, &chains),
+        chart(experiment, "Pieces alone", "Fed with copies from another process.", Size::Small, &others),
+        workers_chart(experiment, &workers),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn chart(experiment: &Experiment, title: &str, note: &str, size: Size, runs: &[&Run]) -> Option<Chart> {
+    let longest = runs.iter().max_by_key(|run| run.visits.len())?;
+    let length = longest.examples.unwrap_or(experiment.examples);
+    let places: Vec<f64> = longest.visits.iter().map(|visit| place(length, visit.number, visit.examples)).collect();
+    let curve = |run: &&Run| {
+        let base = run.base.map_or(0, |base| base.held);
+        Curve {
+            name: run.name.clone(),
+            values: (0..places.len())
+                .map(|index| run.visits.get(index).map_or(f64::NAN, |visit| (visit.held - base).max(0) as f64))
+                .collect(),
+            ..Curve::default()
+        }
+    };
+    let curves = runs.iter().map(curve).collect();
+    Some(frame(length, title, note, size, places, curves))
+}
+
+/// Workers: all they have, and what is theirs alone.
+fn workers_chart(experiment: &Experiment, runs: &[&Run]) -> Option<Chart> {
+    let run = runs.first()?;
+    let base = run.base?.workers?;
+    let length = run.examples.unwrap_or(experiment.examples);
+    let visits: Vec<_> = run.visits.iter().filter(|visit| visit.workers.is_some()).collect();
+    let places: Vec<f64> = visits.iter().map(|visit| place(length, visit.number, visit.examples)).collect();
+    let values = |of: &dyn Fn(&crate::experiment::WorkersHeld) -> i64| {
+        visits
+            .iter()
+            .map(|visit| visit.workers.map_or(f64::NAN, |workers| (of(&workers) - of(&base)).max(0) as f64))
+            .collect::<Vec<f64>>()
+    };
+    let curves = vec![
+        Curve { name: "pages of their own".into(), values: values(&|workers| workers.private), ..Curve::default() },
+        Curve {
+            name: "allocated".into(),
+            values: values(&|workers| workers.held),
+            tone: Tone::Muted,
+            ..Curve::default()
+        },
+    ];
+    let note = "Growth since the warm-up. Pages become a worker's own when it touches them; allocated memory is growth of its own.";
+    Some(frame(length, "Loader workers", note, Size::Small, places, curves))
+}
+
+fn place(length: u64, pass: u64, examples: u64) -> f64 {
+    (pass.saturating_sub(1) * length + examples) as f64
+}
+
+fn frame(length: u64, title: &str, note: &str, size: Size, places: Vec<f64>, curves: Vec<Curve>) -> Chart {
+    let end = places.last().copied().unwrap_or(0.0);
+    let first = length.max(1) as f64;
+    let band = |name: &str, mood, from: f64, to: f64| Band { name: name.into(), mood, from, to };
+    let mut bands = vec![band("first pass", Mood::Rising, 0.0, first.min(end))];
+    bands.extend((end > first).then(|| band("the same examples again", Mood::Calm, first, end)));
+    Chart {
+        title: title.into(),
+        note: note.into(),
+        unit: Unit::Bytes,
+        axis: Axis { name: "examples seen".into(), from: 0.0, to: end, ..Axis::default() },
+        size,
+        places,
+        curves,
+        bands,
+        ..Chart::default()
+    }
+}

@@ -1,0 +1,243 @@
+//! Sentences: what was found, what it means and what to do.
+
+use garden_memory::Bytes;
+
+use crate::experiment::{Experiment, How, RunError};
+use crate::finding::{Cause, Finding, Growth, Kind};
+use crate::judge::Judged;
+
+/// Free memory that the C library kept, from which on it is worth a remark.
+const WORTH_A_REMARK: i64 = 32 << 20;
+
+/// An amount that is known not to be negative.
+pub(crate) fn bytes(amount: i64) -> String {
+    Bytes(amount.max(0) as u64).to_string()
+}
+
+/// An error in one line.
+pub(crate) fn error(error: &RunError) -> String {
+    let place = error.traceback.as_ref().and_then(|lines| lines.last());
+    let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+    format!("{}{place}", error.text)
+}
+
+/// The answer in a sentence or two.
+pub(crate) fn summary(finding: &Finding, failed: Option<&str>) -> String {
+    let mut sentences: Vec<String> = finding.growths.iter().take(1).map(|growth| growth.summary.clone()).collect();
+    let others = finding.growths.iter().skip(1).filter(|growth| growth.kind.gravity() >= Kind::Copies.gravity());
+    sentences.extend(others.map(|growth| format!("Besides: {}", growth.summary)));
+    if finding.verdict == Kind::Flat {
+        let together = || finding.stages.iter().filter(|stage| !stage.is_alone);
+        let passes = together().map(|stage| stage.growth.len()).max().unwrap_or(0);
+        let most = together().flat_map(|stage| &stage.growth).max().copied().unwrap_or(0);
+        sentences.push(format!(
+            "Nothing grows: {} examples, {passes} times over, add at most {} in a pass.",
+            finding.examples,
+            bytes(most)
+        ));
+    }
+    if let Some(error) = failed {
+        sentences.push(format!("A run failed: {error}."));
+    }
+    sentences.join(" ")
+}
+
+/// A growth in a sentence or two.
+pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Option<u64>) -> String {
+    let each = growth.bytes_per_example.map_or("memory".to_string(), bytes);
+    let who = who(growth);
+    let place = place(growth);
+    let trigger = trigger(growth);
+    match growth.kind {
+        Kind::Leak if growth.cause == Some(Cause::NativeLeak) => format!(
+            "{who} loses {each} per example in every pass, in native code: Python's objects hold {} of it. {}",
+            share(growth.explained.unwrap_or(0.0)),
+            every_epoch(growth, experiment)
+        ),
+        Kind::Leak => format!("{who} keeps {each} per example in every pass{place}: a leak.{trigger} {}", every_epoch(growth, experiment)),
+        Kind::Cache if growth.cause == Some(Cause::DecodedImagesKept) => format!(
+            "{who} keeps decoded images{place}: {each} per example in the first pass, nothing in the next.{trigger} {}",
+            whole_dataset(growth, experiment, memory_limit)
+        ),
+        Kind::Cache => format!(
+            "{who} keeps {each} for each example that is seen for the first time{place}, nothing when it comes again: a cache.{trigger} {}",
+            whole_dataset(growth, experiment, memory_limit)
+        ),
+        Kind::FullCache => format!(
+            "{who} keeps {each} per example until about {} were seen, and then no more{place}: a cache that is full.",
+            growth.full_after.unwrap_or_default()
+        ),
+        Kind::Garbage => format!(
+            "{who} leaves {each} per example in reference cycles{}. It is no leak: it waits for the garbage collector.",
+            collected(growth)
+        ),
+        Kind::Copies => format!(
+            "The loader workers make {each} per example of the parent's memory their own by touching it. It is no leak: it ends when all of it was touched once{}.",
+            at_most(growth, experiment)
+        ),
+        Kind::WarmUp => format!("{who} takes memory in a few jumps that do not come again: a warm-up, not growth per example."),
+        Kind::FilePages => format!("{who} reads memory-mapped files, whose pages the kernel takes back when it needs memory: no growth."),
+        _ => format!("{who} grows in a way that {} passes cannot tell apart ({each} per example in the first): run it with more.", passes(experiment)),
+    }
+    .trim_end()
+    .to_string()
+}
+
+fn passes(experiment: &Experiment) -> usize {
+    experiment.runs.iter().map(|run| run.passes.len()).max().unwrap_or(0)
+}
+
+/// Who keeps it, as the beginning of a sentence.
+fn who(growth: &Growth) -> String {
+    match growth.keeper.as_deref() {
+        Some(module) if module.starts_with("module ") => format!("A variable of {module}"),
+        Some(piece) => format!("The {piece}"),
+        None if growth.begins_with == "workers" => "Something in the workers".into(),
+        None => format!("Something that begins with the {}", growth.begins_with),
+    }
+}
+
+fn place(growth: &Growth) -> String {
+    let at = growth.held_at.as_deref().filter(|at| !at.is_empty());
+    match (at, &growth.holds) {
+        (Some(at), Some(holds)) => format!(" (`{}`, {holds})", at.trim_start_matches("module ")),
+        (Some(at), None) => format!(" (`{at}`)"),
+        _ => String::new(),
+    }
+}
+
+/// The piece with which it begins, if that is not the one that keeps it.
+fn trigger(growth: &Growth) -> String {
+    let piece = &growth.begins_with;
+    match growth.keeper.as_ref() {
+        None => String::new(),
+        Some(keeper) if keeper == piece => String::new(),
+        Some(_) if growth.cause == Some(Cause::DecodedImagesKept) => {
+            format!(" They are decoded when the {piece} first uses them.")
+        }
+        Some(_) => format!(" It begins with the {piece}."),
+    }
+}
+
+fn every_epoch(growth: &Growth, experiment: &Experiment) -> String {
+    match growth.full_dataset_bytes.zip(experiment.dataset_length) {
+        Some((all, length)) => format!("Each epoch of {length} examples adds {}.", bytes(all)),
+        None => String::new(),
+    }
+}
+
+fn whole_dataset(growth: &Growth, experiment: &Experiment, memory_limit: Option<u64>) -> String {
+    let Some((all, length)) = growth.full_dataset_bytes.zip(experiment.dataset_length) else {
+        return "It grows until every example was seen once.".into();
+    };
+    let limit = memory_limit
+        .filter(|limit| all as u64 > *limit)
+        .map(|limit| format!(", more than the {} that there are", Bytes(limit)));
+    format!("All {length} examples need {}{}.", bytes(all), limit.unwrap_or_default())
+}
+
+fn at_most(growth: &Growth, experiment: &Experiment) -> String {
+    match growth.full_dataset_bytes.zip(experiment.dataset_length) {
+        Some((all, length)) => {
+            format!(", about {} for {length} examples in each worker that sees them all", bytes(all))
+        }
+        None => String::new(),
+    }
+}
+
+fn collected(growth: &Growth) -> String {
+    let given =
+        growth.gives_back.iter().find(|(what, _)| what.starts_with("gc.collect")).map_or(0, |(_, amount)| *amount);
+    if given < 64 << 10 {
+        ", which the collector frees now and then".into()
+    } else {
+        format!("; `gc.collect()` gives {} back", bytes(given))
+    }
+}
+
+fn share(part: f64) -> String {
+    if part < 0.005 { "nothing".into() } else { format!("{:.0} %", 100.0 * part) }
+}
+
+/// What to do, for the gravest growth first.
+pub(crate) fn advice(growths: &[Growth], verdict: Kind) -> Vec<String> {
+    let mut advice: Vec<String> = Vec::new();
+    for growth in growths {
+        advice.extend(advice_for(growth).into_iter().map(str::to_string));
+    }
+    if verdict == Kind::Flat {
+        advice.push("Look elsewhere: give the pieces that were left out (model, optimizer, callbacks, workers), or watch the whole run with `model-garden monitor`.".into());
+    }
+    advice.dedup();
+    advice
+}
+
+fn advice_for(growth: &Growth) -> Vec<&'static str> {
+    match (growth.kind, growth.cause) {
+        (Kind::Cache, Some(Cause::DecodedImagesKept)) => vec![
+            "Keep the compressed bytes or the path and decode on access: `model_garden.LazyImages`, or open the image inside `__getitem__` and drop it.",
+            "`gc.collect()`, `empty_cache()` and restarts do not help: the images are in use.",
+        ],
+        (Kind::Cache, Some(Cause::NativeCache)) => vec![
+            "Look for a cache of the library itself (tokenizers, oneDNN, decoders) and bound it; Python's objects do not hold this.",
+        ],
+        (Kind::Cache, _) => vec![
+            "Bound the cache or compute on access; if the whole dataset fits, leave it: it ends with the first epoch.",
+        ],
+        (Kind::FullCache, _) => vec!["Nothing: it does not grow with the dataset."],
+        (Kind::Leak, Some(Cause::NativeLeak)) => vec![
+            "Update or replace the library that this piece calls, or run it in loader workers that are restarted; memray with `--native` names the function.",
+            "`gc.collect()` cannot help: Python does not know this memory.",
+        ],
+        (Kind::Leak, Some(Cause::GrowingContainer)) => {
+            vec!["Bound or empty what grows there, or store numbers instead of tensors and batches (`loss.item()`)."]
+        }
+        (Kind::Leak, Some(Cause::GraphKept)) => {
+            vec!["Store `loss.item()` or `loss.detach()`, not the loss: its graph keeps every activation of its step."]
+        }
+        (Kind::Leak, _) => vec!["See under \"What holds it\" which types and lines are left, and what refers to them."],
+        (Kind::Garbage, _) => vec![
+            "Break the cycle (no reference back to the parent, or a `weakref`). Until then the collector bounds it; collecting every step costs more than it gives.",
+        ],
+        (Kind::Copies, _) => vec![
+            "Keep examples in numpy or Arrow arrays instead of Python objects, or use fewer workers; `persistent_workers` only moves it.",
+        ],
+        (Kind::Undecided, _) => vec!["Run it again with more passes (`--passes 6`)."],
+        (Kind::WarmUp | Kind::FilePages | Kind::Flat | Kind::Failed, _) => Vec::new(),
+    }
+}
+
+/// What else there is to say.
+pub(crate) fn notes(experiment: &Experiment, runs: &[Judged]) -> Vec<String> {
+    let mut notes = experiment.notes.clone();
+    for judged in runs {
+        if let Some(error) = &judged.finding.error {
+            notes.push(format!("{}: {error}", judged.finding.name));
+        }
+        if let Some(stopped) = judged.run.stopped {
+            notes.push(format!(
+                "{}: stopped in pass {} after {} examples, as only {} of memory were left",
+                judged.finding.name,
+                stopped.number,
+                stopped.examples,
+                Bytes(stopped.available)
+            ));
+        }
+    }
+    let retained = runs
+        .iter()
+        .filter(|judged| judged.run.how == How::Chain)
+        .map(|judged| judged.finding.retained)
+        .max()
+        .unwrap_or(0);
+    if retained > WORTH_A_REMARK {
+        notes.push(format!(
+            "the C library keeps up to {} of free memory for the next batch (`malloc_trim(0)` gives it back): resident memory is higher by that much, and does not grow",
+            bytes(retained)
+        ));
+    }
+    if experiment.start == "spawn" {
+        notes.push("the pieces were copied by pickle, which decodes lazily opened images: give 'module:function' to see those grow".into());
+    }
+    notes
+}
