@@ -25,7 +25,7 @@ def photographs(count):
         yield encoded.getvalue()
 
 
-def loop(lazy=False, num_workers=0, pin_memory=False, batch_size=2, examples=300):
+def loop(lazy=False, num_workers=0, pin_memory=False, batch_size=2, examples=160):
     """A training of one epoch after the other; each `yield` ends a step."""
     import torch
     from PIL import Image
@@ -54,4 +54,4 @@ def loop(lazy=False, num_workers=0, pin_memory=False, batch_size=2, examples=300
 if __name__ == "__main__":
     import model_garden
 
-    model_garden.audit(loop, ["gc.collect", "malloc_trim", "empty_cache", "MALLOC_ARENA_MAX=2", "subprocess/20", "num_workers=2", "lazy=True"], report="audit.html")
+    model_garden.audit(loop, ["gc.collect", "malloc_trim", "empty_cache", "MALLOC_ARENA_MAX=2", "subprocess/20", "num_workers=2", "lazy=True"], report="audit.html", record="tried")

@@ -153,6 +153,9 @@ pub struct ComparedRun {
     pub highest: Option<f64>,
 }
 
+/// What a run held: places on the clock and bytes.
+pub type Points = Vec<(f64, f64)>;
+
 /// Whether one run, or kind of run, grows differently from another, and what its steps cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -184,7 +187,7 @@ pub struct Comparison {
     pub after: Vec<ComparedRun>,
     /// What a reader should know about how the runs were compared.
     pub notes: Vec<String>,
-    /// What each run held, for charts: places on the clock as the runs were laid side by side, and bytes.
+    /// What each run held before and after the change, for charts, as the runs were laid side by side.
     #[serde(skip)]
-    pub curves: [Vec<Vec<(f64, f64)>>; 2],
+    pub curves: [Vec<Points>; 2],
 }

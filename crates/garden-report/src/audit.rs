@@ -1,17 +1,14 @@
 //! Workarounds that were tried on a loop, as a page: a sentence about each, all in one table, and one chart.
 
-use garden_memory::{Bytes, Comparison, Effect, TimeEffect, format_between, format_change};
+use garden_memory::{Bytes, Comparison, Effect, Points, TimeEffect, format_between, format_change};
 use serde::Serialize;
 
-use crate::chart::{Axis, Base, Chart, Curve, Role, Size, Tone, Unit};
-use crate::comparison::{header, rate, seconds, value_at};
+use crate::chart::{Axis, Chart, Curve, Role, Size, Tone, Unit};
+use crate::comparison::{base, extent, header, rate, seconds, value_at};
 use crate::json_text;
 use crate::page::{News, Page};
 use crate::sections::{Block, Field, section};
 use crate::words::counted;
-
-/// A line begins at zero unless its lowest value is above this share of the highest.
-const ZERO_BASE: f64 = 0.6;
 
 /// A workaround and the runs with it compared to those without.
 #[derive(Clone, Debug, Serialize)]
@@ -175,34 +172,43 @@ fn method(tried: &[Tried]) -> Vec<String> {
     method
 }
 
+/// Runs of one kind.
+struct Kind<'a> {
+    name: &'a str,
+    runs: &'a [Points],
+}
+
+impl Kind<'_> {
+    /// What its runs held on average.
+    fn mean(&self, place: f64) -> f64 {
+        self.runs.iter().map(|points| value_at(points, place)).sum::<f64>() / self.runs.len().max(1) as f64
+    }
+}
+
 /// The mean of the runs of each kind, in one chart.
 fn chart(tried: &[Tried]) -> Option<Chart> {
     let first = &tried.first()?.comparison;
-    let kinds: Vec<(&str, &[Vec<(f64, f64)>])> = std::iter::once(("without any", first.curves[0].as_slice()))
-        .chain(tried.iter().map(|one| (one.name.as_str(), one.comparison.curves[1].as_slice())))
-        .collect();
-    let mut places: Vec<f64> = kinds.iter().flat_map(|kind| kind.1).flatten().map(|point| point.0).collect();
+    let baseline = Kind { name: "without any", runs: &first.curves[0] };
+    let others = tried.iter().map(|one| Kind { name: &one.name, runs: &one.comparison.curves[1] });
+    let kinds: Vec<Kind> = std::iter::once(baseline).chain(others).collect();
+    let mut places: Vec<f64> = kinds.iter().flat_map(|kind| kind.runs).flatten().map(|point| point.0).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    let mean = |runs: &[Vec<(f64, f64)>], place: f64| {
-        runs.iter().map(|points| value_at(points, place)).sum::<f64>() / runs.len().max(1) as f64
-    };
-    let curve = |(number, (name, runs)): (usize, &(&str, &[Vec<(f64, f64)>]))| Curve {
-        name: name.to_string(),
+    let curve = |(number, kind): (usize, &Kind)| Curve {
+        name: kind.name.to_string(),
         role: Role::Line,
         tone: if number == 0 { Tone::Strong } else { Tone::Next },
-        values: places.iter().map(|&place| mean(runs, place)).collect(),
+        values: places.iter().map(|&place| kind.mean(place)).collect(),
     };
     let curves: Vec<Curve> = kinds.iter().enumerate().map(curve).collect();
-    let known = curves.iter().flat_map(|curve| &curve.values).copied().filter(|value| value.is_finite());
-    let (low, high) = known.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-    low.is_finite().then(|| Chart {
+    let (low, high) = extent(&curves)?;
+    Some(Chart {
         title: "Memory with and without".into(),
         note: "The mean of the runs of each kind.".into(),
         unit: Unit::Bytes,
         axis: Axis { name: first.clock.unit().into(), ..Axis::default() },
         size: Size::Large,
-        base: if low > ZERO_BASE * high { Base::Fitted } else { Base::Zero },
+        base: base(low, high),
         places,
         curves,
         ..Chart::default()

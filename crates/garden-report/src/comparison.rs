@@ -180,46 +180,49 @@ fn chart(comparison: &Comparison) -> Option<Chart> {
     places.sort_by(f64::total_cmp);
     places.dedup();
     let is_single = comparison.before.len() == 1 && comparison.after.len() == 1;
-    let curve = |side: &str, tone: Tone, number: usize, points: &[(f64, f64)]| Curve {
-        name: if is_single { side.to_string() } else { format!("{side} {}", number + 1) },
-        role: Role::Line,
-        // Of many runs, the kinds are told apart by colour; of two, each has its own.
-        tone: if is_single { Tone::Next } else { tone },
-        values: places.iter().map(|&place| value_at(points, place)).collect(),
-    };
-    let sides = [("before", Tone::Muted), ("after", Tone::Next)].into_iter().zip(&comparison.curves);
-    let curves: Vec<Curve> = sides
-        .flat_map(|((side, tone), runs)| {
-            runs.iter().enumerate().map(move |(number, points)| (side, tone, number, points)).collect::<Vec<_>>()
+    let [before, after] = &comparison.curves;
+    let runs = before.iter().enumerate().map(|run| ("before", Tone::Muted, run));
+    let runs = runs.chain(after.iter().enumerate().map(|run| ("after", Tone::Next, run)));
+    let curves: Vec<Curve> = runs
+        .map(|(side, tone, (number, points))| Curve {
+            name: if is_single { side.to_string() } else { format!("{side} {}", number + 1) },
+            role: Role::Line,
+            // Of many runs, the kinds are told apart by colour; of two, each has its own.
+            tone: if is_single { Tone::Next } else { tone },
+            values: places.iter().map(|&place| value_at(points, place)).collect(),
         })
-        .map(|(side, tone, number, points)| curve(side, tone, number, points))
         .collect();
-    let known = curves.iter().flat_map(|curve| &curve.values).copied().filter(|value| value.is_finite());
-    let (low, high) = known.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-    let compared = comparison.from.zip(comparison.to);
-    let name = match comparison.clock {
-        Clock::Time => "time",
-        clock => clock.unit(),
+    let (low, high) = extent(&curves)?;
+    let (name, kind) = match comparison.clock {
+        Clock::Time => ("time", AxisKind::Time),
+        clock => (clock.unit(), AxisKind::Number),
     };
-    (low.is_finite()).then(|| Chart {
+    let compared = comparison.from.zip(comparison.to);
+    let band = compared.map(|(from, to)| Band { name: "compared".into(), mood: Mood::Calm, from, to });
+    Some(Chart {
         title: "Memory before and after".into(),
         note: "Between its samples a run is drawn as a straight line.".into(),
         unit: Unit::Bytes,
-        axis: Axis {
-            name: name.into(),
-            kind: if comparison.clock == Clock::Time { AxisKind::Time } else { AxisKind::Number },
-            ..Axis::default()
-        },
+        axis: Axis { name: name.into(), kind, ..Axis::default() },
         size: Size::Large,
-        base: if low > ZERO_BASE * high { Base::Fitted } else { Base::Zero },
-        bands: compared
-            .map(|(from, to)| Band { name: "compared".into(), mood: Mood::Calm, from, to })
-            .into_iter()
-            .collect(),
+        base: base(low, high),
+        bands: band.into_iter().collect(),
         places,
         curves,
         ..Chart::default()
     })
+}
+
+/// The lowest and the highest value of some curves; `None` if they have none.
+pub(crate) fn extent(curves: &[Curve]) -> Option<(f64, f64)> {
+    let known = curves.iter().flat_map(|curve| &curve.values).copied().filter(|value| value.is_finite());
+    let (low, high) = known.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+    low.is_finite().then_some((low, high))
+}
+
+/// Where the vertical axis of lines between these values begins.
+pub(crate) fn base(low: f64, high: f64) -> Base {
+    if low > ZERO_BASE * high { Base::Fitted } else { Base::Zero }
 }
 
 /// What a run held at a place: as a line between its samples has it, and nothing beyond them.
