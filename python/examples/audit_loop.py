@@ -54,4 +54,5 @@ def loop(lazy=False, num_workers=0, pin_memory=False, batch_size=2, examples=160
 if __name__ == "__main__":
     import model_garden
 
-    model_garden.audit(loop, ["gc.collect", "malloc_trim", "empty_cache", "MALLOC_ARENA_MAX=2", "subprocess/20", "num_workers=2", "lazy=True"], report="audit.html", record="tried")
+    tried = ["gc.collect", "malloc_trim", "empty_cache", "MALLOC_ARENA_MAX=2", "subprocess/20", "num_workers=2", "lazy=True"]
+    model_garden.audit(loop, tried, report="audit.html", record="tried")

@@ -160,7 +160,8 @@ class _Experiment:
         if bound is not None:
             reason = why if hidden else "`start` is fork"
             raise AuditError(
-                f"`{bound.name}` is read when a process starts, so it needs a fresh interpreter, and {reason}\nhint: move it to the top of a module, or to that of this script"
+                f"`{bound.name}` is read when a process starts, so it needs a fresh interpreter, and {reason}\n"
+                "hint: move it to the top of a module, or to that of this script"
             )
         if not hasattr(os, "fork"):
             raise AuditError(f"{why}, and this system cannot fork\nhint: move it to the top of a module")

@@ -16,7 +16,10 @@ def _empty_cache():
 
 
 ACTIONS = {"gc.collect": gc.collect, "malloc_trim": counters.trim, "empty_cache": _empty_cache}
-KNOWN = "gc.collect, gc.collect/10, malloc_trim, empty_cache, subprocess, subprocess/20, a setting of the loop such as num_workers=0, an environment variable such as MALLOC_ARENA_MAX=2"
+KNOWN = (
+    "gc.collect, gc.collect/10, malloc_trim, empty_cache, subprocess, subprocess/20, "
+    "a setting of the loop such as num_workers=0, an environment variable such as MALLOC_ARENA_MAX=2"
+)
 
 
 def understand(given):
