@@ -2,6 +2,8 @@
 //!
 //!     cargo run --release -p garden-model --example bench_steps -- FOLDER [threads] [steps] [warm-up] [recompute]
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for measuring, which prints what it measured")]
+
 #[path = "../tests/case/mod.rs"]
 mod case;
 

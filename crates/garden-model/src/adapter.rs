@@ -115,7 +115,9 @@ pub fn write_adapter(
     let values: Vec<(String, Vec<usize>, Vec<u8>)> = model
         .parameters()
         .iter()
-        .map(|parameter| (parameter.name.clone(), parameter.shape.clone(), bytes_of(&model.value(device, parameter))))
+        .map(|parameter| {
+            (parameter.name.clone(), parameter.shape.clone(), bytes_of(&model.value(device, parameter)).to_vec())
+        })
         .collect();
     let path = folder.join(WEIGHTS);
     let views = values.iter().map(|(name, shape, bytes)| {

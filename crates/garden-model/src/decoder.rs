@@ -152,7 +152,6 @@ impl Layer {
     }
 
     /// y [tokens, hidden] = this of x [tokens, hidden]; without `y` only what the backward pass needs is made.
-    #[allow(clippy::too_many_arguments)]
     pub fn forward(
         &self,
         device: &mut dyn Device,
@@ -186,7 +185,6 @@ impl Layer {
     }
 
     /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that.
-    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
         device: &mut dyn Device,

@@ -51,7 +51,6 @@ fn chunks(rows: usize) -> impl Iterator<Item = (usize, usize)> {
 
 impl Head {
     /// The loss of every row that is asked, and the gradient of `scale` times their sum in dx [tokens, hidden].
-    #[allow(clippy::too_many_arguments)]
     pub fn loss(
         &self,
         device: &mut dyn Device,

@@ -3,6 +3,8 @@
 //! A [`Model`] is written against the device's operations and holds all its buffers from the start, so built on a planner it is
 //! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other.
 
+#![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
+
 mod adapter;
 mod batch;
 mod checkpoint;

@@ -211,7 +211,7 @@ impl Model {
 
     /// Sets the values of a parameter.
     pub fn set(&self, device: &mut dyn Device, parameter: &Parameter, values: &[f32]) {
-        device.upload(parameter.value, &bytes_of(values));
+        device.upload(parameter.value, bytes_of(values));
     }
 
     /// Forgets all gradients.
@@ -372,10 +372,7 @@ impl Model {
             return Err(Error::Batch(format!("the batch needs {needed:?}; the model was built for {limits:?}")));
         }
         let room = &self.room.batch;
-        let mut whole = |to: Buffer, values: &[i32]| {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            device.upload(to.first(values.len()), &bytes);
-        };
+        let mut whole = |to: Buffer, values: &[i32]| device.upload(to.first(values.len()), bytes_of(values));
         whole(room.tokens, &batch.tokens);
         whole(room.row_starts, &batch.row_starts);
         whole(room.asked, &batch.asked);
@@ -384,7 +381,7 @@ impl Model {
         whole(room.window_starts, &batch.windows.window_starts);
         whole(room.image_starts, &batch.windows.image_starts);
         whole(room.image_places, &batch.image_places);
-        let mut real = |to: Buffer, values: &[f32]| device.upload(to.first(values.len()), &bytes_of(values));
+        let mut real = |to: Buffer, values: &[f32]| device.upload(to.first(values.len()), bytes_of(values));
         real(room.cosines, &batch.angles.cosines);
         real(room.sines, &batch.angles.sines);
         real(room.pixels, &batch.pixels);
@@ -494,6 +491,14 @@ impl BatchRoom {
     }
 }
 
-pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+/// Values as the bytes that they are in memory, which is how devices and files have them: little-endian.
+pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+    const { assert!(cfg!(target_endian = "little"), "files and devices are little-endian") };
+    // SAFETY: numbers without padding, of which any byte may be read.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
+
+/// Numbers that are nothing but their bytes.
+pub(crate) trait Plain: Copy {}
+impl Plain for f32 {}
+impl Plain for i32 {}

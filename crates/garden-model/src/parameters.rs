@@ -6,6 +6,7 @@ use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::linear::{Linear, Lora};
 use crate::lora::{LoraConfig, Matcher};
+use crate::model::bytes_of;
 use crate::names::is_decayed;
 
 /// Which half of the model a parameter belongs to: a batch without images does not reach the vision tower.
@@ -74,8 +75,7 @@ impl Builder<'_> {
             self.device.upload(value, tensor.bytes);
             return;
         }
-        let wide: Vec<u8> = tensor.values().into_iter().flat_map(f32::to_le_bytes).collect();
-        self.device.upload(value, &wide);
+        self.device.upload(value, bytes_of(&tensor.values()));
     }
 
     fn train(&mut self, name: String, shape: Vec<usize>, value: Buffer, is_decayed: bool) -> Result<Buffer, Error> {

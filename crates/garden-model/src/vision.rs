@@ -182,7 +182,6 @@ impl Vision {
     }
 
     /// Pixels to tokens in window order (`room.out`). `inputs[i]` keeps what block i gets; the last one is what the merger gets.
-    #[allow(clippy::too_many_arguments)]
     pub fn forward(
         &self,
         device: &mut dyn Device,
@@ -241,7 +240,6 @@ impl Vision {
     }
 
     /// Gradients from that of the tokens, which is in `room.out`.
-    #[allow(clippy::too_many_arguments)]
     pub fn backward(
         &self,
         device: &mut dyn Device,
@@ -307,7 +305,6 @@ impl Block {
     }
 
     /// y [patches, hidden] = this of x [patches, hidden]; without `y` only what the backward pass needs is made.
-    #[allow(clippy::too_many_arguments)]
     fn forward(
         &self,
         device: &mut dyn Device,
@@ -340,7 +337,6 @@ impl Block {
     }
 
     /// Turns the gradient of y in `dx` [patches, hidden] into that of x.
-    #[allow(clippy::too_many_arguments)]
     fn backward(
         &self,
         device: &mut dyn Device,

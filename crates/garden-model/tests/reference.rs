@@ -2,6 +2,8 @@
 //!
 //! GARDEN_REFERENCE names a folder of other cases, made with `record.py --random`.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod case;
 
 use case::{Case, cases};

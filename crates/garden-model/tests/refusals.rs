@@ -1,5 +1,7 @@
 //! What is wrong with files and batches is said with the file, the field or tensor, what was expected and what is there.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod case;
 
 use std::fs;
@@ -118,8 +120,8 @@ fn checkpoints() {
     );
 
     let cut = Copy::of("two_images_rslora", "cut");
-    let shard = fs::read_dir(&cut.0).unwrap().map(|entry| entry.unwrap().path());
-    let shard = shard.filter(|path| path.to_string_lossy().contains("00002-of")).next().unwrap();
+    let mut files = fs::read_dir(&cut.0).unwrap().map(|entry| entry.unwrap().path());
+    let shard = files.find(|path| path.to_string_lossy().contains("00002-of")).unwrap();
     let bytes = fs::read(&shard).unwrap();
     fs::write(&shard, &bytes[..bytes.len() - 100]).unwrap();
     let text = cut.refusal();

@@ -1,13 +1,12 @@
-//! Memory that does not grow, adapters that come back, dropout, and the same bits again.
+//! Adapters that come back, dropout, the same bits again, and what is kept.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 mod case;
 
 use case::{Case, cases};
 use garden_device::{Cpu, Device, Purpose};
 use garden_model::{Model, Optimizer, Recompute, Training, read_adapter, write_adapter};
-
-/// Anonymous memory may change by this much after the second step.
-const FLAT: i64 = 1 << 20;
 
 fn find(name: &str) -> Case {
     cases().into_iter().find(|case| case.name() == name).unwrap()
@@ -20,31 +19,6 @@ fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
     model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
     let losses = model.losses(cpu, batch);
     losses.iter().sum::<f32>() / losses.len() as f32
-}
-
-fn anonymous() -> i64 {
-    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
-    line.split_whitespace().next().unwrap().parse::<i64>().unwrap() << 10
-}
-
-#[test]
-fn memory_is_flat_after_the_second_step() {
-    for name in ["vision_lora", "full_untied", "bfloat16"] {
-        let case = find(name);
-        let mut cpu = Cpu::new(2);
-        let mut model = case.build(&mut cpu, Recompute::Layers);
-        let mut early = 0;
-        for number in 0..200 {
-            step(&case, &mut cpu, &mut model, number);
-            if number == 1 {
-                early = anonymous();
-            }
-        }
-        let grown = anonymous() - early;
-        println!("{name}: {grown} bytes after 200 steps");
-        assert!(grown.abs() < FLAT, "{name}: {grown} bytes between step 2 and step 200");
-    }
 }
 
 #[test]

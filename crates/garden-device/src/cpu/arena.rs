@@ -10,6 +10,9 @@ use crate::plan::{ALIGNMENT, Plan};
 
 use super::widen::widen;
 
+/// The smallest page there is.
+const PAGE: usize = 4096;
+
 /// All buffers of a device.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
@@ -53,6 +56,11 @@ impl Arena {
         };
         if start.is_null() {
             return Err(refused());
+        }
+        // The kernel gives pages when they are first touched. What was planned is taken now, so that nothing grows later.
+        for page in (0..bytes).step_by(PAGE) {
+            // SAFETY: inside the memory that was just allocated.
+            unsafe { start.add(page).write_volatile(0) };
         }
         let id = self.memory.len() as u32;
         self.memory.push(Memory { start, layout });

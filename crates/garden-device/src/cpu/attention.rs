@@ -143,7 +143,6 @@ fn softmax(scores: &mut [f32], seen: usize) -> f32 {
     highest + sum.ln()
 }
 
-#[allow(clippy::too_many_arguments)]
 pub(super) fn backward(
     cpu: &Cpu,
     attention: &Attention,

@@ -21,7 +21,6 @@ pub(super) struct Matrix {
 ///
 /// # Safety
 /// All three lie inside memory that is valid for them, and c overlaps with neither a nor b.
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn multiply(
     c: *mut f32,
     row: isize,

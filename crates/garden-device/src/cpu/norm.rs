@@ -22,7 +22,6 @@ pub(super) fn forward(threads: &Threads, x: &[f32], weight: &[f32], y: &mut [f32
 }
 
 /// With n = x / root and g = w dy: dx = (g - n mean(g n)) / root, dw = sum over rows of dy n.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn backward(
     threads: &Threads,
     dy: &[f32],

@@ -5,7 +5,6 @@ use crate::device::Heads;
 use super::threads::Threads;
 
 /// Turns forward (sign 1) or back (sign -1), in place. Both tables are [rows, half].
-#[allow(clippy::too_many_arguments)]
 pub(super) fn rotate(
     threads: &Threads,
     x: &mut [f32],

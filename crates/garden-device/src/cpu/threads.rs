@@ -2,8 +2,15 @@
 
 use rayon::prelude::*;
 
+use crate::device::Write;
+
+use super::matmul::{multiply, row_major};
+
 /// Values that are worth a piece of their own.
 const PIECE: usize = 16 * 1024;
+
+/// The side of the matrices that threads begin with: large enough to fill the library's room.
+const WARM_UP: usize = 768;
 
 /// The threads of a device.
 #[derive(Debug)]
@@ -17,7 +24,37 @@ impl Threads {
         let number = if wanted == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { wanted };
         // One thread needs no pool, and where the system gives none the caller's has to do.
         let pool = (number > 1).then(|| rayon::ThreadPoolBuilder::new().num_threads(number).build().ok()).flatten();
-        Threads { number: if pool.is_some() { number } else { 1 }, pool }
+        let threads = Threads { number: if pool.is_some() { number } else { 1 }, pool };
+        threads.warm_up();
+        threads
+    }
+
+    /// Has every thread do a product once: the library keeps room for each thread, which should not come into being in the middle of a run.
+    fn warm_up(&self) {
+        let product = || {
+            let side = WARM_UP;
+            let (a, mut c) = (vec![1.0_f32; side * side], vec![0.0_f32; side * side]);
+            let matrix = row_major(&a, side);
+            // SAFETY: three square matrices of which only c is written.
+            unsafe {
+                multiply(
+                    c.as_mut_ptr(),
+                    side as isize,
+                    side,
+                    side,
+                    side,
+                    matrix,
+                    matrix,
+                    1.0,
+                    Write::Set,
+                    gemm_common::Parallelism::None,
+                )
+            };
+        };
+        match &self.pool {
+            Some(pool) => drop(pool.broadcast(|_| product())),
+            None => product(),
+        }
     }
 
     pub fn number(&self) -> usize {
