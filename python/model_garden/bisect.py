@@ -5,6 +5,9 @@ only is a cache, what grows in every pass a leak. `experiment/` measures; the bi
 """
 import os
 
+# What is kept of what another process said.
+TAIL = 4000
+
 
 def bisect(
     pieces=None,
@@ -48,11 +51,12 @@ def bisect(
         pieces = Pieces(dataset, processor, collator, model, loss, optimizer, callbacks, batch_size, workers, device)
     elif any(piece is not None for piece in (dataset, processor, collator, model, loss, optimizer, callbacks)):
         raise BisectError("pieces were given twice: in one argument, and by name")
-    # Before the work, so that nobody waits a minute for it in vain.
+    # Before the work, so that nobody waits a minute for it in vain; and the pieces may change the folder.
     binary = find_binary()
+    record, report = (path and os.path.abspath(path) for path in (record, report))
     say = (lambda text: None) if quiet else None
     if isinstance(pieces, str):
-        document = _elsewhere(pieces, examples, passes, seconds, quiet)
+        document = _elsewhere(pieces, examples, passes, seconds, start, quiet)
     else:
         document = conduct(pieces, examples, passes, seconds, start, say=say)
     return Bisection.of(binary, document, record, report, memory_limit, quiet, write)
@@ -91,13 +95,13 @@ class Bisection:
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="model-garden-") as folder:
-            path = os.fspath(record) if record else os.path.join(folder, "record.json")
+            path = record if record else os.path.join(folder, "record.json")
             write(document, path)
             limit = [] if memory_limit is None else ["--memory-limit", str(memory_limit)]
             text = _judge(binary, path, "text", limit)
             data = json.loads(_judge(binary, path, "json", limit))
             if report:
-                _judge(binary, path, "html", [*limit, "-o", os.fspath(report)])
+                _judge(binary, path, "html", [*limit, "-o", report])
         if not quiet:
             print(text, end="", flush=True)
         return Bisection(text, data, path if record else None)
@@ -115,7 +119,7 @@ def _judge(binary, path, form, more):
     return done.stdout.decode("utf-8")
 
 
-def _elsewhere(target, examples, passes, seconds, quiet):
+def _elsewhere(target, examples, passes, seconds, start, quiet):
     """Runs the experiment in a fresh process, which does not have what this one has made."""
     import json
     import subprocess
@@ -129,12 +133,23 @@ def _elsewhere(target, examples, passes, seconds, quiet):
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_FOLDER, environment.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="model-garden-") as folder:
         path = os.path.join(folder, "record.json")
-        command = [sys.executable, "-m", "model_garden.experiment", target, "--record", path]
-        command += ["--examples", str(examples), "--seconds", str(seconds)]
+        command = [sys.executable, "-m", "model_garden.experiment", target, "--record", path, "--parent", str(os.getpid())]
+        command += ["--examples", str(examples), "--seconds", str(seconds), "--start", str(start)]
         command += [] if passes is None else ["--passes", str(passes)]
-        done = subprocess.run(command, env=environment, stderr=subprocess.PIPE if quiet else None)
-        if done.returncode or not os.path.exists(path):
-            said = (done.stderr or b"").decode("utf-8", "replace").strip().partition("error: ")[2]
-            raise BisectError(said or f"the experiment with `{target}` ended with code {done.returncode}")
+        said = b""
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+            try:
+                for line in process.stderr:
+                    said = (said + line)[-TAIL:]
+                    if not quiet:
+                        sys.stderr.write(line.decode("utf-8", "replace"))
+                        sys.stderr.flush()
+            except BaseException:
+                # It ends the measured processes when it is asked to end.
+                process.terminate()
+                raise
+        if process.returncode or not os.path.exists(path):
+            text = ("\n" + said.decode("utf-8", "replace")).rpartition("\nerror: ")[2].strip()
+            raise BisectError(text or f"the experiment with `{target}` ended with code {process.returncode}")
         with open(path, encoding="utf-8") as file:
             return json.load(file)

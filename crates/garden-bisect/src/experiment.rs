@@ -86,7 +86,7 @@ pub(crate) enum How {
     /// The dataset, processor and collator in loader workers.
     Workers,
     /// A chain, with everything looked at.
-    Explain,
+    Look,
 }
 
 /// Memory at one moment, after free memory was given back.
@@ -96,6 +96,8 @@ pub(crate) struct Held {
     pub held: i64,
     #[serde(default)]
     pub file: i64,
+    /// What `malloc` has given out, if the C library tells.
+    pub allocated: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
 
@@ -127,6 +129,8 @@ pub(crate) struct Visit {
     /// Examples seen in this pass.
     pub examples: u64,
     pub held: i64,
+    /// What `malloc` has given out, if the C library tells.
+    pub allocated: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
 
@@ -169,6 +173,8 @@ pub(crate) struct Stopped {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Holders {
     pub passes: u64,
+    /// Examples in each of them.
+    pub examples: Option<u64>,
     #[serde(default)]
     pub python_bytes: i64,
     #[serde(default)]
@@ -189,6 +195,18 @@ pub(crate) struct Holders {
     pub caches: Vec<Cache>,
     #[serde(default)]
     pub garbage_objects: i64,
+}
+
+impl Holders {
+    /// Pixels of images that were decoded meanwhile.
+    pub fn images_bytes(&self) -> i64 {
+        self.images.iter().map(|images| images.bytes).sum()
+    }
+
+    /// Everything whose owner is known.
+    pub fn known_bytes(&self) -> i64 {
+        self.python_bytes.max(0) + self.tensors_bytes.max(0) + self.images_bytes()
+    }
 }
 
 /// A list, dict or set that holds more than before.

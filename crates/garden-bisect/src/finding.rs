@@ -169,6 +169,8 @@ pub struct Growth {
     pub bytes_per_example: Option<i64>,
     /// What one pass over the whole dataset adds.
     pub full_dataset_bytes: Option<i64>,
+    /// How many examples it holds at most, if it has such a limit.
+    pub holds_at_most: Option<u64>,
     /// Examples after which it was full.
     pub full_after: Option<u64>,
     /// The share of the growth that Python objects, images and tensors account for.
@@ -186,6 +188,8 @@ pub struct StageFinding {
     pub name: String,
     /// Whether it is one piece alone.
     pub is_alone: bool,
+    /// Whether it is loader workers, and the growth theirs.
+    pub is_workers: bool,
     /// How memory grew because of the last piece of it: what the run before it grew by is taken off.
     pub kind: Kind,
     /// Growth in each pass, in bytes, of the whole run.

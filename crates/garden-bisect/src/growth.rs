@@ -3,7 +3,7 @@
 //! Memory is read after the C library gave back what is free, so a flat pipeline grows by a few pages and not by megabytes. That is
 //! what makes two or three passes enough.
 
-use crate::experiment::{Pass, Run, Visit};
+use crate::experiment::{Held, Pass, Run, Visit};
 use crate::finding::Kind;
 
 /// Growth in a pass that may be chance, whatever was measured: some dozens of pages. Flat pipelines showed up to 12 KiB in pure Python
@@ -11,6 +11,8 @@ use crate::finding::Kind;
 const FLOOR: f64 = 192.0 * 1024.0;
 /// ... and per example.
 const FLOOR_PER_EXAMPLE: f64 = 512.0;
+/// ... and of what the pieces before it grow by: two runs of the same growth differed by up to 2.4 %.
+const OF_EARLIER: f64 = 0.05;
 /// Growth of a later pass below this share of the first one's belongs to it: a cache whose last entries came late.
 const TAIL: f64 = 0.05;
 /// Later passes of a leak are alike: one half of them grows by at least this share of what the other half does.
@@ -21,6 +23,8 @@ const LIKE_THE_FIRST: f64 = 0.25;
 const WAITING: f64 = 1024.0 * 1024.0;
 /// Growth of which this share came with a tenth of the batches is jumps, not growth per example.
 const JUMPS: f64 = 0.8;
+/// What `malloc` gave out tells how memory rose if it is this share of the growth.
+const HALF: f64 = 0.5;
 /// Batches from which on jumps can be told from growth per example.
 const FEWEST_BATCHES: usize = 8;
 /// A cache that had this share of its growth when so many of the examples were seen is full.
@@ -52,14 +56,13 @@ pub(crate) fn beyond(grown: &[i64], earlier: &[i64]) -> Vec<i64> {
     grown.iter().enumerate().map(|(index, bytes)| bytes - known(index).max(0)).collect()
 }
 
-/// What growth may be chance, with so many examples in a pass.
-pub(crate) fn floor(examples: u64) -> f64 {
-    FLOOR.max(FLOOR_PER_EXAMPLE * examples as f64)
+/// What growth may be chance, with so many examples in a pass, where pieces before grow by so much over all passes.
+pub(crate) fn floor(examples: u64, earlier: i64) -> f64 {
+    FLOOR.max(FLOOR_PER_EXAMPLE * examples as f64).max(OF_EARLIER * earlier as f64)
 }
 
-/// The kind of a growth over passes. `garbage` is what the garbage collector freed.
-pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, examples: u64) -> Kind {
-    let floor = floor(examples);
+/// The kind of a growth over passes. `garbage` is what the garbage collector freed, `rise` how the first pass rose.
+pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, rise: &Rise, floor: f64) -> Kind {
     let Some((&first, later)) = added.split_first() else { return Kind::Failed };
     let total = added.iter().sum::<i64>() as f64;
     if total > floor && (garbage.at_the_end as f64) > 0.5 * total {
@@ -68,6 +71,10 @@ pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, examples: u64) ->
     let [early, late] = halves(later);
     let first = first as f64;
     let tail = floor.max(TAIL * first);
+    // What came and was given back is no growth: garbage that waited for its collector when a pass ended, for one.
+    if total <= tail || (first <= floor && early + late <= tail) {
+        return quiet(run, garbage, floor);
+    }
     if early + late > tail {
         // With one pass more it would be clear whether it has come to its end.
         let is_even =
@@ -78,14 +85,10 @@ pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, examples: u64) ->
         if later.len() < 2 || late > tail {
             return Kind::Undecided;
         }
-    } else if first <= floor {
-        return quiet(run, garbage, floor);
     }
-    let base = run.base.map_or(0, |base| base.held);
-    let visits: Vec<&Visit> = run.visits.iter().filter(|visit| visit.number == 1).collect();
-    match first <= floor || comes_in_jumps(&visits, base) {
+    match first <= floor || rise.comes_in_jumps() {
         true => Kind::WarmUp,
-        false if full_after(&visits, base).is_some() => Kind::FullCache,
+        false if rise.full_after().is_some() => Kind::FullCache,
         false => Kind::Cache,
     }
 }
@@ -123,37 +126,75 @@ fn file_growth(run: &Run) -> f64 {
     files.iter().sum::<i64>() as f64
 }
 
-/// Whether most of the growth of a pass came with few of its batches.
-fn comes_in_jumps(visits: &[&Visit], base: i64) -> bool {
-    if visits.len() < FEWEST_BATCHES {
-        return false;
-    }
-    // New highs only: what is freed in between is no growth.
-    let mut highest = base;
-    let mut steps: Vec<f64> = Vec::new();
-    for visit in visits {
-        steps.push((visit.held - highest).max(0) as f64);
-        highest = highest.max(visit.held);
-    }
-    // The first batch makes what a batch needs while it is worked on; that is not growth either.
-    let steps = &mut steps[1..];
-    steps.sort_by(|a, b| b.total_cmp(a));
-    let all: f64 = steps.iter().sum();
-    let few: f64 = steps.iter().take(steps.len().div_ceil(10)).sum();
-    all > 0.0 && few > JUMPS * all
+/// What `malloc` gave out in the first pass and did not get back, if that was read after each batch.
+pub(crate) fn given_out(run: &Run) -> Option<i64> {
+    let has_all = run.visits.iter().all(|visit| visit.allocated.is_some());
+    run.passes.first().filter(|_| has_all)?.end.allocated.zip(run.base?.allocated).map(|(after, before)| after - before)
 }
 
-/// After how many examples a growth had ended within the first pass, if it had.
-pub(crate) fn full_after(visits: &[&Visit], base: i64) -> Option<u64> {
-    let last = visits.last()?;
-    if visits.len() < FEWEST_BATCHES {
-        return None;
+/// How memory rose in the first pass, batch by batch.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rise {
+    /// Examples seen, and bytes above the level after the warm-up.
+    places: Vec<(u64, f64)>,
+}
+
+impl Rise {
+    /// The rise in a run beyond that in the run without its last piece, which saw the same batches.
+    ///
+    /// Taken from what `malloc` has given out, if that accounts for most of the growth: resident memory goes up in lumps, as the C library takes more from
+    /// the system at once than it needs and fills what was freed before.
+    pub fn new(run: &Run, earlier: Option<&Run>) -> Rise {
+        let grown = held(run).first().copied().unwrap_or(0) as f64;
+        if given_out(run).is_some_and(|given| given as f64 >= HALF * grown) {
+            return Rise::of(run, earlier, |held| held.allocated, |visit| visit.allocated);
+        }
+        Rise::of(run, earlier, |held| Some(held.held), |visit| Some(visit.held))
     }
-    let start = visits[0].held.max(base) as f64;
-    let highest = visits.iter().map(|visit| visit.held).max()? as f64;
-    let enough = start + NEARLY_ALL * (highest - start);
-    let at = visits.iter().find(|visit| visit.held as f64 >= enough)?.examples;
-    ((at as f64) < EARLY * last.examples as f64).then_some(at)
+
+    fn of(run: &Run, earlier: Option<&Run>, base: fn(&Held) -> Option<i64>, level: fn(&Visit) -> Option<i64>) -> Rise {
+        let above = |run: &Run, visit: &Visit| Some(level(visit)? - base(run.base.as_ref()?)?);
+        let before = |visit: &Visit| {
+            let same = |other: &&Visit| (other.number, other.examples) == (visit.number, visit.examples);
+            earlier.and_then(|run| above(run, run.visits.iter().find(same)?)).unwrap_or(0)
+        };
+        let first = run.visits.iter().filter(|visit| visit.number == 1);
+        let place = |visit: &Visit| Some((visit.examples, (above(run, visit)? - before(visit).max(0)) as f64));
+        Rise { places: first.filter_map(place).collect() }
+    }
+
+    /// Whether most of the growth came with few of the batches.
+    fn comes_in_jumps(&self) -> bool {
+        if self.places.len() < FEWEST_BATCHES {
+            return false;
+        }
+        // New highs only: what is freed in between is no growth.
+        let mut highest = 0.0f64;
+        let mut steps: Vec<f64> = Vec::new();
+        for (_, level) in &self.places {
+            steps.push((level - highest).max(0.0));
+            highest = highest.max(*level);
+        }
+        // The first batch makes what a batch needs while it is worked on; that is not growth either.
+        let steps = &mut steps[1..];
+        steps.sort_by(|a, b| b.total_cmp(a));
+        let all: f64 = steps.iter().sum();
+        let few: f64 = steps.iter().take(steps.len().div_ceil(10)).sum();
+        all > 0.0 && few > JUMPS * all
+    }
+
+    /// After how many examples the growth had ended within the pass, if it had.
+    pub fn full_after(&self) -> Option<u64> {
+        let (last, _) = self.places.last()?;
+        if self.places.len() < FEWEST_BATCHES {
+            return None;
+        }
+        let start = self.places[0].1.max(0.0);
+        let highest = self.places.iter().map(|(_, level)| *level).fold(start, f64::max);
+        let enough = start + NEARLY_ALL * (highest - start);
+        let (at, _) = self.places.iter().find(|(_, level)| *level >= enough)?;
+        ((*at as f64) < EARLY * *last as f64).then_some(*at)
+    }
 }
 
 /// The growth per example that a kind is about.
@@ -173,7 +214,6 @@ pub(crate) fn per_example(kind: Kind, added: &[i64], examples: u64) -> Option<i6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Held;
 
     const MIB: i64 = 1 << 20;
 
@@ -187,7 +227,7 @@ mod tests {
                     number: index as u64 + 1,
                     examples: 2 * batch,
                     held: held + bytes * batch as i64 / 25,
-                    workers: None,
+                    ..Visit::default()
                 });
             }
             held += bytes;
@@ -197,7 +237,13 @@ mod tests {
     }
 
     fn kind_of(growth: &[i64], collected: i64) -> Kind {
-        kind(growth, Garbage { at_the_end: collected, at_once: 0 }, &run(growth), 50)
+        kind(
+            growth,
+            Garbage { at_the_end: collected, at_once: 0 },
+            &run(growth),
+            &Rise::new(&run(growth), None),
+            floor(50, 0),
+        )
     }
 
     #[test]
@@ -211,6 +257,7 @@ mod tests {
         assert_eq!(kind_of(&[50 * MIB, 50 * MIB], 0), Kind::Leak);
         assert_eq!(kind_of(&[50 * MIB, 50 * MIB, 50 * MIB], 149 * MIB), Kind::Garbage);
         assert_eq!(kind_of(&[50 * MIB, 20 * MIB, 5 * MIB], 0), Kind::Undecided);
+        assert_eq!(kind_of(&[2 * MIB, -2 * MIB, 0], 0), Kind::Flat);
         assert_eq!(kind_of(&[0, 3 * MIB, 0], 0), Kind::WarmUp);
         assert_eq!(kind_of(&[50 * MIB, 3 * MIB, 0], 0), Kind::Cache);
         assert_eq!(kind_of(&[50 * MIB, 5 * MIB], 0), Kind::Undecided);
@@ -223,9 +270,9 @@ mod tests {
         for visit in full.visits.iter_mut().filter(|visit| visit.number == 1) {
             visit.held = 100 * MIB + (2 * visit.examples as i64).min(40) * MIB / 2;
         }
-        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &full, 50), Kind::FullCache);
-        let visits: Vec<&Visit> = full.visits.iter().filter(|visit| visit.number == 1).collect();
-        assert_eq!(full_after(&visits, 100 * MIB), Some(20));
+        let rise = Rise::new(&full, None);
+        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &full, &rise, floor(50, 0)), Kind::FullCache);
+        assert_eq!(rise.full_after(), Some(20));
     }
 
     #[test]
@@ -234,7 +281,39 @@ mod tests {
         for visit in jumped.visits.iter_mut().filter(|visit| visit.number == 1) {
             visit.held = if visit.examples > 30 { 120 * MIB } else { 100 * MIB };
         }
-        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &jumped, 50), Kind::WarmUp);
+        assert_eq!(
+            kind(&[20 * MIB, 0, 0], Garbage::default(), &jumped, &Rise::new(&jumped, None), floor(50, 0)),
+            Kind::WarmUp
+        );
+        // Also where a piece before it keeps more, evenly.
+        let before = run(&[60 * MIB, 0, 0]);
+        let mut both = jumped.clone();
+        for (visit, other) in both.visits.iter_mut().zip(&before.visits) {
+            visit.held += other.held - 100 * MIB;
+        }
+        let rise = Rise::new(&both, Some(&before));
+        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &both, &rise, floor(50, 0)), Kind::WarmUp);
+    }
+
+    #[test]
+    fn what_malloc_gave_out_is_smoother_than_what_is_resident() {
+        let mut lumpy = run(&[20 * MIB, 0, 0]);
+        for visit in &mut lumpy.visits {
+            visit.allocated = Some(visit.held - 30 * MIB);
+            visit.held = if visit.examples > 30 { 120 * MIB } else { 100 * MIB };
+        }
+        lumpy.base.as_mut().unwrap().allocated = Some(70 * MIB);
+        lumpy.passes[0].end.allocated = Some(90 * MIB);
+        assert_eq!(
+            kind(&[20 * MIB, 0, 0], Garbage::default(), &lumpy, &Rise::new(&lumpy, None), floor(50, 0)),
+            Kind::Cache
+        );
+        // If it does not account for the growth, resident memory decides.
+        lumpy.passes[0].end.allocated = Some(70 * MIB);
+        assert_eq!(
+            kind(&[20 * MIB, 0, 0], Garbage::default(), &lumpy, &Rise::new(&lumpy, None), floor(50, 0)),
+            Kind::WarmUp
+        );
     }
 
     #[test]

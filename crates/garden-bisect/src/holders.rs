@@ -1,12 +1,15 @@
 //! Who keeps what has grown: what the look at everything alive says, checked against what was measured.
 
-use crate::experiment::{Holders, Run};
+use crate::experiment::{Cache, Holders, Run};
 use crate::finding::{Cause, Kind};
 
-/// A container that weighs at least this share of the growth is what keeps it.
+/// A container, or the images, that weigh at least this share of the growth are what keeps it. Not more, since other things come with them: some
+/// decoders keep a picture several times over (WebP: pixels are 4 of the 10 bytes), and Python rounds small objects up.
 const MOST_OF_IT: f64 = 0.3;
 /// Objects, images and tensors that make up this share of a growth explain it.
 const EXPLAINED: f64 = 0.5;
+/// An `lru_cache` with new entries for this share of the examples, or at its limit, may be what keeps a growth; libraries have others that gain a few.
+const OF_EXAMPLES: f64 = 0.25;
 /// Giving back this share of a growth by letting go of a piece shows that the piece kept it.
 const GIVEN_BACK: f64 = 0.5;
 
@@ -22,6 +25,11 @@ pub(crate) struct Keeper {
     pub holds: Option<String>,
     /// The share of the growth that is accounted for.
     pub explained: Option<f64>,
+    /// What is known to be held beyond what the pieces before hold, in bytes.
+    pub known: i64,
+    /// How many examples' worth it gained, and holds at most: of an `lru_cache`.
+    pub entries: Option<u64>,
+    pub limit: Option<u64>,
 }
 
 /// What keeps a growth over the passes of the look: `grown` bytes in all, `added` of them by the last piece. `earlier` is the look
@@ -35,12 +43,14 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
         _ => None,
     };
     let Some(look) = look.filter(|_| grown > 0) else { return Keeper { cause: fixed, ..Keeper::default() } };
-    let grown = grown as f64;
     let is_new =
         |path: &str| earlier.is_none_or(|earlier| earlier.containers.iter().all(|container| container.path != path));
-    let images: i64 = look.images.iter().map(|images| images.bytes).sum();
-    let known = look.python_bytes.max(0) + look.tensors_bytes.max(0) + images;
-    let explained = (known as f64 / grown).clamp(0.0, 1.0);
+    // What the pieces before this one hold is theirs.
+    let of = if earlier.is_some() { added } else { grown }.max(1) as f64;
+    let beyond = |of: fn(&Holders) -> i64| (of(look) - earlier.map_or(0, of).max(0)).max(0) as f64;
+    let images = beyond(Holders::images_bytes);
+    let known = beyond(Holders::known_bytes);
+    let explained = (known / of).clamp(0.0, 1.0);
     let container = look
         .containers
         .iter()
@@ -49,12 +59,12 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
     // What a graph holds is not seen from Python, so its container weighs next to nothing there.
     let container =
         container.filter(|container| container.bytes as f64 >= MOST_OF_IT * added as f64 || container.graphs > 0);
-    let mut keeper = Keeper { cause: fixed, explained: Some(explained), ..Keeper::default() };
+    let mut keeper = Keeper { cause: fixed, explained: Some(explained), known: known as i64, ..Keeper::default() };
     if fixed.is_some() {
         return keeper;
     }
     let is_once = matches!(kind, Kind::Cache | Kind::FullCache);
-    if is_once && images as f64 >= EXPLAINED * grown {
+    if is_once && images >= MOST_OF_IT * of {
         keeper.cause = Some(Cause::DecodedImagesKept);
         if let Some(most) = look.images.iter().max_by_key(|images| images.bytes) {
             keeper.name = Some(root(&most.path));
@@ -69,7 +79,9 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
         let of = container.of.as_deref().map(|of| format!(" of {of}")).unwrap_or_default();
         let graphs = if container.graphs > 0 { " with their autograd graphs" } else { "" };
         keeper.holds = Some(format!("{}{of}{graphs}, {} → {}", container.kind, container.before, container.after));
-    } else if let Some(cache) = look.caches.iter().max_by_key(|cache| cache.after - cache.before) {
+    } else if let Some(cache) = grown_cache(look) {
+        keeper.limit = cache.limit;
+        keeper.entries = Some(cache.after - cache.before);
         let limit = cache.limit.map_or("without a limit".to_string(), |limit| format!("of at most {limit}"));
         keeper.held_at = Some(cache.name.clone());
         keeper.holds = Some(format!("functools.lru_cache {limit}, {} → {}", cache.before, cache.after));
@@ -86,6 +98,19 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
     keeper
 }
 
+/// The `lru_cache` that has most new entries, if those are as many as the examples would make.
+fn grown_cache(look: &Holders) -> Option<&Cache> {
+    let is_filled = |cache: &&Cache| {
+        cache.limit == Some(cache.after)
+            || (cache.after - cache.before) as f64 >= OF_EXAMPLES * look.examples.unwrap_or(1) as f64
+    };
+    look.caches
+        .iter()
+        .filter(|cache| cache.after > cache.before)
+        .filter(is_filled)
+        .max_by_key(|cache| cache.after - cache.before)
+}
+
 /// The piece, or the module, that a way begins with.
 fn root(path: &str) -> String {
     if let Some(rest) = path.strip_prefix("module ") {
@@ -97,20 +122,29 @@ fn root(path: &str) -> String {
     path.split(['.', '[', '(']).next().unwrap_or(path).to_string()
 }
 
-/// What each try gave back, in bytes, and the piece whose dropping gave back most of the growth.
-pub(crate) fn given_back(run: &Run, grown: i64) -> (Vec<(String, i64)>, Option<String>) {
-    let Some(last) = run.passes.last() else { return (Vec::new(), None) };
+/// What each try gave back, in bytes.
+pub(crate) fn given_back(run: &Run) -> Vec<(String, i64)> {
+    let Some(last) = run.passes.last() else { return Vec::new() };
     let mut before = last.end.held;
     let mut given = Vec::new();
     for after in &run.after {
         given.push((after.what.clone(), before - after.held));
         before = after.held;
     }
-    let dropped = given.iter().filter_map(|(what, bytes)| Some((what.strip_prefix("dropping the ")?, *bytes)));
-    let dropped = dropped.max_by_key(|(_, bytes)| *bytes);
-    let keeper = dropped.filter(|(_, bytes)| grown > 0 && *bytes as f64 >= GIVEN_BACK * grown as f64);
-    let keeper = keeper.map(|(name, _)| name.to_string());
-    (given, keeper)
+    given
+}
+
+/// The piece whose dropping gave back most of what the last one added: `grown` bytes. What dropping a piece gave back in the run without the last
+/// one was its own before.
+pub(crate) fn dropped(run: &Run, earlier: Option<&Run>, grown: i64) -> Option<String> {
+    let earlier = earlier.map(given_back).unwrap_or_default();
+    let own = |what: &str| earlier.iter().find(|(other, _)| other == what).map_or(0, |(_, bytes)| (*bytes).max(0));
+    let beyond = given_back(run).into_iter().filter_map(|(what, bytes)| {
+        let piece = what.strip_prefix("dropping the ")?.to_string();
+        Some((piece, bytes - own(&what)))
+    });
+    let (piece, bytes) = beyond.max_by_key(|(_, bytes)| *bytes)?;
+    (grown > 0 && bytes as f64 >= GIVEN_BACK * grown as f64).then_some(piece)
 }
 
 #[cfg(test)]

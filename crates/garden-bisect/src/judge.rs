@@ -1,9 +1,9 @@
 //! The judgement: each run's kind of growth, what its last piece added, and who keeps it.
 
-use crate::experiment::{Experiment, How, Run, Visit};
-use crate::finding::{Finding, Growth, Kind, StageFinding};
-use crate::growth::{Garbage, beyond, full_after, growth, held, kind, per_example};
-use crate::holders::{Keeper, given_back, keeper};
+use crate::experiment::{Experiment, Held, How, Run, Visit, WorkersHeld};
+use crate::finding::{Cause, Finding, Growth, Kind, StageFinding};
+use crate::growth::{Garbage, Rise, beyond, floor, growth, held, kind, per_example};
+use crate::holders::{Keeper, dropped, given_back, keeper};
 use crate::words;
 
 /// The version of the JSON contract.
@@ -47,6 +47,7 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
 pub(crate) struct Judged<'a> {
     pub run: &'a Run,
     pub finding: StageFinding,
+    rise: Rise,
 }
 
 impl<'a> Judged<'a> {
@@ -54,13 +55,15 @@ impl<'a> Judged<'a> {
         let mut judged: Vec<Judged> = Vec::new();
         for run in &experiment.runs {
             let before = judged.iter().rev().find(|before| before.run.how == How::Chain && run.how == How::Chain);
+            let rise = Rise::new(run, before.map(|before| before.run));
             let finding = stage(
                 run,
                 before.map(|before| &before.finding),
+                &rise,
                 run.examples.unwrap_or(experiment.examples),
                 experiment.workers,
             );
-            judged.push(Judged { run, finding });
+            judged.push(Judged { run, finding, rise });
         }
         judged
     }
@@ -74,7 +77,7 @@ impl<'a> Judged<'a> {
             How::Workers => {
                 kind.is_growth() && (kind == Kind::Copies || !runs.iter().any(|other| other.is_growing_chain()))
             }
-            How::Alone | How::Explain => false,
+            How::Alone | How::Look => false,
         };
         if !is_told {
             return None;
@@ -93,32 +96,30 @@ impl<'a> Judged<'a> {
             over(passes, &self.finding.added, kind),
         );
         let total: i64 = self.finding.added.iter().sum();
-        let (gives_back, dropped) = given_back(self.run, total);
-        let base = self.run.base.map_or(0, |base| base.held);
-        let visits: Vec<&Visit> = self.run.visits.iter().filter(|visit| visit.number == 1).collect();
-        let full = (kind == Kind::FullCache).then(|| full_after(&visits, base)).flatten();
+        let full = (kind == Kind::FullCache).then(|| self.rise.full_after()).flatten();
+        let examples = self.run.examples.unwrap_or(experiment.examples);
         let bytes = match kind {
             Kind::Garbage => self.garbage_per_example(experiment.examples),
-            Kind::FullCache => full.map(|examples| total / examples.max(1) as i64),
-            _ => per_example(kind, &self.finding.added, self.run.examples.unwrap_or(experiment.examples))
-                .or_else(|| self.stopped_growth()),
+            Kind::Cache => Some(self.kept(&found) / examples.max(1) as i64),
+            Kind::FullCache => found.entries.or(full).map(|filled| self.kept(&found) / filled.max(1) as i64),
+            _ => per_example(kind, &self.finding.added, examples).or_else(|| self.stopped_growth()),
         };
         let mut growth = Growth {
             run: self.run.name.clone(),
             kind,
             cause: found.cause,
-            keeper: self.keeper_name(&found, dropped, runs),
+            keeper: self.keeper_name(&found, total, runs),
             held_at: found.held_at,
             holds: found.holds,
             explained: found.explained,
             begins_with,
             bytes_per_example: bytes,
-            full_dataset_bytes: bytes
-                .filter(|_| kind.is_kept())
-                .zip(experiment.dataset_length)
-                .map(|(bytes, length)| bytes.saturating_mul(length as i64)),
+            full_dataset_bytes: bytes.filter(|_| kind.is_kept()).zip(experiment.dataset_length).map(
+                |(bytes, length)| bytes.saturating_mul(found.limit.map_or(length, |most| most.min(length)) as i64),
+            ),
+            holds_at_most: found.limit,
             full_after: full,
-            gives_back,
+            gives_back: given_back(self.run),
             summary: String::new(),
         };
         growth.summary = words::growth(&growth, experiment, memory_limit);
@@ -130,8 +131,8 @@ impl<'a> Judged<'a> {
             && matches!(self.finding.kind, Kind::Leak | Kind::Cache | Kind::Undecided | Kind::Garbage)
     }
 
-    /// Who keeps it: what was found there, else the piece whose dropping gave it back, else the piece that grows alone.
-    fn keeper_name(&self, found: &Keeper, dropped: Option<String>, runs: &[Judged]) -> Option<String> {
+    /// Who keeps it: what was found there, else the piece that grows alone, else the one whose dropping gave it back.
+    fn keeper_name(&self, found: &Keeper, total: i64, runs: &[Judged]) -> Option<String> {
         let last = self.run.stages.last()?;
         if self.run.how == How::Workers {
             return None;
@@ -143,7 +144,19 @@ impl<'a> Judged<'a> {
             own as f64 >= ALONE * all as f64
         });
         let itself = (last == "dataset" || grows_alone).then(|| last.clone());
-        found.name.clone().or(dropped).or(itself)
+        found.name.clone().or(itself).or_else(|| dropped(self.run, self.chain_before(runs), total))
+    }
+
+    /// What a cache keeps. Small objects first fill what Python had free, some hundred KiB, so the sizes of the objects may tell more than the growth.
+    fn kept(&self, found: &Keeper) -> i64 {
+        let total: i64 = self.finding.added.iter().sum();
+        if found.cause == Some(Cause::ExampleCache) { total.max(found.known) } else { total }
+    }
+
+    /// The run of the chain without its last piece.
+    fn chain_before<'r>(&self, runs: &'r [Judged]) -> Option<&'r Run> {
+        let before = self.run.stages.split_last()?.1;
+        runs.iter().map(|other| other.run).find(|other| other.how == How::Chain && other.stages == before)
     }
 
     /// What the garbage collector freed, by itself and at the end, for each example of each pass.
@@ -162,9 +175,10 @@ impl<'a> Judged<'a> {
     }
 }
 
-fn stage(run: &Run, before: Option<&StageFinding>, examples: u64, workers: u64) -> StageFinding {
+fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, workers: u64) -> StageFinding {
     let grown = held(run);
     let added = beyond(&grown, before.map_or(&[], |before| &before.growth));
+    let earlier: i64 = grown.iter().sum::<i64>() - added.iter().sum::<i64>();
     let collected = collected(run);
     let collected_before = before.and_then(|before| before.collected).unwrap_or(0).max(0);
     let mut kind = match &run.error {
@@ -174,7 +188,13 @@ fn stage(run: &Run, before: Option<&StageFinding>, examples: u64, workers: u64) 
             let at_once = run.collections.map_or(0, |collections| collections.largest);
             let before = before.and_then(|before| before.collected_at_once).unwrap_or(0);
             let at_once = if at_once > 2 * before { at_once } else { 0 };
-            kind(&added, Garbage { at_the_end: collected.unwrap_or(0) - collected_before, at_once }, run, examples)
+            kind(
+                &added,
+                Garbage { at_the_end: collected.unwrap_or(0) - collected_before, at_once },
+                run,
+                rise,
+                floor(examples, earlier),
+            )
         }
     };
     let (mut shown, mut shown_added) = (grown, added);
@@ -186,6 +206,7 @@ fn stage(run: &Run, before: Option<&StageFinding>, examples: u64, workers: u64) 
     StageFinding {
         name: run.name.clone(),
         is_alone: run.how == How::Alone,
+        is_workers: run.how == How::Workers,
         kind,
         growth: shown,
         added: shown_added,
@@ -197,36 +218,29 @@ fn stage(run: &Run, before: Option<&StageFinding>, examples: u64, workers: u64) 
     }
 }
 
-/// What loader workers grew by: memory of their own, or else pages that they made their own.
+/// What loader workers grew by: memory of their own, or else pages of their parent that they made their own.
 fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
-    let base = run.base.and_then(|base| base.workers);
-    let held = growth(run, |pass| Some(pass.end.workers?.held), base.map(|base| base.held));
-    let private = growth(run, |pass| Some(pass.end.workers?.private), base.map(|base| base.private));
-    let of_held = workers_kind(&held, &with_held(run, |visit| visit.workers.map(|one| one.held)), examples, workers);
-    let of_private =
-        workers_kind(&private, &with_held(run, |visit| visit.workers.map(|one| one.private)), examples, workers);
-    match (of_held, of_private) {
-        (Kind::Failed, _) => (Kind::Failed, held),
-        (Kind::Flat, Kind::Flat) => (Kind::Flat, private),
-        (Kind::Flat, _) => (Kind::Copies, private),
-        (kind, _) => (kind, held),
+    let grown = |of: fn(WorkersHeld) -> i64| {
+        growth(run, |pass| pass.end.workers.map(of), run.base.and_then(|base| base.workers).map(of))
+    };
+    let held = grown(|one| one.held);
+    // What they hold themselves is in their own pages too.
+    let copies: Vec<i64> = grown(|one| one.private).iter().zip(&held).map(|(own, held)| own - held.max(&0)).collect();
+    let is_more = |grown: &[i64]| grown.iter().sum::<i64>() > BY_RUNNING * workers as i64;
+    let of_workers = of_workers(run);
+    match kind(&held, Garbage::default(), &of_workers, &Rise::new(&of_workers, None), floor(examples, 0)) {
+        Kind::Failed => (Kind::Failed, held),
+        kind @ (Kind::Leak | Kind::Cache | Kind::FullCache | Kind::Undecided) if is_more(&held) => (kind, held),
+        _ if is_more(&copies) => (Kind::Copies, copies),
+        _ => (Kind::Flat, held),
     }
 }
 
-/// The kind of what all workers grew by, where that is more than what they do just by running.
-fn workers_kind(grown: &[i64], run: &Run, examples: u64, workers: u64) -> Kind {
-    match kind(grown, Garbage::default(), run, examples) {
-        Kind::Failed => Kind::Failed,
-        Kind::WarmUp | Kind::FilePages | Kind::Garbage => Kind::Flat,
-        kind if grown.iter().sum::<i64>() > BY_RUNNING * workers as i64 => kind,
-        _ => Kind::Flat,
-    }
-}
-
-/// The run with another quantity as its memory.
-fn with_held(run: &Run, of: impl Fn(&Visit) -> Option<i64>) -> Run {
-    let visits = run.visits.iter().filter_map(|visit| Some(Visit { held: of(visit)?, ..*visit })).collect();
-    Run { visits, ..Run::default() }
+/// The run with what all workers hold as its memory.
+fn of_workers(run: &Run) -> Run {
+    let base = run.base.and_then(|base| Some(Held { held: base.workers?.held, ..Held::default() }));
+    let visit = |visit: &Visit| Some(Visit { held: visit.workers?.held, allocated: None, ..*visit });
+    Run { base, visits: run.visits.iter().filter_map(visit).collect(), ..Run::default() }
 }
 
 /// Growth over so many passes from the first one on. That of a leak is taken from the mean of the later ones: it may be small.

@@ -5,6 +5,7 @@
 //! [`page`] puts the finding into words and charts. What grows in the first pass only is a cache, what grows in every pass a leak,
 //! what the garbage collector gives back is garbage, and what grew in an image that the dataset keeps is the dataset's.
 
+mod charts;
 mod experiment;
 mod finding;
 mod growth;

@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use garden_memory::format_change;
-use garden_report::{Axis, Band, Block, Chart, Curve, Field, Mood, News, Page, Section, Size, Tone, Unit, json_text};
+use garden_report::{Block, Field, News, Page, Section, json_text};
 
+use crate::charts::charts;
 use crate::experiment::{Experiment, Holders, How, Run};
 use crate::finding::{Finding, Growth, Kind, StageFinding};
-use crate::words::bytes;
+use crate::words::{bytes, passes};
 
 /// Rows of each list of what holds the memory.
 const MOST_ROWS: usize = 5;
@@ -23,7 +24,7 @@ pub fn page(experiment: &Experiment, finding: &Finding, command: Option<String>,
         summary: finding.summary.clone(),
         numbers: numbers(experiment, finding),
         sections: sections.into_iter().flatten().collect(),
-        charts: charts(experiment),
+        charts: charts(experiment, finding),
         environment: environment(experiment),
         notes: finding.notes.clone(),
         json: json_text(finding),
@@ -52,14 +53,17 @@ fn numbers(experiment: &Experiment, finding: &Finding) -> Vec<Field> {
     let Some(growth) = finding.growths.first() else { return Vec::new() };
     let each = growth.bytes_per_example.map(|each| format!("{} per example", format_change(each as f64)));
     let all = growth.full_dataset_bytes.zip(experiment.dataset_length);
-    let all = all.map(|(all, length)| format!("{} for all {length} examples", bytes(all)));
+    let all = all.map(|(all, length)| match growth.holds_at_most.filter(|most| *most < length) {
+        Some(most) => format!("{} for {most} of {length} examples at most", bytes(all)),
+        None => format!("{} for all {length} examples", bytes(all)),
+    });
     let keeper = growth.keeper.clone().map(|keeper| match &growth.held_at {
         Some(at) => format!("{keeper}, at `{}`", at.trim_start_matches("module ")),
         None => keeper,
     });
     let fields = [
         ("growth", each),
-        ("whole dataset", all),
+        (if growth.kind == Kind::Leak { "each epoch" } else { "whole dataset" }, all),
         ("kept by", keeper),
         ("begins with", Some(growth.begins_with.clone())),
         ("cause", growth.cause.map(|cause| cause.name().replace('_', " "))),
@@ -69,21 +73,23 @@ fn numbers(experiment: &Experiment, finding: &Finding) -> Vec<Field> {
 
 fn stages(experiment: &Experiment, finding: &Finding) -> Section {
     let most = finding.stages.iter().map(|stage| stage.growth.len()).max().unwrap_or(0);
-    let mut header: Vec<Cow<'static, str>> = ["run", "passes", "first", "second"].map(Cow::from).to_vec();
+    let mut header: Vec<Cow<'static, str>> = ["run", "finding", "passes", "first", "second"].map(Cow::from).to_vec();
     header.extend((most > 2).then(|| Cow::from("later, each")));
-    header.push("finding".into());
     let row = |stage: &StageFinding| {
         let grown = |pass: usize| stage.growth.get(pass).map_or("-".to_string(), |grown| change(*grown));
-        let mut cells = vec![stage.name.clone(), stage.growth.len().to_string(), grown(0), grown(1)];
+        let mut cells = vec![stage.name.clone(), told(stage), stage.growth.len().to_string(), grown(0), grown(1)];
         let later = stage.growth.get(2..).filter(|later| !later.is_empty());
         let each = later.map_or("-".to_string(), |later| change(later.iter().sum::<i64>() / later.len() as i64));
         cells.extend((most > 2).then_some(each));
-        cells.push(told(stage));
         cells
     };
+    let workers = experiment.runs.iter().find(|run| run.how == How::Workers).and_then(|run| run.examples);
+    let workers =
+        workers.map(|examples| format!(" Loader workers had {examples} examples; what all of them grew by is told."));
     let how = format!(
-        "Growth of memory in each pass over the same {} different examples, after free memory was given back. A run has everything of the one before; \"alone\" gets copies from another process.",
-        experiment.examples
+        "Growth of memory in each pass over the same {} different examples, after free memory was given back. A run has everything of the one before; \"alone\" gets copies from another process.{}",
+        experiment.examples,
+        workers.unwrap_or_default()
     );
     Section {
         title: "Stages".into(),
@@ -131,10 +137,9 @@ fn holds(experiment: &Experiment, finding: &Finding) -> Option<Section> {
 
 /// Where the bytes are: by owner and by mapping.
 fn accounts(look: &Holders, run: &Run, growth: &Growth) -> Vec<Field> {
-    let images: i64 = look.images.iter().map(|images| images.bytes).sum();
     let known = [
         ("Python's objects", look.python_bytes),
-        ("decoded pixels", images),
+        ("decoded pixels", look.images_bytes()),
         ("tensors in RAM", look.tensors_bytes),
         ("pinned tensors", look.pinned_bytes),
     ];
@@ -146,7 +151,7 @@ fn accounts(look: &Holders, run: &Run, growth: &Growth) -> Vec<Field> {
     if let Some(explained) = growth.explained {
         fields.push((
             "accounted for".into(),
-            format!("{:.0} % of the growth over {} passes", 100.0 * explained, look.passes),
+            format!("{:.0} % of the growth over {}", 100.0 * explained, passes(look.passes)),
         ));
     }
     let grown = run.mappings.iter().filter(|(_, amount)| **amount >= 256 << 10);
@@ -218,97 +223,12 @@ fn environment(experiment: &Experiment) -> Vec<(String, String)> {
     let versions = experiment.versions.iter().map(|(name, version)| (name.clone(), version.clone()));
     let facts = [
         ("examples", Some(experiment.examples.to_string())),
-        ("dataset", experiment.dataset_length.map(|length| format!("{length} examples"))),
+        ("in the dataset", experiment.dataset_length.map(|length| format!("{length} examples"))),
         ("batch size", Some(experiment.batch_size.to_string())),
         ("workers", (experiment.workers > 0).then(|| experiment.workers.to_string())),
         ("made", Some(experiment.made.clone())),
-        ("took", Some(format!("{:.0} s", experiment.seconds))),
+        ("took", Some(format!("{:.*} s", usize::from(experiment.seconds < 10.0), experiment.seconds))),
     ];
     let facts = facts.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?)));
     pieces.chain(facts).chain(versions).collect()
-}
-
-fn charts(experiment: &Experiment) -> Vec<Chart> {
-    let chains: Vec<&Run> =
-        experiment.runs.iter().filter(|run| run.how == How::Chain && !run.visits.is_empty()).collect();
-    let others: Vec<&Run> =
-        experiment.runs.iter().filter(|run| run.how == How::Alone && !run.visits.is_empty()).collect();
-    let workers: Vec<&Run> =
-        experiment.runs.iter().filter(|run| run.how == How::Workers && !run.visits.is_empty()).collect();
-    let note = "Memory above the level after the warm-up, after each batch; what the C library keeps for the next one is in it.";
-    [
-        chart(experiment, "One piece after the other", note, Size::Large, &chains),
-        chart(experiment, "Pieces alone", "Fed with copies from another process.", Size::Small, &others),
-        workers_chart(experiment, &workers),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-fn chart(experiment: &Experiment, title: &str, note: &str, size: Size, runs: &[&Run]) -> Option<Chart> {
-    let longest = runs.iter().max_by_key(|run| run.visits.len())?;
-    let length = longest.examples.unwrap_or(experiment.examples);
-    let places: Vec<f64> = longest.visits.iter().map(|visit| place(length, visit.number, visit.examples)).collect();
-    let curve = |run: &&Run| {
-        let base = run.base.map_or(0, |base| base.held);
-        Curve {
-            name: run.name.clone(),
-            values: (0..places.len())
-                .map(|index| run.visits.get(index).map_or(f64::NAN, |visit| (visit.held - base).max(0) as f64))
-                .collect(),
-            ..Curve::default()
-        }
-    };
-    let curves = runs.iter().map(curve).collect();
-    Some(frame(length, title, note, size, places, curves))
-}
-
-/// Workers: all they have, and what is theirs alone.
-fn workers_chart(experiment: &Experiment, runs: &[&Run]) -> Option<Chart> {
-    let run = runs.first()?;
-    let base = run.base?.workers?;
-    let length = run.examples.unwrap_or(experiment.examples);
-    let visits: Vec<_> = run.visits.iter().filter(|visit| visit.workers.is_some()).collect();
-    let places: Vec<f64> = visits.iter().map(|visit| place(length, visit.number, visit.examples)).collect();
-    let values = |of: &dyn Fn(&crate::experiment::WorkersHeld) -> i64| {
-        visits
-            .iter()
-            .map(|visit| visit.workers.map_or(f64::NAN, |workers| (of(&workers) - of(&base)).max(0) as f64))
-            .collect::<Vec<f64>>()
-    };
-    let curves = vec![
-        Curve { name: "pages of their own".into(), values: values(&|workers| workers.private), ..Curve::default() },
-        Curve {
-            name: "allocated".into(),
-            values: values(&|workers| workers.held),
-            tone: Tone::Muted,
-            ..Curve::default()
-        },
-    ];
-    let note = "Growth since the warm-up. Pages become a worker's own when it touches them; allocated memory is growth of its own.";
-    Some(frame(length, "Loader workers", note, Size::Small, places, curves))
-}
-
-fn place(length: u64, pass: u64, examples: u64) -> f64 {
-    (pass.saturating_sub(1) * length + examples) as f64
-}
-
-fn frame(length: u64, title: &str, note: &str, size: Size, places: Vec<f64>, curves: Vec<Curve>) -> Chart {
-    let end = places.last().copied().unwrap_or(0.0);
-    let first = length.max(1) as f64;
-    let band = |name: &str, mood, from: f64, to: f64| Band { name: name.into(), mood, from, to };
-    let mut bands = vec![band("first pass", Mood::Rising, 0.0, first.min(end))];
-    bands.extend((end > first).then(|| band("the same examples again", Mood::Calm, first, end)));
-    Chart {
-        title: title.into(),
-        note: note.into(),
-        unit: Unit::Bytes,
-        axis: Axis { name: "examples seen".into(), from: 0.0, to: end, ..Axis::default() },
-        size,
-        places,
-        curves,
-        bands,
-        ..Chart::default()
-    }
 }

@@ -27,7 +27,7 @@ pub(crate) fn summary(finding: &Finding, failed: Option<&str>) -> String {
     let others = finding.growths.iter().skip(1).filter(|growth| growth.kind.gravity() >= Kind::Copies.gravity());
     sentences.extend(others.map(|growth| format!("Besides: {}", growth.summary)));
     if finding.verdict == Kind::Flat {
-        let together = || finding.stages.iter().filter(|stage| !stage.is_alone);
+        let together = || finding.stages.iter().filter(|stage| !stage.is_alone && !stage.is_workers);
         let passes = together().map(|stage| stage.growth.len()).max().unwrap_or(0);
         let most = together().flat_map(|stage| &stage.growth).max().copied().unwrap_or(0);
         sentences.push(format!(
@@ -77,13 +77,18 @@ pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Opt
         ),
         Kind::WarmUp => format!("{who} takes memory in a few jumps that do not come again: a warm-up, not growth per example."),
         Kind::FilePages => format!("{who} reads memory-mapped files, whose pages the kernel takes back when it needs memory: no growth."),
-        _ => format!("{who} grows in a way that {} passes cannot tell apart ({each} per example in the first): run it with more.", passes(experiment)),
+        _ => format!("{who} grows in a way that {} passes cannot tell apart ({each} per example in the first): run it with more.", most_passes(experiment)),
     }
     .trim_end()
     .to_string()
 }
 
-fn passes(experiment: &Experiment) -> usize {
+/// A number of passes.
+pub(crate) fn passes(number: u64) -> String {
+    if number == 1 { "1 pass".into() } else { format!("{number} passes") }
+}
+
+fn most_passes(experiment: &Experiment) -> usize {
     experiment.runs.iter().map(|run| run.passes.len()).max().unwrap_or(0)
 }
 
@@ -91,6 +96,7 @@ fn passes(experiment: &Experiment) -> usize {
 fn who(growth: &Growth) -> String {
     match growth.keeper.as_deref() {
         Some(module) if module.starts_with("module ") => format!("A variable of {module}"),
+        Some("callbacks") => "A callback".into(),
         Some(piece) => format!("The {piece}"),
         None if growth.begins_with == "workers" => "Something in the workers".into(),
         None => format!("Something that begins with the {}", growth.begins_with),
@@ -133,7 +139,11 @@ fn whole_dataset(growth: &Growth, experiment: &Experiment, memory_limit: Option<
     let limit = memory_limit
         .filter(|limit| all as u64 > *limit)
         .map(|limit| format!(", more than the {} that there are", Bytes(limit)));
-    format!("All {length} examples need {}{}.", bytes(all), limit.unwrap_or_default())
+    let limit = limit.unwrap_or_default();
+    match growth.holds_at_most.filter(|most| *most < length) {
+        Some(most) => format!("It holds {most} of the {length} examples at most, which need {}{limit}.", bytes(all)),
+        None => format!("All {length} examples need {}{limit}.", bytes(all)),
+    }
 }
 
 fn at_most(growth: &Growth, experiment: &Experiment) -> String {
@@ -193,7 +203,9 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
             vec!["Bound or empty what grows there, or store numbers instead of tensors and batches (`loss.item()`)."]
         }
         (Kind::Leak, Some(Cause::GraphKept)) => {
-            vec!["Store `loss.item()` or `loss.detach()`, not the loss: its graph keeps every activation of its step."]
+            vec![
+                "Store `.item()` or `.detach()` of it: a tensor keeps the graph that made it, and that keeps its step's activations until `backward()` has run.",
+            ]
         }
         (Kind::Leak, _) => vec!["See under \"What holds it\" which types and lines are left, and what refers to them."],
         (Kind::Garbage, _) => vec![

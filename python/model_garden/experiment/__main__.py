@@ -17,15 +17,24 @@ def main():
     parser.add_argument("--examples", type=int, default=None)
     parser.add_argument("--passes", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--start", default="auto", help="auto, fork or spawn")
+    parser.add_argument("--parent", type=int, default=None, help="the process with which this one is to end")
     parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
     arguments = parser.parse_args()
 
     from .conduct import BisectError, conduct, write
+    from .counters import end_with_parent
 
-    options = {name: getattr(arguments, name) for name in ("examples", "passes", "seconds") if getattr(arguments, name) is not None}
+    if arguments.parent is not None:
+        end_with_parent(arguments.parent)
+    # The pieces may change the folder, and the names of files were meant for this one.
+    folder = os.getcwd()
+    options = {name: getattr(arguments, name) for name in ("examples", "passes", "seconds", "start") if getattr(arguments, name) is not None}
     record = arguments.record or os.path.join(tempfile.gettempdir(), f"model-garden-bisect-{os.getpid()}.json")
     try:
-        write(conduct(arguments.target, **options), record)
+        document = conduct(arguments.target, **options)
+        os.chdir(folder)
+        write(document, record)
     except BisectError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -42,7 +51,6 @@ def main():
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of libraries that the pieces brought along must not keep a measured process from ending.
-    os._exit(code)
+    from model_garden.experiment.children import leave
+
+    leave(code)

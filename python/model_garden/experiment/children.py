@@ -39,6 +39,7 @@ class Child:
                 self.pid = self._start_afresh(source, writing, start == "spawn")
         except BaseException:
             os.close(reading)
+            self._output.close()
             raise
         finally:
             os.close(writing)
@@ -47,6 +48,7 @@ class Child:
     def _fork(self, source, reading, writing):
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -61,13 +63,11 @@ class Child:
                 os.dup2(nothing.fileno(), 0)
             os.dup2(self._output.fileno(), 1)
             os.dup2(self._output.fileno(), 2)
-            settle_after_fork()
-            work(self.plan, source, writing, is_forked=True)
+            settle_after_fork(parent)
+            work(self.plan, source, writing)
             code = 0
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            leave(code)
 
     def _start_afresh(self, source, writing, is_pickled):
         order = pickle.dumps((vars(self.plan), pickle_pieces(source) if is_pickled else source, is_pickled))
@@ -125,6 +125,10 @@ class Child:
         except (ProcessLookupError, PermissionError):
             pass
 
+    def has_failed(self):
+        """Whether it told of an error, or ended without being done."""
+        return any("error" in message for message in self.messages) or not any("done" in message for message in self.messages)
+
     def last_words(self):
         """The end of what it printed."""
         size = self._output.seek(0, os.SEEK_END)
@@ -155,14 +159,25 @@ def pickle_pieces(pieces):
     return pickled
 
 
-def work(plan, source, writing, is_forked=False):
+def leave(code):
+    """Ends this process at once: threads that the pieces left behind, or a standard output that they closed, must not keep it."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass
+    finally:
+        os._exit(code)
+
+
+def work(plan, source, writing):
     """The life of a measured process."""
     pipe = os.fdopen(writing, "wb", buffering=0)
 
     def tell(message):
         pipe.write(json.dumps(message).encode() + b"\n")
 
-    measure(plan, source, tell, is_forked)
+    measure(plan, source, tell)
     tell({"done": True})
     pipe.close()
 
@@ -172,15 +187,18 @@ def child_main(writing):
     from .counters import end_with_parent
     from .pieces import Pieces
 
-    end_with_parent()
+    end_with_parent(os.getppid())
     values, source, is_pickled = pickle.loads(sys.stdin.buffer.read())
     if is_pickled:
         source = Pieces(**{name: pickle.loads(data) for name, data in source.items()})
     work(Plan(**values), source, writing)
 
 
-def run_all(plans, source, start, at_once, patience, on_message):
-    """Runs the plans, so many at once, and returns their processes in the same order. None of them is left when this returns or raises."""
+def run_all(plans, source, start, at_once, patience, on_message, ends_with_failure=False):
+    """Runs the plans, so many at once, and returns their processes in the same order. None of them is left when this returns or raises.
+
+    With `ends_with_failure`, plans that have not begun when one of them fails are left out.
+    """
     waiting = list(enumerate(plans))
     done = {}
     running = {}
@@ -201,14 +219,19 @@ def run_all(plans, source, start, at_once, patience, on_message):
                     # The number of the pipe is closed, and may be the next one's already.
                     chooser.unregister(key.fd)
                     del running[key.fd]
+                    if ends_with_failure and child.has_failed():
+                        waiting.clear()
             for pipe, (_, child) in list(running.items()):
                 if time.monotonic() - child.heard_at > patience:
                     child.messages.append({"error": {"stage": child.plan.stages[-1], "kind": "silent", "text": f"nothing was heard for {patience:.0f} s"}})
                     chooser.unregister(pipe)
                     del running[pipe]
                     child.kill()
-        return [done[place] for place in range(len(plans))]
+                    if ends_with_failure:
+                        waiting.clear()
+        return [done[place] for place in sorted(done)]
     finally:
         for _, child in running.values():
             child.kill()
+            child.close()
         chooser.close()

@@ -135,18 +135,24 @@ class _Experiment:
         for plan in chains + alone:
             plan.seconds = share
         self.say(f"{counted} examples, {passes or 'several'} passes: {', '.join(plan.name for plan in chains + alone)}")
-        runs = [self._record(child) for child in self._run(chains)]
-        if self.pieces.workers:
+        # A chain has everything of the one before, and fails if that does.
+        runs = [self._record(child) for child in self._run(chains, ends_with_failure=True)]
+        failed = next((run for run in runs if run["error"]), None)
+        if failed:
+            sound = present[: len(failed["stages"]) - 1]
+            self._leave_out(f"`{failed['name']}` failed", chains[len(runs) :] + [plan for plan in alone if plan.stages[-1] not in sound])
+            alone = [plan for plan in alone if plan.stages[-1] in sound]
+        if self.pieces.workers and not failed:
             plan = Plan(f"{self.pieces.workers} workers", ["workers"], "workers", self._for_workers(runs, examples), passes, share)
             runs += [self._record(child) for child in self._run([plan])]
+        if length is None:
+            counted = self._note_fewer(runs, examples)
         grown = self._grown(runs)
         needed = {run["stages"][-1] for _, run in grown}
         if time.monotonic() - begin > seconds * 0.6:
-            left_out = [plan.name for plan in alone if plan.stages[-1] not in needed]
+            self._leave_out("time was short and nothing grew there", [plan for plan in alone if plan.stages[-1] not in needed])
             alone = [plan for plan in alone if plan.stages[-1] in needed]
-            if left_out:
-                self.notes.append(f"left out, as time was short and nothing grew there: {', '.join(left_out)}")
-        looks = [Plan(run["name"], run["stages"], "explain", examples, self._passes_to_look(run), share) for _, run in grown[:MOST_LOOKS]]
+        looks = self._looks([run for _, run in grown[:MOST_LOOKS]], examples, share)
         later = [self._record(child) for child in self._run(looks + alone)]
         return {
             "format": FORMAT,
@@ -164,9 +170,20 @@ class _Experiment:
             "workers": self.pieces.workers,
             "passes": passes,
             "runs": runs + later[len(looks):],
-            "looks": later[: len(looks)],
+            "looks": self._joined(later[: len(looks)]),
             "notes": self.notes,
         }
+
+    def _leave_out(self, reason, plans):
+        if plans:
+            self.notes.append(f"left out, as {reason}: {', '.join(plan.name for plan in plans)}")
+
+    def _note_fewer(self, runs, examples):
+        """An iterable dataset tells only by ending how many examples it has."""
+        counted = min((run["examples"] for run in runs if run.get("examples") and run["how"] == "chain"), default=examples)
+        if counted < examples:
+            self.notes.append(f"{examples} examples were asked for; the dataset gave {counted} after those that warm up")
+        return counted
 
     def _count(self, length, examples):
         if length is None:
@@ -209,12 +226,30 @@ class _Experiment:
         return sorted(grown, key=lambda row: row[0], reverse=True)
 
     @staticmethod
-    def _passes_to_look(run):
-        """One pass shows what holds a growth that only the first one has."""
-        first, second = run["passes"][0]["held"] - run["base"]["held"], run["passes"][1]["held"] - run["passes"][0]["held"]
-        return 1 if second < first / 4 else 2
+    def _looks(grown, examples, share):
+        """Two processes for each chain that grew: one that looks at what is alive, one that traces where it was allocated."""
 
-    def _run(self, plans):
+        def passes(run):
+            # One pass shows what holds a growth that only the first one has.
+            ends = [run["base"]["held"], *(one["held"] for one in run["passes"][:2])]
+            return 1 if ends[2] - ends[1] < (ends[1] - ends[0]) / 4 else 2
+
+        # The same number for all, so that what an earlier piece holds can be taken off.
+        most = max(map(passes, grown), default=1)
+        return [Plan(run["name"], run["stages"], how, examples, most, share) for run in grown for how in ("look", "trace")]
+
+    @staticmethod
+    def _joined(looks):
+        """What both processes of each chain found, as one."""
+        joined = []
+        for look, trace in zip(looks[::2], looks[1::2]):
+            if look.get("holders") and trace.get("holders"):
+                look["holders"].update(trace["holders"])
+            look["error"] = look["error"] or trace["error"]
+            joined.append(look)
+        return joined
+
+    def _run(self, plans, ends_with_failure=False):
         def on_message(plan, message):
             if "error" in message:
                 self.say(f"{plan.name}: {_first_line(message['error']['text'])}")
@@ -224,11 +259,11 @@ class _Experiment:
                     self.say(f"{plan.name}: pass {message['pass_end']['pass']} took {message['pass_end']['seconds']:.1f} s")
             elif "collections" in message:
                 self.say(f"{plan.name}: measured")
-            elif "holders" in message:
+            elif "holders" in message and plan.how == "trace":
                 self.say(f"{plan.name}: looked at what holds memory")
 
         with _ended_by_signals():
-            return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message)
+            return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message, ends_with_failure)
 
     def _record(self, child):
         run = {"name": child.plan.name, "stages": child.plan.stages, "how": child.plan.how, "base": None, "visits": [], "passes": [], "after": [], "error": None, "stopped": None}

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import sys
 
 PR_SET_PDEATHSIG = 1
 MAPPING = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ (\S+) \S+ \S+ (\d+) *(.*)$")
@@ -27,15 +28,18 @@ _LIBRARY = _library()
 
 def is_supported():
     """Whether this system tells what is needed."""
-    return os.path.exists("/proc/self/status")
+    return sys.platform.startswith("linux") and os.path.exists("/proc/self/status")
 
 
-def end_with_parent():
-    """Has the kernel kill this process when the one that started it ends, however that happens."""
+def end_with_parent(parent):
+    """Has the kernel kill this process when the one that started it, whose id is given, ends, however that happens."""
     try:
         _LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     except (AttributeError, ValueError):
-        pass  # it ends when its pipe breaks
+        return  # it ends when its pipe breaks
+    if os.getppid() != parent:
+        # It has ended already, and nobody will tell.
+        os._exit(1)
 
 
 def trim():
@@ -141,21 +145,47 @@ def _kind_of_mapping(name, permissions):
 
 
 def available():
-    """Bytes that can still be taken before the machine or this control group runs out, or None."""
+    """Bytes that can still be taken before the machine or a control group of this process runs out, or None."""
     fields = _fields("/proc/meminfo", (b"MemAvailable",))
     left = [fields[b"MemAvailable"]] if b"MemAvailable" in fields else []
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    left += [room for room in map(room_in, control_groups()) if room is not None]
+    return min(left) if left else None
+
+
+def control_groups(listing="/proc/self/cgroup", root="/sys/fs/cgroup"):
+    """The folders of the control groups that may limit this process's memory: its own and those around it."""
+    folders = [root, os.path.join(root, "memory")]
+    try:
+        with open(listing) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return folders
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        top = os.path.join(root, controllers)
+        while path.strip("/"):
+            folders.append(os.path.join(top, path.strip("/")))
+            path = os.path.dirname(path.rstrip("/"))
+    return folders
+
+
+def room_in(folder):
+    """What a control group leaves, or None without a limit. Pages of files that were not used lately are given up before anything is refused."""
+    for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         try:
-            with open(limit) as file:
+            with open(os.path.join(folder, limit)) as file:
                 most = int(file.read())
-            with open(used) as file:
-                left.append(max(0, most - int(file.read())))
+            with open(os.path.join(folder, used)) as file:
+                taken = int(file.read())
+            with open(os.path.join(folder, "memory.stat")) as file:
+                stat = dict(line.split() for line in file)
         except (OSError, ValueError):
             continue  # no such group, or no limit in it
-    return min(left) if left else None
+        reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+        return max(0, most - taken + reclaimable)
+    return None
 
 
 # What `tree` adds up, from page tables and from running counters.

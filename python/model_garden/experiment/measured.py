@@ -12,7 +12,7 @@ import traceback
 
 from . import counters
 from .pieces import build, load
-from .stages import Alone, Chain, FeederError, StageError, Workers, settle_after_fork
+from .stages import Alone, Chain, FeederError, StageError, Workers
 
 # Batches before the baseline: first calls load libraries, start threads and size buffers.
 WARM_UP_BATCHES = 4
@@ -20,6 +20,8 @@ FEWEST_EXAMPLES = 4
 MOST_PASSES = 24
 # Cheap passes are repeated for so long.
 LONG_ENOUGH_S = 3.0
+# Memory is read exactly after each batch if that takes no longer than this: the kernel's running counters are off by some hundred KiB.
+CHEAP_S = 0.01
 # What looking at workers may take of the time.
 SHARE_OF_TIME = 0.1
 # A leak that would take the machine down is known well enough before.
@@ -31,7 +33,7 @@ class Plan:
 
     def __init__(self, name, stages, how, examples, passes, seconds):
         self.name = name
-        # The pieces that take part, and whether in a chain, one alone, in workers, or with everything looked at (`explain`).
+        # The pieces that take part, and whether in a `chain`, one `alone`, in `workers`, or in a chain with a `look` at everything or a `trace` of it.
         self.stages = stages
         self.how = how
         self.examples = examples
@@ -40,11 +42,9 @@ class Plan:
         self.seconds = seconds
 
 
-def measure(plan, source, tell, is_forked=False):
+def measure(plan, source, tell):
     """Runs the plan and tells what it finds, as dicts; what goes wrong is told too."""
     try:
-        if is_forked:
-            settle_after_fork()
         pieces = build(load(source) if isinstance(source, str) else source)
         _Run(plan, pieces, tell).through()
     except StageError as error:
@@ -120,10 +120,7 @@ class _Run:
         else:
             self.stage = Chain(self.pieces, self.plan.stages)
         try:
-            if self.plan.how == "explain":
-                self._explain()
-            else:
-                self._measure()
+            {"look": self._look, "trace": self._trace}.get(self.plan.how, self._measure)()
         finally:
             if hasattr(self.stage, "close"):
                 self.stage.close()
@@ -140,8 +137,15 @@ class _Run:
         self.tell({"begin": {"examples": self.examples, "batches": len(self.batches), "batch_size": self.pieces.batch_size}})
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
+        if isinstance(self.stage, Workers):
+            self.stage.collect()
         self._trim()
-        self.tell({"base": self._boundary(), "mappings": counters.mappings()})
+        base = self._boundary()
+        # In time of this process, which does not depend on what else the machine does.
+        begin = time.process_time()
+        counters.exact()
+        self._read = counters.exact if time.process_time() - begin <= CHEAP_S else counters.quick
+        self.tell({"base": base, "mappings": counters.mappings()})
         collections = _Collections()
         number = 0
         begin = time.monotonic()
@@ -169,7 +173,8 @@ class _Run:
         def after(index):
             nonlocal seen
             seen += len(self.batches[index])
-            place = {"pass": number + 1, "examples": seen, **counters.quick(), "allocated": counters.allocated()}
+            held = self._read()
+            place = {"pass": number + 1, "examples": seen, "held": held["held"], "file": held["file"], "allocated": counters.allocated()}
             if isinstance(self.stage, Workers):
                 place["workers"] = self._workers_if_cheap()
             self.tell({"visit": place})
@@ -230,17 +235,29 @@ class _Run:
         counters.trim()
         self.tell({"after": {"what": what, "held": counters.exact()["held"], "found": found if isinstance(found, int) else None}})
 
-    def _explain(self):
+    def _look(self):
         from .holders import Look
 
-        look = Look(self.pieces)
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
-        look.begin()
-        held = counters.exact()["held"]
+        look = Look(self.pieces)
+        self._passes_in_between()
+        self.tell({"holders": {"examples": self.examples, "passes": self.plan.passes, **look.end()}})
+
+    def _trace(self):
+        from .holders import Tracing
+
+        # Before the warm-up: what that allocates may be freed in the passes, and must be known then.
+        tracing = Tracing()
+        self._visit_all(self.warm_up, lambda index: None)
+        gc.collect()
+        tracing.begin()
+        self._passes_in_between()
+        self.tell({"holders": tracing.end()})
+
+    def _passes_in_between(self):
         for _ in range(self.plan.passes):
             self._visit_all(self.batches, lambda index: None)
-        self.tell({"holders": {"examples": self.examples, "passes": self.plan.passes, "held": counters.exact()["held"] - held, **look.end()}})
 
 
 class _Collections:

@@ -1,4 +1,5 @@
 """The pieces at work: one batch of examples through as many of them as a run wants."""
+import gc
 import os
 import pickle
 import struct
@@ -9,8 +10,9 @@ from .counters import end_with_parent, trim
 
 # Which pieces can be fed from another process: what the others get cannot be sent (a graph), or is not there at all.
 FED = ("processor", "collator", "model")
-# Instead of a batch: a worker is to give free memory back.
+# Instead of a batch: a worker is to give free memory back, or to collect its garbage first.
 TRIM = "trim"
+COLLECT = "collect"
 LENGTH = struct.Struct("<q")
 
 
@@ -39,20 +41,33 @@ class Chain:
 
     def produce(self, numbers):
         """What comes out of the chain: for a process that is fed by this one."""
-        if numbers == TRIM:
+        if numbers in (TRIM, COLLECT):
+            if numbers == COLLECT:
+                gc.collect()
             trim()
             return None
         return self._through(numbers)
 
     def _through(self, numbers):
-        at = "dataset"
+        at, examples = "dataset", numbers
         try:
-            value = [self._example(number) for number in numbers]
+            value = []
+            for number in numbers:
+                examples = [number]
+                value.append(self._example(number))
             for at in self.names[1:]:
-                value = self._apply(at, value, numbers)
+                examples = numbers
+                if at == "processor":
+                    made = []
+                    for number, example in zip(numbers, value):
+                        examples = [number]
+                        made.append(self.pieces.processor(example))
+                    value = made
+                else:
+                    value = self._apply(at, value)
             return value
         except Exception as error:
-            raise StageError(at, numbers, error) from error
+            raise StageError(at, examples, error) from error
 
     def _example(self, number):
         dataset = self.pieces.dataset
@@ -70,9 +85,7 @@ class Chain:
             if self._rows[0] == number:
                 return row
 
-    def _apply(self, name, value, numbers):
-        if name == "processor":
-            return [self.pieces.processor(example) for example in value]
+    def _apply(self, name, value):
         if name == "collator":
             return self.pieces.collator(value)
         if name == "model":
@@ -185,12 +198,13 @@ class Feeder:
 
     def __init__(self, chain, batches):
         reading, writing = os.pipe()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(reading)
             code = 1
             try:
-                settle_after_fork()
+                settle_after_fork(parent)
                 with os.fdopen(writing, "wb") as stream:
                     self._feed(chain, batches, stream)
                 code = 0
@@ -255,7 +269,7 @@ class Workers:
 
         made = _Batches(self._chain, self._batches)
         sampler = _Order(self._batches)
-        return DataLoader(made, batch_size=None, sampler=sampler, num_workers=number, persistent_workers=True, collate_fn=_same)
+        return DataLoader(made, batch_size=None, sampler=sampler, num_workers=number, persistent_workers=True, collate_fn=_same, worker_init_fn=_settle_worker)
 
     def _start(self):
         import multiprocessing
@@ -276,7 +290,10 @@ class Workers:
         waiting = []
         for index, numbers in enumerate(batches):
             process, pipe = self._pipes[index % len(self._pipes)]
-            pipe.send(numbers)
+            try:
+                pipe.send(numbers)
+            except ConnectionError:
+                raise StageError("workers", numbers, RuntimeError("the worker ended")) from None
             waiting.append((index, pipe, numbers))
             if len(waiting) >= 2 * len(self._pipes):
                 self._receive(waiting.pop(0), after)
@@ -288,12 +305,16 @@ class Workers:
         # They are served in turn, so each gets one.
         self.visit_all([TRIM] * 2 * self._number, lambda index: None)
 
+    def collect(self):
+        """Has every worker collect its garbage. The first collection copies much of the parent's memory, whatever the examples are."""
+        self.visit_all([COLLECT] * 2 * self._number, lambda index: None)
+
     @staticmethod
     def _receive(one, after):
         index, pipe, numbers = one
         try:
             error = pipe.recv()[0]
-        except EOFError:
+        except (EOFError, ConnectionError):
             error = "the worker ended"
         if error:
             raise StageError("workers", numbers, RuntimeError(error))
@@ -319,7 +340,7 @@ class Workers:
 
 def _serve(pipe, parents_end, chain):
     parents_end.close()
-    settle_after_fork()
+    _settle_worker()
     while True:
         try:
             numbers = pipe.recv()
@@ -362,9 +383,15 @@ def _same(value):
     return value
 
 
-def settle_after_fork():
+def _settle_worker(number=0):
+    import multiprocessing
+
+    settle_after_fork(multiprocessing.parent_process().pid)
+
+
+def settle_after_fork(parent):
     """Makes a forked process safe: it ends with its parent, and never uses the parent's threads, which it does not have."""
-    end_with_parent()
+    end_with_parent(parent)
     # OpenMP would wait for them for ever.
     torch = sys.modules.get("torch")
     if torch is not None:
