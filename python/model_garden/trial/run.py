@@ -193,9 +193,7 @@ class _InProcesses:
         if self.pid == 0:
             code = 1
             try:
-                counters.end_with_parent()
-                if os.getppid() != parent:
-                    os._exit(1)  # it was too late to be told
+                counters.end_with_parent(parent)
                 os.close(self.orders)
                 os.close(reading)
                 self._work(their_orders, writing)
@@ -242,10 +240,8 @@ def _gpu():
 
 def child_main(writing):
     """The life of a run in a fresh interpreter: its order comes from standard input."""
-    counters.end_with_parent()
     order = json.loads(sys.stdin.buffer.read())
-    if os.getppid() != order["parent"]:
-        os._exit(1)  # who waits for it has gone before it could be told
+    counters.end_with_parent(order["parent"])
     sys.path[:0] = [folder for folder in order["path"] if folder not in sys.path]
     speak(writing, order)
 
