@@ -12,7 +12,7 @@ help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:
-	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.88 or newer: https://rustup.rs"; exit 2; }
+	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.89 or newer: https://rustup.rs"; exit 2; }
 	@command -v cc >/dev/null || { echo "error: no C linker (cc) found"; echo "hint: apt-get install gcc libc6-dev"; exit 2; }
 
 # The tests that open reports in a browser skip themselves without one, so this only tries.

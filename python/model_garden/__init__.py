@@ -1,18 +1,31 @@
 """Tells the truth about the memory of training runs.
 
 `MemoryMonitorCallback` for transformers.Trainer, TRL and Unsloth; `watch` for any other loop; `bisect` finds the piece that makes memory grow;
-`LazyImages` for datasets of images;
+`audit` tries workarounds; `LazyImages` for datasets of images;
 `find_binary` and `python -m model_garden` for the command line. Importing this imports neither torch nor transformers, and costs
 a few milliseconds: what is heavier is imported when it is first used.
 """
 
 # A function that is named like its module is imported here at once: otherwise the first import of the module, from anywhere,
 # would put the module in the function's place. Such a module must be light.
+from .audit import Audit, AuditError, Workaround, audit
 from .binary import BinaryNotFound, find_binary
 from .bisect import bisect
 from .watch import watch
 
-__all__ = ["BinaryNotFound", "BisectError", "LazyImages", "MemoryMonitorCallback", "bisect", "find_binary", "watch"]
+__all__ = [
+    "Audit",
+    "AuditError",
+    "BinaryNotFound",
+    "BisectError",
+    "LazyImages",
+    "MemoryMonitorCallback",
+    "Workaround",
+    "audit",
+    "bisect",
+    "find_binary",
+    "watch",
+]
 
 _LAZY = {
     "BisectError": "experiment.conduct",

@@ -46,23 +46,44 @@ pub fn format_change(bytes: f64) -> String {
     format_signed(bytes, true)
 }
 
-fn format_signed(bytes: f64, plus: bool) -> String {
-    let size = bytes.abs();
-    let (unit, name) = match size {
+/// Writes the two ends of an interval of changes in one unit, with signs: `-0.30 to +0.41 MiB`.
+pub fn format_between(low: f64, high: f64) -> String {
+    let (unit, name) = unit_of(low.abs().max(high.abs()));
+    let digits = digits_of(low.abs().max(high.abs()) / unit as f64, unit);
+    let end = |bytes: f64| {
+        let text = format!("{:+.digits$}", bytes / unit as f64);
+        // Rounded to nothing, an end has no sign.
+        if text.contains(|c: char| ('1'..='9').contains(&c)) { text } else { text[1..].to_string() }
+    };
+    format!("{} to {} {name}", end(low), end(high))
+}
+
+/// The unit in which an amount is written, and its name.
+fn unit_of(size: f64) -> (u64, &'static str) {
+    match size {
         // The borders sit just below the unit so that 1023.9 MiB is printed as 1.00 GiB, never as 1024 MiB.
         s if s >= 0.9995 * TIB as f64 => (TIB, "TiB"),
         s if s >= 0.9995 * GIB as f64 => (GIB, "GiB"),
         s if s >= 0.9995 * MIB as f64 => (MIB, "MiB"),
         s if s >= 0.9995 * KIB as f64 => (KIB, "KiB"),
         _ => (1, "B"),
-    };
-    let value = size / unit as f64;
-    let digits = match value {
+    }
+}
+
+/// Three digits, and no parts of a byte.
+fn digits_of(value: f64, unit: u64) -> usize {
+    match value {
         _ if unit == 1 => 0,
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
         _ => 2,
-    };
+    }
+}
+
+fn format_signed(bytes: f64, plus: bool) -> String {
+    let (unit, name) = unit_of(bytes.abs());
+    let value = bytes.abs() / unit as f64;
+    let digits = digits_of(value, unit);
     let sign = if bytes < 0.0 && value > 0.0 {
         "-"
     } else if plus {
@@ -143,5 +164,7 @@ mod tests {
         assert_eq!(printed, ["0 B", "512 B", "1.00 MiB", "5.31 GiB", "17.0 GiB", "1023 MiB"]);
         assert_eq!(format_change(-1607.0 * MIB as f64), "-1.57 GiB");
         assert_eq!(format_change(171.1 * MIB as f64), "+171 MiB");
+        assert_eq!(format_between(-0.3 * MIB as f64, 41.0 * KIB as f64), "-307 to +41 KiB");
+        assert_eq!(format_between(-4.0, 12.34 * MIB as f64), "0.0 to +12.3 MiB");
     }
 }

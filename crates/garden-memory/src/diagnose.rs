@@ -126,7 +126,7 @@ fn main_memory(trace: &Trace) -> Memory {
 }
 
 /// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.
-fn judge_part(
+pub(crate) fn judge_part(
     trace: &Trace,
     part: Range<usize>,
     timeline: &Timeline,

@@ -64,7 +64,11 @@ pub(crate) struct Timeline {
 
 impl Timeline {
     pub(crate) fn of(trace: &Trace) -> Timeline {
-        let clock = clock_of(trace);
+        Timeline::on(trace, clock_of(trace))
+    }
+
+    /// The timeline on a given clock, whether or not the trace has a better one.
+    pub(crate) fn on(trace: &Trace, clock: Clock) -> Timeline {
         let raw = |index: usize| match clock {
             Clock::Step => trace.step(index),
             Clock::Time => trace.time_s(index),
@@ -126,7 +130,7 @@ fn gives_memory_back(trace: &Trace, at: usize) -> bool {
 }
 
 /// The clock that most samples have: steps, else times, else the samples' own order.
-fn clock_of(trace: &Trace) -> Clock {
+pub(crate) fn clock_of(trace: &Trace) -> Clock {
     let enough = |known: usize| known >= 2 && known * 10 >= trace.len() * 5;
     let distinct = |place: &dyn Fn(usize) -> Option<f64>| {
         let first = (0..trace.len()).find_map(place);

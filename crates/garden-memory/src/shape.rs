@@ -8,7 +8,7 @@ use crate::stats::{Line, Point, median};
 use crate::waves::{Waves, find_waves};
 
 /// Growth below this is not worth a call, however significant: Python's own arenas and counters move that much.
-const MATERIAL_BYTES: f64 = 16.0 * MIB as f64;
+pub(crate) const MATERIAL_BYTES: f64 = 16.0 * MIB as f64;
 /// And a leak below this is not.
 const MATERIAL_LEAK_BYTES: f64 = 32.0 * MIB as f64;
 /// Nor is growth below this share of the level.

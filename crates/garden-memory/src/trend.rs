@@ -155,7 +155,7 @@ pub(crate) fn line_over_step(points: &[Point]) -> f64 {
 }
 
 /// Long-run variance of residuals after fitting so many parameters, and the effective degrees of freedom.
-fn noise_of(residuals: &[f64], parameters: f64) -> (f64, f64) {
+pub(crate) fn noise_of(residuals: &[f64], parameters: f64) -> (f64, f64) {
     let n = residuals.len() as f64;
     let phi = autocorrelation(residuals);
     let variance = residuals.iter().map(|r| r * r).sum::<f64>() / (n - parameters).max(1.0);

@@ -5,9 +5,11 @@
 //! reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text that comes from
 //! files is never trusted: control characters and escape sequences do not reach any output.
 
+mod audit;
 mod braille;
 mod chart;
 mod clean;
+mod comparison;
 mod events;
 mod html;
 mod illustrate;
@@ -26,9 +28,11 @@ mod wrap;
 use garden_memory::{Diagnosis, RunFacts};
 use serde::Serialize;
 
+pub use audit::{Tried, audit};
 pub use chart::{
     Axis, AxisKind, Band, Base, Chart, Curve, Level, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone, Unit,
 };
+pub use comparison::comparison;
 pub use html::html;
 pub use illustrate::illustrate;
 pub use markdown::markdown;

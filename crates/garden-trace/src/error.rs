@@ -45,6 +45,13 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// The record of an experiment that cannot be understood.
+    Record {
+        /// The file that says what is in it.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A table or JSON file without a memory column.
     NoMemoryColumn {
         /// The columns that are there.
@@ -78,6 +85,7 @@ impl fmt::Display for Error {
                 crate::writer::VERSION
             ),
             Error::Header { problem } => write!(f, "the trace's header (line 1) cannot be understood: {problem}"),
+            Error::Record { path, problem } => write!(f, "`{}` cannot be understood: {problem}", path.display()),
             Error::NoMemoryColumn { columns } => write!(f, "no memory column among {}", listed(columns)),
             Error::NoSuchColumn { asked, available } if available.is_empty() => write!(f, "no column `{asked}`"),
             Error::NoSuchColumn { asked, available } => write!(f, "no column `{asked}` among {}", listed(available)),
@@ -112,6 +120,7 @@ impl Error {
             Error::Binary { advice, .. } => (*advice).to_string(),
             Error::Version { .. } => "read it with the version of model-garden that wrote it".to_string(),
             Error::Header { .. } => "the first line should be {\"model_garden_trace\":1,\"facts\":{..}}".to_string(),
+            Error::Record { .. } => "a record is made by `model-garden audit ... --record FOLDER`".to_string(),
             Error::NoMemoryColumn { .. } => "name the column that holds it with `--column NAME`".to_string(),
             Error::NoSuchColumn { .. } => "`--column` takes a name as the file spells it".to_string(),
             Error::Unrecognised { first_line } if looks_like_numbers(first_line) => {

@@ -6,6 +6,7 @@
 //! judged here.
 
 mod amount;
+mod audit;
 mod columns;
 mod epochs;
 mod error;
@@ -31,6 +32,7 @@ use std::path::Path;
 
 use garden_memory::{Input, Trace};
 
+pub use audit::{AuditRecord, NamedTrace, read_audit};
 pub use error::Error;
 pub use listener::{Heard, Listener};
 pub use unit::Unit;

@@ -25,6 +25,20 @@ pub enum Command {
     #[command(after_long_help = DIAGNOSE_HELP)]
     Diagnose(Diagnose),
 
+    /// Tell whether one run grows differently from another, and what its steps cost.
+    ///
+    /// Give the trace before a change and the one after it, or several of each kind: then the intervals know how much runs
+    /// of the same kind differ.
+    #[command(after_long_help = COMPARE_HELP)]
+    Compare(Compare),
+
+    /// Try workarounds on a Python loop: which of them change the growth of memory, and what does each cost?
+    ///
+    /// Short runs with and without each workaround take turns, every one in a process of its own. Needs Python with the package
+    /// `model-garden`.
+    #[command(after_long_help = AUDIT_HELP)]
+    Audit(Audit),
+
     /// Watch a running process tree, or start a command and watch it: record its memory and judge it at the end.
     ///
     /// No root and no change to the program is needed. Steps come from what the program prints (tqdm bars, `Step N`, HF logs) or
@@ -337,6 +351,129 @@ pub struct Diagnose {
     pub max_variation: Option<Bytes>,
 }
 
+const COMPARE_HELP: &str = "\
+Answers:
+  same          no effect on growth that matters
+  ends, less    the growth has ended, or is slower
+  more          there is growth that was not there, or more of it
+  unclear       too noisy to tell: the interval holds both no effect and one that matters
+  insufficient  too little data, and what is missing
+
+Exit codes: 0 for a comparison, whatever it says; 3 for too little data; 2 for unreadable input or wrong arguments.
+
+Examples:
+  model-garden compare before.jsonl after.jsonl
+  model-garden compare --before a1.jsonl a2.jsonl a3.jsonl --after b1.jsonl b2.jsonl b3.jsonl
+  model-garden compare before.csv after.csv --from 20 --format html -o compare.html";
+
+/// Arguments of `model-garden compare`.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// The trace before a change and the one after it, in any format that `diagnose` reads.
+    #[arg(value_names = ["BEFORE", "AFTER"], num_args = 2, required_unless_present_any = ["before", "after"])]
+    pub traces: Vec<PathBuf>,
+
+    /// Traces of runs before the change.
+    #[arg(long, value_name = "TRACE", num_args = 1.., requires = "after", conflicts_with = "traces")]
+    pub before: Vec<PathBuf>,
+
+    /// Traces of runs after the change.
+    #[arg(long, value_name = "TRACE", num_args = 1.., requires = "before", conflicts_with = "traces")]
+    pub after: Vec<PathBuf>,
+
+    /// Leave out what comes before this step, or second in traces without steps [default: the first tenth].
+    #[arg(long, value_name = "STEP")]
+    pub from: Option<f64>,
+
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub facts: Facts,
+
+    /// Compare this column (or, in logs, the value after this label) instead of the one found by name.
+    #[arg(long, value_name = "NAME")]
+    pub column: Option<String>,
+
+    /// The unit of the compared column, whatever its name says, and of values that state none: mib, kib, gib or bytes.
+    #[arg(long)]
+    pub unit: Option<Unit>,
+}
+
+const AUDIT_HELP: &str = "\
+The function is a generator: each `yield` ends a step. It may have keyword arguments, its settings.
+
+Workarounds:
+  gc.collect, gc.collect/10        a collection after every step, or every tenth
+  malloc_trim, empty_cache         the C library, or torch, is asked to give back what is free
+  subprocess, subprocess/20        a fresh process every 10 or 20 steps, which begins the loop anew
+  num_workers=0                    a setting of the loop
+  MALLOC_ARENA_MAX=2               an environment variable: written in capitals
+
+Exit codes: 0 for an answer, whatever it is; 3 for too little data; 2 if it could not be done.
+
+Examples:
+  model-garden audit train:loop --workaround gc.collect --workaround malloc_trim
+  model-garden audit train:loop -w subprocess -w num_workers=0 --steps 100 --rounds 5 --record tried
+  model-garden audit tried --format html -o audit.html";
+
+/// Arguments of `model-garden audit`.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// module:function, a generator function of which each yield ends a step; or the folder of an earlier record.
+    #[arg(value_name = "MODULE:FUNCTION")]
+    pub target: PathBuf,
+
+    /// A workaround to try; may be given several times.
+    #[arg(short, long, value_name = "NAME")]
+    pub workaround: Vec<String>,
+
+    /// A setting of the loop for all runs, such as batch_size=2; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub setting: Vec<String>,
+
+    /// Steps of each run that count.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..))]
+    pub steps: u32,
+
+    /// Runs of each kind.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub rounds: u32,
+
+    /// Steps before those that count [default: a fifth of them].
+    #[arg(long, value_name = "N")]
+    pub warm_up: Option<u32>,
+
+    /// How long a step may take before the run is given up.
+    #[arg(long, default_value = "5m", value_parser = duration)]
+    pub patience: Duration,
+
+    /// The Python to use [default: that of $VIRTUAL_ENV, else beside this program, else python3].
+    #[arg(long, value_name = "FILE")]
+    pub python: Option<PathBuf>,
+
+    /// Keep the traces in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub record: Option<PathBuf>,
+
+    /// What to print.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+
+    /// Write to this file instead of standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Remove the record once it has been read.
+    #[arg(long, hide = true)]
+    pub forget: bool,
+}
+
 /// What is known about a run besides its memory.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Run facts")]
@@ -397,4 +534,11 @@ pub enum Format {
     Markdown,
     /// For a browser: one file with charts that works offline.
     Html,
+}
+
+impl Format {
+    /// What it is called on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    }
 }

@@ -18,6 +18,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let printer = Printer::new();
     let outcome = match &cli.command {
+        Command::Audit(arguments) => commands::audit::run(arguments, &printer),
+        Command::Compare(arguments) => commands::compare::run(arguments, &printer),
         Command::Diagnose(arguments) => commands::diagnose::run(arguments, &printer),
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),

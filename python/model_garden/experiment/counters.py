@@ -186,3 +186,75 @@ def room_in(folder):
         reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
         return max(0, most - taken + reclaimable)
     return None
+
+
+# What `tree` adds up, from page tables and from running counters.
+ROLLUP = (b"Rss", b"Anonymous", b"Swap", b"Pss_Shmem", b"Private_Clean", b"Private_Dirty")
+STATUS = (b"VmRSS", b"RssAnon", b"RssShmem", b"VmSwap")
+
+
+def tree():
+    """What this process and all that it started hold, in bytes, as a trace calls it."""
+    own = _fields("/proc/self/smaps_rollup", ROLLUP)
+    if b"Rss" not in own:
+        return _tree_by_counters()
+    sums = {"rss": own[b"Rss"], "anon": own.get(b"Anonymous", 0), "shmem": own.get(b"Pss_Shmem", 0), "swap": own.get(b"Swap", 0)}
+    for pid in descendants():
+        one = _fields(f"/proc/{pid}/smaps_rollup", ROLLUP)
+        private = one.get(b"Private_Clean", 0) + one.get(b"Private_Dirty", 0)
+        sums["rss"] += private + one.get(b"Pss_Shmem", 0)
+        # Pages that it shares with whom it was forked from are counted there.
+        sums["anon"] += min(private, one.get(b"Anonymous", 0))
+        sums["shmem"] += one.get(b"Pss_Shmem", 0)
+        sums["swap"] += one.get(b"Swap", 0)
+    return sums
+
+
+def _tree_by_counters():
+    """The same where the kernel does not sum up page tables; off by some hundred KiB, and shared pages count in each process."""
+    sums = {"rss": 0, "anon": 0, "shmem": 0, "swap": 0}
+    for pid in ["self", *descendants()]:
+        one = _fields(f"/proc/{pid}/status", STATUS)
+        for name, field in zip(sums, STATUS):
+            sums[name] += one.get(field, 0)
+    return sums
+
+
+def descendants():
+    """The processes that this one started, and those that they started."""
+    found = []
+    waiting = [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        for child in _children(pid):
+            found.append(child)
+            waiting.append(child)
+    return found
+
+
+def _children(pid):
+    children = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+                children += map(int, file.read(1 << 16).split())
+    except FileNotFoundError:
+        if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+            return _children_by_parent(pid)  # a kernel without these lists
+    except OSError:
+        pass  # it has ended meanwhile
+    return children
+
+
+def _children_by_parent(pid):
+    children = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                # The name in brackets may hold anything.
+                parent = int(file.read(1024).rpartition(b")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent == pid:
+            children.append(int(name))
+    return children

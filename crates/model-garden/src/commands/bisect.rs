@@ -2,34 +2,18 @@
 //!
 //! Without a record this program becomes Python, which runs the experiment and then becomes this program again, with the record.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use garden_bisect::{Experiment, Finding, Kind, judge, page};
-use garden_guard::become_program;
 use garden_report::{Page, Style, json_text};
 
 use super::Outcome;
+use super::python::{become_python, ourselves};
 use crate::cli::{self, Format};
 use crate::failure::Failure;
 use crate::printer::{MOST_COLUMNS, Printer};
-
-/// Imports the experiment, and says what is missing if it is not there.
-const START: &str = "\
-import sys
-try:
-    import model_garden.experiment
-except ModuleNotFoundError as error:
-    if not (error.name or '').startswith('model_garden'):
-        raise
-    sys.exit('error: ' + sys.executable + ' does not have the package `model-garden`\\n\\nhint: pip install the wheel (`make wheel`), or name another Python with --python')
-import runpy
-sys.argv[0] = 'model_garden.experiment'
-runpy.run_module('model_garden.experiment', run_name='__main__', alter_sys=True)
-";
 
 /// Runs the command.
 pub fn run(arguments: &cli::Bisect, printer: &Printer) -> Result<Outcome, Failure> {
@@ -93,19 +77,17 @@ fn run_experiment(arguments: &cli::Bisect) -> Failure {
             hint: Some("`model-garden bisect train:pieces` calls pieces() of train.py".into()),
         };
     }
-    let ourselves = match env::current_exe() {
-        Ok(path) => path,
-        Err(error) => return Failure::new("cannot find this program's own file", &error, None),
-    };
-    let python = arguments.python.clone().unwrap_or_else(|| default_python(&ourselves));
-    let error = become_program(python.as_os_str(), &words(arguments, ourselves));
-    let hint = "name a Python with --python, or activate its environment";
-    Failure::new(format!("cannot start Python as `{}`", python.display()), &error, Some(hint.into()))
+    match ourselves() {
+        Ok(ourselves) => {
+            become_python(arguments.python.as_deref(), "model_garden.experiment", words(arguments, ourselves))
+        }
+        Err(failure) => failure,
+    }
 }
 
 /// Python's command line: the experiment, then this program again.
 fn words(arguments: &cli::Bisect, ourselves: PathBuf) -> Vec<OsString> {
-    let mut words: Vec<OsString> = ["-c", START, &arguments.target].map(OsString::from).to_vec();
+    let mut words: Vec<OsString> = vec![arguments.target.clone().into()];
     words.extend(["--examples".into(), arguments.examples.to_string().into()]);
     if let Some(passes) = arguments.passes {
         words.extend(["--passes".into(), passes.to_string().into()]);
@@ -119,7 +101,7 @@ fn words(arguments: &cli::Bisect, ourselves: PathBuf) -> Vec<OsString> {
         ourselves.into(),
         "bisect".into(),
         "--format".into(),
-        format_name(arguments.format).into(),
+        arguments.format.name().into(),
     ]);
     if let Some(output) = &arguments.output {
         words.extend(["--output".into(), output.into()]);
@@ -128,15 +110,4 @@ fn words(arguments: &cli::Bisect, ourselves: PathBuf) -> Vec<OsString> {
         words.extend(["--memory-limit".into(), limit.0.to_string().into()]);
     }
     words
-}
-
-fn format_name(format: Format) -> String {
-    format.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
-}
-
-/// The Python of the environment that is active, of the one that this program is installed in, or the system's.
-fn default_python(ourselves: &Path) -> PathBuf {
-    let active = env::var_os("VIRTUAL_ENV").map(|folder| Path::new(&folder).join("bin/python"));
-    let beside = ourselves.parent().map(|folder| folder.join("python"));
-    [active, beside].into_iter().flatten().find(|path| path.exists()).unwrap_or_else(|| "python3".into())
 }

@@ -16,7 +16,8 @@ use crate::printer::{MOST_COLUMNS, Printer};
 
 /// Runs the command.
 pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Failure> {
-    let read = read(arguments)?;
+    let options = ReadOptions { column: arguments.column.clone(), unit: arguments.unit };
+    let read = read(&arguments.trace, &options, "diagnose")?;
     let question = Question {
         facts: RunFacts::from(&arguments.facts),
         only: arguments.column.is_some().then_some(Quantity::Rss),
@@ -96,17 +97,17 @@ impl Judged {
     }
 }
 
-fn read(arguments: &cli::Diagnose) -> Result<ReadTrace, Failure> {
-    let options = ReadOptions { column: arguments.column.clone(), unit: arguments.unit };
-    let is_standard_input = arguments.trace == Path::new("-");
+/// Reads a trace for a command that `verb` names.
+pub fn read(path: &Path, options: &ReadOptions, verb: &str) -> Result<ReadTrace, Failure> {
+    let is_standard_input = path == Path::new("-");
     let read = if is_standard_input {
-        garden_trace::read(io::stdin().lock(), &options)
+        garden_trace::read(io::stdin().lock(), options)
     } else {
-        garden_trace::read_path(&arguments.trace, &options)
+        garden_trace::read_path(path, options)
     };
     read.map_err(|error| {
-        let name = if is_standard_input { "standard input".into() } else { format!("`{}`", arguments.trace.display()) };
-        Failure::new(format!("cannot diagnose {name}"), &error, error.hint())
+        let name = if is_standard_input { "standard input".into() } else { format!("`{}`", path.display()) };
+        Failure::new(format!("cannot {verb} {name}"), &error, error.hint())
     })
 }
 
@@ -131,7 +132,7 @@ fn counts(trace: &Trace) -> Vec<Series> {
 }
 
 /// The command as it was given, for the report; the binary's folder is nobody's business.
-fn command_line() -> String {
+pub fn command_line() -> String {
     let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
     std::iter::once("model-garden".to_string()).chain(words).collect::<Vec<_>>().join(" ")
 }

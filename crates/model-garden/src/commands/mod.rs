@@ -1,8 +1,11 @@
 //! What the commands do, one file per command.
 
+pub mod audit;
 pub mod bisect;
+pub mod compare;
 pub mod diagnose;
 pub mod monitor;
+mod python;
 pub mod run;
 
 /// How a command ended, as an exit code.

@@ -1,0 +1,137 @@
+//! Buffers: names for memory of a device. They are small values that say where something is, not the memory itself.
+
+/// What the values of a buffer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// 32-bit floating point: everything that is computed or trained.
+    F32,
+    /// bfloat16, as most checkpoints have it: frozen weights.
+    Bf16,
+    /// IEEE half precision, as some checkpoints have it: frozen weights.
+    F16,
+    /// 32-bit whole numbers: tokens, places, segment boundaries.
+    I32,
+}
+
+impl Kind {
+    /// A 16-bit value as f32.
+    ///
+    /// # Panics
+    /// For kinds of other sizes.
+    pub fn widened(self, bits: u16) -> f32 {
+        assert_eq!(self.size(), 2, "{self:?} has no 16-bit values");
+        let mut wide = [0.0];
+        crate::cpu::widen(self, &[bits], &mut wide);
+        wide[0]
+    }
+
+    /// Bytes of one value.
+    pub fn size(self) -> usize {
+        match self {
+            Kind::F32 | Kind::I32 => 4,
+            Kind::Bf16 | Kind::F16 => 2,
+        }
+    }
+}
+
+/// What a buffer is for: the lines of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Weights of the base model.
+    Weights,
+    /// Low-rank adapters.
+    Adapters,
+    /// Gradients of what is trained.
+    Gradients,
+    /// The optimizer's state.
+    Optimizer,
+    /// Activations that are kept from the forward to the backward pass.
+    Kept,
+    /// Activations of one layer that are made again in the backward pass.
+    Recomputed,
+    /// The batch: tokens, pixels, places.
+    Batch,
+    /// Room that is used and forgotten within an operation or a layer.
+    Workspace,
+}
+
+impl Purpose {
+    /// All of them, in the order in which a plan lists them.
+    pub const ALL: [Purpose; 8] = [
+        Purpose::Weights,
+        Purpose::Adapters,
+        Purpose::Gradients,
+        Purpose::Optimizer,
+        Purpose::Kept,
+        Purpose::Recomputed,
+        Purpose::Batch,
+        Purpose::Workspace,
+    ];
+
+    /// How people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Purpose::Weights => "weights",
+            Purpose::Adapters => "adapters",
+            Purpose::Gradients => "gradients",
+            Purpose::Optimizer => "optimizer",
+            Purpose::Kept => "activations kept",
+            Purpose::Recomputed => "activations recomputed",
+            Purpose::Batch => "batch",
+            Purpose::Workspace => "workspace",
+        }
+    }
+}
+
+/// A stretch of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    pub(crate) id: u32,
+    pub(crate) kind: Kind,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+}
+
+impl Buffer {
+    /// The number of values.
+    pub fn length(self) -> usize {
+        self.length
+    }
+
+    /// What the values are.
+    pub fn kind(self) -> Kind {
+        self.kind
+    }
+
+    /// The first values of it.
+    pub fn first(self, length: usize) -> Buffer {
+        self.part(0, length)
+    }
+
+    /// Some of its values.
+    ///
+    /// # Panics
+    /// If it has fewer: the plan and the step disagree, which must never go unnoticed.
+    pub fn part(self, offset: usize, length: usize) -> Buffer {
+        assert!(
+            offset + length <= self.length,
+            "values {offset}..{} are wanted of a buffer of {}",
+            offset + length,
+            self.length
+        );
+        Buffer { offset: self.offset + offset, length, ..self }
+    }
+}
+
+/// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row.
+///
+/// Later storages (4-bit blocks) will be further kinds of buffers beside it; products are asked for by weight, never by storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    /// The values.
+    pub buffer: Buffer,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub columns: usize,
+}

@@ -1,0 +1,217 @@
+//! What a device can do. Shapes stand in brackets, row by row; a backward pass stands beside its forward pass.
+
+use std::fmt;
+
+use crate::buffer::{Buffer, Kind, Purpose, Weight};
+use crate::plan::Plan;
+
+/// Whether a result replaces what is there or is added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Replace.
+    Set,
+    /// Add.
+    Add,
+}
+
+/// There is not enough memory for a buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub label: String,
+    /// How much.
+    pub bytes: usize,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no memory for `{}` ({} bytes)", self.label, self.bytes)
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+/// What operations need besides their buffers, at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserve {
+    /// Columns of the widest weight that is not stored as f32: it is widened tile by tile.
+    pub widest: usize,
+    /// Tokens of the longest segment that attention runs over.
+    pub longest: usize,
+    /// The largest head.
+    pub head_size: usize,
+}
+
+/// Heads in a buffer: value `d` of head `h` of token `t` is at `offset + t * stride + h * head_size + d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heads {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Where the first head of the first token is.
+    pub offset: usize,
+    /// From one token to the next.
+    pub stride: usize,
+    /// How many heads.
+    pub heads: usize,
+}
+
+/// Attention over segments of variable length that never see each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Queries [tokens, heads, head_size].
+    pub query: Heads,
+    /// Keys [tokens, kv heads, head_size]; query head h reads key head h / (heads / kv heads).
+    pub key: Heads,
+    /// Values [tokens, kv heads, head_size].
+    pub value: Heads,
+    /// Values of a head.
+    pub head_size: usize,
+    /// Where segments begin, and where the last one ends: [segments + 1].
+    pub starts: Buffer,
+    /// How many segments there are.
+    pub segments: usize,
+    /// Whether a token sees only itself and those before it.
+    pub is_causal: bool,
+}
+
+/// One update of AdamW with decoupled weight decay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// What is trained.
+    pub value: Buffer,
+    /// Its gradient.
+    pub gradient: Buffer,
+    /// First moment.
+    pub first: Buffer,
+    /// Second moment.
+    pub second: Buffer,
+    /// Learning rate.
+    pub rate: f32,
+    /// Decay of the first moment.
+    pub beta1: f32,
+    /// Decay of the second moment.
+    pub beta2: f32,
+    /// Added to the root.
+    pub epsilon: f32,
+    /// Weight decay; 0 for what is not decayed.
+    pub decay: f32,
+    /// How many updates this parameter has had, with this one.
+    pub step: u32,
+}
+
+/// A device that holds buffers and fills them.
+///
+/// Sizes that do not fit together are mistakes of the model's code, and panic.
+pub trait Device {
+    /// A new buffer of zeros.
+    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory>;
+
+    /// Makes room for what operations need besides their buffers.
+    fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory>;
+
+    /// What it holds.
+    fn plan(&self) -> &Plan;
+
+    /// Fills a buffer from the host, as bytes of its kind.
+    fn upload(&mut self, to: Buffer, bytes: &[u8]);
+
+    /// Copies a buffer of f32 to the host.
+    fn download(&mut self, from: Buffer, to: &mut [f32]);
+
+    /// Fills with zeros.
+    fn zero(&mut self, x: Buffer);
+
+    /// y = x.
+    fn copy(&mut self, x: Buffer, y: Buffer);
+
+    /// y += x.
+    fn add(&mut self, x: Buffer, y: Buffer);
+
+    /// y [rows, n] = scale x [rows, k] W [n, k]^T.
+    fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
+
+    /// dx [rows, k] = scale dy [rows, n] W [n, k].
+    fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write);
+
+    /// dW [n, k] += scale dy [rows, n]^T x [rows, k].
+    fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32);
+
+    /// y [rows, n] += bias [n], for every row. A bias may be stored like any weight.
+    fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize);
+
+    /// dbias [n] += sum over the rows of dy [rows, n].
+    fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize);
+
+    /// y [rows, n] = w x / sqrt(mean(x^2) + eps), row by row.
+    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32);
+
+    /// dx [rows, n] from dy [rows, n]; the gradient of w is added to `gradient` where there is one.
+    fn rms_norm_backward(
+        &mut self,
+        dy: Buffer,
+        x: Buffer,
+        weight: Buffer,
+        dx: Buffer,
+        gradient: Option<Buffer>,
+        rows: usize,
+        epsilon: f32,
+        write: Write,
+    );
+
+    /// Rotates the pairs (i, i + half) of every head of `rows` tokens by angles whose cosines and sines are [rows, half].
+    fn rotate(&mut self, x: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
+
+    /// Rotates back, which is also the backward pass of `rotate`.
+    fn rotate_backward(&mut self, dx: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
+
+    /// Mixes values into `y` [tokens, heads * head_size], and keeps the logarithm of each row's sum in `sums` [tokens, heads].
+    fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer);
+
+    /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again.
+    fn attend_backward(
+        &mut self,
+        attention: &Attention,
+        y: Buffer,
+        sums: Buffer,
+        dy: Buffer,
+        dq: Heads,
+        dk: Heads,
+        dv: Heads,
+    );
+
+    /// y = silu(gate) up, value by value.
+    fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer);
+
+    /// Replaces gate and up by their gradients.
+    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer);
+
+    /// y = exact GELU of x, value by value.
+    fn gelu(&mut self, x: Buffer, y: Buffer);
+
+    /// dx from dy and x; `dx` may be `dy`.
+    fn gelu_backward(&mut self, dy: Buffer, x: Buffer, dx: Buffer);
+
+    /// y [rows, columns of W] = the rows of W that the tokens name.
+    fn embed(&mut self, weight: &Weight, tokens: Buffer, y: Buffer, rows: usize);
+
+    /// dW += dy, row by row; tokens in `skipped` get nothing.
+    fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]);
+
+    /// y [rows, width] = rows of x that `places` names.
+    fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
+
+    /// Rows of y that `places` names, each at most once, = x [rows, width].
+    fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
+
+    /// y = x where a random number for (seed, place) says so, scaled by 1 / (1 - rate), else 0. The same seed gives the same choice.
+    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: u64, write: Write);
+
+    /// Each row's loss for its target, and the gradient of scale times their sum in place of the logits [rows, vocabulary].
+    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scale: f32);
+
+    /// sum [1] += sum of squares of x.
+    fn add_squares(&mut self, x: Buffer, sum: Buffer);
+
+    /// One update. With `clip`, gradients are scaled down to that norm first: (sum of all squares [1], largest norm).
+    fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);
+}

@@ -1,0 +1,19 @@
+//! The compute device: the small fixed set of operations that training one family of models needs, each with its backward.
+//!
+//! Buffers are asked for before the first step, by purpose and name, and stay until the end; operations only fill them. So a
+//! [`Planner`], which computes nothing and counts, knows to the byte what a [`Cpu`] will use. An operation is done when
+//! its results are read, in the order in which operations were given: nothing returns to the host in between.
+
+#![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
+
+mod buffer;
+pub mod cpu;
+mod device;
+mod plan;
+mod planner;
+
+pub use buffer::{Buffer, Kind, Purpose, Weight};
+pub use cpu::Cpu;
+pub use device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};
+pub use plan::{Plan, PlannedBuffer};
+pub use planner::Planner;

@@ -1,0 +1,423 @@
+//! Every operation's backward pass against finite differences of its forward pass, on random shapes.
+//!
+//! With random weights c the sum of c times an operation's outputs is a function f of its inputs. Along a random direction u its
+//! slope is (f(x + h u) - f(x - h u)) / 2h, and must be the gradient times u. GARDEN_SEED repeats a run.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Heads, Kind, Purpose, Reserve, Weight, Write};
+
+/// Steps of the differences: small enough for the third derivative, large enough for f32.
+const STEP: f32 = 2e-3;
+/// How far the slope may be off, relative to the sizes of gradient and direction.
+const TOLERANCE: f64 = 4e-3;
+const ROUNDS: u64 = 12;
+
+/// Random numbers: SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    fn between(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    /// Between -1 and 1.
+    fn value(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn values(&mut self, length: usize) -> Vec<f32> {
+        (0..length).map(|_| self.value()).collect()
+    }
+}
+
+/// A device with a few words for tests.
+struct Bench {
+    cpu: Cpu,
+    random: Random,
+}
+
+impl Bench {
+    fn new(round: u64) -> Bench {
+        let seed = std::env::var("GARDEN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+        let mut cpu = Cpu::new(1 + (round % 2) as usize);
+        cpu.reserve(Reserve { widest: 64, longest: 256, head_size: 32 }).unwrap();
+        Bench { cpu, random: Random(seed * 1000 + round) }
+    }
+
+    fn buffer(&mut self, values: &[f32]) -> Buffer {
+        let buffer = self.cpu.buffer(Purpose::Workspace, "test", Kind::F32, values.len()).unwrap();
+        self.set(buffer, values);
+        buffer
+    }
+
+    fn empty(&mut self, length: usize) -> Buffer {
+        // Whatever was there before must not matter.
+        let values = self.random.values(length);
+        self.buffer(&values)
+    }
+
+    fn zeros(&mut self, length: usize) -> Buffer {
+        self.buffer(&vec![0.0; length])
+    }
+
+    fn set(&mut self, buffer: Buffer, values: &[f32]) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.cpu.upload(buffer, &bytes);
+    }
+
+    fn whole(&mut self, values: &[i32]) -> Buffer {
+        let buffer = self.cpu.buffer(Purpose::Workspace, "test", Kind::I32, values.len()).unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.cpu.upload(buffer, &bytes);
+        buffer
+    }
+
+    fn get(&mut self, buffer: Buffer) -> Vec<f32> {
+        let mut values = vec![0.0; buffer.length()];
+        self.cpu.download(buffer, &mut values);
+        values
+    }
+
+    /// Compares a gradient with the slope along random directions. `forward` fills `output` from `input`.
+    fn check(
+        &mut self,
+        name: &str,
+        input: Buffer,
+        output: Buffer,
+        weights: &[f32],
+        gradient: &[f32],
+        mut forward: impl FnMut(&mut Cpu),
+    ) {
+        let start = self.get(input);
+        for _ in 0..3 {
+            let direction = self.random.values(start.len());
+            let mut at = |bench: &mut Bench, step: f32| {
+                let moved: Vec<f32> = start.iter().zip(&direction).map(|(x, u)| x + step * u).collect();
+                bench.set(input, &moved);
+                forward(&mut bench.cpu);
+                let made = bench.get(output);
+                made.iter().zip(weights).map(|(y, c)| f64::from(*y) * f64::from(*c)).sum::<f64>()
+            };
+            let slope = (at(self, STEP) - at(self, -STEP)) / (2.0 * f64::from(STEP));
+            let expected: f64 = gradient.iter().zip(&direction).map(|(g, u)| f64::from(*g) * f64::from(*u)).sum();
+            let size = norm(gradient) * norm(&direction) / (start.len() as f64).sqrt() + 1e-3;
+            assert!(
+                (slope - expected).abs() < TOLERANCE * size,
+                "{name}: slope {slope}, gradient {expected}, size {size}"
+            );
+        }
+        self.set(input, &start);
+        forward(&mut self.cpu);
+    }
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt()
+}
+
+#[test]
+fn matrix_products() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let (rows, n, k) = (bench.random.between(1, 70), bench.random.between(1, 70), bench.random.between(1, 50));
+        let scale = 0.5 + bench.random.value().abs();
+        let [x, w, dy] = [rows * k, n * k, rows * n].map(|length| bench.empty(length));
+        let (y, dx, dw) = (bench.empty(rows * n), bench.empty(rows * k), bench.zeros(n * k));
+        let weight = Weight { buffer: w, rows: n, columns: k };
+        let c = bench.get(dy);
+        bench.cpu.matmul_backward(dy, &weight, dx, rows, scale, Write::Set);
+        bench.cpu.weight_gradient(dy, x, &Weight { buffer: dw, rows: n, columns: k }, rows, scale);
+        let (of_x, of_w) = (bench.get(dx), bench.get(dw));
+        bench.check("inputs", x, y, &c, &of_x, |cpu| cpu.matmul(x, &weight, y, rows, scale, Write::Set));
+        bench.check("weight", w, y, &c, &of_w, |cpu| cpu.matmul(x, &weight, y, rows, scale, Write::Set));
+        // Added to what is there, a second time gives twice as much.
+        let once = bench.get(y);
+        bench.cpu.matmul(x, &weight, y, rows, scale, Write::Add);
+        let twice = bench.get(y);
+        assert!(once.iter().zip(&twice).all(|(once, twice)| (2.0 * once - twice).abs() < 1e-4));
+    }
+}
+
+#[test]
+fn weights_of_16_bits_are_the_same_numbers() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        // More rows than a tile has.
+        let (rows, n, k) = (bench.random.between(1, 20), bench.random.between(100, 400), bench.random.between(1, 64));
+        let halves: Vec<u16> = (0..n * k).map(|_| (bench.random.value().to_bits() >> 16) as u16).collect();
+        let wide: Vec<f32> = halves.iter().map(|half| f32::from_bits(u32::from(*half) << 16)).collect();
+        let narrow = bench.cpu.buffer(Purpose::Weights, "test", Kind::Bf16, n * k).unwrap();
+        bench.cpu.upload(narrow, &halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>());
+        let w = bench.buffer(&wide);
+        let (x, dy) = (bench.empty(rows * k), bench.empty(rows * n));
+        let (y, z) = (bench.empty(rows * n), bench.empty(rows * n));
+        let (dx, dz) = (bench.empty(rows * k), bench.empty(rows * k));
+        let of = |buffer| Weight { buffer, rows: n, columns: k };
+        bench.cpu.matmul(x, &of(w), y, rows, 1.0, Write::Set);
+        bench.cpu.matmul(x, &of(narrow), z, rows, 1.0, Write::Set);
+        bench.cpu.matmul_backward(dy, &of(w), dx, rows, 1.0, Write::Set);
+        bench.cpu.matmul_backward(dy, &of(narrow), dz, rows, 1.0, Write::Set);
+        for (one, other) in [(y, z), (dx, dz)] {
+            let (one, other) = (bench.get(one), bench.get(other));
+            assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-4), "{n} x {k}");
+        }
+        let tokens: Vec<i32> = (0..rows).map(|_| bench.random.below(n) as i32).collect();
+        let places = bench.whole(&tokens);
+        let (a, b) = (bench.empty(rows * k), bench.empty(rows * k));
+        bench.cpu.embed(&of(w), places, a, rows);
+        bench.cpu.embed(&of(narrow), places, b, rows);
+        assert_eq!(bench.get(a), bench.get(b));
+    }
+}
+
+#[test]
+fn norms_and_biases() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let (rows, width) = (bench.random.between(1, 40), bench.random.between(1, 50));
+        let [x, w, dy] = [rows * width, width, rows * width].map(|length| bench.empty(length));
+        let (y, dx, dw) = (bench.empty(rows * width), bench.empty(rows * width), bench.zeros(width));
+        let c = bench.get(dy);
+        bench.cpu.rms_norm_backward(dy, x, w, dx, Some(dw), rows, 1e-2, Write::Set);
+        let (of_x, of_w) = (bench.get(dx), bench.get(dw));
+        bench.check("norm inputs", x, y, &c, &of_x, |cpu| cpu.rms_norm(x, w, y, rows, 1e-2));
+        bench.check("norm weight", w, y, &c, &of_w, |cpu| cpu.rms_norm(x, w, y, rows, 1e-2));
+        bench.cpu.rms_norm_backward(dy, x, w, dx, None, rows, 1e-2, Write::Add);
+        let twice = bench.get(dx);
+        assert!(of_x.iter().zip(&twice).all(|(once, twice)| (2.0 * once - twice).abs() < 1e-4));
+        let (bias, dbias) = (bench.empty(width), bench.zeros(width));
+        bench.cpu.bias_gradient(dy, dbias, rows);
+        let of_bias = bench.get(dbias);
+        bench.check("bias", bias, y, &c, &of_bias, |cpu| {
+            cpu.copy(x, y);
+            cpu.add_bias(y, bias, rows);
+        });
+    }
+}
+
+#[test]
+fn activations() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let length = bench.random.between(1, 300);
+        let [gate, up, dy] = [length; 3].map(|length| bench.empty(length));
+        // Far out too, where the functions are nearly straight.
+        let wide: Vec<f32> = bench.get(gate).iter().map(|value| 4.0 * value).collect();
+        bench.set(gate, &wide);
+        let [y, dgate, dup] = [length; 3].map(|length| bench.empty(length));
+        let c = bench.get(dy);
+        bench.cpu.swiglu_backward(dy, gate, up, dgate, dup);
+        let (of_gate, of_up) = (bench.get(dgate), bench.get(dup));
+        bench.check("gate", gate, y, &c, &of_gate, |cpu| cpu.swiglu(gate, up, y));
+        bench.check("up", up, y, &c, &of_up, |cpu| cpu.swiglu(gate, up, y));
+        bench.cpu.gelu_backward(dy, gate, dgate);
+        let of_gate = bench.get(dgate);
+        bench.check("gelu", gate, y, &c, &of_gate, |cpu| cpu.gelu(gate, y));
+    }
+}
+
+#[test]
+fn attention_over_segments() {
+    for round in 0..2 * ROUNDS {
+        let mut bench = Bench::new(round);
+        let (key_heads, group, half) =
+            (bench.random.between(1, 3), bench.random.between(1, 3), bench.random.between(1, 8));
+        let (heads, size) = (key_heads * group, 2 * half);
+        let mut starts = vec![0];
+        for _ in 0..bench.random.between(1, 4) {
+            starts.push(starts[starts.len() - 1] + bench.random.between(1, 90) as i32);
+        }
+        let tokens = starts[starts.len() - 1] as usize;
+        // Queries, keys and values side by side, with something that nobody may touch behind them.
+        let stride = (heads + 2 * key_heads) * size + 3;
+        let (all, all_gradients) = (bench.empty(tokens * stride), bench.empty(tokens * stride));
+        let places = bench.whole(&starts);
+        let view = |buffer: Buffer| {
+            let at = |offset: usize, heads: usize| Heads { buffer, offset: offset * size, stride, heads };
+            [at(0, heads), at(heads, key_heads), at(heads + key_heads, key_heads)]
+        };
+        let [query, key, value] = view(all);
+        let attention = Attention {
+            query,
+            key,
+            value,
+            head_size: size,
+            starts: places,
+            segments: starts.len() - 1,
+            is_causal: round % 2 == 0,
+        };
+        let [y, dy] = [tokens * heads * size; 2].map(|length| bench.empty(length));
+        let sums = bench.empty(tokens * heads);
+        let c = bench.get(dy);
+        let behind =
+            |values: &[f32]| values.chunks_exact(stride).map(|row| row[stride - 3..].to_vec()).collect::<Vec<_>>();
+        let before = behind(&bench.get(all_gradients));
+        bench.cpu.attend(&attention, y, sums);
+        let [dq, dk, dv] = view(all_gradients);
+        bench.cpu.attend_backward(&attention, y, sums, dy, dq, dk, dv);
+        let mut gradient = bench.get(all_gradients);
+        assert_eq!(behind(&gradient), before);
+        gradient.chunks_exact_mut(stride).for_each(|row| row[stride - 3..].fill(0.0));
+        bench.check("attention", all, y, &c, &gradient, |cpu| cpu.attend(&attention, y, sums));
+    }
+}
+
+#[test]
+fn turning_and_turning_back() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let (rows, count, half) = (bench.random.between(1, 30), bench.random.between(1, 4), bench.random.between(1, 8));
+        let stride = count * 2 * half + bench.random.below(5);
+        let x = bench.empty(rows * stride);
+        let heads = Heads { buffer: x, offset: 0, stride, heads: count };
+        let angles = bench.random.values(rows * half);
+        let cosines = bench.buffer(&angles.iter().map(|angle| (3.0 * angle).cos()).collect::<Vec<f32>>());
+        let sines = bench.buffer(&angles.iter().map(|angle| (3.0 * angle).sin()).collect::<Vec<f32>>());
+        let before = bench.get(x);
+        bench.cpu.rotate(heads, 2 * half, cosines, sines, rows);
+        let turned = bench.get(x);
+        assert!((norm(&before) - norm(&turned)).abs() < 1e-4 * norm(&before));
+        // A turn keeps lengths, so turning back is both its inverse and its backward pass.
+        bench.cpu.rotate_backward(heads, 2 * half, cosines, sines, rows);
+        assert!(bench.get(x).iter().zip(&before).all(|(x, before)| (x - before).abs() < 1e-5));
+    }
+}
+
+#[test]
+fn rows_by_number() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let (rows, all, width) =
+            (bench.random.between(1, 30), bench.random.between(30, 50), bench.random.between(1, 20));
+        let tokens: Vec<i32> = (0..rows).map(|_| bench.random.below(all) as i32).collect();
+        let places = bench.whole(&tokens);
+        let (w, y, dy, dw) =
+            (bench.empty(all * width), bench.empty(rows * width), bench.empty(rows * width), bench.zeros(all * width));
+        let of = |buffer| Weight { buffer, rows: all, columns: width };
+        let skipped = tokens[0];
+        let mut c = bench.get(dy);
+        bench.cpu.embed_backward(dy, places, &of(dw), rows, &[skipped]);
+        let gradient = bench.get(dw);
+        for (token, c) in tokens.iter().zip(c.chunks_exact_mut(width)).filter(|(token, _)| **token == skipped) {
+            assert!(gradient[*token as usize * width..][..width].iter().all(|value| *value == 0.0));
+            c.fill(0.0);
+        }
+        bench.check("embedding", w, y, &c, &gradient, |cpu| cpu.embed(&of(w), places, y, rows));
+        // Each place once: out and back again.
+        let mut order: Vec<i32> = (0..all as i32).collect();
+        (1..all).for_each(|index| order.swap(index, bench.random.below(index + 1)));
+        let order = bench.whole(&order);
+        let (out, back) = (bench.empty(all * width), bench.empty(all * width));
+        bench.cpu.gather(w, order, out, all, width);
+        bench.cpu.scatter(out, order, back, all, width);
+        assert_eq!(bench.get(w), bench.get(back));
+    }
+}
+
+#[test]
+fn losses() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let (rows, vocabulary, scale) = (bench.random.between(1, 20), bench.random.between(2, 60), 0.3);
+        let targets: Vec<i32> = (0..rows).map(|_| bench.random.below(vocabulary) as i32).collect();
+        let targets = bench.whole(&targets);
+        let (logits, work, losses) =
+            (bench.empty(rows * vocabulary), bench.empty(rows * vocabulary), bench.empty(rows));
+        bench.cpu.copy(logits, work);
+        bench.cpu.cross_entropy(work, targets, losses, rows, scale);
+        let gradient = bench.get(work);
+        bench.check("loss", logits, losses, &vec![scale; rows], &gradient, |cpu| {
+            cpu.copy(logits, work);
+            cpu.cross_entropy(work, targets, losses, rows, scale);
+        });
+        // Large logits are no trouble.
+        bench.set(logits, &vec![3e4; rows * vocabulary]);
+        bench.cpu.cross_entropy(logits, targets, losses, rows, scale);
+        assert!(bench.get(losses).iter().all(|loss| (loss - (vocabulary as f32).ln()).abs() < 1e-3));
+    }
+}
+
+#[test]
+fn updates() {
+    for round in 0..ROUNDS {
+        let mut bench = Bench::new(round);
+        let length = bench.random.between(1, 100_000);
+        let [value, gradient, first, second] = [length; 4].map(|length| bench.empty(length));
+        let squared: Vec<f32> = bench.get(second).iter().map(|value| value * value).collect();
+        bench.set(second, &squared);
+        let squares = bench.zeros(1);
+        bench.cpu.add_squares(gradient, squares);
+        let (p, g, m, v) = (bench.get(value), bench.get(gradient), bench.get(first), bench.get(second));
+        let sum = f64::from(bench.get(squares)[0]);
+        assert!((sum - norm(&g).powi(2)).abs() < 1e-5 * sum);
+        let update = AdamW {
+            value,
+            gradient,
+            first,
+            second,
+            rate: 0.01,
+            beta1: 0.9,
+            beta2: 0.99,
+            epsilon: 1e-6,
+            decay: 0.1,
+            step: 3,
+        };
+        bench.cpu.adamw(&update, Some((squares, 0.5)));
+        let shrink = (0.5 / (sum.sqrt() + 1e-6)).min(1.0);
+        for (index, got) in bench.get(value).iter().enumerate() {
+            let g = f64::from(g[index]) * shrink;
+            let m = 0.9 * f64::from(m[index]) + 0.1 * g;
+            let v = 0.99 * f64::from(v[index]) + 0.01 * g * g;
+            let step = 0.01 / (1.0 - 0.9_f64.powi(3)) * m / ((v / (1.0 - 0.99_f64.powi(3))).sqrt() + 1e-6);
+            let expected = f64::from(p[index]) * (1.0 - 0.01 * 0.1) - step;
+            assert!((f64::from(*got) - expected).abs() < 1e-5 * expected.abs().max(0.1), "{got} instead of {expected}");
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_every_time() {
+    let run = || {
+        let mut bench = Bench::new(1);
+        let (x, w) = (bench.empty(257 * 64), bench.empty(300 * 64));
+        let y = bench.empty(257 * 300);
+        bench.cpu.matmul(x, &Weight { buffer: w, rows: 300, columns: 64 }, y, 257, 1.0, Write::Set);
+        let places = bench.whole(&[0, 100, 257]);
+        let view = Heads { buffer: x, offset: 0, stride: 64, heads: 2 };
+        let attention = Attention {
+            query: view,
+            key: view,
+            value: view,
+            head_size: 32,
+            starts: places,
+            segments: 2,
+            is_causal: true,
+        };
+        let (out, sums) = (bench.empty(257 * 64), bench.empty(257 * 2));
+        bench.cpu.attend(&attention, out, sums);
+        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+        (bits(bench.get(y)), bits(bench.get(out)))
+    };
+    let first = run();
+    assert!((0..20).all(|_| run() == first));
+}
+
+#[test]
+#[should_panic(expected = "would read what it writes")]
+fn overlapping_buffers_are_refused() {
+    let mut bench = Bench::new(0);
+    let x = bench.empty(10);
+    bench.cpu.add(x.part(0, 6), x.part(4, 6));
+}

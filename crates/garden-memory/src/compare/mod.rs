@@ -1,0 +1,402 @@
+//! Whether one run, or kind of run, grows differently from another, and what its steps cost: the flow, top to bottom.
+//!
+//! All runs are looked at over the same stretch of the clock: where the runs before the change grew, else where those after
+//! it grew, else all that they share, without a warm-up. There the floor of each is reduced to the same blocks. The growth
+//! of one run is the slope of its floor; its error is widened for autocorrelation as the judge's are. Of one run each,
+//! the difference is the slope of the blocks' differences, so that a shape which both share cancels; of several, it is
+//! the difference of their means by Welch's t.
+
+mod contrast;
+mod floors;
+mod pace;
+mod words;
+
+use crate::bytes::MIB;
+use crate::comparison::*;
+use crate::diagnose::judge_part;
+use crate::diagnosis::{Clock, Verdict};
+use crate::judge::Finding;
+use crate::series::{Memory, Series, Timeline, clock_of, condense, split_at_restarts};
+use crate::shape::{MATERIAL_BYTES, Shape};
+use crate::stats::{Point, median};
+use crate::trace::{Quantity, RunFacts, Trace};
+use crate::trend::Trend;
+use crate::words::counted;
+
+use contrast::Estimate;
+use floors::Floors;
+use pace::Pace;
+
+/// Of growth, a difference below this share is no effect.
+const MATTERS_SHARE: f64 = 0.1;
+/// A difference that adds less than this over the compared stretch is none either: Python's heap grows in arenas of this size.
+const MATTERS_BYTES: f64 = MIB as f64;
+/// Of a step's time, a difference below this share is no effect.
+const MATTERS_TIME: f64 = 0.01;
+/// A highest level that moved by less than this share (or than what a diagnosis calls material) is not worth a word.
+const MATTERS_LEVEL: f64 = 0.05;
+/// Left out at the beginning, as a share of what all runs share, unless somebody says from where on: start-up is no growth.
+const WARM_UP: f64 = 0.1;
+/// A growth that takes less than this share of what all runs share is a start-up, and no stretch to compare along.
+const LEAST_GROWTH: f64 = 0.2;
+/// Blocks below which no slope is fitted.
+const FEWEST_BLOCKS: usize = 5;
+/// Runs whose steps overlap for less than this share of the shortest are laid side by side from their beginnings instead.
+const OVERLAP: f64 = 0.5;
+
+/// A run to compare.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// Its trace.
+    pub trace: &'a Trace,
+}
+
+/// What to compare by.
+#[derive(Clone, Debug, Default)]
+pub struct CompareQuestion {
+    /// The facts of all runs; those of the traces' headers fill the gaps.
+    pub facts: RunFacts,
+    /// Compare this quantity alone; otherwise what the kernel cannot take back, or all resident memory.
+    pub only: Option<Quantity>,
+    /// Leave out what comes before this place on the clock, instead of a tenth.
+    pub from: Option<f64>,
+}
+
+/// Compares the runs before a change with those after it.
+pub fn compare(before: &[Run], after: &[Run], question: &CompareQuestion) -> Comparison {
+    let mut notes = Vec::new();
+    let traces: Vec<&Trace> = before.iter().chain(after).map(|run| run.trace).collect();
+    let clock = common_clock(&traces, &mut notes);
+    let memory = common_memory(&traces, question.only, &mut notes);
+    let read = |runs: &[Run], notes: &mut Vec<String>| -> Vec<Reading> {
+        runs.iter().map(|run| Reading::of(run, clock, memory, question, notes)).collect()
+    };
+    let mut sides = [read(before, &mut notes), read(after, &mut notes)];
+    align(&mut sides, clock, &mut notes);
+    let shared = shared_stretch(&sides).and_then(|shared| stretch(&sides, shared, question.from));
+    contrast(&sides, clock, shared, notes)
+}
+
+/// One run, read.
+struct Reading {
+    name: String,
+    finding: Finding,
+    shape: Option<Shape>,
+    series: Series,
+    pace: Pace,
+    samples: usize,
+}
+
+impl Reading {
+    fn of(run: &Run, clock: Clock, memory: Memory, question: &CompareQuestion, notes: &mut Vec<String>) -> Reading {
+        let trace = run.trace;
+        let facts = question.facts.clone().or(trace.facts.clone());
+        let timeline = Timeline::on(trace, clock);
+        let parts = split_at_restarts(trace, &timeline);
+        if parts.len() > 1 {
+            notes.push(format!("`{}` was restarted: its last process is compared", run.name));
+        }
+        let last = parts.last().cloned().unwrap_or(0..0);
+        let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
+        let judged = judge_part(trace, last.clone(), &timeline, question.only, epoch);
+        let series = Series::of(trace, last.clone(), &timeline, memory);
+        let pace = if clock == Clock::Step { Pace::of(trace, last, &timeline) } else { Pace::default() };
+        let samples = series.points.len();
+        Reading { name: run.name.to_string(), finding: judged.finding, shape: judged.shape, series, pace, samples }
+    }
+
+    fn ends(&self) -> Option<(f64, f64)> {
+        self.series.ends()
+    }
+
+    /// Moves it along the clock.
+    fn shift(&mut self, by: f64) {
+        let Series { points, aside, events, .. } = &mut self.series;
+        points.iter_mut().chain(aside).for_each(|point| point.x += by);
+        events.iter_mut().for_each(|place| *place += by);
+        self.pace.shift(by);
+        if let Some(growth) = &mut self.finding.growth {
+            growth.from += by;
+            growth.to += by;
+        }
+    }
+
+    /// What it held within a stretch, evaluations included.
+    fn held(&self, from: f64, to: f64) -> impl Iterator<Item = &Point> {
+        self.series.points.iter().chain(&self.series.aside).filter(move |point| (from..=to).contains(&point.x))
+    }
+
+    /// Its samples for a chart, evaluations included.
+    fn curve(&self) -> Vec<(f64, f64)> {
+        let mut points: Vec<Point> = self.series.points.iter().chain(&self.series.aside).copied().collect();
+        points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        condense(points).into_iter().map(|point| (point.x, point.y)).collect()
+    }
+
+    fn highest(&self, stretch: &Stretch) -> Option<f64> {
+        self.held(stretch.shared.0, stretch.shared.1).map(|point| point.y).max_by(f64::total_cmp)
+    }
+
+    fn last(&self, stretch: &Stretch) -> Option<f64> {
+        let held = self.held(stretch.shared.0, stretch.shared.1);
+        held.max_by(|a, b| a.x.total_cmp(&b.x)).map(|point| point.y)
+    }
+}
+
+/// The stretches of the clock that a comparison looks at.
+#[derive(Clone, Copy)]
+struct Stretch {
+    /// What all runs cover.
+    shared: (f64, f64),
+    /// The same without the warm-up: step times are compared here.
+    warm: (f64, f64),
+    /// Where growth is compared.
+    growth: (f64, f64),
+}
+
+/// Steps if all have them, else times if all have them, else samples.
+fn common_clock(traces: &[&Trace], notes: &mut Vec<String>) -> Clock {
+    let clocks: Vec<Clock> = traces.iter().map(|trace| clock_of(trace)).collect();
+    let first = clocks.first().copied().unwrap_or(Clock::Sample);
+    if clocks.iter().all(|&clock| clock == first) {
+        return first;
+    }
+    let has_times = |trace: &&Trace| {
+        let known = (0..trace.len()).filter(|&index| trace.time_s(index).is_some()).count();
+        2 * known >= trace.len() && known >= 2
+    };
+    let clock = if traces.iter().all(has_times) { Clock::Time } else { Clock::Sample };
+    let along = if clock == Clock::Time { "time" } else { "the number of the sample, which may mean different things" };
+    notes.push(format!("not all traces have steps, so growth is compared along {along}"));
+    clock
+}
+
+/// What the kernel cannot take back if all traces have it, else all resident memory.
+fn common_memory(traces: &[&Trace], only: Option<Quantity>, notes: &mut Vec<String>) -> Memory {
+    if let Some(quantity) = only {
+        return Memory::Only(quantity);
+    }
+    let with_kinds = traces.iter().filter(|trace| trace.has(Quantity::Anon)).count();
+    if with_kinds == traces.len() {
+        return Memory::Unreclaimable;
+    }
+    if with_kinds > 0 {
+        notes.push(
+            "not all traces tell anonymous memory apart, so resident memory is compared, file pages included".into(),
+        );
+    }
+    Memory::Total
+}
+
+/// Lays the runs side by side: by their steps where those overlap, else from where each begins.
+fn align(sides: &mut [Vec<Reading>; 2], clock: Clock, notes: &mut Vec<String>) {
+    let ends: Vec<(f64, f64)> = sides.iter().flatten().filter_map(Reading::ends).collect();
+    let shortest = ends.iter().map(|(from, to)| to - from).fold(f64::INFINITY, f64::min);
+    let overlap = overlap(&ends).map_or(0.0, |(from, to)| to - from);
+    if clock == Clock::Step && overlap >= OVERLAP * shortest {
+        return;
+    }
+    if clock == Clock::Step && !ends.is_empty() {
+        notes.push("the runs are at different steps, so they are compared from where each trace begins".into());
+    }
+    for run in sides.iter_mut().flatten() {
+        if let Some((from, _)) = run.ends() {
+            run.shift(-from);
+        }
+    }
+}
+
+fn overlap(ends: &[(f64, f64)]) -> Option<(f64, f64)> {
+    let from = ends.iter().map(|end| end.0).fold(f64::NEG_INFINITY, f64::max);
+    let to = ends.iter().map(|end| end.1).fold(f64::INFINITY, f64::min);
+    (from < to && to.is_finite()).then_some((from, to))
+}
+
+/// What all runs cover; `None` if any of them has no samples, or they share nothing.
+fn shared_stretch(sides: &[Vec<Reading>; 2]) -> Option<(f64, f64)> {
+    let ends: Option<Vec<(f64, f64)>> = sides.iter().flatten().map(Reading::ends).collect();
+    if sides.iter().any(Vec::is_empty) { None } else { overlap(&ends?) }
+}
+
+/// Where to compare what.
+fn stretch(sides: &[Vec<Reading>; 2], shared: (f64, f64), from: Option<f64>) -> Option<Stretch> {
+    let start = from.map_or(shared.0 + WARM_UP * (shared.1 - shared.0), |from| from.max(shared.0));
+    let warm = (start, shared.1);
+    let earliest = if from.is_some() { start } else { shared.0 };
+    let least = LEAST_GROWTH * (shared.1 - shared.0);
+    let within =
+        |(begin, end): (f64, f64)| Some((begin.max(earliest), end.min(shared.1))).filter(|(a, b)| b - a >= least);
+    let growth = sides.iter().find_map(|side| growth_of(side).and_then(within)).unwrap_or(warm);
+    (warm.0 < warm.1).then_some(Stretch { shared, warm, growth })
+}
+
+/// Where most runs of one kind grew, by the judge.
+fn growth_of(side: &[Reading]) -> Option<(f64, f64)> {
+    let grown: Vec<_> = side.iter().filter_map(|run| run.finding.growth).filter(|growth| !growth.is_jump).collect();
+    let middle = |place: &dyn Fn(&crate::growth::Stretch) -> f64| median(&grown.iter().map(place).collect::<Vec<_>>());
+    (2 * grown.len() > side.len()).then(|| (middle(&|growth| growth.from), middle(&|growth| growth.to)))
+}
+
+/// Puts everything together.
+fn contrast(sides: &[Vec<Reading>; 2], clock: Clock, stretch: Option<Stretch>, notes: Vec<String>) -> Comparison {
+    let is_repeated = sides.iter().any(|side| side.len() > 1);
+    let basis = if is_repeated { Basis::Replicates } else { Basis::Within };
+    let floors = stretch.and_then(|stretch| Floors::of(&sides.each_ref().map(|side| pieces(side)), stretch.growth));
+    let growth = floors.as_ref().and_then(|floors| growth_contrast(floors, clock));
+    let times = stretch.map(|stretch| sides.each_ref().map(|side| estimates(side, stretch.warm)));
+    let step_time = times.as_ref().and_then(|times| time_contrast(times, sides, stretch?.warm));
+    let level = |of: &dyn Fn(&Reading, &Stretch) -> Option<f64>| {
+        let known = |side: &Vec<Reading>| side.iter().map(|run| of(run, &stretch?)).collect::<Option<Vec<f64>>>();
+        Some(level_contrast(&known(&sides[0])?, &known(&sides[1])?))
+    };
+    let highest = level(&Reading::highest);
+    let last = level(&Reading::last);
+    let (effect, growth) = match growth {
+        Some((effect, growth)) => (effect, Some(growth)),
+        None => (Effect::Insufficient, None),
+    };
+    let told = |side: usize| {
+        let run = |(place, run): (usize, &Reading)| ComparedRun {
+            name: run.name.clone(),
+            verdict: if run.shape.is_some() { run.finding.verdict } else { Verdict::Insufficient },
+            mechanism: run.finding.mechanism,
+            samples: run.samples,
+            growth: floors.as_ref().and_then(|floors| floors.growth(side, place)).map(Estimate::interval),
+            step_time: times.as_ref().and_then(|times| times[side][place]).map(pace::seconds),
+            highest: stretch.and_then(|stretch| run.highest(&stretch)),
+        };
+        sides[side].iter().enumerate().map(run).collect::<Vec<_>>()
+    };
+    let mut comparison = Comparison {
+        effect,
+        summary: String::new(),
+        advice: String::new(),
+        clock,
+        from: stretch.map(|stretch| stretch.growth.0),
+        to: stretch.map(|stretch| stretch.growth.1),
+        basis,
+        growth,
+        step_time,
+        highest,
+        last,
+        before: told(0),
+        after: told(1),
+        notes,
+        curves: sides.each_ref().map(|side| side.iter().map(Reading::curve).collect()),
+    };
+    comparison.summary = words::summary(&comparison);
+    comparison.advice = words::advice(&comparison);
+    comparison
+}
+
+/// What the floors are made from: the samples of each run, and the waves on them.
+fn pieces(side: &[Reading]) -> Vec<floors::Piece<'_>> {
+    side.iter().map(|run| (run.series.points.as_slice(), run.shape.as_ref().map(|shape| shape.waves))).collect()
+}
+
+fn growth_contrast(floors: &Floors, clock: Clock) -> Option<(Effect, GrowthContrast)> {
+    let [before, after] = [floors.side(0)?, floors.side(1)?];
+    let difference = floors.difference(before, after);
+    let (grows, now, change) = (before.interval(), after.interval(), difference.interval());
+    let tiny = MATTERS_BYTES / floors.length;
+    let does_grow = grows.low > 0.0 && grows.value >= tiny;
+    let notable = if does_grow { (MATTERS_SHARE * grows.value).max(tiny) } else { tiny };
+    // Where nothing grows to begin with, what a diagnosis would not call growth is none here either.
+    let matters = if does_grow { notable } else { MATERIAL_BYTES / floors.length };
+    let effect = if change.excludes_zero() && change.value.abs() >= notable {
+        match change.value {
+            less if less < 0.0 && does_grow && now.high <= notable => Effect::Ends,
+            less if less < 0.0 => Effect::Less,
+            _ => Effect::More,
+        }
+    } else if change.is_within(matters) {
+        Effect::None
+    } else {
+        Effect::Unclear
+    };
+    let ratio = if does_grow { after.over(before) } else { None };
+    let mut growth =
+        GrowthContrast { text: String::new(), before: grows, after: now, difference: change, ratio, matters };
+    growth.text = words::growth(effect, &growth, clock);
+    Some((effect, growth))
+}
+
+/// The logarithm of each run's mean step time.
+fn estimates(side: &[Reading], stretch: (f64, f64)) -> Vec<Option<Estimate>> {
+    side.iter().map(|run| run.pace.between(stretch.0, stretch.1)).collect()
+}
+
+fn time_contrast(
+    times: &[Vec<Option<Estimate>>; 2],
+    sides: &[Vec<Reading>; 2],
+    stretch: (f64, f64),
+) -> Option<TimeContrast> {
+    let side = |times: &Vec<Option<Estimate>>| {
+        let known: Vec<Estimate> = times.iter().copied().collect::<Option<_>>()?;
+        let values: Vec<f64> = known.iter().map(|estimate| estimate.value).collect();
+        Estimate::of_replicates(&values).or(known.first().copied())
+    };
+    let (before, after) = (side(&times[0])?, side(&times[1])?);
+    let ratio = pace::seconds(after.minus(before));
+    let share = Interval { value: ratio.value - 1.0, low: ratio.low - 1.0, high: ratio.high - 1.0 };
+    let effect = match share {
+        share if share.is_within(MATTERS_TIME) => TimeEffect::None,
+        share if share.low > 0.0 => TimeEffect::Costs,
+        share if share.high < 0.0 => TimeEffect::Saves,
+        _ => TimeEffect::Unclear,
+    };
+    let typical = |side: &Vec<Reading>| {
+        median(&side.iter().filter_map(|run| run.pace.typical(stretch.0, stretch.1)).collect::<Vec<_>>())
+    };
+    Some(TimeContrast {
+        effect,
+        text: words::time(effect, share),
+        before: pace::seconds(before),
+        after: pace::seconds(after),
+        ratio,
+        typical: (typical(&sides[0]), typical(&sides[1])),
+    })
+}
+
+fn level_contrast(before: &[f64], after: &[f64]) -> LevelContrast {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let both = Estimate::of_replicates(before).zip(Estimate::of_replicates(after));
+    let interval = both.map(|(before, after)| after.minus(before).interval());
+    LevelContrast {
+        before: mean(before),
+        after: mean(after),
+        difference: mean(after) - mean(before),
+        low: interval.map(|interval| interval.low),
+        high: interval.map(|interval| interval.high),
+    }
+}
+
+/// Whether a level moved by an amount that is worth a word, and not by chance as far as that is known.
+fn is_notable(level: &LevelContrast) -> bool {
+    let is_large = level.difference.abs() >= MATERIAL_BYTES.max(MATTERS_LEVEL * level.before);
+    let is_sure = level.low.zip(level.high).is_none_or(|(low, high)| low > 0.0 || high < 0.0);
+    is_large && is_sure
+}
+
+/// The trend of a floor as an estimate.
+fn slope(points: &[Point], resolution: f64) -> Option<Estimate> {
+    let trend = Trend::of(points).filter(|_| points.len() >= FEWEST_BLOCKS)?;
+    // What is counted in steps of some size may move by one of them without a sign.
+    let blind = 0.5 * resolution / trend.length;
+    Some(Estimate { value: trend.slope, error: trend.error, degrees: trend.degrees }.at_least(blind))
+}
+
+/// Why there is no answer.
+fn missing(comparison: &Comparison) -> String {
+    let short = comparison.before.iter().chain(&comparison.after).find(|run| run.samples < FEWEST_BLOCKS);
+    match short {
+        Some(run) => format!("`{}` has {}", run.name, counted(run.samples, "sample")),
+        None if comparison.from.is_none() => "the runs share no stretch of the clock".into(),
+        None => "too few samples lie in what all runs cover".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

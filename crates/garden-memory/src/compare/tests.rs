@@ -1,0 +1,252 @@
+//! What is said about pairs of runs whose difference is known.
+
+use super::*;
+use crate::trace::{Activity, EventKind, Sample};
+
+const M: f64 = MIB as f64;
+
+/// A fixed ripple that stands in for noise, between 0 and 1, and another one for another run.
+fn ripple(step: usize, run: usize) -> f64 {
+    ((step * 7919 + run * 104_729) % 97) as f64 / 97.0
+}
+
+/// A run of so many steps: memory in MiB and seconds of each step.
+fn run_of(steps: usize, memory: impl Fn(usize) -> f64, seconds: impl Fn(usize) -> f64) -> Trace {
+    let mut trace = Trace::default();
+    let mut time = 0.0;
+    for step in 0..steps {
+        time += seconds(step);
+        let mut sample = Sample::default();
+        (sample.step, sample.time_s) = (Some(step as f64), Some(time));
+        sample.set(Quantity::Anon, (memory(step) * M) as u64);
+        trace.push(&sample);
+    }
+    trace
+}
+
+fn growing(rate: f64, noise: f64, run: usize, seconds: f64) -> Trace {
+    run_of(
+        120,
+        |step| 500.0 + rate * step as f64 + noise * ripple(step, run),
+        |step| seconds * (1.0 + 0.02 * ripple(step, run + 7)),
+    )
+}
+
+fn told(before: &[Trace], after: &[Trace]) -> Comparison {
+    fn runs(traces: &[Trace]) -> Vec<Run<'_>> {
+        traces.iter().map(|trace| Run { name: "run", trace }).collect()
+    }
+    compare(&runs(before), &runs(after), &CompareQuestion::default())
+}
+
+fn pair(before: Trace, after: Trace) -> Comparison {
+    told(&[before], &[after])
+}
+
+#[track_caller]
+fn check(comparison: &Comparison, effect: Effect, summary: &str) {
+    assert_eq!((comparison.effect, comparison.summary.as_str()), (effect, summary), "{comparison:#?}");
+}
+
+#[test]
+fn the_same_growth_at_a_cost_is_no_effect() {
+    let comparison = pair(growing(20.0, 4.0, 1, 0.1), growing(20.0, 4.0, 2, 0.103));
+    check(
+        &comparison,
+        Effect::None,
+        "No effect on growth (-11.0 to +17.3 KiB per step), costs 3.0 % of step time (2.9 to 3.1).",
+    );
+    assert_eq!(comparison.advice, "remove it");
+}
+
+#[test]
+fn half_the_growth_is_called_so() {
+    let comparison = pair(growing(20.0, 4.0, 1, 0.1), growing(10.0, 4.0, 2, 0.1));
+    assert!(comparison.summary.starts_with("Halves the growth (-10.0 to -10.0 MiB per step)"), "{comparison:#?}");
+    let comparison = pair(growing(20.0, 4.0, 1, 0.1), growing(17.0, 4.0, 2, 0.1));
+    assert!(comparison.summary.starts_with("Cuts the growth by 15 %"), "{comparison:#?}");
+    let comparison = pair(growing(20.0, 4.0, 1, 0.1), growing(40.0, 4.0, 2, 0.1));
+    assert!(comparison.summary.starts_with("Doubles the growth"), "{comparison:#?}");
+    let comparison = pair(growing(0.0, 1.0, 1, 0.1), growing(2.0, 1.0, 2, 0.1));
+    assert!(comparison.summary.starts_with("Adds growth of +2.00 MiB per step"), "{comparison:#?}");
+    assert_eq!((comparison.effect, comparison.advice.as_str()), (Effect::More, "remove it"));
+}
+
+#[test]
+fn growth_that_ends_and_steps_that_save_time_are_worth_keeping() {
+    let comparison = pair(growing(20.0, 1.0, 1, 0.1), growing(0.0, 1.0, 2, 0.09));
+    assert_eq!(comparison.effect, Effect::Ends, "{comparison:#?}");
+    assert!(comparison.summary.starts_with("Ends the growth of +20.0 MiB per step"), "{comparison:#?}");
+    assert!(comparison.summary.contains("saves 10 % of step time"), "{comparison:#?}");
+    assert_eq!(comparison.advice, "keep it until the cause is found");
+}
+
+/// The interval holds both no effect and one as large as the growth itself.
+#[test]
+fn noise_is_not_passed_off_as_no_effect() {
+    let slow = |step: usize, run: usize| 40.0 * (step as f64 / 9.0 + run as f64).sin();
+    let noisy = |run: usize| run_of(60, move |step| 500.0 + step as f64 + slow(step, run), |_| 0.1);
+    let comparison = pair(noisy(1), noisy(3));
+    assert_eq!(comparison.effect, Effect::Unclear, "{comparison:#?}");
+    assert!(
+        comparison.summary.starts_with("Too noisy to tell: the difference in growth may be anything from"),
+        "{comparison:#?}"
+    );
+}
+
+/// A creep that no diagnosis would call growth is still told where it is sure, in runs as short as an experiment's.
+#[test]
+fn a_small_growth_that_is_sure_is_told() {
+    let comparison = pair(growing(0.0, 0.1, 1, 0.1), growing(0.2, 0.1, 2, 0.1));
+    assert_eq!(comparison.effect, Effect::More, "{comparison:#?}");
+    let comparison = pair(growing(0.2, 0.1, 1, 0.1), growing(0.0, 0.1, 2, 0.1));
+    assert_eq!(comparison.effect, Effect::Ends, "{comparison:#?}");
+}
+
+/// The story's run against the same with images decoded on access: compared where it grew.
+#[test]
+fn a_fill_is_compared_where_it_fills() {
+    let fill = run_of(240, |step| 3000.0 + 170.0 * step.min(83) as f64 + 9.0 * ripple(step, 1), |_| 2.0);
+    let lazy = run_of(240, |step| 3000.0 + 9.0 * ripple(step, 2), |_| 2.0);
+    let comparison = pair(fill, lazy);
+    assert_eq!(comparison.effect, Effect::Ends, "{comparison:#?}");
+    assert!(comparison.to.is_some_and(|to| (80.0..90.0).contains(&to)), "{comparison:#?}");
+    let growth = comparison.growth.unwrap();
+    assert!((growth.before.value / M - 170.0).abs() < 2.0, "{growth:#?}");
+    assert_eq!((comparison.before[0].verdict, comparison.after[0].verdict), (Verdict::Settled, Verdict::Flat));
+}
+
+/// Both warm up along the same curve: of one run each that would be noise, in their difference it cancels.
+#[test]
+fn a_shape_that_both_share_is_no_noise() {
+    let warm = |run: usize| {
+        run_of(200, move |step| 900.0 - 600.0 * (-(step as f64) / 60.0).exp() + 2.0 * ripple(step, run), |_| 0.1)
+    };
+    let comparison = pair(warm(1), warm(2));
+    assert_eq!(comparison.effect, Effect::None, "{comparison:#?}");
+}
+
+/// A collection every few steps leaves the floor as it is and lowers the peaks.
+#[test]
+fn lower_peaks_on_the_same_floor_are_told() {
+    let teeth = |period: usize, run: usize| {
+        run_of(300, move |step| 500.0 + 10.0 * (step % period) as f64 + ripple(step, run), |_| 0.1)
+    };
+    let comparison = pair(teeth(20, 1), teeth(3, 2));
+    assert_eq!(comparison.effect, Effect::None, "{comparison:#?}");
+    assert!(comparison.summary.contains("the highest level is 170 MiB lower"), "{comparison:#?}");
+    assert_eq!(comparison.advice, "keep it if the lower level is needed");
+}
+
+#[test]
+fn several_runs_of_each_kind_speak_for_themselves() {
+    let many = |rate: f64, seconds: f64, first: usize| {
+        // Runs of the same kind differ by far more than the noise within each says.
+        let run = |n: usize| growing(rate + 0.5 * (n as f64 - 1.0), 0.1, first + n, seconds * (1.0 + 0.01 * n as f64));
+        (0..3).map(run).collect::<Vec<_>>()
+    };
+    let comparison = told(&many(5.0, 0.1, 0), &many(5.0, 0.1, 5));
+    assert_eq!((comparison.basis, comparison.effect), (Basis::Replicates, Effect::Unclear), "{comparison:#?}");
+    let comparison = told(&many(5.0, 0.1, 0), &many(1.0, 0.15, 5));
+    assert_eq!(comparison.effect, Effect::Less, "{comparison:#?}");
+    let growth = comparison.growth.unwrap();
+    assert!(growth.difference.is_within(5.5 * M) && growth.difference.high > -3.5 * M, "{growth:#?}");
+    // One run against one with the same difference would claim to know it far better.
+    let single = pair(growing(5.0, 0.1, 0, 0.1), growing(1.0, 0.1, 5, 0.15)).growth.unwrap().difference;
+    assert!(single.high - single.low < 0.1 * (growth.difference.high - growth.difference.low), "{single:?}");
+}
+
+/// A median would not see it.
+#[test]
+fn a_cost_that_comes_every_tenth_step_is_a_cost() {
+    let usual = |run: usize| move |step: usize| 0.1 * (1.0 + 0.02 * ripple(step, run));
+    let tenth = |step: usize| usual(2)(step) * if step % 10 == 9 { 2.0 } else { 1.0 };
+    let level = |step: usize| 500.0 + ripple(step, 3);
+    let comparison = pair(run_of(400, level, usual(1)), run_of(400, level, tenth));
+    let time = comparison.step_time.unwrap();
+    assert_eq!(time.effect, TimeEffect::Costs, "{time:#?}");
+    assert!(time.ratio.low < 1.1 && 1.1 < time.ratio.high && time.ratio.high < 1.15, "{time:#?}");
+    assert!((time.typical.1 / time.typical.0 - 1.0).abs() < 0.01, "{time:#?}");
+}
+
+#[test]
+fn evaluations_and_checkpoints_are_no_steps() {
+    let plain = run_of(100, |step| 500.0 + ripple(step, 1), |step| 0.1 + 0.002 * ripple(step, 4));
+    let mut other = Trace::default();
+    for index in 0..plain.len() {
+        let mut sample = plain.sample(index);
+        // From the fiftieth step on everything comes half a minute later: an evaluation took that long.
+        sample.time_s = sample.time_s.map(|time| time + if index >= 50 { 30.0 } else { 0.0 });
+        if index == 50 {
+            let mut evaluation = sample.clone();
+            evaluation.activity = Activity::Eval;
+            other.push(&evaluation);
+        }
+        if index == 75 {
+            other.push_event(EventKind::Checkpoint, None, None);
+        }
+        sample.time_s = sample.time_s.map(|time| time + if index >= 75 { 30.0 } else { 0.0 });
+        other.push(&sample);
+    }
+    let time = pair(plain, other).step_time.unwrap();
+    assert_eq!(time.effect, TimeEffect::None, "{time:#?}");
+}
+
+#[test]
+fn runs_that_cannot_be_compared_say_why() {
+    let short = pair(growing(1.0, 0.1, 1, 0.1), run_of(3, |_| 500.0, |_| 0.1));
+    check(&short, Effect::Insufficient, "Not enough data to compare: `run` has 3 samples.");
+    assert!(short.growth.is_none() && short.step_time.is_none());
+    let nothing = compare(&[], &[], &CompareQuestion::default());
+    assert_eq!(nothing.effect, Effect::Insufficient);
+    let late = CompareQuestion { from: Some(1e9), ..CompareQuestion::default() };
+    let (one, other) = (growing(1.0, 0.1, 1, 0.1), growing(1.0, 0.1, 2, 0.1));
+    let runs = |trace| [Run { name: "run", trace }];
+    assert_eq!(compare(&runs(&one), &runs(&other), &late).effect, Effect::Insufficient);
+}
+
+#[test]
+fn traces_of_different_kinds_meet_on_what_they_share() {
+    let with_steps = growing(6.0, 0.5, 1, 1.0);
+    let mut without = Trace::default();
+    for index in 0..with_steps.len() {
+        let known = with_steps.sample(index);
+        let mut sample = Sample::default();
+        sample.time_s = known.time_s.map(|time| time + 1.7e9);
+        sample.set(Quantity::Rss, known.get(Quantity::Anon).unwrap() + (50 << 20));
+        without.push(&sample);
+    }
+    let mut with_total = Trace::default();
+    for index in 0..with_steps.len() {
+        let mut sample = with_steps.sample(index);
+        sample.set(Quantity::Rss, sample.get(Quantity::Anon).unwrap() + (9 << 20));
+        with_total.push(&sample);
+    }
+    let comparison = pair(with_total, without);
+    assert_eq!((comparison.clock, comparison.effect), (Clock::Time, Effect::None), "{comparison:#?}");
+    assert!(comparison.summary.ends_with("KiB per minute)."), "{comparison:#?}");
+    assert_eq!(comparison.notes.len(), 2, "{:#?}", comparison.notes);
+}
+
+/// One was resumed at step 5000; the other began at 0.
+#[test]
+fn runs_at_different_steps_are_laid_side_by_side() {
+    let one = growing(6.0, 0.5, 1, 1.0);
+    let mut resumed = Trace::default();
+    for index in 0..one.len() {
+        let mut sample = one.sample(index);
+        sample.step = sample.step.map(|step| step + 5000.0);
+        resumed.push(&sample);
+    }
+    let comparison = pair(one, resumed);
+    assert_eq!(comparison.effect, Effect::None, "{comparison:#?}");
+    assert!(comparison.notes[0].contains("from where each trace begins"), "{:#?}", comparison.notes);
+}
+
+/// Memory that is written in whole MiB may move by one of them without a sign.
+#[test]
+fn coarse_numbers_are_not_taken_for_exact_ones() {
+    let coarse = |_: usize| run_of(100, |_| 512.0, |_| 0.1);
+    let growth = pair(coarse(1), coarse(2)).growth.unwrap();
+    assert!(growth.difference.high * 100.0 > 0.5 * M, "{growth:#?}");
+}

@@ -1,0 +1,163 @@
+//! Adapters as PEFT writes and reads them: `adapter_model.safetensors` and `adapter_config.json`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use garden_device::Device;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+
+use crate::checkpoint::Checkpoint;
+use crate::error::Error;
+use crate::lora::{LoraConfig, Targets};
+use crate::model::{Model, bytes_of};
+
+const WEIGHTS: &str = "adapter_model.safetensors";
+const CONFIG: &str = "adapter_config.json";
+const PREFIX: &str = "base_model.model.";
+
+/// An adapter in a folder.
+#[derive(Debug)]
+pub struct Adapter {
+    /// How it was made.
+    pub config: LoraConfig,
+    weights: Checkpoint,
+}
+
+/// Opens an adapter that PEFT, or this program, has saved.
+pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
+    let path = folder.join(CONFIG);
+    let text = fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
+    let config = config_of(&path, &value)?;
+    Ok(Adapter { config, weights: Checkpoint::open_file(&folder.join(WEIGHTS))? })
+}
+
+fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
+    let kind = value.get("peft_type").and_then(Value::as_str).unwrap_or("");
+    if kind != "LORA" {
+        return Err(Error::field(path, "peft_type", format!("is `{kind}`; `LORA` is supported")));
+    }
+    for field in ["use_dora", "lora_bias"] {
+        if value.get(field).and_then(Value::as_bool) == Some(true) {
+            return Err(Error::field(path, field, "is true, which is not supported"));
+        }
+    }
+    for field in ["rank_pattern", "alpha_pattern", "modules_to_save"] {
+        let is_empty = |given: &Value| {
+            given.is_null()
+                || given.as_object().is_some_and(|all| all.is_empty())
+                || given.as_array().is_some_and(Vec::is_empty)
+        };
+        if value.get(field).is_some_and(|given| !is_empty(given)) {
+            return Err(Error::field(path, field, "is set, which is not supported"));
+        }
+    }
+    let number = |field: &str| {
+        value.get(field).and_then(Value::as_f64).ok_or_else(|| Error::field(path, field, "is missing or no number"))
+    };
+    let targets = match value.get("target_modules") {
+        Some(Value::String(pattern)) => Targets::Pattern(pattern.clone()),
+        Some(Value::Array(names)) => {
+            Targets::Names(names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect())
+        }
+        _ => return Err(Error::field(path, "target_modules", "is neither text nor a list")),
+    };
+    Ok(LoraConfig {
+        rank: number("r")? as usize,
+        alpha: number("lora_alpha")? as f32,
+        is_rank_stabilised: value.get("use_rslora").and_then(Value::as_bool).unwrap_or(false),
+        dropout: value.get("lora_dropout").and_then(Value::as_f64).unwrap_or(0.0) as f32,
+        targets,
+    })
+}
+
+impl Adapter {
+    /// Puts the adapter's values into a model; every one of them must have its place, and every place its values.
+    pub fn put(&self, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
+        let mut found: BTreeMap<String, &str> = self.weights.names().map(|name| (current(name), name)).collect();
+        for parameter in model.parameters() {
+            let Some(name) = found.remove(&parameter.name) else {
+                return Err(Error::tensor(self.weights.path(), &parameter.name, "is missing"));
+            };
+            let tensor = self.weights.shaped(name, &parameter.shape)?;
+            if let Some(place) = tensor.not_finite() {
+                return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
+            }
+            model.set(device, parameter, &tensor.values());
+        }
+        match found.into_keys().next() {
+            Some(name) => Err(Error::tensor(self.weights.path(), name, "has no place in this model")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An older adapter's names have no `language_model`, and `visual` at the top.
+fn current(name: &str) -> String {
+    match name.strip_prefix(PREFIX) {
+        Some(rest) => format!("{PREFIX}{}", crate::names::newer(rest)),
+        None => name.to_string(),
+    }
+}
+
+/// Saves a model's adapter in PEFT's layout. `base` is what PEFT calls `base_model_name_or_path`.
+pub fn write_adapter(
+    device: &mut dyn Device,
+    model: &Model,
+    config: &LoraConfig,
+    base: Option<&str>,
+    folder: &Path,
+) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
+    let values: Vec<(String, Vec<usize>, Vec<u8>)> = model
+        .parameters()
+        .iter()
+        .map(|parameter| {
+            (parameter.name.clone(), parameter.shape.clone(), bytes_of(&model.value(device, parameter)).to_vec())
+        })
+        .collect();
+    let path = folder.join(WEIGHTS);
+    let views = values.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|error| Error::broken(&path, error))?;
+        Ok((name.as_str(), view))
+    });
+    let views = views.collect::<Result<Vec<_>, Error>>()?;
+    let about = [("format".to_string(), "pt".to_string())].into_iter().collect();
+    let bytes = safetensors::serialize(views, Some(about)).map_err(|error| Error::broken(&path, error))?;
+    write_whole(&path, &bytes)?;
+    let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
+    write_whole(&folder.join(CONFIG), text.as_bytes())
+}
+
+fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
+    let targets = match &config.targets {
+        Targets::Pattern(pattern) => json!(pattern),
+        Targets::Names(names) => json!(names),
+    };
+    json!({
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": config.dropout,
+        "use_rslora": config.is_rank_stabilised,
+        "target_modules": targets,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": true,
+        "modules_to_save": null,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    })
+}
+
+/// Writes a file wholly or not at all.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let draft = path.with_extension("part");
+    fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, path)).map_err(|error| Error::file(path, error))
+}

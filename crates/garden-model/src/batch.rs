@@ -1,0 +1,196 @@
+//! A batch: rows of tokens laid end to end, their images, and everything that follows from them.
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::rotary::{self, Table};
+use crate::windows::{Grid, Windows};
+
+/// A label that is not asked for.
+pub const IGNORED: i32 = -100;
+
+/// One row: tokens, and for each the label that the token before it is asked for ([`IGNORED`] for none).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The tokens.
+    pub tokens: Vec<i32>,
+    /// The labels, one for each token.
+    pub labels: Vec<i32>,
+}
+
+/// The images of a batch, in the order of their tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Images {
+    /// [patches, values of a patch].
+    pub pixels: Vec<f32>,
+    /// Frames, rows and columns of each image, in patches.
+    pub grids: Vec<[usize; 3]>,
+}
+
+/// A batch that fits a model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    pub(crate) tokens: Vec<i32>,
+    pub(crate) row_starts: Vec<i32>,
+    /// Places whose next token is asked for, and those tokens.
+    pub(crate) asked: Vec<i32>,
+    pub(crate) targets: Vec<i32>,
+    pub(crate) angles: Table,
+    pub(crate) pixels: Vec<f32>,
+    pub(crate) windows: Windows,
+    /// The patch at each place of the window order.
+    pub(crate) patch_order: Vec<i32>,
+    pub(crate) patch_angles: Table,
+    /// Where each merged token belongs among the tokens, in window order.
+    pub(crate) image_places: Vec<i32>,
+}
+
+impl Batch {
+    /// Puts rows and images together, and refuses what does not fit.
+    pub fn new(config: &Config, rows: &[Row], images: Images) -> Result<Batch, Error> {
+        check_images(config, &images)?;
+        let mut batch = Batch { row_starts: vec![0], ..Batch::default() };
+        let mut grids = images.grids.iter();
+        let mut positions = Vec::new();
+        for (number, row) in rows.iter().enumerate() {
+            check_row(config, number, row)?;
+            let first = batch.tokens.len();
+            batch.tokens.extend(&row.tokens);
+            batch.row_starts.push(batch.tokens.len() as i32);
+            positions_of(config, number, row, &mut grids, &mut positions)?;
+            for (place, label) in row.labels.iter().enumerate().skip(1).filter(|(_, label)| **label != IGNORED) {
+                batch.asked.push((first + place - 1) as i32);
+                batch.targets.push(*label);
+            }
+        }
+        if let Some(grid) = grids.next() {
+            return Err(Error::Batch(format!(
+                "there are more images than image tokens: an image of {grid:?} patches has none"
+            )));
+        }
+        batch.angles = rotary::of_tokens(&positions, &config.text);
+        batch.add_images(config, images);
+        Ok(batch)
+    }
+
+    fn add_images(&mut self, config: &Config, images: Images) {
+        let merged = config.vision.merged();
+        self.windows = Windows::of(&images.grids, &config.vision);
+        let patches = self.windows.patches(merged);
+        self.patch_angles =
+            rotary::of_patches(patches.iter().map(|patch| self.windows.positions[*patch]), &config.vision);
+        self.patch_order = patches.into_iter().map(|patch| patch as i32).collect();
+        let places: Vec<i32> = (0_i32..)
+            .zip(&self.tokens)
+            .filter(|(_, token)| **token == config.image_token)
+            .map(|(place, _)| place)
+            .collect();
+        self.image_places = self.windows.order.iter().map(|token| places[*token]).collect();
+        self.pixels = images.pixels;
+    }
+
+    /// Tokens of all rows.
+    pub fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Places whose next token is asked for.
+    pub fn targets(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// Patches of all images.
+    pub fn patches(&self) -> usize {
+        self.patch_order.len()
+    }
+
+    /// The longest stretch that attention runs over, in the decoder and in the vision tower.
+    pub fn longest(&self) -> usize {
+        let longest = |starts: &[i32]| starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize;
+        longest(&self.row_starts).max(longest(&self.windows.image_starts)).max(longest(&self.windows.window_starts))
+    }
+}
+
+fn check_images(config: &Config, images: &Images) -> Result<(), Error> {
+    let (merge, values) = (config.vision.merge, config.vision.patch_values());
+    for (number, [frames, rows, columns]) in images.grids.iter().enumerate() {
+        if frames * rows * columns == 0 || !rows.is_multiple_of(merge) || !columns.is_multiple_of(merge) {
+            let problem = format!(
+                "image {number} has {frames} x {rows} x {columns} patches; rows and columns must be multiples of {merge}"
+            );
+            return Err(Error::Batch(problem));
+        }
+    }
+    let patches: usize = images.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+    if images.pixels.len() != patches * values {
+        return Err(Error::Batch(format!(
+            "{patches} patches of {values} values are needed; {} values are given",
+            images.pixels.len()
+        )));
+    }
+    match images.pixels.iter().position(|value| !value.is_finite()) {
+        Some(place) => Err(Error::Batch(format!("patch {} has a value that is no number", place / values))),
+        None => Ok(()),
+    }
+}
+
+fn check_row(config: &Config, number: usize, row: &Row) -> Result<(), Error> {
+    let vocabulary = config.text.vocabulary as i32;
+    if row.tokens.is_empty() || row.labels.len() != row.tokens.len() {
+        let problem = format!(
+            "row {number} has {} tokens and {} labels; as many as tokens are needed, and one at least",
+            row.tokens.len(),
+            row.labels.len()
+        );
+        return Err(Error::Batch(problem));
+    }
+    if let Some(token) = row.tokens.iter().find(|token| !(0..vocabulary).contains(*token)) {
+        return Err(Error::Batch(format!("row {number} has token {token}; the model knows 0 to {}", vocabulary - 1)));
+    }
+    match row.labels.iter().find(|label| **label != IGNORED && !(0..vocabulary).contains(*label)) {
+        Some(label) => Err(Error::Batch(format!(
+            "row {number} has label {label}; the model knows 0 to {} and {IGNORED}",
+            vocabulary - 1
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Time, row and column of each token: text advances on all axes, an image spreads over rows and columns.
+fn positions_of<'a>(
+    config: &Config,
+    number: usize,
+    row: &Row,
+    grids: &mut impl Iterator<Item = &'a Grid>,
+    positions: &mut Vec<[i32; 3]>,
+) -> Result<(), Error> {
+    let merge = config.vision.merge;
+    let (mut index, mut next) = (0, 0_i32);
+    while index < row.tokens.len() {
+        if row.tokens[index] != config.image_token {
+            positions.push([next; 3]);
+            (index, next) = (index + 1, next + 1);
+            continue;
+        }
+        let run = row.tokens[index..].iter().take_while(|token| **token == config.image_token).count();
+        let Some([frames, height, width]) = grids.next() else {
+            return Err(Error::Batch(format!(
+                "row {number} has image tokens at {index}, and there is no image left for them"
+            )));
+        };
+        let (rows, columns) = (height / merge, width / merge);
+        let wanted = frames * rows * columns;
+        if run != wanted {
+            let problem = format!(
+                "row {number} has {run} image tokens at {index}; its image of {frames} x {height} x {width} patches needs {wanted}"
+            );
+            return Err(Error::Batch(problem));
+        }
+        for frame in 0..*frames as i32 {
+            let places = (0..rows as i32).flat_map(|row| (0..columns as i32).map(move |column| [row, column]));
+            positions.extend(places.map(|[row, column]| [next + frame, next + row, next + column]));
+        }
+        index += run;
+        next += rows.max(columns).max(*frames) as i32;
+    }
+    Ok(())
+}

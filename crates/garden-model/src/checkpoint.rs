@@ -1,0 +1,189 @@
+//! Checkpoints: one or more safetensors files, read where they lie.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use garden_device::Kind;
+use memmap2::{Mmap, UncheckedAdvice};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::names::newer;
+
+/// The files of a checkpoint and where each tensor is.
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    files: Vec<(PathBuf, Mmap)>,
+    tensors: BTreeMap<String, Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    begin: usize,
+    end: usize,
+}
+
+/// A tensor of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    /// The file that it is in.
+    pub path: &'a Path,
+    /// What its values are.
+    pub kind: Kind,
+    /// Its shape.
+    pub shape: &'a [usize],
+    /// Its values, row by row.
+    pub bytes: &'a [u8],
+    map: &'a Mmap,
+    begin: usize,
+}
+
+impl Checkpoint {
+    /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
+    pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
+        let index = folder.join("model.safetensors.index.json");
+        let paths = if index.exists() { shards(folder, &index)? } else { vec![folder.join("model.safetensors")] };
+        let mut checkpoint = Checkpoint { folder: folder.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        for path in paths {
+            checkpoint.add(&path)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Opens one file.
+    pub fn open_file(path: &Path) -> Result<Checkpoint, Error> {
+        let mut checkpoint = Checkpoint { folder: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        checkpoint.add(path)?;
+        Ok(checkpoint)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), Error> {
+        let file = File::open(path).map_err(|error| Error::file(path, error))?;
+        // SAFETY: the file is only read; whoever cuts it off while it is mapped ends this program, as for any mapped file.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::file(path, error))?;
+        let (header, metadata) = SafeTensors::read_metadata(&map)
+            .map_err(|error| Error::broken(path, format!("no safetensors file: {error}")))?;
+        let start = header + 8;
+        for (name, info) in metadata.tensors() {
+            let (begin, end) = (start + info.data_offsets.0, start + info.data_offsets.1);
+            if end > map.len() {
+                let problem = format!("ends at byte {end}, and the file has {}: it is cut off", map.len());
+                return Err(Error::tensor(path, name, problem));
+            }
+            let place = Place { file: self.files.len(), dtype: info.dtype, shape: info.shape.clone(), begin, end };
+            self.tensors.insert(newer(&name), place);
+        }
+        self.files.push((path.to_path_buf(), map));
+        Ok(())
+    }
+
+    /// The folder or file.
+    pub fn path(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The names of all tensors, in the newer form.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    /// A tensor of floating point.
+    pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
+        let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
+        let path = &self.files[place.file].0;
+        let kind = match place.dtype {
+            Dtype::F32 => Kind::F32,
+            Dtype::BF16 => Kind::Bf16,
+            Dtype::F16 => Kind::F16,
+            other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
+        };
+        let map = &self.files[place.file].1;
+        Ok(Tensor { path, kind, shape: &place.shape, bytes: &map[place.begin..place.end], map, begin: place.begin })
+    }
+
+    /// A tensor of 64-bit whole numbers.
+    pub fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, Error> {
+        let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
+        let path = &self.files[place.file].0;
+        if place.dtype != Dtype::I64 {
+            return Err(Error::tensor(path, name, format!("is {:?}; I64 is needed", place.dtype)));
+        }
+        let bytes = &self.files[place.file].1[place.begin..place.end];
+        Ok(bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default())).collect())
+    }
+
+    /// A tensor of this shape; leading dimensions of the file may be merged (a convolution's kernel is a matrix here).
+    pub(crate) fn shaped(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, Error> {
+        let tensor = self.tensor(name)?;
+        let is_same = tensor.shape == shape
+            || (shape.len() == 2
+                && tensor.shape.first() == shape.first()
+                && tensor.shape.iter().product::<usize>() == shape.iter().product::<usize>());
+        if !is_same {
+            return Err(Error::tensor(
+                tensor.path,
+                name,
+                format!("has the shape {:?}; the configuration says {shape:?}", tensor.shape),
+            ));
+        }
+        Ok(tensor)
+    }
+}
+
+impl Tensor<'_> {
+    /// The values as f32.
+    pub fn values(&self) -> Vec<f32> {
+        let halves = || self.bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        match self.kind {
+            Kind::F32 => self
+                .bytes
+                .chunks_exact(4)
+                .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+                .collect(),
+            kind => halves().map(|half| kind.widened(half)).collect(),
+        }
+    }
+
+    /// Lets the kernel take the pages of the file back at once; they are read again if they are needed again.
+    pub fn forget(&self) {
+        // SAFETY: the mapping is of a file and only read, so the same bytes come back.
+        let told = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, self.begin, self.bytes.len()) };
+        // A kernel that does not listen keeps the pages, which is no harm.
+        drop(told);
+    }
+
+    /// The first value that is no number or infinite, if there is one.
+    pub(crate) fn not_finite(&self) -> Option<usize> {
+        // A value is finite unless all bits of its exponent are set.
+        match self.kind {
+            Kind::F32 => self.bytes.chunks_exact(4).position(|four| four[3] & 0x7f == 0x7f && four[2] & 0x80 == 0x80),
+            Kind::Bf16 => self.bytes.chunks_exact(2).position(|two| two[1] & 0x7f == 0x7f && two[0] & 0x80 == 0x80),
+            _ => self.bytes.chunks_exact(2).position(|two| two[1] & 0x7c == 0x7c),
+        }
+    }
+}
+
+fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
+    let text = std::fs::read_to_string(index).map_err(|error| Error::file(index, error))?;
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| Error::broken(index, format!("no JSON: {error}")))?;
+    let map = value
+        .get("weight_map")
+        .and_then(Value::as_object)
+        .ok_or_else(|| Error::field(index, "weight_map", "is missing"))?;
+    let mut names: Vec<&str> = map.values().filter_map(Value::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}

@@ -1,0 +1,309 @@
+//! The configuration of a checkpoint, in both layouts: decoder fields at the top (as on the hub) or under `text_config`.
+//!
+//! Nothing is assumed where a field is missing: the defaults of the classes differ from the released models.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// The vision tower's norms have this in their code; it is no field.
+pub(crate) const VISION_EPSILON: f32 = 1e-6;
+/// The same for its rotary positions.
+pub(crate) const VISION_THETA: f32 = 1e4;
+/// Images have as many channels.
+const CHANNELS: usize = 3;
+
+/// What a model is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The decoder.
+    pub text: TextConfig,
+    /// The vision tower.
+    pub vision: VisionConfig,
+    /// Whether the head is the embedding.
+    pub is_tied: bool,
+    /// The token that stands for a part of an image.
+    pub image_token: i32,
+    /// A token whose embedding is not trained, if there is one.
+    pub padding_token: Option<i32>,
+}
+
+/// The decoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TextConfig {
+    /// Values of a token.
+    pub hidden: usize,
+    /// Values inside the MLP.
+    pub intermediate: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub key_heads: usize,
+    /// Tokens that there are.
+    pub vocabulary: usize,
+    /// Added to the mean square in norms.
+    pub epsilon: f32,
+    /// The base of rotary frequencies.
+    pub theta: f32,
+    /// Frequencies that turn with time, row and column.
+    pub sections: [usize; 3],
+}
+
+impl TextConfig {
+    /// Values of a head.
+    pub fn head_size(&self) -> usize {
+        self.hidden / self.heads
+    }
+}
+
+/// The vision tower.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VisionConfig {
+    /// Blocks.
+    pub depth: usize,
+    /// Values of a patch.
+    pub hidden: usize,
+    /// Values inside the MLP.
+    pub intermediate: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Pixels of a patch's side.
+    pub patch: usize,
+    /// Frames of a patch.
+    pub frames: usize,
+    /// Patches of a merged token's side.
+    pub merge: usize,
+    /// Merged tokens of a window's side.
+    pub window: usize,
+    /// Blocks that see a whole image.
+    pub full_blocks: Vec<usize>,
+    /// Values of a merged token.
+    pub out: usize,
+}
+
+impl VisionConfig {
+    /// Values of a head.
+    pub fn head_size(&self) -> usize {
+        self.hidden / self.heads
+    }
+
+    /// Pixel values of a patch.
+    pub fn patch_values(&self) -> usize {
+        CHANNELS * self.frames * self.patch * self.patch
+    }
+
+    /// Patches of a merged token.
+    pub fn merged(&self) -> usize {
+        self.merge * self.merge
+    }
+}
+
+impl Config {
+    /// Reads `config.json`.
+    pub fn read(path: &Path) -> Result<Config, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
+        Fields { path, value: &value, name: "" }.config()
+    }
+}
+
+/// Fields of an object, with the way to it.
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    path: &'a Path,
+    value: &'a Value,
+    name: &'a str,
+}
+
+impl<'a> Fields<'a> {
+    fn config(self) -> Result<Config, Error> {
+        let kind = self.get("model_type").and_then(Value::as_str).unwrap_or("");
+        if kind != "qwen2_5_vl" {
+            return Err(Error::field(
+                self.path,
+                "model_type",
+                format!("is `{kind}`; this program trains `qwen2_5_vl`"),
+            ));
+        }
+        let text = self.inside("text_config").unwrap_or(self);
+        let vision = self.inside("vision_config").ok_or_else(|| self.missing("vision_config"))?;
+        let config = Config {
+            text: text.text()?,
+            vision: vision.vision()?,
+            is_tied: self
+                .get("tie_word_embeddings")
+                .or_else(|| text.get("tie_word_embeddings"))
+                .and_then(Value::as_bool)
+                .unwrap_or(false),
+            image_token: self.whole("image_token_id")? as i32,
+            padding_token: text
+                .get("pad_token_id")
+                .or_else(|| self.get("pad_token_id"))
+                .and_then(Value::as_i64)
+                .map(|token| token as i32),
+        };
+        self.check(&config)?;
+        Ok(config)
+    }
+
+    fn text(self) -> Result<TextConfig, Error> {
+        self.must_be("hidden_act", "silu")?;
+        if self.get("use_sliding_window").and_then(Value::as_bool) == Some(true) {
+            return Err(Error::field(self.path, self.way("use_sliding_window"), "is true, which is not supported"));
+        }
+        let rope = self.inside("rope_parameters").or_else(|| self.inside("rope_scaling"));
+        let rope = rope.ok_or_else(|| self.missing("rope_scaling"))?;
+        let kind = rope.get("rope_type").or_else(|| rope.get("type")).and_then(Value::as_str).unwrap_or("default");
+        if !matches!(kind, "default" | "mrope") {
+            return Err(Error::field(
+                self.path,
+                self.way("rope_scaling"),
+                format!("has the type `{kind}`; `default` and `mrope` are supported"),
+            ));
+        }
+        let theta = rope.get("rope_theta").or_else(|| self.get("rope_theta")).and_then(Value::as_f64);
+        Ok(TextConfig {
+            hidden: self.whole("hidden_size")?,
+            intermediate: self.whole("intermediate_size")?,
+            layers: self.whole("num_hidden_layers")?,
+            heads: self.whole("num_attention_heads")?,
+            key_heads: self.whole("num_key_value_heads")?,
+            vocabulary: self.whole("vocab_size")?,
+            epsilon: self.number("rms_norm_eps")? as f32,
+            theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32,
+            sections: rope.sections()?,
+        })
+    }
+
+    fn sections(self) -> Result<[usize; 3], Error> {
+        let given = self.get("mrope_section").and_then(Value::as_array).ok_or_else(|| self.missing("mrope_section"))?;
+        let numbers: Vec<usize> = given.iter().filter_map(|one| Some(one.as_u64()? as usize)).collect();
+        numbers.try_into().map_err(|_| {
+            Error::field(self.path, self.way("mrope_section"), format!("is {given:?}; three whole numbers are needed"))
+        })
+    }
+
+    fn vision(self) -> Result<VisionConfig, Error> {
+        self.must_be("hidden_act", "silu")?;
+        let channels = self.get("in_channels").or_else(|| self.get("in_chans")).and_then(Value::as_u64);
+        if let Some(channels) = channels.filter(|channels| *channels != CHANNELS as u64) {
+            return Err(Error::field(
+                self.path,
+                self.way("in_channels"),
+                format!("is {channels}; {CHANNELS} are supported"),
+            ));
+        }
+        let (patch, merge, window) =
+            (self.whole("patch_size")?, self.whole("spatial_merge_size")?, self.whole("window_size")?);
+        let side = window / merge.max(1) / patch.max(1);
+        if side == 0 {
+            return Err(Error::field(
+                self.path,
+                self.way("window_size"),
+                format!("is {window}, less than a merged token of {merge} x {patch} pixels"),
+            ));
+        }
+        let full = self
+            .get("fullatt_block_indexes")
+            .and_then(Value::as_array)
+            .ok_or_else(|| self.missing("fullatt_block_indexes"))?;
+        Ok(VisionConfig {
+            depth: self.whole("depth")?,
+            hidden: self.whole("hidden_size")?,
+            intermediate: self.whole("intermediate_size")?,
+            heads: self.whole("num_heads")?,
+            patch,
+            frames: self.whole("temporal_patch_size")?,
+            merge,
+            window: side,
+            full_blocks: full.iter().filter_map(|block| Some(block.as_u64()? as usize)).collect(),
+            out: self.whole("out_hidden_size")?,
+        })
+    }
+
+    fn check(self, config: &Config) -> Result<(), Error> {
+        let (text, vision) = (&config.text, &config.vision);
+        let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
+        if !text.hidden.is_multiple_of(text.heads) || !text.head_size().is_multiple_of(2) {
+            return wrong(
+                "num_attention_heads",
+                format!("is {}, which does not cut {} values into heads of even size", text.heads, text.hidden),
+            );
+        }
+        if !text.heads.is_multiple_of(text.key_heads) {
+            return wrong(
+                "num_key_value_heads",
+                format!("is {}, which does not divide {} heads", text.key_heads, text.heads),
+            );
+        }
+        if text.sections.iter().sum::<usize>() != text.head_size() / 2 {
+            return wrong(
+                "mrope_section",
+                format!("is {:?}; its sum must be half a head, {}", text.sections, text.head_size() / 2),
+            );
+        }
+        if !vision.hidden.is_multiple_of(vision.heads) || !vision.head_size().is_multiple_of(4) {
+            return wrong(
+                "vision_config.num_heads",
+                format!(
+                    "is {}, which does not cut {} values into heads of a multiple of 4",
+                    vision.heads, vision.hidden
+                ),
+            );
+        }
+        if vision.out != text.hidden {
+            return wrong(
+                "vision_config.out_hidden_size",
+                format!("is {}; the decoder's hidden_size is {}", vision.out, text.hidden),
+            );
+        }
+        Ok(())
+    }
+
+    fn get(self, name: &str) -> Option<&'a Value> {
+        self.value.get(name).filter(|value| !value.is_null())
+    }
+
+    fn inside(self, name: &'a str) -> Option<Fields<'a>> {
+        let value = self.get(name).filter(|value| value.is_object())?;
+        Some(Fields { value, name, ..self })
+    }
+
+    fn way(self, field: &str) -> String {
+        if self.name.is_empty() { field.to_string() } else { format!("{}.{field}", self.name) }
+    }
+
+    fn missing(self, field: &str) -> Error {
+        Error::field(self.path, self.way(field), "is missing")
+    }
+
+    fn whole(self, field: &str) -> Result<usize, Error> {
+        let value = self.get(field).ok_or_else(|| self.missing(field))?;
+        let number = value.as_u64().filter(|number| *number > 0);
+        number.map(|number| number as usize).ok_or_else(|| {
+            Error::field(self.path, self.way(field), format!("is {value}; a whole number above 0 is needed"))
+        })
+    }
+
+    fn number(self, field: &str) -> Result<f64, Error> {
+        let value = self.get(field).ok_or_else(|| self.missing(field))?;
+        value
+            .as_f64()
+            .ok_or_else(|| Error::field(self.path, self.way(field), format!("is {value}; a number is needed")))
+    }
+
+    fn must_be(self, field: &str, wanted: &str) -> Result<(), Error> {
+        match self.get(field).and_then(Value::as_str) {
+            None => Ok(()),
+            Some(value) if value == wanted => Ok(()),
+            Some(value) => {
+                Err(Error::field(self.path, self.way(field), format!("is `{value}`; `{wanted}` is supported")))
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The decoder: layers of attention and MLP, forward and backward side by side.
+
+use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Write};
+
+use crate::config::TextConfig;
+use crate::error::Error;
+use crate::linear::{Linear, LinearRoom};
+use crate::parameters::Builder;
+use crate::swiglu::{Swiglu, SwigluRoom};
+
+/// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layer {
+    norm1: Norm,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    norm2: Norm,
+    mlp: Swiglu,
+}
+
+/// A norm's weight [hidden], with its gradient if it is trained.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Norm {
+    pub weight: Buffer,
+    pub gradient: Option<Buffer>,
+    pub epsilon: f32,
+}
+
+impl Norm {
+    pub fn build(builder: &mut Builder, name: &str, size: usize, epsilon: f32) -> Result<Norm, Error> {
+        let (weight, gradient) = builder.parameter(&format!("{name}.weight"), &[size])?;
+        Ok(Norm { weight, gradient, epsilon })
+    }
+
+    /// y [rows, size] of x [rows, size].
+    pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Buffer, rows: usize) {
+        device.rms_norm(x, self.weight, y, rows, self.epsilon);
+    }
+
+    /// dx [rows, size] from dy and x.
+    pub fn backward(&self, device: &mut dyn Device, dy: Buffer, x: Buffer, dx: Buffer, rows: usize, write: Write) {
+        device.rms_norm_backward(dy, x, self.weight, dx, self.gradient, rows, self.epsilon, write);
+    }
+}
+
+/// What a layer's backward pass needs of its forward pass: one for each layer, or one for all that is filled again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerKept {
+    /// [tokens, heads * head], turned.
+    q: Buffer,
+    /// [tokens, key heads * head], turned.
+    k: Buffer,
+    v: Buffer,
+    /// [tokens, heads * head].
+    attended: Buffer,
+    /// [tokens, heads].
+    sums: Buffer,
+    /// x between attention and MLP [tokens, hidden].
+    middle: Buffer,
+    /// [tokens, inner].
+    gate: Buffer,
+    up: Buffer,
+}
+
+impl LayerKept {
+    pub fn build(
+        device: &mut dyn Device,
+        purpose: Purpose,
+        label: &str,
+        text: &TextConfig,
+        tokens: usize,
+    ) -> Result<LayerKept, OutOfMemory> {
+        let keys = text.key_heads * text.head_size();
+        let mut make =
+            |name: &str, width: usize| device.buffer(purpose, &format!("{label} {name}"), Kind::F32, tokens * width);
+        Ok(LayerKept {
+            q: make("queries", text.hidden)?,
+            k: make("keys", keys)?,
+            v: make("values", keys)?,
+            attended: make("attended", text.hidden)?,
+            sums: make("attention sums", text.heads)?,
+            middle: make("middle", text.hidden)?,
+            gate: make("gate", text.intermediate)?,
+            up: make("up", text.intermediate)?,
+        })
+    }
+}
+
+/// Room that layers share, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DecoderRoom {
+    /// A norm's output [tokens, hidden].
+    pub normed: Buffer,
+    /// Its gradient [tokens, hidden].
+    pub normed_gradient: Buffer,
+    /// Gradient of what attention gave [tokens, hidden].
+    pub attended_gradient: Buffer,
+    pub q_gradient: Buffer,
+    pub k_gradient: Buffer,
+    pub v_gradient: Buffer,
+    /// Of the MLP, [tokens, inner] each.
+    pub mixed: Buffer,
+    pub mixed_gradient: Buffer,
+    pub gate_gradient: Buffer,
+}
+
+impl DecoderRoom {
+    pub fn build(device: &mut dyn Device, text: &TextConfig, tokens: usize) -> Result<DecoderRoom, OutOfMemory> {
+        let keys = text.key_heads * text.head_size();
+        let mut make = |name: &str, width: usize| {
+            device.buffer(Purpose::Workspace, &format!("decoder {name}"), Kind::F32, tokens * width)
+        };
+        Ok(DecoderRoom {
+            normed: make("normed", text.hidden)?,
+            normed_gradient: make("normed gradient", text.hidden)?,
+            attended_gradient: make("attended gradient", text.hidden)?,
+            q_gradient: make("queries gradient", text.hidden)?,
+            k_gradient: make("keys gradient", keys)?,
+            v_gradient: make("values gradient", keys)?,
+            mixed: make("mixed", text.intermediate)?,
+            mixed_gradient: make("mixed gradient", text.intermediate)?,
+            gate_gradient: make("gate gradient", text.intermediate)?,
+        })
+    }
+}
+
+/// What all layers are told about the batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sequence {
+    pub tokens: usize,
+    pub rows: usize,
+    pub row_starts: Buffer,
+    /// [tokens, half a head].
+    pub cosines: Buffer,
+    pub sines: Buffer,
+}
+
+impl Layer {
+    pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
+        let (hidden, keys) = (text.hidden, text.key_heads * text.head_size());
+        Ok(Layer {
+            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), hidden, text.epsilon)?,
+            q: builder.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, true)?,
+            k: builder.linear(&format!("{name}.self_attn.k_proj"), hidden, keys, true)?,
+            v: builder.linear(&format!("{name}.self_attn.v_proj"), hidden, keys, true)?,
+            o: builder.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, false)?,
+            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), hidden, text.epsilon)?,
+            mlp: Swiglu::build(builder, &format!("{name}.mlp"), hidden, text.intermediate, false)?,
+        })
+    }
+
+    /// y [tokens, hidden] = this of x [tokens, hidden]; without `y` only what the backward pass needs is made.
+    pub fn forward(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        y: Option<Buffer>,
+        kept: &LayerKept,
+        room: &DecoderRoom,
+        linear: &LinearRoom,
+        sequence: &Sequence,
+    ) {
+        let (tokens, kept) = (sequence.tokens, kept.of(text, sequence.tokens));
+        let normed = room.normed.first(tokens * text.hidden);
+        self.norm1.forward(device, x, normed, tokens);
+        self.q.forward(device, normed, kept.q, tokens, linear, Write::Set);
+        self.k.forward(device, normed, kept.k, tokens, linear, Write::Set);
+        self.v.forward(device, normed, kept.v, tokens, linear, Write::Set);
+        device.rotate(heads(kept.q, text.heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
+        device.rotate(heads(kept.k, text.key_heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
+        device.attend(&attention(text, &kept, sequence), kept.attended, kept.sums);
+        device.copy(x, kept.middle);
+        self.o.forward(device, kept.attended, kept.middle, tokens, linear, Write::Add);
+        self.norm2.forward(device, kept.middle, normed, tokens);
+        match y {
+            Some(y) => {
+                device.copy(kept.middle, y);
+                self.mlp.forward(device, normed, y, tokens, &swiglu_room(&kept, room), linear);
+            }
+            None => self.mlp.forward_inner(device, normed, tokens, &swiglu_room(&kept, room), linear),
+        }
+    }
+
+    /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that.
+    pub fn backward(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        dx: Buffer,
+        wants_dx: bool,
+        kept: &LayerKept,
+        room: &DecoderRoom,
+        linear: &LinearRoom,
+        sequence: &Sequence,
+    ) {
+        let (tokens, kept) = (sequence.tokens, kept.of(text, sequence.tokens));
+        let part = |buffer: Buffer, width: usize| buffer.first(tokens * width);
+        let (normed, dnormed) = (part(room.normed, text.hidden), part(room.normed_gradient, text.hidden));
+        // The MLP: its gradient joins the one that goes past it.
+        self.norm2.forward(device, kept.middle, normed, tokens);
+        self.mlp.backward(device, normed, dx, dnormed, tokens, &swiglu_room(&kept, room), linear);
+        self.norm2.backward(device, dnormed, kept.middle, dx, tokens, Write::Add);
+        // Attention.
+        let dattended = part(room.attended_gradient, text.hidden);
+        self.o.backward(device, kept.attended, dx, Some((dattended, Write::Set)), tokens, linear);
+        let keys = text.key_heads * text.head_size();
+        let (dq, dk, dv) =
+            (part(room.q_gradient, text.hidden), part(room.k_gradient, keys), part(room.v_gradient, keys));
+        let [q_heads, k_heads, v_heads] =
+            [heads(dq, text.heads, text), heads(dk, text.key_heads, text), heads(dv, text.key_heads, text)];
+        device.attend_backward(
+            &attention(text, &kept, sequence),
+            kept.attended,
+            kept.sums,
+            dattended,
+            q_heads,
+            k_heads,
+            v_heads,
+        );
+        device.rotate_backward(q_heads, text.head_size(), sequence.cosines, sequence.sines, tokens);
+        device.rotate_backward(k_heads, text.head_size(), sequence.cosines, sequence.sines, tokens);
+        self.norm1.forward(device, x, normed, tokens);
+        let back = |write| wants_dx.then_some((dnormed, write));
+        self.q.backward(device, normed, dq, back(Write::Set), tokens, linear);
+        self.k.backward(device, normed, dk, back(Write::Add), tokens, linear);
+        self.v.backward(device, normed, dv, back(Write::Add), tokens, linear);
+        if wants_dx {
+            self.norm1.backward(device, dnormed, x, dx, tokens, Write::Add);
+        }
+    }
+}
+
+impl LayerKept {
+    /// The part of it that a batch of so many tokens uses.
+    fn of(&self, text: &TextConfig, tokens: usize) -> LayerKept {
+        let keys = text.key_heads * text.head_size();
+        LayerKept {
+            q: self.q.first(tokens * text.hidden),
+            k: self.k.first(tokens * keys),
+            v: self.v.first(tokens * keys),
+            attended: self.attended.first(tokens * text.hidden),
+            sums: self.sums.first(tokens * text.heads),
+            middle: self.middle.first(tokens * text.hidden),
+            gate: self.gate.first(tokens * text.intermediate),
+            up: self.up.first(tokens * text.intermediate),
+        }
+    }
+}
+
+fn heads(buffer: Buffer, heads: usize, text: &TextConfig) -> Heads {
+    Heads { buffer, offset: 0, stride: heads * text.head_size(), heads }
+}
+
+fn attention(text: &TextConfig, kept: &LayerKept, sequence: &Sequence) -> Attention {
+    Attention {
+        query: heads(kept.q, text.heads, text),
+        key: heads(kept.k, text.key_heads, text),
+        value: heads(kept.v, text.key_heads, text),
+        head_size: text.head_size(),
+        starts: sequence.row_starts,
+        segments: sequence.rows,
+        is_causal: true,
+    }
+}
+
+fn swiglu_room(kept: &LayerKept, room: &DecoderRoom) -> SwigluRoom {
+    SwigluRoom {
+        gate: kept.gate,
+        up: kept.up,
+        mixed: room.mixed,
+        mixed_gradient: room.mixed_gradient,
+        gate_gradient: room.gate_gradient,
+    }
+}

@@ -1,0 +1,94 @@
+//! What can be wrong with files and batches: always which file, which field or tensor, what was expected and what is there.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use garden_device::OutOfMemory;
+
+/// Why a model, an adapter or a batch cannot be used.
+#[derive(Debug)]
+pub enum Error {
+    /// A file cannot be read or written.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not what it should be.
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A field of a configuration is missing or says something that is not supported.
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The field, such as `text_config.hidden_size`.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A tensor is missing or is not as the configuration says.
+    Tensor {
+        /// The file that it is in, or the folder that it is missing from.
+        path: PathBuf,
+        /// Its name.
+        tensor: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A batch does not fit together.
+    Batch(String),
+    /// There is not enough memory.
+    Memory(OutOfMemory),
+}
+
+impl Error {
+    pub(crate) fn file(path: &Path, source: std::io::Error) -> Error {
+        Error::File { path: path.to_path_buf(), source }
+    }
+
+    pub(crate) fn broken(path: &Path, problem: impl fmt::Display) -> Error {
+        Error::Broken { path: path.to_path_buf(), problem: problem.to_string() }
+    }
+
+    pub(crate) fn field(path: &Path, field: impl Into<String>, problem: impl Into<String>) -> Error {
+        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn tensor(path: &Path, tensor: impl Into<String>, problem: impl Into<String>) -> Error {
+        Error::Tensor { path: path.to_path_buf(), tensor: tensor.into(), problem: problem.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
+            Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
+            Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
+            Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
+            Error::Batch(problem) => f.write_str(problem),
+            Error::Memory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::File { source, .. } => Some(source),
+            Error::Memory(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(error: OutOfMemory) -> Error {
+        Error::Memory(error)
+    }
+}

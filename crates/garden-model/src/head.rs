@@ -1,0 +1,116 @@
+//! The last norm, the head and the loss: only for places whose next token is asked for, and a chunk of them at a time.
+
+use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
+
+use crate::config::TextConfig;
+use crate::decoder::Norm;
+
+/// Rows of logits that exist at once.
+pub(crate) const CHUNK: usize = 64;
+
+/// The norm before the head, and the head [vocabulary, hidden], which may be the embedding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub norm: Norm,
+    pub weight: Weight,
+    pub gradient: Option<Weight>,
+}
+
+/// Room for the loss.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadRoom {
+    /// Rows that are asked [targets, hidden].
+    asked: Buffer,
+    /// After the norm [targets, hidden].
+    normed: Buffer,
+    /// Gradients [targets, hidden].
+    gradient: Buffer,
+    /// [chunk, vocabulary].
+    logits: Buffer,
+    /// The loss of each row [targets].
+    pub losses: Buffer,
+}
+
+impl HeadRoom {
+    pub fn build(device: &mut dyn Device, text: &TextConfig, targets: usize) -> Result<HeadRoom, OutOfMemory> {
+        let mut make = |name: &str, length: usize| device.buffer(Purpose::Workspace, name, Kind::F32, length);
+        Ok(HeadRoom {
+            asked: make("head inputs", targets * text.hidden)?,
+            normed: make("head inputs, normed", targets * text.hidden)?,
+            gradient: make("head gradient", targets * text.hidden)?,
+            logits: make("logits of a chunk", CHUNK * text.vocabulary)?,
+            losses: make("losses", targets)?,
+        })
+    }
+}
+
+/// Chunks of rows: (first, how many).
+fn chunks(rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).step_by(CHUNK).map(move |first| (first, CHUNK.min(rows - first)))
+}
+
+impl Head {
+    /// The loss of every row that is asked, and the gradient of `scale` times their sum in dx [tokens, hidden].
+    pub fn loss(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        dx: Buffer,
+        places: Buffer,
+        targets: Buffer,
+        rows: usize,
+        scale: f32,
+        room: &HeadRoom,
+    ) {
+        let part = |buffer: Buffer| buffer.first(rows * text.hidden);
+        let (asked, normed, gradient) = (part(room.asked), part(room.normed), part(room.gradient));
+        device.gather(x, places, asked, rows, text.hidden);
+        self.norm.forward(device, asked, normed, rows);
+        for (first, count) in chunks(rows) {
+            let inputs = normed.part(first * text.hidden, count * text.hidden);
+            let logits = room.logits.first(count * text.vocabulary);
+            device.matmul(inputs, &self.weight, logits, count, 1.0, Write::Set);
+            device.cross_entropy(logits, targets.part(first, count), room.losses.part(first, count), count, scale);
+            if let Some(weight) = &self.gradient {
+                device.weight_gradient(logits, inputs, weight, count, 1.0);
+            }
+            device.matmul_backward(
+                logits,
+                &self.weight,
+                gradient.part(first * text.hidden, count * text.hidden),
+                count,
+                1.0,
+                Write::Set,
+            );
+        }
+        // What the norm gave is needed no more: the gradient of its inputs takes that place.
+        self.norm.backward(device, gradient, asked, normed, rows, Write::Set);
+        device.zero(dx);
+        device.scatter(normed, places, dx, rows, text.hidden);
+    }
+
+    /// Logits of every row of x, given to `take` chunk by chunk.
+    pub fn logits(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        rows: usize,
+        room: &HeadRoom,
+        mut take: impl FnMut(&[f32]),
+    ) {
+        let most = room.normed.length() / text.hidden;
+        let step = CHUNK.min(most).max(1);
+        let mut values = vec![0.0; step * text.vocabulary];
+        for first in (0..rows).step_by(step) {
+            let count = step.min(rows - first);
+            let normed = room.normed.first(count * text.hidden);
+            let logits = room.logits.first(count * text.vocabulary);
+            self.norm.forward(device, x.part(first * text.hidden, count * text.hidden), normed, count);
+            device.matmul(normed, &self.weight, logits, count, 1.0, Write::Set);
+            device.download(logits, &mut values[..count * text.vocabulary]);
+            take(&values[..count * text.vocabulary]);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Qwen2.5-VL: vision tower, decoder and low-rank adapters, forward and backward side by side.
+//!
+//! A [`Model`] is written against the device's operations and holds all its buffers from the start, so built on a planner it is
+//! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other.
+
+#![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
+
+mod adapter;
+mod batch;
+mod checkpoint;
+mod config;
+mod decoder;
+mod error;
+mod head;
+mod linear;
+mod lora;
+mod model;
+mod names;
+mod optimizer;
+mod parameters;
+mod rotary;
+mod swiglu;
+mod vision;
+mod windows;
+
+pub use adapter::{Adapter, read_adapter, write_adapter};
+pub use batch::{Batch, IGNORED, Images, Row};
+pub use checkpoint::{Checkpoint, Tensor};
+pub use config::{Config, TextConfig, VisionConfig};
+pub use error::Error;
+pub use lora::{LoraConfig, Targets};
+pub use model::{Limits, Model, Recompute, Training};
+pub use optimizer::Optimizer;
+pub use parameters::Parameter;

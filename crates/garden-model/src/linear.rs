@@ -1,0 +1,147 @@
+//! A linear layer, with a low-rank adapter beside a frozen weight or with gradients of its own.
+
+use garden_device::{Buffer, Device, Weight, Write};
+
+/// y [rows, out] = x [rows, in] W^T + b + scale (drop(x) A^T) B^T.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Linear {
+    /// [out, in].
+    pub weight: Weight,
+    pub weight_gradient: Option<Weight>,
+    /// [out].
+    pub bias: Option<Buffer>,
+    pub bias_gradient: Option<Buffer>,
+    pub lora: Option<Lora>,
+}
+
+/// A low-rank adapter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lora {
+    /// A [rank, in].
+    pub down: Weight,
+    pub down_gradient: Weight,
+    /// B [out, rank].
+    pub up: Weight,
+    pub up_gradient: Weight,
+    pub scale: f32,
+    pub dropout: f32,
+    /// Which of the model's adapters it is: each drops other inputs.
+    pub number: u64,
+}
+
+/// Room that all linears share, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinearRoom {
+    /// A x [rows, rank].
+    pub narrow: Option<Buffer>,
+    /// Its gradient [rows, rank].
+    pub narrow_gradient: Option<Buffer>,
+    /// x with some values dropped [rows, in], or the gradient that comes back there.
+    pub dropped: Option<Buffer>,
+    /// What the dropped inputs are drawn from; 0 while nothing is to be dropped.
+    pub seed: u64,
+}
+
+impl Linear {
+    pub fn outputs(&self) -> usize {
+        self.weight.rows
+    }
+
+    /// Whether anything of it is trained.
+    pub fn is_trained(&self) -> bool {
+        self.lora.is_some() || self.weight_gradient.is_some()
+    }
+
+    /// y = this of x, or added to y.
+    pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Buffer, rows: usize, room: &LinearRoom, write: Write) {
+        device.matmul(x, &self.weight, y, rows, 1.0, write);
+        if let Some(bias) = self.bias {
+            device.add_bias(y, bias, rows);
+        }
+        if let Some(lora) = &self.lora {
+            let narrow = lora.narrow(device, x, rows, room);
+            device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Add);
+        }
+    }
+
+    /// Adds to the gradients of what is trained, and gives dx where it is wanted.
+    pub fn backward(
+        &self,
+        device: &mut dyn Device,
+        x: Buffer,
+        dy: Buffer,
+        dx: Option<(Buffer, Write)>,
+        rows: usize,
+        room: &LinearRoom,
+    ) {
+        if let Some(gradient) = &self.weight_gradient {
+            device.weight_gradient(dy, x, gradient, rows, 1.0);
+        }
+        if let Some(gradient) = self.bias_gradient {
+            device.bias_gradient(dy, gradient, rows);
+        }
+        if let Some((dx, write)) = dx {
+            device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
+        }
+        if let Some(lora) = &self.lora {
+            lora.backward(device, x, dy, dx.map(|dx| dx.0), rows, room);
+        }
+    }
+}
+
+impl Lora {
+    fn rank(&self) -> usize {
+        self.down.rows
+    }
+
+    fn seed(&self, room: &LinearRoom) -> Option<u64> {
+        (self.dropout > 0.0 && room.seed != 0).then(|| room.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// drop(x) A^T [rows, rank].
+    fn narrow(&self, device: &mut dyn Device, x: Buffer, rows: usize, room: &LinearRoom) -> Buffer {
+        let narrow = first(room.narrow, rows * self.rank());
+        let x = self.dropped(device, x, room);
+        device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
+        narrow
+    }
+
+    fn dropped(&self, device: &mut dyn Device, x: Buffer, room: &LinearRoom) -> Buffer {
+        let Some(seed) = self.seed(room) else { return x };
+        let dropped = first(room.dropped, x.length());
+        device.dropout(x, dropped, self.dropout, seed, Write::Set);
+        dropped
+    }
+
+    /// With t = drop(x) A^T: dB += scale dy^T t, dt = scale dy B, dA += dt^T drop(x), dx += drop(dt A).
+    fn backward(
+        &self,
+        device: &mut dyn Device,
+        x: Buffer,
+        dy: Buffer,
+        dx: Option<Buffer>,
+        rows: usize,
+        room: &LinearRoom,
+    ) {
+        let narrow = self.narrow(device, x, rows, room);
+        device.weight_gradient(dy, narrow, &self.up_gradient, rows, self.scale);
+        let dnarrow = first(room.narrow_gradient, rows * self.rank());
+        device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
+        // `narrow` has left the dropped inputs where they were made.
+        let inputs = self.seed(room).map_or(x, |_| first(room.dropped, x.length()));
+        device.weight_gradient(dnarrow, inputs, &self.down_gradient, rows, 1.0);
+        let Some(dx) = dx else { return };
+        match self.seed(room) {
+            None => device.matmul_backward(dnarrow, &self.down, dx, rows, 1.0, Write::Add),
+            Some(seed) => {
+                let back = first(room.dropped, dx.length());
+                device.matmul_backward(dnarrow, &self.down, back, rows, 1.0, Write::Set);
+                device.dropout(back, dx, self.dropout, seed, Write::Add);
+            }
+        }
+    }
+}
+
+fn first(room: Option<Buffer>, length: usize) -> Buffer {
+    room.unwrap_or_else(|| panic!("no room was made for adapters")).first(length)
+}

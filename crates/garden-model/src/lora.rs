@@ -1,0 +1,97 @@
+//! Which linears get a low-rank adapter, and how it is scaled.
+
+use regex_lite::Regex;
+
+/// Low-rank adapters: y = W x + b + scale B A x.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraConfig {
+    /// Rows of A.
+    pub rank: usize,
+    /// Alpha.
+    pub alpha: f32,
+    /// Whether the scale is alpha / sqrt(rank) instead of alpha / rank.
+    pub is_rank_stabilised: bool,
+    /// The share of inputs of A that is dropped while training.
+    pub dropout: f32,
+    /// Which linears.
+    pub targets: Targets,
+}
+
+impl LoraConfig {
+    /// What the adapter's product is multiplied with.
+    pub fn scale(&self) -> f32 {
+        let rank = self.rank as f32;
+        self.alpha / if self.is_rank_stabilised { rank.sqrt() } else { rank }
+    }
+}
+
+/// Linears by name, as PEFT understands `target_modules`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// A regular expression that matches the whole name.
+    Pattern(String),
+    /// Names, or endings after a dot.
+    Names(Vec<String>),
+}
+
+impl Targets {
+    /// The seven linears of every decoder layer.
+    pub fn decoder() -> Targets {
+        Targets::Pattern(r".*\.language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)".into())
+    }
+
+    /// Those of the decoder, the vision tower and the merger.
+    pub fn all() -> Targets {
+        let decoder = r"language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)";
+        let vision = r"visual\..*\.(qkv|attn\.proj|gate_proj|up_proj|down_proj)|visual\.merger\.mlp\.[02]";
+        Targets::Pattern(format!(r".*\.({decoder}|{vision})"))
+    }
+
+    /// What decides for each name; an error if the pattern is none.
+    pub(crate) fn matcher(&self) -> Result<Matcher, String> {
+        Ok(match self {
+            Targets::Pattern(pattern) => {
+                let whole = Regex::new(&format!("^(?:{pattern})$"))
+                    .map_err(|error| format!("`{pattern}` is no regular expression: {error}"))?;
+                Matcher::Pattern(whole)
+            }
+            Targets::Names(names) => Matcher::Names(names.clone()),
+        })
+    }
+}
+
+/// Decides which linears are meant.
+#[derive(Debug)]
+pub(crate) enum Matcher {
+    Pattern(Regex),
+    Names(Vec<String>),
+}
+
+impl Matcher {
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Matcher::Pattern(pattern) => pattern.is_match(name),
+            Matcher::Names(names) => names.iter().any(|ending| {
+                name == ending || name.strip_suffix(ending.as_str()).is_some_and(|rest| rest.ends_with('.'))
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_whole_parts() {
+        let some = Targets::Names(vec!["gate_proj".into(), "mlp.0".into()]).matcher().unwrap();
+        assert!(some.matches("model.visual.blocks.0.mlp.gate_proj"));
+        assert!(some.matches("model.visual.merger.mlp.0"));
+        assert!(!some.matches("model.x.aggregate_proj"));
+        let decoder = Targets::decoder().matcher().unwrap();
+        assert!(decoder.matches("model.language_model.layers.11.self_attn.q_proj"));
+        assert!(!decoder.matches("model.visual.blocks.0.mlp.gate_proj"));
+        assert!(Targets::all().matcher().unwrap().matches("model.visual.blocks.0.attn.proj"));
+        assert!(!Targets::all().matcher().unwrap().matches("lm_head"));
+    }
+}

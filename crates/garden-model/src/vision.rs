@@ -1,0 +1,398 @@
+//! The vision tower: patches in window order through blocks of attention and MLP, and the merger that makes tokens of them.
+
+use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Weight, Write};
+
+use crate::config::{VISION_EPSILON, VisionConfig};
+use crate::decoder::Norm;
+use crate::error::Error;
+use crate::linear::{Linear, LinearRoom};
+use crate::parameters::Builder;
+use crate::swiglu::{Swiglu, SwigluRoom};
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Vision {
+    /// The patches' linear [hidden, values of a patch].
+    patch: Weight,
+    patch_gradient: Option<Weight>,
+    pub blocks: Vec<Block>,
+    merger: Merger,
+    is_trained: bool,
+}
+
+/// One block: x += proj(attention(qkv(norm1 x))); x += mlp(norm2 x).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    norm1: Norm,
+    qkv: Linear,
+    proj: Linear,
+    norm2: Norm,
+    mlp: Swiglu,
+    sees_all: bool,
+}
+
+/// ln_q, then `merged` patches side by side through linear, GELU, linear.
+#[derive(Clone, Copy, Debug)]
+struct Merger {
+    norm: Norm,
+    first: Linear,
+    second: Linear,
+}
+
+/// What a block's backward pass needs of its forward pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockKept {
+    /// [patches, 3 hidden], queries and keys turned.
+    qkv: Buffer,
+    attended: Buffer,
+    /// [patches, heads].
+    sums: Buffer,
+    middle: Buffer,
+    /// [patches, inner].
+    gate: Buffer,
+    up: Buffer,
+}
+
+/// Room that blocks share, and the merger's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VisionRoom {
+    /// Patches before they are put in window order [patches, hidden].
+    embedded: Buffer,
+    normed: Buffer,
+    normed_gradient: Buffer,
+    attended_gradient: Buffer,
+    /// [patches, 3 hidden].
+    qkv_gradient: Buffer,
+    /// [patches, inner].
+    mixed: Buffer,
+    mixed_gradient: Buffer,
+    gate_gradient: Buffer,
+    /// Gradient of x [patches, hidden].
+    dx: Buffer,
+    /// The merger's first linear and GELU of it [tokens, merged * hidden].
+    pub merged: Buffer,
+    pub active: Buffer,
+    /// Merged tokens in window order, then their gradient [tokens, out].
+    pub out: Buffer,
+}
+
+/// What the tower is told about the batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patches {
+    pub patches: usize,
+    pub pixels: Buffer,
+    /// The patch at each place of the window order.
+    pub order: Buffer,
+    pub window_starts: Buffer,
+    pub windows: usize,
+    pub image_starts: Buffer,
+    pub images: usize,
+    pub cosines: Buffer,
+    pub sines: Buffer,
+}
+
+impl BlockKept {
+    pub fn build(
+        device: &mut dyn Device,
+        purpose: Purpose,
+        label: &str,
+        vision: &VisionConfig,
+        patches: usize,
+    ) -> Result<BlockKept, OutOfMemory> {
+        let mut make =
+            |name: &str, width: usize| device.buffer(purpose, &format!("{label} {name}"), Kind::F32, patches * width);
+        Ok(BlockKept {
+            qkv: make("queries, keys, values", 3 * vision.hidden)?,
+            attended: make("attended", vision.hidden)?,
+            sums: make("attention sums", vision.heads)?,
+            middle: make("middle", vision.hidden)?,
+            gate: make("gate", vision.intermediate)?,
+            up: make("up", vision.intermediate)?,
+        })
+    }
+
+    fn of(&self, vision: &VisionConfig, patches: usize) -> BlockKept {
+        BlockKept {
+            qkv: self.qkv.first(patches * 3 * vision.hidden),
+            attended: self.attended.first(patches * vision.hidden),
+            sums: self.sums.first(patches * vision.heads),
+            middle: self.middle.first(patches * vision.hidden),
+            gate: self.gate.first(patches * vision.intermediate),
+            up: self.up.first(patches * vision.intermediate),
+        }
+    }
+}
+
+impl VisionRoom {
+    pub fn build(
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        patches: usize,
+        is_trained: bool,
+    ) -> Result<VisionRoom, OutOfMemory> {
+        let back = if is_trained { patches } else { 0 };
+        let mut make = |name: &str, rows: usize, width: usize| {
+            device.buffer(Purpose::Workspace, &format!("vision {name}"), Kind::F32, rows * width)
+        };
+        Ok(VisionRoom {
+            embedded: make("embedded", patches, vision.hidden)?,
+            normed: make("normed", patches, vision.hidden)?,
+            normed_gradient: make("normed gradient", back, vision.hidden)?,
+            attended_gradient: make("attended gradient", back, vision.hidden)?,
+            qkv_gradient: make("queries, keys, values gradient", back, 3 * vision.hidden)?,
+            mixed: make("mixed", patches, vision.intermediate)?,
+            mixed_gradient: make("mixed gradient", back, vision.intermediate)?,
+            gate_gradient: make("gate gradient", back, vision.intermediate)?,
+            dx: make("gradient", back, vision.hidden)?,
+            // Merged tokens side by side have as many values as their patches.
+            merged: make("merged", patches, vision.hidden)?,
+            active: make("merged, active", patches, vision.hidden)?,
+            out: device.buffer(
+                Purpose::Workspace,
+                "vision tokens",
+                Kind::F32,
+                patches / vision.merged() * vision.out,
+            )?,
+        })
+    }
+}
+
+impl Vision {
+    pub fn build(builder: &mut Builder, vision: &VisionConfig) -> Result<Vision, Error> {
+        let (name, hidden) = ("model.visual", vision.hidden);
+        let before = builder.trained.len();
+        let (patch, patch_gradient) =
+            builder.weight(&format!("{name}.patch_embed.proj.weight"), hidden, vision.patch_values())?;
+        let blocks =
+            (0..vision.depth).map(|index| Block::build(builder, &format!("{name}.blocks.{index}"), vision, index));
+        let blocks = blocks.collect::<Result<Vec<Block>, Error>>()?;
+        let wide = vision.merged() * hidden;
+        let merger = Merger {
+            norm: Norm::build(builder, &format!("{name}.merger.ln_q"), hidden, VISION_EPSILON)?,
+            first: builder.linear(&format!("{name}.merger.mlp.0"), wide, wide, true)?,
+            second: builder.linear(&format!("{name}.merger.mlp.2"), wide, vision.out, true)?,
+        };
+        let is_trained = builder.trained.len() > before;
+        Ok(Vision { patch, patch_gradient, blocks, merger, is_trained })
+    }
+
+    /// Whether gradients have to come down here at all.
+    pub fn is_trained(&self) -> bool {
+        self.is_trained
+    }
+
+    /// Pixels to tokens in window order (`room.out`). `inputs[i]` keeps what block i gets; the last one is what the merger gets.
+    pub fn forward(
+        &self,
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        inputs: &[Buffer],
+        kept: &[BlockKept],
+        room: &VisionRoom,
+        linear: &LinearRoom,
+        given: &Patches,
+    ) {
+        let patches = given.patches;
+        let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
+        let embedded = part(room.embedded, vision.hidden);
+        device.matmul(given.pixels, &self.patch, embedded, patches, 1.0, Write::Set);
+        // Without a backward pass two buffers take turns.
+        let at = |index: usize| inputs[index % inputs.len()];
+        device.gather(embedded, given.order, part(inputs[0], vision.hidden), patches, vision.hidden);
+        for (index, block) in self.blocks.iter().enumerate() {
+            let (x, y) = (part(at(index), vision.hidden), part(at(index + 1), vision.hidden));
+            block.forward(device, vision, x, Some(y), &kept[index.min(kept.len() - 1)], room, linear, given);
+        }
+        self.merge(device, vision, part(at(vision.depth), vision.hidden), room, linear, patches);
+        let tokens = patches / vision.merged();
+        self.merger.second.forward(
+            device,
+            part(room.active, vision.hidden),
+            room.out.first(tokens * vision.out),
+            tokens,
+            linear,
+            Write::Set,
+        );
+    }
+
+    /// The merger up to its second linear.
+    fn merge(
+        &self,
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        x: Buffer,
+        room: &VisionRoom,
+        linear: &LinearRoom,
+        patches: usize,
+    ) {
+        let part = |buffer: Buffer| buffer.first(patches * vision.hidden);
+        self.merger.norm.forward(device, x, part(room.normed), patches);
+        // [patches, hidden] is [tokens, merged * hidden]: patches of a token lie side by side.
+        self.merger.first.forward(
+            device,
+            part(room.normed),
+            part(room.merged),
+            patches / vision.merged(),
+            linear,
+            Write::Set,
+        );
+        device.gelu(part(room.merged), part(room.active));
+    }
+
+    /// Gradients from that of the tokens, which is in `room.out`.
+    pub fn backward(
+        &self,
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        inputs: &[Buffer],
+        kept: &[BlockKept],
+        room: &VisionRoom,
+        linear: &LinearRoom,
+        given: &Patches,
+    ) {
+        let patches = given.patches;
+        let tokens = patches / vision.merged();
+        let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
+        let (dx, dnormed) = (part(room.dx, vision.hidden), part(room.normed_gradient, vision.hidden));
+        let x = part(inputs[vision.depth], vision.hidden);
+        self.merge(device, vision, x, room, linear, patches);
+        let dactive = part(room.attended_gradient, vision.hidden);
+        self.merger.second.backward(
+            device,
+            part(room.active, vision.hidden),
+            room.out.first(tokens * vision.out),
+            Some((dactive, Write::Set)),
+            tokens,
+            linear,
+        );
+        device.gelu_backward(dactive, part(room.merged, vision.hidden), dactive);
+        self.merger.first.backward(
+            device,
+            part(room.normed, vision.hidden),
+            dactive,
+            Some((dnormed, Write::Set)),
+            tokens,
+            linear,
+        );
+        self.merger.norm.backward(device, dnormed, x, dx, patches, Write::Set);
+        for (index, block) in self.blocks.iter().enumerate().rev() {
+            let x = part(inputs[index], vision.hidden);
+            let kept_here = &kept[index.min(kept.len() - 1)];
+            if kept.len() == 1 && self.blocks.len() > 1 {
+                block.forward(device, vision, x, None, kept_here, room, linear, given);
+            }
+            block.backward(device, vision, x, dx, kept_here, room, linear, given);
+        }
+        if let Some(gradient) = &self.patch_gradient {
+            let embedded = part(room.embedded, vision.hidden);
+            device.scatter(dx, given.order, embedded, patches, vision.hidden);
+            device.weight_gradient(embedded, given.pixels, gradient, patches, 1.0);
+        }
+    }
+}
+
+impl Block {
+    fn build(builder: &mut Builder, name: &str, vision: &VisionConfig, index: usize) -> Result<Block, Error> {
+        let hidden = vision.hidden;
+        Ok(Block {
+            norm1: Norm::build(builder, &format!("{name}.norm1"), hidden, VISION_EPSILON)?,
+            qkv: builder.linear(&format!("{name}.attn.qkv"), hidden, 3 * hidden, true)?,
+            proj: builder.linear(&format!("{name}.attn.proj"), hidden, hidden, true)?,
+            norm2: Norm::build(builder, &format!("{name}.norm2"), hidden, VISION_EPSILON)?,
+            mlp: Swiglu::build(builder, &format!("{name}.mlp"), hidden, vision.intermediate, true)?,
+            sees_all: vision.full_blocks.contains(&index),
+        })
+    }
+
+    /// y [patches, hidden] = this of x [patches, hidden]; without `y` only what the backward pass needs is made.
+    fn forward(
+        &self,
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        x: Buffer,
+        y: Option<Buffer>,
+        kept: &BlockKept,
+        room: &VisionRoom,
+        linear: &LinearRoom,
+        given: &Patches,
+    ) {
+        let (patches, kept) = (given.patches, kept.of(vision, given.patches));
+        let normed = room.normed.first(patches * vision.hidden);
+        self.norm1.forward(device, x, normed, patches);
+        self.qkv.forward(device, normed, kept.qkv, patches, linear, Write::Set);
+        for which in 0..2 {
+            device.rotate(heads(kept.qkv, which, vision), vision.head_size(), given.cosines, given.sines, patches);
+        }
+        device.attend(&self.attention(kept.qkv, vision, given), kept.attended, kept.sums);
+        device.copy(x, kept.middle);
+        self.proj.forward(device, kept.attended, kept.middle, patches, linear, Write::Add);
+        self.norm2.forward(device, kept.middle, normed, patches);
+        match y {
+            Some(y) => {
+                device.copy(kept.middle, y);
+                self.mlp.forward(device, normed, y, patches, &swiglu_room(&kept, room), linear);
+            }
+            None => self.mlp.forward_inner(device, normed, patches, &swiglu_room(&kept, room), linear),
+        }
+    }
+
+    /// Turns the gradient of y in `dx` [patches, hidden] into that of x.
+    fn backward(
+        &self,
+        device: &mut dyn Device,
+        vision: &VisionConfig,
+        x: Buffer,
+        dx: Buffer,
+        kept: &BlockKept,
+        room: &VisionRoom,
+        linear: &LinearRoom,
+        given: &Patches,
+    ) {
+        let (patches, kept) = (given.patches, kept.of(vision, given.patches));
+        let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
+        let (normed, dnormed) = (part(room.normed, vision.hidden), part(room.normed_gradient, vision.hidden));
+        self.norm2.forward(device, kept.middle, normed, patches);
+        self.mlp.backward(device, normed, dx, dnormed, patches, &swiglu_room(&kept, room), linear);
+        self.norm2.backward(device, dnormed, kept.middle, dx, patches, Write::Add);
+        let dattended = part(room.attended_gradient, vision.hidden);
+        self.proj.backward(device, kept.attended, dx, Some((dattended, Write::Set)), patches, linear);
+        let dqkv = part(room.qkv_gradient, 3 * vision.hidden);
+        let [dq, dk, dv] = [0, 1, 2].map(|which| heads(dqkv, which, vision));
+        device.attend_backward(
+            &self.attention(kept.qkv, vision, given),
+            kept.attended,
+            kept.sums,
+            dattended,
+            dq,
+            dk,
+            dv,
+        );
+        device.rotate_backward(dq, vision.head_size(), given.cosines, given.sines, patches);
+        device.rotate_backward(dk, vision.head_size(), given.cosines, given.sines, patches);
+        self.norm1.forward(device, x, normed, patches);
+        self.qkv.backward(device, normed, dqkv, Some((dnormed, Write::Set)), patches, linear);
+        self.norm1.backward(device, dnormed, x, dx, patches, Write::Add);
+    }
+
+    fn attention(&self, qkv: Buffer, vision: &VisionConfig, given: &Patches) -> Attention {
+        let [query, key, value] = [0, 1, 2].map(|which| heads(qkv, which, vision));
+        let (starts, segments) =
+            if self.sees_all { (given.image_starts, given.images) } else { (given.window_starts, given.windows) };
+        Attention { query, key, value, head_size: vision.head_size(), starts, segments, is_causal: false }
+    }
+}
+
+/// Queries, keys or values among the three that lie side by side.
+fn heads(qkv: Buffer, which: usize, vision: &VisionConfig) -> Heads {
+    Heads { buffer: qkv, offset: which * vision.hidden, stride: 3 * vision.hidden, heads: vision.heads }
+}
+
+fn swiglu_room(kept: &BlockKept, room: &VisionRoom) -> SwigluRoom {
+    SwigluRoom {
+        gate: kept.gate,
+        up: kept.up,
+        mixed: room.mixed,
+        mixed_gradient: room.mixed_gradient,
+        gate_gradient: room.gate_gradient,
+    }
+}

@@ -1,0 +1,60 @@
+//! The order in which the vision tower works: windows of merged tokens, image by image, and which patches see each other.
+
+use crate::config::VisionConfig;
+
+/// Frames, rows and columns of an image, in patches.
+pub(crate) type Grid = [usize; 3];
+
+/// Patches in window order, and where segments of attention begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Windows {
+    /// The merged token at each place of the window order.
+    pub order: Vec<usize>,
+    /// Where windows begin, in patches; the last number is the end.
+    pub window_starts: Vec<i32>,
+    /// Where frames of images begin, in patches.
+    pub image_starts: Vec<i32>,
+    /// Row and column of each patch in its image, in the order of the file.
+    pub positions: Vec<[usize; 2]>,
+}
+
+impl Windows {
+    pub fn of(grids: &[Grid], vision: &VisionConfig) -> Windows {
+        let mut windows = Windows { window_starts: vec![0], image_starts: vec![0], ..Windows::default() };
+        let mut first = 0;
+        for &[frames, height, width] in grids {
+            for _ in 0..frames {
+                windows.add_frame(first, height, width, vision);
+                first += height * width / vision.merged();
+            }
+        }
+        windows
+    }
+
+    fn add_frame(&mut self, first: usize, height: usize, width: usize, vision: &VisionConfig) {
+        let (merge, side) = (vision.merge, vision.window);
+        let (rows, columns) = (height / merge, width / merge);
+        for (top, left) in blocks(rows, columns, side) {
+            // Windows at the right and lower edge are cut off.
+            for row in top..(top + side).min(rows) {
+                self.order.extend((left..(left + side).min(columns)).map(|column| first + row * columns + column));
+            }
+            self.window_starts.push((self.order.len() * vision.merged()) as i32);
+        }
+        let last = self.image_starts.last().copied().unwrap_or(0);
+        self.image_starts.push(last + (height * width) as i32);
+        for (top, left) in blocks(height, width, merge) {
+            self.positions.extend((0..merge).flat_map(|row| (0..merge).map(move |column| [top + row, left + column])));
+        }
+    }
+
+    /// The patch at each place of the window order.
+    pub fn patches(&self, merged: usize) -> Vec<usize> {
+        self.order.iter().flat_map(|token| (0..merged).map(move |inner| token * merged + inner)).collect()
+    }
+}
+
+/// The upper left corners of blocks, row by row.
+fn blocks(rows: usize, columns: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).step_by(side).flat_map(move |top| (0..columns).step_by(side).map(move |left| (top, left)))
+}

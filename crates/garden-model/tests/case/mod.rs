@@ -1,0 +1,114 @@
+//! Recorded cases: a checkpoint, an adapter, batches, and what others computed from them.
+
+// Not every program that reads cases needs all of this; a broken case should end it.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use garden_device::Device;
+use garden_model::{
+    Adapter, Batch, Checkpoint, Config, Images, Limits, Model, Optimizer, Recompute, Row, Training, read_adapter,
+};
+use serde_json::Value;
+
+/// A recorded case.
+pub struct Case {
+    pub folder: PathBuf,
+    pub about: Value,
+    pub config: Config,
+    pub checkpoint: Checkpoint,
+    pub batches: Vec<Batch>,
+}
+
+impl Case {
+    pub fn read(folder: &Path) -> Case {
+        let about: Value = serde_json::from_str(&fs::read_to_string(folder.join("case.json")).unwrap()).unwrap();
+        let config = Config::read(&folder.join("config.json")).unwrap();
+        let files = about["batches"].as_array().unwrap().iter().map(|name| folder.join(name.as_str().unwrap()));
+        let batches = files.map(|file| batch(&config, &file)).collect();
+        Case { folder: folder.to_path_buf(), about, checkpoint: Checkpoint::open(folder).unwrap(), config, batches }
+    }
+
+    pub fn name(&self) -> String {
+        self.folder.file_name().unwrap().to_string_lossy().into_owned()
+    }
+
+    pub fn adapter(&self) -> Option<Adapter> {
+        let folder = self.about["lora"].get("folder")?.as_str()?;
+        Some(read_adapter(&self.folder.join(folder)).unwrap())
+    }
+
+    pub fn training(&self) -> Training {
+        self.adapter().map_or(Training::Full, |adapter| Training::Lora(adapter.config))
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.batches.iter().map(Limits::of).fold(Limits::default(), Limits::max)
+    }
+
+    pub fn build(&self, device: &mut dyn Device, recompute: Recompute) -> Model {
+        let model =
+            Model::build(device, &self.config, &self.checkpoint, &self.training(), recompute, self.limits()).unwrap();
+        if let Some(adapter) = self.adapter() {
+            adapter.put(device, &model).unwrap();
+        }
+        model
+    }
+
+    pub fn tensors(&self, file: &str) -> Checkpoint {
+        Checkpoint::open_file(&self.folder.join(file)).unwrap()
+    }
+
+    pub fn optimizer(&self) -> Optimizer {
+        let number = |name: &str| self.about["training"][name].as_f64().unwrap() as f32;
+        Optimizer {
+            beta1: number("beta1"),
+            beta2: number("beta2"),
+            epsilon: number("epsilon"),
+            decay: number("weight_decay"),
+            clip: Some(number("clip_norm")),
+        }
+    }
+
+    pub fn numbers(&self, of: &str, name: &str) -> Vec<f64> {
+        self.about[of][name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+    }
+}
+
+/// Rows and images of a recorded batch.
+fn batch(config: &Config, file: &Path) -> Batch {
+    let tensors = Checkpoint::open_file(file).unwrap();
+    let whole = |name: &str| tensors.whole_numbers(name).unwrap();
+    let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.row_starts"));
+    let rows: Vec<Row> = starts
+        .windows(2)
+        .map(|pair| {
+            let range = pair[0] as usize..pair[1] as usize;
+            let small = |values: &[i64]| values[range.clone()].iter().map(|value| *value as i32).collect();
+            Row { tokens: small(&tokens), labels: small(&labels) }
+        })
+        .collect();
+    let images = match tensors.has("pixel_values") {
+        true => Images {
+            pixels: tensors.tensor("pixel_values").unwrap().values(),
+            grids: whole("image_grid_thw")
+                .chunks_exact(3)
+                .map(|grid| [grid[0] as usize, grid[1] as usize, grid[2] as usize])
+                .collect(),
+        },
+        false => Images::default(),
+    };
+    Batch::new(config, &rows, images).unwrap()
+}
+
+/// The recorded cases, and those of the folder GARDEN_REFERENCE.
+pub fn cases() -> Vec<Case> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded")];
+    folders.extend(std::env::var_os("GARDEN_REFERENCE").map(PathBuf::from));
+    let inside = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = inside.filter(|path| path.join("case.json").exists()).collect();
+    found.sort();
+    assert!(found.len() >= 9, "only {} cases were found", found.len());
+    found.iter().map(|folder| Case::read(folder)).collect()
+}

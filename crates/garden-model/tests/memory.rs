@@ -1,0 +1,50 @@
+//! Memory does not grow from step to step. One test alone: others in the same process would be counted too.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod case;
+
+use case::{Case, cases};
+use garden_device::Cpu;
+use garden_model::{Model, Optimizer, Recompute};
+
+/// Anonymous memory may change by this much after the second step.
+const FLAT: i64 = 1 << 20;
+
+fn find(name: &str) -> Case {
+    cases().into_iter().find(|case| case.name() == name).unwrap()
+}
+
+fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
+    let batch = &case.batches[number % case.batches.len()];
+    model.forget_gradients(cpu);
+    model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
+    model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
+    let losses = model.losses(cpu, batch);
+    losses.iter().sum::<f32>() / losses.len() as f32
+}
+
+fn anonymous() -> i64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<i64>().unwrap() << 10
+}
+
+#[test]
+fn memory_is_flat_after_the_second_step() {
+    for name in ["vision_lora", "full_untied", "bfloat16"] {
+        let case = find(name);
+        let mut cpu = Cpu::new(2);
+        let mut model = case.build(&mut cpu, Recompute::Layers);
+        let mut early = 0;
+        for number in 0..200 {
+            step(&case, &mut cpu, &mut model, number);
+            if number == 1 {
+                early = anonymous();
+            }
+        }
+        let grown = anonymous() - early;
+        println!("{name}: {grown} bytes after 200 steps");
+        assert!(grown.abs() < FLAT, "{name}: {grown} bytes between step 2 and step 200");
+    }
+}

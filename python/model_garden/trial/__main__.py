@@ -1,0 +1,60 @@
+"""`python -m model_garden.trial module:function ...`: makes the runs and prints what came of them. `model-garden audit` starts it."""
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "--child":
+        from .run import child_main
+
+        child_main(int(sys.argv[2]))
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m model_garden.trial", description="Tries workarounds on a loop; `model-garden audit` starts it.")
+    parser.add_argument("loop", help="module:function, a generator function of which each yield ends a step")
+    parser.add_argument("--workaround", action="append", default=[], help="one to try, such as gc.collect; may be given several times")
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of the loop for all runs")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=None)
+    parser.add_argument("--patience", type=float, default=300.0)
+    parser.add_argument("--record", default=None, help="the folder for the traces")
+    parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
+    arguments = parser.parse_args()
+
+    from ..audit import AuditError
+    from .conduct import record
+    from .workarounds import setting
+
+    folder = arguments.record or tempfile.mkdtemp(prefix="model-garden-audit-")
+    is_done = False
+    try:
+        settings = dict(setting(text) for text in arguments.setting)
+        record(arguments.loop, arguments.workaround, arguments.steps, arguments.rounds, arguments.warm_up, settings, "fresh", arguments.patience, folder)
+        is_done = True
+    except AuditError as error:
+        what, _, hint = str(error).partition("\nhint: ")
+        print(f"error: {what}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("error: interrupted; the measured processes have been ended", file=sys.stderr)
+        return 130
+    finally:
+        if not is_done and arguments.record is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if not arguments.then:
+        return 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    forget = [] if arguments.record else ["--forget"]
+    os.execv(arguments.then[0], [*arguments.then[:2], folder, *forget, *arguments.then[2:]])
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that the loop brought along must not keep a measured process from ending.
+    os._exit(code)
