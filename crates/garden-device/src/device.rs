@@ -136,10 +136,10 @@ pub trait Device {
     /// dW [n, k] += scale dy [rows, n]^T x [rows, k].
     fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32);
 
-    /// y [rows, n] += bias [n], for every row. A bias may be stored like any weight.
+    /// `y [rows, n] += bias [n]`, for every row. A bias may be stored like any weight.
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize);
 
-    /// dbias [n] += sum over the rows of dy [rows, n].
+    /// `dbias [n] +=` sum over the rows of `dy [rows, n]`.
     fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize);
 
     /// y [rows, n] = w x / sqrt(mean(x^2) + eps), row by row.
@@ -209,9 +209,9 @@ pub trait Device {
     /// Each row's loss for its target, and the gradient of scale times their sum in place of the logits [rows, vocabulary].
     fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scale: f32);
 
-    /// sum [1] += sum of squares of x.
+    /// `sum [1] +=` sum of squares of x.
     fn add_squares(&mut self, x: Buffer, sum: Buffer);
 
-    /// One update. With `clip`, gradients are scaled down to that norm first: (sum of all squares [1], largest norm).
+    /// One update. With `clip`, gradients are scaled down to that norm first: (`[1]` with the sum of all squares, largest norm).
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);
 }
