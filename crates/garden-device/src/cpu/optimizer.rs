@@ -3,6 +3,7 @@
 use crate::device::AdamW;
 
 use super::threads::Threads;
+use super::wide::widest;
 
 /// Added to the norm before gradients are divided by it, as PyTorch does.
 const CLIP_EPSILON: f32 = 1e-6;
@@ -42,16 +43,35 @@ pub(super) fn adamw(
     let keep = (1.0 - f64::from(update.rate) * f64::from(update.decay)) as f32;
     let (new1, new2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
     threads.by_rows_of_two(first, second, 1, |at, first, second| {
-        for ((m, v), g) in first.iter_mut().zip(second).zip(&gradient[at..]) {
-            let g = g * shrink;
-            *m = update.beta1 * *m + new1 * g;
-            *v = update.beta2 * *v + new2 * g * g;
-        }
+        moments(&gradient[at..], first, second, shrink, (update.beta1, new1), (update.beta2, new2));
     });
     let (first, second) = (&*first, &*second);
     threads.by_rows(value, 1, |at, value| {
-        for ((p, m), v) in value.iter_mut().zip(&first[at..]).zip(&second[at..]) {
-            *p = *p * keep - step * m / (v.sqrt() * root + update.epsilon);
-        }
+        steps(value, &first[at..], &second[at..], keep, step, root, update.epsilon);
     });
+}
+
+widest! {
+    fn moments(
+        gradient: &[f32],
+        first: &mut [f32],
+        second: &mut [f32],
+        shrink: f32,
+        beta1: (f32, f32),
+        beta2: (f32, f32),
+    ) {
+        for ((m, v), g) in first.iter_mut().zip(second).zip(gradient) {
+            let g = g * shrink;
+            *m = beta1.0 * *m + beta1.1 * g;
+            *v = beta2.0 * *v + beta2.1 * g * g;
+        }
+    }
+}
+
+widest! {
+    fn steps(value: &mut [f32], first: &[f32], second: &[f32], keep: f32, step: f32, root: f32, epsilon: f32) {
+        for ((p, m), v) in value.iter_mut().zip(first).zip(second) {
+            *p = *p * keep - step * m / (v.sqrt() * root + epsilon);
+        }
+    }
 }
