@@ -112,3 +112,63 @@ def quantise_scales(scales, offset):
 
 def dequantise_scales(codes, nested_scales, offset):
     return dequantise_8bit(codes, nested_scales, dynamic_map(signed=True)) + offset
+
+
+def nearest_codes(values, code):
+    """Codes and block maxima by the nearest code, as the library's CUDA kernels find them."""
+    blocks, scales = blocks_of(values.flatten(), NESTED_BLOCK)
+    codes = []
+    for block, scale in zip(blocks, scales):
+        # Zero over zero: any code is right, the maximum is zero.
+        scaled = block / scale if scale > 0 else torch.zeros_like(block)
+        codes.append(torch.bucketize(scaled, midpoints(code).to(values.dtype)))
+    return torch.cat(codes), scales
+
+
+def keep_sign(codes, values, code):
+    """The first moment must not change its sign or become zero when it is rounded: the next code on its side is taken."""
+    below = (values < 0) & (code[codes] >= 0)
+    above = (values > 0) & (code[codes] <= 0)
+    return codes - below.long() + above.long()
+
+
+class AdamW8:
+    """Blockwise 8-bit AdamW for one tensor, in the type of the parameter.
+
+    `rounding` is "cpu" (codes from the table, decay before the update) or "nearest" (CUDA: nearest codes, signs kept, decay
+    after the update). Both update the parameter with the moments before these are rounded.
+    """
+
+    FIRST, SECOND = dynamic_map(signed=True), dynamic_map(signed=False)
+
+    def __init__(self, parameter, rounding, beta1, beta2, epsilon):
+        self.rounding, self.beta1, self.beta2, self.epsilon = rounding, beta1, beta2, epsilon
+        self.step_count = 0
+        blocks = -(-parameter.numel() // NESTED_BLOCK)
+        # Code 0 is not the code of zero, but the maximum is zero.
+        self.codes = [torch.zeros(parameter.numel(), dtype=torch.uint8) for _ in range(2)]
+        self.absmax = [torch.zeros(blocks, dtype=parameter.dtype) for _ in range(2)]
+
+    def step(self, parameter, gradient, rate, decay):
+        self.step_count += 1
+        shape, parameter, gradient = parameter.shape, parameter.flatten(), gradient.flatten()
+        first, second = (
+            dequantise_8bit(codes, absmax, code.to(parameter.dtype))
+            for codes, absmax, code in zip(self.codes, self.absmax, (self.FIRST, self.SECOND))
+        )
+        first = first * self.beta1 + (1 - self.beta1) * gradient
+        second = second * self.beta2 + (1 - self.beta2) * gradient * gradient
+        correction1 = 1 - self.beta1**self.step_count
+        correction2 = (1 - self.beta2**self.step_count) ** 0.5
+        change = first / (second.sqrt() + correction2 * self.epsilon) * (-rate * correction2 / correction1)
+        shrink = 1 - rate * decay
+        if self.rounding == "cpu":
+            parameter = parameter * shrink + change
+            (codes1, absmax1), (codes2, absmax2) = quantise_8bit(first, self.FIRST), quantise_8bit(second, self.SECOND)
+        else:
+            parameter = (parameter + change) * shrink
+            codes1, absmax1 = nearest_codes(first, self.FIRST)
+            codes1 = keep_sign(codes1, first, self.FIRST)
+            codes2, absmax2 = nearest_codes(second, self.SECOND)
+        self.codes, self.absmax = [codes1.to(torch.uint8), codes2.to(torch.uint8)], [absmax1, absmax2]
+        return parameter.view(shape)
