@@ -30,7 +30,7 @@ SMALLEST_8BIT = 4096  # values; a smaller tensor has moments in float32
 
 TENSORS = {
     # name: shape, weight decay, steps without a gradient, steps after which everything is recorded
-    "matrix": ((67, 67), 0.05, (), (1, 5, STEPS)),
+    "matrix": ((67, 67), 0.05, (), (1, STEPS)),
     "boundary": ((64, 64), 0.0, (3, 8), (STEPS,)),
     "below": ((63, 65), 0.05, (3, 8), (STEPS,)),
     "vector": ((129,), 0.0, (), (1, 5, STEPS)),
