@@ -9,7 +9,7 @@ use crate::device::{Attention, Heads, Write};
 use super::exponential::exp;
 use super::matmul::{Matrix, Shared, multiply, turned};
 use super::sums::{dot, highest, sum};
-use super::wide::widest;
+use crate::wide::widest;
 use super::{Cpu, QUERY_BLOCK};
 
 /// One key head of one segment.

@@ -4,7 +4,7 @@ use crate::device::Write;
 
 use super::exponential::exp;
 use super::threads::Threads;
-use super::wide::widest;
+use crate::wide::widest;
 
 pub(super) fn add(threads: &Threads, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len());

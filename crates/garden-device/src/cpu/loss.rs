@@ -3,7 +3,7 @@
 use super::exponential::exp;
 use super::sums::{highest, sum};
 use super::threads::Threads;
-use super::wide::widest;
+use crate::wide::widest;
 
 pub(super) fn cross_entropy(
     threads: &Threads,

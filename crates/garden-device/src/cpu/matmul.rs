@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use gemm_f32::gemm::f32::get_gemm_fn;
 
-use crate::buffer::{Buffer, Kind, Weight};
+use crate::buffer::{Buffer, Scales, Weight};
 use crate::device::Write;
+use crate::nf4;
 
-use super::widen::widen;
+use super::widen::{round, widen};
 use super::{Cpu, TILE_COLUMNS, TILE_ROWS};
 
 /// Results are cut at multiples of this, where the library's kernels end too.
@@ -135,7 +136,7 @@ impl Cpu {
             for inputs in by(inputs, tile_columns(weight)) {
                 for outputs in by(0..n, tile_rows(weight)) {
                     let write = if outputs.start == 0 { write } else { Write::Add };
-                    let tile = self.tile(thread, weight, outputs.clone(), inputs.clone());
+                    let tile = self.tile_backward(thread, weight, outputs.clone(), inputs.clone());
                     // SAFETY: this part of dx lies inside dx, belongs to this thread, and `check` has seen that nothing overlaps.
                     unsafe {
                         multiply(
@@ -184,7 +185,8 @@ impl Cpu {
         let (n, k) = (weight.rows, weight.columns);
         assert_eq!(inputs.length(), rows * k, "inputs [{rows}, {k}] are needed");
         assert_eq!(outputs.length(), rows * n, "outputs [{rows}, {n}] are needed");
-        assert_eq!(weight.buffer.length(), n * k, "a weight [{n}, {k}] is needed");
+        let stored = if weight.blocks.is_some() { nf4::packed_length(n * k) } else { n * k };
+        assert_eq!(weight.buffer.length(), stored, "a weight [{n}, {k}] is needed");
         self.arena.apart(&[inputs, weight.buffer], &[outputs]);
     }
 
@@ -202,7 +204,7 @@ impl Cpu {
         work: impl Fn(usize, G, Range<usize>, Range<usize>) + Sync,
     ) {
         let given = Shared(given);
-        let cuts_columns = n >= m || weight.buffer.kind() != Kind::F32;
+        let cuts_columns = n >= m || !weight.is_f32();
         let side = if cuts_columns { n } else { m };
         let parts = if m * n * k < WORTH { 1 } else { self.threads.number() };
         let length = side.div_ceil(parts).next_multiple_of(CUT);
@@ -215,28 +217,59 @@ impl Cpu {
 
     /// A part of a weight as f32: where it lies, or widened into this thread's tile.
     fn tile(&self, thread: usize, weight: &Weight, outputs: Range<usize>, inputs: Range<usize>) -> Matrix {
-        let k = weight.columns;
-        if weight.buffer.kind() == Kind::F32 {
-            return row_major(self.arena.read(weight.buffer), k).at(outputs.start, inputs.start);
+        if weight.is_f32() {
+            return row_major(self.arena.read(weight.buffer), weight.columns).at(outputs.start, inputs.start);
         }
-        let values = self.arena.read_half(weight.buffer);
-        let tiles = self.tiles.unwrap_or_else(|| panic!("no room was reserved for the tiles of a weight"));
-        let each = tiles.length() / self.threads.number();
-        let tile = self.arena.write(tiles.part(thread * each, outputs.len() * inputs.len()));
+        let tile = self.room_for_tile(thread, outputs.len() * inputs.len());
         for (row, to) in outputs.zip(tile.chunks_exact_mut(inputs.len())) {
-            widen(weight.buffer.kind(), &values[row * k + inputs.start..row * k + inputs.end], to);
+            self.widened_part(weight, row * weight.columns + inputs.start, to);
         }
         row_major(tile, inputs.len())
+    }
+
+    /// As `tile`, for a backward pass: a weight of 4 bits is rounded to what it was packed from.
+    fn tile_backward(&self, thread: usize, weight: &Weight, outputs: Range<usize>, inputs: Range<usize>) -> Matrix {
+        let length = outputs.len() * inputs.len();
+        let tile = self.tile(thread, weight, outputs, inputs);
+        if let Some(blocks) = weight.blocks {
+            round(blocks.packed_from, self.room_for_tile(thread, length));
+        }
+        tile
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn room_for_tile(&self, thread: usize, length: usize) -> &mut [f32] {
+        let tiles = self.tiles.unwrap_or_else(|| panic!("no room was reserved for the tiles of a weight"));
+        let each = tiles.length() / self.threads.number();
+        self.arena.write(tiles.part(thread * each, length))
+    }
+
+    /// Values of a weight that is not f32, from the `first` on.
+    fn widened_part(&self, weight: &Weight, first: usize, to: &mut [f32]) {
+        match weight.blocks {
+            None => {
+                widen(weight.buffer.kind(), &self.arena.read_half(weight.buffer)[first..first + to.len()], to);
+            }
+            Some(blocks) => {
+                let scales = match blocks.scales {
+                    Scales::Plain(scales) => nf4::Scales::Plain(self.arena.read(scales)),
+                    Scales::Double { codes, scales, offset } => {
+                        nf4::Scales::Double(self.arena.read_bytes(codes), self.arena.read(scales), offset)
+                    }
+                };
+                nf4::unpack(self.arena.read_bytes(weight.buffer), scales, first, to);
+            }
+        }
     }
 }
 
 /// How much of a weight is made f32 at once: all of it where it is f32 already.
 fn tile_rows(weight: &Weight) -> usize {
-    if weight.buffer.kind() == Kind::F32 { usize::MAX } else { TILE_ROWS }
+    if weight.is_f32() { usize::MAX } else { TILE_ROWS }
 }
 
 fn tile_columns(weight: &Weight) -> usize {
-    if weight.buffer.kind() == Kind::F32 { usize::MAX } else { TILE_COLUMNS }
+    if weight.is_f32() { usize::MAX } else { TILE_COLUMNS }
 }
 
 /// A range in steps.

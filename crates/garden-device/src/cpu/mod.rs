@@ -15,7 +15,6 @@ mod rows;
 mod sums;
 mod team;
 mod threads;
-mod wide;
 mod widen;
 
 use arena::Arena;
@@ -23,7 +22,7 @@ use threads::Threads;
 pub(crate) use widen::widen;
 
 use crate::buffer::{Buffer, Kind, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};
+use crate::device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
 use crate::plan::Plan;
 
 /// Rows and columns of a weight that a thread widens at once.
@@ -256,10 +255,20 @@ impl Device for Cpu {
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
-        self.arena.apart(&[update.gradient], &[update.value, update.first, update.second]);
         let shrink = clip.map_or(1.0, |(squares, largest)| optimizer::shrink(self.arena.read(squares)[0], largest));
         let (value, gradient) = (self.arena.write(update.value), self.arena.read(update.gradient));
-        let (first, second) = (self.arena.write(update.first), self.arena.write(update.second));
-        optimizer::adamw(&self.threads, update, shrink, value, gradient, first, second);
+        match update.moments {
+            Moments::Wide { first, second } => {
+                self.arena.apart(&[update.gradient], &[update.value, first, second]);
+                let (first, second) = (self.arena.write(first), self.arena.write(second));
+                optimizer::adamw(&self.threads, update, shrink, value, gradient, first, second);
+            }
+            Moments::Narrow { codes, scales } => {
+                self.arena.apart(&[update.gradient], &[update.value, codes[0], codes[1], scales[0], scales[1]]);
+                let codes = codes.map(|codes| self.arena.write_bytes(codes));
+                let scales = scales.map(|scales| self.arena.write(scales));
+                optimizer::adamw_narrow(&self.threads, update, shrink, value, gradient, codes, scales);
+            }
+        }
     }
 }

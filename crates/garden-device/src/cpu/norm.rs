@@ -4,7 +4,7 @@ use crate::device::Write;
 
 use super::sums::sum_of;
 use super::threads::Threads;
-use super::wide::widest;
+use crate::wide::widest;
 
 pub(super) fn forward(threads: &Threads, x: &[f32], weight: &[f32], y: &mut [f32], rows: usize, epsilon: f32) {
     let width = weight.len();

@@ -38,4 +38,4 @@ macro_rules! widest {
     };
 }
 
-pub(super) use widest;
+pub(crate) use widest;
