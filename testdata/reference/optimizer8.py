@@ -49,7 +49,8 @@ def draw(seed, number, shape):
     size[torch.rand(shape, generator=generator) < 0.05] = 0
     sign = torch.randint(0, 2, (GRADIENTS, *shape), generator=generator) * 2 - 1
     gradients = torch.empty(sign.shape).uniform_(0.5, 1.5, generator=generator) * sign * size
-    return start, gradients.bfloat16()
+    # Adding zero makes -0 a +0: by its sign bit the moment of a gradient -0 would become a small negative number.
+    return start, gradients.bfloat16() + 0
 
 
 def schedule(seed):

@@ -126,10 +126,12 @@ def nearest_codes(values, code):
 
 
 def keep_sign(codes, values, code):
-    """The first moment must not change its sign or become zero when it is rounded: the next code on its side is taken."""
-    below = (values < 0) & (code[codes] >= 0)
-    above = (values > 0) & (code[codes] <= 0)
-    return codes - below.long() + above.long()
+    """A first moment whose sign bit is not that of its code takes the next code on its side.
+
+    Zero is positive: a negative moment never becomes zero, a positive one may.
+    """
+    differs = values.signbit() != code[codes].signbit()
+    return codes + differs.long() * torch.where(values > 0, 1, -1)
 
 
 class AdamW8:
