@@ -135,6 +135,9 @@ pub trait Device {
     /// Copies a buffer of f32 to the host.
     fn download(&mut self, from: Buffer, to: &mut [f32]);
 
+    /// A buffer of bytes, copied to the host.
+    fn download_bytes(&mut self, from: Buffer) -> Vec<u8>;
+
     /// Fills with zeros.
     fn zero(&mut self, x: Buffer);
 

@@ -61,7 +61,8 @@ impl Map {
 /// The n-th of `steps` equal steps from 0.1 to 1, counted from the nearer end, as PyTorch rounds it.
 fn edge(number: usize, steps: usize) -> f32 {
     let step = (1.0_f32 - 0.1) / steps as f32;
-    if number < steps.div_ceil(2) { step.mul_add(number as f32, 0.1) } else { 1.0 - step * (steps - number) as f32 }
+    let (from_low, from_high) = (number as f32, (steps - number) as f32);
+    if number < steps.div_ceil(2) { step.mul_add(from_low, 0.1) } else { (-step).mul_add(from_high, 1.0) }
 }
 
 /// Codes of the scales of a weight, with one scale for 256 of them.

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Heads, Kind, Purpose, Reserve, Weight, Write};
+use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Heads, Kind, Moments, Purpose, Reserve, Weight, Write};
 
 /// Steps of the differences: small enough for the third derivative, large enough for f32.
 const STEP: f32 = 2e-3;
@@ -365,8 +365,7 @@ fn updates() {
         let update = AdamW {
             value,
             gradient,
-            first,
-            second,
+            moments: Moments::Wide { first, second },
             rate: 0.01,
             beta1: 0.9,
             beta2: 0.99,

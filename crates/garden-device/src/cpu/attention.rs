@@ -9,8 +9,8 @@ use crate::device::{Attention, Heads, Write};
 use super::exponential::exp;
 use super::matmul::{Matrix, Shared, multiply, turned};
 use super::sums::{dot, highest, sum};
-use crate::wide::widest;
 use super::{Cpu, QUERY_BLOCK};
+use crate::wide::widest;
 
 /// One key head of one segment.
 struct Piece {

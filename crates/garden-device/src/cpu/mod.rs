@@ -87,6 +87,10 @@ impl Device for Cpu {
         to.copy_from_slice(self.arena.read(from));
     }
 
+    fn download_bytes(&mut self, from: Buffer) -> Vec<u8> {
+        self.arena.read_bytes(from).to_vec()
+    }
+
     fn zero(&mut self, x: Buffer) {
         self.threads.by_rows(self.arena.write(x), 1, |_, x| x.fill(0.0));
     }

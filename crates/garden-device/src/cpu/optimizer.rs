@@ -174,12 +174,12 @@ impl NarrowStep {
     }
 }
 
-/// A first moment keeps its sign when it is rounded: it does not become zero either.
+/// A first moment keeps its sign bit when it is rounded: the next code on its side is taken. Zero counts as positive.
 fn with_sign(code: u8, moment: f32) -> u8 {
-    let rounded = Map::signed().values[usize::from(code)];
-    match moment {
-        m if m > 0.0 && rounded <= 0.0 => code + 1,
-        m if m < 0.0 && rounded >= 0.0 => code - 1,
-        _ => code,
+    let is_same = Map::signed().values[usize::from(code)].is_sign_negative() == moment.is_sign_negative();
+    match is_same {
+        true => code,
+        false if moment > 0.0 => code + 1,
+        false => code - 1,
     }
 }
