@@ -100,12 +100,22 @@ impl Checkpoint {
 
     /// A tensor of floating point.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
+        let tensor = self.any(name)?;
+        match tensor.kind {
+            Kind::U8 => Err(Error::tensor(tensor.path, name, "is U8; F32, BF16 or F16 is needed")),
+            _ => Ok(tensor),
+        }
+    }
+
+    /// A tensor of floating point or of bytes.
+    pub(crate) fn any(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = &self.files[place.file].0;
         let kind = match place.dtype {
             Dtype::F32 => Kind::F32,
             Dtype::BF16 => Kind::Bf16,
             Dtype::F16 => Kind::F16,
+            Dtype::U8 => Kind::U8,
             other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
         let map = &self.files[place.file].1;
@@ -144,14 +154,23 @@ impl Checkpoint {
 impl Tensor<'_> {
     /// The values as f32.
     pub fn values(&self) -> Vec<f32> {
-        let halves = || self.bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        let mut values = vec![0.0; self.bytes.len() / self.kind.size()];
+        self.widen(0, &mut values);
+        values
+    }
+
+    /// Some values as f32, from the `first` on.
+    pub(crate) fn widen(&self, first: usize, to: &mut [f32]) {
+        let bytes = &self.bytes[first * self.kind.size()..][..to.len() * self.kind.size()];
         match self.kind {
-            Kind::F32 => self
-                .bytes
-                .chunks_exact(4)
-                .map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-                .collect(),
-            kind => halves().map(|half| kind.widened(half)).collect(),
+            Kind::F32 => {
+                let fours = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+                to.iter_mut().zip(fours).for_each(|(to, value)| *to = value);
+            }
+            kind => {
+                let halves = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+                to.iter_mut().zip(halves).for_each(|(to, half)| *to = kind.widened(half));
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use crate::head::{Head, HeadRoom};
 use crate::linear::LinearRoom;
 use crate::lora::LoraConfig;
 use crate::optimizer::Optimizer;
-use crate::parameters::{Builder, Parameter, Part};
+use crate::parameters::{Builder, Parameter, Part, Storage};
 use crate::vision::{BlockKept, Patches, Vision, VisionRoom};
 
 /// What is trained.
@@ -138,6 +138,7 @@ impl Model {
         checkpoint: &Checkpoint,
         training: &Training,
         recompute: Recompute,
+        storage: &Storage,
         limits: Limits,
     ) -> Result<Model, Error> {
         let lora = match training {
@@ -149,6 +150,7 @@ impl Model {
             checkpoint,
             lora,
             is_full: *training == Training::Full,
+            storage: storage.clone(),
             part: Part::Vision,
             trained: Vec::new(),
             widest: 0,
@@ -166,7 +168,7 @@ impl Model {
         let norm = Norm::build(&mut builder, &format!("{name}.norm"), text.hidden, text.epsilon)?;
         let (weight, gradient) = match config.is_tied {
             true => (embedding, embedding_gradient),
-            false => builder.weight("lm_head.weight", text.vocabulary, text.hidden)?,
+            false => builder.linear_weight("lm_head", text.vocabulary, text.hidden)?,
         };
         let (trained, widest, widest_adapted) = (builder.trained, builder.widest, builder.widest_adapted);
         if trained.is_empty() {

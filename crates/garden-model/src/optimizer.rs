@@ -44,8 +44,7 @@ impl Optimizer {
             let update = AdamW {
                 value: parameter.value,
                 gradient: parameter.gradient,
-                first: parameter.moments[0],
-                second: parameter.moments[1],
+                moments: parameter.moments,
                 rate,
                 beta1: self.beta1,
                 beta2: self.beta2,

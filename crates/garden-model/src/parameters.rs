@@ -1,9 +1,10 @@
 //! Parameters: what a model is made of, with gradients and optimizer state for what is trained, and how they come into being.
 
-use garden_device::{Buffer, Device, Kind, Purpose, Weight};
+use garden_device::{Blocks, Buffer, Device, Kind, Moments, Purpose, Scales, Weight, dynamic, nf4};
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
+use crate::four_bit::{self, FourBit, Packed, PackedScales};
 use crate::linear::{Linear, Lora};
 use crate::lora::{LoraConfig, Matcher};
 use crate::model::bytes_of;
@@ -27,12 +28,24 @@ pub struct Parameter {
     pub shape: Vec<usize>,
     pub(crate) value: Buffer,
     pub(crate) gradient: Buffer,
-    pub(crate) moments: [Buffer; 2],
+    pub(crate) moments: Moments,
     pub(crate) is_decayed: bool,
     pub(crate) part: Part,
     /// Updates that it has had.
     pub(crate) steps: u32,
 }
+
+/// How weights and moments are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Storage {
+    /// Packs linears on load that the checkpoint has in more bits; what it has packed already stays as it is.
+    pub four_bit: Option<FourBit>,
+    /// Moments of 8 bits, for parameters with at least 4096 values.
+    pub has_narrow_moments: bool,
+}
+
+/// Smaller parameters keep moments of 32 bits, as in bitsandbytes.
+const SMALLEST_NARROW: usize = 4096;
 
 /// Builds a model's buffers from a checkpoint.
 pub(crate) struct Builder<'a> {
@@ -40,6 +53,7 @@ pub(crate) struct Builder<'a> {
     pub checkpoint: &'a Checkpoint,
     pub lora: Option<(LoraConfig, Matcher)>,
     pub is_full: bool,
+    pub storage: Storage,
     pub part: Part,
     pub trained: Vec<Parameter>,
     /// Columns of the widest weight that has to be widened.
@@ -49,13 +63,10 @@ pub(crate) struct Builder<'a> {
     pub adapters: u64,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
     /// A parameter from the checkpoint, with its gradient if it is trained.
     pub fn parameter(&mut self, name: &str, shape: &[usize]) -> Result<(Buffer, Option<Buffer>), Error> {
-        let tensor = self.checkpoint.shaped(name, shape)?;
-        if let Some(place) = tensor.not_finite() {
-            return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
-        }
+        let tensor = self.checked(name, shape)?;
         let length = shape.iter().product();
         // Biases and norms are small, and used value by value: widened once instead of at each use.
         let kind = if self.is_full || shape.len() == 1 { Kind::F32 } else { tensor.kind };
@@ -70,6 +81,15 @@ impl Builder<'_> {
         Ok((value, Some(gradient)))
     }
 
+    /// A tensor of the checkpoint that has the right shape and finite values.
+    fn checked(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, Error> {
+        let tensor = self.checkpoint.shaped(name, shape)?;
+        match tensor.not_finite() {
+            Some(place) => Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}"))),
+            None => Ok(tensor),
+        }
+    }
+
     fn fill(&mut self, value: Buffer, tensor: Tensor<'_>) {
         if value.kind() == tensor.kind {
             self.device.upload(value, tensor.bytes);
@@ -81,9 +101,21 @@ impl Builder<'_> {
     fn train(&mut self, name: String, shape: Vec<usize>, value: Buffer, is_decayed: bool) -> Result<Buffer, Error> {
         let length = value.length();
         let gradient = self.device.buffer(Purpose::Gradients, &name, Kind::F32, length)?;
-        let first = self.device.buffer(Purpose::Optimizer, &format!("{name} first moment"), Kind::F32, length)?;
-        let second = self.device.buffer(Purpose::Optimizer, &format!("{name} second moment"), Kind::F32, length)?;
-        let moments = [first, second];
+        let mut make =
+            |what: &str, kind, length| self.device.buffer(Purpose::Optimizer, &format!("{name} {what}"), kind, length);
+        let moments = match self.storage.has_narrow_moments && length >= SMALLEST_NARROW {
+            false => Moments::Wide {
+                first: make("first moment", Kind::F32, length)?,
+                second: make("second moment", Kind::F32, length)?,
+            },
+            true => {
+                let blocks = length.div_ceil(dynamic::BLOCK);
+                Moments::Narrow {
+                    codes: [make("first moment", Kind::U8, length)?, make("second moment", Kind::U8, length)?],
+                    scales: [make("first scales", Kind::F32, blocks)?, make("second scales", Kind::F32, blocks)?],
+                }
+            }
+        };
         self.trained.push(Parameter { name, shape, value, gradient, moments, is_decayed, part: self.part, steps: 0 });
         Ok(gradient)
     }
@@ -98,9 +130,90 @@ impl Builder<'_> {
         Ok((of(value), gradient.map(of)))
     }
 
+    /// The matrix of a linear, which may have 4 bits.
+    pub fn linear_weight(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<(Weight, Option<Weight>), Error> {
+        let full = format!("{name}.weight");
+        let blocks = match Packed::read(self.checkpoint, &full, rows, columns)? {
+            Some(packed) if self.is_full => {
+                let problem = "has 4 bits, which cannot be trained: train an adapter, or take a checkpoint of 16 bits";
+                return Err(Error::tensor(packed.codes.path, full, problem));
+            }
+            Some(packed) => self.packed(&full, &packed)?,
+            None => match &self.storage.four_bit {
+                Some(four_bit) if four_bit.packs(name) && !self.is_full => {
+                    let is_double = four_bit.is_double;
+                    self.pack(&full, rows, columns, is_double)?
+                }
+                _ => return self.weight(&full, rows, columns),
+            },
+        };
+        self.widest = self.widest.max(columns);
+        let (buffer, blocks) = blocks;
+        Ok((Weight { buffer, rows, columns, blocks: Some(blocks) }, None))
+    }
+
+    /// A weight that the checkpoint has packed.
+    fn packed(&mut self, name: &str, packed: &Packed<'_>) -> Result<(Buffer, Blocks), Error> {
+        let mut put = |what: &str, tensor: &Tensor<'_>| -> Result<Buffer, Error> {
+            let length = tensor.bytes.len() / tensor.kind.size();
+            let buffer = self.device.buffer(Purpose::Weights, &format!("{name}{what}"), tensor.kind, length)?;
+            self.device.upload(buffer, tensor.bytes);
+            Ok(buffer)
+        };
+        let buffer = put("", &packed.codes)?;
+        let scales = match &packed.scales {
+            PackedScales::Plain(scales) => Scales::Plain(put(" scales", scales)?),
+            PackedScales::Double { codes, scales, offset } => Scales::Double {
+                codes: put(" scale codes", codes)?,
+                scales: put(" scales of scales", scales)?,
+                offset: *offset,
+            },
+        };
+        packed.forget();
+        Ok((buffer, Blocks { scales, packed_from: packed.packed_from }))
+    }
+
+    /// Packs a weight of the checkpoint piece by piece: it never exists as a whole beside the file.
+    fn pack(&mut self, name: &str, rows: usize, columns: usize, is_double: bool) -> Result<(Buffer, Blocks), Error> {
+        let tensor = self.checked(name, &[rows, columns])?;
+        let (length, device) = (rows * columns, &mut *self.device);
+        let packed = device.buffer(Purpose::Weights, name, Kind::U8, nf4::packed_length(length))?;
+        let blocks = nf4::blocks(length);
+        let mut filled = 0;
+        let scales = four_bit::pack(&tensor, |bytes| {
+            device.upload(packed.part(filled, bytes.len()), bytes);
+            filled += bytes.len();
+            Ok::<(), Error>(())
+        })?;
+        tensor.forget();
+        let mut make = |what: &str, kind: Kind, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
+            let buffer = device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)?;
+            device.upload(buffer, bytes);
+            Ok(buffer)
+        };
+        let scales = match is_double {
+            false => Scales::Plain(make("scales", Kind::F32, blocks, bytes_of(&scales))?),
+            true => {
+                let double = nf4::DoubleScales::of(&scales);
+                Scales::Double {
+                    codes: make("scale codes", Kind::U8, blocks, &double.codes)?,
+                    scales: make("scales of scales", Kind::F32, double.scales.len(), bytes_of(&double.scales))?,
+                    offset: double.offset,
+                }
+            }
+        };
+        // Everything is computed in f32, so there is nothing that backward passes would round to.
+        Ok((packed, Blocks { scales, packed_from: Kind::F32 }))
+    }
+
     /// A linear with its adapter, if it has one.
     pub fn linear(&mut self, name: &str, inputs: usize, outputs: usize, has_bias: bool) -> Result<Linear, Error> {
-        let (weight, weight_gradient) = self.weight(&format!("{name}.weight"), outputs, inputs)?;
+        let (weight, weight_gradient) = self.linear_weight(name, outputs, inputs)?;
         let bias = has_bias.then(|| self.parameter(&format!("{name}.bias"), &[outputs])).transpose()?;
         let lora = self.adapter(name, inputs, outputs)?;
         Ok(Linear {

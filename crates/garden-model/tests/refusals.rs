@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use case::{Case, cases};
 use garden_device::{Cpu, Device, Planner};
-use garden_model::{Batch, Checkpoint, Config, IGNORED, Images, Model, Recompute, Row, Training, read_adapter};
+use garden_model::{
+    Batch, Checkpoint, Config, IGNORED, Images, Model, Recompute, Row, Storage, Training, read_adapter,
+};
 use serde_json::{Value, json};
 
 /// A copy of a recorded case in a folder of its own, which is removed afterwards.
@@ -44,7 +46,15 @@ impl Copy {
                 images: 2,
                 longest: 64,
             };
-            Model::build(&mut Cpu::new(1), &config, &checkpoint, &Training::Full, Recompute::Layers, limits)?;
+            Model::build(
+                &mut Cpu::new(1),
+                &config,
+                &checkpoint,
+                &Training::Full,
+                Recompute::Layers,
+                &Storage::default(),
+                limits,
+            )?;
             Ok(())
         };
         let text = error().expect_err("it should be refused").to_string();
@@ -211,6 +221,7 @@ fn adapters() {
                 &case.checkpoint,
                 &Training::Lora(adapter.config.clone()),
                 Recompute::Layers,
+                &Storage::default(),
                 case.limits(),
             )?;
             adapter.put(&mut cpu, &built)

@@ -6,7 +6,7 @@ mod case;
 
 use case::{Case, cases};
 use garden_device::{Cpu, Device, Purpose};
-use garden_model::{Model, Optimizer, Recompute, Training, read_adapter, write_adapter};
+use garden_model::{Model, Optimizer, Recompute, Storage, Training, read_adapter, write_adapter};
 
 fn find(name: &str) -> Case {
     cases().into_iter().find(|case| case.name() == name).unwrap()
@@ -88,9 +88,16 @@ fn the_same_seed_gives_the_same_bits() {
         config.dropout = 0.25;
         let mut cpu = Cpu::new(2);
         let training = Training::Lora(config);
-        let mut model =
-            Model::build(&mut cpu, &case.config, &case.checkpoint, &training, Recompute::Layers, case.limits())
-                .unwrap();
+        let mut model = Model::build(
+            &mut cpu,
+            &case.config,
+            &case.checkpoint,
+            &training,
+            Recompute::Layers,
+            &Storage::default(),
+            case.limits(),
+        )
+        .unwrap();
         case.adapter().unwrap().put(&mut cpu, &model).unwrap();
         (0..4).map(|number| step(&case, &mut cpu, &mut model, seed_offset + number).to_bits()).collect::<Vec<u32>>()
     };
@@ -107,8 +114,16 @@ fn gradients_are_right_with_dropout() {
     for recompute in [Recompute::Nothing, Recompute::Layers] {
         let mut cpu = Cpu::new(1);
         let training = Training::Lora(config.clone());
-        let mut model =
-            Model::build(&mut cpu, &case.config, &case.checkpoint, &training, recompute, case.limits()).unwrap();
+        let mut model = Model::build(
+            &mut cpu,
+            &case.config,
+            &case.checkpoint,
+            &training,
+            recompute,
+            &Storage::default(),
+            case.limits(),
+        )
+        .unwrap();
         case.adapter().unwrap().put(&mut cpu, &model).unwrap();
         let batch = &case.batches[0];
         let mut loss = |cpu: &mut Cpu| {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use garden_device::Device;
 use garden_model::{
-    Adapter, Batch, Checkpoint, Config, Images, Limits, Model, Optimizer, Recompute, Row, Training, read_adapter,
+    Adapter, Batch, Checkpoint, Config, FourBit, Images, Limits, Model, Optimizer, Recompute, Row, Storage, Training,
+    read_adapter,
 };
 use serde_json::Value;
 
@@ -43,13 +44,25 @@ impl Case {
         self.adapter().map_or(Training::Full, |adapter| Training::Lora(adapter.config))
     }
 
+    /// As the case says; what the checkpoint has packed needs no word.
+    pub fn storage(&self) -> Storage {
+        let quantisation = &self.about["quantisation"];
+        if quantisation.is_null() || quantisation["stored"].as_bool().unwrap() {
+            return Storage::default();
+        }
+        let kept = quantisation["skip_modules"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().into());
+        let is_double = quantisation["double"].as_bool().unwrap();
+        Storage { four_bit: Some(FourBit { is_double, kept: kept.collect() }), ..Storage::default() }
+    }
+
     pub fn limits(&self) -> Limits {
         self.batches.iter().map(Limits::of).fold(Limits::default(), Limits::max)
     }
 
     pub fn build(&self, device: &mut dyn Device, recompute: Recompute) -> Model {
-        let model =
-            Model::build(device, &self.config, &self.checkpoint, &self.training(), recompute, self.limits()).unwrap();
+        let (training, storage) = (self.training(), self.storage());
+        let model = Model::build(device, &self.config, &self.checkpoint, &training, recompute, &storage, self.limits())
+            .unwrap();
         if let Some(adapter) = self.adapter() {
             adapter.put(device, &model).unwrap();
         }
@@ -104,11 +117,12 @@ fn batch(config: &Config, file: &Path) -> Batch {
 
 /// The recorded cases, and those of the folder GARDEN_REFERENCE.
 pub fn cases() -> Vec<Case> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded")];
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference");
+    let mut folders = vec![own.join("recorded"), own.join("recorded_quantised")];
     folders.extend(std::env::var_os("GARDEN_REFERENCE").map(PathBuf::from));
     let inside = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = inside.filter(|path| path.join("case.json").exists()).collect();
     found.sort();
-    assert!(found.len() >= 9, "only {} cases were found", found.len());
+    assert!(found.len() >= 13, "only {} cases were found", found.len());
     found.iter().map(|folder| Case::read(folder)).collect()
 }

@@ -1,0 +1,177 @@
+//! Weights of 4 bits: which are packed, how packed ones lie in a checkpoint (as bitsandbytes and transformers save them), and packing in pieces.
+
+use garden_device::{Kind, nf4};
+use serde_json::Value;
+
+use crate::checkpoint::{Checkpoint, Tensor};
+use crate::error::Error;
+
+/// Values that are packed at a time: whole blocks, and little memory.
+pub(crate) const PIECE: usize = 1 << 16;
+
+/// What follows the name of a packed weight, for the text that says how it is packed.
+pub(crate) const STATE: &str = "quant_state.bitsandbytes__nf4";
+const OTHER_STATE: &str = "quant_state.bitsandbytes__fp4";
+
+/// How weights are packed that a checkpoint has in 16 or 32 bits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FourBit {
+    /// Whether scales of blocks get 8 bits instead of 32.
+    pub is_double: bool,
+    /// Modules that are not packed, such as `model.visual`: parts of names between dots.
+    pub kept: Vec<String>,
+}
+
+impl Default for FourBit {
+    /// Double scales; the vision tower and the head stay as they are. Embeddings, norms and biases always do.
+    fn default() -> FourBit {
+        FourBit { is_double: true, kept: vec!["model.visual".into(), "lm_head".into()] }
+    }
+}
+
+impl FourBit {
+    /// Whether a linear of this name (in the newer form) is packed.
+    pub fn packs(&self, name: &str) -> bool {
+        !self.kept.iter().any(|kept| format!(".{name}.").contains(&format!(".{kept}.")))
+    }
+}
+
+/// A packed weight in a checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Packed<'a> {
+    /// Two codes in each byte.
+    pub codes: Tensor<'a>,
+    pub scales: PackedScales<'a>,
+    /// What it was before.
+    pub packed_from: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum PackedScales<'a> {
+    Plain(Tensor<'a>),
+    Double { codes: Tensor<'a>, scales: Tensor<'a>, offset: f32 },
+}
+
+impl<'a> Packed<'a> {
+    /// The weight of this name [rows, columns] if it is packed.
+    pub fn read(
+        checkpoint: &'a Checkpoint,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Option<Packed<'a>>, Error> {
+        if checkpoint.has(&format!("{name}.{OTHER_STATE}")) {
+            let path = checkpoint.path();
+            return Err(Error::tensor(path, name, "is packed as fp4; this program reads nf4"));
+        }
+        let state_name = format!("{name}.{STATE}");
+        if !checkpoint.has(&state_name) {
+            return Ok(None);
+        }
+        let stored = checkpoint.any(&state_name)?;
+        let wrong = |problem: String| Error::tensor(stored.path, &state_name, problem);
+        let state: Value = serde_json::from_slice(stored.bytes).map_err(|error| wrong(format!("no JSON: {error}")))?;
+        let says = |field: &str, expected: Value| match state.get(field) {
+            Some(value) if *value == expected => Ok(()),
+            value => {
+                let there = value.map_or("nothing".into(), Value::to_string);
+                Err(wrong(format!("says {field} {there}; {expected} is needed")))
+            }
+        };
+        says("quant_type", "nf4".into())?;
+        says("blocksize", nf4::BLOCK.into())?;
+        says("shape", vec![rows, columns].into())?;
+        let packed_from = match state.get("dtype").and_then(Value::as_str) {
+            Some("float32") => Kind::F32,
+            Some("bfloat16") => Kind::Bf16,
+            Some("float16") => Kind::F16,
+            other => return Err(wrong(format!("says dtype {other:?}; float32, bfloat16 or float16 is needed"))),
+        };
+        let values = rows * columns;
+        let part = |name: String, kind: Kind, length: usize| -> Result<Tensor<'a>, Error> {
+            let tensor = checkpoint.any(&name)?;
+            let there: usize = tensor.shape.iter().product();
+            match tensor.kind == kind && there == length {
+                true => Ok(tensor),
+                false => {
+                    let problem = format!("has {there} values of {:?}; {length} of {kind:?} are needed", tensor.kind);
+                    Err(Error::tensor(tensor.path, name, problem))
+                }
+            }
+        };
+        let codes = part(name.to_string(), Kind::U8, nf4::packed_length(values))?;
+        let map = part(format!("{name}.quant_map"), Kind::F32, nf4::CODES.len())?;
+        if map.values() != nf4::CODES {
+            return Err(Error::tensor(map.path, format!("{name}.quant_map"), "is not the map of nf4"));
+        }
+        let blocks = nf4::blocks(values);
+        let scales_name = format!("{name}.absmax");
+        let scales = match state.get("nested_blocksize") {
+            None => PackedScales::Plain(part(scales_name, Kind::F32, blocks)?),
+            Some(_) => {
+                let nested = garden_device::dynamic::BLOCK;
+                says("nested_blocksize", nested.into())?;
+                let offset = state.get("nested_offset").and_then(Value::as_f64);
+                let offset = offset.ok_or_else(|| wrong("has no nested_offset".into()))? as f32;
+                let map_name = format!("{name}.nested_quant_map");
+                let map = part(map_name.clone(), Kind::F32, 256)?;
+                if map.values() != garden_device::dynamic::Map::signed().values {
+                    return Err(Error::tensor(map.path, map_name, "is not the dynamic map of bitsandbytes"));
+                }
+                PackedScales::Double {
+                    codes: part(scales_name, Kind::U8, blocks)?,
+                    scales: part(format!("{name}.nested_absmax"), Kind::F32, blocks.div_ceil(nested))?,
+                    offset,
+                }
+            }
+        };
+        let (PackedScales::Plain(wide) | PackedScales::Double { scales: wide, .. }) = &scales;
+        if let Some(place) = wide.not_finite() {
+            return Err(Error::tensor(wide.path, format!("{name}.absmax"), format!("has no finite number at {place}")));
+        }
+        Ok(Some(Packed { codes, scales, packed_from }))
+    }
+
+    /// Lets the kernel take the pages of the file back.
+    pub fn forget(&self) {
+        self.codes.forget();
+        match &self.scales {
+            PackedScales::Plain(scales) => scales.forget(),
+            PackedScales::Double { codes, scales, .. } => {
+                codes.forget();
+                scales.forget();
+            }
+        }
+    }
+}
+
+/// Packs a tensor piece by piece: gives each piece's bytes and returns the scales of all blocks.
+pub(crate) fn pack<E>(tensor: &Tensor<'_>, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Vec<f32>, E> {
+    let length: usize = tensor.shape.iter().product();
+    let mut scales = Vec::with_capacity(nf4::blocks(length));
+    let mut packed = Vec::with_capacity(nf4::packed_length(PIECE));
+    let mut values = vec![0.0; PIECE.min(length)];
+    for first in (0..length).step_by(PIECE) {
+        let values = &mut values[..PIECE.min(length - first)];
+        tensor.widen(first, values);
+        packed.clear();
+        nf4::pack(values, &mut packed, &mut scales);
+        take(&packed)?;
+    }
+    Ok(scales)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept() {
+        let default = FourBit::default();
+        assert!(default.packs("model.language_model.layers.0.mlp.up_proj"));
+        assert!(!default.packs("model.visual.blocks.0.attn.qkv") && !default.packs("lm_head"));
+        let some = FourBit { kept: vec!["visual.blocks.1".into(), "down_proj".into()], ..default };
+        assert!(!some.packs("model.visual.blocks.1.attn.qkv") && some.packs("model.visual.blocks.11.attn.qkv"));
+        assert!(!some.packs("model.language_model.layers.0.mlp.down_proj") && some.packs("lm_head"));
+    }
+}
