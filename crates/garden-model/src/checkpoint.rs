@@ -22,6 +22,8 @@ pub struct Checkpoint {
 
 #[derive(Debug)]
 struct Place {
+    /// As the file has it.
+    name: String,
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
@@ -42,6 +44,12 @@ pub struct Tensor<'a> {
     pub bytes: &'a [u8],
     map: &'a Mmap,
     begin: usize,
+}
+
+/// A tensor under the name that its file has for it.
+pub(crate) struct Stored<'a> {
+    pub name: &'a str,
+    pub tensor: Tensor<'a>,
 }
 
 impl Checkpoint {
@@ -76,11 +84,23 @@ impl Checkpoint {
                 let problem = format!("ends at byte {end}, and the file has {}: it is cut off", map.len());
                 return Err(Error::tensor(path, name, problem));
             }
-            let place = Place { file: self.files.len(), dtype: info.dtype, shape: info.shape.clone(), begin, end };
-            self.tensors.insert(newer(&name), place);
+            let key = newer(&name);
+            let (file, shape) = (self.files.len(), info.shape.clone());
+            self.tensors.insert(key, Place { name, file, dtype: info.dtype, shape, begin, end });
         }
         self.files.push((path.to_path_buf(), map));
         Ok(())
+    }
+
+    /// The tensors of each file, in their order, under the names that they have there.
+    pub(crate) fn files(&self) -> Result<Vec<(&Path, Vec<Stored<'_>>)>, Error> {
+        let mut files: Vec<(&Path, Vec<Stored<'_>>)> =
+            self.files.iter().map(|file| (file.0.as_path(), Vec::new())).collect();
+        for (name, place) in &self.tensors {
+            files[place.file].1.push(Stored { name: &place.name, tensor: self.any(name)? });
+        }
+        files.iter_mut().for_each(|file| file.1.sort_by_key(|stored| stored.tensor.begin));
+        Ok(files)
     }
 
     /// The folder or file.
