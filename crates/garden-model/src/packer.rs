@@ -55,6 +55,24 @@ pub fn pack_checkpoint(
     if fs::read_dir(to).map_err(|error| Error::file(to, error))?.next().is_some() {
         return Err(Error::broken(to, "the folder is not empty: give one that is, or a new one"));
     }
+    let packed = pack_files(&checkpoint, from, to, &mut config, settings, progress);
+    if packed.is_err() {
+        // The folder was empty, so what is in it now is half a checkpoint.
+        for entry in fs::read_dir(to).into_iter().flatten().flatten() {
+            drop(fs::remove_file(entry.path()));
+        }
+    }
+    packed
+}
+
+fn pack_files(
+    checkpoint: &Checkpoint,
+    from: &Path,
+    to: &Path,
+    config: &mut Value,
+    settings: &FourBit,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<PackReport, Error> {
     copy_others(from, to)?;
     let is_tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
     let files = checkpoint.files()?;

@@ -61,6 +61,44 @@ pub enum Command {
     /// will need. Needs Python with the package `model-garden`.
     #[command(after_long_help = BISECT_HELP)]
     Bisect(Bisect),
+
+    /// Write a checkpoint anew with weights of 4 bits (NF4), as transformers and bitsandbytes read them.
+    ///
+    /// Tensor by tensor: no more than the largest one is in memory at a time.
+    #[command(visible_alias = "quantize", after_long_help = QUANTISE_HELP)]
+    Quantise(Quantise),
+}
+
+const QUANTISE_HELP: &str = "\
+Linears of the decoder are packed; the vision tower, the head, embeddings, norms and biases stay as they are. 4.13 bits for each packed
+weight: 4 for its code, 0.13 for the scales of its block of 64.
+
+Examples:
+  model-garden quantise Qwen2.5-VL-3B-Instruct Qwen2.5-VL-3B-Instruct-nf4
+  model-garden quantise DIR OUT --keep lm_head        # the vision tower too";
+
+/// Arguments of `model-garden quantise`.
+#[derive(Debug, Args)]
+pub struct Quantise {
+    /// The folder of a checkpoint with 16 or 32 bits.
+    #[arg(value_name = "DIR")]
+    pub from: PathBuf,
+
+    /// A new folder for the packed one.
+    #[arg(value_name = "OUT")]
+    pub to: PathBuf,
+
+    /// Modules that are not packed, as parts of names between dots; give it several times [default: model.visual and lm_head].
+    #[arg(long, value_name = "MODULE")]
+    pub keep: Vec<String>,
+
+    /// Keep the scales of blocks in 32 bits: 4.5 bits for each weight.
+    #[arg(long)]
+    pub single: bool,
+
+    /// Print what was done as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 const BISECT_HELP: &str = "\

@@ -6,6 +6,7 @@ pub mod compare;
 pub mod diagnose;
 pub mod monitor;
 mod python;
+pub mod quantise;
 pub mod run;
 
 /// How a command ended, as an exit code.

@@ -1,0 +1,58 @@
+//! `model-garden quantise`: write a checkpoint anew with weights of 4 bits.
+
+use std::io::IsTerminal;
+
+use garden_memory::Bytes;
+use garden_model::{FourBit, pack_checkpoint};
+use serde_json::json;
+
+use super::Outcome;
+use crate::cli;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Runs the command.
+pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Failure> {
+    let mut settings = FourBit { is_double: !arguments.single, ..FourBit::default() };
+    if !arguments.keep.is_empty() {
+        settings.kept.clone_from(&arguments.keep);
+    }
+    let is_watched = std::io::stderr().is_terminal();
+    let mut told = 0;
+    let mut progress = |done: usize, total: usize| {
+        let percent = 100 * done / total.max(1);
+        if is_watched && percent >= told + 5 {
+            told = percent;
+            printer.say(&format!("model-garden: {percent} % of {total} tensors"));
+        }
+    };
+    let report =
+        pack_checkpoint(&arguments.from, &arguments.to, &settings, &mut progress).map_err(|error| Failure {
+            what: format!("cannot pack `{}` into 4 bits", arguments.from.display()),
+            causes: vec![error.to_string()],
+            hint: None,
+        })?;
+    let (before, after) = (Bytes(report.bytes_before), Bytes(report.bytes_after));
+    let text = match arguments.json {
+        true => {
+            let told = json!({
+                "from": arguments.from,
+                "to": arguments.to,
+                "packed_weights": report.packed,
+                "bytes_before": report.bytes_before,
+                "bytes_after": report.bytes_after,
+                "kept": settings.kept,
+                "has_double_scales": settings.is_double,
+            });
+            format!("{told:#}\n")
+        }
+        false => format!(
+            "{} weights of `{}` have 4 bits now: {before} became {after} in `{}`\n",
+            report.packed,
+            arguments.from.display(),
+            arguments.to.display()
+        ),
+    };
+    printer.out(&text)?;
+    Ok(Outcome::Fine)
+}
