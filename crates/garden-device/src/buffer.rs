@@ -52,6 +52,8 @@ pub enum Purpose {
     Kept,
     /// Activations of one layer that are made again in the backward pass.
     Recomputed,
+    /// Keys and values of the tokens so far, while generating.
+    Cache,
     /// The batch: tokens, pixels, places.
     Batch,
     /// Room that is used and forgotten within an operation or a layer.
@@ -60,13 +62,14 @@ pub enum Purpose {
 
 impl Purpose {
     /// All of them, in the order in which a plan lists them.
-    pub const ALL: [Purpose; 8] = [
+    pub const ALL: [Purpose; 9] = [
         Purpose::Weights,
         Purpose::Adapters,
         Purpose::Gradients,
         Purpose::Optimizer,
         Purpose::Kept,
         Purpose::Recomputed,
+        Purpose::Cache,
         Purpose::Batch,
         Purpose::Workspace,
     ];
@@ -80,6 +83,7 @@ impl Purpose {
             Purpose::Optimizer => "optimizer",
             Purpose::Kept => "activations kept",
             Purpose::Recomputed => "activations recomputed",
+            Purpose::Cache => "key/value cache",
             Purpose::Batch => "batch",
             Purpose::Workspace => "workspace",
         }

@@ -187,6 +187,12 @@ pub trait Device {
     /// Mixes values into `y` [tokens, heads * head_size], and keeps the logarithm of each row's sum in `sums` [tokens, heads].
     fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer);
 
+    /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
+    ///
+    /// Keys and values are those of the cache; `starts` cuts the queries. Those of segment s are the last of the `lengths[s]`
+    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it.
+    fn attend_cached(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
+
     /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again.
     fn attend_backward(
         &mut self,

@@ -68,6 +68,7 @@ impl Device for Planner {
     fn rotate(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn rotate_backward(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn attend(&mut self, _: &Attention, _: Buffer, _: Buffer) {}
+    fn attend_cached(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer) {}
     fn attend_backward(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
     fn swiglu(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}

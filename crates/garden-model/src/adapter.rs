@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use garden_device::Device;
+use garden_device::{Buffer, Device};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
@@ -77,16 +77,26 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
 impl Adapter {
     /// Puts the adapter's values into a model; every one of them must have its place, and every place its values.
     pub fn put(&self, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
+        let places = model.parameters().iter();
+        self.fill(device, places.map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))
+    }
+
+    /// The same for any places: their names, shapes and buffers.
+    pub(crate) fn fill<'a>(
+        &self,
+        device: &mut dyn Device,
+        places: impl Iterator<Item = (&'a str, &'a [usize], Buffer)>,
+    ) -> Result<(), Error> {
         let mut found: BTreeMap<String, &str> = self.weights.names().map(|name| (current(name), name)).collect();
-        for parameter in model.parameters() {
-            let Some(name) = found.remove(&parameter.name) else {
-                return Err(Error::tensor(self.weights.path(), &parameter.name, "is missing"));
+        for (place, shape, value) in places {
+            let Some(name) = found.remove(place) else {
+                return Err(Error::tensor(self.weights.path(), place, "is missing"));
             };
-            let tensor = self.weights.shaped(name, &parameter.shape)?;
+            let tensor = self.weights.shaped(name, shape)?;
             if let Some(place) = tensor.not_finite() {
                 return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
             }
-            model.set(device, parameter, &tensor.values());
+            device.upload(value, bytes_of(&tensor.values()));
         }
         match found.into_keys().next() {
             Some(name) => Err(Error::tensor(self.weights.path(), name, "has no place in this model")),

@@ -2,10 +2,12 @@
 
 use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Write};
 
+use crate::cache::{LayerCache, Step};
 use crate::config::TextConfig;
 use crate::error::Error;
 use crate::linear::{Linear, LinearRoom};
 use crate::parameters::Builder;
+use crate::passes::Passes;
 use crate::swiglu::{Swiglu, SwigluRoom};
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
@@ -71,19 +73,21 @@ impl LayerKept {
         label: &str,
         text: &TextConfig,
         tokens: usize,
+        passes: Passes,
     ) -> Result<LayerKept, OutOfMemory> {
         let keys = text.key_heads * text.head_size();
-        let mut make =
-            |name: &str, width: usize| device.buffer(purpose, &format!("{label} {name}"), Kind::F32, tokens * width);
+        let mut make = |name: &str, rows: usize, width: usize| {
+            device.buffer(purpose, &format!("{label} {name}"), Kind::F32, rows * width)
+        };
         Ok(LayerKept {
-            q: make("queries", text.hidden)?,
-            k: make("keys", keys)?,
-            v: make("values", keys)?,
-            attended: make("attended", text.hidden)?,
-            sums: make("attention sums", text.heads)?,
-            middle: make("middle", text.hidden)?,
-            gate: make("gate", text.intermediate)?,
-            up: make("up", text.intermediate)?,
+            q: make("queries", tokens, text.hidden)?,
+            k: make("keys", tokens, keys)?,
+            v: make("values", tokens, keys)?,
+            attended: make("attended", tokens, text.hidden)?,
+            sums: make("attention sums", passes.back(tokens), text.heads)?,
+            middle: make("middle", tokens, text.hidden)?,
+            gate: make("gate", tokens, text.intermediate)?,
+            up: make("up", tokens, text.intermediate)?,
         })
     }
 }
@@ -107,21 +111,27 @@ pub(crate) struct DecoderRoom {
 }
 
 impl DecoderRoom {
-    pub fn build(device: &mut dyn Device, text: &TextConfig, tokens: usize) -> Result<DecoderRoom, OutOfMemory> {
+    pub fn build(
+        device: &mut dyn Device,
+        text: &TextConfig,
+        tokens: usize,
+        passes: Passes,
+    ) -> Result<DecoderRoom, OutOfMemory> {
         let keys = text.key_heads * text.head_size();
-        let mut make = |name: &str, width: usize| {
-            device.buffer(Purpose::Workspace, &format!("decoder {name}"), Kind::F32, tokens * width)
+        let back = passes.back(tokens);
+        let mut make = |name: &str, rows: usize, width: usize| {
+            device.buffer(Purpose::Workspace, &format!("decoder {name}"), Kind::F32, rows * width)
         };
         Ok(DecoderRoom {
-            normed: make("normed", text.hidden)?,
-            normed_gradient: make("normed gradient", text.hidden)?,
-            attended_gradient: make("attended gradient", text.hidden)?,
-            q_gradient: make("queries gradient", text.hidden)?,
-            k_gradient: make("keys gradient", keys)?,
-            v_gradient: make("values gradient", keys)?,
-            mixed: make("mixed", text.intermediate)?,
-            mixed_gradient: make("mixed gradient", text.intermediate)?,
-            gate_gradient: make("gate gradient", text.intermediate)?,
+            normed: make("normed", tokens, text.hidden)?,
+            normed_gradient: make("normed gradient", back, text.hidden)?,
+            attended_gradient: make("attended gradient", back, text.hidden)?,
+            q_gradient: make("queries gradient", back, text.hidden)?,
+            k_gradient: make("keys gradient", back, keys)?,
+            v_gradient: make("values gradient", back, keys)?,
+            mixed: make("mixed", tokens, text.intermediate)?,
+            mixed_gradient: make("mixed gradient", back, text.intermediate)?,
+            gate_gradient: make("gate gradient", back, text.intermediate)?,
         })
     }
 }
@@ -163,7 +173,50 @@ impl Layer {
         linear: &LinearRoom,
         sequence: &Sequence,
     ) {
-        let (tokens, kept) = (sequence.tokens, kept.of(text, sequence.tokens));
+        let kept = kept.of(text, sequence.tokens);
+        self.project(device, text, x, &kept, room, linear, sequence);
+        device.attend(&attention(text, &kept, sequence), kept.attended, kept.sums);
+        self.finish(device, text, x, y, &kept, room, linear, sequence.tokens);
+    }
+
+    /// The same, forward only and in place: x [tokens, hidden] of new tokens, which see what the cache has of their rows and are added to it.
+    pub fn forward_cached(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        kept: &LayerKept,
+        room: &DecoderRoom,
+        linear: &LinearRoom,
+        cache: &LayerCache,
+        step: &Step,
+    ) {
+        let (tokens, keys) = (step.sequence.tokens, text.key_heads * text.head_size());
+        let kept = kept.of(text, tokens);
+        self.project(device, text, x, &kept, room, linear, &step.sequence);
+        device.scatter(kept.k, step.places, cache.keys, tokens, keys);
+        device.scatter(kept.v, step.places, cache.values, tokens, keys);
+        let attention = Attention {
+            key: heads(cache.keys, text.key_heads, text),
+            value: heads(cache.values, text.key_heads, text),
+            ..attention(text, &kept, &step.sequence)
+        };
+        device.attend_cached(&attention, step.firsts, step.lengths, kept.attended);
+        self.finish(device, text, x, Some(x), &kept, room, linear, tokens);
+    }
+
+    /// Queries, keys and values of x, turned to their positions.
+    fn project(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        kept: &LayerKept,
+        room: &DecoderRoom,
+        linear: &LinearRoom,
+        sequence: &Sequence,
+    ) {
+        let tokens = sequence.tokens;
         let normed = room.normed.first(tokens * text.hidden);
         self.norm1.forward(device, x, normed, tokens);
         self.q.forward(device, normed, kept.q, tokens, linear, Write::Set);
@@ -171,16 +224,30 @@ impl Layer {
         self.v.forward(device, normed, kept.v, tokens, linear, Write::Set);
         device.rotate(heads(kept.q, text.heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
         device.rotate(heads(kept.k, text.key_heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
-        device.attend(&attention(text, &kept, sequence), kept.attended, kept.sums);
+    }
+
+    /// From what attention gave to y, which may be x.
+    fn finish(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        y: Option<Buffer>,
+        kept: &LayerKept,
+        room: &DecoderRoom,
+        linear: &LinearRoom,
+        tokens: usize,
+    ) {
+        let normed = room.normed.first(tokens * text.hidden);
         device.copy(x, kept.middle);
         self.o.forward(device, kept.attended, kept.middle, tokens, linear, Write::Add);
         self.norm2.forward(device, kept.middle, normed, tokens);
         match y {
             Some(y) => {
                 device.copy(kept.middle, y);
-                self.mlp.forward(device, normed, y, tokens, &swiglu_room(&kept, room), linear);
+                self.mlp.forward(device, normed, y, tokens, &swiglu_room(kept, room), linear);
             }
-            None => self.mlp.forward_inner(device, normed, tokens, &swiglu_room(&kept, room), linear),
+            None => self.mlp.forward_inner(device, normed, tokens, &swiglu_room(kept, room), linear),
         }
     }
 
@@ -243,7 +310,8 @@ impl LayerKept {
             k: self.k.first(tokens * keys),
             v: self.v.first(tokens * keys),
             attended: self.attended.first(tokens * text.hidden),
-            sums: self.sums.first(tokens * text.heads),
+            // Without a backward pass there are none.
+            sums: self.sums.first((tokens * text.heads).min(self.sums.length())),
             middle: self.middle.first(tokens * text.hidden),
             gate: self.gate.first(tokens * text.intermediate),
             up: self.up.first(tokens * text.intermediate),

@@ -4,6 +4,7 @@ use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
 
 use crate::config::TextConfig;
 use crate::decoder::Norm;
+use crate::passes::Passes;
 
 /// Rows of logits that exist at once.
 pub(crate) const CHUNK: usize = 64;
@@ -32,14 +33,21 @@ pub(crate) struct HeadRoom {
 }
 
 impl HeadRoom {
-    pub fn build(device: &mut dyn Device, text: &TextConfig, targets: usize) -> Result<HeadRoom, OutOfMemory> {
+    /// Room for so many rows at once; those of the logits are made a chunk at a time.
+    pub fn build(
+        device: &mut dyn Device,
+        text: &TextConfig,
+        targets: usize,
+        passes: Passes,
+    ) -> Result<HeadRoom, OutOfMemory> {
+        let back = passes.back(targets);
         let mut make = |name: &str, length: usize| device.buffer(Purpose::Workspace, name, Kind::F32, length);
         Ok(HeadRoom {
-            asked: make("head inputs", targets * text.hidden)?,
+            asked: make("head inputs", back * text.hidden)?,
             normed: make("head inputs, normed", targets * text.hidden)?,
-            gradient: make("head gradient", targets * text.hidden)?,
-            logits: make("logits of a chunk", CHUNK * text.vocabulary)?,
-            losses: make("losses", targets)?,
+            gradient: make("head gradient", back * text.hidden)?,
+            logits: make("logits of a chunk", CHUNK.min(targets) * text.vocabulary)?,
+            losses: make("losses", back)?,
         })
     }
 }
@@ -105,12 +113,18 @@ impl Head {
         let mut values = vec![0.0; step * text.vocabulary];
         for first in (0..rows).step_by(step) {
             let count = step.min(rows - first);
-            let normed = room.normed.first(count * text.hidden);
-            let logits = room.logits.first(count * text.vocabulary);
-            self.norm.forward(device, x.part(first * text.hidden, count * text.hidden), normed, count);
-            device.matmul(normed, &self.weight, logits, count, 1.0, Write::Set);
+            let logits = self.chunk(device, text, x.part(first * text.hidden, count * text.hidden), count, room);
             device.download(logits, &mut values[..count * text.vocabulary]);
             take(&values[..count * text.vocabulary]);
         }
+    }
+
+    /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than there is room for.
+    pub fn chunk(&self, device: &mut dyn Device, text: &TextConfig, x: Buffer, rows: usize, room: &HeadRoom) -> Buffer {
+        let normed = room.normed.first(rows * text.hidden);
+        let logits = room.logits.first(rows * text.vocabulary);
+        self.norm.forward(device, x, normed, rows);
+        device.matmul(normed, &self.weight, logits, rows, 1.0, Write::Set);
+        logits
     }
 }

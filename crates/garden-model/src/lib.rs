@@ -7,6 +7,7 @@
 
 mod adapter;
 mod batch;
+mod cache;
 mod checkpoint;
 mod config;
 mod decoder;
@@ -17,9 +18,12 @@ mod linear;
 mod lora;
 mod model;
 mod names;
+mod network;
 mod optimizer;
 mod packer;
 mod parameters;
+mod passes;
+mod patches;
 mod rotary;
 mod swiglu;
 mod vision;

@@ -1,6 +1,9 @@
 //! A linear layer, with a low-rank adapter beside a frozen weight or with gradients of its own.
 
-use garden_device::{Buffer, Device, Weight, Write};
+use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
+
+use crate::lora::LoraConfig;
+use crate::passes::Passes;
 
 /// y [rows, out] = x [rows, in] W^T + b + scale (drop(x) A^T) B^T.
 #[derive(Clone, Copy, Debug)]
@@ -19,10 +22,10 @@ pub(crate) struct Linear {
 pub(crate) struct Lora {
     /// A [rank, in].
     pub down: Weight,
-    pub down_gradient: Weight,
+    pub down_gradient: Option<Weight>,
     /// B [out, rank].
     pub up: Weight,
-    pub up_gradient: Weight,
+    pub up_gradient: Option<Weight>,
     pub scale: f32,
     pub dropout: f32,
     /// Which of the model's adapters it is: each drops other inputs.
@@ -42,6 +45,27 @@ pub(crate) struct LinearRoom {
     pub seed: u64,
 }
 
+impl LinearRoom {
+    /// Room for products with so many rows, and for adapters whose widest input has so many values.
+    pub fn build(
+        device: &mut dyn Device,
+        lora: Option<(&LoraConfig, usize)>,
+        rows: usize,
+        passes: Passes,
+    ) -> Result<LinearRoom, OutOfMemory> {
+        let mut room = LinearRoom { narrow: None, narrow_gradient: None, dropped: None, seed: 0 };
+        let Some((lora, widest)) = lora else { return Ok(room) };
+        let mut make =
+            |label: &str, width: usize| device.buffer(Purpose::Workspace, label, Kind::F32, rows * width).map(Some);
+        room.narrow = make("adapter", lora.rank)?;
+        if passes == Passes::Both {
+            room.narrow_gradient = make("adapter gradient", lora.rank)?;
+            room.dropped = if lora.dropout > 0.0 { make("dropped inputs", widest)? } else { None };
+        }
+        Ok(room)
+    }
+}
+
 impl Linear {
     pub fn outputs(&self) -> usize {
         self.weight.rows
@@ -49,7 +73,7 @@ impl Linear {
 
     /// Whether anything of it is trained.
     pub fn is_trained(&self) -> bool {
-        self.lora.is_some() || self.weight_gradient.is_some()
+        self.lora.is_some_and(|lora| lora.up_gradient.is_some()) || self.weight_gradient.is_some()
     }
 
     /// y = this of x, or added to y.
@@ -124,12 +148,16 @@ impl Lora {
         room: &LinearRoom,
     ) {
         let narrow = self.narrow(device, x, rows, room);
-        device.weight_gradient(dy, narrow, &self.up_gradient, rows, self.scale);
+        if let Some(gradient) = &self.up_gradient {
+            device.weight_gradient(dy, narrow, gradient, rows, self.scale);
+        }
         let dnarrow = first(room.narrow_gradient, rows * self.rank());
         device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
         // `narrow` has left the dropped inputs where they were made.
         let inputs = self.seed(room).map_or(x, |_| first(room.dropped, x.length()));
-        device.weight_gradient(dnarrow, inputs, &self.down_gradient, rows, 1.0);
+        if let Some(gradient) = &self.down_gradient {
+            device.weight_gradient(dnarrow, inputs, gradient, rows, 1.0);
+        }
         let Some(dx) = dx else { return };
         match self.seed(room) {
             None => device.matmul_backward(dnarrow, &self.down, dx, rows, 1.0, Write::Add),

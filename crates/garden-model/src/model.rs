@@ -1,18 +1,21 @@
 //! The whole model: its buffers, and one pass forward and backward over a batch.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Reserve, Weight};
+use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Reserve};
 
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::decoder::{DecoderRoom, Layer, LayerKept, Norm, Sequence};
+use crate::decoder::{DecoderRoom, LayerKept, Sequence};
 use crate::error::Error;
-use crate::head::{Head, HeadRoom};
+use crate::head::HeadRoom;
 use crate::linear::LinearRoom;
 use crate::lora::LoraConfig;
+use crate::network::Network;
 use crate::optimizer::Optimizer;
 use crate::parameters::{Builder, Parameter, Part, Storage};
-use crate::vision::{BlockKept, Patches, Vision, VisionRoom};
+use crate::passes::Passes;
+use crate::patches::{PatchRoom, Patches};
+use crate::vision::VisionRoom;
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,11 +87,7 @@ impl Limits {
 pub struct Model {
     config: Config,
     limits: Limits,
-    vision: Vision,
-    embedding: Weight,
-    embedding_gradient: Option<Weight>,
-    layers: Vec<Layer>,
-    head: Head,
+    network: Network,
     trained: Vec<Parameter>,
     room: Room,
 }
@@ -103,9 +102,6 @@ struct Room {
     /// What each layer gets, and what the last one gives [tokens, hidden].
     inputs: Vec<Buffer>,
     kept: Vec<LayerKept>,
-    /// What each block of the vision tower gets, and what the last one gives [patches, hidden].
-    vision_inputs: Vec<Buffer>,
-    vision_kept: Vec<BlockKept>,
     /// The gradient that goes down through the layers [tokens, hidden].
     dx: Buffer,
     squares: Buffer,
@@ -121,13 +117,17 @@ struct BatchRoom {
     targets: Buffer,
     cosines: Buffer,
     sines: Buffer,
-    pixels: Buffer,
-    patch_order: Buffer,
-    window_starts: Buffer,
-    image_starts: Buffer,
-    patch_cosines: Buffer,
-    patch_sines: Buffer,
-    image_places: Buffer,
+    images: PatchRoom,
+}
+
+/// A batch on the device.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    tokens: Buffer,
+    asked: Buffer,
+    targets: Buffer,
+    sequence: Sequence,
+    images: Patches,
 }
 
 impl Model {
@@ -142,49 +142,22 @@ impl Model {
         limits: Limits,
     ) -> Result<Model, Error> {
         let lora = match training {
-            Training::Lora(lora) => Some((lora.clone(), lora.targets.matcher().map_err(Error::Batch)?)),
+            Training::Lora(lora) => Some(lora),
             Training::Full => None,
         };
-        let mut builder = Builder {
-            device,
-            checkpoint,
-            lora,
-            is_full: *training == Training::Full,
-            storage: storage.clone(),
-            part: Part::Vision,
-            trained: Vec::new(),
-            widest: 0,
-            widest_adapted: 0,
-            adapters: 0,
-        };
-        let text = &config.text;
-        let vision = Vision::build(&mut builder, &config.vision)?;
-        builder.part = Part::Decoder;
-        let name = "model.language_model";
-        let (embedding, embedding_gradient) =
-            builder.weight(&format!("{name}.embed_tokens.weight"), text.vocabulary, text.hidden)?;
-        let layers = (0..text.layers).map(|index| Layer::build(&mut builder, &format!("{name}.layers.{index}"), text));
-        let layers = layers.collect::<Result<Vec<Layer>, Error>>()?;
-        let norm = Norm::build(&mut builder, &format!("{name}.norm"), text.hidden, text.epsilon)?;
-        let (weight, gradient) = match config.is_tied {
-            true => (embedding, embedding_gradient),
-            false => builder.linear_weight("lm_head", text.vocabulary, text.hidden)?,
-        };
+        let mut builder = Builder::new(device, checkpoint, lora, Passes::Both, storage)?;
+        let network = Network::build(&mut builder, config)?;
         let (trained, widest, widest_adapted) = (builder.trained, builder.widest, builder.widest_adapted);
         if trained.is_empty() {
             return Err(Error::Batch(
                 "no linear of the model matches the adapter's targets: nothing would be trained".into(),
             ));
         }
-        let lora = match training {
-            Training::Lora(lora) => Some((lora, widest_adapted)),
-            Training::Full => None,
-        };
-        let room = Room::build(device, config, recompute, limits, lora, vision.is_trained())?;
-        let head_size = text.head_size().max(config.vision.head_size());
+        let lora = lora.map(|lora| (lora, widest_adapted));
+        let room = Room::build(device, config, recompute, limits, lora, network.vision.passes())?;
+        let head_size = config.text.head_size().max(config.vision.head_size());
         device.reserve(Reserve { widest, longest: limits.longest, head_size })?;
-        let head = Head { norm, weight, gradient };
-        Ok(Model { config: config.clone(), limits, vision, embedding, embedding_gradient, layers, head, trained, room })
+        Ok(Model { config: config.clone(), limits, network, trained, room })
     }
 
     /// What it is.
@@ -225,51 +198,33 @@ impl Model {
 
     /// Adds the gradients of `scale` times the sum of all losses of a batch. `seed` decides what is dropped; 0 drops nothing.
     pub fn learn(&mut self, device: &mut dyn Device, batch: &Batch, scale: f32, seed: u64) -> Result<(), Error> {
-        self.put(device, batch)?;
+        let given = self.put(device, batch)?;
         self.room.linear.seed = seed;
-        self.forward(device, batch);
-        let (text, room) = (&self.config.text, &self.room);
-        let sequence = self.sequence(batch);
+        self.forward(device, &given);
+        let (text, room, network) = (&self.config.text, &self.room, &self.network);
+        let sequence = &given.sequence;
         let part = |buffer: Buffer| buffer.first(sequence.tokens * text.hidden);
         let dx = part(room.dx);
         let last = part(room.inputs[text.layers]);
-        let (asked, targets) = (room.batch.asked.first(batch.targets()), room.batch.targets.first(batch.targets()));
-        self.head.loss(device, text, last, dx, asked, targets, batch.targets(), scale, &room.head);
-        for (index, layer) in self.layers.iter().enumerate().rev() {
+        network.head.loss(device, text, last, dx, given.asked, given.targets, batch.targets(), scale, &room.head);
+        for (index, layer) in network.layers.iter().enumerate().rev() {
             let x = part(room.inputs[index]);
             let kept = &room.kept[index.min(room.kept.len() - 1)];
-            if room.kept.len() == 1 && self.layers.len() > 1 {
-                layer.forward(device, text, x, None, kept, &room.decoder, &room.linear, &sequence);
+            if room.kept.len() == 1 && network.layers.len() > 1 {
+                layer.forward(device, text, x, None, kept, &room.decoder, &room.linear, sequence);
             }
             // Below the lowest layer there may be nothing that is trained.
-            let wants_dx = index > 0 || self.embedding_gradient.is_some() || self.vision.is_trained();
-            layer.backward(device, text, x, dx, wants_dx, kept, &room.decoder, &room.linear, &sequence);
+            let wants_dx = index > 0 || network.embedding_gradient.is_some() || network.vision.is_trained();
+            layer.backward(device, text, x, dx, wants_dx, kept, &room.decoder, &room.linear, sequence);
         }
-        if let Some(gradient) = &self.embedding_gradient {
+        if let Some(gradient) = &network.embedding_gradient {
             // Image tokens have been replaced, so their own embedding had no part.
             let skipped: Vec<i32> =
                 [Some(self.config.image_token), self.config.padding_token].into_iter().flatten().collect();
-            device.embed_backward(dx, room.batch.tokens.first(sequence.tokens), gradient, sequence.tokens, &skipped);
+            device.embed_backward(dx, given.tokens, gradient, sequence.tokens, &skipped);
         }
-        if batch.patches() > 0 && self.vision.is_trained() {
-            let given = self.patches(batch);
-            let tokens = given.patches / self.config.vision.merged();
-            device.gather(
-                dx,
-                room.batch.image_places.first(tokens),
-                room.vision.out.first(tokens * text.hidden),
-                tokens,
-                text.hidden,
-            );
-            self.vision.backward(
-                device,
-                &self.config.vision,
-                &room.vision_inputs,
-                &room.vision_kept,
-                &room.vision,
-                &room.linear,
-                &given,
-            );
+        if given.images.patches > 0 && network.vision.is_trained() {
+            network.vision.backward(device, &self.config.vision, dx, &room.vision, &room.linear, &given.images);
         }
         Ok(())
     }
@@ -283,13 +238,14 @@ impl Model {
 
     /// Logits [tokens, vocabulary] of a batch.
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
-        self.put(device, batch)?;
+        let given = self.put(device, batch)?;
         self.room.linear.seed = 0;
-        self.forward(device, batch);
+        self.forward(device, &given);
         let text = &self.config.text;
         let last = self.room.inputs[text.layers].first(batch.tokens() * text.hidden);
         let mut all = Vec::with_capacity(batch.tokens() * text.vocabulary);
-        self.head.logits(device, text, last, batch.tokens(), &self.room.head, |chunk| all.extend_from_slice(chunk));
+        let head = &self.network.head;
+        head.logits(device, text, last, batch.tokens(), &self.room.head, |chunk| all.extend_from_slice(chunk));
         Ok(all)
     }
 
@@ -306,90 +262,38 @@ impl Model {
         squares[0].sqrt()
     }
 
-    fn forward(&self, device: &mut dyn Device, batch: &Batch) {
+    fn forward(&self, device: &mut dyn Device, given: &Given) {
         let (text, room) = (&self.config.text, &self.room);
-        let sequence = self.sequence(batch);
-        let part = |buffer: Buffer| buffer.first(sequence.tokens * text.hidden);
-        device.embed(&self.embedding, room.batch.tokens.first(sequence.tokens), part(room.inputs[0]), sequence.tokens);
-        if batch.patches() > 0 {
-            let given = self.patches(batch);
-            self.vision.forward(
-                device,
-                &self.config.vision,
-                &room.vision_inputs,
-                &room.vision_kept,
-                &room.vision,
-                &room.linear,
-                &given,
-            );
-            let tokens = given.patches / self.config.vision.merged();
-            device.scatter(
-                room.vision.out.first(tokens * text.hidden),
-                room.batch.image_places.first(tokens),
-                part(room.inputs[0]),
-                tokens,
-                text.hidden,
-            );
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
+        let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
+        let x = part(room.inputs[0]);
+        self.network.embed(device, &self.config, given.tokens, &given.images, x, &room.vision, &room.linear);
+        for (index, layer) in self.network.layers.iter().enumerate() {
             let (x, y) = (part(room.inputs[index]), part(room.inputs[index + 1]));
             let kept = &room.kept[index.min(room.kept.len() - 1)];
-            layer.forward(device, text, x, Some(y), kept, &room.decoder, &room.linear, &sequence);
-        }
-    }
-
-    fn sequence(&self, batch: &Batch) -> Sequence {
-        let (tokens, half) = (batch.tokens(), self.config.text.head_size() / 2);
-        let (room, rows) = (&self.room.batch, batch.row_starts.len() - 1);
-        Sequence {
-            tokens,
-            rows,
-            row_starts: room.row_starts.first(rows + 1),
-            cosines: room.cosines.first(tokens * half),
-            sines: room.sines.first(tokens * half),
-        }
-    }
-
-    fn patches(&self, batch: &Batch) -> Patches {
-        let (patches, vision, room) = (batch.patches(), &self.config.vision, &self.room.batch);
-        let half = vision.head_size() / 2;
-        let (windows, images) = (batch.windows.window_starts.len() - 1, batch.windows.image_starts.len() - 1);
-        Patches {
-            patches,
-            pixels: room.pixels.first(patches * vision.patch_values()),
-            order: room.patch_order.first(patches),
-            window_starts: room.window_starts.first(windows + 1),
-            windows,
-            image_starts: room.image_starts.first(images + 1),
-            images,
-            cosines: room.patch_cosines.first(patches * half),
-            sines: room.patch_sines.first(patches * half),
+            layer.forward(device, text, x, Some(y), kept, &room.decoder, &room.linear, &given.sequence);
         }
     }
 
     /// Brings a batch to the device.
-    fn put(&self, device: &mut dyn Device, batch: &Batch) -> Result<(), Error> {
+    fn put(&self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
         let (needed, limits) = (Limits::of(batch), self.limits);
         if needed.max(limits) != limits {
             return Err(Error::Batch(format!("the batch needs {needed:?}; the model was built for {limits:?}")));
         }
         let room = &self.room.batch;
-        let mut whole = |to: Buffer, values: &[i32]| device.upload(to.first(values.len()), bytes_of(values));
-        whole(room.tokens, &batch.tokens);
-        whole(room.row_starts, &batch.row_starts);
-        whole(room.asked, &batch.asked);
-        whole(room.targets, &batch.targets);
-        whole(room.patch_order, &batch.patch_order);
-        whole(room.window_starts, &batch.windows.window_starts);
-        whole(room.image_starts, &batch.windows.image_starts);
-        whole(room.image_places, &batch.image_places);
-        let mut real = |to: Buffer, values: &[f32]| device.upload(to.first(values.len()), bytes_of(values));
-        real(room.cosines, &batch.angles.cosines);
-        real(room.sines, &batch.angles.sines);
-        real(room.pixels, &batch.pixels);
-        real(room.patch_cosines, &batch.patch_angles.cosines);
-        real(room.patch_sines, &batch.patch_angles.sines);
-        Ok(())
+        Ok(Given {
+            tokens: upload(device, room.tokens, &batch.tokens),
+            asked: upload(device, room.asked, &batch.asked),
+            targets: upload(device, room.targets, &batch.targets),
+            sequence: Sequence {
+                tokens: batch.tokens(),
+                rows: batch.row_starts.len() - 1,
+                row_starts: upload(device, room.row_starts, &batch.row_starts),
+                cosines: upload(device, room.cosines, &batch.angles.cosines),
+                sines: upload(device, room.sines, &batch.angles.sines),
+            },
+            images: room.images.put(device, batch),
+        })
     }
 }
 
@@ -400,9 +304,9 @@ impl Room {
         recompute: Recompute,
         limits: Limits,
         lora: Option<(&LoraConfig, usize)>,
-        trains_vision: bool,
+        vision_passes: Passes,
     ) -> Result<Room, OutOfMemory> {
-        let (text, vision) = (&config.text, &config.vision);
+        let text = &config.text;
         let batch = BatchRoom::build(device, config, limits)?;
         let real = |device: &mut dyn Device, purpose: Purpose, label: &str, length: usize| {
             device.buffer(purpose, label, Kind::F32, length)
@@ -417,53 +321,16 @@ impl Room {
         };
         let mut kept = Vec::new();
         for index in 0..layers {
-            kept.push(LayerKept::build(device, purpose, &format!("layer {index}"), text, limits.tokens)?);
-        }
-        // A tower that is not trained has no backward pass: two buffers take turns, and nothing is kept.
-        let (purpose, inputs_purpose, blocks, vision_buffers) = match (trains_vision, recompute) {
-            (false, _) => (Purpose::Workspace, Purpose::Workspace, 1, 2),
-            (true, Recompute::Nothing) => (Purpose::Kept, Purpose::Kept, vision.depth, vision.depth + 1),
-            (true, Recompute::Layers) => (Purpose::Recomputed, Purpose::Kept, 1, vision.depth + 1),
-        };
-        let mut vision_inputs = Vec::new();
-        for index in 0..vision_buffers {
-            vision_inputs.push(real(
-                device,
-                inputs_purpose,
-                &format!("vision block {index} input"),
-                limits.patches * vision.hidden,
-            )?);
-        }
-        let mut vision_kept = Vec::new();
-        for index in 0..blocks {
-            vision_kept.push(BlockKept::build(
-                device,
-                purpose,
-                &format!("vision block {index}"),
-                vision,
-                limits.patches,
-            )?);
+            kept.push(LayerKept::build(device, purpose, &format!("layer {index}"), text, limits.tokens, Passes::Both)?);
         }
         let rows = limits.tokens.max(limits.patches);
-        let mut narrow = |label: &str, width: usize| real(device, Purpose::Workspace, label, rows * width);
-        let linear = match lora {
-            None => LinearRoom { narrow: None, narrow_gradient: None, dropped: None, seed: 0 },
-            Some((lora, widest)) => LinearRoom {
-                narrow: Some(narrow("adapter", lora.rank)?),
-                narrow_gradient: Some(narrow("adapter gradient", lora.rank)?),
-                dropped: (lora.dropout > 0.0).then(|| narrow("dropped inputs", widest)).transpose()?,
-                seed: 0,
-            },
-        };
         Ok(Room {
-            linear,
-            decoder: DecoderRoom::build(device, text, limits.tokens)?,
-            vision: VisionRoom::build(device, vision, limits.patches, trains_vision)?,
-            head: HeadRoom::build(device, text, limits.targets)?,
+            linear: LinearRoom::build(device, lora, rows, Passes::Both)?,
+            decoder: DecoderRoom::build(device, text, limits.tokens, Passes::Both)?,
+            vision: VisionRoom::build(device, &config.vision, limits.patches, vision_passes, recompute)?,
+            head: HeadRoom::build(device, text, limits.targets, Passes::Both)?,
             inputs,
             kept,
-            vision_inputs,
-            vision_kept,
             dx: real(device, Purpose::Workspace, "gradient", limits.tokens * text.hidden)?,
             squares: real(device, Purpose::Workspace, "sum of squares", 1)?,
             batch,
@@ -474,7 +341,7 @@ impl Room {
 impl BatchRoom {
     fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchRoom, OutOfMemory> {
         let mut make = |label: &str, kind: Kind, length: usize| device.buffer(Purpose::Batch, label, kind, length);
-        let (half, patch_half) = (config.text.head_size() / 2, config.vision.head_size() / 2);
+        let half = config.text.head_size() / 2;
         Ok(BatchRoom {
             tokens: make("tokens", Kind::I32, limits.tokens)?,
             row_starts: make("row starts", Kind::I32, limits.rows + 1)?,
@@ -482,15 +349,16 @@ impl BatchRoom {
             targets: make("targets", Kind::I32, limits.targets)?,
             cosines: make("cosines", Kind::F32, limits.tokens * half)?,
             sines: make("sines", Kind::F32, limits.tokens * half)?,
-            pixels: make("pixels", Kind::F32, limits.patches * config.vision.patch_values())?,
-            patch_order: make("patch order", Kind::I32, limits.patches)?,
-            window_starts: make("window starts", Kind::I32, limits.windows + 1)?,
-            image_starts: make("image starts", Kind::I32, limits.images + 1)?,
-            patch_cosines: make("patch cosines", Kind::F32, limits.patches * patch_half)?,
-            patch_sines: make("patch sines", Kind::F32, limits.patches * patch_half)?,
-            image_places: make("image places", Kind::I32, limits.patches / config.vision.merged())?,
+            images: PatchRoom::build(device, config, limits.patches, limits.windows, limits.images)?,
         })
     }
+}
+
+/// Brings values to the first places of a buffer, and returns those.
+pub(crate) fn upload<T: Plain>(device: &mut dyn Device, to: Buffer, values: &[T]) -> Buffer {
+    let to = to.first(values.len());
+    device.upload(to, bytes_of(values));
+    to
 }
 
 /// Values as the bytes that they are in memory, which is how devices and files have them: little-endian.

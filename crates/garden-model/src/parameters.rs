@@ -9,6 +9,7 @@ use crate::linear::{Linear, Lora};
 use crate::lora::{LoraConfig, Matcher};
 use crate::model::bytes_of;
 use crate::names::is_decayed;
+use crate::passes::Passes;
 
 /// Which half of the model a parameter belongs to: a batch without images does not reach the vision tower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,14 @@ pub struct Storage {
 /// Smaller parameters keep moments of 32 bits, as in bitsandbytes.
 const SMALLEST_NARROW: usize = 4096;
 
+/// A matrix of an adapter that is applied and not trained.
+#[derive(Clone, Debug)]
+pub(crate) struct FrozenAdapter {
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub value: Buffer,
+}
+
 /// Builds a model's buffers from a checkpoint.
 pub(crate) struct Builder<'a> {
     pub device: &'a mut dyn Device,
@@ -54,8 +63,11 @@ pub(crate) struct Builder<'a> {
     pub lora: Option<(LoraConfig, Matcher)>,
     pub is_full: bool,
     pub storage: Storage,
+    pub passes: Passes,
     pub part: Part,
     pub trained: Vec<Parameter>,
+    /// Adapters that are only applied.
+    pub frozen: Vec<FrozenAdapter>,
     /// Columns of the widest weight that has to be widened.
     pub widest: usize,
     /// The widest input of an adapter, and how many there are.
@@ -64,6 +76,34 @@ pub(crate) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
+    /// A builder for what is trained: adapters, all weights, or, for the forward pass alone, nothing.
+    pub fn new(
+        device: &'a mut dyn Device,
+        checkpoint: &'a Checkpoint,
+        lora: Option<&LoraConfig>,
+        passes: Passes,
+        storage: &Storage,
+    ) -> Result<Builder<'a>, Error> {
+        let lora = match lora {
+            Some(lora) => Some((lora.clone(), lora.targets.matcher().map_err(Error::Batch)?)),
+            None => None,
+        };
+        Ok(Builder {
+            device,
+            checkpoint,
+            is_full: lora.is_none() && passes == Passes::Both,
+            lora,
+            passes,
+            storage: storage.clone(),
+            part: Part::Vision,
+            trained: Vec::new(),
+            frozen: Vec::new(),
+            widest: 0,
+            widest_adapted: 0,
+            adapters: 0,
+        })
+    }
+
     /// A parameter from the checkpoint, with its gradient if it is trained.
     pub fn parameter(&mut self, name: &str, shape: &[usize]) -> Result<(Buffer, Option<Buffer>), Error> {
         let tensor = self.checked(name, shape)?;
@@ -231,12 +271,17 @@ impl<'a> Builder<'a> {
             return Ok(None);
         }
         let (rank, scale, dropout) = (config.rank, config.scale(), config.dropout);
-        let mut matrix = |side: &str, rows: usize, columns: usize| -> Result<(Weight, Weight), Error> {
+        let mut matrix = |side: &str, rows: usize, columns: usize| -> Result<(Weight, Option<Weight>), Error> {
             let full = format!("base_model.model.{name}.lora_{side}.weight");
             let value = self.device.buffer(Purpose::Adapters, &full, Kind::F32, rows * columns)?;
-            let gradient = self.train(full, vec![rows, columns], value, true)?;
             let of = |buffer| Weight::plain(buffer, rows, columns);
-            Ok((of(value), of(gradient)))
+            let shape = vec![rows, columns];
+            if self.passes == Passes::Forward {
+                self.frozen.push(FrozenAdapter { name: full, shape, value });
+                return Ok((of(value), None));
+            }
+            let gradient = self.train(full, shape, value, true)?;
+            Ok((of(value), Some(of(gradient))))
         };
         let (down, down_gradient) = matrix("A", rank, inputs)?;
         let (up, up_gradient) = matrix("B", outputs, rank)?;

@@ -6,7 +6,10 @@ use crate::config::{VISION_EPSILON, VisionConfig};
 use crate::decoder::Norm;
 use crate::error::Error;
 use crate::linear::{Linear, LinearRoom};
+use crate::model::Recompute;
 use crate::parameters::Builder;
+use crate::passes::Passes;
+use crate::patches::Patches;
 use crate::swiglu::{Swiglu, SwigluRoom};
 
 /// All of it.
@@ -54,8 +57,12 @@ pub(crate) struct BlockKept {
 }
 
 /// Room that blocks share, and the merger's.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct VisionRoom {
+    /// What each block gets, and what the last one gives [patches, hidden]; without a backward pass two that take turns.
+    inputs: Vec<Buffer>,
+    /// One for each block, or one for all that is filled again.
+    kept: Vec<BlockKept>,
     /// Patches before they are put in window order [patches, hidden].
     embedded: Buffer,
     normed: Buffer,
@@ -70,25 +77,10 @@ pub(crate) struct VisionRoom {
     /// Gradient of x [patches, hidden].
     dx: Buffer,
     /// The merger's first linear and GELU of it [tokens, merged * hidden].
-    pub merged: Buffer,
-    pub active: Buffer,
+    merged: Buffer,
+    active: Buffer,
     /// Merged tokens in window order, then their gradient [tokens, out].
-    pub out: Buffer,
-}
-
-/// What the tower is told about the batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Patches {
-    pub patches: usize,
-    pub pixels: Buffer,
-    /// The patch at each place of the window order.
-    pub order: Buffer,
-    pub window_starts: Buffer,
-    pub windows: usize,
-    pub image_starts: Buffer,
-    pub images: usize,
-    pub cosines: Buffer,
-    pub sines: Buffer,
+    out: Buffer,
 }
 
 impl BlockKept {
@@ -128,13 +120,30 @@ impl VisionRoom {
         device: &mut dyn Device,
         vision: &VisionConfig,
         patches: usize,
-        is_trained: bool,
+        passes: Passes,
+        recompute: Recompute,
     ) -> Result<VisionRoom, OutOfMemory> {
-        let back = if is_trained { patches } else { 0 };
+        // A tower that is not trained has no backward pass, and nothing is kept.
+        let (purpose, inputs_purpose, blocks, buffers) = match (passes, recompute) {
+            (Passes::Forward, _) => (Purpose::Workspace, Purpose::Workspace, 1, 2),
+            (Passes::Both, Recompute::Nothing) => (Purpose::Kept, Purpose::Kept, vision.depth, vision.depth + 1),
+            (Passes::Both, Recompute::Layers) => (Purpose::Recomputed, Purpose::Kept, 1, vision.depth + 1),
+        };
+        let label = |index: usize| format!("vision block {index}");
+        let inputs = (0..buffers).map(|index| {
+            let label = format!("{} input", label(index));
+            device.buffer(inputs_purpose, &label, Kind::F32, patches * vision.hidden)
+        });
+        let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
+        let kept = (0..blocks).map(|index| BlockKept::build(device, purpose, &label(index), vision, patches));
+        let kept = kept.collect::<Result<Vec<BlockKept>, OutOfMemory>>()?;
+        let back = passes.back(patches);
         let mut make = |name: &str, rows: usize, width: usize| {
             device.buffer(Purpose::Workspace, &format!("vision {name}"), Kind::F32, rows * width)
         };
         Ok(VisionRoom {
+            inputs,
+            kept,
             embedded: make("embedded", patches, vision.hidden)?,
             normed: make("normed", patches, vision.hidden)?,
             normed_gradient: make("normed gradient", back, vision.hidden)?,
@@ -181,13 +190,17 @@ impl Vision {
         self.is_trained
     }
 
-    /// Pixels to tokens in window order (`room.out`). `inputs[i]` keeps what block i gets; the last one is what the merger gets.
+    /// The passes that it has room for.
+    pub fn passes(&self) -> Passes {
+        if self.is_trained { Passes::Both } else { Passes::Forward }
+    }
+
+    /// Pixels to tokens, which take their places in x [tokens, out].
     pub fn forward(
         &self,
         device: &mut dyn Device,
         vision: &VisionConfig,
-        inputs: &[Buffer],
-        kept: &[BlockKept],
+        x: Buffer,
         room: &VisionRoom,
         linear: &LinearRoom,
         given: &Patches,
@@ -196,7 +209,7 @@ impl Vision {
         let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
         let embedded = part(room.embedded, vision.hidden);
         device.matmul(given.pixels, &self.patch, embedded, patches, 1.0, Write::Set);
-        // Without a backward pass two buffers take turns.
+        let (inputs, kept) = (&room.inputs, &room.kept);
         let at = |index: usize| inputs[index % inputs.len()];
         device.gather(embedded, given.order, part(inputs[0], vision.hidden), patches, vision.hidden);
         for (index, block) in self.blocks.iter().enumerate() {
@@ -213,6 +226,7 @@ impl Vision {
             linear,
             Write::Set,
         );
+        device.scatter(room.out.first(tokens * vision.out), given.places, x, tokens, vision.out);
     }
 
     /// The merger up to its second linear.
@@ -239,19 +253,19 @@ impl Vision {
         device.gelu(part(room.merged), part(room.active));
     }
 
-    /// Gradients from that of the tokens, which is in `room.out`.
+    /// Gradients from that of all tokens, `dy` [tokens, out].
     pub fn backward(
         &self,
         device: &mut dyn Device,
         vision: &VisionConfig,
-        inputs: &[Buffer],
-        kept: &[BlockKept],
+        dy: Buffer,
         room: &VisionRoom,
         linear: &LinearRoom,
         given: &Patches,
     ) {
-        let patches = given.patches;
+        let (patches, inputs, kept) = (given.patches, &room.inputs, &room.kept);
         let tokens = patches / vision.merged();
+        device.gather(dy, given.places, room.out.first(tokens * vision.out), tokens, vision.out);
         let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
         let (dx, dnormed) = (part(room.dx, vision.hidden), part(room.normed_gradient, vision.hidden));
         let x = part(inputs[vision.depth], vision.hidden);

@@ -3,6 +3,8 @@
 //! A piece of work is one key head of one segment with all query heads that read it: gradients of keys and values then have one owner.
 //! With p = softmax(s q k^T): y = p v; backward dv = p^T dy, dp = dy v^T, ds = p (dp - sum(dy y)), dq = s ds k, dk = s ds^T q.
 
+use std::slice;
+
 use crate::buffer::Buffer;
 use crate::device::{Attention, Heads, Write};
 
@@ -14,15 +16,33 @@ use crate::wide::widest;
 
 /// One key head of one segment.
 struct Piece {
+    /// Its queries.
     begin: usize,
     end: usize,
+    /// The first of the keys that they see, and how many of those come before the first query's own.
+    first_key: usize,
+    before: usize,
     key_head: usize,
 }
 
 impl Piece {
+    /// A piece whose keys are those of its own tokens.
     fn of(number: usize, attention: &Attention, starts: &[i32]) -> Piece {
         let (segment, key_head) = (number / attention.key.heads, number % attention.key.heads);
-        Piece { begin: starts[segment] as usize, end: starts[segment + 1] as usize, key_head }
+        let (begin, end) = (starts[segment] as usize, starts[segment + 1] as usize);
+        Piece { begin, end, first_key: begin, before: 0, key_head }
+    }
+
+    /// A piece whose keys lie in a cache.
+    fn cached(number: usize, attention: &Attention, starts: &[i32], firsts: &[i32], lengths: &[i32]) -> Piece {
+        let (segment, own) = (number / attention.key.heads, Piece::of(number, attention, starts));
+        let before = lengths[segment] as usize - (own.end - own.begin);
+        Piece { first_key: firsts[segment] as usize, before, ..own }
+    }
+
+    /// Keys that queries up to this one see: all of the segment, or those up to the last query's own.
+    fn seen(&self, is_causal: bool, end: usize) -> usize {
+        self.before + if is_causal { end } else { self.end } - self.begin
     }
 }
 
@@ -42,11 +62,6 @@ fn check(heads: Heads, tokens: usize, head_size: usize) {
     );
 }
 
-/// Keys that a block of queries sees: all of the segment, or those up to its last query.
-fn seen(attention: &Attention, piece: &Piece, last_query: usize) -> usize {
-    if attention.is_causal { last_query - piece.begin } else { piece.end - piece.begin }
-}
-
 pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer) {
     let (size, heads) = (attention.head_size, attention.query.heads);
     let starts = &cpu.arena.read_whole(attention.starts)[..=attention.segments];
@@ -55,61 +70,152 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
         check(given, tokens, size);
     }
     cpu.arena.apart(&[attention.query.buffer, attention.key.buffer, attention.value.buffer], &[y, sums]);
+    let (to, logs) = (cpu.arena.write(y), cpu.arena.write(sums));
+    assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
+    let shared = Shared::of((to.as_mut_ptr(), logs.as_mut_ptr()));
+    cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
+        let (to, logs) = shared.get();
+        // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
+        unsafe { mix(cpu, thread, attention, &Piece::of(number, attention, starts), to, Some(logs)) };
+    });
+}
+
+pub(super) fn forward_cached(cpu: &Cpu, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    let (size, heads, segments) = (attention.head_size, attention.query.heads, attention.segments);
+    assert!(attention.is_causal, "a cache has nothing of what comes later");
+    let starts = &cpu.arena.read_whole(attention.starts)[..=segments];
+    let (firsts, lengths) = (&cpu.arena.read_whole(firsts)[..segments], &cpu.arena.read_whole(lengths)[..segments]);
+    let tokens = starts[segments] as usize;
+    check(attention.query, tokens, size);
+    for ((first, length), queries) in firsts.iter().zip(lengths).zip(starts.windows(2)) {
+        assert!(*length >= queries[1] - queries[0], "queries are among the tokens that the cache holds");
+        check(attention.key, (first + length) as usize, size);
+        check(attention.value, (first + length) as usize, size);
+    }
+    cpu.arena.apart(&[attention.query.buffer, attention.key.buffer, attention.value.buffer], &[y]);
+    let to = cpu.arena.write(y);
+    assert_eq!(to.len(), tokens * heads * size);
+    let shared = Shared::of(to.as_mut_ptr());
+    cpu.threads.each(segments * attention.key.heads, |thread, number| {
+        let piece = Piece::cached(number, attention, starts, firsts, lengths);
+        match piece.end - piece.begin {
+            // SAFETY: what this piece writes belongs to it alone, and lies inside y.
+            1 => unsafe { mix_one(cpu, thread, attention, &piece, shared.get()) },
+            // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
+            _ => unsafe { mix(cpu, thread, attention, &piece, shared.get(), None) },
+        }
+    });
+}
+
+/// Attention of all queries of a piece, a block of them at a time.
+///
+/// # Safety
+/// Queries, keys and values lie inside their buffers; `to` [tokens, heads * size] and `logs` [tokens, heads] have room, and nobody else
+/// uses what belongs to this piece.
+unsafe fn mix(cpu: &Cpu, thread: usize, attention: &Attention, piece: &Piece, to: *mut f32, logs: Option<*mut f32>) {
+    let (size, heads) = (attention.head_size, attention.query.heads);
     let group = heads / attention.key.heads;
     let scale = 1.0 / (size as f32).sqrt();
     let [q, k, v] =
         [attention.query, attention.key, attention.value].map(|given| cpu.arena.read(given.buffer).as_ptr());
-    let (to, logs) = (cpu.arena.write(y), cpu.arena.write(sums));
-    assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
-    let shared = Shared::of((q, k, v, to.as_mut_ptr(), logs.as_mut_ptr()));
-    cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
-        let (q, k, v, to, logs) = shared.get();
-        let piece = Piece::of(number, attention, starts);
-        let scores = cpu.scores(thread);
-        for head in piece.key_head * group..(piece.key_head + 1) * group {
-            for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
-                let last = (first + QUERY_BLOCK).min(piece.end);
-                let (queries, keys) = (last - first, seen(attention, &piece, last));
-                let scores = &mut scores[..queries * keys];
-                let key = rows(k, attention.key, piece.key_head, piece.begin, size);
-                let value = rows(v, attention.value, piece.key_head, piece.begin, size);
-                // SAFETY: all matrices lie inside their buffers, the scores belong to this thread.
-                unsafe {
-                    multiply(
-                        scores.as_mut_ptr(),
-                        keys as isize,
-                        queries,
-                        keys,
-                        size,
-                        rows(q, attention.query, head, first, size),
-                        turned(key),
-                        scale,
-                        Write::Set,
-                    );
-                }
-                for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                    let log = softmax(scores, if attention.is_causal { first + row + 1 - piece.begin } else { keys });
+    let key = rows(k, attention.key, piece.key_head, piece.first_key, size);
+    let value = rows(v, attention.value, piece.key_head, piece.first_key, size);
+    let scores = cpu.scores(thread);
+    for head in piece.key_head * group..(piece.key_head + 1) * group {
+        for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
+            let last = (first + QUERY_BLOCK).min(piece.end);
+            let (queries, keys) = (last - first, piece.seen(attention.is_causal, last));
+            let scores = &mut scores[..queries * keys];
+            // SAFETY: all matrices lie inside their buffers, the scores belong to this thread.
+            unsafe {
+                multiply(
+                    scores.as_mut_ptr(),
+                    keys as isize,
+                    queries,
+                    keys,
+                    size,
+                    rows(q, attention.query, head, first, size),
+                    turned(key),
+                    scale,
+                    Write::Set,
+                );
+            }
+            for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
+                let log = softmax(scores, piece.seen(attention.is_causal, first + row + 1));
+                if let Some(logs) = logs {
                     // SAFETY: this token's place of this head, which nobody else writes.
                     unsafe { *logs.add((first + row) * heads + head) = log };
                 }
-                let scores = Matrix { start: scores.as_ptr(), row: keys as isize, column: 1 };
-                // SAFETY: these rows of this head belong to this piece of work.
-                unsafe {
-                    multiply(
-                        to.add(first * heads * size + head * size),
-                        (heads * size) as isize,
-                        queries,
-                        size,
-                        keys,
-                        scores,
-                        value,
-                        1.0,
-                        Write::Set,
-                    );
-                }
+            }
+            let scores = Matrix { start: scores.as_ptr(), row: keys as isize, column: 1 };
+            // SAFETY: these rows of this head belong to this piece of work.
+            unsafe {
+                multiply(
+                    to.add(first * heads * size + head * size),
+                    (heads * size) as isize,
+                    queries,
+                    size,
+                    keys,
+                    scores,
+                    value,
+                    1.0,
+                    Write::Set,
+                );
             }
         }
-    });
+    }
+}
+
+/// Attention of a piece's only query: no product of matrices, for which keys and values would be packed first and used once.
+///
+/// # Safety
+/// `to` [tokens, heads * size] has room, and nobody else uses what belongs to this piece.
+unsafe fn mix_one(cpu: &Cpu, thread: usize, attention: &Attention, piece: &Piece, to: *mut f32) {
+    let (size, heads) = (attention.head_size, attention.query.heads);
+    let (group, keys) = (heads / attention.key.heads, piece.before + 1);
+    let of = |heads: Heads, token: usize, head: usize| {
+        &cpu.arena.read(heads.buffer)[heads.offset + token * heads.stride + head * size..]
+    };
+    let query = &of(attention.query, piece.begin, piece.key_head * group)[..group * size];
+    let key = of(attention.key, piece.first_key, piece.key_head);
+    let value = of(attention.value, piece.first_key, piece.key_head);
+    let scores = &mut cpu.scores(thread)[..group * keys];
+    score(query, key, attention.key.stride, size, scores);
+    for scores in scores.chunks_exact_mut(keys) {
+        softmax(scores, keys);
+    }
+    // SAFETY: the heads of this piece, which nobody else writes.
+    let to = unsafe {
+        slice::from_raw_parts_mut(to.add((piece.begin * heads + piece.key_head * group) * size), group * size)
+    };
+    gather(scores, value, attention.value.stride, size, to);
+}
+
+widest! {
+    /// Scores [group, keys] of the queries [group, size] that share a key head, key by key.
+    fn score(queries: &[f32], keys: &[f32], stride: usize, size: usize, scores: &mut [f32]) {
+        let scale = 1.0 / (size as f32).sqrt();
+        let count = scores.len() / (queries.len() / size);
+        for (index, key) in keys.chunks(stride).take(count).enumerate() {
+            for (head, query) in queries.chunks_exact(size).enumerate() {
+                scores[head * count + index] = dot(query, &key[..size]) * scale;
+            }
+        }
+    }
+}
+
+widest! {
+    /// y [group, size] = probabilities [group, keys] times values, value by value.
+    fn gather(probabilities: &[f32], values: &[f32], stride: usize, size: usize, y: &mut [f32]) {
+        let count = probabilities.len() / (y.len() / size);
+        y.fill(0.0);
+        for (index, value) in values.chunks(stride).take(count).enumerate() {
+            for (head, y) in y.chunks_exact_mut(size).enumerate() {
+                let share = probabilities[head * count + index];
+                y.iter_mut().zip(&value[..size]).for_each(|(y, value)| *y += share * value);
+            }
+        }
+    }
 }
 
 widest! {
@@ -172,7 +278,6 @@ pub(super) fn backward(
     cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
         let (q, k, v, to_q, to_k, to_v) = shared.get();
         let piece = Piece::of(number, attention, starts);
-        let length = piece.end - piece.begin;
         let scratch = cpu.scores(thread);
         let key = rows(k, attention.key, piece.key_head, piece.begin, size);
         let value = rows(v, attention.value, piece.key_head, piece.begin, size);
@@ -186,8 +291,7 @@ pub(super) fn backward(
         for head in piece.key_head * group..(piece.key_head + 1) * group {
             for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
                 let last = (first + QUERY_BLOCK).min(piece.end);
-                let (queries, keys) = (last - first, seen(attention, &piece, last));
-                debug_assert!(keys <= length);
+                let (queries, keys) = (last - first, piece.seen(attention.is_causal, last));
                 let (p, rest) = scratch.split_at_mut(queries * keys);
                 let dp = &mut rest[..queries * keys];
                 let query = rows(q, attention.query, head, first, size);
@@ -212,7 +316,7 @@ pub(super) fn backward(
                     let token = first + row;
                     let log = logs[token * heads + head];
                     let place = token * width + head * size..token * width + (head + 1) * size;
-                    let seen = if attention.is_causal { token + 1 - piece.begin } else { keys };
+                    let seen = piece.seen(attention.is_causal, token + 1);
                     softmax_backward(&mut p[..seen], &mut dp[..seen], log, &made[place.clone()], &dy[place], scale);
                     p[seen..].fill(0.0);
                     dp[seen..].fill(0.0);

@@ -8,6 +8,7 @@ use crate::buffer::{Buffer, Scales, Weight};
 use crate::device::Write;
 use crate::nf4;
 
+use super::few::{FEW, STRIPE, multiply_few};
 use super::widen::{round, widen};
 use super::{Cpu, TILE_COLUMNS, TILE_ROWS};
 
@@ -27,7 +28,7 @@ pub(super) struct Matrix {
 
 impl Matrix {
     /// The part of it that begins at a row and a column inside of it.
-    fn at(self, row: usize, column: usize) -> Matrix {
+    pub fn at(self, row: usize, column: usize) -> Matrix {
         Matrix { start: self.start.wrapping_offset(row as isize * self.row + column as isize * self.column), ..self }
     }
 }
@@ -94,24 +95,21 @@ impl Cpu {
         self.check(x, weight, y, rows);
         let x = row_major(self.arena.read(x), k);
         let to = self.arena.write(y).as_mut_ptr();
+        let is_few = rows <= FEW;
         self.by_parts(weight, rows, n, k, (to, x), |thread, (to, x), tokens, outputs| {
-            for outputs in by(outputs, tile_rows(weight)) {
+            for outputs in by(outputs, if is_few { few_rows(weight) } else { tile_rows(weight) }) {
                 for inputs in by(0..k, tile_columns(weight)) {
                     let write = if inputs.start == 0 { write } else { Write::Add };
                     let tile = self.tile(thread, weight, outputs.clone(), inputs.clone());
+                    let (m, n_here, k_here) = (tokens.len(), outputs.len(), inputs.len());
+                    let x = x.at(tokens.start, inputs.start);
                     // SAFETY: this part of y lies inside y, belongs to this thread, and `check` has seen that nothing overlaps.
                     unsafe {
-                        multiply(
-                            to.add(tokens.start * n + outputs.start),
-                            n as isize,
-                            tokens.len(),
-                            outputs.len(),
-                            inputs.len(),
-                            x.at(tokens.start, inputs.start),
-                            turned(tile),
-                            scale,
-                            write,
-                        );
+                        let to = to.add(tokens.start * n + outputs.start);
+                        match is_few {
+                            true => multiply_few(to, n, m, n_here, k_here, x, tile, scale, write),
+                            false => multiply(to, n as isize, m, n_here, k_here, x, turned(tile), scale, write),
+                        }
                     }
                 }
             }
@@ -266,6 +264,11 @@ impl Cpu {
 /// How much of a weight is made f32 at once: all of it where it is f32 already.
 fn tile_rows(weight: &Weight) -> usize {
     if weight.is_f32() { usize::MAX } else { TILE_ROWS }
+}
+
+/// The same for few rows: what stays in the nearest cache until it has been used.
+fn few_rows(weight: &Weight) -> usize {
+    if weight.is_f32() { usize::MAX } else { STRIPE }
 }
 
 fn tile_columns(weight: &Weight) -> usize {

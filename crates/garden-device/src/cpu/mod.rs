@@ -6,6 +6,7 @@ mod arena;
 mod attention;
 mod elementwise;
 mod exponential;
+mod few;
 mod loss;
 mod matmul;
 mod norm;
@@ -168,6 +169,10 @@ impl Device for Cpu {
 
     fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer) {
         attention::forward(self, attention, y, sums);
+    }
+
+    fn attend_cached(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+        attention::forward_cached(self, attention, firsts, lengths, y);
     }
 
     fn attend_backward(

@@ -2,12 +2,20 @@
 
 use crate::buffer::Kind;
 
+use crate::wide::widest;
+
 /// Widens values; both slices have the same length.
 pub(crate) fn widen(kind: Kind, from: &[u16], to: &mut [f32]) {
     match kind {
         Kind::F16 => to.iter_mut().zip(from).for_each(|(to, from)| *to = half(*from)),
-        // bfloat16 is the upper half of an f32.
-        _ => to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(*from) << 16)),
+        _ => widen_bfloat(from, to),
+    }
+}
+
+widest! {
+    /// bfloat16 is the upper half of an f32.
+    fn widen_bfloat(from: &[u16], to: &mut [f32]) {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(*from) << 16));
     }
 }
 

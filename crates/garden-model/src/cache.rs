@@ -1,0 +1,130 @@
+//! The key/value cache: what attention needs of the tokens so far, so that a new token is one row through the layers.
+
+use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose};
+
+use crate::config::TextConfig;
+use crate::decoder::Sequence;
+use crate::model::upload;
+
+/// Keys and values of every row, layer by layer: all of it exists before the first token.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    pub layers: Vec<LayerCache>,
+    /// Tokens that a row has room for.
+    context: usize,
+}
+
+/// Keys and values of a layer [rows, context, key heads * head], turned to their positions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerCache {
+    pub keys: Buffer,
+    pub values: Buffer,
+}
+
+impl Cache {
+    pub fn build(
+        device: &mut dyn Device,
+        text: &TextConfig,
+        rows: usize,
+        context: usize,
+    ) -> Result<Cache, OutOfMemory> {
+        let length = rows * context * text.key_heads * text.head_size();
+        let mut make = |layer: usize, name: &str| {
+            device.buffer(Purpose::Cache, &format!("layer {layer} cached {name}"), Kind::F32, length)
+        };
+        let layers =
+            (0..text.layers).map(|layer| Ok(LayerCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
+        Ok(Cache { layers: layers.collect::<Result<_, OutOfMemory>>()?, context })
+    }
+
+    /// Where a row's first token lies.
+    fn first(&self, row: usize) -> usize {
+        row * self.context
+    }
+}
+
+/// New tokens of one row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub row: usize,
+    /// Tokens of the row that are in the cache already.
+    pub before: usize,
+    /// New ones.
+    pub tokens: usize,
+}
+
+/// What all layers are told about new tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    pub sequence: Sequence,
+    /// Where the cache takes each of them [tokens].
+    pub places: Buffer,
+    /// Where the cache has the first token of each row [rows].
+    pub firsts: Buffer,
+    /// Tokens of each row, the new ones included [rows].
+    pub lengths: Buffer,
+}
+
+/// Where steps are put.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepRoom {
+    row_starts: Buffer,
+    places: Buffer,
+    firsts: Buffer,
+    lengths: Buffer,
+    /// [tokens, half a head].
+    cosines: Buffer,
+    sines: Buffer,
+}
+
+impl StepRoom {
+    pub fn build(
+        device: &mut dyn Device,
+        text: &TextConfig,
+        rows: usize,
+        tokens: usize,
+    ) -> Result<StepRoom, OutOfMemory> {
+        let half = text.head_size() / 2;
+        let mut make = |label: &str, kind: Kind, length: usize| device.buffer(Purpose::Batch, label, kind, length);
+        Ok(StepRoom {
+            row_starts: make("row starts", Kind::I32, rows + 1)?,
+            places: make("cache places", Kind::I32, tokens)?,
+            firsts: make("cache rows", Kind::I32, rows)?,
+            lengths: make("row lengths", Kind::I32, rows)?,
+            cosines: make("cosines", Kind::F32, tokens * half)?,
+            sines: make("sines", Kind::F32, tokens * half)?,
+        })
+    }
+
+    /// Brings a step to the device: which rows have new tokens, and the angles of those.
+    pub fn put(
+        &self,
+        device: &mut dyn Device,
+        cache: &Cache,
+        pieces: &[Piece],
+        cosines: &[f32],
+        sines: &[f32],
+    ) -> Step {
+        let (mut starts, mut places) = (vec![0_i32], Vec::new());
+        for piece in pieces {
+            let first = cache.first(piece.row) + piece.before;
+            places.extend((first..first + piece.tokens).map(|place| place as i32));
+            starts.push(places.len() as i32);
+        }
+        let firsts: Vec<i32> = pieces.iter().map(|piece| cache.first(piece.row) as i32).collect();
+        let lengths: Vec<i32> = pieces.iter().map(|piece| (piece.before + piece.tokens) as i32).collect();
+        let sequence = Sequence {
+            tokens: places.len(),
+            rows: pieces.len(),
+            row_starts: upload(device, self.row_starts, &starts),
+            cosines: upload(device, self.cosines, cosines),
+            sines: upload(device, self.sines, sines),
+        };
+        Step {
+            sequence,
+            places: upload(device, self.places, &places),
+            firsts: upload(device, self.firsts, &firsts),
+            lengths: upload(device, self.lengths, &lengths),
+        }
+    }
+}

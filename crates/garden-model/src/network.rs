@@ -1,0 +1,59 @@
+//! The network: the weights of vision tower, decoder and head, for training or for the forward pass alone.
+
+use garden_device::{Buffer, Device, Weight};
+
+use crate::config::Config;
+use crate::decoder::{Layer, Norm};
+use crate::error::Error;
+use crate::head::Head;
+use crate::linear::LinearRoom;
+use crate::parameters::{Builder, Part};
+use crate::patches::Patches;
+use crate::vision::{Vision, VisionRoom};
+
+/// All weights.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    pub vision: Vision,
+    /// [vocabulary, hidden].
+    pub embedding: Weight,
+    pub embedding_gradient: Option<Weight>,
+    pub layers: Vec<Layer>,
+    pub head: Head,
+}
+
+impl Network {
+    pub fn build(builder: &mut Builder, config: &Config) -> Result<Network, Error> {
+        let text = &config.text;
+        let vision = Vision::build(builder, &config.vision)?;
+        builder.part = Part::Decoder;
+        let name = "model.language_model";
+        let (embedding, embedding_gradient) =
+            builder.weight(&format!("{name}.embed_tokens.weight"), text.vocabulary, text.hidden)?;
+        let layers = (0..text.layers).map(|index| Layer::build(builder, &format!("{name}.layers.{index}"), text));
+        let layers = layers.collect::<Result<Vec<Layer>, Error>>()?;
+        let norm = Norm::build(builder, &format!("{name}.norm"), text.hidden, text.epsilon)?;
+        let (weight, gradient) = match config.is_tied {
+            true => (embedding, embedding_gradient),
+            false => builder.linear_weight("lm_head", text.vocabulary, text.hidden)?,
+        };
+        Ok(Network { vision, embedding, embedding_gradient, layers, head: Head { norm, weight, gradient } })
+    }
+
+    /// x [tokens, hidden] = embeddings of tokens, and of images in the place of theirs.
+    pub fn embed(
+        &self,
+        device: &mut dyn Device,
+        config: &Config,
+        tokens: Buffer,
+        images: &Patches,
+        x: Buffer,
+        room: &VisionRoom,
+        linear: &LinearRoom,
+    ) {
+        device.embed(&self.embedding, tokens, x, tokens.length());
+        if images.patches > 0 {
+            self.vision.forward(device, &config.vision, x, room, linear, images);
+        }
+    }
+}
