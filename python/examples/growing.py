@@ -1,9 +1,9 @@
 """A small training whose memory grows, for the way from the symptom to the fix in docs/leaking.md. Needs torch and Pillow.
 
-    model-garden monitor --examples 160 --batch-size 2 -o before.jsonl -- python growing.py
+    model-garden monitor --interval 100ms --examples 160 --batch-size 2 -o before.jsonl -- python growing.py
     model-garden bisect growing:pieces                  # the piece that makes it grow
     model-garden bisect growing:same                    # the test that cannot show it: one image, again and again
-    model-garden monitor --examples 160 --batch-size 2 -o after.jsonl -- python growing.py --lazy
+    model-garden monitor --interval 100ms --examples 160 --batch-size 2 -o after.jsonl -- python growing.py --lazy
     model-garden compare before.jsonl after.jsonl
     model-garden audit growing:loop -w gc.collect -w empty_cache -w lazy=True
 """

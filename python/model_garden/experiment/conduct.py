@@ -38,9 +38,9 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
     `source` is "module:function", a function that makes the pieces, a dict of pieces, or `Pieces`. The pieces are made once, here; each run is a
     process that is forked from this one and so begins with the same memory.
     """
-    if not counters.is_supported():
-        system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
-        raise BisectError(f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine")
+    reason = counters.why_not()
+    if reason:
+        raise BisectError(reason)
     if passes is not None and passes < 2:
         raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: two at least, three are better")
     if examples < FEWEST_ASKED:

@@ -12,7 +12,7 @@ import traceback
 
 from . import counters
 from .pieces import build, load
-from .stages import Alone, Chain, FeederError, StageError, Workers
+from .stages import Alone, Chain, FeederError, StageError, Told, Workers
 
 # Batches before the baseline: first calls load libraries, start threads and size buffers.
 WARM_UP_BATCHES = 4
@@ -347,6 +347,8 @@ def _stage_words(error):
 
 def words_of(error):
     text = str(error).strip()
+    if isinstance(error, Told):
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
