@@ -170,6 +170,11 @@ class Odd(TroubleCase):
         self.assertEqual(finding["examples"], 22)
         self.assertEqual(finding["notes"], ["40 examples were asked for; the dataset gave 22 after those that warm up"])
 
+    def test_one_example_again_and_again_is_said(self):
+        finding = self.finding("same", code=0)
+        said = "the dataset gives one and the same object for every number: what is kept for each new example cannot be seen; give it different ones"
+        self.assertEqual((finding["verdict"], finding["notes"]), ("flat", [said]))
+
     def test_far_too_few_are_an_error(self):
         done = self.bisect("too_few")
         self.assertEqual((done.returncode, done.stdout), (2, ""))

@@ -156,7 +156,8 @@ class _Run:
             if held is None:
                 return
             number += 1
-        self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end()})
+        is_same = isinstance(self.stage, Chain) and self.stage.are_different is False
+        self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end(), "same_example": is_same})
         self._try_what_gives_back()
 
     def _wants_another(self, done, taken, grown):

@@ -43,6 +43,8 @@ class Chain:
         self.pieces = pieces
         self.names = list(names)
         self.step = 0
+        # Whether examples of one batch were different objects; None until a batch had several.
+        self.are_different = None
         self._rows = None
 
     def visit(self, numbers):
@@ -65,6 +67,8 @@ class Chain:
             for number in numbers:
                 examples = [number]
                 value.append(self._example(number))
+            if len(value) > 1 and not self.are_different:
+                self.are_different = any(example is not value[0] for example in value)
             for at in self.names[1:]:
                 examples = numbers
                 if at == "processor":

@@ -136,6 +136,11 @@ def too_few():
     return {"dataset": Numbers(3)}
 
 
+def same():
+    """The test that cannot show a cache of examples: one example, again and again."""
+    return {"dataset": [object()] * 60, "processor": str}
+
+
 def short_iterable():
     class Short:
         def __iter__(self):
