@@ -245,6 +245,10 @@ def save_tensors(tensors, path):
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
+def made_with():
+    return {module.__name__: module.__version__.split("+")[0] for module in (torch, transformers, peft)}
+
+
 def record_case(case, seed, folder):
     about = write_inputs(case, seed, folder)
     batches = [load_file(folder / name) for name in about["batches"]]
@@ -253,7 +257,7 @@ def record_case(case, seed, folder):
     trained = record_training(case, model, batches, folder)
     about["training"] = trained["training"]
     about["expected"] = {**first, **trained["expected"]}
-    about["made_with"] = {module.__name__: module.__version__.split("+")[0] for module in (torch, transformers, peft)}
+    about["made_with"] = made_with()
     write_json(folder / "case.json", about)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     losses, rounding = about["expected"]["losses"], about["expected"]["rounding"]["losses"]

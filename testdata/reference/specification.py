@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as functional
 from safetensors.torch import load_file
 
+import quantised_rules
+
 VISION_EPS = 1e-6  # fixed in the code of transformers; only the decoder's is in the config
 VISION_ROPE_THETA = 1e4
 IGNORED = -100
@@ -36,14 +38,38 @@ def read_config(path):
 
 
 def read_weights(folder, files):
-    """All tensors in float64 under the new names, whichever the file has."""
+    """All tensors under the new names, whichever the file has."""
     weights = {}
     for file in files:
         for name, tensor in load_file(folder / file).items():
             name = re.sub(r"^visual\.", "model.visual.", name)
             name = re.sub(r"^model\.(?!visual\.|language_model\.)", "model.language_model.", name)
-            weights[name] = tensor.double()
+            weights[name] = tensor
     return weights
+
+
+def unpack_weights(weights):
+    """Replaces the tensors of a 4-bit checkpoint by the weights they stand for."""
+    ending = ".quant_state.bitsandbytes__nf4"
+    for name in [name.removesuffix(ending) for name in weights if name.endswith(ending)]:
+        about = json.loads(bytes(weights.pop(name + ending).tolist()))
+        scales = weights.pop(f"{name}.absmax")
+        if f"{name}.nested_absmax" in weights:
+            offset = torch.tensor(about["nested_offset"], dtype=torch.float32)
+            scales = quantised_rules.dequantise_scales(scales, weights.pop(f"{name}.nested_absmax"), offset)
+        shape = about["shape"]
+        weights[name] = quantised_rules.dequantise_nf4(weights[name], scales, math.prod(shape)).view(shape)
+
+
+def quantise_weights(weights, names, double):
+    """Replaces weights by what is left of them after packing."""
+    for name in names:
+        weight = weights[name]
+        packed, scales = quantised_rules.quantise_nf4(weight)
+        if double:
+            offset = scales.double().mean().float()
+            scales = quantised_rules.dequantise_scales(*quantised_rules.quantise_scales(scales, offset), offset)
+        weights[name] = quantised_rules.dequantise_nf4(packed, scales, weight.numel()).view(weight.shape)
 
 
 def rms_norm(x, weight, eps):
@@ -146,7 +172,18 @@ class Specification:
         self.folder = Path(folder)
         self.case = json.loads((self.folder / "case.json").read_text())
         self.config = read_config(self.folder / "config.json")
-        self.weights = read_weights(self.folder, self.case["model"]["weights"])
+        weights = read_weights(self.folder, self.case["model"]["weights"])
+        quantisation = self.case.get("quantisation")
+        self.packed, self.rounded_backward = set(), False
+        if quantisation:
+            self.packed = {f"{name}.weight" for name in quantisation["quantised_modules"]}
+            # bitsandbytes dequantises to the type the weight was packed from, but in the forward pass to that of the input.
+            self.rounded_backward = quantisation["weight_dtype"] == "bfloat16"
+            if quantisation["stored"]:
+                unpack_weights(weights)
+            else:
+                quantise_weights(weights, self.packed, quantisation["double"])
+        self.weights = {name: tensor.double() for name, tensor in weights.items()}
         if self.config["tied"]:
             self.weights["lm_head.weight"] = self.weights["model.language_model.embed_tokens.weight"]
         self.adapter = {}
@@ -160,7 +197,13 @@ class Specification:
             tensor.requires_grad_()
 
     def linear(self, name, x):
-        result = functional.linear(x, self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias"))
+        weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
+        if self.rounded_backward and f"{name}.weight" in self.packed:
+            rounded = weight.bfloat16().double()
+            # The value is that of the weight, the gradient of x that of the rounded one.
+            result = functional.linear(x, rounded, bias) + functional.linear(x.detach(), weight - rounded)
+        else:
+            result = functional.linear(x, weight, bias)
         down = self.adapter.get(f"base_model.model.{name}.lora_A.weight")
         if down is not None:
             up = self.adapter[f"base_model.model.{name}.lora_B.weight"]

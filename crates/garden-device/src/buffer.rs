@@ -11,6 +11,8 @@ pub enum Kind {
     F16,
     /// 32-bit whole numbers: tokens, places, segment boundaries.
     I32,
+    /// Bytes: codes of 4-bit weights and of 8-bit scales and moments.
+    U8,
 }
 
 impl Kind {
@@ -30,6 +32,7 @@ impl Kind {
         match self {
             Kind::F32 | Kind::I32 => 4,
             Kind::Bf16 | Kind::F16 => 2,
+            Kind::U8 => 1,
         }
     }
 }
@@ -125,13 +128,52 @@ impl Buffer {
 
 /// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row.
 ///
-/// Later storages (4-bit blocks) will be further kinds of buffers beside it; products are asked for by weight, never by storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Products are asked for by weight, never by storage.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weight {
-    /// The values.
+    /// The values, or two codes in each byte.
     pub buffer: Buffer,
     /// Outputs.
     pub rows: usize,
     /// Inputs.
     pub columns: usize,
+    /// What codes of 4 bits stand for; `None` where the buffer holds the values themselves.
+    pub blocks: Option<Blocks>,
+}
+
+impl Weight {
+    /// A weight whose values are stored as they are.
+    pub fn plain(buffer: Buffer, rows: usize, columns: usize) -> Weight {
+        Weight { buffer, rows, columns, blocks: None }
+    }
+
+    /// Whether it can be read where it lies.
+    pub fn is_f32(&self) -> bool {
+        self.buffer.kind == Kind::F32
+    }
+}
+
+/// Blocks of a weight of 4 bits: [`crate::nf4`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Blocks {
+    /// The scale of each block.
+    pub scales: Scales,
+    /// What the weight was before it was packed. Backward passes round to that, as those of bitsandbytes do; forward passes do not.
+    pub packed_from: Kind,
+}
+
+/// Scales of blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scales {
+    /// f32 [blocks].
+    Plain(Buffer),
+    /// With 8 bits for each block.
+    Double {
+        /// Codes [blocks].
+        codes: Buffer,
+        /// f32 for each 256 codes.
+        scales: Buffer,
+        /// What is added to all.
+        offset: f32,
+    },
 }

@@ -74,6 +74,25 @@ pub struct Attention {
     pub is_causal: bool,
 }
 
+/// The moments of a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moments {
+    /// As f32.
+    Wide {
+        /// First moment.
+        first: Buffer,
+        /// Second moment.
+        second: Buffer,
+    },
+    /// With 8 bits for each value and a scale for each block ([`crate::dynamic`]).
+    Narrow {
+        /// Codes of the first moment and of the second, a byte for each value.
+        codes: [Buffer; 2],
+        /// Their scales: f32 for each 256 values.
+        scales: [Buffer; 2],
+    },
+}
+
 /// One update of AdamW with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
@@ -81,10 +100,8 @@ pub struct AdamW {
     pub value: Buffer,
     /// Its gradient.
     pub gradient: Buffer,
-    /// First moment.
-    pub first: Buffer,
-    /// Second moment.
-    pub second: Buffer,
+    /// Its moments.
+    pub moments: Moments,
     /// Learning rate.
     pub rate: f32,
     /// Decay of the first moment.
@@ -117,6 +134,9 @@ pub trait Device {
 
     /// Copies a buffer of f32 to the host.
     fn download(&mut self, from: Buffer, to: &mut [f32]);
+
+    /// A buffer of bytes, copied to the host.
+    fn download_bytes(&mut self, from: Buffer) -> Vec<u8>;
 
     /// Fills with zeros.
     fn zero(&mut self, x: Buffer);

@@ -9,11 +9,14 @@
 mod buffer;
 pub mod cpu;
 mod device;
+pub mod dynamic;
+pub mod nf4;
 mod plan;
 mod planner;
+mod wide;
 
-pub use buffer::{Buffer, Kind, Purpose, Weight};
+pub use buffer::{Blocks, Buffer, Kind, Purpose, Scales, Weight};
 pub use cpu::Cpu;
-pub use device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};
+pub use device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
 pub use plan::{Plan, PlannedBuffer};
 pub use planner::Planner;

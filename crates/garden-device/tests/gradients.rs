@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Heads, Kind, Purpose, Reserve, Weight, Write};
+use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Heads, Kind, Moments, Purpose, Reserve, Weight, Write};
 
 /// Steps of the differences: small enough for the third derivative, large enough for f32.
 const STEP: f32 = 2e-3;
@@ -135,10 +135,10 @@ fn matrix_products() {
         let scale = 0.5 + bench.random.value().abs();
         let [x, w, dy] = [rows * k, n * k, rows * n].map(|length| bench.empty(length));
         let (y, dx, dw) = (bench.empty(rows * n), bench.empty(rows * k), bench.zeros(n * k));
-        let weight = Weight { buffer: w, rows: n, columns: k };
+        let weight = Weight::plain(w, n, k);
         let c = bench.get(dy);
         bench.cpu.matmul_backward(dy, &weight, dx, rows, scale, Write::Set);
-        bench.cpu.weight_gradient(dy, x, &Weight { buffer: dw, rows: n, columns: k }, rows, scale);
+        bench.cpu.weight_gradient(dy, x, &Weight::plain(dw, n, k), rows, scale);
         let (of_x, of_w) = (bench.get(dx), bench.get(dw));
         bench.check("inputs", x, y, &c, &of_x, |cpu| cpu.matmul(x, &weight, y, rows, scale, Write::Set));
         bench.check("weight", w, y, &c, &of_w, |cpu| cpu.matmul(x, &weight, y, rows, scale, Write::Set));
@@ -164,7 +164,7 @@ fn weights_of_16_bits_are_the_same_numbers() {
         let (x, dy) = (bench.empty(rows * k), bench.empty(rows * n));
         let (y, z) = (bench.empty(rows * n), bench.empty(rows * n));
         let (dx, dz) = (bench.empty(rows * k), bench.empty(rows * k));
-        let of = |buffer| Weight { buffer, rows: n, columns: k };
+        let of = |buffer| Weight::plain(buffer, n, k);
         bench.cpu.matmul(x, &of(w), y, rows, 1.0, Write::Set);
         bench.cpu.matmul(x, &of(narrow), z, rows, 1.0, Write::Set);
         bench.cpu.matmul_backward(dy, &of(w), dx, rows, 1.0, Write::Set);
@@ -305,7 +305,7 @@ fn rows_by_number() {
         let places = bench.whole(&tokens);
         let (w, y, dy, dw) =
             (bench.empty(all * width), bench.empty(rows * width), bench.empty(rows * width), bench.zeros(all * width));
-        let of = |buffer| Weight { buffer, rows: all, columns: width };
+        let of = |buffer| Weight::plain(buffer, all, width);
         let skipped = tokens[0];
         let mut c = bench.get(dy);
         bench.cpu.embed_backward(dy, places, &of(dw), rows, &[skipped]);
@@ -365,8 +365,7 @@ fn updates() {
         let update = AdamW {
             value,
             gradient,
-            first,
-            second,
+            moments: Moments::Wide { first, second },
             rate: 0.01,
             beta1: 0.9,
             beta2: 0.99,
@@ -393,7 +392,7 @@ fn the_same_bits_every_time() {
         let mut bench = Bench::new(1);
         let (x, w) = (bench.empty(257 * 64), bench.empty(300 * 64));
         let y = bench.empty(257 * 300);
-        bench.cpu.matmul(x, &Weight { buffer: w, rows: 300, columns: 64 }, y, 257, 1.0, Write::Set);
+        bench.cpu.matmul(x, &Weight::plain(w, 300, 64), y, 257, 1.0, Write::Set);
         let places = bench.whole(&[0, 100, 257]);
         let view = Heads { buffer: x, offset: 0, stride: 64, heads: 2 };
         let attention = Attention {

@@ -94,7 +94,7 @@ impl Builder<'_> {
         if value.kind() != Kind::F32 {
             self.widest = self.widest.max(columns);
         }
-        let of = |buffer| Weight { buffer, rows, columns };
+        let of = |buffer| Weight::plain(buffer, rows, columns);
         Ok((of(value), gradient.map(of)))
     }
 
@@ -122,7 +122,7 @@ impl Builder<'_> {
             let full = format!("base_model.model.{name}.lora_{side}.weight");
             let value = self.device.buffer(Purpose::Adapters, &full, Kind::F32, rows * columns)?;
             let gradient = self.train(full, vec![rows, columns], value, true)?;
-            let of = |buffer| Weight { buffer, rows, columns };
+            let of = |buffer| Weight::plain(buffer, rows, columns);
             Ok((of(value), of(gradient)))
         };
         let (down, down_gradient) = matrix("A", rank, inputs)?;

@@ -99,6 +99,21 @@ impl Arena {
         unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
     }
 
+    /// A buffer of bytes.
+    pub fn read_bytes(&self, buffer: Buffer) -> &[u8] {
+        assert_eq!(buffer.kind, Kind::U8, "bytes are needed");
+        // SAFETY: as in `read`.
+        unsafe { slice::from_raw_parts(self.start(buffer), buffer.length) }
+    }
+
+    /// A buffer of bytes, to be filled; see `write`.
+    #[allow(clippy::mut_from_ref)]
+    pub fn write_bytes(&self, buffer: Buffer) -> &mut [u8] {
+        assert_eq!(buffer.kind, Kind::U8, "bytes are needed");
+        // SAFETY: as in `write`.
+        unsafe { slice::from_raw_parts_mut(self.start(buffer), buffer.length) }
+    }
+
     /// The values of a buffer of f32, to be filled.
     ///
     /// Operations take the arena by shared reference and hold several slices at once; [`Arena::apart`] checks beforehand that what is

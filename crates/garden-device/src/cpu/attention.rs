@@ -7,10 +7,10 @@ use crate::buffer::Buffer;
 use crate::device::{Attention, Heads, Write};
 
 use super::exponential::exp;
-use super::matmul::{Matrix, multiply};
-use super::sums::{dot, sum};
-use super::wide::wide;
+use super::matmul::{Matrix, Shared, multiply, turned};
+use super::sums::{dot, highest, sum};
 use super::{Cpu, QUERY_BLOCK};
+use crate::wide::widest;
 
 /// One key head of one segment.
 struct Piece {
@@ -32,18 +32,6 @@ fn rows(base: *const f32, heads: Heads, head: usize, first: usize, head_size: us
     let start = unsafe { base.add(heads.offset + first * heads.stride + head * head_size) };
     Matrix { start, row: heads.stride as isize, column: 1 }
 }
-
-fn turned(matrix: Matrix) -> Matrix {
-    Matrix { row: matrix.column, column: matrix.row, ..matrix }
-}
-
-/// Pointers that pieces of work share; what each writes has one owner.
-#[derive(Clone, Copy)]
-struct Shared<T>(T);
-// SAFETY: pieces write to different heads or segments, and the caller waits for all of them.
-unsafe impl<T> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Shared<T> {}
 
 fn check(heads: Heads, tokens: usize, head_size: usize) {
     let last = heads.offset + tokens.saturating_sub(1) * heads.stride + heads.heads * head_size;
@@ -73,18 +61,18 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
         [attention.query, attention.key, attention.value].map(|given| cpu.arena.read(given.buffer).as_ptr());
     let (to, logs) = (cpu.arena.write(y), cpu.arena.write(sums));
     assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
-    let shared = Shared((q, k, v, to.as_mut_ptr(), logs.as_mut_ptr()));
-    cpu.threads.each(attention.segments * attention.key.heads, |number| {
-        let Shared((q, k, v, to, logs)) = { &shared };
+    let shared = Shared::of((q, k, v, to.as_mut_ptr(), logs.as_mut_ptr()));
+    cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
+        let (q, k, v, to, logs) = shared.get();
         let piece = Piece::of(number, attention, starts);
-        let scores = cpu.scores();
+        let scores = cpu.scores(thread);
         for head in piece.key_head * group..(piece.key_head + 1) * group {
             for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
                 let last = (first + QUERY_BLOCK).min(piece.end);
                 let (queries, keys) = (last - first, seen(attention, &piece, last));
                 let scores = &mut scores[..queries * keys];
-                let key = rows(*k, attention.key, piece.key_head, piece.begin, size);
-                let value = rows(*v, attention.value, piece.key_head, piece.begin, size);
+                let key = rows(k, attention.key, piece.key_head, piece.begin, size);
+                let value = rows(v, attention.value, piece.key_head, piece.begin, size);
                 // SAFETY: all matrices lie inside their buffers, the scores belong to this thread.
                 unsafe {
                     multiply(
@@ -93,17 +81,14 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
                         queries,
                         keys,
                         size,
-                        rows(*q, attention.query, head, first, size),
+                        rows(q, attention.query, head, first, size),
                         turned(key),
                         scale,
                         Write::Set,
-                        gemm_common::Parallelism::None,
                     );
                 }
                 for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
-                    let log = wide(|| {
-                        softmax(scores, if attention.is_causal { first + row + 1 - piece.begin } else { keys })
-                    });
+                    let log = softmax(scores, if attention.is_causal { first + row + 1 - piece.begin } else { keys });
                     // SAFETY: this token's place of this head, which nobody else writes.
                     unsafe { *logs.add((first + row) * heads + head) = log };
                 }
@@ -120,7 +105,6 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
                         value,
                         1.0,
                         Write::Set,
-                        gemm_common::Parallelism::None,
                     );
                 }
             }
@@ -128,19 +112,31 @@ pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer)
     });
 }
 
-/// Makes probabilities of the first scores and zeros of the others; returns the logarithm of the sum.
-#[inline(always)]
-fn softmax(scores: &mut [f32], seen: usize) -> f32 {
-    let (scores, hidden) = scores.split_at_mut(seen);
-    hidden.fill(0.0);
-    let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    for score in scores.iter_mut() {
-        *score = exp(*score - highest);
+widest! {
+    /// Makes probabilities of the first scores and zeros of the others; returns the logarithm of the sum.
+    fn softmax(scores: &mut [f32], seen: usize) -> f32 {
+        let (scores, hidden) = scores.split_at_mut(seen);
+        hidden.fill(0.0);
+        let highest = highest(scores);
+        for score in scores.iter_mut() {
+            *score = exp(*score - highest);
+        }
+        let sum = sum(scores);
+        let share = 1.0 / sum;
+        scores.iter_mut().for_each(|score| *score *= share);
+        highest + sum.ln()
     }
-    let sum = sum(scores);
-    let share = 1.0 / sum;
-    scores.iter_mut().for_each(|score| *score *= share);
-    highest + sum.ln()
+}
+
+widest! {
+    /// Turns scores and what came back to them into probabilities and gradients of scores: ds = s p (dp - sum(dy y)).
+    fn softmax_backward(scores: &mut [f32], back: &mut [f32], log: f32, y: &[f32], dy: &[f32], scale: f32) {
+        let along = dot(y, dy);
+        for (p, dp) in scores.iter_mut().zip(back) {
+            *p = exp(*p - log);
+            *dp = *p * (*dp - along) * scale;
+        }
+    }
 }
 
 pub(super) fn backward(
@@ -171,18 +167,17 @@ pub(super) fn backward(
         [attention.query, attention.key, attention.value].map(|given| cpu.arena.read(given.buffer).as_ptr());
     let (made, logs, dy) = (cpu.arena.read(y), cpu.arena.read(sums), cpu.arena.read(dy));
     let [to_q, to_k, to_v] = [dq, dk, dv].map(|given| cpu.arena.write(given.buffer).as_mut_ptr());
-    let shared = Shared((q, k, v, to_q, to_k, to_v));
+    let shared = Shared::of((q, k, v, to_q, to_k, to_v));
     let width = heads * size;
-    cpu.threads.each(attention.segments * attention.key.heads, |number| {
-        let Shared((q, k, v, to_q, to_k, to_v)) = { &shared };
+    cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
+        let (q, k, v, to_q, to_k, to_v) = shared.get();
         let piece = Piece::of(number, attention, starts);
         let length = piece.end - piece.begin;
-        let scratch = cpu.scores();
-        let key = rows(*k, attention.key, piece.key_head, piece.begin, size);
-        let value = rows(*v, attention.value, piece.key_head, piece.begin, size);
-        let none = gemm_common::Parallelism::None;
+        let scratch = cpu.scores(thread);
+        let key = rows(k, attention.key, piece.key_head, piece.begin, size);
+        let value = rows(v, attention.value, piece.key_head, piece.begin, size);
         // Gradients of keys and values are summed over queries and heads.
-        for (to, heads) in [(*to_k, dk), (*to_v, dv)] {
+        for (to, heads) in [(to_k, dk), (to_v, dv)] {
             for token in piece.begin..piece.end {
                 // SAFETY: these rows of this key head belong to this piece of work.
                 unsafe { to.add(heads.offset + token * heads.stride + piece.key_head * size).write_bytes(0, size) };
@@ -195,23 +190,12 @@ pub(super) fn backward(
                 debug_assert!(keys <= length);
                 let (p, rest) = scratch.split_at_mut(queries * keys);
                 let dp = &mut rest[..queries * keys];
-                let query = rows(*q, attention.query, head, first, size);
+                let query = rows(q, attention.query, head, first, size);
                 let given =
                     Matrix { start: dy[first * width + head * size..].as_ptr(), row: width as isize, column: 1 };
                 // SAFETY: all matrices lie inside their buffers; scratch belongs to this thread; dq, dk and dv rows to this piece of work.
                 unsafe {
-                    multiply(
-                        p.as_mut_ptr(),
-                        keys as isize,
-                        queries,
-                        keys,
-                        size,
-                        query,
-                        turned(key),
-                        scale,
-                        Write::Set,
-                        none,
-                    );
+                    multiply(p.as_mut_ptr(), keys as isize, queries, keys, size, query, turned(key), scale, Write::Set);
                     multiply(
                         dp.as_mut_ptr(),
                         keys as isize,
@@ -222,7 +206,6 @@ pub(super) fn backward(
                         turned(value),
                         1.0,
                         Write::Set,
-                        none,
                     );
                 }
                 for (row, (p, dp)) in p.chunks_exact_mut(keys).zip(dp.chunks_exact_mut(keys)).enumerate() {
@@ -230,13 +213,7 @@ pub(super) fn backward(
                     let log = logs[token * heads + head];
                     let place = token * width + head * size..token * width + (head + 1) * size;
                     let seen = if attention.is_causal { token + 1 - piece.begin } else { keys };
-                    wide(|| {
-                        let along = dot(&made[place.clone()], &dy[place]);
-                        for (p, dp) in p[..seen].iter_mut().zip(&mut dp[..seen]) {
-                            *p = exp(*p - log);
-                            *dp = *p * (*dp - along) * scale;
-                        }
-                    });
+                    softmax_backward(&mut p[..seen], &mut dp[..seen], log, &made[place.clone()], &dy[place], scale);
                     p[seen..].fill(0.0);
                     dp[seen..].fill(0.0);
                 }
@@ -245,11 +222,11 @@ pub(super) fn backward(
                 // SAFETY: as above.
                 unsafe {
                     let to_q = to_q.add(dq.offset + first * dq.stride + head * size);
-                    multiply(to_q, dq.stride as isize, queries, size, keys, dp, key, 1.0, Write::Set, none);
+                    multiply(to_q, dq.stride as isize, queries, size, keys, dp, key, 1.0, Write::Set);
                     let to_k = to_k.add(dk.offset + piece.begin * dk.stride + piece.key_head * size);
-                    multiply(to_k, dk.stride as isize, keys, size, queries, turned(dp), query, 1.0, Write::Add, none);
+                    multiply(to_k, dk.stride as isize, keys, size, queries, turned(dp), query, 1.0, Write::Add);
                     let to_v = to_v.add(dv.offset + piece.begin * dv.stride + piece.key_head * size);
-                    multiply(to_v, dv.stride as isize, keys, size, queries, turned(p), given, 1.0, Write::Add, none);
+                    multiply(to_v, dv.stride as isize, keys, size, queries, turned(p), given, 1.0, Write::Add);
                 }
             }
         }
@@ -257,11 +234,11 @@ pub(super) fn backward(
 }
 
 impl Cpu {
-    /// The scratch of the thread that asks.
+    /// The scratch of a thread.
     #[allow(clippy::mut_from_ref)]
-    fn scores(&self) -> &mut [f32] {
+    fn scores(&self, thread: usize) -> &mut [f32] {
         let all = self.scores.unwrap_or_else(|| panic!("no room was reserved for attention"));
         let each = all.length() / self.threads.number();
-        self.arena.write(all.part(self.threads.current() * each, each))
+        self.arena.write(all.part(thread * each, each))
     }
 }

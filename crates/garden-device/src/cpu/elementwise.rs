@@ -4,7 +4,7 @@ use crate::device::Write;
 
 use super::exponential::exp;
 use super::threads::Threads;
-use super::wide::wide;
+use crate::wide::widest;
 
 pub(super) fn add(threads: &Threads, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len());
@@ -36,16 +36,17 @@ fn sigmoid(x: f32) -> f32 {
 
 pub(super) fn swiglu(threads: &Threads, gate: &[f32], up: &[f32], y: &mut [f32]) {
     assert_eq!((gate.len(), up.len()), (y.len(), y.len()));
-    threads.by_rows(y, 1, |first, y| {
-        wide(|| {
-            for ((y, gate), up) in y.iter_mut().zip(&gate[first..]).zip(&up[first..]) {
-                *y = gate * sigmoid(*gate) * up;
-            }
-        });
-    });
+    threads.by_rows(y, 1, |first, y| swiglu_piece(&gate[first..], &up[first..], y));
 }
 
-/// d silu(g) / dg = s + g s (1 - s), s = sigmoid(g).
+widest! {
+    fn swiglu_piece(gate: &[f32], up: &[f32], y: &mut [f32]) {
+        for ((y, gate), up) in y.iter_mut().zip(gate).zip(up) {
+            *y = gate * sigmoid(*gate) * up;
+        }
+    }
+}
+
 pub(super) fn swiglu_backward(
     threads: &Threads,
     dy: &[f32],
@@ -56,15 +57,20 @@ pub(super) fn swiglu_backward(
 ) {
     assert_eq!((dy.len(), gate.len(), up.len(), dup.len()), (dgate.len(), dgate.len(), dgate.len(), dgate.len()));
     threads.by_rows_of_two(dgate, dup, 1, |first, dgate, dup| {
-        let inputs = dy[first..].iter().zip(&gate[first..]).zip(&up[first..]);
-        wide(|| {
-            for ((dgate, dup), ((dy, gate), up)) in dgate.iter_mut().zip(dup).zip(inputs) {
-                let s = sigmoid(*gate);
-                *dgate = dy * up * (s + gate * s * (1.0 - s));
-                *dup = dy * gate * s;
-            }
-        });
+        swiglu_backward_piece(&dy[first..], &gate[first..], &up[first..], dgate, dup);
     });
+}
+
+widest! {
+    /// d silu(g) / dg = s + g s (1 - s), s = sigmoid(g).
+    fn swiglu_backward_piece(dy: &[f32], gate: &[f32], up: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+        let inputs = dy.iter().zip(gate).zip(up);
+        for ((dgate, dup), ((dy, gate), up)) in dgate.iter_mut().zip(dup).zip(inputs) {
+            let s = sigmoid(*gate);
+            *dgate = dy * up * (s + gate * s * (1.0 - s));
+            *dup = dy * gate * s;
+        }
+    }
 }
 
 pub(super) fn gelu(threads: &Threads, x: &[f32], y: &mut [f32]) {

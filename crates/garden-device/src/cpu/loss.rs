@@ -1,9 +1,9 @@
 //! Cross entropy of a chunk of rows: the loss of each, and its gradient in place of the logits.
 
 use super::exponential::exp;
-use super::sums::sum;
+use super::sums::{highest, sum};
 use super::threads::Threads;
-use super::wide::wide;
+use crate::wide::widest;
 
 pub(super) fn cross_entropy(
     threads: &Threads,
@@ -16,26 +16,25 @@ pub(super) fn cross_entropy(
     let width = logits.len() / rows.max(1);
     assert_eq!((targets.len(), losses.len(), logits.len()), (rows, rows, rows * width));
     threads.by_rows_with(logits, width, losses, |first, logits, losses| {
-        wide(|| {
-            for ((logits, loss), target) in logits.chunks_exact_mut(width).zip(losses).zip(&targets[first..]) {
-                *loss = row(logits, *target as usize, scale);
-            }
-        });
+        for ((logits, loss), target) in logits.chunks_exact_mut(width).zip(losses).zip(&targets[first..]) {
+            *loss = row(logits, *target as usize, scale);
+        }
     });
 }
 
-/// The loss of one row; its logits become their gradient.
-#[inline(always)]
-fn row(logits: &mut [f32], target: usize, scale: f32) -> f32 {
-    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let asked = logits[target];
-    for logit in logits.iter_mut() {
-        *logit = exp(*logit - highest);
+widest! {
+    /// The loss of one row; its logits become their gradient.
+    fn row(logits: &mut [f32], target: usize, scale: f32) -> f32 {
+        let highest = highest(logits);
+        let asked = logits[target];
+        for logit in logits.iter_mut() {
+            *logit = exp(*logit - highest);
+        }
+        // A vocabulary is long: f32 would lose digits.
+        let sum: f64 = logits.chunks(256).map(|piece| f64::from(sum(piece))).sum();
+        let factor = (f64::from(scale) / sum) as f32;
+        logits.iter_mut().for_each(|logit| *logit *= factor);
+        logits[target] -= scale;
+        (sum.ln() + f64::from(highest) - f64::from(asked)) as f32
     }
-    // A vocabulary is long: f32 would lose digits.
-    let sum: f64 = logits.chunks(256).map(|piece| f64::from(sum(piece))).sum();
-    let factor = (f64::from(scale) / sum) as f32;
-    logits.iter_mut().for_each(|logit| *logit *= factor);
-    logits[target] -= scale;
-    (sum.ln() + f64::from(highest) - f64::from(asked)) as f32
 }

@@ -1,13 +1,21 @@
-//! Matrix products. Weights that are not f32 are widened tile by tile, never as a whole.
+//! Matrix products, cut so that each thread makes its own part of the result. Weights that are not f32 are widened tile by tile, never as a whole.
+
+use std::ops::Range;
 
 use gemm_f32::gemm::f32::get_gemm_fn;
-use rayon::prelude::*;
 
-use crate::buffer::{Buffer, Kind, Weight};
+use crate::buffer::{Buffer, Scales, Weight};
 use crate::device::Write;
+use crate::nf4;
 
-use super::widen::widen;
-use super::{Cpu, TILE_ROWS};
+use super::widen::{round, widen};
+use super::{Cpu, TILE_COLUMNS, TILE_ROWS};
+
+/// Results are cut at multiples of this, where the library's kernels end too.
+const CUT: usize = 64;
+
+/// Multiplications that are worth more than one thread.
+const WORTH: usize = 1 << 17;
 
 /// A matrix in memory: where it starts, and how far apart rows and columns are.
 #[derive(Clone, Copy)]
@@ -17,7 +25,14 @@ pub(super) struct Matrix {
     pub column: isize,
 }
 
-/// c [m, n] = scale a [m, k] b [k, n], or added to it; c lies row by row, `row` values apart.
+impl Matrix {
+    /// The part of it that begins at a row and a column inside of it.
+    fn at(self, row: usize, column: usize) -> Matrix {
+        Matrix { start: self.start.wrapping_offset(row as isize * self.row + column as isize * self.column), ..self }
+    }
+}
+
+/// c [m, n] = scale a [m, k] b [k, n], or added to it, on this thread; c lies row by row, `row` values apart.
 ///
 /// # Safety
 /// All three lie inside memory that is valid for them, and c overlaps with neither a nor b.
@@ -31,7 +46,6 @@ pub(super) unsafe fn multiply(
     b: Matrix,
     scale: f32,
     write: Write,
-    parallelism: gemm_common::Parallelism,
 ) {
     if m == 0 || n == 0 {
         return;
@@ -58,7 +72,7 @@ pub(super) unsafe fn multiply(
             false,
             false,
             false,
-            parallelism,
+            gemm_common::Parallelism::None,
         );
     }
 }
@@ -68,9 +82,9 @@ pub(super) fn row_major(values: &[f32], columns: usize) -> Matrix {
     Matrix { start: values.as_ptr(), row: columns as isize, column: 1 }
 }
 
-/// The transpose of a matrix that lies row by row.
-pub(super) fn transposed(values: &[f32], columns: usize) -> Matrix {
-    Matrix { start: values.as_ptr(), row: 1, column: columns as isize }
+/// The transpose of a matrix.
+pub(super) fn turned(matrix: Matrix) -> Matrix {
+    Matrix { row: matrix.column, column: matrix.row, ..matrix }
 }
 
 impl Cpu {
@@ -78,26 +92,29 @@ impl Cpu {
     pub(super) fn product(&self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
         let (n, k) = (weight.rows, weight.columns);
         self.check(x, weight, y, rows);
-        let (from, to) = (self.arena.read(x), self.arena.write(y));
-        self.by_tiles(weight, |first, tile| {
-            let height = tile.len() / k;
-            let (to, from) = (Pointer(to.as_ptr().cast_mut()), from);
-            // SAFETY: the tile's columns of y lie inside y, and `check` has seen that nothing overlaps.
-            self.threads.run(move || unsafe {
-                let to = to;
-                multiply(
-                    to.0.add(first),
-                    n as isize,
-                    rows,
-                    height,
-                    k,
-                    row_major(from, k),
-                    transposed(tile, k),
-                    scale,
-                    write,
-                    self.threads.parallelism(),
-                );
-            });
+        let x = row_major(self.arena.read(x), k);
+        let to = self.arena.write(y).as_mut_ptr();
+        self.by_parts(weight, rows, n, k, (to, x), |thread, (to, x), tokens, outputs| {
+            for outputs in by(outputs, tile_rows(weight)) {
+                for inputs in by(0..k, tile_columns(weight)) {
+                    let write = if inputs.start == 0 { write } else { Write::Add };
+                    let tile = self.tile(thread, weight, outputs.clone(), inputs.clone());
+                    // SAFETY: this part of y lies inside y, belongs to this thread, and `check` has seen that nothing overlaps.
+                    unsafe {
+                        multiply(
+                            to.add(tokens.start * n + outputs.start),
+                            n as isize,
+                            tokens.len(),
+                            outputs.len(),
+                            inputs.len(),
+                            x.at(tokens.start, inputs.start),
+                            turned(tile),
+                            scale,
+                            write,
+                        );
+                    }
+                }
+            }
         });
     }
 
@@ -113,29 +130,29 @@ impl Cpu {
     ) {
         let (n, k) = (weight.rows, weight.columns);
         self.check(dx, weight, dy, rows);
-        let (from, to) = (self.arena.read(dy), self.arena.write(dx));
-        self.by_tiles(weight, |first, tile| {
-            let height = tile.len() / k;
-            let write = if first == 0 { write } else { Write::Add };
-            let to = Pointer(to.as_ptr().cast_mut());
-            let part = Matrix { start: from[first.min(from.len())..].as_ptr(), row: n as isize, column: 1 };
-            let part = SendMatrix(part);
-            // SAFETY: the tile's columns of dy lie inside dy, and `check` has seen that nothing overlaps.
-            self.threads.run(move || unsafe {
-                let (to, part) = (to, part);
-                multiply(
-                    to.0,
-                    k as isize,
-                    rows,
-                    k,
-                    height,
-                    part.0,
-                    row_major(tile, k),
-                    scale,
-                    write,
-                    self.threads.parallelism(),
-                );
-            });
+        let dy = row_major(self.arena.read(dy), n);
+        let to = self.arena.write(dx).as_mut_ptr();
+        self.by_parts(weight, rows, k, n, (to, dy), |thread, (to, dy), tokens, inputs| {
+            for inputs in by(inputs, tile_columns(weight)) {
+                for outputs in by(0..n, tile_rows(weight)) {
+                    let write = if outputs.start == 0 { write } else { Write::Add };
+                    let tile = self.tile_backward(thread, weight, outputs.clone(), inputs.clone());
+                    // SAFETY: this part of dx lies inside dx, belongs to this thread, and `check` has seen that nothing overlaps.
+                    unsafe {
+                        multiply(
+                            to.add(tokens.start * k + inputs.start),
+                            k as isize,
+                            tokens.len(),
+                            inputs.len(),
+                            outputs.len(),
+                            dy.at(tokens.start, outputs.start),
+                            tile,
+                            scale,
+                            write,
+                        );
+                    }
+                }
+            }
         });
     }
 
@@ -144,23 +161,23 @@ impl Cpu {
         let (n, k) = (gradient.rows, gradient.columns);
         self.check(x, gradient, dy, rows);
         self.arena.apart(&[dy, x], &[gradient.buffer]);
-        let (dy, x) = (self.arena.read(dy), self.arena.read(x));
-        let to = Pointer(self.arena.write(gradient.buffer).as_mut_ptr());
-        // SAFETY: sizes were checked, and the gradient overlaps with neither.
-        self.threads.run(move || unsafe {
-            let to = to;
-            multiply(
-                to.0,
-                k as isize,
-                n,
-                k,
-                rows,
-                transposed(dy, n),
-                row_major(x, k),
-                scale,
-                Write::Add,
-                self.threads.parallelism(),
-            );
+        let (dy, x) = (row_major(self.arena.read(dy), n), row_major(self.arena.read(x), k));
+        let to = self.arena.write(gradient.buffer).as_mut_ptr();
+        self.by_parts(gradient, n, k, rows, (to, dy, x), |_, (to, dy, x), outputs, inputs| {
+            // SAFETY: this part of the gradient belongs to this thread, sizes were checked, and nothing overlaps.
+            unsafe {
+                multiply(
+                    to.add(outputs.start * k + inputs.start),
+                    k as isize,
+                    outputs.len(),
+                    inputs.len(),
+                    rows,
+                    turned(dy.at(0, outputs.start)),
+                    x.at(0, inputs.start),
+                    scale,
+                    Write::Add,
+                );
+            }
         });
     }
 
@@ -168,39 +185,111 @@ impl Cpu {
         let (n, k) = (weight.rows, weight.columns);
         assert_eq!(inputs.length(), rows * k, "inputs [{rows}, {k}] are needed");
         assert_eq!(outputs.length(), rows * n, "outputs [{rows}, {n}] are needed");
-        assert_eq!(weight.buffer.length(), n * k, "a weight [{n}, {k}] is needed");
+        let stored = if weight.blocks.is_some() { nf4::packed_length(n * k) } else { n * k };
+        assert_eq!(weight.buffer.length(), stored, "a weight [{n}, {k}] is needed");
         self.arena.apart(&[inputs, weight.buffer], &[outputs]);
     }
 
-    /// Does something for tiles of a weight: (first row, the tile's values row by row). A weight of f32 is one tile.
-    fn by_tiles(&self, weight: &Weight, mut work: impl FnMut(usize, &[f32])) {
-        let k = weight.columns;
-        if weight.buffer.kind() == Kind::F32 {
-            work(0, self.arena.read(weight.buffer));
-            return;
+    /// Does something for parts of a result [m, n] whose values cost `k` each: (thread, what is given, rows, columns).
+    ///
+    /// The longer side is cut, so that what several threads read is the smaller of the two factors; columns where a weight has to be widened, which
+    /// nobody should do twice.
+    fn by_parts<G: Copy>(
+        &self,
+        weight: &Weight,
+        m: usize,
+        n: usize,
+        k: usize,
+        given: G,
+        work: impl Fn(usize, G, Range<usize>, Range<usize>) + Sync,
+    ) {
+        let given = Shared(given);
+        let cuts_columns = n >= m || !weight.is_f32();
+        let side = if cuts_columns { n } else { m };
+        let parts = if m * n * k < WORTH { 1 } else { self.threads.number() };
+        let length = side.div_ceil(parts).next_multiple_of(CUT);
+        self.threads.each(side.div_ceil(length), |thread, number| {
+            let part = number * length..side.min((number + 1) * length);
+            let (rows, columns) = if cuts_columns { (0..m, part) } else { (part, 0..n) };
+            work(thread, given.get(), rows, columns);
+        });
+    }
+
+    /// A part of a weight as f32: where it lies, or widened into this thread's tile.
+    fn tile(&self, thread: usize, weight: &Weight, outputs: Range<usize>, inputs: Range<usize>) -> Matrix {
+        if weight.is_f32() {
+            return row_major(self.arena.read(weight.buffer), weight.columns).at(outputs.start, inputs.start);
         }
-        let values = self.arena.read_half(weight.buffer);
-        let tile = self.tile.unwrap_or_else(|| panic!("no room was reserved for the tiles of a weight"));
-        for (index, rows) in values.chunks(TILE_ROWS * k).enumerate() {
-            let tile = self.arena.write(tile.first(rows.len()));
-            let kind = weight.buffer.kind();
-            self.threads.run(|| {
-                let pieces = tile.par_chunks_mut(16 * 1024).zip(rows.par_chunks(16 * 1024));
-                pieces.for_each(|(to, from)| widen(kind, from, to));
-            });
-            work(index * TILE_ROWS, tile);
+        let tile = self.room_for_tile(thread, outputs.len() * inputs.len());
+        for (row, to) in outputs.zip(tile.chunks_exact_mut(inputs.len())) {
+            self.widened_part(weight, row * weight.columns + inputs.start, to);
+        }
+        row_major(tile, inputs.len())
+    }
+
+    /// As `tile`, for a backward pass: a weight of 4 bits is rounded to what it was packed from.
+    fn tile_backward(&self, thread: usize, weight: &Weight, outputs: Range<usize>, inputs: Range<usize>) -> Matrix {
+        let length = outputs.len() * inputs.len();
+        let tile = self.tile(thread, weight, outputs, inputs);
+        if let Some(blocks) = weight.blocks {
+            round(blocks.packed_from, self.room_for_tile(thread, length));
+        }
+        tile
+    }
+
+    #[allow(clippy::mut_from_ref)]
+    fn room_for_tile(&self, thread: usize, length: usize) -> &mut [f32] {
+        let tiles = self.tiles.unwrap_or_else(|| panic!("no room was reserved for the tiles of a weight"));
+        let each = tiles.length() / self.threads.number();
+        self.arena.write(tiles.part(thread * each, length))
+    }
+
+    /// Values of a weight that is not f32, from the `first` on.
+    fn widened_part(&self, weight: &Weight, first: usize, to: &mut [f32]) {
+        match weight.blocks {
+            None => {
+                widen(weight.buffer.kind(), &self.arena.read_half(weight.buffer)[first..first + to.len()], to);
+            }
+            Some(blocks) => {
+                let scales = match blocks.scales {
+                    Scales::Plain(scales) => nf4::Scales::Plain(self.arena.read(scales)),
+                    Scales::Double { codes, scales, offset } => {
+                        nf4::Scales::Double(self.arena.read_bytes(codes), self.arena.read(scales), offset)
+                    }
+                };
+                nf4::unpack(self.arena.read_bytes(weight.buffer), scales, first, to);
+            }
         }
     }
 }
 
-/// A pointer that may go to another thread: the pool's, while we wait for it.
-#[derive(Clone, Copy)]
-struct Pointer(*mut f32);
-// SAFETY: see above.
-unsafe impl Send for Pointer {}
+/// How much of a weight is made f32 at once: all of it where it is f32 already.
+fn tile_rows(weight: &Weight) -> usize {
+    if weight.is_f32() { usize::MAX } else { TILE_ROWS }
+}
 
-/// A matrix that may go to another thread: the pool's, while we wait for it.
+fn tile_columns(weight: &Weight) -> usize {
+    if weight.is_f32() { usize::MAX } else { TILE_COLUMNS }
+}
+
+/// A range in steps.
+fn by(range: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.step_by(step).map(move |start| start..end.min(start.saturating_add(step)))
+}
+
+/// Pointers that threads share while the caller waits for them; what each writes belongs to it alone.
 #[derive(Clone, Copy)]
-struct SendMatrix(Matrix);
+pub(super) struct Shared<T>(T);
 // SAFETY: see above.
-unsafe impl Send for SendMatrix {}
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T: Copy> Shared<T> {
+    pub fn of(given: T) -> Shared<T> {
+        Shared(given)
+    }
+
+    pub fn get(&self) -> T {
+        self.0
+    }
+}

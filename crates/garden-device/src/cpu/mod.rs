@@ -13,8 +13,8 @@ mod optimizer;
 mod rotary;
 mod rows;
 mod sums;
+mod team;
 mod threads;
-mod wide;
 mod widen;
 
 use arena::Arena;
@@ -22,11 +22,12 @@ use threads::Threads;
 pub(crate) use widen::widen;
 
 use crate::buffer::{Buffer, Kind, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};
+use crate::device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
 use crate::plan::Plan;
 
-/// Rows of a weight that are widened at once.
-const TILE_ROWS: usize = 128;
+/// Rows and columns of a weight that a thread widens at once.
+const TILE_ROWS: usize = 256;
+const TILE_COLUMNS: usize = 2048;
 /// Queries that attention works on at once.
 const QUERY_BLOCK: usize = 64;
 
@@ -35,8 +36,8 @@ const QUERY_BLOCK: usize = 64;
 pub struct Cpu {
     arena: Arena,
     threads: Threads,
-    /// A tile of a weight as f32.
-    tile: Option<Buffer>,
+    /// Tiles of a weight as f32, for each thread.
+    tiles: Option<Buffer>,
     /// Scores of attention, for each thread.
     scores: Option<Buffer>,
 }
@@ -44,7 +45,7 @@ pub struct Cpu {
 impl Cpu {
     /// A device with so many threads; 0 for all cores.
     pub fn new(threads: usize) -> Cpu {
-        Cpu { arena: Arena::default(), threads: Threads::new(threads), tile: None, scores: None }
+        Cpu { arena: Arena::default(), threads: Threads::new(threads), tiles: None, scores: None }
     }
 
     /// The number of threads.
@@ -56,7 +57,10 @@ impl Cpu {
 /// What operations need besides their buffers, as names and numbers of f32.
 pub(crate) fn workspace(reserve: Reserve, threads: usize) -> [(&'static str, usize); 2] {
     // Attention keeps probabilities and their gradients of a block of queries, and sums of keys and values in the backward pass.
-    [("weight tile", TILE_ROWS * reserve.widest), ("attention scores", threads * 2 * QUERY_BLOCK * reserve.longest)]
+    [
+        ("weight tiles", threads * TILE_ROWS * reserve.widest.min(TILE_COLUMNS)),
+        ("attention scores", threads * 2 * QUERY_BLOCK * reserve.longest),
+    ]
 }
 
 impl Device for Cpu {
@@ -66,7 +70,7 @@ impl Device for Cpu {
 
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory> {
         let [tile, scores] = workspace(reserve, self.threads.number());
-        self.tile = Some(self.buffer(Purpose::Workspace, tile.0, Kind::F32, tile.1)?);
+        self.tiles = Some(self.buffer(Purpose::Workspace, tile.0, Kind::F32, tile.1)?);
         self.scores = Some(self.buffer(Purpose::Workspace, scores.0, Kind::F32, scores.1)?);
         Ok(())
     }
@@ -83,13 +87,18 @@ impl Device for Cpu {
         to.copy_from_slice(self.arena.read(from));
     }
 
+    fn download_bytes(&mut self, from: Buffer) -> Vec<u8> {
+        self.arena.read_bytes(from).to_vec()
+    }
+
     fn zero(&mut self, x: Buffer) {
-        self.arena.write(x).fill(0.0);
+        self.threads.by_rows(self.arena.write(x), 1, |_, x| x.fill(0.0));
     }
 
     fn copy(&mut self, x: Buffer, y: Buffer) {
         self.arena.apart(&[x], &[y]);
-        self.arena.write(y).copy_from_slice(self.arena.read(x));
+        let x = self.arena.read(x);
+        self.threads.by_rows(self.arena.write(y), 1, |first, y| y.copy_from_slice(&x[first..first + y.len()]));
     }
 
     fn add(&mut self, x: Buffer, y: Buffer) {
@@ -250,10 +259,20 @@ impl Device for Cpu {
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
-        self.arena.apart(&[update.gradient], &[update.value, update.first, update.second]);
         let shrink = clip.map_or(1.0, |(squares, largest)| optimizer::shrink(self.arena.read(squares)[0], largest));
         let (value, gradient) = (self.arena.write(update.value), self.arena.read(update.gradient));
-        let (first, second) = (self.arena.write(update.first), self.arena.write(update.second));
-        optimizer::adamw(&self.threads, update, shrink, value, gradient, first, second);
+        match update.moments {
+            Moments::Wide { first, second } => {
+                self.arena.apart(&[update.gradient], &[update.value, first, second]);
+                let (first, second) = (self.arena.write(first), self.arena.write(second));
+                optimizer::adamw(&self.threads, update, shrink, value, gradient, first, second);
+            }
+            Moments::Narrow { codes, scales } => {
+                self.arena.apart(&[update.gradient], &[update.value, codes[0], codes[1], scales[0], scales[1]]);
+                let codes = codes.map(|codes| self.arena.write_bytes(codes));
+                let scales = scales.map(|scales| self.arena.write(scales));
+                optimizer::adamw_narrow(&self.threads, update, shrink, value, gradient, codes, scales);
+            }
+        }
     }
 }

@@ -4,21 +4,24 @@ use crate::device::Write;
 
 use super::sums::sum_of;
 use super::threads::Threads;
-use super::wide::wide;
+use crate::wide::widest;
 
 pub(super) fn forward(threads: &Threads, x: &[f32], weight: &[f32], y: &mut [f32], rows: usize, epsilon: f32) {
     let width = weight.len();
     assert_eq!((x.len(), y.len()), (rows * width, rows * width), "x and y [{rows}, {width}] are needed");
-    threads.by_rows(y, width, |first, y| {
-        wide(|| {
-            for (x, y) in x[first * width..].chunks_exact(width).zip(y.chunks_exact_mut(width)) {
-                let root = inverse_root(x, epsilon);
-                for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
-                    *y = w * (x * root);
-                }
+    threads.by_rows(y, width, |first, y| forward_rows(&x[first * width..], weight, y, epsilon));
+}
+
+widest! {
+    fn forward_rows(x: &[f32], weight: &[f32], y: &mut [f32], epsilon: f32) {
+        let width = weight.len();
+        for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+            let root = inverse_root(x, epsilon);
+            for ((y, x), w) in y.iter_mut().zip(x).zip(weight) {
+                *y = w * (x * root);
             }
-        });
-    });
+        }
+    }
 }
 
 /// With n = x / root and g = w dy: dx = (g - n mean(g n)) / root, dw = sum over rows of dy n.
@@ -48,18 +51,23 @@ pub(super) fn backward(
         }
     }
     threads.by_rows(dx, width, |first, dx| {
-        let inputs = x[first * width..].chunks_exact(width).zip(dy[first * width..].chunks_exact(width));
-        wide(|| {
-            for ((x, dy), dx) in inputs.zip(dx.chunks_exact_mut(width)) {
-                let root = inverse_root(x, epsilon);
-                let along = along(x, dy, weight) * root / width as f32;
-                for (((dx, x), dy), w) in dx.iter_mut().zip(x).zip(dy).zip(weight) {
-                    let value = (w * dy - x * root * along) * root;
-                    *dx = if write == Write::Add { *dx + value } else { value };
-                }
-            }
-        });
+        backward_rows(&dy[first * width..], &x[first * width..], weight, dx, epsilon, write == Write::Add);
     });
+}
+
+widest! {
+    fn backward_rows(dy: &[f32], x: &[f32], weight: &[f32], dx: &mut [f32], epsilon: f32, adds: bool) {
+        let width = weight.len();
+        let inputs = x.chunks_exact(width).zip(dy.chunks_exact(width));
+        for ((x, dy), dx) in inputs.zip(dx.chunks_exact_mut(width)) {
+            let root = inverse_root(x, epsilon);
+            let along = along(x, dy, weight) * root / width as f32;
+            for (((dx, x), dy), w) in dx.iter_mut().zip(x).zip(dy).zip(weight) {
+                let value = (w * dy - x * root * along) * root;
+                *dx = if adds { *dx + value } else { value };
+            }
+        }
+    }
 }
 
 #[inline(always)]

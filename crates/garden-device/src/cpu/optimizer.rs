@@ -2,7 +2,11 @@
 
 use crate::device::AdamW;
 
+use crate::dynamic::{BLOCK, Map};
+
+use super::matmul::Shared;
 use super::threads::Threads;
+use crate::wide::widest;
 
 /// Added to the norm before gradients are divided by it, as PyTorch does.
 const CLIP_EPSILON: f32 = 1e-6;
@@ -42,16 +46,140 @@ pub(super) fn adamw(
     let keep = (1.0 - f64::from(update.rate) * f64::from(update.decay)) as f32;
     let (new1, new2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
     threads.by_rows_of_two(first, second, 1, |at, first, second| {
-        for ((m, v), g) in first.iter_mut().zip(second).zip(&gradient[at..]) {
-            let g = g * shrink;
-            *m = update.beta1 * *m + new1 * g;
-            *v = update.beta2 * *v + new2 * g * g;
-        }
+        moments(&gradient[at..], first, second, shrink, (update.beta1, new1), (update.beta2, new2));
     });
     let (first, second) = (&*first, &*second);
     threads.by_rows(value, 1, |at, value| {
-        for ((p, m), v) in value.iter_mut().zip(&first[at..]).zip(&second[at..]) {
-            *p = *p * keep - step * m / (v.sqrt() * root + update.epsilon);
+        steps(value, &first[at..], &second[at..], keep, step, root, update.epsilon);
+    });
+}
+
+widest! {
+    fn moments(
+        gradient: &[f32],
+        first: &mut [f32],
+        second: &mut [f32],
+        shrink: f32,
+        beta1: (f32, f32),
+        beta2: (f32, f32),
+    ) {
+        for ((m, v), g) in first.iter_mut().zip(second).zip(gradient) {
+            let g = g * shrink;
+            *m = beta1.0 * *m + beta1.1 * g;
+            *v = beta2.0 * *v + beta2.1 * g * g;
+        }
+    }
+}
+
+widest! {
+    fn steps(value: &mut [f32], first: &[f32], second: &[f32], keep: f32, step: f32, root: f32, epsilon: f32) {
+        for ((p, m), v) in value.iter_mut().zip(first).zip(second) {
+            *p = *p * keep - step * m / (v.sqrt() * root + epsilon);
+        }
+    }
+}
+
+/// Blocks that are worth a piece of their own.
+const BLOCKS: usize = 32;
+
+/// AdamW with moments of 8 bits, as bitsandbytes does it on GPUs: moments are taken from their codes and updated, the parameter is updated with them
+/// before they are rounded, and decay comes last.
+pub(super) fn adamw_narrow(
+    threads: &Threads,
+    update: &AdamW,
+    shrink: f32,
+    value: &mut [f32],
+    gradient: &[f32],
+    codes: [&mut [u8]; 2],
+    scales: [&mut [f32]; 2],
+) {
+    let length = value.len();
+    assert_eq!((gradient.len(), codes[0].len(), codes[1].len()), (length, length, length));
+    let blocks = length.div_ceil(BLOCK);
+    assert_eq!((scales[0].len(), scales[1].len()), (blocks, blocks));
+    let power = |beta: f32| f64::from(beta).powi(update.step as i32);
+    let (first, second) = (1.0 - power(update.beta1), (1.0 - power(update.beta2)).sqrt());
+    let settings = NarrowStep {
+        shrink,
+        beta1: update.beta1,
+        beta2: update.beta2,
+        step: (-f64::from(update.rate) * second / first) as f32,
+        epsilon: (second * f64::from(update.epsilon)) as f32,
+        keep: (1.0 - f64::from(update.rate) * f64::from(update.decay)) as f32,
+    };
+    let [codes1, codes2] = codes.map(<[u8]>::as_mut_ptr);
+    let [scales1, scales2] = scales.map(<[f32]>::as_mut_ptr);
+    let given = Shared::of((value.as_mut_ptr(), codes1, codes2, scales1, scales2));
+    threads.each(blocks.div_ceil(BLOCKS), |_, piece| {
+        let (value, codes1, codes2, scales1, scales2) = given.get();
+        for block in piece * BLOCKS..blocks.min((piece + 1) * BLOCKS) {
+            let (first, count) = (block * BLOCK, BLOCK.min(length - block * BLOCK));
+            // SAFETY: inside the slices, whose lengths were checked; each block is done once.
+            unsafe {
+                settings.block(
+                    std::slice::from_raw_parts_mut(value.add(first), count),
+                    &gradient[first..first + count],
+                    std::slice::from_raw_parts_mut(codes1.add(first), count),
+                    std::slice::from_raw_parts_mut(codes2.add(first), count),
+                    &mut *scales1.add(block),
+                    &mut *scales2.add(block),
+                );
+            }
         }
     });
+}
+
+/// What is the same for all blocks of a step.
+struct NarrowStep {
+    shrink: f32,
+    beta1: f32,
+    beta2: f32,
+    step: f32,
+    epsilon: f32,
+    keep: f32,
+}
+
+impl NarrowStep {
+    fn block(
+        &self,
+        value: &mut [f32],
+        gradient: &[f32],
+        codes1: &mut [u8],
+        codes2: &mut [u8],
+        scale1: &mut f32,
+        scale2: &mut f32,
+    ) {
+        let (map1, map2) = (Map::signed(), Map::unsigned());
+        let (mut m, mut v) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
+        for (index, p) in value.iter_mut().enumerate() {
+            let g = gradient[index] * self.shrink;
+            // One gradient that is no number must not take its whole block with it.
+            if !g.is_finite() {
+                continue;
+            }
+            let before1 = map1.values[usize::from(codes1[index])] * *scale1;
+            let before2 = map2.values[usize::from(codes2[index])] * *scale2;
+            m[index] = self.beta1 * before1 + (1.0 - self.beta1) * g;
+            v[index] = self.beta2 * before2 + (1.0 - self.beta2) * g * g;
+            *p = (*p + self.step * m[index] / (v[index].sqrt() + self.epsilon)) * self.keep;
+        }
+        let largest = |values: &[f32]| values.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+        (*scale1, *scale2) = (largest(&m), largest(&v));
+        for (code, m) in codes1.iter_mut().zip(&m) {
+            *code = if *scale1 == 0.0 { map1.nearest(0.0) } else { with_sign(map1.nearest(m / *scale1), *m) };
+        }
+        for (code, v) in codes2.iter_mut().zip(&v) {
+            *code = if *scale2 == 0.0 { map2.nearest(0.0) } else { map2.nearest(v / *scale2) };
+        }
+    }
+}
+
+/// A first moment keeps its sign bit when it is rounded: the next code on its side is taken. Zero counts as positive.
+fn with_sign(code: u8, moment: f32) -> u8 {
+    let is_same = Map::signed().values[usize::from(code)].is_sign_negative() == moment.is_sign_negative();
+    match is_same {
+        true => code,
+        false if moment > 0.0 => code + 1,
+        false => code - 1,
+    }
 }

@@ -32,3 +32,16 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     }
     sums.iter().sum::<f32>() + rest
 }
+
+/// The highest value; what is no number counts for nothing.
+#[inline(always)]
+pub(super) fn highest(values: &[f32]) -> f32 {
+    let higher = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let pieces = values.chunks_exact(LANES);
+    let rest = pieces.remainder().iter().copied().fold(f32::NEG_INFINITY, higher);
+    for piece in pieces {
+        lanes.iter_mut().zip(piece).for_each(|(lane, value)| *lane = higher(*lane, *value));
+    }
+    lanes.into_iter().fold(rest, higher)
+}

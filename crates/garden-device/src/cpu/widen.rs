@@ -11,6 +11,30 @@ pub(crate) fn widen(kind: Kind, from: &[u16], to: &mut [f32]) {
     }
 }
 
+/// Rounds values to the nearest that a kind has, of two equally near ones to the even one.
+pub(super) fn round(kind: Kind, values: &mut [f32]) {
+    match kind {
+        Kind::Bf16 => values.iter_mut().for_each(|value| *value = rounded_to_bf16(*value)),
+        Kind::F16 => values.iter_mut().for_each(|value| *value = rounded_to_f16(*value)),
+        _ => {}
+    }
+}
+
+fn rounded_to_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// For finite values: weights.
+fn rounded_to_f16(value: f32) -> f32 {
+    let size = value.abs();
+    // Adding and taking away a power of two leaves multiples of what half precision can tell apart at this size.
+    let exponent = (size.to_bits() >> 23).max(127 - 14);
+    let unit = f32::from_bits((exponent + 13) << 23);
+    let rounded = (size + unit) - unit;
+    (if rounded > 65504.0 { f32::INFINITY } else { rounded }).copysign(value)
+}
+
 fn half(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let exponent = u32::from(bits >> 10 & 0x1f);
@@ -26,6 +50,21 @@ fn half(bits: u16) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_half_rounds_to_itself_and_what_lies_between_to_the_even_one() {
+        for bits in 0..0x7c00_u16 {
+            let (here, next) = (half(bits), half(bits + 1));
+            assert_eq!(rounded_to_f16(here), here);
+            if bits < 0x7bff {
+                let middle = (here + next) / 2.0;
+                assert_eq!(rounded_to_f16(-middle), -if bits % 2 == 0 { here } else { next }, "{bits:x}");
+                assert_eq!(rounded_to_f16(f32::from_bits(middle.to_bits() + 1)), next);
+            }
+        }
+        assert_eq!(rounded_to_bf16(1.0 + 2.0_f32.powi(-8)), 1.0);
+        assert_eq!(rounded_to_bf16(1.0 + 3.0 * 2.0_f32.powi(-8)), 1.0 + 2.0_f32.powi(-6));
+    }
 
     #[test]
     fn known_values() {

@@ -1,0 +1,302 @@
+//! Weights of 4 bits and moments of 8 bits against what bitsandbytes computed (testdata/reference/recorded_quantised), bit for bit where it can be.
+//!
+//! GARDEN_REFERENCE_QUANTISED names a folder with other recordings, made with `quantisation.py --out FOLDER --seed N` and `optimizer8.py`.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use garden_device::{AdamW, Blocks, Cpu, Device, Kind, Moments, Purpose, Scales, Weight, Write, dynamic, nf4};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value;
+
+/// A recorded file.
+struct Recording {
+    about: Value,
+    tensors: BTreeMap<String, (Dtype, Vec<u8>)>,
+}
+
+impl Recording {
+    fn read(folder: &Path, name: &str) -> Recording {
+        let about = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+        let bytes = std::fs::read(folder.join(format!("{name}.safetensors"))).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap().tensors();
+        let tensors = tensors.into_iter().map(|(name, view)| (name, (view.dtype(), view.data().to_vec()))).collect();
+        Recording { about: serde_json::from_str(&about).unwrap(), tensors }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    fn bytes(&self, name: &str) -> &[u8] {
+        &self.tensors[name].1
+    }
+
+    fn values(&self, name: &str) -> Vec<f32> {
+        let (dtype, bytes) = &self.tensors[name];
+        let halves = || bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        match dtype {
+            Dtype::F32 => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
+            Dtype::BF16 => halves().map(|half| Kind::Bf16.widened(half)).collect(),
+            Dtype::F16 => halves().map(|half| Kind::F16.widened(half)).collect(),
+            other => panic!("{name} is {other:?}"),
+        }
+    }
+}
+
+fn recordings(name: &str) -> Vec<Recording> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded_quantised");
+    let other = std::env::var_os("GARDEN_REFERENCE_QUANTISED").map(PathBuf::from);
+    [Some(own), other].into_iter().flatten().map(|folder| Recording::read(&folder, name)).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn maps_are_the_same() {
+    for recording in recordings("nf4") {
+        assert_eq!(bits(&recording.values("quant_map")), bits(&nf4::CODES));
+        assert_eq!(bits(&recording.values("nested_quant_map")), bits(&dynamic::Map::signed().values));
+        assert_eq!(bits(&recording.values("unsigned_quant_map")), bits(&dynamic::Map::unsigned().values));
+        let (codes, scales) = dynamic::quantise(&recording.values("blockwise.signed.values"));
+        assert_eq!(codes, recording.bytes("blockwise.signed.codes"));
+        assert_eq!(bits(&scales), bits(&recording.values("blockwise.signed.absmax")));
+    }
+}
+
+#[test]
+fn packed_and_unpacked_bit_for_bit() {
+    for recording in recordings("nf4") {
+        let tensors = recording.about["tensors"].as_array().unwrap();
+        assert!(tensors.len() >= 10);
+        for tensor in tensors {
+            let name = tensor["name"].as_str().unwrap();
+            let of = |part: &str| recording.values(&format!("{name}.{part}"));
+            let input = of("input");
+            let (mut packed, mut scales) = (Vec::new(), Vec::new());
+            // In pieces, as a large tensor is.
+            for piece in input.chunks(3 * nf4::BLOCK) {
+                nf4::pack(piece, &mut packed, &mut scales);
+            }
+            assert_eq!(packed, recording.bytes(&format!("{name}.packed")), "{name}");
+            assert_eq!(bits(&scales), bits(&of("absmax")), "{name}");
+            let offset = of("offset")[0];
+            let own = nf4::DoubleScales::of(&scales);
+            assert!((own.offset - offset).abs() <= f32::EPSILON * offset.abs(), "{name}: {} and {offset}", own.offset);
+            let double = nf4::DoubleScales::around(&scales, offset);
+            assert_eq!(double.codes, recording.bytes(&format!("{name}.absmax_codes")), "{name}");
+            assert_eq!(bits(&double.scales), bits(&of("nested_absmax")), "{name}");
+            let nested = nf4::Scales::Double(&double.codes, &double.scales, offset);
+            assert_eq!(bits(&nested.all(scales.len())), bits(&of("nested_scales")), "{name}");
+            for (given, part) in [(nf4::Scales::Plain(&scales), "plain"), (nested, "nested")] {
+                if !recording.has(&format!("{name}.{part}.float32")) {
+                    continue;
+                }
+                let mut values = vec![0.0; input.len()];
+                nf4::unpack(&packed, given, 0, &mut values);
+                assert_eq!(bits(&values), bits(&of(&format!("{part}.float32"))), "{name} {part}");
+                // From any place on, to any.
+                for (first, last) in [(1, 2), (3, 70), (64, 65), (5, 6), (63, 200)] {
+                    let (first, last) = (input.len().min(first), input.len().min(last));
+                    let mut some = vec![0.0; last - first];
+                    nf4::unpack(&packed, given, first, &mut some);
+                    assert_eq!(bits(&some), bits(&values[first..last]), "{name} {first}..{last}");
+                }
+            }
+        }
+    }
+}
+
+/// Products with a weight of 4 bits are those with its values, forward; backward with its values rounded to what they were.
+#[test]
+fn products_unpack_by_tiles() {
+    for (rows, n, k, is_double, packed_from) in [
+        (5, 70, 100, true, Kind::Bf16),
+        (300, 513, 129, false, Kind::F32),
+        (2, 3, 2500, true, Kind::F16),
+        (40, 600, 192, true, Kind::Bf16),
+    ] {
+        let mut cpu = Cpu::new(2);
+        let number = |index: usize| ((index * 7919 + 13) % 1009) as f32 / 504.5 - 1.0;
+        let values: Vec<f32> = (0..n * k).map(|index| number(index) * number(index + 77)).collect();
+        let (mut packed, mut scales) = (Vec::new(), Vec::new());
+        nf4::pack(&values, &mut packed, &mut scales);
+        let double = nf4::DoubleScales::of(&scales);
+        let view = nf4::Scales::Double(&double.codes, &double.scales, double.offset);
+        let view = if is_double { view } else { nf4::Scales::Plain(&scales) };
+        let mut plain = vec![0.0; n * k];
+        nf4::unpack(&packed, view, 0, &mut plain);
+        let mut put = |kind: Kind, bytes: &[u8]| {
+            let buffer = cpu.buffer(Purpose::Weights, "test", kind, bytes.len() / kind.size()).unwrap();
+            cpu.upload(buffer, bytes);
+            buffer
+        };
+        let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+        let scales = match is_double {
+            true => Scales::Double {
+                codes: put(Kind::U8, &double.codes),
+                scales: put(Kind::F32, &wide(&double.scales)),
+                offset: double.offset,
+            },
+            false => Scales::Plain(put(Kind::F32, &wide(&scales))),
+        };
+        let blocks = Some(Blocks { scales, packed_from });
+        let narrow = Weight { buffer: put(Kind::U8, &packed), rows: n, columns: k, blocks };
+        let all = all(packed_from);
+        let rounded: Vec<f32> = plain.iter().map(|value| round(&all, *value)).collect();
+        let [forward, backward] = [&plain, &rounded].map(|values| Weight::plain(put(Kind::F32, &wide(values)), n, k));
+        let x = put(Kind::F32, &wide(&(0..rows * k).map(number).collect::<Vec<f32>>()));
+        let dy = put(Kind::F32, &wide(&(0..rows * n).map(number).collect::<Vec<f32>>()));
+        let [y, y2] = [0, 1].map(|_| put(Kind::F32, &wide(&vec![0.0; rows * n])));
+        let [dx, dx2] = [0, 1].map(|_| put(Kind::F32, &wide(&vec![0.0; rows * k])));
+        cpu.reserve(garden_device::Reserve { widest: k, longest: 1, head_size: 1 }).unwrap();
+        cpu.matmul(x, &narrow, y, rows, 0.5, Write::Set);
+        cpu.matmul(x, &forward, y2, rows, 0.5, Write::Set);
+        cpu.matmul_backward(dy, &narrow, dx, rows, 0.5, Write::Set);
+        cpu.matmul_backward(dy, &backward, dx2, rows, 0.5, Write::Set);
+        for (one, other, length) in [(y, y2, rows * n), (dx, dx2, rows * k)] {
+            let [mut got, mut expected] = [0, 1].map(|_| vec![0.0; length]);
+            cpu.download(one, &mut got);
+            cpu.download(other, &mut expected);
+            let size = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+            for (got, expected) in got.iter().zip(&expected) {
+                assert!((got - expected).abs() < 1e-5 * size, "[{n}, {k}]: {got} instead of {expected}");
+            }
+        }
+    }
+}
+
+/// To the nearest that a kind can hold: of all its values, those beside this one.
+fn round(all: &[f32], value: f32) -> f32 {
+    let above = all.partition_point(|one| *one < value);
+    let beside = all[above.saturating_sub(1)..].iter().take(2).copied();
+    let away = |one: &f32| (f64::from(*one) - f64::from(value)).abs();
+    beside.min_by(|a, b| away(a).total_cmp(&away(b))).unwrap_or(value)
+}
+
+/// All finite values of a kind of 16 bits, rising; none of another.
+fn all(kind: Kind) -> Vec<f32> {
+    let bits = if kind == Kind::F32 { 0..0 } else { 0..0x1_0000 };
+    let mut all: Vec<f32> = bits.map(|bits| kind.widened(bits as u16)).filter(|wide| wide.is_finite()).collect();
+    all.sort_by(f32::total_cmp);
+    all
+}
+
+/// How far parameters may be, relative to what training changed, and which share of codes may differ.
+const NEAREST: (f64, f64) = (1e-2, 1e-2);
+/// The library's CPU code finds codes in a coarser table and decays first; that is how far the two are apart.
+const ON_A_CPU: f64 = 5e-2;
+
+#[test]
+fn twenty_steps_of_8_bit_adamw() {
+    for recording in recordings("optimizer8") {
+        let about = &recording.about;
+        let numbers = |name: &str| -> Vec<f64> {
+            about[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
+        };
+        let (rates, factors, which) =
+            (numbers("learning_rates"), numbers("gradient_factors"), numbers("gradient_of_step"));
+        let smallest = about["smallest_8bit"].as_u64().unwrap() as usize;
+        let mut compared = 0;
+        for tensor in about["tensors"].as_array().unwrap() {
+            let name = tensor["name"].as_str().unwrap();
+            let start = recording.values(&format!("{name}.start"));
+            let length = start.len();
+            if length < smallest {
+                continue;
+            }
+            let gradients = recording.values(&format!("{name}.gradients"));
+            let left_out: Vec<u64> = tensor["steps_without_gradient"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|step| step.as_u64().unwrap())
+                .collect();
+            let mut cpu = Cpu::new(2);
+            let mut make = |kind, length| cpu.buffer(Purpose::Optimizer, "test", kind, length).unwrap();
+            let (value, gradient) = (make(Kind::F32, length), make(Kind::F32, length));
+            let codes = [make(Kind::U8, length), make(Kind::U8, length)];
+            let blocks = length.div_ceil(dynamic::BLOCK);
+            let scales = [make(Kind::F32, blocks), make(Kind::F32, blocks)];
+            let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+            cpu.upload(value, &wide(&start));
+            let mut step = 0;
+            for index in 0..rates.len() {
+                if left_out.contains(&(index as u64 + 1)) {
+                    continue;
+                }
+                step += 1;
+                let first = which[index] as usize * length;
+                let scaled: Vec<f32> =
+                    gradients[first..first + length].iter().map(|value| value * factors[index] as f32).collect();
+                cpu.upload(gradient, &wide(&scaled));
+                let update = AdamW {
+                    value,
+                    gradient,
+                    moments: Moments::Narrow { codes, scales },
+                    rate: rates[index] as f32,
+                    beta1: about["beta1"].as_f64().unwrap() as f32,
+                    beta2: about["beta2"].as_f64().unwrap() as f32,
+                    epsilon: about["epsilon"].as_f64().unwrap() as f32,
+                    decay: tensor["weight_decay"].as_f64().unwrap() as f32,
+                    step,
+                };
+                cpu.adamw(&update, None);
+                let mut got = vec![0.0; length];
+                cpu.download(value, &mut got);
+                for (run, tolerance) in [("nearest", NEAREST.0), ("cpu", ON_A_CPU)] {
+                    let recorded = format!("{run}.{name}.step_{}.parameter", index + 1);
+                    if !recording.has(&recorded) {
+                        continue;
+                    }
+                    let expected = recording.values(&recorded);
+                    let (mut off, mut moved) = (0.0, 0.0);
+                    for ((got, expected), start) in got.iter().zip(&expected).zip(&start) {
+                        off += f64::from(got - expected).powi(2);
+                        moved += f64::from(expected - start).powi(2);
+                    }
+                    let off = (off / moved).sqrt();
+                    println!("{run} {name} step {}: {off:.1e}", index + 1);
+                    assert!(off < tolerance, "{run} {name} step {}: off by {off:.1e}", index + 1);
+                    compared += 1;
+                }
+                for (which, codes) in codes.iter().enumerate() {
+                    let recorded = format!("nearest.{name}.step_{}.state{}", index + 1, which + 1);
+                    if recording.has(&recorded) {
+                        let got = cpu.download_bytes(*codes);
+                        let differ = got.iter().zip(recording.bytes(&recorded)).filter(|(a, b)| a != b).count();
+                        println!("{recorded}: {differ} of {length} codes differ");
+                        assert!((differ as f64) < NEAREST.1 * length as f64, "{recorded}: {differ} of {length} differ");
+                    }
+                }
+            }
+        }
+        assert!(compared >= 6, "only {compared} comparisons");
+    }
+}
+
+/// What is no number in one place of a block harms nothing else.
+#[test]
+fn a_gradient_that_is_no_number() {
+    let mut cpu = Cpu::new(1);
+    let mut make = |kind, length| cpu.buffer(Purpose::Optimizer, "test", kind, length).unwrap();
+    let (value, gradient) = (make(Kind::F32, 300), make(Kind::F32, 300));
+    let codes = [make(Kind::U8, 300), make(Kind::U8, 300)];
+    let scales = [make(Kind::F32, 2), make(Kind::F32, 2)];
+    let gradients: Vec<u8> =
+        (0..300).flat_map(|index| if index == 7 { f32::NAN } else { 1.0_f32 }.to_le_bytes()).collect();
+    cpu.upload(gradient, &gradients);
+    let moments = Moments::Narrow { codes, scales };
+    let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
+    cpu.adamw(&AdamW { value, gradient, moments, rate: 0.1, beta1, beta2, epsilon, decay: 0.0, step: 1 }, None);
+    let mut values = vec![0.0; 300];
+    cpu.download(value, &mut values);
+    for (index, value) in values.iter().enumerate() {
+        let expected = if index == 7 { 0.0 } else { -0.1 };
+        assert!((value - expected).abs() < 1e-5, "value {index} is {value}");
+    }
+}
