@@ -3,7 +3,7 @@
 use garden_report::{Axis, Band, Chart, Curve, Level, Mood, Size, Tone, Unit};
 
 use crate::experiment::{Experiment, How, Run, Visit, WorkersHeld};
-use crate::finding::{Finding, Kind, StageFinding};
+use crate::finding::{Finding, StageFinding};
 use crate::growth::{floor, given_out, held};
 
 /// A curve shows what `malloc` gave out where that is the growth, up to this share of it and what may be chance: what is free and kept for the next
@@ -50,7 +50,7 @@ fn chart(experiment: &Experiment, finding: &Finding, title: &str, note: &str, ru
 /// The passes of the runs that grew: cheap runs make many more, which would press the growth into a corner.
 fn passes_shown(finding: &Finding, runs: &[&Run]) -> u64 {
     let last = |run: &&&Run| run.visits.iter().map(|visit| visit.number).max();
-    let grew = |run: &&&Run| of(finding, run).is_some_and(|stage| stage.kind != Kind::Flat);
+    let grew = |run: &&&Run| of(finding, run).is_some_and(|stage| stage.kind.is_growth());
     let most = runs.iter().filter(grew).filter_map(|run| last(&run)).max();
     most.map_or(u64::MAX, |most| most.max(2))
 }
