@@ -205,7 +205,7 @@ class Refusals(AuditCase):
     def test_without_proc_or_binary(self):
         with unittest.mock.patch.dict(os.environ, {"MODEL_GARDEN_BINARY": self.path("missing")}):
             self.assertIn("which is no program", self.refused("audited:leak", ["gc.collect"]))
-        with unittest.mock.patch("model_garden.experiment.counters.is_supported", return_value=False), unittest.mock.patch.object(sys, "platform", "darwin"):
+        with unittest.mock.patch.object(sys, "platform", "darwin"):
             patched = unittest.mock.patch("model_garden.trial.conduct.find_binary", return_value="unused")
             with patched:
                 self.assertIn("Linux's /proc, which macOS does not have", self.refused("audited:leak", ["gc.collect"]))

@@ -80,6 +80,16 @@ class Raising(TroubleCase):
         kinds = {stage["name"]: stage["kind"] for stage in finding["stages"]}
         self.assertEqual([kinds["dataset"], kinds["dataset + processor"], kinds["processor alone"]], ["flat"] * 3)
 
+    def test_a_model_and_a_callback_that_raise_are_told(self):
+        self.assertRegex(self.finding("raising_model")["summary"], r"the model raised in the batch of examples \d+, \d+: RuntimeError: shapes do not match")
+        self.assertIn("example 12 is torn", self.finding("raising_callback")["summary"])
+
+    def test_a_worker_that_raises_is_told(self):
+        finding = self.finding("raising_worker", code=0)
+        kinds = {stage["name"]: (stage["kind"], stage["error"]) for stage in finding["stages"]}
+        self.assertEqual((kinds["dataset"], kinds["2 workers"][0]), (("flat", None), "failed"))
+        self.assertIn("ValueError: example 31 is torn", kinds["2 workers"][1])
+
     def test_a_failure_in_text_is_exit_code_2_and_words(self):
         done = self.bisect("raising_processor")
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
@@ -146,6 +156,12 @@ class Odd(TroubleCase):
         self.assertEqual((finding["verdict"], [stage["name"] for stage in finding["stages"]]), ("flat", ["dataset", "dataset + processor"]))
         self.assertEqual(finding["notes"], ["the pieces start threads, which forked processes do not have: no piece but callbacks was run alone"])
 
+    def test_examples_that_cannot_be_pickled_leave_out_the_piece_alone(self):
+        finding = self.finding("unpicklable_examples", code=0)
+        kinds = {stage["name"]: stage["kind"] for stage in finding["stages"]}
+        self.assertEqual(kinds, {"dataset": "flat", "dataset + processor": "flat", "processor alone": "failed"})
+        self.assertTrue(any(note.startswith("processor alone: ") and "pickle" in note for note in finding["notes"]), finding["notes"])
+
     def test_fewer_examples_than_asked_for_are_used_and_said(self):
         finding = self.finding("few", code=0)
         self.assertEqual((finding["verdict"], finding["examples"]), ("flat", 15))
@@ -153,6 +169,11 @@ class Odd(TroubleCase):
         finding = self.finding("short_iterable", code=0)
         self.assertEqual(finding["examples"], 22)
         self.assertEqual(finding["notes"], ["40 examples were asked for; the dataset gave 22 after those that warm up"])
+
+    def test_one_example_again_and_again_is_said(self):
+        finding = self.finding("same", code=0)
+        said = "the dataset gives one and the same object for every number: what is kept for each new example cannot be seen; give it different ones"
+        self.assertEqual((finding["verdict"], finding["notes"]), ("flat", [said]))
 
     def test_far_too_few_are_an_error(self):
         done = self.bisect("too_few")
@@ -184,7 +205,7 @@ class Odd(TroubleCase):
             file.write(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')
         os.chmod(script, 0o755)
         done = run_program([support.binary(), "bisect", "broken:few", "--python", script], cwd=self.folder)
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertRegex(done.stderr, r"^error: \S+ does not have the package `model-garden`\n\nhint: pip install the wheel")
 
 
@@ -245,6 +266,27 @@ class Python(TroubleCase):
             done = self.in_child(script)
             self.assertEqual(done.stdout, f"memory is read from Linux's /proc, which {name} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine\n", done.stderr)
 
+    def test_linux_without_proc_is_told_so(self):
+        script = (
+            "import os, model_garden, model_garden.experiment.conduct\n"
+            "model_garden.experiment.counters.os.path.exists = lambda path: False\n"
+            "try: model_garden.bisect(dataset=list(range(60)))\nexcept model_garden.BisectError as error: print(error)"
+        )
+        done = self.in_child(script)
+        self.assertEqual(done.stdout, "memory is read from /proc, which is not there\nhint: mount it, or run outside of this sandbox\n", done.stderr)
+
+    def test_running_counters_do_where_page_tables_are_not_summed_up(self):
+        script = (
+            "import model_garden, model_garden.experiment.counters as counters\n"
+            "read = counters._fields\n"
+            "counters._fields = lambda path, wanted: {} if path.endswith('smaps_rollup') else read(path, wanted)\n"
+            "kept = []\n"
+            "found = model_garden.bisect(dataset=list(range(60)), processor=lambda number: kept.append(b'x' * 200_000), passes=3, quiet=True)\n"
+            "print(found.verdict, found.growth['keeper'], found.growth['held_at'])"
+        )
+        done = self.in_child(script)
+        self.assertEqual((done.stdout, done.stderr), ("leak module __main__ module __main__.kept\n", ""))
+
     def test_without_fork_processes_are_started_afresh(self):
         script = (
             "import os, broken, model_garden\ndel os.fork\n"
@@ -275,13 +317,15 @@ class Python(TroubleCase):
 class Ended(TroubleCase):
     """Whatever ends the experiment ends everything that it started."""
 
-    def check(self, words, number, code, needed=4):
-        process = subprocess.Popen(words, env=support.environment(**self.variables()), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    def check(self, words, number, code, needed=4, to_all=False):
+        """Sends a signal, to the process or to its whole group as a terminal does; everything must end then."""
+        variables = support.environment(**self.variables())
+        process = subprocess.Popen(words, env=variables, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.kill)
         # The experiment itself, measured processes, and feeders or workers of them.
         self.assertTrue(wait_until(lambda: len(with_mark(self.mark)) >= needed, 30), with_mark(self.mark))
-        process.send_signal(number)
+        os.killpg(process.pid, number) if to_all else process.send_signal(number)
         self.assertEqual(process.wait(20), code)
         self.assertTrue(wait_until(lambda: not with_mark(self.mark), 10), f"left: {with_mark(self.mark)}")
         return process.stderr.read().decode()
@@ -302,6 +346,14 @@ class Ended(TroubleCase):
     def test_an_interrupt_of_a_program_that_called_it(self):
         script = "import broken, model_garden; model_garden.bisect(broken.only_workers())"
         self.check([sys.executable, "-c", script], signal.SIGINT, -signal.SIGINT)
+
+    def test_control_c_on_a_terminal(self):
+        self.check(self.command("only_workers"), signal.SIGINT, 130, to_all=True)
+        self.check(self.command("slow"), signal.SIGINT, 130, to_all=True)
+
+    def test_control_c_on_a_terminal_of_a_program_that_called_it_by_name(self):
+        script = "import model_garden; model_garden.bisect('broken:only_workers')"
+        self.check([sys.executable, "-c", script], signal.SIGINT, -signal.SIGINT, needed=5, to_all=True)
 
     def test_a_kill_of_a_program_that_called_it_by_name(self):
         script = "import model_garden; model_garden.bisect('broken:only_workers')"

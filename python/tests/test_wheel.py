@@ -70,9 +70,11 @@ class Wheel(FolderCase):
         found = self.run_clean(python, "-c", "import model_garden; print(model_garden.find_binary(), model_garden.__version__)").stdout
         self.assertEqual(found.split(), [script, version.split()[1]])
 
-        loop = self.run_clean(python, "-X", "dev", "-W", "error", os.path.join(PROGRAMS, "watched_loop.py"), "60", "0.04", "1")
+        loop = self.run_clean(python, "-X", "dev", "-W", "error", os.path.join(PROGRAMS, "watched_loop.py"), "60", "0.1", "1")
         self.assertIn("verdict leak", loop.stdout)
-        trained = self.run_clean(python, "-X", "dev", "-W", "error", os.path.join(PROGRAMS, "stand_in_trainer.py"), "--leak", "1")
+        # Long enough to be sure: a leak has to add 32 MiB after the first pass over the data, of 8 steps.
+        trained = [os.path.join(PROGRAMS, "stand_in_trainer.py"), "--leak", "1", "--max_steps", "60", "--step_time", "0.08"]
+        trained = self.run_clean(python, "-X", "dev", "-W", "error", *trained)
         self.assertIn("verdict leak", trained.stdout)
         words = [script, "run", "--memory-limit", "150MB", "--interval", "50ms", "-o", "trace.jsonl", "--", python]
         words += [os.path.join(PROGRAMS, "stand_in_trainer.py"), "--leak", "1", "--max_steps", "5000", "--output_dir", "out"]

@@ -3,7 +3,7 @@
 use garden_report::{Axis, Band, Chart, Curve, Level, Mood, Size, Tone, Unit};
 
 use crate::experiment::{Experiment, How, Run, Visit, WorkersHeld};
-use crate::finding::Finding;
+use crate::finding::{Finding, StageFinding};
 use crate::growth::{floor, given_out, held};
 
 /// A curve shows what `malloc` gave out where that is the growth, up to this share of it and what may be chance: what is free and kept for the next
@@ -17,8 +17,8 @@ pub(crate) fn charts(experiment: &Experiment, finding: &Finding) -> Vec<Chart> {
     let of =
         |how: How| experiment.runs.iter().filter(|run| run.how == how && !run.visits.is_empty()).collect::<Vec<&Run>>();
     let note = "What is in use after each batch, above the level after the warm-up.";
-    let chains = chart(experiment, "One piece after the other", note, &of(How::Chain));
-    let alone = chart(experiment, "Pieces alone", "Fed with copies from another process.", &of(How::Alone));
+    let chains = chart(experiment, finding, "One piece after the other", note, &of(How::Chain));
+    let alone = chart(experiment, finding, "Pieces alone", "Fed with copies from another process.", &of(How::Alone));
     let workers = workers_chart(experiment, &of(How::Workers));
     let is_about_workers = finding.growths.first().is_some_and(|growth| growth.begins_with == "workers");
     let order = if is_about_workers { [workers, chains, alone] } else { [chains, alone, workers] };
@@ -29,17 +29,34 @@ pub(crate) fn charts(experiment: &Experiment, finding: &Finding) -> Vec<Chart> {
     charts
 }
 
-fn chart(experiment: &Experiment, title: &str, note: &str, runs: &[&Run]) -> Option<Chart> {
+fn chart(experiment: &Experiment, finding: &Finding, title: &str, note: &str, runs: &[&Run]) -> Option<Chart> {
     let longest = runs.iter().max_by_key(|run| run.visits.len())?;
     let length = longest.examples.unwrap_or(experiment.examples);
-    let places: Vec<f64> = longest.visits.iter().map(|visit| place(length, visit.number, visit.examples)).collect();
+    let shown = passes_shown(finding, runs);
+    let visits = longest.visits.iter().filter(|visit| visit.number <= shown);
+    let places: Vec<f64> = visits.map(|visit| place(length, visit.number, visit.examples)).collect();
     let curve = |run: &&Run| {
         let level = level(run);
         let value = |index| run.visits.get(index).and_then(&level).map_or(f64::NAN, |bytes| bytes.max(0) as f64);
-        Curve { name: run.name.clone(), values: (0..places.len()).map(value).collect(), ..Curve::default() }
+        let values = (0..places.len()).map(value).collect();
+        // It lies on the curve of the run that has its growth.
+        let tone = if of(finding, run).is_some_and(StageFinding::adds_nothing) { Tone::Muted } else { Tone::Next };
+        Curve { name: run.name.clone(), values, tone, ..Curve::default() }
     };
     let curves = runs.iter().map(curve).collect();
     Some(frame(length, title, note, places, curves))
+}
+
+/// The passes of the runs that grew: cheap runs make many more, which would press the growth into a corner.
+fn passes_shown(finding: &Finding, runs: &[&Run]) -> u64 {
+    let last = |run: &&&Run| run.visits.iter().map(|visit| visit.number).max();
+    let grew = |run: &&&Run| of(finding, run).is_some_and(|stage| stage.kind.is_growth());
+    let most = runs.iter().filter(grew).filter_map(|run| last(&run)).max();
+    most.map_or(u64::MAX, |most| most.max(2))
+}
+
+fn of<'a>(finding: &'a Finding, run: &Run) -> Option<&'a StageFinding> {
+    finding.stages.iter().find(|stage| stage.name == run.name)
 }
 
 /// What is in use after a batch, above the level after the warm-up.

@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// Growth of earlier pieces, from which on it is worth saying that a later one adds nothing to it.
+const FROM_BEFORE: i64 = 192 << 10;
+
 /// How memory grows over the passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -215,4 +218,12 @@ pub struct StageFinding {
     pub seconds: Vec<f64>,
     /// Why there is no result.
     pub error: Option<String>,
+}
+
+impl StageFinding {
+    /// Whether it grows, and all of that by what the runs before it have too.
+    pub(crate) fn adds_nothing(&self) -> bool {
+        let from_before = |(grown, added): (&i64, &i64)| grown - added > FROM_BEFORE;
+        self.kind == Kind::Flat && self.growth.iter().zip(&self.added).any(from_before)
+    }
 }

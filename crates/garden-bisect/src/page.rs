@@ -73,14 +73,16 @@ fn numbers(experiment: &Experiment, finding: &Finding) -> Vec<Field> {
 
 fn stages(experiment: &Experiment, finding: &Finding) -> Section {
     let most = finding.stages.iter().map(|stage| stage.growth.len()).max().unwrap_or(0);
-    let mut header: Vec<Cow<'static, str>> = ["run", "finding", "passes", "first", "second"].map(Cow::from).to_vec();
+    let mut header: Vec<Cow<'static, str>> = ["run", "finding", "first", "second"].map(Cow::from).to_vec();
     header.extend((most > 2).then(|| Cow::from("later, each")));
+    header.push("passes".into());
     let row = |stage: &StageFinding| {
         let grown = |pass: usize| stage.growth.get(pass).map_or("-".to_string(), |grown| change(*grown));
-        let mut cells = vec![stage.name.clone(), told(stage), stage.growth.len().to_string(), grown(0), grown(1)];
+        let mut cells = vec![stage.name.clone(), told(stage), grown(0), grown(1)];
         let later = stage.growth.get(2..).filter(|later| !later.is_empty());
         let each = later.map_or("-".to_string(), |later| change(later.iter().sum::<i64>() / later.len() as i64));
         cells.extend((most > 2).then_some(each));
+        cells.push(stage.growth.len().to_string());
         cells
     };
     let workers = experiment.runs.iter().find(|run| run.how == How::Workers).and_then(|run| run.examples);
@@ -103,13 +105,7 @@ fn change(grown: i64) -> String {
 }
 
 fn told(stage: &StageFinding) -> String {
-    let is_from_before = stage.kind == Kind::Flat
-        && stage.growth.iter().zip(&stage.added).any(|(grown, added)| grown - added > 192 << 10);
-    match stage.kind {
-        Kind::Failed => "failed".into(),
-        _ if is_from_before => "nothing more".into(),
-        kind => kind.name().replace('_', " "),
-    }
+    if stage.adds_nothing() { "nothing more".into() } else { stage.kind.name().replace('_', " ") }
 }
 
 fn gives_back(finding: &Finding) -> Option<Section> {

@@ -187,7 +187,7 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
     match (growth.kind, growth.cause) {
         (Kind::Cache, Some(Cause::DecodedImagesKept)) => vec![
             "Keep the compressed bytes or the path and decode on access: `model_garden.LazyImages`, or open the image inside `__getitem__` and drop it.",
-            "`gc.collect()`, `empty_cache()` and restarts do not help: the images are in use.",
+            "`gc.collect()` and `empty_cache()` do not help: the images are in use. A restart lets go of them, and then it begins anew.",
         ],
         (Kind::Cache, Some(Cause::NativeCache)) => vec![
             "Look for a cache of the library itself (tokenizers, oneDNN, decoders) and bound it; Python's objects do not hold this.",

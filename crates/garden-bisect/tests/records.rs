@@ -6,6 +6,7 @@ use std::path::Path;
 
 use expect_test::{Expect, expect};
 use garden_bisect::{Experiment, Finding, judge, page};
+use garden_report::Tone;
 use serde_json::{Value, json};
 
 const RECORDS: [&str; 4] = ["photographs", "train", "rows", "failed"];
@@ -148,6 +149,28 @@ fn four_times_the_memory_is_the_same_answer_about_four_times_as_much() {
             assert!((3.99..4.01).contains(&ratio), "{name}: {ratio}");
         }
     }
+}
+
+#[test]
+fn cheap_passes_do_not_press_the_growth_into_a_corner() {
+    let mut long = record("photographs");
+    let dataset = &mut long["runs"][0];
+    let visits = dataset["visits"].as_array().unwrap().clone();
+    for pass in 4..20 {
+        for visit in visits.iter().filter(|visit| visit["pass"] == 3) {
+            let mut visit = visit.clone();
+            visit["pass"] = json!(pass);
+            dataset["visits"].as_array_mut().unwrap().push(visit);
+        }
+        let last = dataset["passes"][2].clone();
+        dataset["passes"].as_array_mut().unwrap().push(last);
+    }
+    let experiment = Experiment::read(&long.to_string()).unwrap();
+    let charts = page(&experiment, &judge(&experiment, LIMIT), None, "0").charts;
+    assert_eq!((charts[0].axis.to, charts[0].places.len()), (96.0, charts[0].curves[1].values.len()));
+    // The run that adds nothing to another one's growth lies below it.
+    let tones: Vec<Tone> = charts[0].curves.iter().map(|curve| curve.tone).collect();
+    assert_eq!(tones, [Tone::Next, Tone::Next, Tone::Muted]);
 }
 
 #[test]

@@ -249,7 +249,9 @@ const drawChart = (() => {
 
     const drawCurves = (parent) => {
       const { x, y, low } = layout;
-      for (const curve of shownCurves()) {
+      // What matters less lies below.
+      const isMuted = (curve) => curve.colour === "muted";
+      for (const curve of [...shownCurves()].sort((a, b) => isMuted(b) - isMuted(a))) {
         if (curve.role === "stacked") continue;
         const group = svg("g", { class: `curve ${curve.role} ${curve.colour}`, "data-curve": curve.name }, parent);
         const line = [];

@@ -38,9 +38,9 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
     `source` is "module:function", a function that makes the pieces, a dict of pieces, or `Pieces`. The pieces are made once, here; each run is a
     process that is forked from this one and so begins with the same memory.
     """
-    if not counters.is_supported():
-        system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
-        raise BisectError(f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine")
+    reason = counters.why_not()
+    if reason:
+        raise BisectError(reason)
     if passes is not None and passes < 2:
         raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: two at least, three are better")
     if examples < FEWEST_ASKED:
@@ -160,6 +160,8 @@ class _Experiment:
             runs += [self._record(child) for child in self._run([plan])]
         if length is None:
             counted = self._note_fewer(runs, examples)
+        if any(run.get("same_example") for run in runs):
+            self.notes.append("the dataset gives one and the same object for every number: what is kept for each new example cannot be seen; give it different ones")
         grown = self._grown(runs)
         needed = {run["stages"][-1] for _, run in grown}
         if time.monotonic() - begin > seconds * 0.6:
@@ -295,6 +297,7 @@ class _Experiment:
             elif "end" in message and mappings is not None:
                 after = message["end"]["mappings"]
                 run["collections"] = message["collections"]
+                run["same_example"] = message["same_example"]
                 run["mappings"] = {kind: after.get(kind, 0) - mappings.get(kind, 0) for kind in sorted({*mappings, *after})}
             else:
                 run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders")})

@@ -26,9 +26,14 @@ def _library():
 _LIBRARY = _library()
 
 
-def is_supported():
-    """Whether this system tells what is needed."""
-    return sys.platform.startswith("linux") and os.path.exists("/proc/self/status")
+def why_not():
+    """Why memory cannot be read on this system, with a hint; None where it can."""
+    if not sys.platform.startswith("linux"):
+        system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
+        return f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine"
+    if not os.path.exists("/proc/self/status"):
+        return "memory is read from /proc, which is not there\nhint: mount it, or run outside of this sandbox"
+    return None
 
 
 def end_with_parent(parent):

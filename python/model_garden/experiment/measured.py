@@ -12,7 +12,7 @@ import traceback
 
 from . import counters
 from .pieces import build, load
-from .stages import Alone, Chain, FeederError, StageError, Workers
+from .stages import Alone, Chain, FeederError, StageError, Told, Workers
 
 # Batches before the baseline: first calls load libraries, start threads and size buffers.
 WARM_UP_BATCHES = 4
@@ -156,7 +156,8 @@ class _Run:
             if held is None:
                 return
             number += 1
-        self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end()})
+        is_same = isinstance(self.stage, Chain) and self.stage.are_different is False
+        self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end(), "same_example": is_same})
         self._try_what_gives_back()
 
     def _wants_another(self, done, taken, grown):
@@ -347,6 +348,8 @@ def _stage_words(error):
 
 def words_of(error):
     text = str(error).strip()
+    if isinstance(error, Told):
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

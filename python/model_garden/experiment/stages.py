@@ -26,6 +26,16 @@ class StageError(Exception):
         self.error = error
 
 
+class Told(Exception):
+    """What went wrong in another process, in its words."""
+
+    @staticmethod
+    def of(error):
+        """The words of an error; those of a piece's own one if a piece raised it."""
+        cause = error.error if isinstance(error, StageError) else error
+        return Told(f"{type(cause).__name__}: {cause}")
+
+
 class Chain:
     """The pieces up to and including the last one wanted; `visit` takes a batch of examples through them and keeps nothing."""
 
@@ -33,6 +43,8 @@ class Chain:
         self.pieces = pieces
         self.names = list(names)
         self.step = 0
+        # Whether examples of one batch were different objects; None until a batch had several.
+        self.are_different = None
         self._rows = None
 
     def visit(self, numbers):
@@ -55,6 +67,8 @@ class Chain:
             for number in numbers:
                 examples = [number]
                 value.append(self._example(number))
+            if len(value) > 1 and not self.are_different:
+                self.are_different = any(example is not value[0] for example in value)
             for at in self.names[1:]:
                 examples = numbers
                 if at == "processor":
@@ -222,7 +236,7 @@ class Feeder:
             except BrokenPipeError:
                 return
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}".encode("utf-8", "replace")[:4000]
+                reason = str(Told.of(error)).encode("utf-8", "replace")[:4000]
                 stream.write(LENGTH.pack(-len(reason)) + reason)
                 return
             stream.flush()
@@ -284,7 +298,9 @@ class Workers:
         """Has the workers make all these batches; `after(index)` is called when each of them has come."""
         if self._loader is not None:
             self._batches[:] = batches
-            for index, _ in enumerate(self._loader):
+            for index, made in enumerate(self._loader):
+                if isinstance(made, Told):
+                    raise StageError("workers", batches[index], made)
                 after(index)
             return
         waiting = []
@@ -293,7 +309,7 @@ class Workers:
             try:
                 pipe.send(numbers)
             except ConnectionError:
-                raise StageError("workers", numbers, RuntimeError("the worker ended")) from None
+                raise StageError("workers", numbers, Told("the worker ended")) from None
             waiting.append((index, pipe, numbers))
             if len(waiting) >= 2 * len(self._pipes):
                 self._receive(waiting.pop(0), after)
@@ -313,11 +329,11 @@ class Workers:
     def _receive(one, after):
         index, pipe, numbers = one
         try:
-            error = pipe.recv()[0]
+            made = pipe.recv()
         except (EOFError, ConnectionError):
-            error = "the worker ended"
-        if error:
-            raise StageError("workers", numbers, RuntimeError(error))
+            made = Told("the worker ended")
+        if isinstance(made, Told):
+            raise StageError("workers", numbers, made)
         after(index)
 
     def pids(self):
@@ -347,9 +363,9 @@ def _serve(pipe, parents_end, chain):
         except EOFError:
             return
         try:
-            pipe.send(("", chain.produce(numbers)))
+            pipe.send(chain.produce(numbers))
         except Exception as error:
-            pipe.send((f"{type(error).__name__}: {error}", None))
+            pipe.send(Told.of(error))
 
 
 class _Batches:
@@ -360,7 +376,11 @@ class _Batches:
         self.batches = batches
 
     def __getitem__(self, numbers):
-        return self.chain.produce(numbers)
+        # Raised, it would come out of the loader as a page of torch's own words.
+        try:
+            return self.chain.produce(numbers)
+        except Exception as error:
+            return Told.of(error)
 
     def __len__(self):
         return len(self.batches)

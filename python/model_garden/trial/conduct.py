@@ -76,9 +76,9 @@ def _check(steps, rounds, warm_up):
     """Finds what cannot work before anything runs."""
     if os.environ.get(INSIDE):
         raise AuditError('an audit begins while one of its own runs imports this file\nhint: put the call of `audit` behind `if __name__ == "__main__":`')
-    if not counters.is_supported():
-        system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
-        raise AuditError(f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine")
+    reason = counters.why_not()
+    if reason:
+        raise AuditError(reason)
     if not isinstance(steps, int) or steps < FEWEST_STEPS:
         raise AuditError(f"`steps` is {steps!r}: too few to see growth\nhint: 60 are a good number, {FEWEST_STEPS} the least")
     if not isinstance(rounds, int) or rounds < FEWEST_ROUNDS:

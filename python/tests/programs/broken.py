@@ -45,6 +45,38 @@ def raising_collator():
     return {"dataset": Numbers(), "processor": str, "collator": collate, "callbacks": [print]}
 
 
+def raising_model():
+    def model(batch):
+        raise RuntimeError("shapes do not match")
+
+    return {"dataset": Numbers(), "collator": list, "model": model, "callbacks": [print]}
+
+
+def raising_callback():
+    return {"dataset": Numbers(), "callbacks": [raise_at(12)]}
+
+
+def raising_worker():
+    """Raises in loader workers only."""
+    import multiprocessing
+
+    def at(number):
+        if multiprocessing.parent_process() is not None:
+            raise_at(31)(number)
+
+    return {"dataset": Numbers(at=at), "workers": 2}
+
+
+def unpicklable_examples():
+    """What the processor gets cannot be sent to another process."""
+
+    class Functions(Numbers):
+        def __getitem__(self, number):
+            return lambda: number
+
+    return {"dataset": Functions(), "processor": lambda example: example()}
+
+
 def killed():
     return {"dataset": Numbers(), "processor": lambda number: os.kill(os.getpid(), signal.SIGKILL)}
 
@@ -102,6 +134,11 @@ def few():
 
 def too_few():
     return {"dataset": Numbers(3)}
+
+
+def same():
+    """The test that cannot show a cache of examples: one example, again and again."""
+    return {"dataset": [object()] * 60, "processor": str}
 
 
 def short_iterable():

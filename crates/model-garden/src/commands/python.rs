@@ -8,18 +8,21 @@ use garden_guard::become_program;
 
 use crate::failure::Failure;
 
-/// Runs a module of our package, and says what is missing if it is not there; `MODULE` stands for its name.
+/// Runs a module of our package, and says what is missing if it is not there; `MODULE` stands for its name. A failure is code 2: Python's own 1 would
+/// read as bad news about memory.
 const START: &str = "\
 import sys
 try:
-    import MODULE
-except ModuleNotFoundError as error:
-    if not (error.name or '').startswith('model_garden'):
-        raise
-    sys.exit('error: ' + sys.executable + ' does not have the package `model-garden`\\n\\nhint: pip install the wheel (`make wheel`), or name another Python with --python')
-import runpy
-sys.argv[0] = 'MODULE'
-runpy.run_module('MODULE', run_name='__main__', alter_sys=True)
+    import MODULE, runpy
+    sys.argv[0] = 'MODULE'
+    runpy.run_module('MODULE', run_name='__main__', alter_sys=True)
+except Exception as error:
+    if isinstance(error, ModuleNotFoundError) and (error.name or '').startswith('model_garden'):
+        print('error: ' + sys.executable + ' does not have the package `model-garden`\\n\\nhint: pip install the wheel (`make wheel`), or name another Python with --python', file=sys.stderr)
+    else:
+        import traceback
+        traceback.print_exc()
+    sys.exit(2)
 ";
 
 /// The file of this program, for Python to become it again.
