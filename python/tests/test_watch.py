@@ -24,7 +24,7 @@ def is_running(pid):
 @needs_binary
 class Alone(FolderCase):
     def test_a_leak_is_told_with_its_growth_and_the_trace(self):
-        done = self.program("watched_loop.py", "60", "0.04", "1")
+        done = self.program("watched_loop.py", "60", "0.1", "1")
         # How a leak is worded depends on which samples fall between the events.
         self.assertRegex(done.stdout, r"LEAK  Memory leaks: .*1\.0\d MiB per step")
         self.assertRegex(done.stdout, r"  from [\d.]+ MiB at the start to [\d.]+ MiB at the end \(\+5\d")
