@@ -31,6 +31,8 @@ pub struct Images {
 pub struct Batch {
     pub(crate) tokens: Vec<i32>,
     pub(crate) row_starts: Vec<i32>,
+    /// The position that comes after each row.
+    pub(crate) next: Vec<i32>,
     /// Places whose next token is asked for, and those tokens.
     pub(crate) asked: Vec<i32>,
     pub(crate) targets: Vec<i32>,
@@ -47,16 +49,27 @@ pub struct Batch {
 impl Batch {
     /// Puts rows and images together, and refuses what does not fit.
     pub fn new(config: &Config, rows: &[Row], images: Images) -> Result<Batch, Error> {
+        Batch::numbered(config, 0, rows, images)
+    }
+
+    /// The prompt of one row; problems are told with its number.
+    pub(crate) fn of_prompt(config: &Config, number: usize, tokens: Vec<i32>, images: Images) -> Result<Batch, Error> {
+        let labels = vec![IGNORED; tokens.len()];
+        Batch::numbered(config, number, &[Row { tokens, labels }], images)
+    }
+
+    /// Rows whose first one has this number.
+    fn numbered(config: &Config, number: usize, rows: &[Row], images: Images) -> Result<Batch, Error> {
         check_images(config, &images)?;
         let mut batch = Batch { row_starts: vec![0], ..Batch::default() };
         let mut grids = images.grids.iter();
         let mut positions = Vec::new();
-        for (number, row) in rows.iter().enumerate() {
+        for (number, row) in (number..).zip(rows) {
             check_row(config, number, row)?;
             let first = batch.tokens.len();
             batch.tokens.extend(&row.tokens);
             batch.row_starts.push(batch.tokens.len() as i32);
-            positions_of(config, number, row, &mut grids, &mut positions)?;
+            batch.next.push(positions_of(config, number, row, &mut grids, &mut positions)?);
             for (place, label) in row.labels.iter().enumerate().skip(1).filter(|(_, label)| **label != IGNORED) {
                 batch.asked.push((first + place - 1) as i32);
                 batch.targets.push(*label);
@@ -155,14 +168,14 @@ fn check_row(config: &Config, number: usize, row: &Row) -> Result<(), Error> {
     }
 }
 
-/// Time, row and column of each token: text advances on all axes, an image spreads over rows and columns.
+/// Time, row and column of each token: text advances on all axes, an image spreads over rows and columns. Returns what comes next.
 fn positions_of<'a>(
     config: &Config,
     number: usize,
     row: &Row,
     grids: &mut impl Iterator<Item = &'a Grid>,
     positions: &mut Vec<[i32; 3]>,
-) -> Result<(), Error> {
+) -> Result<i32, Error> {
     let merge = config.vision.merge;
     let (mut index, mut next) = (0, 0_i32);
     while index < row.tokens.len() {
@@ -192,5 +205,5 @@ fn positions_of<'a>(
         index += run;
         next += rows.max(columns).max(*frames) as i32;
     }
-    Ok(())
+    Ok(next)
 }

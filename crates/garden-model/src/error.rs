@@ -42,6 +42,8 @@ pub enum Error {
     },
     /// A batch does not fit together.
     Batch(String),
+    /// Tokens cannot be chosen like that.
+    Sampling(String),
     /// There is not enough memory.
     Memory(OutOfMemory),
 }
@@ -71,7 +73,7 @@ impl fmt::Display for Error {
             Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
             Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
-            Error::Batch(problem) => f.write_str(problem),
+            Error::Batch(problem) | Error::Sampling(problem) => f.write_str(problem),
             Error::Memory(error) => error.fmt(f),
         }
     }

@@ -1,7 +1,8 @@
 //! Qwen2.5-VL: vision tower, decoder and low-rank adapters, forward and backward side by side.
 //!
 //! A [`Model`] is written against the device's operations and holds all its buffers from the start, so built on a planner it is
-//! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other.
+//! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other. A
+//! [`Generator`] is the same network without anything for training, and with a cache of keys and values.
 
 #![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
 
@@ -13,6 +14,7 @@ mod config;
 mod decoder;
 mod error;
 mod four_bit;
+mod generator;
 mod head;
 mod linear;
 mod lora;
@@ -25,6 +27,7 @@ mod parameters;
 mod passes;
 mod patches;
 mod rotary;
+mod sampling;
 mod swiglu;
 mod vision;
 mod windows;
@@ -35,8 +38,10 @@ pub use checkpoint::{Checkpoint, Tensor};
 pub use config::{Config, TextConfig, VisionConfig};
 pub use error::Error;
 pub use four_bit::FourBit;
+pub use generator::{Answer, Generator, GeneratorLimits, NewToken, Prompt};
 pub use lora::{LoraConfig, Targets};
 pub use model::{Limits, Model, Recompute, Training};
 pub use optimizer::Optimizer;
 pub use packer::{PackReport, pack_checkpoint};
 pub use parameters::{Parameter, Storage};
+pub use sampling::Sampling;

@@ -6,7 +6,7 @@ mod case;
 
 use case::{Case, cases};
 use garden_device::Cpu;
-use garden_model::{Model, Optimizer, Recompute};
+use garden_model::{Generator, GeneratorLimits, Images, Model, NewToken, Optimizer, Prompt, Recompute, Sampling};
 
 /// Anonymous memory may change by this much after the second step.
 const FLAT: i64 = 1 << 20;
@@ -47,4 +47,27 @@ fn memory_is_flat_after_the_second_step() {
         println!("{name}: {grown} bytes after 200 steps");
         assert!(grown.abs() < FLAT, "{name}: {grown} bytes between step 2 and step 200");
     }
+    memory_is_flat_while_generating();
+}
+
+/// From the first of 500 tokens, and from one answer to the next. The plan is exact, and a step makes small vectors only.
+fn memory_is_flat_while_generating() {
+    let case = find("bfloat16");
+    let mut cpu = Cpu::new(2);
+    let limits = GeneratorLimits { rows: 3, context: 600, patches: 0 };
+    let mut generator =
+        Generator::build(&mut cpu, &case.config, &case.checkpoint, case.adapter().as_ref(), None, limits).unwrap();
+    let sampling = Sampling { max_new_tokens: 500, temperature: Some(1.0), top_p: Some(0.9), ..Sampling::default() };
+    let prompt = |length: usize| Prompt { tokens: vec![5; length], images: Images::default() };
+    let (mut seen, mut early) = (0, 0);
+    for _ in 0..3 {
+        let count = &mut |_: NewToken<'_>| {
+            seen += 1;
+            early = if seen == 1 { anonymous() } else { early };
+        };
+        generator.generate(&mut cpu, vec![prompt(100), prompt(3), prompt(40)], &sampling, count).unwrap();
+    }
+    let grown = anonymous() - early;
+    println!("generation: {grown} bytes after {seen} tokens");
+    assert!(grown.abs() < FLAT, "{grown} bytes between the first token and token {seen}");
 }

@@ -1,0 +1,324 @@
+//! Generation: prompts are read into the cache, then every step adds one token to each answer that has not ended.
+//!
+//! Prompts are read one after the other and [`CHUNK`] tokens at a time, so the room of a layer does not grow with their number or length, and a
+//! row's first logits do not depend on its neighbours. Steps take all unfinished rows at once: each weight is read once for all of them.
+
+use garden_device::{Buffer, Device, Kind, Purpose, Reserve};
+
+use crate::adapter::Adapter;
+use crate::batch::{Batch, Images};
+use crate::cache::{Cache, Piece, StepRoom};
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::decoder::{DecoderRoom, LayerKept};
+use crate::error::Error;
+use crate::four_bit::FourBit;
+use crate::head::{self, HeadRoom};
+use crate::linear::LinearRoom;
+use crate::lora::LoraConfig;
+use crate::model::{Recompute, upload};
+use crate::network::Network;
+use crate::parameters::{Builder, Storage};
+use crate::passes::Passes;
+use crate::patches::PatchRoom;
+use crate::rotary;
+use crate::sampling::{Random, Sampler, Sampling};
+use crate::vision::VisionRoom;
+
+/// Tokens of a prompt that go through the layers at once: enough for matrix products to be at their fastest.
+const CHUNK: usize = 256;
+
+/// What is to be answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// Its tokens, with as many image tokens as each image has merged ones.
+    pub tokens: Vec<i32>,
+    /// Its images, in the order of their tokens.
+    pub images: Images,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// New tokens, with the end token if there is one.
+    pub tokens: Vec<i32>,
+    /// Whether it came to an end token.
+    pub is_ended: bool,
+}
+
+/// A token that was just added to an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct NewToken<'a> {
+    /// The number of its prompt.
+    pub row: usize,
+    /// The token.
+    pub token: i32,
+    /// The logits that it was chosen from, as the model gave them.
+    pub logits: &'a [f32],
+}
+
+/// The most that there will be: buffers are made for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GeneratorLimits {
+    /// Prompts that are answered at once.
+    pub rows: usize,
+    /// Tokens of a prompt and its answer.
+    pub context: usize,
+    /// Patches of the images of a prompt.
+    pub patches: usize,
+}
+
+impl GeneratorLimits {
+    /// The limits that these prompts need.
+    pub fn of(prompts: &[Prompt], max_new_tokens: usize) -> GeneratorLimits {
+        let patches = |prompt: &Prompt| prompt.images.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        GeneratorLimits {
+            rows: prompts.len(),
+            context: prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0) + max_new_tokens,
+            patches: prompts.iter().map(patches).max().unwrap_or(0),
+        }
+    }
+}
+
+/// A model on a device that answers prompts.
+#[derive(Debug)]
+pub struct Generator {
+    config: Config,
+    limits: GeneratorLimits,
+    network: Network,
+    cache: Cache,
+    room: Room,
+    /// Logits of one row, on the host.
+    logits: Vec<f32>,
+    sampler: Sampler,
+}
+
+/// Buffers that every step fills again.
+#[derive(Debug)]
+struct Room {
+    tokens: Buffer,
+    images: PatchRoom,
+    step: StepRoom,
+    /// What goes through the layers, in place [tokens of a prompt or rows, hidden].
+    x: Buffer,
+    layer: LayerKept,
+    decoder: DecoderRoom,
+    vision: VisionRoom,
+    linear: LinearRoom,
+    head: HeadRoom,
+}
+
+/// An answer that has not ended.
+struct Open {
+    row: usize,
+    /// Prompt and answer so far.
+    tokens: Vec<i32>,
+    /// The position of the next token.
+    next: i32,
+    random: Random,
+}
+
+impl Generator {
+    /// Puts a model on a device, with its adapter (and with linears packed into 4 bits that the checkpoint has in more, if wanted), a cache and everything that answering prompts within the limits needs.
+    pub fn build(
+        device: &mut dyn Device,
+        config: &Config,
+        checkpoint: &Checkpoint,
+        adapter: Option<&Adapter>,
+        four_bit: Option<&FourBit>,
+        limits: GeneratorLimits,
+    ) -> Result<Generator, Error> {
+        let lora = adapter.map(|adapter| &adapter.config);
+        let storage = Storage { four_bit: four_bit.cloned(), ..Storage::default() };
+        let mut builder = Builder::new(device, checkpoint, lora, Passes::Forward, &storage)?;
+        let network = Network::build(&mut builder, config)?;
+        let (frozen, widest, widest_adapted) = (builder.frozen, builder.widest, builder.widest_adapted);
+        if let Some(adapter) = adapter {
+            adapter
+                .fill(device, frozen.iter().map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))?;
+        }
+        let cache = Cache::build(device, &config.text, limits.rows, limits.context)?;
+        let lora = lora.map(|lora| (lora, widest_adapted));
+        let room = Room::build(device, config, lora, limits)?;
+        let head_size = config.text.head_size().max(config.vision.head_size());
+        device.reserve(Reserve { widest, longest: limits.context.max(limits.patches), head_size })?;
+        let logits = vec![0.0; config.text.vocabulary];
+        Ok(Generator { config: config.clone(), limits, network, cache, room, logits, sampler: Sampler::default() })
+    }
+
+    /// What it is.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Answers prompts; `on_token` is told each token as soon as it is chosen.
+    pub fn generate(
+        &mut self,
+        device: &mut dyn Device,
+        prompts: Vec<Prompt>,
+        sampling: &Sampling,
+        on_token: &mut dyn FnMut(NewToken<'_>),
+    ) -> Result<Vec<Answer>, Error> {
+        sampling.check()?;
+        let batches = self.batches(prompts, sampling)?;
+        let mut answers = vec![Answer::default(); batches.len()];
+        let mut open = Vec::new();
+        for (row, batch) in batches.into_iter().enumerate() {
+            let last = self.read(device, row, &batch);
+            let (next, random) = (batch.next[0], Random::of_row(sampling.seed, row));
+            open.push(Open { row, tokens: batch.tokens, next, random });
+            let newest = open.len() - 1;
+            self.choose(device, last, &mut open[newest..], &mut answers, sampling, on_token)?;
+            open.retain(|row| !is_done(&answers[row.row], sampling));
+        }
+        while !open.is_empty() {
+            let x = self.step(device, &open);
+            self.choose(device, x, &mut open, &mut answers, sampling, on_token)?;
+            open.retain(|row| !is_done(&answers[row.row], sampling));
+        }
+        Ok(answers)
+    }
+
+    /// What follows from each prompt; all are looked at before the first is read.
+    fn batches(&self, prompts: Vec<Prompt>, sampling: &Sampling) -> Result<Vec<Batch>, Error> {
+        let limits = self.limits;
+        if prompts.len() > limits.rows {
+            return Err(Error::Batch(format!(
+                "there are {} prompts; the generator was built for {} at once",
+                prompts.len(),
+                limits.rows
+            )));
+        }
+        let batch = |(number, prompt): (usize, Prompt)| {
+            if prompt.tokens.is_empty() {
+                return Err(Error::Batch(format!("row {number} has no tokens; 1 at least is needed")));
+            }
+            let batch = Batch::of_prompt(&self.config, number, prompt.tokens, prompt.images)?;
+            let (tokens, new) = (batch.tokens(), sampling.max_new_tokens);
+            if tokens.saturating_add(new) > limits.context {
+                return Err(Error::Batch(format!(
+                    "row {number} has {tokens} tokens and may get {new} new ones; the generator was built for {} together",
+                    limits.context
+                )));
+            }
+            if batch.patches() > limits.patches {
+                return Err(Error::Batch(format!(
+                    "row {number} has images of {} patches; the generator was built for {}",
+                    batch.patches(),
+                    limits.patches
+                )));
+            }
+            Ok(batch)
+        };
+        prompts.into_iter().enumerate().map(batch).collect()
+    }
+
+    /// Reads a prompt into the cache; returns what its last token became [1, hidden].
+    fn read(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
+        let (text, room) = (&self.config.text, &self.room);
+        let (tokens, half) = (batch.tokens(), text.head_size() / 2);
+        let images = room.images.put(device, batch);
+        let given = upload(device, room.tokens, &batch.tokens);
+        let x = room.x.first(tokens * text.hidden);
+        self.network.embed(device, &self.config, given, &images, x, &room.vision, &room.linear);
+        for before in (0..tokens).step_by(CHUNK) {
+            let count = CHUNK.min(tokens - before);
+            let angles = before * half..(before + count) * half;
+            let (cosines, sines) = (&batch.angles.cosines[angles.clone()], &batch.angles.sines[angles]);
+            let x = x.part(before * text.hidden, count * text.hidden);
+            self.forward(device, x, &[Piece { row, before, tokens: count }], cosines, sines);
+        }
+        x.part((tokens - 1) * text.hidden, text.hidden)
+    }
+
+    /// Takes the newest token of each row; returns what they became [rows, hidden].
+    fn step(&self, device: &mut dyn Device, open: &[Open]) -> Buffer {
+        let (text, room) = (&self.config.text, &self.room);
+        let newest: Vec<i32> = open.iter().filter_map(|row| row.tokens.last().copied()).collect();
+        let given = upload(device, room.tokens, &newest);
+        let x = room.x.first(open.len() * text.hidden);
+        device.embed(&self.network.embedding, given, x, open.len());
+        let pieces: Vec<Piece> =
+            open.iter().map(|row| Piece { row: row.row, before: row.tokens.len() - 1, tokens: 1 }).collect();
+        // The same on all axes, also after images.
+        let positions: Vec<[i32; 3]> = open.iter().map(|row| [row.next - 1; 3]).collect();
+        let angles = rotary::of_tokens(&positions, text);
+        self.forward(device, x, &pieces, &angles.cosines, &angles.sines);
+        x
+    }
+
+    /// New tokens x [tokens, hidden] through all layers, in place.
+    fn forward(&self, device: &mut dyn Device, x: Buffer, pieces: &[Piece], cosines: &[f32], sines: &[f32]) {
+        let (text, room) = (&self.config.text, &self.room);
+        let step = room.step.put(device, &self.cache, pieces, cosines, sines);
+        for (layer, cache) in self.network.layers.iter().zip(&self.cache.layers) {
+            layer.forward_cached(device, text, x, &room.layer, &room.decoder, &room.linear, cache, &step);
+        }
+    }
+
+    /// Chooses the next token of rows from what their last ones became, x [rows, hidden].
+    fn choose(
+        &mut self,
+        device: &mut dyn Device,
+        x: Buffer,
+        rows: &mut [Open],
+        answers: &mut [Answer],
+        sampling: &Sampling,
+        on_token: &mut dyn FnMut(NewToken<'_>),
+    ) -> Result<(), Error> {
+        let text = &self.config.text;
+        for (chunk, rows) in rows.chunks_mut(head::CHUNK).enumerate() {
+            let x = x.part(chunk * head::CHUNK * text.hidden, rows.len() * text.hidden);
+            let logits = self.network.head.chunk(device, text, x, rows.len(), &self.room.head);
+            for (index, open) in rows.iter_mut().enumerate() {
+                device.download(logits.part(index * text.vocabulary, text.vocabulary), &mut self.logits);
+                let chosen = self.sampler.choose(sampling, &self.logits, &open.tokens, &mut open.random);
+                let Some(token) = chosen else {
+                    let after = answers[open.row].tokens.len();
+                    return Err(Error::Batch(format!(
+                        "row {}: the model's logits are no numbers after {after} new tokens",
+                        open.row
+                    )));
+                };
+                open.tokens.push(token);
+                open.next += 1;
+                let answer = &mut answers[open.row];
+                answer.tokens.push(token);
+                answer.is_ended = sampling.end_tokens.contains(&token);
+                on_token(NewToken { row: open.row, token, logits: &self.logits });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an answer gets no more tokens.
+fn is_done(answer: &Answer, sampling: &Sampling) -> bool {
+    answer.is_ended || answer.tokens.len() >= sampling.max_new_tokens
+}
+
+impl Room {
+    fn build(
+        device: &mut dyn Device,
+        config: &Config,
+        lora: Option<(&LoraConfig, usize)>,
+        limits: GeneratorLimits,
+    ) -> Result<Room, Error> {
+        let (text, passes) = (&config.text, Passes::Forward);
+        let all = limits.context.max(limits.rows);
+        let at_once = CHUNK.min(limits.context).max(limits.rows);
+        // A window has a merged token at least, and so has an image.
+        let most = limits.patches / config.vision.merged();
+        Ok(Room {
+            tokens: device.buffer(Purpose::Batch, "tokens", Kind::I32, all)?,
+            images: PatchRoom::build(device, config, limits.patches, most, most)?,
+            step: StepRoom::build(device, text, limits.rows, at_once)?,
+            x: device.buffer(Purpose::Workspace, "decoder x", Kind::F32, all * text.hidden)?,
+            layer: LayerKept::build(device, Purpose::Workspace, "decoder", text, at_once, passes)?,
+            decoder: DecoderRoom::build(device, text, at_once, passes)?,
+            vision: VisionRoom::build(device, &config.vision, limits.patches, passes, Recompute::Layers)?,
+            linear: LinearRoom::build(device, lora, at_once.max(limits.patches), passes)?,
+            head: HeadRoom::build(device, text, limits.rows, passes)?,
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! Which token comes next: repetition penalty, temperature, top-k, top-p and the draw, in the order and with the rules of transformers.
+//!
+//! It works on the host, on the logits of one row. Sums of probabilities are f64, so they do not depend on the size of the vocabulary.
+
+use std::cmp::Ordering;
+
+use crate::error::Error;
+
+/// How many of the best tokens are sorted first; if top-p needs more, twice as many, and so on.
+const SORTED: usize = 64;
+
+/// How an answer is made of logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// The most tokens of an answer.
+    pub max_new_tokens: usize,
+    /// What logits are divided by before a token is drawn; `None` draws nothing and takes the best token.
+    pub temperature: Option<f32>,
+    /// Only as many of the best tokens are drawn from, and those that are as good as the last of them.
+    pub top_k: Option<usize>,
+    /// Only the best tokens are drawn from that have this probability together.
+    pub top_p: Option<f32>,
+    /// Divides positive logits of tokens that the prompt or the answer has, and multiplies negative ones; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Tokens that end an answer, of which they are a part.
+    pub end_tokens: Vec<i32>,
+    /// What tokens are drawn with: the same seed gives the same answers.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    /// The best token at each step, and no end but the number of tokens.
+    fn default() -> Sampling {
+        Sampling {
+            max_new_tokens: 256,
+            temperature: None,
+            top_k: None,
+            top_p: None,
+            repetition_penalty: 1.0,
+            end_tokens: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+impl Sampling {
+    /// Refuses settings that mean nothing.
+    pub fn check(&self) -> Result<(), Error> {
+        let refused = |name: &str, given: String, allowed: &str| {
+            Err(Error::Sampling(format!("`{name}` is {given}; {allowed} is needed")))
+        };
+        let is_positive = |value: f32| value.is_finite() && value > 0.0;
+        if self.max_new_tokens == 0 {
+            return refused("max_new_tokens", "0".into(), "1 or more");
+        }
+        if let Some(temperature) = self.temperature.filter(|temperature| !is_positive(*temperature)) {
+            return refused("temperature", temperature.to_string(), "a number above 0, or none for the best token,");
+        }
+        if self.top_k == Some(0) {
+            return refused("top_k", "0".into(), "1 or more, or none for all tokens,");
+        }
+        if let Some(top_p) = self.top_p.filter(|top_p| !(is_positive(*top_p) && *top_p <= 1.0)) {
+            return refused("top_p", top_p.to_string(), "a number above 0 and at most 1");
+        }
+        if !is_positive(self.repetition_penalty) {
+            return refused("repetition_penalty", self.repetition_penalty.to_string(), "a number above 0");
+        }
+        Ok(())
+    }
+
+    /// What each token is drawn with, after all filters; `seen` is what prompt and answer have so far.
+    ///
+    /// Without a temperature the best token has all of it.
+    pub fn probabilities(&self, logits: &[f32], seen: &[i32]) -> Vec<f32> {
+        let mut sampler = Sampler::default();
+        sampler.filter(self, logits, seen);
+        let total: f64 = sampler.weights.iter().sum();
+        let mut probabilities = vec![0.0; logits.len()];
+        for (token, weight) in sampler.kept.iter().zip(&sampler.weights) {
+            probabilities[*token as usize] = (weight / total) as f32;
+        }
+        probabilities
+    }
+}
+
+/// Chooses tokens; holds what it works with from one to the next.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sampler {
+    /// Logits after penalty and temperature.
+    scores: Vec<f32>,
+    /// Tokens that are left, and what each is drawn with, not yet divided by the sum.
+    kept: Vec<u32>,
+    weights: Vec<f64>,
+}
+
+impl Sampler {
+    /// The next token, or `None` where the best logit is no number.
+    pub fn choose(&mut self, sampling: &Sampling, logits: &[f32], seen: &[i32], random: &mut Random) -> Option<i32> {
+        let best = self.filter(sampling, logits, seen);
+        if !self.scores[best].is_finite() {
+            return None;
+        }
+        let total: f64 = self.weights.iter().sum();
+        let mut left = random.share() * total;
+        let drawn = self.weights.iter().position(|weight| {
+            left -= weight;
+            left < 0.0
+        });
+        // Rounding may leave a little of the last token's share.
+        Some(self.kept[drawn.unwrap_or(self.kept.len() - 1)] as i32)
+    }
+
+    /// Leaves the tokens that may come, with their weights; returns the best one.
+    fn filter(&mut self, sampling: &Sampling, logits: &[f32], seen: &[i32]) -> usize {
+        self.scores.clear();
+        self.scores.extend_from_slice(logits);
+        if sampling.repetition_penalty != 1.0 {
+            for token in seen.iter().map(|token| *token as usize) {
+                // From the logit, so that a token that was seen twice is penalised once.
+                let (logit, penalty) = (logits[token], sampling.repetition_penalty);
+                self.scores[token] = if logit < 0.0 { logit * penalty } else { logit / penalty };
+            }
+        }
+        // What is no number is never chosen.
+        self.scores.iter_mut().filter(|score| score.is_nan()).for_each(|score| *score = f32::NEG_INFINITY);
+        let best = best(&self.scores);
+        self.kept.clear();
+        self.weights.clear();
+        let Some(temperature) = sampling.temperature else {
+            self.kept.push(best as u32);
+            self.weights.push(1.0);
+            return best;
+        };
+        self.scores.iter_mut().for_each(|score| *score /= temperature);
+        self.keep_top_k(sampling.top_k);
+        let highest = self.scores[best];
+        self.weights.extend(self.kept.iter().map(|token| weight(self.scores[*token as usize], highest)));
+        if let Some(top_p) = sampling.top_p.filter(|top_p| *top_p < 1.0) {
+            self.keep_top_p(f64::from(top_p), highest);
+        }
+        best
+    }
+
+    /// The best tokens, and what is as good as the last of them.
+    fn keep_top_k(&mut self, top_k: Option<usize>) {
+        let scores = &self.scores;
+        self.kept.extend(0..scores.len() as u32);
+        let Some(top_k) = top_k.filter(|top_k| *top_k < scores.len()) else { return };
+        let (_, last, _) = self.kept.select_nth_unstable_by(top_k - 1, |a, b| by_score(scores, *a, *b));
+        let least = scores[*last as usize];
+        self.kept.clear();
+        self.kept.extend((0..scores.len() as u32).filter(|token| scores[*token as usize] >= least));
+    }
+
+    /// The best tokens whose sum reaches `top_p`: one stays while those before it have less.
+    fn keep_top_p(&mut self, top_p: f64, highest: f32) {
+        let scores = &self.scores;
+        let wanted = top_p * self.weights.iter().sum::<f64>();
+        let (mut sorted, mut count, mut before) = (0, 0, 0.0);
+        while before < wanted && count < self.kept.len() {
+            if count == sorted {
+                // Most of a vocabulary is never looked at, so only the best ones are put in order.
+                let rest = &mut self.kept[sorted..];
+                let more = SORTED.max(sorted).min(rest.len());
+                rest.select_nth_unstable_by(more - 1, |a, b| by_score(scores, *a, *b));
+                rest[..more].sort_unstable_by(|a, b| by_score(scores, *a, *b));
+                sorted += more;
+            }
+            before += weight(scores[self.kept[count] as usize], highest);
+            count += 1;
+        }
+        self.kept.truncate(count.max(1));
+        self.weights.clear();
+        self.weights.extend(self.kept.iter().map(|token| weight(scores[*token as usize], highest)));
+    }
+}
+
+/// The first of the highest scores.
+fn best(scores: &[f32]) -> usize {
+    (1..scores.len()).fold(0, |best, place| if scores[place] > scores[best] { place } else { best })
+}
+
+/// e^(score - highest).
+fn weight(score: f32, highest: f32) -> f64 {
+    f64::from(score - highest).exp()
+}
+
+/// The best first; of equal ones the last, as a stable sort from the smallest has it.
+fn by_score(scores: &[f32], a: u32, b: u32) -> Ordering {
+    scores[b as usize].total_cmp(&scores[a as usize]).then(b.cmp(&a))
+}
+
+/// Random numbers: SplitMix64, whose whole state is one number.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// The numbers of a row, which do not depend on how many others there are.
+    pub fn of_row(seed: u64, row: usize) -> Random {
+        let mut random = Random(seed);
+        let mixed = random.next();
+        Random(mixed ^ (row as u64).wrapping_mul(0xd134_2543_de82_ef95))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// From 0 to below 1.
+    fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorting_only_the_best_changes_nothing() {
+        let mut random = Random::of_row(1, 0);
+        let logits: Vec<f32> = (0..5000).map(|_| (random.share() * 4.0) as f32).collect();
+        for top_p in [0.01, 0.3, 0.9, 0.999] {
+            let sampling = Sampling { temperature: Some(1.0), top_p: Some(top_p), ..Sampling::default() };
+            let found = sampling.probabilities(&logits, &[]);
+            let mut all: Vec<f64> = logits.iter().map(|logit| f64::from(*logit).exp()).collect();
+            all.sort_by(|a, b| b.total_cmp(a));
+            let (total, mut before) = (all.iter().sum::<f64>(), 0.0);
+            let expected = all.iter().take_while(|one| {
+                let stays = before < f64::from(top_p) * total;
+                before += **one;
+                stays
+            });
+            assert_eq!(found.iter().filter(|one| **one > 0.0).count(), expected.count(), "{top_p}");
+        }
+    }
+
+    #[test]
+    fn draws_have_the_frequencies_of_their_probabilities() {
+        let logits = [0.5, -1.0, 2.0, 1.0, 0.0, 1.5];
+        let sampling = Sampling { temperature: Some(1.3), top_k: Some(5), ..Sampling::default() };
+        let expected = sampling.probabilities(&logits, &[]);
+        let (mut sampler, draws) = (Sampler::default(), 60_000);
+        for seed in 0..5 {
+            let (mut random, mut counts) = (Random::of_row(seed, 3), [0_u32; 6]);
+            for _ in 0..draws {
+                let token = sampler.choose(&sampling, &logits, &[], &mut random).unwrap();
+                counts[token as usize] += 1;
+            }
+            assert_eq!(counts[1], 0, "the worst of six is not among five");
+            let chi_square: f64 = (0..6)
+                .filter(|token| *token != 1)
+                .map(|token| {
+                    let expected = f64::from(expected[token]) * f64::from(draws);
+                    (f64::from(counts[token]) - expected).powi(2) / expected
+                })
+                .sum();
+            // Four degrees of freedom: above 23.5 in one of 10,000 runs.
+            assert!(chi_square < 23.5, "{chi_square}: {counts:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_never_chosen() {
+        let (mut sampler, mut random) = (Sampler::default(), Random::of_row(0, 0));
+        let mut choose = |logits: &[f32], temperature| {
+            let sampling = Sampling { temperature, top_p: Some(0.9), ..Sampling::default() };
+            sampler.choose(&sampling, logits, &[], &mut random)
+        };
+        for temperature in [None, Some(1.0)] {
+            assert_eq!(choose(&[f32::NAN, 1.0, f32::NEG_INFINITY], temperature), Some(1));
+            assert_eq!(choose(&[f32::NAN, f32::NAN], temperature), None);
+            assert_eq!(choose(&[f32::NEG_INFINITY; 3], temperature), None);
+        }
+        assert_eq!(choose(&[1.0, 3.0, 3.0], None), Some(1), "the first of the best");
+    }
+}
