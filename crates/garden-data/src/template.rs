@@ -16,7 +16,7 @@ use crate::error::Error;
 /// The name that the template goes by in its environment.
 const NAME: &str = "chat_template";
 /// Special tokens that templates may name.
-const TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
+const TOKENS: [&str; 5] = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"];
 
 /// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +132,11 @@ impl Template {
         let mut environment = python::environment().map_err(unusable)?;
         environment.add_template_owned(NAME, python::without_generation_tags(source)).map_err(unusable)?;
         Ok(Template { environment, path: path.to_path_buf(), tokens })
+    }
+
+    /// The special token of a field of `tokenizer_config.json`.
+    pub(crate) fn token(&self, field: &str) -> Option<&str> {
+        self.tokens.iter().find(|(name, _)| *name == field).map(|(_, text)| text.as_str())
     }
 
     /// The text of a conversation, with one placeholder for each image.

@@ -39,7 +39,7 @@ pub struct Tokenizer {
     pieces: Vec<Box<[u8]>>,
     is_special: Vec<bool>,
     /// Tokens that are added, by their text.
-    by_text: HashMap<String, u32>,
+    by_text: HashMap<String, i32>,
 }
 
 impl Tokenizer {
@@ -50,7 +50,7 @@ impl Tokenizer {
     }
 
     /// Appends the tokens of a text.
-    pub fn encode_into(&self, text: &str, tokens: &mut Vec<u32>) {
+    pub fn encode_into(&self, text: &str, tokens: &mut Vec<i32>) {
         let mut scratch = Scratch::default();
         for part in self.added.split(text) {
             match part {
@@ -64,13 +64,13 @@ impl Tokenizer {
     }
 
     /// The tokens of a text.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
+    pub fn encode(&self, text: &str) -> Vec<i32> {
         let mut tokens = Vec::new();
         self.encode_into(text, &mut tokens);
         tokens
     }
 
-    fn encode_normalized(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<u32>) {
+    fn encode_normalized(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<i32>) {
         for part in self.added_later.split(text) {
             match part {
                 added::Part::Token(token) => tokens.push(token),
@@ -84,14 +84,14 @@ impl Tokenizer {
     }
 
     /// The text of tokens. Bytes that are no UTF-8 become U+FFFD, as they do in Python; tokens that do not exist are left out.
-    pub fn decode(&self, tokens: &[u32], special: SpecialTokens) -> String {
+    pub fn decode(&self, tokens: &[i32], special: SpecialTokens) -> String {
         String::from_utf8_lossy(&self.decode_bytes(tokens, special)).into_owned()
     }
 
     /// The bytes of tokens: a token may end within a character, so an answer that is printed while it grows needs these.
-    pub fn decode_bytes(&self, tokens: &[u32], special: SpecialTokens) -> Vec<u8> {
+    pub fn decode_bytes(&self, tokens: &[i32], special: SpecialTokens) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for token in tokens.iter().map(|token| *token as usize) {
+        for token in tokens.iter().filter_map(|token| usize::try_from(*token).ok()) {
             let is_skipped = special == SpecialTokens::Skip && self.is_special.get(token) == Some(&true);
             if let Some(piece) = self.pieces.get(token).filter(|_| !is_skipped) {
                 bytes.extend_from_slice(piece);
@@ -101,7 +101,7 @@ impl Tokenizer {
     }
 
     /// The token that was added with this text, such as `<|im_end|>`.
-    pub fn added_token(&self, text: &str) -> Option<u32> {
+    pub fn added_token(&self, text: &str) -> Option<i32> {
         self.by_text.get(text).copied()
     }
 

@@ -13,8 +13,8 @@ fn json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn tokens(value: &Value) -> Vec<u32> {
-    value.as_array().unwrap().iter().map(|token| token.as_u64().unwrap() as u32).collect()
+fn tokens(value: &Value) -> Vec<i32> {
+    value.as_array().unwrap().iter().map(|token| token.as_i64().unwrap() as i32).collect()
 }
 
 /// `GARDEN_TEXTS=FILE` compares with another recording, such as one of a hundred thousand texts.

@@ -12,7 +12,17 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 /// Steps that a template may take, far more than a conversation of a million tokens needs.
 const FUEL: u64 = 100_000_000;
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
@@ -168,7 +178,10 @@ mod tests {
     #[test]
     fn dates_are_civil() {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
-        assert_eq!(date("%A %d %B %Y, %b %H:%M:%S %%", at(951_827_696)).unwrap(), "Tuesday 29 February 2000, Feb 12:34:56 %");
+        assert_eq!(
+            date("%A %d %B %Y, %b %H:%M:%S %%", at(951_827_696)).unwrap(),
+            "Tuesday 29 February 2000, Feb 12:34:56 %"
+        );
         assert_eq!(date("%Y-%m-%d %a", at(0)).unwrap(), "1970-01-01 Thu");
         assert!(date("%Q", at(0)).is_err());
     }

@@ -3,7 +3,7 @@
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    Token(u32),
+    Token(i32),
     Text(&'a str),
 }
 
@@ -11,13 +11,13 @@ pub(super) enum Part<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Added {
     /// Longest first.
-    tokens: Vec<(String, u32)>,
+    tokens: Vec<(String, i32)>,
     /// Bytes that a token begins with.
     first: Vec<u8>,
 }
 
 impl Added {
-    pub fn new(mut tokens: Vec<(String, u32)>) -> Added {
+    pub fn new(mut tokens: Vec<(String, i32)>) -> Added {
         tokens.retain(|(text, _)| !text.is_empty());
         tokens.sort_by_key(|(text, _)| std::cmp::Reverse(text.len()));
         let mut first: Vec<u8> = tokens.iter().map(|(text, _)| text.as_bytes()[0]).collect();
@@ -50,7 +50,7 @@ impl Added {
     }
 
     /// Where the next token begins, how long it is, and which it is.
-    fn find(&self, text: &str) -> Option<(usize, usize, u32)> {
+    fn find(&self, text: &str) -> Option<(usize, usize, i32)> {
         let bytes = text.as_bytes();
         (0..bytes.len()).filter(|place| self.first.contains(&bytes[*place])).find_map(|place| {
             let (text, token) = self.tokens.iter().find(|(text, _)| bytes[place..].starts_with(text.as_bytes()))?;

@@ -142,9 +142,7 @@ impl Reader<'_> {
             split["behavior"].as_str().unwrap_or(""),
             &["Isolated", "isolated"],
         )?;
-        for (step, field, value) in
-            [(0, "invert", split), (1, "add_prefix_space", bytes), (1, "use_regex", bytes)]
-        {
+        for (step, field, value) in [(0, "invert", split), (1, "add_prefix_space", bytes), (1, "use_regex", bytes)] {
             if value[field].as_bool() != Some(false) {
                 let field = format!("pre_tokenizer.pretokenizers.{step}.{field}");
                 return Err(Error::field(self.path, field, "is not false, which is the only value supported"));
@@ -170,7 +168,11 @@ impl Reader<'_> {
             both.push_str(left);
             both.push_str(right);
             let token = |text: &str| {
-                model.vocab.get(text).copied().ok_or_else(|| wrong(format!("needs `{text}`, which is not in the vocabulary")))
+                model
+                    .vocab
+                    .get(text)
+                    .copied()
+                    .ok_or_else(|| wrong(format!("needs `{text}`, which is not in the vocabulary")))
             };
             merges.insert(token(left)?, token(right)?, rank, token(&both)?);
         }
@@ -191,11 +193,11 @@ impl Reader<'_> {
             self.place(tokenizer, token.id)?;
             tokenizer.pieces[token.id as usize] = bytes.of(&token.content);
             tokenizer.is_special[token.id as usize] = token.special;
-            tokenizer.by_text.insert(token.content.clone(), token.id);
+            tokenizer.by_text.insert(token.content.clone(), token.id as i32);
             if token.normalized {
-                later.push((token.content.nfc().map(|(character, _)| character).collect(), token.id));
+                later.push((token.content.nfc().map(|(character, _)| character).collect(), token.id as i32));
             } else {
-                now.push((token.content, token.id));
+                now.push((token.content, token.id as i32));
             }
         }
         (tokenizer.added, tokenizer.added_later) = (Added::new(now), Added::new(later));

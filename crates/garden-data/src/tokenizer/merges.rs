@@ -48,9 +48,9 @@ impl Merges {
     }
 
     /// Appends the tokens of a word.
-    pub fn encode(&self, word: &[u8], scratch: &mut Scratch, tokens: &mut Vec<u32>) {
+    pub fn encode(&self, word: &[u8], scratch: &mut Scratch, tokens: &mut Vec<i32>) {
         if let [byte] = word {
-            tokens.push(self.bytes[*byte as usize]);
+            tokens.push(self.bytes[*byte as usize] as i32);
             return;
         }
         let Scratch { symbols, queue } = scratch;
@@ -72,7 +72,7 @@ impl Merges {
         }
         let mut place = if symbols.is_empty() { NONE } else { 0 };
         while place != NONE {
-            tokens.push(symbols[place as usize].token);
+            tokens.push(symbols[place as usize].token as i32);
             place = symbols[place as usize].after;
         }
     }
@@ -90,16 +90,10 @@ impl Merges {
         self.pairs.get(&(first.token, second.token)).copied()
     }
 
-    fn merge(
-        &self,
-        symbols: &mut [Symbol],
-        queue: &mut BinaryHeap<Reverse<(u32, u32, u32)>>,
-        left: u32,
-        token: u32,
-    ) {
+    fn merge(&self, symbols: &mut [Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32)>>, left: u32, token: u32) {
         // Since it was queued, one of the two may have become part of something else.
-        let is_current = symbols[left as usize].token != NONE
-            && self.pair(symbols, left).is_some_and(|merge| merge.token == token);
+        let is_current =
+            symbols[left as usize].token != NONE && self.pair(symbols, left).is_some_and(|merge| merge.token == token);
         if !is_current {
             return;
         }

@@ -17,7 +17,8 @@
 use unicode_general_category::{GeneralCategory, get_general_category};
 
 /// The expression that [`split`] is.
-pub(super) const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+pub(super) const PATTERN: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The words of a text; together they are the text.
 pub(super) fn split(text: &str) -> impl Iterator<Item = &str> {
@@ -64,7 +65,9 @@ fn class(character: char) -> Class {
 fn first_word(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     let (kind, after) = (class(first), &text[first.len_utf8()..]);
-    if first == '\'' && let Some(length) = contraction(after) {
+    if first == '\''
+        && let Some(length) = contraction(after)
+    {
         return Some(1 + length);
     }
     let letters = run(after, |class| class == Class::Letter);
