@@ -1,0 +1,80 @@
+//! What can be wrong with files, conversations and pictures: always which one, and what is wrong with it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Why a tokenizer, a template or a picture cannot be used.
+#[derive(Debug)]
+pub enum Error {
+    /// A file cannot be read.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file is not what it should be.
+    Broken {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A field of a configuration is missing or says something that is not supported.
+    Field {
+        /// The file.
+        path: PathBuf,
+        /// The field, such as `model.byte_fallback`.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A picture cannot be used.
+    Picture {
+        /// The file, or where it is in a file.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A conversation cannot be rendered or does not fit its pictures.
+    Conversation(String),
+}
+
+impl Error {
+    pub(crate) fn file(path: &Path, source: std::io::Error) -> Error {
+        Error::File { path: path.to_path_buf(), source }
+    }
+
+    pub(crate) fn broken(path: &Path, problem: impl fmt::Display) -> Error {
+        Error::Broken { path: path.to_path_buf(), problem: problem.to_string() }
+    }
+
+    pub(crate) fn field(path: &Path, field: impl Into<String>, problem: impl Into<String>) -> Error {
+        Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {
+        Error::Picture { name: name.to_string(), problem: problem.to_string() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
+            Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
+            Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
+            Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
+            Error::Conversation(problem) => f.write_str(problem),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::File { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Pictures: files to RGB, to the model's size, to patches.
+//!
+//! Files are told apart by their first bytes, whatever they are called. Sizes are read from the header first, so that a small file that
+//! claims to be huge is refused before memory is taken for it.
+
+mod bmp;
+mod gif;
+mod jpeg;
+mod orientation;
+mod patches;
+mod png;
+mod resize;
+mod rgb;
+mod settings;
+mod tiff;
+mod webp;
+
+use crate::error::Error;
+use orientation::Orientation;
+
+pub use patches::Patcher;
+pub use rgb::Picture;
+pub use settings::{Grid, ImageSettings};
+
+/// Pixels of the largest picture that is decoded unless the caller says otherwise: what PIL calls a decompression bomb.
+pub const MAX_PIXELS: u64 = 178_956_970;
+
+/// What a picture file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Bmp,
+    Gif,
+    Jpeg,
+    Png,
+    Tiff,
+    Webp,
+}
+
+/// What the header of a file says.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    width: u64,
+    height: u64,
+    orientation: Orientation,
+}
+
+/// Width and height of a picture as it is shown, from its header alone. `name` is only for errors.
+pub fn picture_size(name: &str, data: &[u8], max_pixels: u64) -> Result<(usize, usize), Error> {
+    let format = Format::of(data).map_err(|problem| Error::picture(name, problem))?;
+    let size = format.size(data).and_then(|size| size.checked(max_pixels));
+    let size = size.map_err(|problem| Error::picture(name, problem))?;
+    let (width, height) = (size.width as usize, size.height as usize);
+    Ok(if size.orientation.swaps_sides() { (height, width) } else { (width, height) })
+}
+
+impl Picture {
+    /// Decodes a file, turned as its Exif data says, into the memory that the picture has already.
+    ///
+    /// Colours are those of PIL's `convert("RGB")`: transparency is dropped, 16 bit gray is cut off at 255, inks are mixed by the
+    /// simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
+    pub fn decode(&mut self, name: &str, data: &[u8], max_pixels: u64) -> Result<(), Error> {
+        self.try_decode(data, max_pixels).map_err(|problem| Error::picture(name, problem))
+    }
+
+    fn try_decode(&mut self, data: &[u8], max_pixels: u64) -> Result<(), String> {
+        let format = Format::of(data)?;
+        let size = format.size(data)?.checked(max_pixels)?;
+        match format {
+            Format::Bmp => bmp::decode(data, self),
+            Format::Gif => gif::decode(data, self),
+            Format::Jpeg => jpeg::decode(data, self),
+            Format::Png => png::decode(data, self),
+            Format::Tiff => tiff::decode(data, self),
+            Format::Webp => webp::decode(data, self),
+        }?;
+        size.orientation.apply(self);
+        Ok(())
+    }
+}
+
+impl Format {
+    fn of(data: &[u8]) -> Result<Format, String> {
+        match data {
+            [] => Err("the file is empty".to_string()),
+            [0xff, 0xd8, ..] => Ok(Format::Jpeg),
+            [0x89, b'P', b'N', b'G', ..] => Ok(Format::Png),
+            [b'G', b'I', b'F', b'8', ..] => Ok(Format::Gif),
+            [b'B', b'M', ..] => Ok(Format::Bmp),
+            [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Format::Tiff),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(Format::Webp),
+            _ => Err("this is no JPEG, PNG, WebP, GIF, BMP or TIFF file".to_string()),
+        }
+    }
+
+    fn size(self, data: &[u8]) -> Result<Size, String> {
+        let (width, height, orientation) = match self {
+            Format::Bmp => bmp::size(data)?,
+            Format::Gif => gif::size(data)?,
+            Format::Jpeg => {
+                let header = jpeg::header(data)?;
+                let frame = header.frame.ok_or("there is no header of a frame")?;
+                (frame.width as u64, frame.height as u64, Orientation::of_exif(&header.exif))
+            }
+            Format::Png => png::size(data)?,
+            Format::Tiff => tiff::size(data)?,
+            Format::Webp => webp::size(data)?,
+        };
+        Ok(Size { width, height, orientation })
+    }
+}
+
+impl Size {
+    fn checked(self, max_pixels: u64) -> Result<Size, String> {
+        let Size { width, height, .. } = self;
+        if width == 0 || height == 0 {
+            return Err(format!("the picture has {width} x {height} pixels"));
+        }
+        if width.saturating_mul(height) > max_pixels {
+            return Err(format!("the picture has {width} x {height} pixels; at most {max_pixels} are decoded"));
+        }
+        Ok(self)
+    }
+}

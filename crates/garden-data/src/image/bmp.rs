@@ -1,0 +1,140 @@
+//! BMP: palettes and colours without compression, as Windows and OS/2 write them. Run lengths are refused.
+
+use super::orientation::Orientation;
+use super::rgb::{Picture, unpacked};
+
+/// The file header before the picture's own.
+const FILE_HEADER: usize = 14;
+/// Values of the field `compression`.
+const RAW: u32 = 0;
+const BITFIELDS: u32 = 3;
+
+struct Header {
+    width: usize,
+    height: usize,
+    is_top_down: bool,
+    bits: u16,
+    /// Where the palette or the pixels' masks begin.
+    after: usize,
+    pixels: usize,
+    /// Bytes of a palette's colour, and how many there are.
+    entry: usize,
+    colours: usize,
+    masks: [u32; 3],
+}
+
+fn short(data: &[u8], at: usize) -> Result<u16, String> {
+    let bytes = data.get(at..at + 2).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u16::from_le_bytes).ok_or_else(|| "the file is truncated".to_string())
+}
+
+fn long(data: &[u8], at: usize) -> Result<u32, String> {
+    let bytes = data.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map(u32::from_le_bytes).ok_or_else(|| "the file is truncated".to_string())
+}
+
+fn header(data: &[u8]) -> Result<Header, String> {
+    let length = long(data, FILE_HEADER)? as usize;
+    let mut header = Header {
+        width: 0,
+        height: 0,
+        is_top_down: false,
+        bits: 0,
+        after: FILE_HEADER + length,
+        pixels: long(data, 10)? as usize,
+        entry: 4,
+        colours: 0,
+        masks: [0xff_0000, 0xff00, 0xff],
+    };
+    let mut compression = RAW;
+    match length {
+        12 => {
+            header.width = usize::from(short(data, 18)?);
+            header.height = usize::from(short(data, 20)?);
+            header.bits = short(data, 24)?;
+            header.entry = 3;
+        }
+        40 | 52 | 56 | 64 | 108 | 124 => {
+            header.width = long(data, 18)? as usize;
+            let height = long(data, 22)? as i32;
+            (header.height, header.is_top_down) = (height.unsigned_abs() as usize, height < 0);
+            header.bits = short(data, 28)?;
+            compression = long(data, 30)?;
+            header.colours = long(data, 46)? as usize;
+        }
+        _ => return Err(format!("the BMP header has {length} bytes, which is not known")),
+    }
+    if header.colours == 0 && header.bits <= 8 {
+        header.colours = 1 << header.bits;
+    }
+    match (compression, header.bits) {
+        (RAW, 16) => header.masks = [0x7c00, 0x3e0, 0x1f],
+        (RAW, 1 | 4 | 8 | 24 | 32) => {}
+        (BITFIELDS, 16 | 24 | 32) => {
+            // The masks stand in longer headers and behind the short one, which is the same place.
+            let masks = [long(data, 54)?, long(data, 58)?, long(data, 62)?];
+            if masks != [0; 3] {
+                header.masks = masks;
+            }
+        }
+        (RAW | BITFIELDS, bits) => return Err(format!("a BMP file with {bits} bits is not supported")),
+        (other, _) => return Err(format!("a BMP file with compression {other} is not supported")),
+    }
+    Ok(header)
+}
+
+pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
+    let header = header(data)?;
+    Ok((header.width as u64, header.height as u64, Orientation::default()))
+}
+
+pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
+    let header = header(data)?;
+    let Header { width, height, .. } = header;
+    let stride = (width * usize::from(header.bits)).div_ceil(32) * 4;
+    // The last row may lack the bytes that only fill it up.
+    let needed = (stride * (height - 1)).saturating_add((width * usize::from(header.bits)).div_ceil(8));
+    let values = data.get(header.pixels..).unwrap_or_default();
+    if values.len() < needed {
+        return Err(format!("the file is truncated: {needed} bytes of pixels are needed, {} are there", values.len()));
+    }
+    let palette = palette(data, &header)?;
+    for (number, row) in picture.reset(width, height).chunks_exact_mut(3 * width).enumerate() {
+        let number = if header.is_top_down { number } else { height - 1 - number };
+        let values = &values[stride * number..(stride * (number + 1)).min(values.len())];
+        let pixels = row.chunks_exact_mut(3);
+        match header.bits {
+            1 | 4 | 8 => {
+                for (pixel, index) in pixels.zip(unpacked(values, header.bits as u8)) {
+                    pixel.copy_from_slice(&palette.get(usize::from(index)).copied().unwrap_or_default());
+                }
+            }
+            bits => {
+                for (pixel, bytes) in pixels.zip(values.chunks_exact(usize::from(bits / 8))) {
+                    let value = bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+                    pixel.copy_from_slice(&header.masks.map(|mask| masked(value, mask)));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn palette(data: &[u8], header: &Header) -> Result<Vec<[u8; 3]>, String> {
+    if header.bits > 8 {
+        return Ok(Vec::new());
+    }
+    let entries = header.colours.min(256) * header.entry;
+    let bytes = data.get(header.after..header.after + entries).ok_or("the palette is truncated")?;
+    Ok(bytes.chunks_exact(header.entry).map(|entry| [entry[2], entry[1], entry[0]]).collect())
+}
+
+/// The bits of a mask as a byte.
+fn masked(value: u32, mask: u32) -> u8 {
+    let largest = mask >> mask.trailing_zeros().min(31);
+    if largest == 0 {
+        return 0;
+    }
+    let part = (value & mask) >> mask.trailing_zeros();
+    (u64::from(part) * 255 / u64::from(largest)) as u8
+}

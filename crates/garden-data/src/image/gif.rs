@@ -1,0 +1,61 @@
+//! GIF, the first frame, by the `gif` crate.
+
+use std::num::NonZeroU64;
+
+use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
+
+use super::orientation::Orientation;
+use super::rgb::Picture;
+
+/// A frame has at most 65,535 x 65,535 pixels of a byte; that there are not so many was checked by then.
+const LIMIT: u64 = 1 << 32;
+
+fn decoder(data: &[u8]) -> Result<Decoder<&[u8]>, String> {
+    let mut options = DecodeOptions::new();
+    options.set_color_output(ColorOutput::Indexed);
+    if let Some(limit) = NonZeroU64::new(LIMIT) {
+        options.set_memory_limit(MemoryLimit::Bytes(limit));
+    }
+    options.read_info(data).map_err(problem)
+}
+
+fn problem(error: impl std::fmt::Display) -> String {
+    format!("the GIF data is broken: {error}")
+}
+
+/// The screen, or more where the first frame reaches beyond it, as PIL does it.
+pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
+    let mut decoder = decoder(data)?;
+    let (width, height) = (u64::from(decoder.width()), u64::from(decoder.height()));
+    let frame = decoder.next_frame_info().map_err(problem)?.ok_or("there is no frame")?;
+    let right = u64::from(frame.left) + u64::from(frame.width);
+    let bottom = u64::from(frame.top) + u64::from(frame.height);
+    Ok((width.max(right), height.max(bottom), Orientation::default()))
+}
+
+pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
+    let (width, height, _) = size(data)?;
+    let mut decoder = decoder(data)?;
+    let global = decoder.global_palette().map(<[u8]>::to_vec);
+    let frame = decoder.read_next_frame().map_err(problem)?.ok_or("there is no frame")?;
+    let palette = frame.palette.as_deref().or(global.as_deref());
+    let colour = |index: u8| match palette {
+        None => [index; 3],
+        Some(palette) => {
+            let start = 3 * usize::from(index);
+            palette.get(start..start + 3).map_or([0; 3], |one| [one[0], one[1], one[2]])
+        }
+    };
+    // PIL fills what the frame leaves with the transparent colour or the first one, not with the background.
+    let ground = colour(frame.transparent.unwrap_or(0));
+    let pixels = picture.reset(width as usize, height as usize);
+    pixels.chunks_exact_mut(3).for_each(|pixel| pixel.copy_from_slice(&ground));
+    let rows = frame.buffer.chunks_exact(usize::from(frame.width).max(1));
+    for (row, indices) in rows.enumerate().take(usize::from(frame.height)) {
+        let start = 3 * ((usize::from(frame.top) + row) * width as usize + usize::from(frame.left));
+        for (pixel, index) in pixels[start..].chunks_exact_mut(3).zip(indices) {
+            pixel.copy_from_slice(&colour(*index));
+        }
+    }
+    Ok(())
+}

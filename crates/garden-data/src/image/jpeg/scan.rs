@@ -1,0 +1,295 @@
+//! A scan: coefficients of some components, all of them at once or, in progressive files, some bits of some frequencies.
+
+use super::bits::{Bits, Huffman};
+use super::header::{Frame, Segments, Tables};
+use super::{Component, SIDE, dequantised, idct};
+
+/// Where each coefficient of the file's order stands in a block.
+#[rustfmt::skip]
+pub(super) const NATURAL: [usize; 64] = [
+     0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,
+    12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14, 21, 28,
+    35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+    58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+];
+
+/// The header of a scan.
+pub(super) struct Scan {
+    /// Components, and their tables for the first coefficient and for the others.
+    parts: Vec<(usize, usize, usize)>,
+    /// Frequencies.
+    first: usize,
+    last: usize,
+    /// Bits that were known before (0: none), and the bit that this scan adds.
+    known: u32,
+    bit: u32,
+}
+
+impl Scan {
+    /// Reads the header, and gives components their quantisation tables and memory.
+    pub fn read(segments: &Segments, frame: &Frame, components: &mut [Component]) -> Result<Scan, String> {
+        let contents = segments.scan.unwrap_or_default();
+        let cut_off = || "the header of a scan is cut off".to_string();
+        let (count, rest) = contents.split_first().ok_or_else(cut_off)?;
+        let (named, rest) = rest.split_at_checked(2 * usize::from(*count)).ok_or_else(cut_off)?;
+        let [first, last, bits, ..] = rest else { return Err(cut_off()) };
+        let mut parts: Vec<(usize, usize, usize)> = Vec::new();
+        for one in named.chunks_exact(2) {
+            let (id, tables) = (one[0], one[1]);
+            let index = components.iter().position(|component| component.id == id);
+            let index = index.ok_or_else(|| format!("a scan names component {id}, which the frame has not"))?;
+            if tables >> 4 > 3 || tables & 15 > 3 || parts.iter().any(|(other, ..)| *other == index) {
+                return Err("the header of a scan names a table or component that it cannot".to_string());
+            }
+            parts.push((index, usize::from(tables >> 4), usize::from(tables & 15)));
+            components[index].prepare(&segments.tables, frame.is_progressive)?;
+        }
+        let mut scan = Scan {
+            parts,
+            first: usize::from(*first),
+            last: usize::from(*last),
+            known: u32::from(bits >> 4),
+            bit: u32::from(bits & 15),
+        };
+        if !frame.is_progressive {
+            (scan.first, scan.last, scan.known, scan.bit) = (0, 63, 0, 0);
+        }
+        scan.check(frame.is_progressive)?;
+        Ok(scan)
+    }
+
+    fn check(&self, is_progressive: bool) -> Result<(), String> {
+        let is_mixed = is_progressive && self.first == 0 && self.last != 0;
+        let is_wrong = self.parts.is_empty()
+            || self.first > self.last
+            || self.last > 63
+            || self.bit > 13
+            || (self.known != 0 && self.known != self.bit + 1)
+            || (self.first > 0 && self.parts.len() > 1)
+            || is_mixed;
+        if is_wrong {
+            Err("the header of a scan asks for frequencies or bits that it cannot".to_string())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Decodes the scan into samples, or into coefficients of a progressive file.
+    pub fn decode(
+        &self,
+        frame: &Frame,
+        tables: &Tables,
+        components: &mut [Component],
+        bits: &mut Bits,
+    ) -> Result<(), String> {
+        let mut state = State { predictions: [0; 4], run: 0 };
+        let is_interleaved = self.parts.len() > 1;
+        // A component alone has blocks only where the picture is; together they come in units that fill up the edges.
+        let (across, down) = if is_interleaved {
+            (frame.units_across(), frame.units_down())
+        } else {
+            let only = &components[self.parts[0].0];
+            (only.width.div_ceil(SIDE), only.height.div_ceil(SIDE))
+        };
+        for unit in 0..across * down {
+            if tables.restart > 0 && unit > 0 && unit % tables.restart == 0 {
+                bits.restart(((unit / tables.restart - 1) % 8) as u8)?;
+                state = State { predictions: [0; 4], run: 0 };
+            }
+            let (row, column) = (unit / across, unit % across);
+            for &(index, direct, alternating) in &self.parts {
+                let component = &mut components[index];
+                let (wide, high) = if is_interleaved { (component.across, component.down) } else { (1, 1) };
+                for inner in 0..wide * high {
+                    let place = (row * high + inner / wide, column * wide + inner % wide);
+                    let tables = (tables.direct[direct].as_ref(), tables.alternating[alternating].as_ref());
+                    self.block(component, index, place, tables, &mut state, bits, frame.is_progressive)?;
+                }
+            }
+            if column + 1 == across {
+                bits.check()?;
+            }
+        }
+        bits.check()
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "everything that a block depends on")]
+    fn block(
+        &self,
+        component: &mut Component,
+        index: usize,
+        (row, column): (usize, usize),
+        tables: (Option<&Huffman>, Option<&Huffman>),
+        state: &mut State,
+        bits: &mut Bits,
+        is_progressive: bool,
+    ) -> Result<(), String> {
+        let missing = || "a scan uses a Huffman table that the file has not defined".to_string();
+        if !is_progressive {
+            let (direct, alternating) = (tables.0.ok_or_else(missing)?, tables.1.ok_or_else(missing)?);
+            let table = component.table.as_ref().ok_or_else(missing)?;
+            let mut block = [0_i32; 64];
+            whole_block(&mut block, table, &mut state.predictions[index], direct, alternating, bits)?;
+            let stride = component.blocks_across * SIDE;
+            let samples = &mut component.samples[row * SIDE * stride + column * SIDE..];
+            idct::inverse(&mut block, samples, stride);
+            return Ok(());
+        }
+        let start = (row * component.blocks_across + column) * 64;
+        let coefficients = &mut component.coefficients[start..start + 64];
+        match (self.first, self.known) {
+            (0, 0) => {
+                let length = bits.symbol(tables.0.ok_or_else(missing)?)?;
+                let prediction = &mut state.predictions[index];
+                *prediction = prediction.wrapping_add(bits.take_signed(u32::from(length.min(15))));
+                coefficients[0] = (*prediction << self.bit) as i16;
+                Ok(())
+            }
+            (0, _) => {
+                coefficients[0] |= (bits.take(1) << self.bit) as i16;
+                Ok(())
+            }
+            (_, 0) => self.first_bits(coefficients, tables.1.ok_or_else(missing)?, state, bits),
+            _ => self.more_bits(coefficients, tables.1.ok_or_else(missing)?, state, bits),
+        }
+    }
+
+    /// The first bits of some frequencies.
+    fn first_bits(
+        &self,
+        coefficients: &mut [i16],
+        table: &Huffman,
+        state: &mut State,
+        bits: &mut Bits,
+    ) -> Result<(), String> {
+        if state.run > 0 {
+            state.run -= 1;
+            return Ok(());
+        }
+        let mut place = self.first;
+        while place <= self.last {
+            let symbol = bits.symbol(table)?;
+            let (zeros, length) = (usize::from(symbol >> 4), u32::from(symbol & 15));
+            if length > 0 {
+                place += zeros;
+                let value = bits.take_signed(length) << self.bit;
+                *coefficients.get_mut(place).ok_or("a run of zeros leaves its block")? = value as i16;
+                place += 1;
+            } else if zeros == 15 {
+                place += 16;
+            } else {
+                state.run = (1 << zeros) - 1 + bits.take(zeros as u32);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// One more bit of frequencies: of those that are not zero yet, and new ones between them.
+    fn more_bits(
+        &self,
+        coefficients: &mut [i16],
+        table: &Huffman,
+        state: &mut State,
+        bits: &mut Bits,
+    ) -> Result<(), String> {
+        let one = 1_i16 << self.bit;
+        let refine = |coefficient: &mut i16, bits: &mut Bits| {
+            if bits.take(1) == 1 && *coefficient & one == 0 {
+                *coefficient = coefficient.wrapping_add(if *coefficient > 0 { one } else { -one });
+            }
+        };
+        let mut place = self.first;
+        if state.run == 0 {
+            while place <= self.last {
+                let symbol = bits.symbol(table)?;
+                let (mut zeros, length) = (u32::from(symbol >> 4), symbol & 15);
+                let mut value = 0;
+                if length > 0 {
+                    value = if bits.take(1) == 1 { one } else { -one };
+                } else if zeros < 15 {
+                    state.run = (1 << zeros) + bits.take(zeros);
+                    break;
+                }
+                while place <= self.last {
+                    if coefficients[place] != 0 {
+                        refine(&mut coefficients[place], bits);
+                    } else if zeros == 0 {
+                        coefficients[place] = value;
+                        place += 1;
+                        break;
+                    } else {
+                        zeros -= 1;
+                    }
+                    place += 1;
+                }
+            }
+        }
+        if state.run > 0 {
+            for coefficient in coefficients[place..=self.last].iter_mut().filter(|coefficient| **coefficient != 0) {
+                refine(coefficient, bits);
+            }
+            state.run -= 1;
+        }
+        Ok(())
+    }
+}
+
+/// What blocks of a scan hand on to each other.
+struct State {
+    predictions: [i32; 4],
+    /// Blocks that end here without saying so.
+    run: u32,
+}
+
+/// All coefficients of a block of a sequential file, in their own size.
+fn whole_block(
+    block: &mut [i32; 64],
+    table: &[u16; 64],
+    prediction: &mut i32,
+    direct: &Huffman,
+    alternating: &Huffman,
+    bits: &mut Bits,
+) -> Result<(), String> {
+    let length = u32::from(bits.symbol(direct)?.min(15));
+    *prediction = prediction.wrapping_add(bits.take_signed(length));
+    block[0] = dequantised(*prediction as i16, table[0]);
+    let mut place = 1;
+    while place < 64 {
+        let symbol = bits.symbol(alternating)?;
+        let (zeros, length) = (usize::from(symbol >> 4), u32::from(symbol & 15));
+        if length == 0 {
+            if zeros < 15 {
+                break;
+            }
+            place += 16;
+            continue;
+        }
+        place += zeros;
+        let value = bits.take_signed(length) as i16;
+        if place > 63 {
+            return Err("a run of zeros leaves its block".to_string());
+        }
+        block[NATURAL[place]] = dequantised(value, table[place]);
+        place += 1;
+    }
+    Ok(())
+}
+
+impl Component {
+    fn prepare(&mut self, tables: &Tables, is_progressive: bool) -> Result<(), String> {
+        if self.table.is_none() {
+            let table = tables.quantisation[self.table_index];
+            self.table = Some(table.ok_or_else(|| {
+                format!("component {} uses quantisation table {}, which is not defined", self.id, self.table_index)
+            })?);
+        }
+        let blocks = self.blocks_across * self.blocks_down;
+        if is_progressive {
+            self.coefficients.resize(blocks * 64, 0);
+        } else {
+            self.samples.resize(blocks * SIDE * SIDE, 0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! `preprocessor_config.json`: to which size pictures are brought, and how their values are scaled.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::Error;
+
+/// Frames, rows and columns of a picture, in patches.
+pub type Grid = [usize; 3];
+
+/// Sides that differ by more than this factor are refused, as in transformers.
+const LARGEST_RATIO: f64 = 200.0;
+/// What transformers takes where the file says nothing.
+const MIN_PIXELS: u64 = 56 * 56;
+const MAX_PIXELS: u64 = 28 * 28 * 1280;
+const MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
+const DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
+const RESCALE: f64 = 1.0 / 255.0;
+const BICUBIC: u64 = 3;
+
+/// How pictures become patches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageSettings {
+    /// Pixels of a patch's side.
+    pub patch: usize,
+    /// Frames of a patch; a still picture is repeated.
+    pub frames: usize,
+    /// Patches of a merged token's side.
+    pub merge: usize,
+    /// Smaller pictures are enlarged.
+    pub min_pixels: u64,
+    /// Larger pictures are shrunk.
+    pub max_pixels: u64,
+    /// Taken from each channel, with 1 as the lightest value.
+    pub mean: [f64; 3],
+    /// What the rest is divided by.
+    pub deviation: [f64; 3],
+    /// What bytes are multiplied with first.
+    pub rescale: f64,
+}
+
+impl Default for ImageSettings {
+    fn default() -> ImageSettings {
+        ImageSettings {
+            patch: 14,
+            frames: 2,
+            merge: 2,
+            min_pixels: MIN_PIXELS,
+            max_pixels: MAX_PIXELS,
+            mean: MEAN,
+            deviation: DEVIATION,
+            rescale: RESCALE,
+        }
+    }
+}
+
+impl ImageSettings {
+    /// Reads `preprocessor_config.json`, in the older form (`min_pixels`) and the newer one (`size.shortest_edge`).
+    pub fn read(path: &Path) -> Result<ImageSettings, Error> {
+        let text = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+        let value: Value =
+            serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
+        // The newest form keeps all processors of a model in one file.
+        let value = value.get("image_processor").unwrap_or(&value);
+        Fields { path, value }.settings()
+    }
+
+    /// Values of a patch.
+    pub fn patch_values(&self) -> usize {
+        3 * self.frames * self.patch * self.patch
+    }
+
+    /// Tokens that stand for a picture.
+    pub fn tokens(&self, grid: Grid) -> usize {
+        grid.iter().product::<usize>() / (self.merge * self.merge)
+    }
+
+    /// Patches of a picture of this size, after it was resized.
+    pub fn grid(&self, width: usize, height: usize) -> Result<Grid, String> {
+        let (height, width) = self.smart_resize(height, width)?;
+        Ok([1, height / self.patch, width / self.patch])
+    }
+
+    /// Height and width that a picture is brought to: multiples of a merged token's side, the number of pixels within bounds, and
+    /// nearly the same shape.
+    pub fn smart_resize(&self, height: usize, width: usize) -> Result<(usize, usize), String> {
+        let factor = (self.patch * self.merge) as f64;
+        let (high, wide) = (height as f64, width as f64);
+        if high.max(wide) / high.min(wide) > LARGEST_RATIO {
+            return Err(format!("the picture has {width} x {height} pixels; its sides may differ by a factor of 200"));
+        }
+        let rounded = |side: f64| (side / factor).round_ties_even() * factor;
+        let pixels = rounded(high) * rounded(wide);
+        let (new_high, new_wide) = if pixels > self.max_pixels as f64 {
+            let beta = (high * wide / self.max_pixels as f64).sqrt();
+            let shrunk = |side: f64| ((side / beta / factor).floor() * factor).max(factor);
+            (shrunk(high), shrunk(wide))
+        } else if pixels < self.min_pixels as f64 {
+            let beta = (self.min_pixels as f64 / (high * wide)).sqrt();
+            let enlarged = |side: f64| (side * beta / factor).ceil() * factor;
+            (enlarged(high), enlarged(wide))
+        } else {
+            (rounded(high), rounded(wide))
+        };
+        Ok((new_high as usize, new_wide as usize))
+    }
+
+    /// The value that each byte of each channel becomes, rounded where transformers rounds.
+    pub(super) fn levels(&self) -> [[f32; 256]; 3] {
+        std::array::from_fn(|channel| {
+            let scale = (1.0 / self.rescale) as f32;
+            let (mean, deviation) = (self.mean[channel] as f32 * scale, self.deviation[channel] as f32 * scale);
+            std::array::from_fn(|byte| (byte as f32 - mean) / deviation)
+        })
+    }
+}
+
+struct Fields<'a> {
+    path: &'a Path,
+    value: &'a Value,
+}
+
+impl Fields<'_> {
+    fn settings(&self) -> Result<ImageSettings, Error> {
+        for field in ["do_resize", "do_rescale", "do_normalize", "do_convert_rgb"] {
+            if self.value[field].as_bool() == Some(false) {
+                return Err(Error::field(self.path, field, "is false, which is not supported"));
+            }
+        }
+        let resample = self.whole("", "resample", BICUBIC)?;
+        if resample != BICUBIC {
+            return Err(Error::field(
+                self.path,
+                "resample",
+                format!("is {resample}; {BICUBIC} (bicubic) is supported"),
+            ));
+        }
+        let settings = ImageSettings {
+            patch: self.whole("", "patch_size", 14)? as usize,
+            frames: self.whole("", "temporal_patch_size", 2)? as usize,
+            merge: self.whole("", "merge_size", 2)? as usize,
+            min_pixels: self.pixels("min_pixels", "shortest_edge", MIN_PIXELS)?,
+            max_pixels: self.pixels("max_pixels", "longest_edge", MAX_PIXELS)?,
+            mean: self.three("image_mean", MEAN)?,
+            deviation: self.three("image_std", DEVIATION)?,
+            rescale: self.value["rescale_factor"].as_f64().unwrap_or(RESCALE),
+        };
+        self.check(&settings)?;
+        Ok(settings)
+    }
+
+    fn check(&self, settings: &ImageSettings) -> Result<(), Error> {
+        let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
+        if settings.min_pixels > settings.max_pixels {
+            let problem = format!("is {}, more than max_pixels, {}", settings.min_pixels, settings.max_pixels);
+            return wrong("min_pixels", problem);
+        }
+        let is_number = |value: f64| value.is_finite() && value > 0.0;
+        if !settings.deviation.iter().all(|value| is_number(*value)) {
+            return wrong("image_std", format!("is {:?}; numbers above 0 are needed", settings.deviation));
+        }
+        if !is_number(settings.rescale) {
+            return wrong("rescale_factor", format!("is {}; a number above 0 is needed", settings.rescale));
+        }
+        Ok(())
+    }
+
+    /// The older name counts where both are given, as in transformers.
+    fn pixels(&self, older: &str, newer: &str, default: u64) -> Result<u64, Error> {
+        if self.value[older].is_null() && !self.value["size"][older].is_null() {
+            return self.whole("size", older, default);
+        }
+        let default = self.whole("size", newer, default)?;
+        self.whole("", older, default)
+    }
+
+    fn whole(&self, object: &str, field: &str, default: u64) -> Result<u64, Error> {
+        let value = if object.is_empty() { &self.value[field] } else { &self.value[object][field] };
+        if value.is_null() {
+            return Ok(default);
+        }
+        // Far beyond any picture, and small enough that products fit.
+        let number = value.as_u64().filter(|number| (1..1 << 40).contains(number));
+        number.ok_or_else(|| {
+            let name = if object.is_empty() { field.to_string() } else { format!("{object}.{field}") };
+            Error::field(self.path, name, format!("is {value}; a whole number above 0 is needed"))
+        })
+    }
+
+    fn three(&self, field: &str, default: [f64; 3]) -> Result<[f64; 3], Error> {
+        let value = &self.value[field];
+        if value.is_null() {
+            return Ok(default);
+        }
+        let numbers: Vec<f64> = value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+        numbers.try_into().map_err(|_| Error::field(self.path, field, format!("is {value}; three numbers are needed")))
+    }
+}

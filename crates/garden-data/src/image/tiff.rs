@@ -1,0 +1,70 @@
+//! TIFF, the first picture of the file, by the `tiff` crate. Palettes and JPEG inside TIFF are refused.
+
+use std::io::Cursor;
+
+use tiff::ColorType;
+use tiff::decoder::{Decoder, DecodingResult, Limits};
+use tiff::tags::Tag;
+
+use super::orientation::Orientation;
+use super::rgb::{Picture, from_cmyk, from_gray_16, unpacked, upper};
+
+fn decoder(data: &[u8]) -> Result<Decoder<Cursor<&[u8]>>, String> {
+    // The number of pixels is checked before any is read.
+    let mut limits = Limits::unlimited();
+    limits.ifd_value_size = data.len();
+    Ok(Decoder::new(Cursor::new(data)).map_err(problem)?.with_limits(limits))
+}
+
+fn problem(error: impl std::fmt::Display) -> String {
+    format!("the TIFF data is broken or not supported: {error}")
+}
+
+pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
+    let mut decoder = decoder(data)?;
+    let (width, height) = decoder.dimensions().map_err(problem)?;
+    let orientation = decoder.find_tag_unsigned::<u64>(Tag::Orientation).ok().flatten().unwrap_or(1);
+    Ok((u64::from(width), u64::from(height), Orientation::new(orientation)))
+}
+
+pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
+    let mut decoder = decoder(data)?;
+    let (width, height) = decoder.dimensions().map_err(problem)?;
+    let size = (width as usize, height as usize);
+    let colours = decoder.colortype().map_err(problem)?;
+    let values = decoder.read_image().map_err(problem)?;
+    match (colours, values) {
+        (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(values)) => {
+            let scale = 255 / ((1_u16 << bits) - 1) as u8;
+            let values = whole_bytes(&values, size.0, bits);
+            picture.fill(size, &values, 1, |pixel| [pixel[0] * scale; 3])
+        }
+        (ColorType::Gray(8), DecodingResult::U8(values)) => picture.fill(size, &values, 1, |pixel| [pixel[0]; 3]),
+        (ColorType::Gray(16), DecodingResult::U16(values)) => {
+            picture.fill(size, &values, 1, |pixel| from_gray_16(pixel[0]))
+        }
+        (ColorType::GrayA(8), DecodingResult::U8(values)) => picture.fill(size, &values, 2, |pixel| [pixel[0]; 3]),
+        (ColorType::RGB(8), DecodingResult::U8(values)) => picture.fill(size, &values, 3, rgb),
+        (ColorType::RGBA(8), DecodingResult::U8(values)) => picture.fill(size, &values, 4, rgb),
+        (ColorType::RGB(16), DecodingResult::U16(values)) => picture.fill(size, &values, 3, rgb_16),
+        (ColorType::RGBA(16), DecodingResult::U16(values)) => picture.fill(size, &values, 4, rgb_16),
+        (ColorType::CMYK(8), DecodingResult::U8(values)) => {
+            picture.fill(size, &values, 4, |pixel| from_cmyk([pixel[0], pixel[1], pixel[2], pixel[3]]))
+        }
+        (other, _) => Err(format!("a TIFF file of {other:?} is not supported")),
+    }
+}
+
+fn rgb(pixel: &[u8]) -> [u8; 3] {
+    [pixel[0], pixel[1], pixel[2]]
+}
+
+fn rgb_16(pixel: &[u16]) -> [u8; 3] {
+    [upper(pixel[0]), upper(pixel[1]), upper(pixel[2])]
+}
+
+/// One byte for each sample; rows begin at whole bytes.
+fn whole_bytes(values: &[u8], width: usize, bits: u8) -> Vec<u8> {
+    let stride = (width * usize::from(bits)).div_ceil(8).max(1);
+    values.chunks_exact(stride).flat_map(|row| unpacked(row, bits).take(width)).collect()
+}

@@ -1,0 +1,42 @@
+//! WebP, the first frame, by the `image-webp` crate.
+
+use std::io::Cursor;
+
+use image_webp::WebPDecoder;
+
+use super::orientation::Orientation;
+use super::rgb::Picture;
+
+fn decoder(data: &[u8]) -> Result<WebPDecoder<Cursor<&[u8]>>, String> {
+    WebPDecoder::new(Cursor::new(data)).map_err(problem)
+}
+
+fn problem(error: impl std::fmt::Display) -> String {
+    format!("the WebP data is broken: {error}")
+}
+
+pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
+    let mut decoder = decoder(data)?;
+    let (width, height) = decoder.dimensions();
+    let exif = decoder.exif_metadata().map_err(problem)?;
+    let orientation = exif.as_deref().map_or_else(Orientation::default, Orientation::of_exif);
+    Ok((u64::from(width), u64::from(height), orientation))
+}
+
+pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
+    let mut decoder = decoder(data)?;
+    let (width, height) = decoder.dimensions();
+    let size = (width as usize, height as usize);
+    let length = decoder.output_buffer_size().ok_or("the picture is too large")?;
+    if !decoder.has_alpha() && !decoder.is_animated() {
+        return decoder.read_image(picture.reset(size.0, size.1)).map_err(problem);
+    }
+    let mut values = vec![0; length];
+    if decoder.is_animated() {
+        decoder.read_frame(&mut values).map_err(problem)?;
+    } else {
+        decoder.read_image(&mut values).map_err(problem)?;
+    }
+    let channels = length / (size.0 * size.1).max(1);
+    picture.fill(size, &values, channels, |pixel| [pixel[0], pixel[1], pixel[2]])
+}

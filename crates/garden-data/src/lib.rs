@@ -1,0 +1,13 @@
+//! What a model is given: tokens, the chat template, pictures as patches.
+
+mod error;
+mod image;
+mod processor;
+mod template;
+mod tokenizer;
+
+pub use error::Error;
+pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+pub use processor::{PictureFile, Processor, Prompt};
+pub use template::{Content, Ending, Message, Part, Template};
+pub use tokenizer::{SpecialTokens, Tokenizer};

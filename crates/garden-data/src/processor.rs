@@ -1,0 +1,115 @@
+//! Everything that stands between a conversation and a model: template, tokenizer and pictures of a model's folder.
+
+use std::path::Path;
+
+use crate::error::Error;
+use crate::image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+use crate::template::{Ending, Message, Template};
+use crate::tokenizer::Tokenizer;
+
+/// The token that stands for a part of an image, unless `tokenizer_config.json` names another.
+const IMAGE_TOKEN: &str = "<|image_pad|>";
+
+/// A picture file in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct PictureFile<'a> {
+    /// What errors call it: a path, or a line and field of a file.
+    pub name: &'a str,
+    /// Its bytes.
+    pub data: &'a [u8],
+}
+
+/// What a model is given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Prompt {
+    /// The tokens, with as many image tokens as there are merged patches.
+    pub tokens: Vec<i32>,
+    /// [patches, values of a patch], picture by picture.
+    pub pixels: Vec<f32>,
+    /// Frames, rows and columns of each picture, in patches.
+    pub grids: Vec<Grid>,
+}
+
+/// The processor of a model.
+#[derive(Debug)]
+pub struct Processor {
+    /// Text to tokens.
+    pub tokenizer: Tokenizer,
+    /// Conversations to text.
+    pub template: Template,
+    /// Pictures to patches; bounds on pixels may be changed.
+    pub images: ImageSettings,
+    /// Larger pictures are not decoded.
+    pub max_decoded_pixels: u64,
+    image_token: i32,
+}
+
+impl Processor {
+    /// Opens a model's folder.
+    pub fn open(folder: &Path) -> Result<Processor, Error> {
+        let tokenizer_path = folder.join("tokenizer.json");
+        let tokenizer = Tokenizer::read(&tokenizer_path)?;
+        let template = Template::open(folder)?;
+        // Newer folders have the settings of all processors in one file.
+        let [older, newer] = ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name));
+        let images = ImageSettings::read(if !older.exists() && newer.exists() { &newer } else { &older })?;
+        let name = template.token("image_token").unwrap_or(IMAGE_TOKEN);
+        let image_token = tokenizer.added_token(name).ok_or_else(|| {
+            Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, which stands for images"))
+        })?;
+        Ok(Processor { tokenizer, template, images, max_decoded_pixels: MAX_PIXELS, image_token })
+    }
+
+    /// The token that stands for a part of an image.
+    pub fn image_token(&self) -> i32 {
+        self.image_token
+    }
+
+    /// Patches of a picture, from its header alone.
+    pub fn grid(&self, file: PictureFile) -> Result<Grid, Error> {
+        let (width, height) = picture_size(file.name, file.data, self.max_decoded_pixels)?;
+        self.images.grid(width, height).map_err(|problem| Error::picture(file.name, problem))
+    }
+
+    /// The tokens of a conversation whose pictures have these grids.
+    pub fn tokens(&self, messages: &[Message], grids: &[Grid], ending: Ending) -> Result<Vec<i32>, Error> {
+        let text = self.template.render(messages, ending)?;
+        let tokens = self.tokenizer.encode(&text);
+        let places = tokens.iter().filter(|token| **token == self.image_token).count();
+        if places != grids.len() {
+            return Err(Error::Conversation(format!(
+                "the conversation has {places} places for images and {} images",
+                grids.len()
+            )));
+        }
+        let more: usize = grids.iter().map(|grid| self.images.tokens(*grid)).sum();
+        let mut expanded = Vec::with_capacity(tokens.len() - places + more);
+        let mut grids = grids.iter();
+        for token in tokens {
+            let count = match token == self.image_token {
+                true => grids.next().map_or(1, |grid| self.images.tokens(*grid)),
+                false => 1,
+            };
+            expanded.extend(std::iter::repeat_n(token, count));
+        }
+        Ok(expanded)
+    }
+
+    /// Everything that a model is given for a conversation, up to the beginning of its answer.
+    pub fn prompt(&self, messages: &[Message], files: &[PictureFile]) -> Result<Prompt, Error> {
+        let grids = files.iter().map(|file| self.grid(*file)).collect::<Result<Vec<Grid>, Error>>()?;
+        let tokens = self.tokens(messages, &grids, Ending::Answer)?;
+        let values = self.images.patch_values();
+        let patches: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        let mut pixels = vec![0.0; patches * values];
+        let (mut patcher, mut picture) = (Patcher::new(self.images.clone()), Picture::default());
+        let mut rest = &mut pixels[..];
+        for (file, grid) in files.iter().zip(&grids) {
+            let (own, after) = rest.split_at_mut(grid.iter().product::<usize>() * values);
+            picture.decode(file.name, file.data, self.max_decoded_pixels)?;
+            patcher.write(&picture, *grid, own);
+            rest = after;
+        }
+        Ok(Prompt { tokens, pixels, grids })
+    }
+}

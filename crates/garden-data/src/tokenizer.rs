@@ -1,0 +1,120 @@
+//! Text to tokens and back, as Hugging Face's tokenizers do it for the Qwen2 family.
+//!
+//! Added tokens are cut out of the text, what is between them is brought to NFC and cut into words ([`words`]), and the
+//! bytes of each word are merged by rank ([`merges`]). A `tokenizer.json` that asks for anything else is refused by the name of
+//! the field, since other tokens than the model was trained with would go unnoticed.
+
+mod added;
+mod file;
+mod merges;
+mod words;
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+use crate::error::Error;
+use added::Added;
+use merges::{Merges, Scratch};
+
+/// Whether special tokens are part of a decoded text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// They are written out.
+    Keep,
+    /// They are left out.
+    Skip,
+}
+
+/// The tokenizer of a model.
+#[derive(Debug)]
+pub struct Tokenizer {
+    merges: Merges,
+    /// Found in the text as it was given.
+    added: Added,
+    /// Found in the text after normalisation.
+    added_later: Added,
+    /// The bytes of each token; empty where there is none.
+    pieces: Vec<Box<[u8]>>,
+    is_special: Vec<bool>,
+    /// Tokens that are added, by their text.
+    by_text: HashMap<String, i32>,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`.
+    pub fn read(path: &Path) -> Result<Tokenizer, Error> {
+        let text = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+        file::read(path, &text)
+    }
+
+    /// Appends the tokens of a text.
+    pub fn encode_into(&self, text: &str, tokens: &mut Vec<i32>) {
+        let mut scratch = Scratch::default();
+        for part in self.added.split(text) {
+            match part {
+                added::Part::Token(token) => tokens.push(token),
+                added::Part::Text(text) => match normalized(text) {
+                    None => self.encode_normalized(text, &mut scratch, tokens),
+                    Some(text) => self.encode_normalized(&text, &mut scratch, tokens),
+                },
+            }
+        }
+    }
+
+    /// The tokens of a text.
+    pub fn encode(&self, text: &str) -> Vec<i32> {
+        let mut tokens = Vec::new();
+        self.encode_into(text, &mut tokens);
+        tokens
+    }
+
+    fn encode_normalized(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<i32>) {
+        for part in self.added_later.split(text) {
+            match part {
+                added::Part::Token(token) => tokens.push(token),
+                added::Part::Text(text) => {
+                    for word in words::split(text) {
+                        self.merges.encode(word.as_bytes(), scratch, tokens);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The text of tokens. Bytes that are no UTF-8 become U+FFFD, as they do in Python; tokens that do not exist are left out.
+    pub fn decode(&self, tokens: &[i32], special: SpecialTokens) -> String {
+        String::from_utf8_lossy(&self.decode_bytes(tokens, special)).into_owned()
+    }
+
+    /// The bytes of tokens: a token may end within a character, so an answer that is printed while it grows needs these.
+    pub fn decode_bytes(&self, tokens: &[i32], special: SpecialTokens) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for token in tokens.iter().filter_map(|token| usize::try_from(*token).ok()) {
+            let is_skipped = special == SpecialTokens::Skip && self.is_special.get(token) == Some(&true);
+            if let Some(piece) = self.pieces.get(token).filter(|_| !is_skipped) {
+                bytes.extend_from_slice(piece);
+            }
+        }
+        bytes
+    }
+
+    /// The token that was added with this text, such as `<|im_end|>`.
+    pub fn added_token(&self, text: &str) -> Option<i32> {
+        self.by_text.get(text).copied()
+    }
+
+    /// One more than the largest token.
+    pub fn size(&self) -> usize {
+        self.pieces.len()
+    }
+}
+
+/// The text in NFC, or nothing where it is so already.
+fn normalized(text: &str) -> Option<String> {
+    if text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes {
+        return None;
+    }
+    Some(text.nfc().map(|(character, _)| character).collect())
+}

@@ -1,0 +1,112 @@
+//! Pictures against what PIL and transformers recorded (`testdata/data`).
+
+use std::path::{Path, PathBuf};
+
+use garden_data::{ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+use serde_json::Value;
+
+fn testdata(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
+}
+
+fn json(path: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(testdata(path)).unwrap()).unwrap()
+}
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(testdata("data/recorded/pictures").join(name)).unwrap()
+}
+
+fn decoded(name: &str) -> Picture {
+    let mut picture = Picture::default();
+    picture.decode(name, &file(name), MAX_PIXELS).unwrap();
+    picture
+}
+
+/// The largest and the mean difference of bytes.
+fn differences(left: &[u8], right: &[u8]) -> (u8, f64) {
+    assert_eq!(left.len(), right.len());
+    let all = left.iter().zip(right).map(|(left, right)| left.abs_diff(*right));
+    (all.clone().max().unwrap_or(0), all.map(f64::from).sum::<f64>() / left.len() as f64)
+}
+
+fn settings() -> ImageSettings {
+    let recorded = json("data/recorded/pictures.json");
+    ImageSettings {
+        min_pixels: recorded["min_pixels"].as_u64().unwrap(),
+        max_pixels: recorded["max_pixels"].as_u64().unwrap(),
+        ..ImageSettings::default()
+    }
+}
+
+fn pictures() -> Vec<Value> {
+    json("data/recorded/pictures.json")["pictures"].as_array().unwrap().clone()
+}
+
+/// The resized picture from its patches, the other way round than the code under test does it.
+fn unpatched(patches: &[f32], grid: [usize; 3], settings: &ImageSettings) -> Vec<u8> {
+    let [_, rows, columns] = grid;
+    let side = settings.patch;
+    let mut pixels = vec![0; rows * columns * side * side * 3];
+    for (number, patch) in patches.chunks_exact(settings.patch_values()).enumerate() {
+        let (block, inner) = (number / 4, number % 4);
+        let row = block / (columns / 2) * 2 + inner / 2;
+        let column = block % (columns / 2) * 2 + inner % 2;
+        for (place, value) in patch.iter().enumerate() {
+            let (channel, frame, y, x) =
+                (place / (2 * side * side), place / (side * side) % 2, place / side % side, place % side);
+            let byte = (f64::from(*value) * settings.deviation[channel] + settings.mean[channel]) * 255.0;
+            let at = ((row * side + y) * columns * side + column * side + x) * 3 + channel;
+            assert!((byte - byte.round()).abs() < 1e-3, "{byte} is no byte");
+            assert!(frame == 0 || pixels[at] == byte.round() as u8, "frames differ");
+            pixels[at] = byte.round() as u8;
+        }
+    }
+    pixels
+}
+
+/// Decoding, from the file, and resizing, from the pixels that PIL decoded, each by itself.
+#[test]
+fn pictures_are_those_of_pil_and_transformers() {
+    let settings = settings();
+    let mut patcher = Patcher::new(settings.clone());
+    let mut report = String::new();
+    for one in pictures() {
+        let name = one["name"].as_str().unwrap();
+        let [width, height] = ["width", "height"].map(|side| one[side].as_u64().unwrap() as usize);
+        assert_eq!(picture_size(name, &file(name), MAX_PIXELS).unwrap(), (width, height), "{name}");
+        let (ours, theirs) = (decoded(name), decoded(&format!("{name}.decoded.png")));
+        assert_eq!((ours.width, ours.height), (width, height), "{name}");
+        let (decode_most, decode_mean) = differences(&ours.pixels, &theirs.pixels);
+
+        let grid = settings.grid(width, height).unwrap();
+        assert_eq!(serde_json::json!(grid), one["grid"], "{name}");
+        let mut patches = vec![0.0; grid[1] * grid[2] * settings.patch_values()];
+        patcher.write(&theirs, grid, &mut patches);
+        let resized = decoded(&format!("{name}.resized.png"));
+        let (resize_most, resize_mean) = differences(&unpatched(&patches, grid, &settings), &resized.pixels);
+        if (decode_most, resize_most) != (0, 0) {
+            report += &format!(
+                "{name}: decoding differs by {decode_most} ({decode_mean:.3}), resizing by {resize_most} ({resize_mean:.3})\n"
+            );
+        }
+        if resize_most == 0 {
+            for sample in one["samples"].as_array().unwrap() {
+                let place = sample[0].as_u64().unwrap() as usize;
+                let expected = sample[1].as_f64().unwrap() as f32;
+                assert!((patches[place] - expected).abs() <= 1e-6, "{name} {place}: {} {expected}", patches[place]);
+            }
+        }
+    }
+    assert_eq!(report, "");
+}
+
+#[test]
+fn sizes_are_those_of_smart_resize() {
+    for one in json("data/recorded/sizes.json").as_array().unwrap() {
+        let [height, width, min_pixels, max_pixels] = [0, 1, 2, 3].map(|place| one[place].as_u64().unwrap());
+        let settings = ImageSettings { min_pixels, max_pixels, ..ImageSettings::default() };
+        let size = settings.smart_resize(height as usize, width as usize).ok();
+        assert_eq!(serde_json::json!(size), one[4], "{one}");
+    }
+}
