@@ -129,6 +129,9 @@ pub trait Device {
     /// What it holds.
     fn plan(&self) -> &Plan;
 
+    /// Whether it computes: one that does not need not be given any values.
+    fn computes(&self) -> bool;
+
     /// Fills a buffer from the host, as bytes of its kind.
     fn upload(&mut self, to: Buffer, bytes: &[u8]);
 

@@ -37,6 +37,10 @@ impl Device for Planner {
         &self.plan
     }
 
+    fn computes(&self) -> bool {
+        false
+    }
+
     fn upload(&mut self, _: Buffer, _: &[u8]) {}
     fn download(&mut self, _: Buffer, to: &mut [f32]) {
         to.fill(0.0);

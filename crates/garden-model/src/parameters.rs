@@ -124,13 +124,17 @@ impl<'a> Builder<'a> {
     /// A tensor of the checkpoint that has the right shape and finite values.
     fn checked(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, Error> {
         let tensor = self.checkpoint.shaped(name, shape)?;
-        match tensor.not_finite() {
+        // A plan needs no values, so it can be had in a moment.
+        match self.device.computes().then(|| tensor.not_finite()).flatten() {
             Some(place) => Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}"))),
             None => Ok(tensor),
         }
     }
 
     fn fill(&mut self, value: Buffer, tensor: Tensor<'_>) {
+        if !self.device.computes() {
+            return;
+        }
         if value.kind() == tensor.kind {
             self.device.upload(value, tensor.bytes);
             return;
@@ -225,11 +229,14 @@ impl<'a> Builder<'a> {
         let packed = device.buffer(Purpose::Weights, name, Kind::U8, nf4::packed_length(length))?;
         let blocks = nf4::blocks(length);
         let mut filled = 0;
-        let scales = four_bit::pack(&tensor, |bytes| {
-            device.upload(packed.part(filled, bytes.len()), bytes);
-            filled += bytes.len();
-            Ok::<(), Error>(())
-        })?;
+        let scales = match device.computes() {
+            true => four_bit::pack(&tensor, |bytes| {
+                device.upload(packed.part(filled, bytes.len()), bytes);
+                filled += bytes.len();
+                Ok::<(), Error>(())
+            })?,
+            false => vec![0.0; blocks],
+        };
         tensor.forget();
         let mut make = |what: &str, kind: Kind, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
             let buffer = device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)?;

@@ -62,11 +62,100 @@ pub enum Command {
     #[command(after_long_help = BISECT_HELP)]
     Bisect(Bisect),
 
+    /// Answer prompts about images with a model and, if there is one, its adapter.
+    ///
+    /// On the CPU, with memory that is planned before the first token. The answer goes to standard output as it is made.
+    #[command(after_long_help = GENERATE_HELP)]
+    Generate(Generate),
+
     /// Write a checkpoint anew with weights of 4 bits (NF4), as transformers and bitsandbytes read them.
     ///
     /// Tensor by tensor: no more than the largest one is in memory at a time.
     #[command(visible_alias = "quantize", after_long_help = QUANTISE_HELP)]
     Quantise(Quantise),
+}
+
+const GENERATE_HELP: &str = "\
+The best token is taken at each place unless --temperature, --top-k or --top-p asks for draws. It ends at the end tokens of the model's
+generation_config.json. A line of --prompts is an object with `prompt`, and if wanted `image` or `images` and `system`; image paths begin at the file's folder.
+
+Exit codes: 0 all prompts are answered; 2 something is wrong with the model, an image or the arguments.
+
+Examples:
+  model-garden generate --model Qwen2.5-VL-3B-Instruct --image sign.jpg --prompt 'What does it say?'
+  model-garden generate --model DIR --adapter out/checkpoint-100 --image a.png --image b.png --prompt 'Compare them.' --json
+  model-garden generate --model DIR --load-in-4bit --prompts questions.jsonl --temperature 0.7 --top-p 0.9 --seed 3";
+
+/// Arguments of `model-garden generate`.
+#[derive(Debug, Args)]
+pub struct Generate {
+    /// The folder of a model: config.json, safetensors, tokenizer.json, chat template, preprocessor_config.json.
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+
+    /// The folder of an adapter in PEFT's layout.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+
+    /// The prompt.
+    #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
+    pub prompt: Option<String>,
+
+    /// An image that goes before the prompt; give it several times for several.
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
+
+    /// What the system says first [default: what the model's template says].
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+
+    /// Prompts from a file of JSON lines, answered together.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system"])]
+    pub prompts: Option<PathBuf>,
+
+    /// Tokens of an answer at most.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_new_tokens: u32,
+
+    /// Draw tokens; above 1 more evenly, below 1 closer to the best.
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+
+    /// Draw from the best so many only.
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<usize>,
+
+    /// Draw from the best that have this probability together.
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+
+    /// Above 1: tokens that were there already get less likely.
+    #[arg(long, value_name = "R", default_value_t = 1.0)]
+    pub repetition_penalty: f32,
+
+    /// What draws begin with: the same one gives the same answer.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+
+    /// Pack the decoder's weights into 4 bits while loading.
+    #[arg(long)]
+    pub load_in_4bit: bool,
+
+    /// Images are shrunk to so many pixels [default: what the model's preprocessor_config.json says].
+    #[arg(long, value_name = "N")]
+    pub max_pixels: Option<u64>,
+
+    /// And enlarged to so many.
+    #[arg(long, value_name = "N")]
+    pub min_pixels: Option<u64>,
+
+    /// Threads [default: all cores].
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+
+    /// Print answers, token counts, times and the memory plan as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 const QUANTISE_HELP: &str = "\

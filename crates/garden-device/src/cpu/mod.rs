@@ -80,6 +80,10 @@ impl Device for Cpu {
         self.arena.plan()
     }
 
+    fn computes(&self) -> bool {
+        true
+    }
+
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         self.arena.upload(to, bytes);
     }

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod bisect;
 pub mod compare;
 pub mod diagnose;
+pub mod generate;
 pub mod monitor;
 mod python;
 pub mod quantise;

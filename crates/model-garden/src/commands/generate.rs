@@ -1,0 +1,340 @@
+//! `model-garden generate`: answer prompts about images.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use garden_data::{Message, PictureFile, Processor, SpecialTokens};
+use garden_device::{Cpu, Device, Plan, Planner, Purpose};
+use garden_memory::Bytes;
+use garden_model::{
+    Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Images, Prompt, Sampling, read_adapter,
+};
+use garden_probe::Surroundings;
+use serde_json::{Value, json};
+
+use super::Outcome;
+use crate::cli;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// A prompt as it was asked.
+#[derive(Debug, Default)]
+struct Question {
+    prompt: String,
+    images: Vec<PathBuf>,
+    system: Option<String>,
+    /// Where it stands: a line of a file, or nothing.
+    place: String,
+}
+
+/// Runs the command.
+pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Failure> {
+    let model = &arguments.model;
+    let begin = Instant::now();
+    let questions = questions(arguments)?;
+    let sampling = sampling(arguments)?;
+    sampling.check().map_err(|error| failure("cannot draw tokens that way", error))?;
+    let mut processor =
+        Processor::open(model).map_err(|error| failure(format!("cannot use `{}`", model.display()), error))?;
+    processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
+    processor.images.min_pixels = arguments.min_pixels.unwrap_or(processor.images.min_pixels);
+    if processor.images.min_pixels > processor.images.max_pixels {
+        let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
+        let why = format!("images should have {least} pixels at least and {most} at most");
+        return Err(failure("--min-pixels and --max-pixels do not fit together", why));
+    }
+    let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
+    let loaded = Loaded::open(arguments)?;
+    if processor.image_token() != loaded.config.image_token {
+        let why = format!(
+            "config.json says image token {}, the tokenizer {}",
+            loaded.config.image_token,
+            processor.image_token()
+        );
+        return Err(failure(format!("`{}` does not fit together", model.display()), why));
+    }
+    let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
+    let mut cpu = Cpu::new(arguments.threads);
+    let plan = loaded.plan(cpu.threads(), limits)?;
+    fits(&plan)?;
+    let mut generator = loaded.build(&mut cpu, limits)?;
+    let load_seconds = begin.elapsed().as_secs_f64();
+
+    let (counts, begin) = (prompts.iter().map(|prompt| prompt.tokens.len()).collect::<Vec<_>>(), Instant::now());
+    let mut first_seconds = None;
+    let mut stream = Stream { processor: &processor, waiting: Vec::new() };
+    let is_streamed = !arguments.json && questions.len() == 1;
+    let mut trouble = None;
+    let answers = generator.generate(&mut cpu, prompts, &sampling, &mut |new| {
+        first_seconds.get_or_insert_with(|| begin.elapsed().as_secs_f64());
+        if is_streamed {
+            trouble = printer.out(&stream.add(new.token)).err().or(trouble.take());
+        }
+    });
+    let answers = answers.map_err(|error| failure("cannot answer", error))?;
+    if let Some(trouble) = trouble {
+        return Err(trouble);
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let text = match (arguments.json, is_streamed) {
+        (true, _) => {
+            let times = [load_seconds, first_seconds.unwrap_or(0.0), seconds];
+            told(arguments, &processor, &questions, &counts, &answers, cpu.plan(), cpu.threads(), times)
+        }
+        (false, true) => stream.end(),
+        (false, false) => {
+            let each = questions.iter().zip(&answers);
+            each.map(|(question, answer)| format!("{}\n{}\n\n", question.prompt, answer_text(&processor, answer)))
+                .collect()
+        }
+    };
+    printer.out(&text)?;
+    Ok(Outcome::Fine)
+}
+
+fn failure(what: impl Into<String>, why: impl std::fmt::Display) -> Failure {
+    Failure { what: what.into(), causes: vec![why.to_string()], hint: None }
+}
+
+/// The prompt of the command line, or those of a file.
+fn questions(arguments: &cli::Generate) -> Result<Vec<Question>, Failure> {
+    let Some(path) = &arguments.prompts else {
+        return Ok(vec![Question {
+            prompt: arguments.prompt.clone().unwrap_or_default(),
+            images: arguments.image.clone(),
+            system: arguments.system.clone(),
+            place: String::new(),
+        }]);
+    };
+    let broken = |why: String| failure(format!("cannot read prompts from `{}`", path.display()), why);
+    let text = fs::read_to_string(path).map_err(|error| broken(error.to_string()))?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let questions: Vec<Question> = lines
+        .map(|(index, line)| {
+            question(line, folder, index + 1).map_err(|why| broken(format!("line {}: {why}", index + 1)))
+        })
+        .collect::<Result<_, _>>()?;
+    if questions.is_empty() {
+        return Err(broken("there is no line in it".into()));
+    }
+    Ok(questions)
+}
+
+/// One line of a file of prompts.
+fn question(line: &str, folder: &Path, number: usize) -> Result<Question, String> {
+    let value: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
+    let fields = value.as_object().ok_or("no object: `{\"prompt\": ...}` is needed")?;
+    if let Some(other) = fields.keys().find(|key| !["prompt", "image", "images", "system"].contains(&key.as_str())) {
+        return Err(format!("field `{other}` is not known; prompt, image, images and system are"));
+    }
+    let text = |name: &str| match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(other) => Err(format!("field `{name}` is {other}; a text is needed")),
+    };
+    let mut images: Vec<PathBuf> = text("image")?.into_iter().map(PathBuf::from).collect();
+    match fields.get("images") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(all)) => {
+            for one in all {
+                let path = one.as_str().ok_or_else(|| format!("field `images` has {one}; paths are needed"))?;
+                images.push(path.into());
+            }
+        }
+        Some(other) => return Err(format!("field `images` is {other}; a list of paths is needed")),
+    }
+    Ok(Question {
+        prompt: text("prompt")?.ok_or("field `prompt` is missing")?,
+        images: images.into_iter().map(|image| folder.join(image)).collect(),
+        system: text("system")?,
+        place: format!("line {number}: "),
+    })
+}
+
+/// What the model is given.
+fn prompt(processor: &Processor, question: &Question) -> Result<Prompt, Failure> {
+    let mut files = Vec::new();
+    for path in &question.images {
+        let data = fs::read(path)
+            .map_err(|error| failure(format!("{}cannot read the image `{}`", question.place, path.display()), error))?;
+        files.push((path.display().to_string(), data));
+    }
+    let mut messages: Vec<Message> = question.system.iter().map(|text| Message::text("system", text)).collect();
+    messages.push(match files.len() {
+        0 => Message::text("user", &question.prompt),
+        images => Message::with_images("user", images, &question.prompt),
+    });
+    let files: Vec<PictureFile> = files.iter().map(|(name, data)| PictureFile { name, data }).collect();
+    let made = processor
+        .prompt(&messages, &files)
+        .map_err(|error| failure(format!("{}cannot make a prompt", question.place), error))?;
+    Ok(Prompt { tokens: made.tokens, images: Images { pixels: made.pixels, grids: made.grids } })
+}
+
+fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
+    let is_drawn = arguments.top_k.is_some() || arguments.top_p.is_some();
+    Ok(Sampling {
+        max_new_tokens: arguments.max_new_tokens as usize,
+        temperature: arguments.temperature.or(is_drawn.then_some(1.0)),
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        repetition_penalty: arguments.repetition_penalty,
+        end_tokens: end_tokens(&arguments.model)?,
+        seed: arguments.seed,
+    })
+}
+
+/// The end tokens of a model: a number or a list of them, in one of two files.
+fn end_tokens(model: &Path) -> Result<Vec<i32>, Failure> {
+    for name in ["generation_config.json", "config.json"] {
+        let path = model.join(name);
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let broken = |why: String| failure(format!("cannot read `{}`", path.display()), why);
+        let value: Value = serde_json::from_str(&text).map_err(|error| broken(format!("no JSON: {error}")))?;
+        let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));
+        let all = match found {
+            None | Some(Value::Null) => continue,
+            Some(Value::Array(all)) => all.clone(),
+            Some(one) => vec![one.clone()],
+        };
+        let token = |value: &Value| value.as_i64().and_then(|token| i32::try_from(token).ok());
+        return all
+            .iter()
+            .map(|value| {
+                token(value).ok_or_else(|| broken(format!("field `eos_token_id` has {value}; tokens are needed")))
+            })
+            .collect();
+    }
+    Ok(Vec::new())
+}
+
+/// A model's files, before anything of them is on a device.
+struct Loaded {
+    config: Config,
+    checkpoint: Checkpoint,
+    adapter: Option<Adapter>,
+    four_bit: Option<FourBit>,
+}
+
+impl Loaded {
+    fn open(arguments: &cli::Generate) -> Result<Loaded, Failure> {
+        let what = || format!("cannot use `{}`", arguments.model.display());
+        Ok(Loaded {
+            config: Config::read(&arguments.model.join("config.json")).map_err(|error| failure(what(), error))?,
+            checkpoint: Checkpoint::open(&arguments.model).map_err(|error| failure(what(), error))?,
+            adapter: match &arguments.adapter {
+                None => None,
+                Some(folder) => Some(
+                    read_adapter(folder)
+                        .map_err(|error| failure(format!("cannot use the adapter `{}`", folder.display()), error))?,
+                ),
+            },
+            four_bit: arguments.load_in_4bit.then(FourBit::default),
+        })
+    }
+
+    fn build(&self, device: &mut dyn Device, limits: GeneratorLimits) -> Result<Generator, Failure> {
+        let (adapter, four_bit) = (self.adapter.as_ref(), self.four_bit.as_ref());
+        Generator::build(device, &self.config, &self.checkpoint, adapter, four_bit, limits)
+            .map_err(|error| failure("cannot load the model", error))
+    }
+
+    /// What it will hold.
+    fn plan(&self, threads: usize, limits: GeneratorLimits) -> Result<Plan, Failure> {
+        let mut planner = Planner::for_cpu(threads);
+        self.build(&mut planner, limits)?;
+        Ok(planner.plan().clone())
+    }
+}
+
+/// Refuses what would not fit, before it is tried.
+fn fits(plan: &Plan) -> Result<(), Failure> {
+    let Some(room) = Surroundings::of(std::process::id()).look().headroom else { return Ok(()) };
+    let needed = plan.total() as u64;
+    if needed <= room {
+        return Ok(());
+    }
+    let largest = Purpose::ALL.iter().map(|purpose| (plan.bytes(*purpose), purpose.name())).max().unwrap_or_default();
+    Err(Failure {
+        what: format!("{} are needed and {} are free", Bytes(needed), Bytes(room)),
+        causes: vec![format!("most of it is {}: {}", largest.1, Bytes(largest.0 as u64))],
+        hint: Some("try --load-in-4bit, a smaller --max-pixels, or fewer --max-new-tokens".into()),
+    })
+}
+
+/// Text that is printed while it grows: a token may end within a character.
+struct Stream<'a> {
+    processor: &'a Processor,
+    waiting: Vec<u8>,
+}
+
+impl Stream<'_> {
+    /// What can be shown with this token.
+    fn add(&mut self, token: i32) -> String {
+        self.waiting.extend(self.processor.tokenizer.decode_bytes(&[token], SpecialTokens::Skip));
+        let bytes = std::mem::take(&mut self.waiting);
+        // The last character may be incomplete: it is at most three bytes.
+        let complete = match std::str::from_utf8(&bytes) {
+            Ok(_) => bytes.len(),
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => {
+                let tail = (1..=3.min(bytes.len())).find(|tail| is_begun(&bytes[bytes.len() - tail..]));
+                bytes.len() - tail.unwrap_or(0)
+            }
+        };
+        let shown = String::from_utf8_lossy(&bytes[..complete]).into_owned();
+        self.waiting = bytes[complete..].to_vec();
+        shown
+    }
+
+    /// What is left at the end.
+    fn end(&mut self) -> String {
+        format!("{}\n", String::from_utf8_lossy(&std::mem::take(&mut self.waiting)))
+    }
+}
+
+/// Whether bytes are the beginning of one character.
+fn is_begun(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+}
+
+fn answer_text(processor: &Processor, answer: &Answer) -> String {
+    processor.tokenizer.decode(&answer.tokens, SpecialTokens::Skip)
+}
+
+/// Everything as JSON. Times are those until the model was there, until the first token, and until the last.
+fn told(
+    arguments: &cli::Generate,
+    processor: &Processor,
+    questions: &[Question],
+    prompt_tokens: &[usize],
+    answers: &[Answer],
+    plan: &Plan,
+    threads: usize,
+    [load, first, all]: [f64; 3],
+) -> String {
+    let one = |((question, tokens), answer): ((&Question, &usize), &Answer)| {
+        json!({
+            "prompt": question.prompt,
+            "images": question.images,
+            "prompt_tokens": tokens,
+            "text": answer_text(processor, answer),
+            "tokens": answer.tokens,
+            "finish": if answer.is_ended { "stop" } else { "length" },
+        })
+    };
+    let answered: Vec<Value> = questions.iter().zip(prompt_tokens).zip(answers).map(one).collect();
+    let bytes: serde_json::Map<String, Value> =
+        Purpose::ALL.iter().map(|purpose| (purpose.name().into(), plan.bytes(*purpose).into())).collect();
+    let told = json!({
+        "model": arguments.model,
+        "adapter": arguments.adapter,
+        "answers": answered,
+        "seconds": {"load": load, "first_token": first, "generate": all},
+        "threads": threads,
+        "plan": {"total": plan.total(), "bytes": bytes},
+    });
+    format!("{told:#}\n")
+}
