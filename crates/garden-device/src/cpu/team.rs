@@ -186,7 +186,9 @@ mod tests {
             let seen: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
             // Longer than they stay awake.
             thread::sleep(std::time::Duration::from_millis(20));
-            team.all(|thread| drop(seen[thread].fetch_add(1, Ordering::Relaxed)));
+            team.all(|thread| {
+                seen[thread].fetch_add(1, Ordering::Relaxed);
+            });
             assert!(seen.iter().all(|seen| seen.load(Ordering::Relaxed) == 1));
         }
     }
@@ -207,7 +209,9 @@ mod tests {
         let team = Team::new(2);
         let sum = AtomicUsize::new(0);
         for _ in 0..10_000 {
-            team.all(|thread| drop(sum.fetch_add(thread + 1, Ordering::Relaxed)));
+            team.all(|thread| {
+                sum.fetch_add(thread + 1, Ordering::Relaxed);
+            });
         }
         assert_eq!(sum.into_inner(), 30_000);
     }
