@@ -104,11 +104,14 @@ fn dots<const R: usize, const O: usize>(x: [&[f32]; R], w: [&[f32]; O]) -> [[f32
         for row in 0..R {
             let x = x_pieces[row][piece];
             for output in 0..O {
-                sums[row][output] = std::array::from_fn(|lane| sums[row][output][lane] + x[lane] * w[output][lane]);
+                let (sum, w) = (sums[row][output], w[output]);
+                sums[row][output] = std::array::from_fn(|lane| sum[lane] + x[lane] * w[lane]);
             }
         }
     }
     let whole = pieces * LANES;
+    // A copy, because what a closure refers to has to be in memory: the loop above would write there each time.
+    let sums = sums;
     std::array::from_fn(|row| {
         std::array::from_fn(|output| {
             let rest: f32 = x[row][whole..].iter().zip(&w[output][whole..]).map(|(x, w)| x * w).sum();
