@@ -1,5 +1,7 @@
 //! Pictures against what PIL and transformers recorded (`testdata/data`).
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};

@@ -1,5 +1,7 @@
 //! A whole prompt against what transformers made of it, and what is refused, in the words that a user sees.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use garden_data::{Error, Message, PictureFile, Processor, SpecialTokens};
