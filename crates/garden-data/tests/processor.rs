@@ -129,6 +129,10 @@ fn templates_are_found_and_their_errors_named() {
     let words = changed.words(processor.prompt(&message, &[]).unwrap_err());
     assert_eq!(words, "the chat template in `chat_template.jinja`, line 1 failed: no chats");
 
+    std::fs::write(changed.0.join("chat_template.jinja"), "{{ eos_token }}{{ messages[0].content }}").unwrap();
+    let tokens = Processor::open(&changed.0).unwrap().prompt(&message, &[]).unwrap().tokens;
+    assert_eq!(processor.tokenizer.decode(&tokens, SpecialTokens::Keep), "<|im_end|>Hi.");
+
     // Older folders have it in a JSON file of its own, or in the settings of the tokenizer, perhaps as one of several.
     let source = std::fs::read_to_string(model().join("chat_template.jinja")).unwrap();
     let expected = Processor::open(&model()).unwrap().prompt(&message, &[]).unwrap();
