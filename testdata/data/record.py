@@ -82,7 +82,8 @@ def record_pictures(folder):
     recorded = []
     for name, data in all_pictures():
         (folder / name).write_bytes(data)
-        image = load_image(str(folder / name))
+        # Pixels alone: PIL would keep which colour was transparent, and the processor would paint it white.
+        image = Image.fromarray(np.array(load_image(str(folder / name))))
         image.save(folder / f"{name}.decoded.png", optimize=True)
         features = processor(images=[image], return_tensors="pt")
         grid, patches = features["image_grid_thw"][0].tolist(), features["pixel_values"]

@@ -6,6 +6,7 @@
 
 mod python;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use minijinja::{Environment, Value, context};
@@ -142,11 +143,11 @@ impl Template {
     /// The text of a conversation, with one placeholder for each image.
     pub fn render(&self, messages: &[Message], ending: Ending) -> Result<String, Error> {
         let messages: Vec<Value> = messages.iter().map(Message::value).collect();
-        let tokens: Value = self.tokens.iter().map(|(name, text)| (*name, text.as_str())).collect();
+        let tokens: BTreeMap<&str, String> = self.tokens.iter().cloned().collect();
         let values = context! {
             messages,
             add_generation_prompt => ending == Ending::Answer,
-            ..tokens
+            ..Value::from(tokens)
         };
         let failed = |error: minijinja::Error| {
             let reason = error.detail().map_or_else(|| error.to_string(), str::to_string);

@@ -1,5 +1,7 @@
 //! Pictures against what PIL and transformers recorded (`testdata/data`).
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use garden_data::{ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
@@ -108,5 +110,80 @@ fn sizes_are_those_of_smart_resize() {
         let settings = ImageSettings { min_pixels, max_pixels, ..ImageSettings::default() };
         let size = settings.smart_resize(height as usize, width as usize).ok();
         assert_eq!(serde_json::json!(size), one[4], "{one}");
+    }
+}
+
+fn refused(data: &[u8], max_pixels: u64) -> String {
+    Picture::default().decode("a.jpg", data, max_pixels).unwrap_err().to_string()
+}
+
+#[test]
+fn bad_pictures_are_refused_with_their_name() {
+    let jpeg = file("420.jpg");
+    assert_eq!(refused(&jpeg, 4000), "picture `a.jpg`: the picture has 53 x 77 pixels; at most 4000 are decoded");
+    assert_eq!(refused(&[], 9), "picture `a.jpg`: the file is empty");
+    let half = &jpeg[..jpeg.len() / 2];
+    let expected = format!("the file is truncated: it ends after {} bytes, within the picture", half.len());
+    assert_eq!(refused(half, MAX_PIXELS), format!("picture `a.jpg`: {expected}"));
+    let progressive = file("progressive.jpg");
+    assert!(refused(&progressive[..progressive.len() - 2], MAX_PIXELS).contains("truncated"));
+    let png = file("rgb.png");
+    assert_eq!(refused(&png[..png.len() / 2], MAX_PIXELS), "picture `a.jpg`: the file is truncated");
+    // A frame of no height.
+    let start = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
+    let mut flat = jpeg.clone();
+    flat[start + 5..start + 7].fill(0);
+    assert_eq!(refused(&flat, MAX_PIXELS), "picture `a.jpg`: the picture has 53 x 0 pixels");
+    let mut arithmetic = jpeg;
+    arithmetic[start + 1] = 0xc9;
+    let expected = "picture `a.jpg`: the picture is arithmetically coded, which is not supported";
+    assert_eq!(refused(&arithmetic, MAX_PIXELS), expected);
+    // Four billion pixels in a file of a few bytes.
+    let mut bomb = png;
+    bomb[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);
+    assert!(refused(&bomb, MAX_PIXELS).starts_with("picture `a.jpg`: the "));
+}
+
+#[test]
+fn strips_are_refused_by_their_sides() {
+    let error = ImageSettings::default().grid(3, 700).unwrap_err();
+    assert_eq!(error, "the picture has 3 x 700 pixels; its sides may differ by a factor of 200");
+}
+
+/// Cut off anywhere and with bytes changed, a file gives an error or a picture, never a panic.
+#[test]
+fn broken_pictures_never_panic() {
+    let mut number = 1_u64;
+    let mut random = |below: usize| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (number >> 33) as usize % below
+    };
+    let mut picture = Picture::default();
+    let settings = settings();
+    let mut patcher = Patcher::new(settings.clone());
+    for one in pictures() {
+        let name = one["name"].as_str().unwrap();
+        let data = file(name);
+        if data.len() > 50_000 {
+            continue;
+        }
+        for attempt in 0..120 {
+            let mut broken = data.clone();
+            if attempt % 3 == 0 {
+                broken.truncate(random(data.len()));
+            }
+            for _ in 0..random(6) {
+                let place = random(broken.len().max(1)).min(if attempt % 2 == 0 { 600 } else { usize::MAX });
+                if let Some(byte) = broken.get_mut(place) {
+                    *byte = random(256) as u8;
+                }
+            }
+            if picture.decode(name, &broken, 200_000).is_ok()
+                && let Ok(grid) = settings.grid(picture.width, picture.height)
+            {
+                let mut patches = vec![0.0; grid[1] * grid[2] * settings.patch_values()];
+                patcher.write(&picture, grid, &mut patches);
+            }
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Tokens and rendered conversations against what Python recorded (`testdata/data`).
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use garden_data::{Content, Ending, Message, Part, SpecialTokens, Template, Tokenizer};

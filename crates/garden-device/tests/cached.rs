@@ -109,7 +109,7 @@ fn products_with_few_rows() {
             let buffer = cpu.buffer(Purpose::Weights, "test", kind, n * k).unwrap();
             let bytes = weights.iter().flat_map(|value| value.to_le_bytes()[4 - kind.size()..].to_vec());
             cpu.upload(buffer, &bytes.collect::<Vec<u8>>());
-            let weight = Weight { buffer, rows: n, columns: k };
+            let weight = Weight::plain(buffer, n, k);
             for rows in [1, 2, 3, 4, 7, 12, 13] {
                 let (x, before) = (values(rows * k, 2), values(rows * n, 3));
                 let (x_buffer, y) = (real(&mut cpu, &x), real(&mut cpu, &before));

@@ -70,15 +70,16 @@ impl Weights {
 
     /// Resizes a row of pixels.
     pub fn row(&self, input: &[u8], output: &mut [u8]) {
-        for (place, pixel) in output.chunks_exact_mut(3).enumerate() {
+        let (pixels, _) = input.as_chunks::<3>();
+        for (place, pixel) in output.as_chunks_mut::<3>().0.iter_mut().enumerate() {
             let (first, weights) = self.of(place);
             let mut sums = [self.half(); 3];
-            for (weight, pixel) in weights.iter().zip(input[3 * first..].chunks_exact(3)) {
+            for (weight, pixel) in weights.iter().zip(&pixels[first..]) {
                 for (sum, value) in sums.iter_mut().zip(pixel) {
                     *sum += i32::from(*weight) * i32::from(*value);
                 }
             }
-            pixel.copy_from_slice(&sums.map(|sum| byte(sum, self.bits)));
+            *pixel = sums.map(|sum| byte(sum, self.bits));
         }
     }
 

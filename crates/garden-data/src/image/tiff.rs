@@ -9,6 +9,9 @@ use tiff::tags::Tag;
 use super::orientation::Orientation;
 use super::rgb::{Picture, from_cmyk, from_gray_16, unpacked, upper};
 
+/// The value of the tag for gray that grows lighter.
+const BLACK_IS_ZERO: u64 = 1;
+
 fn decoder(data: &[u8]) -> Result<Decoder<Cursor<&[u8]>>, String> {
     // The number of pixels is checked before any is read.
     let mut limits = Limits::unlimited();
@@ -32,6 +35,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let (width, height) = decoder.dimensions().map_err(problem)?;
     let size = (width as usize, height as usize);
     let colours = decoder.colortype().map_err(problem)?;
+    let photometric = decoder.find_tag_unsigned::<u64>(Tag::PhotometricInterpretation).map_err(problem)?;
     let values = decoder.read_image().map_err(problem)?;
     match (colours, values) {
         (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(values)) => {
@@ -43,7 +47,12 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         (ColorType::Gray(16), DecodingResult::U16(values)) => {
             picture.fill(size, &values, 1, |pixel| from_gray_16(pixel[0]))
         }
-        (ColorType::GrayA(8), DecodingResult::U8(values)) => picture.fill(size, &values, 2, |pixel| [pixel[0]; 3]),
+        // Gray with something beside it, which need not say that it is transparency.
+        (ColorType::GrayA(8) | ColorType::Multiband { bit_depth: 8, num_samples: 2 }, DecodingResult::U8(values))
+            if photometric == Some(BLACK_IS_ZERO) =>
+        {
+            picture.fill(size, &values, 2, |pixel| [pixel[0]; 3])
+        }
         (ColorType::RGB(8), DecodingResult::U8(values)) => picture.fill(size, &values, 3, rgb),
         (ColorType::RGBA(8), DecodingResult::U8(values)) => picture.fill(size, &values, 4, rgb),
         (ColorType::RGB(16), DecodingResult::U16(values)) => picture.fill(size, &values, 3, rgb_16),

@@ -68,6 +68,17 @@ impl<'a> Bits<'a> {
     }
 
     fn refill(&mut self) {
+        // Eight bytes without a marker or a stuffed byte among them, which is nearly always so.
+        if let Some(next) = self.data.get(self.position..).and_then(<[u8]>::first_chunk::<8>)
+            && !next.contains(&0xff)
+        {
+            let bytes = (64 - self.count) / 8;
+            self.held |= u64::from_be_bytes(*next) >> self.count;
+            self.count += 8 * bytes;
+            self.position += bytes as usize;
+            // Bits beyond the whole bytes come again with the next refill, which adds the same ones.
+            return;
+        }
         while self.count <= 56 {
             let byte = match self.data.get(self.position) {
                 Some(0xff) if self.data.get(self.position + 1) == Some(&0) => {

@@ -80,11 +80,11 @@ fn colours(header: &Header, components: &[Component]) -> Colours {
 /// Luma and chroma to RGB, in 16 bits behind the point.
 fn from_luma(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     const HALF: i32 = 1 << 15;
-    for (((pixel, y), cb), cr) in out.chunks_exact_mut(3).zip(y).zip(cb).zip(cr) {
+    for (((pixel, y), cb), cr) in out.as_chunks_mut::<3>().0.iter_mut().zip(y).zip(cb).zip(cr) {
         let (y, cb, cr) = (i32::from(*y), i32::from(*cb) - 128, i32::from(*cr) - 128);
         let red = y + ((91_881 * cr + HALF) >> 16);
         let green = y + ((-22_554 * cb - 46_802 * cr + HALF) >> 16);
         let blue = y + ((116_130 * cb + HALF) >> 16);
-        pixel.copy_from_slice(&[red, green, blue].map(|value| value.clamp(0, 255) as u8));
+        *pixel = [red, green, blue].map(|value| value.clamp(0, 255) as u8);
     }
 }

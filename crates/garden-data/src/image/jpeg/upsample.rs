@@ -34,25 +34,27 @@ pub(super) fn row(component: &Component, across: usize, down: usize, row: usize,
 }
 
 fn twice_as_wide(samples: &[u8], out: &mut [u8]) {
-    let last = samples.len() - 1;
-    let weighed = |near: usize, far: usize, bias: u16| {
-        ((3 * u16::from(samples[near]) + u16::from(samples[far]) + bias) >> 2) as u8
-    };
-    for (place, pair) in out.chunks_mut(2).enumerate() {
-        pair[0] = if place == 0 { samples[0] } else { weighed(place, place - 1, 1) };
-        if let Some(second) = pair.get_mut(1) {
-            *second = if place == last { samples[last] } else { weighed(place, place + 1, 2) };
-        }
+    let weighed = |near: u8, far: u8, bias: u16| ((3 * u16::from(near) + u16::from(far) + bias) >> 2) as u8;
+    // The outputs between two samples belong together, so that nothing depends on the edges.
+    let inner = (out.len() - 1) / 2;
+    let pairs = out[1..].as_chunks_mut::<2>().0;
+    for ((pair, left), right) in pairs[..inner].iter_mut().zip(samples).zip(&samples[1..]) {
+        *pair = [weighed(*left, *right, 2), weighed(*right, *left, 1)];
+    }
+    out[0] = samples[0];
+    if out.len() == 2 * samples.len() {
+        out[2 * samples.len() - 1] = samples[samples.len() - 1];
     }
 }
 
 fn twice_as_wide_and_high(sums: &[i32], out: &mut [u8]) {
-    let last = sums.len() - 1;
-    for (place, pair) in out.chunks_mut(2).enumerate() {
-        let near = 3 * sums[place];
-        pair[0] = ((near + sums[place.saturating_sub(1)] + 8) >> 4) as u8;
-        if let Some(second) = pair.get_mut(1) {
-            *second = ((near + sums[(place + 1).min(last)] + 7) >> 4) as u8;
-        }
+    let inner = (out.len() - 1) / 2;
+    let pairs = out[1..].as_chunks_mut::<2>().0;
+    for ((pair, left), right) in pairs[..inner].iter_mut().zip(sums).zip(&sums[1..]) {
+        *pair = [((3 * left + right + 7) >> 4) as u8, ((3 * right + left + 8) >> 4) as u8];
+    }
+    out[0] = ((4 * sums[0] + 8) >> 4) as u8;
+    if out.len() == 2 * sums.len() {
+        out[2 * sums.len() - 1] = ((4 * sums[sums.len() - 1] + 7) >> 4) as u8;
     }
 }
