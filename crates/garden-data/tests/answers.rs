@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{Message, PictureFile, Processor};
 use garden_device::Cpu;
-use garden_model::{Batch, Checkpoint, Config, Images, Limits, Model, Recompute, Row, Training};
+use garden_model::{Batch, Checkpoint, Config, Images, Limits, Model, Recompute, Row, Storage, Training};
 use serde_json::Value;
 
 fn folder() -> PathBuf {
@@ -39,8 +39,16 @@ fn answers_are_those_of_transformers() {
         let batch = Batch::new(&config, &[row], images).unwrap();
         let mut cpu = Cpu::new(1);
         let limits = Limits::of(&batch);
-        let mut model =
-            Model::build(&mut cpu, &config, &checkpoint, &Training::Full, Recompute::Nothing, limits).unwrap();
+        let mut model = Model::build(
+            &mut cpu,
+            &config,
+            &checkpoint,
+            &Training::Full,
+            Recompute::Nothing,
+            &Storage::default(),
+            limits,
+        )
+        .unwrap();
         let logits = model.logits(&mut cpu, &batch).unwrap();
         let chosen: Vec<i32> = logits.chunks_exact(config.text.vocabulary).skip(first).map(best).collect();
         assert_eq!(chosen, answer);

@@ -80,7 +80,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let text = match (arguments.json, is_streamed) {
         (true, _) => {
             let times = [load_seconds, first_seconds.unwrap_or(0.0), seconds];
-            told(arguments, &processor, &questions, &counts, &answers, cpu.plan(), cpu.threads(), times)
+            told(arguments, &processor, &questions, &counts, &answers, &cpu, times)
         }
         (false, true) => stream.end(),
         (false, false) => {
@@ -311,8 +311,7 @@ fn told(
     questions: &[Question],
     prompt_tokens: &[usize],
     answers: &[Answer],
-    plan: &Plan,
-    threads: usize,
+    cpu: &Cpu,
     [load, first, all]: [f64; 3],
 ) -> String {
     let one = |((question, tokens), answer): ((&Question, &usize), &Answer)| {
@@ -326,6 +325,7 @@ fn told(
         })
     };
     let answered: Vec<Value> = questions.iter().zip(prompt_tokens).zip(answers).map(one).collect();
+    let plan = cpu.plan();
     let bytes: serde_json::Map<String, Value> =
         Purpose::ALL.iter().map(|purpose| (purpose.name().into(), plan.bytes(*purpose).into())).collect();
     let told = json!({
@@ -333,7 +333,7 @@ fn told(
         "adapter": arguments.adapter,
         "answers": answered,
         "seconds": {"load": load, "first_token": first, "generate": all},
-        "threads": threads,
+        "threads": cpu.threads(),
         "plan": {"total": plan.total(), "bytes": bytes},
     });
     format!("{told:#}\n")
