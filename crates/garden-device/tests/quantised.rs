@@ -2,7 +2,11 @@
 //!
 //! GARDEN_REFERENCE_QUANTISED names a folder with other recordings, made with `quantisation.py --out FOLDER --seed N` and `optimizer8.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and tells what it measured"
+)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,11 @@
 //!
 //! With GARDEN_PYTHON (an interpreter with the packages of testdata/reference/requirements.txt) transformers and bitsandbytes load what was saved.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and tells what it measured"
+)]
 
 mod case;
 
