@@ -169,11 +169,11 @@ pub struct Blocks {
 /// Scales of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scales {
-    /// f32 [blocks].
+    /// One f32 for each block.
     Plain(Buffer),
     /// With 8 bits for each block.
     Double {
-        /// Codes [blocks].
+        /// A code for each block.
         codes: Buffer,
         /// f32 for each 256 codes.
         scales: Buffer,
