@@ -3,7 +3,7 @@
 
 usage: record.py --model ../tiny-model --out FOLDER [--texts 300] [--seed 0]
 
-Writes texts.json, conversations.json, pictures.json and a folder of pictures (README.md says what is in them).
+Writes texts.json, conversations.json, sizes.json, pictures.json with a folder of pictures, examples.json and selective.json (README.md says what is in them).
 """
 
 import argparse
@@ -18,6 +18,7 @@ from transformers import AutoProcessor, Qwen2VLImageProcessor
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
+from examples import record_examples, record_selective
 from pictures import all_pictures
 from texts import test_texts
 
@@ -151,6 +152,8 @@ def main():
     write_lines(arguments.out / "conversations.json", record_conversations(arguments.model))
     write_lines(arguments.out / "sizes.json", record_sizes())
     write_lines(arguments.out / "pictures.json", record_pictures(arguments.out / "pictures"))
+    write_lines(arguments.out / "examples.json", record_examples(arguments.model, arguments.out / "pictures"))
+    write_lines(arguments.out / "selective.json", record_selective(arguments.model))
 
 
 if __name__ == "__main__":
