@@ -7,9 +7,13 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::json::{Kind, stretches, unescaped};
+use crate::template::Message;
+use crate::turns::ASSISTANT;
 
 /// Answers between two clearings; with fewer answers than that the count is exact.
 const BLOCK: usize = 1000;
+/// The share of answers from which on a key is common, unless someone says otherwise: more often there than not.
+pub const COMMON_SHARE: f64 = 0.5;
 
 /// Counts in how many answers each key stands.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +47,13 @@ impl KeyCounter {
         true
     }
 
+    /// Takes the answers of a conversation.
+    pub fn add_answers(&mut self, messages: &[Message]) {
+        for message in messages.iter().filter(|message| message.role == ASSISTANT) {
+            self.add(&message.words());
+        }
+    }
+
     /// Structured answers that were seen.
     pub fn answers(&self) -> usize {
         self.answers
@@ -73,6 +84,7 @@ mod tests {
         assert!(counter.add(r#"[{"\u0061": 1}, {"a": 1}, {"a": "c"}]"#));
         assert!(counter.add("{}"));
         assert!(!counter.add("b"));
+        counter.add_answers(&[Message::text("user", "{\"b\": 1}"), Message::text("assistant", "b")]);
         assert_eq!(counter.answers(), 3);
         assert_eq!(sorted(counter.common(0.6)), ["a"]);
         assert_eq!(sorted(counter.common(0.3)), ["a", "b"]);

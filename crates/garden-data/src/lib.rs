@@ -1,5 +1,6 @@
 //! What a model is given: tokens, the chat template, pictures as patches, and rows of a dataset as batches.
 
+mod choice;
 mod collate;
 mod error;
 mod example;
@@ -21,7 +22,7 @@ pub use collate::Collator;
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
-pub use keys::KeyCounter;
+pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, SizedPicture, TooLong};
 pub use normalisation::Normalisation;
 pub use preview::{Paint, Piece, PieceKind, Preview};

@@ -108,9 +108,12 @@ impl Preview {
         let mut text = String::new();
         for piece in &self.pieces {
             let (before, after) = paint.around(piece.kind);
+            // Marks stand before a line end, not alone on the next line.
+            let words = piece.text.trim_end_matches('\n');
             text += before;
-            push_printable(&mut text, &piece.text);
+            push_printable(&mut text, words);
             text += after;
+            text += &piece.text[words.len()..];
         }
         if !text.ends_with('\n') {
             text.push('\n');

@@ -55,9 +55,17 @@ pub struct SelectiveLoss {
     pub level: Level,
     /// The keys of [`Level::Aggressive`], such as those of [`KeyCounter::common`](crate::KeyCounter::common).
     pub keys: Arc<HashSet<String>>,
+    /// The first epoch, counted from 0, in which anything is taken out: before, structure has to be learnt itself.
+    pub start_epoch: usize,
 }
 
 impl SelectiveLoss {
+    /// What holds in an epoch.
+    pub fn in_epoch(&self, epoch: usize) -> SelectiveLoss {
+        let level = if epoch < self.start_epoch { Level::Off } else { self.level };
+        SelectiveLoss { level, ..self.clone() }
+    }
+
     /// Which tokens are taken out of an answer; `spans` are the bytes of the answer that each token stands for. Nothing where the answer is no
     /// JSON object or array, or where nothing is to be taken out.
     pub fn masked(&self, answer: &str, spans: &[Range<usize>]) -> Option<Vec<bool>> {
@@ -107,7 +115,7 @@ mod tests {
                 end - piece.len()..end
             })
             .collect();
-        let masked = SelectiveLoss { level, keys }.masked(&pieces.concat(), &spans);
+        let masked = SelectiveLoss { level, keys, start_epoch: 0 }.masked(&pieces.concat(), &spans);
         let masked = masked.unwrap_or_else(|| vec![false; pieces.len()]);
         pieces
             .iter()
@@ -127,6 +135,15 @@ mod tests {
         check(Level::Conservative, r#"__vendor____Meyer"___type____string____x__ null___total___12_"#);
         check(Level::Moderate, r#"__vendor____Meyer"_____________________x__________total___12_"#);
         check(Level::Aggressive, r#"____________Meyer"_____________________x__________________12_"#);
+    }
+
+    #[test]
+    fn the_first_epochs_may_train_everything() {
+        let selective = SelectiveLoss { level: Level::Moderate, start_epoch: 1, ..SelectiveLoss::default() };
+        assert_eq!(
+            [0, 1, 2].map(|epoch| selective.in_epoch(epoch).level),
+            [Level::Off, Level::Moderate, Level::Moderate]
+        );
     }
 
     #[test]
