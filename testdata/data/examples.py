@@ -3,14 +3,16 @@
 import json
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import torch
 import trl
-from pathlib import Path
 from PIL import Image
 from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
 from transformers.image_utils import load_image
+
+from texts import test_texts
 
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 
@@ -43,11 +45,29 @@ EXAMPLES = [
 ]
 
 
-def record_examples(model, pictures):
+def random_messages(numbers, texts, pictures):
+    """A conversation of odd texts; one role may speak twice, and answers may be empty."""
+    def content(role):
+        if numbers.random() < 0.6:
+            return [numbers.choice(texts)]
+        parts = [text(numbers.choice(texts)) if numbers.random() < 0.7 or role == "system" else image(numbers.choice(pictures)) for _ in range(numbers.randrange(1, 4))]
+        return parts
+    roles = ["system"] * numbers.randrange(2) + ["user"] + [numbers.choice(["user", "assistant", "assistant", "tool"]) for _ in range(numbers.randrange(5))] + ["assistant"]
+    return [say(role, *content(role)) for role in roles]
+
+
+def random_examples(count, seed, pictures):
+    numbers = random.Random(seed)
+    texts = [""] + [one for one in test_texts(20 * count, seed) if "_pad|>" not in one] if count else []
+    pictures = sorted(path.name for path in pictures.iterdir() if path.name.count(".") == 1)
+    return [random_messages(numbers, texts, pictures) for _ in range(count)]
+
+
+def record_examples(model, pictures, count=0, seed=0):
     processor = AutoProcessor.from_pretrained(model)
     with torch.device("meta"):
         network = Qwen2_5_VLForConditionalGeneration(AutoConfig.from_pretrained(model)).model
-    return [record_example(processor, network, pictures, messages) for messages in EXAMPLES]
+    return [record_example(processor, network, pictures, messages) for messages in EXAMPLES + random_examples(count, seed, pictures)]
 
 
 def record_example(processor, network, pictures, messages):
@@ -168,9 +188,9 @@ def keys_of(value):
     return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
 
 
-def record_selective(model, count=120):
+def record_selective(model, count=120, seed=7):
     tokenizer = AutoProcessor.from_pretrained(model).tokenizer
-    numbers = random.Random(7)
+    numbers = random.Random(seed)
     answers = ANSWERS + [random_answer(numbers) for _ in range(count)]
     values = [value for value in map(parsed, answers) if value is not None]
     seen = [keys_of(value) for value in values]

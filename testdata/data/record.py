@@ -144,8 +144,14 @@ def main():
     arguments.add_argument("--texts", type=int, default=300)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--only-texts", action="store_true")
+    arguments.add_argument("--only-examples", type=int, metavar="N", help="N random conversations and 5 N random answers")
     arguments = arguments.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.only_examples:
+        pictures = Path(__file__).parent / "recorded/pictures"
+        write_lines(arguments.out / "examples.json", record_examples(arguments.model, pictures, arguments.only_examples, arguments.seed))
+        write_lines(arguments.out / "selective.json", record_selective(arguments.model, 5 * arguments.only_examples, arguments.seed))
+        return
     write_lines(arguments.out / "texts.json", record_texts(arguments.model, arguments.texts, arguments.seed))
     if arguments.only_texts:
         return

@@ -1,8 +1,8 @@
 //! Examples and their pictures become what a batch is made of.
 //!
-//! Pictures are decoded one after the other into one buffer, and their patches are written where the batch has them. The buffers are
-//! made for the largest batch at the beginning and handed round: [`Collator::finish`] gives the pixels away,
-//! [`Collator::give_back`] takes them again. Memory is the same after a million rows.
+//! Pictures are decoded one after the other into one buffer, and their patches are written where the batch has them. Buffers of patches are
+//! made for the largest batch and handed round: [`Collator::finish`] gives one away, [`Collator::give_back`] takes it again. There are as
+//! many as batches under way, after a million rows as after the first.
 
 use garden_model::{Images, Row};
 
@@ -23,6 +23,8 @@ pub struct Collator {
     /// Longer than what is used of it: what was written once need not be cleared.
     pixels: Vec<f32>,
     used: usize,
+    /// Buffers of batches that are done with.
+    spare: Vec<Vec<f32>>,
     grids: Vec<[usize; 3]>,
     rows: Vec<Row>,
 }
@@ -37,6 +39,7 @@ impl Collator {
             room: patches,
             pixels: Vec::with_capacity(patches * processor.images.patch_values()),
             used: 0,
+            spare: Vec::new(),
             grids: Vec::new(),
             rows: Vec::new(),
         }
@@ -77,6 +80,10 @@ impl Collator {
     fn write(&mut self, file: &StoredPicture, grid: [usize; 3]) -> Result<(), Error> {
         self.picture.decode(&file.name, &file.data, self.max_decoded_pixels)?;
         let end = self.used + grid.iter().product::<usize>() * self.patcher.settings().patch_values();
+        if self.pixels.capacity() == 0 {
+            // Of the final size at once: a buffer that grows would be copied, and end larger than it has to be.
+            self.pixels = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.room_values()));
+        }
         if self.pixels.len() < end {
             self.pixels.resize(end, 0.0);
         }
@@ -98,7 +105,8 @@ impl Collator {
 
     /// The batch: rows, and their images in the same order. The next one begins empty.
     pub fn finish(&mut self) -> (Vec<Row>, Images) {
-        let mut pixels = std::mem::take(&mut self.pixels);
+        // The buffer stays here for a batch without images.
+        let mut pixels = if self.used == 0 { Vec::new() } else { std::mem::take(&mut self.pixels) };
         pixels.truncate(self.used);
         self.used = 0;
         (std::mem::take(&mut self.rows), Images { pixels, grids: std::mem::take(&mut self.grids) })
@@ -106,8 +114,13 @@ impl Collator {
 
     /// Takes the pixels of a batch that is done with, to be written again.
     pub fn give_back(&mut self, pixels: Vec<f32>) {
-        if self.used == 0 && pixels.capacity() > self.pixels.capacity() {
-            self.pixels = pixels;
+        // A batch without images has none to give.
+        if pixels.capacity() >= self.room_values().max(1) {
+            self.spare.push(pixels);
         }
+    }
+
+    fn room_values(&self) -> usize {
+        self.room * self.patcher.settings().patch_values()
     }
 }

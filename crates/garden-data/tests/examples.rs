@@ -15,8 +15,11 @@ fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
 }
 
-fn json(path: &str) -> Value {
-    serde_json::from_slice(&std::fs::read(testdata(path)).unwrap()).unwrap()
+/// What Python recorded; `GARDEN_EXAMPLES=FILE` compares with another recording, such as one of thousands of rows.
+fn recorded() -> Value {
+    let here = || testdata("data/recorded/examples.json");
+    let file = std::env::var_os("GARDEN_EXAMPLES").map_or_else(here, PathBuf::from);
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
 fn processor() -> Processor {
@@ -46,7 +49,7 @@ fn record(value: &Value, number: usize) -> Record {
 }
 
 fn records() -> Vec<(Value, Record)> {
-    let recorded = json("data/recorded/examples.json");
+    let recorded = recorded();
     let rows = recorded.as_array().unwrap().iter().enumerate();
     rows.map(|(number, value)| (value.clone(), record(value, number))).collect()
 }
@@ -118,6 +121,33 @@ fn a_batch_is_its_rows_end_to_end() {
             collator.add(kept(&processor, &record, &settings), &record.pictures).unwrap();
         }
     }
+}
+
+#[test]
+fn there_are_as_many_buffers_as_batches_under_way() {
+    let processor = processor();
+    let [text, picture] = [0, 2].map(|number| records().swap_remove(number).1);
+    let mut collator = Collator::new(&processor, 100);
+    let mut batch = |record: &Record| {
+        collator.add(kept(&processor, record, &ExampleSettings::default()), &record.pictures).unwrap();
+        collator.finish().1.pixels
+    };
+    // A text needs no buffer and takes none away.
+    assert_eq!(batch(&text).capacity(), 0);
+    let (one, two) = (batch(&picture), batch(&picture));
+    assert_eq!(one, two);
+    let room = 100 * processor.images.patch_values();
+    assert_eq!([one.capacity(), two.capacity()], [room; 2]);
+    let before = [one.as_ptr(), two.as_ptr()];
+    collator.give_back(one);
+    collator.give_back(two);
+    collator.give_back(Vec::new());
+    let mut batch = || {
+        collator.add(kept(&processor, &picture, &ExampleSettings::default()), &picture.pictures).unwrap();
+        collator.finish().1.pixels
+    };
+    let after = [batch(), batch()].map(|pixels| pixels.as_ptr());
+    assert!(after.iter().all(|pixels| before.contains(pixels)));
 }
 
 #[test]
