@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,23 @@ def record_examples(model, pictures, count=0, seed=0):
     with torch.device("meta"):
         network = Qwen2_5_VLForConditionalGeneration(AutoConfig.from_pretrained(model)).model
     return [record_example(processor, network, pictures, messages) for messages in EXAMPLES + random_examples(count, seed, pictures)]
+
+
+def record_borders(model, pictures):
+    """Rows with a tokenizer in which two line ends are one token, as in the released models: it takes the place of the merge that was learnt last."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        for path in model.iterdir():
+            if path.suffix in (".json", ".jinja"):
+                (folder / path.name).write_bytes(path.read_bytes())
+        tokenizer = json.loads((model / "tokenizer.json").read_text())
+        merges, words = tokenizer["model"]["merges"], tokenizer["model"]["vocab"]
+        words["ĊĊ"] = words.pop("".join(merges[-1]))
+        merges[-1] = ["Ċ", "Ċ"]
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        recorded = record_examples(folder, pictures)
+    assert any(words["ĊĊ"] in one["tokens"] for one in recorded)
+    return recorded
 
 
 def record_example(processor, network, pictures, messages):

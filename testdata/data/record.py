@@ -3,7 +3,7 @@
 
 usage: record.py --model ../tiny-model --out FOLDER [--texts 300] [--seed 0]
 
-Writes texts.json, conversations.json, sizes.json, pictures.json with a folder of pictures, examples.json and selective.json (README.md says what is in them).
+Writes texts.json, conversations.json, sizes.json, pictures.json with a folder of pictures, examples.json, borders.json and selective.json (README.md says what is in them).
 """
 
 import argparse
@@ -18,7 +18,7 @@ from transformers import AutoProcessor, Qwen2VLImageProcessor
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-from examples import record_examples, record_selective
+from examples import record_borders, record_examples, record_selective
 from pictures import all_pictures
 from texts import test_texts
 
@@ -159,6 +159,7 @@ def main():
     write_lines(arguments.out / "sizes.json", record_sizes())
     write_lines(arguments.out / "pictures.json", record_pictures(arguments.out / "pictures"))
     write_lines(arguments.out / "examples.json", record_examples(arguments.model, arguments.out / "pictures"))
+    write_lines(arguments.out / "borders.json", record_borders(arguments.model, arguments.out / "pictures"))
     write_lines(arguments.out / "selective.json", record_selective(arguments.model))
 
 
