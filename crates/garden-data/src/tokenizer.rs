@@ -80,37 +80,26 @@ impl Tokenizer {
         let (mut scratch, mut start) = (Scratch::default(), 0);
         let (mut tokens, mut spans) = (Vec::new(), Vec::new());
         for part in self.added.split(text) {
-            let written = match part {
+            let (length, aligned) = match part {
                 added::Part::Token(token) => {
                     tokens.push(token);
-                    None
+                    (self.pieces[token as usize].len(), None)
                 }
                 added::Part::Text(part) => {
                     let aligned = Aligned::of(part);
                     let normal = aligned.as_ref().map_or(part, |aligned| &aligned.text);
                     self.encode_normalized(normal, &mut scratch, &mut tokens);
-                    aligned.map(|aligned| (aligned, part.len()))
+                    (part.len(), aligned)
                 }
             };
-            let lengths = tokens[spans.len()..].iter().map(|token| self.pieces[*token as usize].len());
-            let mut place = 0;
-            let places = lengths.map(|length| {
-                place += length;
-                place - length..place
-            });
-            match written {
-                None => {
-                    spans.extend(places.map(|place| start + place.start..start + place.end));
-                    start = spans.last().map_or(0, |span: &Range<usize>| span.end);
-                }
-                Some((aligned, length)) => {
-                    spans.extend(places.map(|place| {
-                        let written = aligned.written(place);
-                        start + written.start..start + written.end
-                    }));
-                    start += length;
-                }
+            let mut end = 0;
+            for token in &tokens[spans.len()..] {
+                let place = end..end + self.pieces[*token as usize].len();
+                end = place.end;
+                let written = aligned.as_ref().map_or(place.clone(), |aligned| aligned.written(place));
+                spans.push(start + written.start..start + written.end);
             }
+            start += length;
         }
         (tokens, spans)
     }
