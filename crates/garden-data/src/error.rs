@@ -38,6 +38,13 @@ pub enum Error {
     },
     /// A conversation cannot be rendered or does not fit its pictures.
     Conversation(String),
+    /// A row of a dataset cannot be trained on.
+    Row {
+        /// Where it stands, such as `train.jsonl:17`.
+        place: String,
+        /// What is wrong with it, and what would help.
+        problem: String,
+    },
 }
 
 impl Error {
@@ -56,6 +63,10 @@ impl Error {
     pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {
         Error::Picture { name: name.to_string(), problem: problem.to_string() }
     }
+
+    pub(crate) fn row(place: &str, problem: impl fmt::Display) -> Error {
+        Error::Row { place: place.to_string(), problem: problem.to_string() }
+    }
 }
 
 impl fmt::Display for Error {
@@ -66,6 +77,7 @@ impl fmt::Display for Error {
             Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
+            Error::Row { place, problem } => write!(f, "`{place}`: {problem}"),
         }
     }
 }

@@ -1,15 +1,34 @@
-//! What a model is given: tokens, the chat template, pictures as patches.
+//! What a model is given: tokens, the chat template, pictures as patches, and rows of a dataset as batches.
 
+mod choice;
+mod collate;
 mod error;
+mod example;
 mod image;
+mod json;
+mod keys;
+mod length;
+mod normalisation;
+mod preview;
 mod processor;
 mod record;
+mod selective;
+mod tally;
 mod template;
 mod tokenizer;
+mod turns;
 
+pub use collate::Collator;
 pub use error::Error;
+pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+pub use keys::{COMMON_SHARE, KeyCounter};
+pub use length::{LengthLimit, SizedPicture, TooLong};
+pub use normalisation::Normalisation;
+pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor, Prompt};
 pub use record::{Record, StoredPicture};
+pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
+pub use tally::Tally;
 pub use template::{Content, Ending, Message, Part, Template};
 pub use tokenizer::{SpecialTokens, Tokenizer};
