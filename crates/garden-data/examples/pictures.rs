@@ -2,8 +2,8 @@
 //!
 //! usage: pictures MAX_PIXELS FILE...
 //!
-//! Each line of the input is a way (`patches`: file to patches; `decode`: file to pixels; `write`: pixels to patches), a number of threads
-//! and how often to go through all files. It is answered with the seconds, and the most memory the process has held so far, in bytes.
+//! Each line of the input is a way (`patches`: file to patches; `steps`: the same by way of pixels; `decode`: file to pixels; `write`: pixels
+//! to patches), a number of threads and how often to go through all files. It is answered with the seconds, and the most memory the process has held so far, in bytes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 
@@ -33,11 +33,16 @@ impl Worker {
         if self.patches.len() < values {
             self.patches.resize(values, 0.0);
         }
-        if way == "decode" || self.picture.width != width || self.picture.height != height || way == "patches" {
+        let patches = &mut self.patches[..values];
+        if way == "patches" {
+            self.patcher.decode(name, data, MAX_PIXELS, grid, patches).unwrap();
+            return;
+        }
+        if way != "write" || (self.picture.width, self.picture.height) != (width, height) {
             self.picture.decode(name, data, MAX_PIXELS).unwrap();
         }
         if way != "decode" {
-            self.patcher.write(&self.picture, grid, &mut self.patches[..values]);
+            self.patcher.write(&self.picture, grid, patches);
         }
     }
 }
