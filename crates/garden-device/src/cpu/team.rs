@@ -96,10 +96,11 @@ impl Team {
         self.helpers.iter().for_each(|helper| helper.thread().unpark());
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         look_out(|| shared.busy.load(Ordering::Acquire) == 0);
+        let has_panicked = shared.has_panicked.swap(false, Ordering::Relaxed);
         if let Err(panic) = own {
             resume_unwind(panic);
         }
-        assert!(!shared.has_panicked.swap(false, Ordering::Relaxed), "a thread of the team has panicked");
+        assert!(!has_panicked, "a thread of the team has panicked");
     }
 
     /// Does something for each number below `count`, whoever comes first: (the thread's number, the number).
