@@ -3,7 +3,8 @@
 //! usage: pictures MAX_PIXELS FILE...
 //!
 //! Each line of the input is a way (`patches`: file to patches; `steps`: the same by way of pixels; `decode`: file to pixels; `write`: pixels
-//! to patches), a number of threads and how often to go through all files. It is answered with the seconds, and the most memory the process has held so far, in bytes.
+//! to patches), a number of threads, and how often to go through all files. It is answered with the seconds and the most memory that the
+//! process has held so far, in bytes. `save PATH` writes the patches of the first file instead, as 32 bit floats.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark fails by panicking, and prints")]
 
@@ -55,6 +56,14 @@ fn main() {
     let mut workers = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
+        if let Some(path) = line.strip_prefix("save ") {
+            let mut worker = Worker::new(&settings);
+            worker.work("patches", &files[0].0, &files[0].1);
+            let bytes: Vec<u8> = worker.patches.iter().flat_map(|value| value.to_le_bytes()).collect();
+            std::fs::write(path, bytes).unwrap();
+            println!("0 0");
+            continue;
+        }
         let [way, threads, rounds] = line.split_whitespace().collect::<Vec<_>>().try_into().unwrap();
         let (threads, rounds): (usize, usize) = (threads.parse().unwrap(), rounds.parse().unwrap());
         workers.resize_with(threads, || Worker::new(&settings));

@@ -149,12 +149,14 @@ impl Rows for Pass<'_> {
             false => (&mut patcher.ring, self.taken % patcher.down.longest),
         };
         let slot = &mut rows[number * 3 * self.filled..][..3 * self.filled];
-        for (plane, resized) in planes.into_iter().zip(slot.chunks_exact_mut(self.filled)) {
-            if self.from.0 == self.width {
-                resized[..self.width].copy_from_slice(plane);
-            } else {
-                patcher.across.row(plane, resized);
+        let (red, others) = slot.split_at_mut(self.filled);
+        let (green, blue) = others.split_at_mut(self.filled);
+        if self.from.0 == self.width {
+            for (plane, same) in planes.into_iter().zip([red, green, blue]) {
+                same[..self.width].copy_from_slice(plane);
             }
+        } else {
+            patcher.across.row(planes, [red, green, blue]);
         }
         self.taken += 1;
         if is_high {
@@ -228,5 +230,38 @@ fn scale(bytes: &[u8], mean: f32, deviation: f32, values: &mut [f32]) {
             return;
         }
         start = (start + EIGHT).min(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::image::{MAX_PIXELS, picture_size};
+
+    /// Of every kind of picture, enlarged and shrunk.
+    #[test]
+    fn straight_is_the_same_as_in_steps() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/recorded/pictures");
+        for max_pixels in [56 * 56, 1_003_520] {
+            let settings = ImageSettings { max_pixels, ..ImageSettings::default() };
+            let (mut straight, mut in_steps) = (Patcher::new(settings.clone()), Patcher::new(settings.clone()));
+            for file in std::fs::read_dir(&folder).unwrap() {
+                let path = file.unwrap().path();
+                let (name, data) = (path.to_str().unwrap(), std::fs::read(&path).unwrap());
+                let (width, height) = picture_size(name, &data, MAX_PIXELS).unwrap();
+                let grid = settings.grid(width, height).unwrap();
+                let mut expected = vec![0.0; grid[1] * grid[2] * settings.patch_values()];
+                let mut found = expected.clone();
+                let mut picture = Picture::default();
+                picture.decode(name, &data, MAX_PIXELS).unwrap();
+                in_steps.write(&picture, grid, &mut expected);
+                straight.decode(name, &data, MAX_PIXELS, grid, &mut found).unwrap();
+                assert!(expected == found, "{name}");
+            }
+        }
     }
 }

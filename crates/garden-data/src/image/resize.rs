@@ -85,14 +85,17 @@ impl Weights {
         1 << (self.bits - 1)
     }
 
-    /// Resizes a row of one colour. The output may be longer than its side; what is behind is anything then.
-    pub fn row(&self, input: &[u8], output: &mut [u8]) {
-        assert!(input.len() == self.sides.0 && output.len() >= self.sides.1, "the row is of another size");
+    /// Resizes a row of each colour. Outputs may be longer than their side; what is behind is anything then.
+    pub fn row(&self, inputs: [&[u8]; 3], outputs: [&mut [u8]; 3]) {
+        assert!(inputs.iter().all(|input| input.len() == self.sides.0), "a row is of another size");
+        let [red, green, blue] = outputs;
         #[cfg(target_arch = "x86_64")]
-        if self.row_in_vectors(input, output) {
+        if self.row_in_vectors(inputs, [red, green, blue]) {
             return;
         }
-        self.plain_row(input, output, 0);
+        for (input, output) in inputs.into_iter().zip([red, green, blue]) {
+            self.plain_row(input, output, 0);
+        }
     }
 
     fn plain_row(&self, input: &[u8], output: &mut [u8], start: usize) {
@@ -162,9 +165,13 @@ mod tests {
         for (from, to) in sizes {
             weights.compute(from, to);
             let input: Vec<u8> = (0..from).map(|_| random()).collect();
+            let other: Vec<u8> = input.iter().map(|value| !value).collect();
             let (mut expected, mut found) = (vec![0; to], vec![0; to.next_multiple_of(64)]);
+            let (mut second, mut third) = (found.clone(), found.clone());
+            weights.row([&input, &other, &other], [&mut found, &mut second, &mut third]);
+            weights.plain_row(&other, &mut expected, 0);
+            assert_eq!((&expected[..], &expected[..]), (&second[..to], &third[..to]), "{from} {to}");
             weights.plain_row(&input, &mut expected, 0);
-            weights.row(&input, &mut found);
             assert_eq!(expected, found[..to], "{from} {to}");
             found[..to].fill(0);
             #[cfg(target_arch = "x86_64")]

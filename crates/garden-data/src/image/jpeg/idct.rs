@@ -42,8 +42,9 @@ pub(super) fn inverse(block: &[i16; 64], samples: &mut [u8], stride: usize) {
 #[inline(always)]
 pub(super) fn even(coefficient: i16, samples: &mut [u8], stride: usize) {
     let value = clamped(descaled(i32::from(coefficient) << FIRST_PASS_BITS, FIRST_PASS_BITS + 3));
-    for row in samples.chunks_mut(stride).take(SIDE) {
-        row[..SIDE].copy_from_slice(&[value; SIDE]);
+    let samples = &mut samples[..7 * stride + SIDE];
+    for row in 0..SIDE {
+        samples[row * stride..][..SIDE].copy_from_slice(&[value; SIDE]);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The sums of resizing, many at once.
 //!
 //! Along a row with AVX-512: sixteen outputs are a group, and a permutation of 64 bytes picks two neighbouring inputs for each of them, which
-//! are multiplied and added at once. The permutation is the same for all pairs of inputs, only the 64 bytes begin later.
+//! are multiplied and added at once. The next two inputs are picked by the same permutation, moved on by two.
 
 use std::arch::x86_64::*;
 
@@ -21,18 +21,32 @@ const UPPER: u64 = 0x5555_5555_0000_0000;
 /// Rows that are put together with vectors at most, which is shrinking by 15.
 const MOST_ROWS: usize = 64;
 
+/// What is loaded at once, where that takes least.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Aligned<T>(T);
+
+impl<T> Aligned<T> {
+    #[target_feature(enable = "avx512f")]
+    fn load(&self) -> __m512i {
+        const { assert!(size_of::<T>() == BYTES) };
+        // SAFETY: it fills a register.
+        unsafe { _mm512_loadu_si512((&raw const self.0).cast()) }
+    }
+}
+
 /// Weights of a row in the order that AVX-512 takes them.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    /// Whether the inputs of sixteen outputs, or at least of eight, are near enough to each other.
+    /// Whether all inputs of sixteen outputs are within 64 bytes, or at least the first ones of eight.
     are_near: bool,
     is_usable: bool,
     /// Where the inputs of the lower and of the upper eight outputs begin: at the same place if all are near.
     starts: Vec<[usize; 2]>,
     /// Which of the 64 bytes belong to each output: two of them, with room for their upper halves.
-    patterns: Vec<[u8; BYTES]>,
+    patterns: Vec<Aligned<[u8; BYTES]>>,
     /// [groups, `pairs`]: two weights for each output.
-    weights: Vec<[i16; 2 * GROUP]>,
+    weights: Vec<Aligned<[i16; 2 * GROUP]>>,
     pairs: usize,
 }
 
@@ -40,7 +54,8 @@ impl Groups {
     pub(super) fn compute(&mut self, spans: &[(usize, usize)], weights: &[i16], stride: usize) {
         self.pairs = spans.iter().map(|(_, count)| count.div_ceil(2)).max().unwrap_or(0);
         self.is_usable = true;
-        self.are_near = spans.chunks(GROUP).all(|group| group[group.len() - 1].0 - group[0].0 < BYTES - 1);
+        self.are_near =
+            spans.chunks(GROUP).all(|group| group[group.len() - 1].0 - group[0].0 + 2 * self.pairs <= BYTES);
         self.starts.clear();
         self.patterns.clear();
         self.weights.clear();
@@ -55,12 +70,12 @@ impl Groups {
                 pattern[4 * output + 2] = ((away + 1) % BYTES) as u8;
             }
             self.starts.push(starts);
-            self.patterns.push(pattern);
+            self.patterns.push(Aligned(pattern));
             for pair in 0..self.pairs {
                 let of = |output: usize, place: usize| {
                     if output < group.len() { weights[(number * GROUP + output) * stride + place] } else { 0 }
                 };
-                self.weights.push(std::array::from_fn(|value| of(value / 2, 2 * pair + value % 2)));
+                self.weights.push(Aligned(std::array::from_fn(|value| of(value / 2, 2 * pair + value % 2))));
             }
         }
     }
@@ -68,59 +83,59 @@ impl Groups {
 
 impl Weights {
     /// Resizes a row if the processor has vectors.
-    pub(super) fn row_in_vectors(&self, input: &[u8], output: &mut [u8]) -> bool {
-        if has_avx512() && self.groups.is_usable && output.len() >= self.sides.1.next_multiple_of(GROUP) {
+    pub(super) fn row_in_vectors(&self, inputs: [&[u8]; 3], outputs: [&mut [u8]; 3]) -> bool {
+        let filled = self.sides.1.next_multiple_of(GROUP);
+        if has_avx512() && self.groups.is_usable && outputs.iter().all(|output| output.len() >= filled) {
             // SAFETY: the processor has these parts of AVX-512.
-            unsafe { self.row_avx512(input, output) };
+            unsafe { self.row_avx512(inputs, outputs) };
             return true;
         }
         if has_avx2() {
-            // SAFETY: the processor has AVX2.
-            unsafe { self.row_avx2(input, output) };
+            for (input, output) in inputs.into_iter().zip(outputs) {
+                // SAFETY: the processor has AVX2.
+                unsafe { self.row_avx2(input, output) };
+            }
             return true;
         }
         false
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni")]
-    fn row_avx512(&self, input: &[u8], output: &mut [u8]) {
+    fn row_avx512(&self, inputs: [&[u8]; 3], outputs: [&mut [u8]; 3]) {
         let Groups { starts, patterns, weights, pairs, are_near, .. } = &self.groups;
         let shift = _mm_cvtsi32_si128(self.bits as i32);
         let groups = starts.iter().zip(patterns).zip(weights.chunks_exact(*pairs));
-        for (((starts, pattern), weights), output) in groups.zip(output.as_chunks_mut::<GROUP>().0) {
-            // SAFETY: a pattern has 64 bytes.
-            let pattern = unsafe { _mm512_loadu_si512(pattern.as_ptr().cast()) };
-            let is_inside = starts[1] + 2 * pairs + BYTES <= input.len();
-            let mut sums = _mm512_set1_epi32(self.half());
-            let mut add = |picked: __m512i, weights: &[i16; 2 * GROUP]| {
-                // SAFETY: there are 32 weights of two bytes.
-                let weights = unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) };
-                sums = _mm512_dpwssd_epi32(sums, picked, weights);
-            };
-            // Every second byte of what is picked stays zero: the upper halves.
-            if is_inside && *are_near {
-                let mut start = input[starts[0]..].as_ptr();
+        let [red, green, blue] = outputs.map(|output| output.as_chunks_mut::<GROUP>().0.iter_mut());
+        for ((((starts, pattern), weights), red), (green, blue)) in groups.zip(red).zip(green.zip(blue)) {
+            let mut sums = [_mm512_set1_epi32(self.half()); 3];
+            let mut pattern = pattern.load();
+            if *are_near {
+                let bytes = inputs.map(|input| load_some(&input[starts[0]..]));
                 for weights in weights {
-                    // SAFETY: all of it is inside the input.
-                    let bytes = unsafe { _mm512_loadu_si512(start.cast()) };
-                    add(_mm512_maskz_permutexvar_epi8(LOWER | UPPER, pattern, bytes), weights);
-                    start = start.wrapping_add(2);
+                    let weights = weights.load();
+                    for (sum, bytes) in sums.iter_mut().zip(bytes) {
+                        // Every second byte of what is picked stays zero: the upper halves.
+                        let picked = _mm512_maskz_permutexvar_epi8(LOWER | UPPER, pattern, bytes);
+                        *sum = _mm512_dpwssd_epi32(*sum, picked, weights);
+                    }
+                    pattern = _mm512_add_epi8(pattern, _mm512_set1_epi8(2));
                 }
             } else {
                 for (pair, weights) in weights.iter().enumerate() {
-                    let [lower, upper] = starts.map(|start| {
-                        let rest = input.get(start + 2 * pair..).unwrap_or_default();
-                        let mask = if rest.len() >= BYTES { !0 } else { (1 << rest.len()) - 1 };
-                        // SAFETY: only bytes of the input are read.
-                        unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) }
-                    });
-                    let lower = _mm512_maskz_permutexvar_epi8(LOWER, pattern, lower);
-                    add(_mm512_mask_permutexvar_epi8(lower, UPPER, pattern, upper), weights);
+                    for (sum, input) in sums.iter_mut().zip(inputs) {
+                        let [lower, upper] =
+                            starts.map(|start| load_some(input.get(start + 2 * pair..).unwrap_or_default()));
+                        let lower = _mm512_maskz_permutexvar_epi8(LOWER, pattern, lower);
+                        let picked = _mm512_mask_permutexvar_epi8(lower, UPPER, pattern, upper);
+                        *sum = _mm512_dpwssd_epi32(*sum, picked, weights.load());
+                    }
                 }
             }
-            let values = _mm512_max_epi32(_mm512_sra_epi32(sums, shift), _mm512_setzero_si512());
-            // SAFETY: a group has 16 outputs.
-            unsafe { _mm_storeu_si128(output.as_mut_ptr().cast(), _mm512_cvtusepi32_epi8(values)) };
+            for (sum, output) in sums.into_iter().zip([red, green, blue]) {
+                let values = _mm512_max_epi32(_mm512_sra_epi32(sum, shift), _mm512_setzero_si512());
+                // SAFETY: a group has 16 outputs.
+                unsafe { _mm_storeu_si128(output.as_mut_ptr().cast(), _mm512_cvtusepi32_epi8(values)) };
+            }
         }
     }
 
@@ -255,4 +270,13 @@ impl Weights {
 struct Pair<'a> {
     rows: [&'a [u8]; 2],
     weights: i32,
+}
+
+/// The first 64 bytes, or as many as there are and zeros.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn load_some(bytes: &[u8]) -> __m512i {
+    let mask = if bytes.len() >= BYTES { !0 } else { (1 << bytes.len()) - 1 };
+    // SAFETY: only bytes of the slice are read.
+    unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
 }
