@@ -20,7 +20,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WIDTH, HEIGHT, QUALITY, MAX_PIXELS = 2500, 2450, 90, 1_003_520
-# Levels of noise. Files become about 2 bits a pixel, as those of cameras are at this quality.
+# Levels of noise. Files become about 1.6 bits a pixel.
 NOISE = 4
 
 
