@@ -8,7 +8,7 @@ use garden_model::{Images, Row};
 
 use crate::error::Error;
 use crate::example::Example;
-use crate::image::{Patcher, Picture};
+use crate::image::Patcher;
 use crate::processor::Processor;
 use crate::record::StoredPicture;
 
@@ -16,7 +16,6 @@ use crate::record::StoredPicture;
 #[derive(Debug)]
 pub struct Collator {
     patcher: Patcher,
-    picture: Picture,
     max_decoded_pixels: u64,
     /// Patches of the largest batch.
     room: usize,
@@ -34,7 +33,6 @@ impl Collator {
     pub fn new(processor: &Processor, patches: usize) -> Collator {
         Collator {
             patcher: Patcher::new(processor.images.clone()),
-            picture: Picture::default(),
             max_decoded_pixels: processor.max_decoded_pixels,
             room: patches,
             pixels: Vec::with_capacity(patches * processor.images.patch_values()),
@@ -78,7 +76,6 @@ impl Collator {
     }
 
     fn write(&mut self, file: &StoredPicture, grid: [usize; 3]) -> Result<(), Error> {
-        self.picture.decode(&file.name, &file.data, self.max_decoded_pixels)?;
         let end = self.used + grid.iter().product::<usize>() * self.patcher.settings().patch_values();
         if self.pixels.capacity() == 0 {
             // Of the final size at once: a buffer that grows would be copied, and end larger than it has to be.
@@ -87,7 +84,8 @@ impl Collator {
         if self.pixels.len() < end {
             self.pixels.resize(end, 0.0);
         }
-        self.patcher.write(&self.picture, grid, &mut self.pixels[self.used..end]);
+        let to = &mut self.pixels[self.used..end];
+        self.patcher.decode(&file.name, &file.data, self.max_decoded_pixels, grid, to)?;
         self.used = end;
         self.grids.push(grid);
         Ok(())

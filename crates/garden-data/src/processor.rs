@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::error::Error;
-use crate::image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+use crate::image::{Grid, ImageSettings, MAX_PIXELS, Patcher, picture_size};
 use crate::template::{Ending, Message, Template};
 use crate::tokenizer::Tokenizer;
 
@@ -114,12 +114,11 @@ impl Processor {
         let values = self.images.patch_values();
         let patches: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
         let mut pixels = vec![0.0; patches * values];
-        let (mut patcher, mut picture) = (Patcher::new(self.images.clone()), Picture::default());
+        let mut patcher = Patcher::new(self.images.clone());
         let mut rest = &mut pixels[..];
         for (file, grid) in files.iter().zip(&grids) {
             let (own, after) = rest.split_at_mut(grid.iter().product::<usize>() * values);
-            picture.decode(file.name, file.data, self.max_decoded_pixels)?;
-            patcher.write(&picture, *grid, own);
+            patcher.decode(file.name, file.data, self.max_decoded_pixels, *grid, own)?;
             rest = after;
         }
         Ok(Prompt { tokens, pixels, grids })
