@@ -1,5 +1,6 @@
-//! What a model is given: tokens, the chat template, pictures as patches.
+//! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches.
 
+mod dataset;
 mod error;
 mod image;
 mod processor;
@@ -7,6 +8,7 @@ mod record;
 mod template;
 mod tokenizer;
 
+pub use dataset::{Ahead, Dataset, Order, Prefetch};
 pub use error::Error;
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
 pub use processor::{PictureFile, Processor, Prompt};
