@@ -17,7 +17,7 @@ mod stored;
 mod tar;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::record::Record;
 use conversation::LoneText;
 use json_file::JsonFile;
-use parquet::Parquet;
+use parquet::{Parquet, Readers};
 use tar::Tar;
 
 /// The split that is meant unless another one is named.
@@ -67,7 +67,9 @@ impl Dataset {
         }
         if let Some((scheme, _)) = name.split_once("://") {
             let problem = format!("is a remote address (`{scheme}`)");
-            return Err(Error::dataset(path, problem).with_hint("nothing is downloaded: fetch it first and give its path"));
+            return Err(
+                Error::dataset(path, problem).with_hint("nothing is downloaded: fetch it first and give its path")
+            );
         }
         if !hub::is_name(&name) {
             return Err(Error::dataset(path, "no such file or folder"));
@@ -77,8 +79,10 @@ impl Dataset {
         Dataset::of_files(path, &folder::files(&snapshot, split)?)
     }
 
-    fn of_files(path: &Path, files: &[std::path::PathBuf]) -> Result<Dataset, Error> {
-        let shards = files.iter().map(|file| Shard::open(file)).collect::<Result<Vec<Shard>, Error>>()?;
+    fn of_files(path: &Path, files: &[PathBuf]) -> Result<Dataset, Error> {
+        let readers = Readers::default();
+        let open = |(number, file): (usize, &PathBuf)| Shard::open(file, number, &readers);
+        let shards = files.iter().enumerate().map(open).collect::<Result<Vec<Shard>, Error>>()?;
         let ends: Vec<usize> = shards
             .iter()
             .scan(0, |rows, shard| {
@@ -133,11 +137,11 @@ impl Dataset {
 
 impl Shard {
     /// Recognises a file by what is in it.
-    fn open(path: &Path) -> Result<Shard, Error> {
+    fn open(path: &Path, number: usize, readers: &Readers) -> Result<Shard, Error> {
         let beginning = stored::beginning(path, BEGINNING)?;
         let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&beginning).trim_ascii_start();
         if parquet::is_parquet(&beginning) {
-            return Ok(Shard::Parquet(Parquet::open(path)?));
+            return Ok(Shard::Parquet(Parquet::open(path, number, readers)?));
         }
         if tar::is_tar(&beginning) {
             return Ok(Shard::Tar(Tar::open(path)?));
@@ -174,7 +178,9 @@ impl Shard {
 fn unknown(path: &Path, beginning: &[u8]) -> Error {
     let error = Error::dataset(path, "is not JSON Lines, a JSON array, parquet or a tar archive");
     match beginning {
-        [0x1f, 0x8b, ..] => error.with_hint("it is compressed with gzip: `gunzip` it first, as compressed files cannot be read from the middle"),
+        [0x1f, 0x8b, ..] => error.with_hint(
+            "it is compressed with gzip: `gunzip` it first, as compressed files cannot be read from the middle",
+        ),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => error.with_hint("it is compressed with zstd: decompress it first"),
         [b'P', b'K', ..] => error.with_hint("it is a zip archive: unpack it first"),
         [b'A', b'R', b'R', b'O', b'W', ..] | [0xff, 0xff, 0xff, 0xff, ..] => {

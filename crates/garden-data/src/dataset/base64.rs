@@ -70,7 +70,9 @@ mod tests {
 
     #[test]
     fn texts_of_the_standard() {
-        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg", "foob"), ("Zm9v\nYmE=", "fooba")] {
+        for (text, bytes) in
+            [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg", "foob"), ("Zm9v\nYmE=", "fooba")]
+        {
             assert_eq!(decode(text), Ok(bytes.as_bytes().to_vec()), "{text}");
         }
         assert_eq!(decode("-_-_"), decode("+/+/"));

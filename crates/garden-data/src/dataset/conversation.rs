@@ -143,11 +143,13 @@ impl<'a> Draft<'_, 'a> {
         };
         let names = message.names();
         let missing = |what: &str, other: &str| {
-            let error = Error::row(self.place, &format!("{field}.{what}"), format!("is missing: the message has {names}"));
+            let error =
+                Error::row(self.place, &format!("{field}.{what}"), format!("is missing: the message has {names}"));
             error.with_hint(format!("`{what}` or `{other}`"))
         };
         let (role_field, role) = message.take_any(&["role", "from"]).ok_or_else(|| missing("role", "from"))?;
-        let (content_field, content) = message.take_any(&["content", "value"]).ok_or_else(|| missing("content", "value"))?;
+        let (content_field, content) =
+            message.take_any(&["content", "value"]).ok_or_else(|| missing("content", "value"))?;
         let role_field = format!("{field}.{role_field}");
         let role = self.text(&role_field, role)?;
         let role = self.known_role(&role_field, &role)?;
@@ -248,17 +250,25 @@ impl<'a> Draft<'_, 'a> {
     fn finish(mut self, of_row: Vec<PictureField<'a>>, beside: Beside<'_>) -> Result<Record, Error> {
         let members = match beside {
             // Pictures of an archive need no field: they are in the row's group.
-            Beside::Archive(members) if of_row.is_empty() && !self.slots.iter().any(|slot| matches!(slot, Slot::Own(_))) => members,
+            Beside::Archive(members)
+                if of_row.is_empty() && !self.slots.iter().any(|slot| matches!(slot, Slot::Own(_))) =>
+            {
+                members
+            }
             _ => &[],
         };
-        let of_members = members.iter().map(|member| PictureField { field: "image".to_string(), value: Value::Text(member.name.clone().into()) });
+        let of_members = members
+            .iter()
+            .map(|member| PictureField { field: "image".to_string(), value: Value::Text(member.name.clone().into()) });
         let of_row: Vec<PictureField<'a>> = of_row.into_iter().chain(of_members).collect();
         let places = self.slots.iter().filter(|slot| matches!(slot, Slot::OfRow)).count();
         if places == 0 {
             self.place_in_front(of_row.len());
         } else if places != of_row.len() {
             let problem = format!("the row has {} pictures, but its messages show {places}", of_row.len());
-            return Err(self.error("images", format!("does not fit: {problem}")).with_hint("one `<image>` or part of type `image` for each"));
+            return Err(self
+                .error("images", format!("does not fit: {problem}"))
+                .with_hint("one `<image>` or part of type `image` for each"));
         }
         let mut of_row = of_row.into_iter();
         let mut pictures = Vec::with_capacity(self.slots.len());
@@ -280,7 +290,7 @@ impl<'a> Draft<'_, 'a> {
             return;
         }
         let first = self.messages.iter().position(|message| message.role == "user").unwrap_or(0);
-        let before = self.messages[..first].iter().map(Message::images).sum();
+        let before: usize = self.messages[..first].iter().map(Message::images).sum();
         self.slots.splice(before..before, (0..count).map(|_| Slot::OfRow));
         let content = &mut self.messages[first].content;
         let parts = match std::mem::replace(content, Content::Parts(Vec::new())) {

@@ -61,7 +61,9 @@ fn no_files(folder: &Path) -> Error {
     let has = |name: &str| folder.join(name).exists();
     let error = Error::dataset(folder, "has no rows: no .jsonl, .json, .parquet or .tar file");
     if has("state.json") || has("dataset_dict.json") {
-        return error.with_hint("this is what `save_to_disk` writes; `dataset.to_parquet(\"train.parquet\")` writes what is read here");
+        return error.with_hint(
+            "this is what `save_to_disk` writes; `dataset.to_parquet(\"train.parquet\")` writes what is read here",
+        );
     }
     if has("metadata.csv") {
         return error.with_hint("folders of pictures need `metadata.jsonl`, not `metadata.csv`");
@@ -71,7 +73,8 @@ fn no_files(folder: &Path) -> Error {
 
 /// Keeps the files of a split. Without any split in the names, all of them are for training.
 fn choose(folder: &Path, split: &str, found: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
-    let split = SPLITS.iter().find(|(name, words)| *name == split || words.contains(&split)).map_or(split, |(name, _)| name);
+    let split =
+        SPLITS.iter().find(|(name, words)| *name == split || words.contains(&split)).map_or(split, |(name, _)| name);
     let splits: BTreeSet<&str> = found.iter().filter_map(|path| split_of(folder, path)).collect();
     let wanted = |path: &PathBuf| split_of(folder, path).unwrap_or("train") == split;
     let chosen: Vec<PathBuf> = found.into_iter().filter(wanted).collect();

@@ -8,7 +8,9 @@ use crate::error::Error;
 /// Whether a text could be the name of a dataset on the hub: `owner/name`.
 pub(crate) fn is_name(text: &str) -> bool {
     let usable = |part: &str| {
-        !part.is_empty() && !part.starts_with('.') && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
     };
     let Some((owner, name)) = text.split_once('/') else { return false };
     // A mistyped path is more likely than a dataset that is called like a file.
@@ -36,14 +38,25 @@ pub(crate) fn snapshot(cache: &Path, name: &str) -> Result<PathBuf, Error> {
             return Ok(path);
         }
     }
-    let present: Vec<PathBuf> =
-        std::fs::read_dir(&snapshots).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    let present: Vec<PathBuf> = std::fs::read_dir(&snapshots)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
     match &present[..] {
         [one] => Ok(one.clone()),
-        [] => Err(Error::dataset(Path::new(name), format!("no such file or folder, and not in the hub's cache `{}`", cache.display()))
-            .with_hint(format!("nothing is downloaded here: `hf download --repo-type dataset {name}` does it"))),
-        several => Err(Error::dataset(Path::new(name), format!("has {} snapshots in `{}` and no `main`", several.len(), snapshots.display()))
-            .with_hint("give the path of one")),
+        [] => Err(Error::dataset(
+            Path::new(name),
+            format!("no such file or folder, and not in the hub's cache `{}`", cache.display()),
+        )
+        .with_hint(format!("nothing is downloaded here: `hf download --repo-type dataset {name}` does it"))),
+        several => Err(Error::dataset(
+            Path::new(name),
+            format!("has {} snapshots in `{}` and no `main`", several.len(), snapshots.display()),
+        )
+        .with_hint("give the path of one")),
     }
 }
 
@@ -54,6 +67,12 @@ mod tests {
     #[test]
     fn names() {
         assert!(is_name("HuggingFaceM4/the_cauldron") && is_name("a/b-1.2"));
-        assert!(!is_name("train.jsonl") && !is_name("data/train.jsonl") && !is_name("/data/x") && !is_name("../x") && !is_name("a/b/c"));
+        assert!(
+            !is_name("train.jsonl")
+                && !is_name("data/train.jsonl")
+                && !is_name("/data/x")
+                && !is_name("../x")
+                && !is_name("a/b/c")
+        );
     }
 }

@@ -39,7 +39,8 @@ impl JsonFile {
     pub(crate) fn open(path: &Path, lone_text: LoneText) -> Result<JsonFile, Error> {
         let stored = Stored::new(path)?;
         let file = stored.open()?;
-        let mut scan = Scan { path, reader: BufReader::with_capacity(PIECE, file), offset: 0, line: 1, rows: Vec::new() };
+        let mut scan =
+            Scan { path, reader: BufReader::with_capacity(PIECE, file), offset: 0, line: 1, rows: Vec::new() };
         let layout = scan.layout()?;
         match layout {
             Layout::Lines => scan.lines()?,
@@ -129,7 +130,8 @@ impl Scan<'_> {
             let end = memchr(b'\n', piece);
             let text = &piece[..end.unwrap_or(piece.len())];
             blank = blank && text.iter().all(u8::is_ascii_whitespace);
-            self.skip(text.len());
+            let length = text.len();
+            self.skip(length);
             if end.is_some() {
                 if !blank {
                     self.keep(start, self.offset, self.line)?;
@@ -162,7 +164,11 @@ impl Scan<'_> {
             self.skip(length);
         }
         if elements.depth > 0 {
-            let problem = format!("the JSON array ends too early, in row {} that begins on line {}", self.rows.len() + 1, elements.start.1);
+            let problem = format!(
+                "the JSON array ends too early, in row {} that begins on line {}",
+                self.rows.len() + 1,
+                elements.start.1
+            );
             return Err(Error::dataset(self.path, problem).with_hint("was the file written or copied to its end?"));
         }
         Ok(())
@@ -225,7 +231,9 @@ impl Elements {
                     match byte {
                         b'"' => self.in_text = true,
                         b'{' | b'[' => self.depth += 1,
-                        b'}' | b']' if self.depth < 2 => return Err(format!("`{}` closes nothing in the JSON array", char::from(*byte))),
+                        b'}' | b']' if self.depth < 2 => {
+                            return Err(format!("`{}` closes nothing in the JSON array", char::from(*byte)));
+                        }
                         b'}' | b']' => {
                             self.depth -= 1;
                             if self.depth == 1 {

@@ -61,7 +61,9 @@ impl Order {
     /// The rows from a position of the whole run on, epoch after epoch without end: where a run resumes that has taken so many rows.
     pub fn rows_from(self, position: u64) -> impl Iterator<Item = usize> + Send + 'static {
         let length = self.length as u64;
-        (position..).take_while(move |_| length > 0).map(move |position| self.at(position / length, (position % length) as usize))
+        (position..)
+            .take_while(move |_| length > 0)
+            .map(move |position| self.at(position / length, (position % length) as usize))
     }
 }
 

@@ -45,12 +45,17 @@ impl PictureField<'_> {
             Value::Text(text) => match written_here(&text) {
                 Some(base64) => {
                     let failed = |problem| Error::row(place, &field, format!("is no usable base64: {problem}"));
-                    (name, base64::decode(base64.map_err(|problem| Error::row(place, &field, problem))?).map_err(failed)?)
+                    (
+                        name,
+                        base64::decode(base64.map_err(|problem| Error::row(place, &field, problem))?)
+                            .map_err(failed)?,
+                    )
                 }
                 None => (format!("{name} ({text})"), find(place, &field, &text, beside)?),
             },
             Value::Object(mut object) => {
-                let Some((inner, value)) = object.take_any(&["bytes", "url", "path", "image_url", "image", "data"]) else {
+                let Some((inner, value)) = object.take_any(&["bytes", "url", "path", "image_url", "image", "data"])
+                else {
                     let problem = format!("has no picture in it: {}", object.names());
                     return Err(Error::row(place, &field, problem).with_hint("`url`, `path` or `bytes` would be one"));
                 };
@@ -58,7 +63,8 @@ impl PictureField<'_> {
             }
             other => {
                 let problem = format!("is {other}, not a picture");
-                return Err(Error::row(place, &field, problem).with_hint("a path, a data URI or an object with `bytes` or `url` is one"));
+                return Err(Error::row(place, &field, problem)
+                    .with_hint("a path, a data URI or an object with `bytes` or `url` is one"));
             }
         };
         if data.is_empty() {
@@ -86,7 +92,8 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
         Some(("file", path)) => unescaped(path.strip_prefix("localhost").unwrap_or(path)),
         Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) => {
             let problem = format!("is a remote address: `{}`", shortened(text));
-            return Err(Error::row(place, field, problem).with_hint("nothing is downloaded: fetch the pictures first and name their paths"));
+            return Err(Error::row(place, field, problem)
+                .with_hint("nothing is downloaded: fetch the pictures first and name their paths"));
         }
         _ => text.to_string(),
     };
@@ -104,7 +111,10 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
             let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
             let missing = || {
                 Error::row(place, field, format!("names `{}`, which is not in the archive", shortened(&local)))
-                    .with_hint(format!("pictures of this row: {}", if names.is_empty() { "none".to_string() } else { names.join(", ") }))
+                    .with_hint(format!(
+                        "pictures of this row: {}",
+                        if names.is_empty() { "none".to_string() } else { names.join(", ") }
+                    ))
             };
             member.map(|member| member.data.clone()).ok_or_else(missing)
         }
@@ -114,7 +124,9 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
 /// Whether a text names a member: as it is, by its last part, or as webdataset does by its ending (`jpg`).
 fn same_member(name: &str, text: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
-    name == text || last == text || last.split_once('.').is_some_and(|(_, ending)| ending == text.trim_start_matches('.'))
+    name == text
+        || last == text
+        || last.split_once('.').is_some_and(|(_, ending)| ending == text.trim_start_matches('.'))
 }
 
 /// A path of a URL: `%20` is a blank.

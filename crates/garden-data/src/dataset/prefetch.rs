@@ -70,7 +70,11 @@ impl<T: Send + 'static> Prefetch<T> {
         make: impl Fn(usize) -> T + Send + Sync + 'static,
         size: impl Fn(&T) -> usize + Send + Sync + 'static,
     ) -> Prefetch<T> {
-        let shared = Arc::new(Shared { state: Mutex::new(State::new(Box::new(indices))), changed: Condvar::new(), bound: ahead.bytes });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::new(Box::new(indices))),
+            changed: Condvar::new(),
+            bound: ahead.bytes,
+        });
         let tools = Arc::new((make, size));
         let start = |_| {
             let (shared, tools) = (shared.clone(), tools.clone());
@@ -258,7 +262,10 @@ mod tests {
 
     fn prefetch(threads: usize, bytes: usize, count: usize, size: fn(usize) -> usize) -> (Prefetch<Item>, Arc<Ledger>) {
         let ledger = Arc::new(Ledger::default());
-        let make = { let ledger = ledger.clone(); move |index| Item::new(index, size(index), &ledger) };
+        let make = {
+            let ledger = ledger.clone();
+            move |index| Item::new(index, size(index), &ledger)
+        };
         (Prefetch::new(Ahead { threads, bytes }, 0..count, make, |item| item.size), ledger)
     }
 

@@ -94,8 +94,9 @@ fn push(path: &Path, rows: &mut Vec<Span>, group: Option<(String, u64, u64)>) ->
 /// The fields of a row: those of its JSON, and its text.
 fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> Result<Value<'a>, Error> {
     let mut value = match json {
-        Some(json) => serde_json::from_slice(json)
-            .map_err(|error| Error::row(place, "json", format!("is broken JSON at column {}: {error}", error.column())))?,
+        Some(json) => serde_json::from_slice(json).map_err(|error| {
+            Error::row(place, "json", format!("is broken JSON at column {}: {error}", error.column()))
+        })?,
         None => Value::Object(Object::default()),
     };
     if let (Value::Object(object), Some(text)) = (&mut value, text) {
@@ -150,7 +151,10 @@ impl Walk<'_> {
             }
             let size = number(&header[124..136]).filter(|_| checksum_fits(&header));
             let Some(size) = size else {
-                return Err(Error::dataset(&self.stored.path, format!("is broken at byte {header_at}: no header of an archive there")));
+                return Err(Error::dataset(
+                    &self.stored.path,
+                    format!("is broken at byte {header_at}: no header of an archive there"),
+                ));
             };
             let data = header_at + BLOCK;
             if size > self.end - data {
