@@ -160,7 +160,7 @@ fn bad_rows() {
             "`a.jsonl:2`: broken JSON at character 31 of the row: EOF while parsing an object\nhint: each line is a whole row; rows over several lines need a JSON array around them",
         ),
         (r#"{"prompt": a}"#, "`a.jsonl:2`: broken JSON at character 12 of the row: expected value"),
-        (r#"[1]"#, "`a.jsonl:2`: is a list of 1, not an object with fields"),
+        (r#"[1]"#, "`a.jsonl:2 (row 1)`: is the number 1, not an object with fields"),
         (
             r#"{"id": 1}"#,
             "`a.jsonl:2`: no conversation in this row: it has `id`\nhint: rows have `messages`, `conversations`, or `prompt` and `response`",
@@ -286,11 +286,11 @@ fn bad_files() {
     let cut = "hint: was it downloaded or copied to its end?";
     assert_eq!(
         refusal("a.tar", &shard[..3000]),
-        format!("dataset `a.tar`: is cut off: the file at byte 2560 of the archive is not complete\n{cut}")
+        format!("dataset `a.tar`: is cut off: the file at byte 2048 of the archive is not complete\n{cut}")
     );
     let mut broken = shard.clone();
-    broken[2560] ^= 1;
-    assert_eq!(refusal("a.tar", broken), "dataset `a.tar`: is broken at byte 2560: no header of an archive there");
+    broken[2048] ^= 1;
+    assert_eq!(refusal("a.tar", broken), "dataset `a.tar`: is broken at byte 2048: no header of an archive there");
     let table = std::fs::read(testdata("parquet/snappy.parquet")).unwrap();
     let told = format!("dataset `a.parquet`: is cut off: parquet files end with `PAR1`\n{cut}");
     assert_eq!(refusal("a.parquet", &table[..5000]), told);
@@ -307,8 +307,8 @@ fn bad_rows_of_archives_and_tables() {
         "{error}"
     );
     let scratch = Scratch::new();
-    // The first picture of the table, in the middle of its page.
-    let mut table = std::fs::read(testdata("parquet/snappy.parquet")).unwrap();
+    // The header of the first page of pictures.
+    let mut table = std::fs::read(testdata("parquet/pages.parquet")).unwrap();
     table[4] ^= 0xff;
     let dataset = Dataset::open(&scratch.write("a.parquet", table)).unwrap();
     assert!(scratch.told(&dataset.read(0).unwrap_err()).starts_with("`a.parquet:1`: broken parquet"));

@@ -157,10 +157,11 @@ impl Walk<'_> {
                 ));
             };
             let data = header_at + BLOCK;
-            if size > self.end - data {
+            // Files are padded to whole blocks.
+            if size.checked_next_multiple_of(BLOCK).is_none_or(|padded| padded > self.end - data) {
                 return Err(self.cut_off(header_at));
             }
-            self.offset = (data + size.div_ceil(BLOCK) * BLOCK).min(self.end);
+            self.offset = data + size.next_multiple_of(BLOCK);
             match header[156] {
                 b'0' | 0 => {
                     let name = long_name.unwrap_or_else(|| short_name(&header));
