@@ -239,10 +239,10 @@ impl<'a> Draft<'_, 'a> {
             }
         }
         // A placeholder at the very end has its line break in front.
-        if let [.., Part::Text(text), Part::Image] = &mut parts[..] {
-            if text.ends_with('\n') {
-                text.pop();
-            }
+        if let [.., Part::Text(text), Part::Image] = &mut parts[..]
+            && text.ends_with('\n')
+        {
+            text.pop();
         }
         Content::Parts(parts)
     }

@@ -61,8 +61,24 @@ pub(crate) fn snapshot(cache: &Path, name: &str) -> Result<PathBuf, Error> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::is_name;
+    use super::{is_name, snapshot};
+
+    #[test]
+    fn the_snapshot_that_main_is() {
+        let cache = std::env::temp_dir().join(format!("garden-hub-{}", std::process::id()));
+        let folder = cache.join("datasets--owner--name");
+        std::fs::create_dir_all(folder.join("snapshots/abc")).unwrap();
+        assert_eq!(snapshot(&cache, "owner/name").unwrap(), folder.join("snapshots/abc"));
+        std::fs::create_dir_all(folder.join("snapshots/def")).unwrap();
+        assert!(snapshot(&cache, "owner/name").unwrap_err().to_string().contains("has 2 snapshots"));
+        std::fs::create_dir_all(folder.join("refs")).unwrap();
+        std::fs::write(folder.join("refs/main"), "def\n").unwrap();
+        assert_eq!(snapshot(&cache, "owner/name").unwrap(), folder.join("snapshots/def"));
+        assert_eq!(snapshot(&cache, "owner/other").unwrap_err().hint().unwrap().matches("hf download").count(), 1);
+        std::fs::remove_dir_all(cache).unwrap();
+    }
 
     #[test]
     fn names() {

@@ -77,7 +77,7 @@ fn mixed(number: u64) -> u64 {
 
 /// A number below the length, each as likely as the next up to a part in 2^64.
 fn scaled(number: u64, length: u64) -> u64 {
-    (u128::from(number) * u128::from(length) >> 64) as u64
+    ((u128::from(number) * u128::from(length)) >> 64) as u64
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use super::footer::{Chunk, Leaf};
 use super::snappy::Snappy;
 use super::thrift::{self, Failure, Item};
 
-/// Pages up to this size are held. Unit tests hold none, so that small files go the way of large ones.
-const SMALL: u64 = if cfg!(test) { 0 } else { 256 << 10 };
+/// Pages up to this size are held. Unit tests hold hardly any, so that small files go the way of large ones.
+const SMALL: u64 = if cfg!(test) { 16 } else { 256 << 10 };
 /// Bytes of a file that a stream holds.
 const PIECE: usize = 32 << 10;
 /// A page's header may carry its smallest and largest value, but nobody writes whole pictures there.
