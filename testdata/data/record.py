@@ -3,7 +3,7 @@
 
 usage: record.py --model ../tiny-model --out FOLDER [--texts 300] [--seed 0]
 
-Writes texts.json, conversations.json, pictures.json and a folder of pictures (README.md says what is in them).
+Writes texts.json, conversations.json, sizes.json, pictures.json with a folder of pictures, examples.json, borders.json and selective.json (README.md says what is in them).
 """
 
 import argparse
@@ -18,6 +18,7 @@ from transformers import AutoProcessor, Qwen2VLImageProcessor
 from transformers.image_utils import load_image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
+from examples import record_borders, record_examples, record_selective
 from pictures import all_pictures
 from texts import test_texts
 
@@ -143,14 +144,23 @@ def main():
     arguments.add_argument("--texts", type=int, default=300)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--only-texts", action="store_true")
+    arguments.add_argument("--only-examples", type=int, metavar="N", help="N random conversations and 5 N random answers")
     arguments = arguments.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.only_examples:
+        pictures = Path(__file__).parent / "recorded/pictures"
+        write_lines(arguments.out / "examples.json", record_examples(arguments.model, pictures, arguments.only_examples, arguments.seed))
+        write_lines(arguments.out / "selective.json", record_selective(arguments.model, 5 * arguments.only_examples, arguments.seed))
+        return
     write_lines(arguments.out / "texts.json", record_texts(arguments.model, arguments.texts, arguments.seed))
     if arguments.only_texts:
         return
     write_lines(arguments.out / "conversations.json", record_conversations(arguments.model))
     write_lines(arguments.out / "sizes.json", record_sizes())
     write_lines(arguments.out / "pictures.json", record_pictures(arguments.out / "pictures"))
+    write_lines(arguments.out / "examples.json", record_examples(arguments.model, arguments.out / "pictures"))
+    write_lines(arguments.out / "borders.json", record_borders(arguments.model, arguments.out / "pictures"))
+    write_lines(arguments.out / "selective.json", record_selective(arguments.model))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ impl Error {
         Error::Dataset { path: path.to_path_buf(), problem: problem.into(), hint: None }
     }
 
-    pub(crate) fn row(place: &str, field: &str, problem: impl Into<String>) -> Error {
+    pub(crate) fn row_field(place: &str, field: &str, problem: impl Into<String>) -> Error {
         Error::Row { place: place.to_string(), field: field.to_string(), problem: problem.into(), hint: None }
     }
 
@@ -99,6 +99,10 @@ impl Error {
 
     pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {
         Error::Picture { name: name.to_string(), problem: problem.to_string() }
+    }
+
+    pub(crate) fn row(place: &str, problem: impl fmt::Display) -> Error {
+        Error::row_field(place, "", problem.to_string())
     }
 }
 

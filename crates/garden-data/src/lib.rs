@@ -1,17 +1,36 @@
-//! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches.
+//! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches, and all of that as batches.
 
+mod choice;
+mod collate;
 mod dataset;
 mod error;
+mod example;
 mod image;
+mod json;
+mod keys;
+mod length;
+mod normalisation;
+mod preview;
 mod processor;
 mod record;
+mod selective;
+mod tally;
 mod template;
 mod tokenizer;
+mod turns;
 
+pub use collate::Collator;
 pub use dataset::{Ahead, Dataset, Order, Prefetch};
 pub use error::Error;
+pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+pub use keys::{COMMON_SHARE, KeyCounter};
+pub use length::{LengthLimit, SizedPicture, TooLong};
+pub use normalisation::Normalisation;
+pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor, Prompt};
 pub use record::{Record, StoredPicture};
+pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
+pub use tally::Tally;
 pub use template::{Content, Ending, Message, Part, Template};
 pub use tokenizer::{SpecialTokens, Tokenizer};

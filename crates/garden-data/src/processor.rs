@@ -9,6 +9,9 @@ use crate::tokenizer::Tokenizer;
 
 /// The token that stands for a part of an image, unless `tokenizer_config.json` names another.
 const IMAGE_TOKEN: &str = "<|image_pad|>";
+/// Tokens around and in place of images and videos: a model is given them and never has to say them.
+const VISION_TOKENS: [&str; 5] =
+    ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"];
 
 /// A picture file in memory.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,7 @@ pub struct Processor {
     /// Larger pictures are not decoded.
     pub max_decoded_pixels: u64,
     image_token: i32,
+    vision_tokens: Vec<i32>,
 }
 
 impl Processor {
@@ -57,12 +61,20 @@ impl Processor {
         let image_token = tokenizer.added_token(name).ok_or_else(|| {
             Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, which stands for images"))
         })?;
-        Ok(Processor { tokenizer, template, images, max_decoded_pixels: MAX_PIXELS, image_token })
+        let mut vision_tokens: Vec<i32> =
+            VISION_TOKENS.into_iter().filter_map(|name| tokenizer.added_token(name)).collect();
+        vision_tokens.push(image_token);
+        Ok(Processor { tokenizer, template, images, max_decoded_pixels: MAX_PIXELS, image_token, vision_tokens })
     }
 
     /// The token that stands for a part of an image.
     pub fn image_token(&self) -> i32 {
         self.image_token
+    }
+
+    /// Whether a token stands for an image or a video, or for the beginning or the end of one.
+    pub fn is_vision(&self, token: i32) -> bool {
+        self.vision_tokens.contains(&token)
     }
 
     /// Patches of a picture, from its header alone.

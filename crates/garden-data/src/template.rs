@@ -6,6 +6,7 @@
 
 mod python;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +68,14 @@ impl Message {
         }
     }
 
+    /// The texts of the message, one behind the other.
+    pub fn words(&self) -> Cow<'_, str> {
+        match &self.content {
+            Content::Text(text) => Cow::Borrowed(text),
+            Content::Parts(parts) => parts.iter().filter_map(Part::text).collect(),
+        }
+    }
+
     fn value(&self) -> Value {
         match &self.content {
             Content::Text(text) => context! { role => self.role.as_str(), content => text },
@@ -78,6 +87,13 @@ impl Message {
 }
 
 impl Part {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Part::Text(text) => Some(text),
+            Part::Image => None,
+        }
+    }
+
     fn value(&self) -> Value {
         match self {
             Part::Text(text) => context! { type => "text", text => text },

@@ -5,17 +5,20 @@
 //! the field, since other tokens than the model was trained with would go unnoticed.
 
 mod added;
+mod aligned;
 mod file;
 mod merges;
 mod words;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
 
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::error::Error;
 use added::Added;
+use aligned::Aligned;
 use merges::{Merges, Scratch};
 
 /// Whether special tokens are part of a decoded text.
@@ -70,6 +73,37 @@ impl Tokenizer {
         tokens
     }
 
+    /// The tokens of a text, and the bytes of the text that each stands for.
+    ///
+    /// Where the text is not in NFC, a token that ends within a character is given all bytes that the character was written with.
+    pub fn encode_spans(&self, text: &str) -> (Vec<i32>, Vec<Range<usize>>) {
+        let (mut scratch, mut start) = (Scratch::default(), 0);
+        let (mut tokens, mut spans) = (Vec::new(), Vec::new());
+        for part in self.added.split(text) {
+            let (length, aligned) = match part {
+                added::Part::Token(token) => {
+                    tokens.push(token);
+                    (self.pieces[token as usize].len(), None)
+                }
+                added::Part::Text(part) => {
+                    let aligned = Aligned::of(part);
+                    let normal = aligned.as_ref().map_or(part, |aligned| &aligned.text);
+                    self.encode_normalized(normal, &mut scratch, &mut tokens);
+                    (part.len(), aligned)
+                }
+            };
+            let mut end = 0;
+            for token in &tokens[spans.len()..] {
+                let place = end..end + self.pieces[*token as usize].len();
+                end = place.end;
+                let written = aligned.as_ref().map_or(place.clone(), |aligned| aligned.written(place));
+                spans.push(start + written.start..start + written.end);
+            }
+            start += length;
+        }
+        (tokens, spans)
+    }
+
     fn encode_normalized(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<i32>) {
         for part in self.added_later.split(text) {
             match part {
@@ -105,6 +139,11 @@ impl Tokenizer {
         self.by_text.get(text).copied()
     }
 
+    /// Whether a token is a special one: no text that a person wrote.
+    pub fn is_special(&self, token: i32) -> bool {
+        usize::try_from(token).is_ok_and(|token| self.is_special.get(token) == Some(&true))
+    }
+
     /// One more than the largest token.
     pub fn size(&self) -> usize {
         self.pieces.len()
@@ -113,8 +152,10 @@ impl Tokenizer {
 
 /// The text in NFC, or nothing where it is so already.
 fn normalized(text: &str) -> Option<String> {
-    if text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes {
-        return None;
-    }
-    Some(text.nfc().map(|(character, _)| character).collect())
+    (!is_normal(text)).then(|| text.nfc().map(|(character, _)| character).collect())
+}
+
+/// Whether a text is in NFC for certain.
+fn is_normal(text: &str) -> bool {
+    text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes
 }

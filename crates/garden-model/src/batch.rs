@@ -36,6 +36,7 @@ pub struct Batch {
     /// Places whose next token is asked for, and those tokens.
     pub(crate) asked: Vec<i32>,
     pub(crate) targets: Vec<i32>,
+    positions: Vec<[i32; 3]>,
     pub(crate) angles: Table,
     pub(crate) pixels: Vec<f32>,
     pub(crate) windows: Windows,
@@ -81,6 +82,7 @@ impl Batch {
             )));
         }
         batch.angles = rotary::of_tokens(&positions, &config.text);
+        batch.positions = positions;
         batch.add_images(config, images);
         Ok(batch)
     }
@@ -109,6 +111,16 @@ impl Batch {
     /// Places whose next token is asked for.
     pub fn targets(&self) -> usize {
         self.targets.len()
+    }
+
+    /// Time, row and column of each token, of all rows.
+    pub fn positions(&self) -> &[[i32; 3]] {
+        &self.positions
+    }
+
+    /// Gives the pixels back, so that the next batch can use their memory.
+    pub fn into_pixels(self) -> Vec<f32> {
+        self.pixels
     }
 
     /// Patches of all images.

@@ -23,7 +23,8 @@ fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
 
 #[test]
 fn an_adapter_comes_back_as_it_was() {
-    for case in cases() {
+    // Bases of 4 bits are loaded in another way there: tests/packing.rs.
+    for case in cases().into_iter().filter(|case| case.about["quantisation"].is_null()) {
         let Training::Lora(config) = case.training() else { continue };
         let folder = std::env::temp_dir().join(format!("garden-adapter-{}-{}", std::process::id(), case.name()));
         let mut cpu = Cpu::new(1);

@@ -44,7 +44,7 @@ impl<'a> Row<'a> {
         let Row { place, value, beside, lone_text } = self;
         let mut object = match value {
             Value::Object(object) => object,
-            other => return Err(Error::row(place, "", format!("is {other}, not an object with fields"))),
+            other => return Err(Error::row_field(place, "", format!("is {other}, not an object with fields"))),
         };
         let of_row = row_pictures(place, &mut object)?;
         let mut draft = Draft { place, messages: Vec::new(), slots: Vec::new() };
@@ -76,7 +76,7 @@ struct Draft<'p, 'a> {
 
 impl<'a> Draft<'_, 'a> {
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
-        Error::row(self.place, field, problem)
+        Error::row_field(self.place, field, problem)
     }
 
     fn text(&self, field: &str, value: Value<'a>) -> Result<String, Error> {
@@ -143,8 +143,11 @@ impl<'a> Draft<'_, 'a> {
         };
         let names = message.names();
         let missing = |what: &str, other: &str| {
-            let error =
-                Error::row(self.place, &format!("{field}.{what}"), format!("is missing: the message has {names}"));
+            let error = Error::row_field(
+                self.place,
+                &format!("{field}.{what}"),
+                format!("is missing: the message has {names}"),
+            );
             error.with_hint(format!("`{what}` or `{other}`"))
         };
         let (role_field, role) = message.take_any(&["role", "from"]).ok_or_else(|| missing("role", "from"))?;
@@ -307,7 +310,7 @@ fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureF
     let Some((field, value)) = object.take_any(&PICTURES) else { return Ok(Vec::new()) };
     if let Some((second, _)) = object.take_any(&PICTURES) {
         let problem = format!("means the same as `{field}`, and both are there");
-        return Err(Error::row(place, second, problem));
+        return Err(Error::row_field(place, second, problem));
     }
     let one = |(index, value)| PictureField { field: format!("{field}[{index}]"), value };
     Ok(match value {

@@ -76,7 +76,8 @@ fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, 
     serde_json::from_slice(bytes).map_err(|error| {
         let text = error.to_string();
         let reason = text.rsplit_once(" at line").map_or(text.as_str(), |(reason, _)| reason);
-        let broken = Error::row(place, "", format!("broken JSON at character {} of the row: {reason}", error.column()));
+        let broken =
+            Error::row_field(place, "", format!("broken JSON at character {} of the row: {reason}", error.column()));
         if layout == Layout::Lines && error.is_eof() {
             return broken.with_hint("each line is a whole row; rows over several lines need a JSON array around them");
         }

@@ -92,7 +92,7 @@ impl Parquet {
         };
         let value = reader
             .read(&self.footer, index - group.first_row)
-            .map_err(|error| Error::row(place, "", error.to_string()))?;
+            .map_err(|error| Error::row_field(place, "", error.to_string()))?;
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.push_back(Kept { file: self.number, group: number, reader });
         if readers.len() > KEPT {

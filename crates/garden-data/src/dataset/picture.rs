@@ -44,10 +44,10 @@ impl PictureField<'_> {
             Value::Bytes(data) => (name, data),
             Value::Text(text) => match written_here(&text) {
                 Some(base64) => {
-                    let failed = |problem| Error::row(place, &field, format!("is no usable base64: {problem}"));
+                    let failed = |problem| Error::row_field(place, &field, format!("is no usable base64: {problem}"));
                     (
                         name,
-                        base64::decode(base64.map_err(|problem| Error::row(place, &field, problem))?)
+                        base64::decode(base64.map_err(|problem| Error::row_field(place, &field, problem))?)
                             .map_err(failed)?,
                     )
                 }
@@ -57,18 +57,20 @@ impl PictureField<'_> {
                 let Some((inner, value)) = object.take_any(&["bytes", "url", "path", "image_url", "image", "data"])
                 else {
                     let problem = format!("has no picture in it: {}", object.names());
-                    return Err(Error::row(place, &field, problem).with_hint("`url`, `path` or `bytes` would be one"));
+                    return Err(
+                        Error::row_field(place, &field, problem).with_hint("`url`, `path` or `bytes` would be one")
+                    );
                 };
                 return PictureField { field: format!("{field}.{inner}"), value }.load(place, beside);
             }
             other => {
                 let problem = format!("is {other}, not a picture");
-                return Err(Error::row(place, &field, problem)
+                return Err(Error::row_field(place, &field, problem)
                     .with_hint("a path, a data URI or an object with `bytes` or `url` is one"));
             }
         };
         if data.is_empty() {
-            return Err(Error::row(place, &field, "is a picture without bytes"));
+            return Err(Error::row_field(place, &field, "is a picture without bytes"));
         }
         Ok(StoredPicture { name, data })
     }
@@ -92,7 +94,7 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
         Some(("file", path)) => unescaped(path.strip_prefix("localhost").unwrap_or(path)),
         Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) => {
             let problem = format!("is a remote address: `{}`", shortened(text));
-            return Err(Error::row(place, field, problem)
+            return Err(Error::row_field(place, field, problem)
                 .with_hint("nothing is downloaded: fetch the pictures first and name their paths"));
         }
         _ => text.to_string(),
@@ -101,7 +103,7 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
         Beside::Folder(folder) => {
             let path = folder.join(PathBuf::from(&local));
             let failed = |error| {
-                Error::row(place, field, format!("names `{}`: {error}", path.display()))
+                Error::row_field(place, field, format!("names `{}`: {error}", path.display()))
                     .with_hint("paths are taken from the folder of the file that names them")
             };
             std::fs::read(&path).map_err(failed)
@@ -110,7 +112,7 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
             let member = members.iter().find(|member| same_member(&member.name, &local));
             let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
             let missing = || {
-                Error::row(place, field, format!("names `{}`, which is not in the archive", shortened(&local)))
+                Error::row_field(place, field, format!("names `{}`, which is not in the archive", shortened(&local)))
                     .with_hint(format!(
                         "pictures of this row: {}",
                         if names.is_empty() { "none".to_string() } else { names.join(", ") }

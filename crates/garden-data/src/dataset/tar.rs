@@ -95,12 +95,12 @@ fn push(path: &Path, rows: &mut Vec<Span>, group: Option<(String, u64, u64)>) ->
 fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> Result<Value<'a>, Error> {
     let mut value = match json {
         Some(json) => serde_json::from_slice(json).map_err(|error| {
-            Error::row(place, "json", format!("is broken JSON at column {}: {error}", error.column()))
+            Error::row_field(place, "json", format!("is broken JSON at column {}: {error}", error.column()))
         })?,
         None => Value::Object(Object::default()),
     };
     if let (Value::Object(object), Some(text)) = (&mut value, text) {
-        let text = String::from_utf8(text).map_err(|_| Error::row(place, "txt", "is no UTF-8 text"))?;
+        let text = String::from_utf8(text).map_err(|_| Error::row_field(place, "txt", "is no UTF-8 text"))?;
         let text = Value::Text(Cow::Owned(text.trim_end_matches('\n').to_string()));
         // With a question in the JSON, the text is its answer.
         let asked = object.0.iter().any(|(name, _)| name == "prompt" || name == "text" || name == "question");

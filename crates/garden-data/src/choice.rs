@@ -1,0 +1,69 @@
+//! Choices by the names that people give them on the command line and in configurations.
+
+use std::str::FromStr;
+
+use crate::example::Labels;
+use crate::length::TooLong;
+use crate::normalisation::Normalisation;
+use crate::selective::Level;
+
+/// The value of a name; an error names all that there are.
+fn find<T: Copy>(choices: &[(&str, T)], given: &str) -> Result<T, String> {
+    let found = choices.iter().find(|(name, _)| *name == given).map(|(_, value)| *value);
+    found.ok_or_else(|| {
+        let names: Vec<String> = choices.iter().map(|(name, _)| format!("`{name}`")).collect();
+        format!("`{given}` is none of {}", names.join(", "))
+    })
+}
+
+impl FromStr for Labels {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Labels, String> {
+        find(&[("assistant", Labels::Assistant), ("completion", Labels::Completion), ("all", Labels::All)], given)
+    }
+}
+
+impl FromStr for TooLong {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<TooLong, String> {
+        find(&[("refuse", TooLong::Refuse), ("shrink", TooLong::Shrink), ("drop", TooLong::Drop)], given)
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Level, String> {
+        let choices = [
+            ("off", Level::Off),
+            ("conservative", Level::Conservative),
+            ("moderate", Level::Moderate),
+            ("aggressive", Level::Aggressive),
+        ];
+        find(&choices, given)
+    }
+}
+
+impl FromStr for Normalisation {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Normalisation, String> {
+        find(&[("micro-batch", Normalisation::MicroBatch), ("token", Normalisation::Token)], given)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_have_names() {
+        assert_eq!("moderate".parse(), Ok(Level::Moderate));
+        assert_eq!("token".parse(), Ok(Normalisation::Token));
+        assert_eq!("all".parse(), Ok(Labels::All));
+        let error = "cut".parse::<TooLong>();
+        assert_eq!(error, Err("`cut` is none of `refuse`, `shrink`, `drop`".to_string()));
+    }
+}

@@ -1,0 +1,285 @@
+//! An example: what a row of a dataset is to the model, but for the pixels.
+//!
+//! Everything here follows from the conversation and from the headers of its pictures, so a whole dataset can be looked through without
+//! decoding any. Labels are set where a token has a byte of a turn that is trained; images never carry loss.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use garden_model::IGNORED;
+
+use crate::error::Error;
+use crate::image::{Grid, picture_size};
+use crate::length::{LengthLimit, Pictures, SizedPicture, TooLong};
+use crate::processor::Processor;
+use crate::record::{Record, StoredPicture};
+use crate::selective::{Level, SelectiveLoss};
+use crate::template::{Ending, Message};
+use crate::turns::turns;
+
+/// Who gives instructions, in chat templates.
+const SYSTEM: &str = "system";
+
+/// Which tokens are trained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Labels {
+    /// Every answer: the text behind the header of an assistant's turn, the token that ends the turn, and the line end behind it.
+    #[default]
+    Assistant,
+    /// The last answer only.
+    Completion,
+    /// Everything but images.
+    All,
+}
+
+/// Which instructions stand before a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SystemPrompt {
+    /// Those of the row; where it has none, what the template says.
+    #[default]
+    Own,
+    /// Those of the row; where it has none, these.
+    Default(String),
+    /// These, whatever the row has.
+    Always(String),
+}
+
+/// How rows become examples.
+#[derive(Clone, Debug, Default)]
+pub struct ExampleSettings {
+    /// Which tokens are trained.
+    pub labels: Labels,
+    /// Which instructions stand before a conversation.
+    pub system: SystemPrompt,
+    /// How long a row may be; without, any length.
+    pub length: Option<LengthLimit>,
+    /// What structured answers are not asked for.
+    pub selective: SelectiveLoss,
+}
+
+/// A row of a dataset as the model is given it, but for the pixels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Example {
+    /// Where it stands, such as `train.jsonl:17`.
+    pub place: String,
+    /// The tokens, with as many image tokens as there are merged patches.
+    pub tokens: Vec<i32>,
+    /// The token itself where it is trained, else [`IGNORED`].
+    pub labels: Vec<i32>,
+    /// Frames, rows and columns of each picture, in patches.
+    pub grids: Vec<Grid>,
+    /// The tokens of each answer.
+    pub answers: Vec<Range<usize>>,
+    /// Tokens that stand for images.
+    pub image_tokens: usize,
+    /// Tokens of the answers that are trained, before structure was taken out of them.
+    pub answer_tokens: usize,
+    /// Those of them that were taken out.
+    pub masked: usize,
+    /// The bound on pixels that took the place of `max_pixels`, where the pictures had to be made smaller.
+    pub shrunk_to: Option<u64>,
+}
+
+/// What became of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is trained.
+    Kept(Example),
+    /// It has so many tokens, too many, and is left out.
+    Dropped(usize),
+}
+
+impl Example {
+    /// Makes an example of a row. Of pictures only headers are read.
+    pub fn of<'a>(processor: &Processor, record: &'a Record, settings: &ExampleSettings) -> Result<Outcome, Error> {
+        let sized = |picture: &'a StoredPicture| {
+            let (width, height) = picture_size(&picture.name, &picture.data, processor.max_decoded_pixels)?;
+            Ok(SizedPicture { name: &picture.name, width, height })
+        };
+        let pictures = record.pictures.iter().map(sized).collect::<Result<Vec<SizedPicture>, Error>>()?;
+        Example::of_sized(processor, &record.place, &record.messages, &pictures, settings)
+    }
+
+    /// Makes an example of a conversation whose pictures are known by their sizes.
+    pub fn of_sized(
+        processor: &Processor,
+        place: &str,
+        messages: &[Message],
+        pictures: &[SizedPicture],
+        settings: &ExampleSettings,
+    ) -> Result<Outcome, Error> {
+        let told = |error: Error| match error {
+            Error::Conversation(problem) => Error::row(place, problem),
+            other => other,
+        };
+        let text = Text::of(processor, messages, settings).map_err(told)?;
+        text.check(processor, pictures.len()).map_err(told)?;
+        let pictures = Pictures { settings: &processor.images, pictures };
+        let grids = pictures.grids(processor.images.max_pixels)?;
+        let plain = text.tokens.len() - grids.len();
+        let length = plain + pictures.tokens(&grids);
+        let Some(limit) = settings.length.filter(|limit| length > limit.tokens) else {
+            return Ok(Outcome::Kept(text.example(processor, place, grids, None)));
+        };
+        match limit.too_long {
+            TooLong::Drop => Ok(Outcome::Dropped(length)),
+            TooLong::Refuse => Err(Error::row(place, refusal(length, length - plain, limit.tokens))),
+            TooLong::Shrink => {
+                let room = limit.tokens.checked_sub(plain).ok_or(0);
+                let shrunk = room.and_then(|room| pictures.shrunk(&grids, room));
+                let shrunk = shrunk.map_err(|least| Error::row(place, still_refused(plain, least, limit.tokens)))?;
+                Ok(Outcome::Kept(text.example(processor, place, shrunk.grids, Some(shrunk.max_pixels))))
+            }
+        }
+    }
+
+    /// Tokens whose prediction is trained. The first token of a row has nothing before it that could predict it.
+    pub fn trained(&self) -> usize {
+        self.labels.iter().skip(1).filter(|label| **label != IGNORED).count()
+    }
+
+    /// Patches of all pictures.
+    pub fn patches(&self) -> usize {
+        self.grids.iter().map(|grid| grid.iter().product::<usize>()).sum()
+    }
+}
+
+fn refusal(length: usize, of_images: usize, most: usize) -> String {
+    let hint = match of_images {
+        0 => "a larger `max_length` or the policy `drop` would help",
+        _ => "a larger `max_length`, a smaller `max_pixels`, or the policy `shrink` or `drop` would help",
+    };
+    format!("the row has {length} tokens, {of_images} of them of images; `max_length` is {most}: {hint}")
+}
+
+fn still_refused(plain: usize, least: usize, most: usize) -> String {
+    let hint = "a larger `max_length` or the policy `drop` would help";
+    match least {
+        0 => format!("the row has {plain} tokens without images; `max_length` is {most}: {hint}"),
+        _ => format!(
+            "the row has {plain} tokens without images, and its images {least} at their smallest (`min_pixels`); `max_length` is {most}: {hint}"
+        ),
+    }
+}
+
+/// A conversation as tokens, with one token for each image.
+struct Text {
+    tokens: Vec<i32>,
+    /// Whether each token is trained.
+    is_trained: Vec<bool>,
+    /// The tokens of each answer.
+    answers: Vec<Range<usize>>,
+    answer_tokens: usize,
+    masked: usize,
+}
+
+impl Text {
+    fn of(processor: &Processor, messages: &[Message], settings: &ExampleSettings) -> Result<Text, Error> {
+        let messages = settings.system.before(messages);
+        let rendered = processor.template.render(&messages, Ending::Nothing)?;
+        // Where everything is trained and nothing is taken out, no answer has to be found, and any template will do.
+        let turns = match settings.labels == Labels::All && settings.selective.level == Level::Off {
+            true => Vec::new(),
+            false => turns(&processor.template, &messages, &rendered)?,
+        };
+        if turns.is_empty() && settings.labels != Labels::All {
+            let problem = "`messages` has no answer (role `assistant`), so nothing would be trained";
+            return Err(Error::Conversation(problem.to_string()));
+        }
+        let (tokens, spans) = processor.tokenizer.encode_spans(&rendered);
+        let answers: Vec<Range<usize>> = turns.iter().map(|turn| tokens_in(&spans, turn)).collect();
+        let mut text = Text { is_trained: vec![false; tokens.len()], tokens, answers, answer_tokens: 0, masked: 0 };
+        if settings.labels == Labels::All {
+            text.is_trained.fill(true);
+        }
+        let first = if settings.labels == Labels::Completion { turns.len() - 1 } else { 0 };
+        for (number, turn) in turns.iter().enumerate().skip(first) {
+            text.train(processor, settings, &rendered, turn, &spans, number);
+        }
+        for (token, is_trained) in text.tokens.iter().zip(&mut text.is_trained) {
+            *is_trained &= !processor.is_vision(*token);
+        }
+        Ok(text)
+    }
+
+    /// Sets the labels of an answer.
+    fn train(
+        &mut self,
+        processor: &Processor,
+        settings: &ExampleSettings,
+        rendered: &str,
+        turn: &Range<usize>,
+        spans: &[Range<usize>],
+        number: usize,
+    ) {
+        let tokens = self.answers[number].clone();
+        self.is_trained[tokens.clone()].fill(true);
+        self.answer_tokens += self.tokens[tokens.clone()].iter().filter(|token| !processor.is_vision(**token)).count();
+        // The template's own end of the turn is no part of the answer: it begins with the last special token.
+        let last = tokens.clone().rev().find(|token| processor.tokenizer.is_special(self.tokens[*token]));
+        let end = last.map_or(turn.end, |token| spans[token].start);
+        let tokens = tokens.start..last.unwrap_or(tokens.end);
+        // A token that begins in the header has no place in the answer, and keeps its loss.
+        let place = |span: &Range<usize>| match span.start.checked_sub(turn.start) {
+            Some(start) => start..span.end - turn.start,
+            None => 0..0,
+        };
+        let places: Vec<Range<usize>> = spans[tokens.clone()].iter().map(place).collect();
+        let Some(masked) = settings.selective.masked(&rendered[turn.start..end.max(turn.start)], &places) else {
+            return;
+        };
+        for (is_trained, is_masked) in self.is_trained[tokens].iter_mut().zip(masked) {
+            *is_trained &= !is_masked;
+            self.masked += usize::from(is_masked);
+        }
+    }
+
+    /// There must be as many places for images as images.
+    fn check(&self, processor: &Processor, images: usize) -> Result<(), Error> {
+        let places = self.tokens.iter().filter(|token| **token == processor.image_token()).count();
+        if places == images {
+            return Ok(());
+        }
+        Err(Error::Conversation(format!("the conversation has {places} places for images and {images} images")))
+    }
+
+    /// Puts as many tokens as an image has in the place of each.
+    fn example(self, processor: &Processor, place: &str, grids: Vec<Grid>, shrunk_to: Option<u64>) -> Example {
+        let mut counts = grids.iter().map(|grid| processor.images.tokens(*grid));
+        let image_tokens: usize = counts.clone().sum();
+        let length = self.tokens.len() - grids.len() + image_tokens;
+        let (mut tokens, mut labels) = (Vec::with_capacity(length), Vec::with_capacity(length));
+        // Where each token went.
+        let mut places = Vec::with_capacity(self.tokens.len() + 1);
+        for (token, is_trained) in self.tokens.iter().zip(&self.is_trained) {
+            places.push(tokens.len());
+            let count = if *token == processor.image_token() { counts.next().unwrap_or(1) } else { 1 };
+            tokens.resize(tokens.len() + count, *token);
+            labels.resize(tokens.len(), if *is_trained { *token } else { IGNORED });
+        }
+        places.push(tokens.len());
+        let answers = self.answers.iter().map(|answer| places[answer.start]..places[answer.end]).collect();
+        let Text { answer_tokens, masked, .. } = self;
+        let place = place.to_string();
+        Example { place, tokens, labels, grids, answers, image_tokens, answer_tokens, masked, shrunk_to }
+    }
+}
+
+/// The tokens that have a byte of a stretch. One at a border that holds bytes of both sides belongs to it, as in transformers' masks.
+fn tokens_in(spans: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
+    let start = spans.partition_point(|span| span.end <= bytes.start);
+    let end = spans.partition_point(|span| span.start < bytes.end);
+    start..end.max(start)
+}
+
+impl SystemPrompt {
+    fn before<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
+        let has_own = messages.first().is_some_and(|message| message.role == SYSTEM);
+        let (text, rest) = match self {
+            SystemPrompt::Default(text) if !has_own => (text, messages),
+            SystemPrompt::Always(text) => (text, &messages[usize::from(has_own)..]),
+            _ => return Cow::Borrowed(messages),
+        };
+        Cow::Owned(std::iter::once(Message::text(SYSTEM, text)).chain(rest.iter().cloned()).collect())
+    }
+}

@@ -1,0 +1,63 @@
+//! A text in NFC that knows which bytes each of its characters was written with.
+
+use std::ops::Range;
+
+use unicode_normalization_alignments::UnicodeNormalization;
+
+/// A text in NFC.
+#[derive(Debug)]
+pub(super) struct Aligned {
+    pub text: String,
+    /// The bytes of the text as it was written, for each byte of the text in NFC.
+    written: Vec<Range<usize>>,
+}
+
+impl Aligned {
+    /// The text in NFC, or nothing where it is so already.
+    pub fn of(given: &str) -> Option<Aligned> {
+        if super::is_normal(given) {
+            return None;
+        }
+        let mut aligned = Aligned { text: String::new(), written: Vec::new() };
+        let mut rest = given.chars();
+        let mut last = 0..0;
+        for (character, change) in given.nfc() {
+            // 0 stands for one character that was written, -1 for two that became one, 1 for one more of the last.
+            let consumed: usize =
+                rest.by_ref().take(usize::try_from(1 - change).unwrap_or(0)).map(char::len_utf8).sum();
+            if consumed > 0 {
+                last = last.end..last.end + consumed;
+            }
+            aligned.text.push(character);
+            aligned.written.resize(aligned.text.len(), last.clone());
+        }
+        Some(aligned)
+    }
+
+    /// The bytes as they were written, of bytes in NFC.
+    pub fn written(&self, place: Range<usize>) -> Range<usize> {
+        match self.written.get(place) {
+            Some([first, .., last]) => first.start..last.end,
+            Some([only]) => only.clone(),
+            _ => 0..0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_found_again() {
+        assert!(Aligned::of("été").is_none());
+        let aligned = Aligned::of("a e\u{301}b").unwrap();
+        assert_eq!(aligned.text, "a éb");
+        assert_eq!(aligned.written(2..3), 2..5);
+        assert_eq!(aligned.written(4..5), 5..6);
+        // One character that becomes two.
+        let aligned = Aligned::of("x\u{958}y").unwrap();
+        assert_eq!(aligned.text, "x\u{915}\u{93c}y");
+        assert_eq!([aligned.written(1..4), aligned.written(4..7), aligned.written(7..8)], [1..4, 1..4, 4..5]);
+    }
+}

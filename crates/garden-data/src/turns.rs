@@ -1,0 +1,65 @@
+//! Where the answers stand in a rendered conversation.
+//!
+//! A template only gives a text, so the conversation is rendered up to each answer and behind it: what the longer rendering has more is the
+//! answer. That holds only if a conversation begins as its beginning alone does, which is checked; templates that
+//! change earlier turns (leave out their thoughts, say) are told instead of being trained in the wrong places.
+
+use std::ops::Range;
+
+use crate::error::Error;
+use crate::template::{Ending, Message, Template};
+
+/// Who gives answers, in chat templates.
+pub(crate) const ASSISTANT: &str = "assistant";
+
+/// The bytes of each answer in the rendered conversation: all that the template writes from behind the header of the turn to the end of the turn.
+pub(crate) fn turns(template: &Template, messages: &[Message], rendered: &str) -> Result<Vec<Range<usize>>, Error> {
+    let mut turns = Vec::new();
+    for (number, _) in messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT) {
+        if number == 0 {
+            return Err(Error::Conversation("`messages[0]` is an answer, and nothing was asked".to_string()));
+        }
+        let start = beginning(template, messages, number, Ending::Answer, rendered)?;
+        let end = beginning(template, messages, number + 1, Ending::Nothing, rendered)?;
+        if end < start {
+            let problem =
+                format!("the chat template ends `messages[{number}]` before it begins; its answer cannot be found");
+            return Err(Error::Conversation(problem));
+        }
+        turns.push(start..end);
+    }
+    Ok(turns)
+}
+
+/// How far the first messages reach in the rendered conversation.
+fn beginning(
+    template: &Template,
+    messages: &[Message],
+    count: usize,
+    ending: Ending,
+    rendered: &str,
+) -> Result<usize, Error> {
+    if count == messages.len() && ending == Ending::Nothing {
+        return Ok(rendered.len());
+    }
+    let part = template.render(&messages[..count], ending)?;
+    if rendered.starts_with(&part) {
+        return Ok(part.len());
+    }
+    let same = rendered.char_indices().zip(part.chars()).take_while(|((_, one), other)| one == other).last();
+    let place = same.map_or(0, |((place, one), _)| place + one.len_utf8());
+    let what = match ending {
+        Ending::Answer => format!("the beginning of the answer `messages[{count}]`"),
+        Ending::Nothing => format!("`messages[{}]` with what is before it", count - 1),
+    };
+    Err(Error::Conversation(format!(
+        "the chat template writes {what} otherwise when the conversation goes on: {:?} becomes {:?}; answers cannot be found in such texts. \
+         Rows with one answer each, or labels on all tokens, may do",
+        excerpt(&part[place..]),
+        excerpt(&rendered[place..]),
+    )))
+}
+
+fn excerpt(text: &str) -> String {
+    text.chars().take(30).collect()
+}
