@@ -14,9 +14,11 @@ mod rgb;
 mod settings;
 mod tiff;
 mod webp;
+mod wide;
 
 use crate::error::Error;
 use orientation::Orientation;
+use rgb::PictureRows;
 
 pub use patches::Patcher;
 pub use rgb::Picture;
@@ -68,7 +70,7 @@ impl Picture {
         match format {
             Format::Bmp => bmp::decode(data, self),
             Format::Gif => gif::decode(data, self),
-            Format::Jpeg => jpeg::decode(data, self),
+            Format::Jpeg => jpeg::decode(data, &mut PictureRows { picture: self, next: 0 }),
             Format::Png => png::decode(data, self),
             Format::Tiff => tiff::decode(data, self),
             Format::Webp => webp::decode(data, self),

@@ -12,8 +12,9 @@ mod idct;
 mod scan;
 mod upsample;
 
-use super::rgb::Picture;
+use super::rgb::Rows;
 use bits::Bits;
+use colour::Converter;
 use header::{Header, Segments};
 use scan::Scan;
 
@@ -36,7 +37,9 @@ struct Component {
     /// Blocks, with those that only fill up the last units.
     blocks_across: usize,
     blocks_down: usize,
-    /// [blocks_down * 8, blocks_across * 8].
+    /// Rows of blocks that are held at a time: all of them, or the last ones.
+    blocks_held: usize,
+    /// [blocks_held * 8, blocks_across * 8], each row at its number modulo what is held.
     samples: Vec<u8>,
     /// Coefficients of progressive files: [blocks, 64].
     coefficients: Vec<i16>,
@@ -56,11 +59,10 @@ pub(super) fn header(data: &[u8]) -> Result<Header, String> {
     }
 }
 
-/// Decodes a file; its size has been checked.
-pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
+/// Decodes a file; its size has been checked. The rows of usual files are given on while it is read.
+pub(super) fn decode(data: &[u8], rows: &mut impl Rows) -> Result<(), String> {
     let mut segments = Segments::new(data)?;
     let mut components: Vec<Component> = Vec::new();
-    let mut scans = 0;
     loop {
         segments.next_marker()?;
         if segments.is_over() {
@@ -75,49 +77,84 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         }
         let scan = Scan::read(&segments, &frame, &mut components)?;
         let mut bits = Bits::new(data, segments.position);
-        scan.decode(&frame, &segments.tables, &mut components, &mut bits)?;
+        if frame.is_progressive {
+            scan.decode_coefficients(&frame, &segments.tables, &mut components, &mut bits)?;
+        } else if scan.is_complete(&components) {
+            components.iter_mut().for_each(Component::hold_last);
+            let mut converter = Converter::new(&segments.header, &frame, &components, rows);
+            return scan.decode_samples(&frame, &segments.tables, &mut components, &mut bits, |until, components| {
+                converter.give(&frame, components, until, rows)
+            });
+        } else {
+            components.iter_mut().filter(|component| component.table.is_some()).for_each(Component::hold_all);
+            scan.decode_samples(&frame, &segments.tables, &mut components, &mut bits, |_, _| Ok(()))?;
+        }
         segments.position = bits.end();
-        scans += 1;
         // Sequential files are complete when each component was seen, whether or not the mark of the end is there.
         if !frame.is_progressive && components.iter().all(|component| !component.samples.is_empty()) {
             break;
         }
     }
     let frame = segments.header.frame.clone().ok_or("there is no header of a frame")?;
-    if scans == 0 {
+    if components.is_empty() {
         return Err("there is no scan".to_string());
     }
-    for component in &mut components {
-        component.finish(frame.is_progressive)?;
+    if let Some(component) = components.iter().find(|component| component.table.is_none()) {
+        return Err(format!("component {} is in no scan", component.id));
     }
-    colour::convert(&segments.header, &frame, &components, picture)
+    let mut converter = Converter::new(&segments.header, &frame, &components, rows);
+    if !frame.is_progressive {
+        return converter.give(&frame, &components, frame.height, rows);
+    }
+    components.iter_mut().for_each(Component::hold_last);
+    for unit in 0..frame.units_down() {
+        components.iter_mut().for_each(|component| component.transform(unit));
+        let until = (unit + 1) * frame.down * SIDE - 1;
+        let until = if unit + 1 == frame.units_down() { frame.height } else { until };
+        converter.give(&frame, &components, until, rows)?;
+    }
+    Ok(())
 }
 
 impl Component {
-    /// Turns the coefficients of a progressive file into samples.
-    fn finish(&mut self, is_progressive: bool) -> Result<(), String> {
-        let Some(table) = self.table else {
-            return Err(format!("component {} is in no scan", self.id));
-        };
-        if !is_progressive {
-            return Ok(());
-        }
+    fn hold_all(&mut self) {
+        self.hold(self.blocks_down);
+    }
+
+    /// Holds two rows of units: interpolation looks at the rows above and below.
+    fn hold_last(&mut self) {
+        self.hold((2 * self.down).min(self.blocks_down));
+    }
+
+    fn hold(&mut self, blocks: usize) {
+        self.blocks_held = blocks;
+        self.samples.resize(blocks * self.blocks_across * SIDE * SIDE, 0);
+    }
+
+    /// Turns the coefficients of a row of units of a progressive file into samples.
+    fn transform(&mut self, unit: usize) {
         let stride = self.blocks_across * SIDE;
-        self.samples.resize(stride * self.blocks_down * SIDE, 0);
-        let mut block = [0; 64];
-        for (number, coefficients) in self.coefficients.chunks_exact(64).enumerate() {
-            let (row, column) = (number / self.blocks_across, number % self.blocks_across);
+        let table = self.table.unwrap_or([0; 64]);
+        let first = unit * self.down;
+        let rows = &self.coefficients[first * self.blocks_across * 64..][..self.down * self.blocks_across * 64];
+        for (number, coefficients) in rows.as_chunks::<64>().0.iter().enumerate() {
+            let (row, column) = (first + number / self.blocks_across, number % self.blocks_across);
+            let samples = &mut self.samples[row % self.blocks_held * SIDE * stride + column * SIDE..];
+            if coefficients[1..].iter().all(|coefficient| *coefficient == 0) {
+                idct::even(dequantised(coefficients[0], table[0]), samples, stride);
+                continue;
+            }
+            let mut block = [0; 64];
             for (place, (coefficient, step)) in coefficients.iter().zip(&table).enumerate() {
                 block[scan::NATURAL[place]] = dequantised(*coefficient, *step);
             }
-            idct::inverse(&mut block, &mut self.samples[row * SIDE * stride + column * SIDE..], stride);
+            idct::inverse(&block, samples, stride);
         }
-        self.coefficients = Vec::new();
-        Ok(())
     }
 }
 
-/// A coefficient in its own size. What does not fit 16 bits is no picture's; it is kept from overflowing.
-fn dequantised(coefficient: i16, step: u16) -> i32 {
-    (i32::from(coefficient) * i32::from(step)).clamp(i32::from(i16::MIN), i32::from(i16::MAX))
+/// A coefficient in its own size. What does not fit 16 bits is no picture's; it wraps, as in the registers of libjpeg-turbo.
+#[inline(always)]
+fn dequantised(coefficient: i16, step: u16) -> i16 {
+    coefficient.wrapping_mul(step as i16)
 }

@@ -27,6 +27,10 @@ impl Orientation {
         find(exif).map_or_else(Orientation::default, |number| Orientation::new(u64::from(number)))
     }
 
+    pub fn is_upright(self) -> bool {
+        self.0 == 1
+    }
+
     pub fn swaps_sides(self) -> bool {
         self.0 >= 5
     }

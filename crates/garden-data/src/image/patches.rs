@@ -1,37 +1,50 @@
 //! A picture as the model takes it: resized, scaled and cut into patches.
 //!
-//! Patches come in blocks of a merged token, row by row, and within a block row by row; a patch is [channel, frame, row, column]. Rows of
-//! the resized picture are written to their places as they are made, so it never exists as a whole.
+//! Patches come in blocks of a merged token, row by row, and within a block row by row; a patch is [channel, frame, row, column]. Rows are
+//! resized as they come and written to their places when all that an output row needs are there, so neither the resized picture nor, for
+//! usual JPEG files, the decoded one ever exists as a whole.
 
 use super::resize::Weights;
-use super::rgb::Picture;
+use super::rgb::{Picture, Rows, separate};
 use super::settings::{Grid, ImageSettings};
+use super::wide::widest;
+use super::{Format, jpeg};
+use crate::error::Error;
+
+/// Rows of one colour are filled up to a multiple of this, so that vectors need no end.
+const FILLED: usize = 64;
 
 /// Turns pictures into patches, and keeps its memory from one to the next.
 #[derive(Debug)]
 pub struct Patcher {
     settings: ImageSettings,
-    levels: Box<[[f32; 256]; 3]>,
+    /// What is taken from the bytes of each channel, and what the rest is divided by.
+    scales: [(f32, f32); 3],
     across: Weights,
     down: Weights,
-    /// Rows that were resized, by their number modulo the ring's length.
+    /// Rows that were resized, by their number modulo the ring's length: [rows, 3, `filled`].
     ring: Vec<u8>,
     sums: Vec<i32>,
-    row: Vec<u8>,
+    /// Rows of the resized picture that make up a row of patches: [patch, 3, `filled`].
+    strip: Vec<u8>,
+    /// Rows of a picture that has to be taken apart, or decoded as a whole.
+    planes: [Vec<u8>; 3],
+    picture: Picture,
 }
 
 impl Patcher {
     /// One for these settings.
     pub fn new(settings: ImageSettings) -> Patcher {
-        let levels = Box::new(settings.levels());
         Patcher {
+            scales: settings.scales(),
             settings,
-            levels,
             across: Weights::default(),
             down: Weights::default(),
             ring: Vec::new(),
             sums: Vec::new(),
-            row: Vec::new(),
+            strip: Vec::new(),
+            planes: Default::default(),
+            picture: Picture::default(),
         }
     }
 
@@ -40,71 +53,215 @@ impl Patcher {
         &self.settings
     }
 
+    /// Decodes a file as [`Picture::decode`] does and writes its patches as [`Patcher::write`] does.
+    ///
+    /// The rows of JPEG files that need no turning go straight into patches, which is faster than the two steps and holds no picture.
+    /// After an error the buffer holds anything.
+    pub fn decode(
+        &mut self,
+        name: &str,
+        data: &[u8],
+        max_pixels: u64,
+        grid: Grid,
+        patches: &mut [f32],
+    ) -> Result<(), Error> {
+        if !self.is_straight(data) {
+            let mut picture = std::mem::take(&mut self.picture);
+            let decoded = picture.decode(name, data, max_pixels);
+            if decoded.is_ok() {
+                self.write(&picture, grid, patches);
+            }
+            self.picture = picture;
+            return decoded;
+        }
+        let size = Format::Jpeg.size(data).and_then(|size| size.checked(max_pixels));
+        size.and_then(|_| jpeg::decode(data, &mut Pass::new(self, grid, patches)))
+            .map_err(|problem| Error::picture(name, problem))
+    }
+
+    /// Whether rows of a file are those of the picture, as they come.
+    fn is_straight(&self, data: &[u8]) -> bool {
+        let is_jpeg = Format::of(data) == Ok(Format::Jpeg);
+        is_jpeg && Format::Jpeg.size(data).is_ok_and(|size| size.orientation.is_upright())
+    }
+
     /// Writes the patches of a picture, [rows x columns, values of a patch], into a buffer that has just their size.
     pub fn write(&mut self, picture: &Picture, grid: Grid, patches: &mut [f32]) {
-        let [_, rows, columns] = grid;
-        let (height, width) = (rows * self.settings.patch, columns * self.settings.patch);
-        assert_eq!(patches.len(), rows * columns * self.settings.patch_values(), "the buffer is of another size");
-        self.row.resize(3 * width, 0);
-        self.sums.resize(3 * width, 0);
-        let is_wide = picture.width == width;
-        if !is_wide {
-            self.across.compute(picture.width, width);
+        let mut planes = std::mem::take(&mut self.planes);
+        planes.iter_mut().for_each(|plane| plane.resize(picture.width, 0));
+        let mut pass = Pass::new(self, grid, patches);
+        pass.begin(picture.width, picture.height);
+        for pixels in picture.pixels.chunks_exact(3 * picture.width.max(1)) {
+            separate(pixels, planes.each_mut().map(|plane| &mut plane[..]));
+            pass.row(planes.each_ref().map(|plane| &plane[..]));
         }
-        if picture.height == height {
-            for row in 0..height {
-                let source = picture_row(picture, row);
-                if is_wide {
-                    self.row.copy_from_slice(source);
-                } else {
-                    self.across.row(source, &mut self.row);
-                }
-                self.place(row, columns, patches);
-            }
-            return;
+        self.planes = planes;
+    }
+}
+
+/// One picture on its way into patches.
+struct Pass<'a> {
+    patcher: &'a mut Patcher,
+    patches: &'a mut [f32],
+    /// Columns of patches, and the size of the resized picture.
+    columns: usize,
+    width: usize,
+    height: usize,
+    /// The size of the picture as it comes.
+    from: (usize, usize),
+    /// Bytes of a row of one colour, with what fills it up.
+    filled: usize,
+    /// Rows that came, and rows that were made.
+    taken: usize,
+    made: usize,
+}
+
+impl<'a> Pass<'a> {
+    fn new(patcher: &'a mut Patcher, [_, rows, columns]: Grid, patches: &'a mut [f32]) -> Pass<'a> {
+        let settings = &patcher.settings;
+        assert_eq!(patches.len(), rows * columns * settings.patch_values(), "the buffer is of another size");
+        let (height, width) = (rows * settings.patch, columns * settings.patch);
+        let filled = width.next_multiple_of(FILLED);
+        Pass { patcher, patches, columns, width, height, from: (0, 0), filled, taken: 0, made: 0 }
+    }
+}
+
+impl Rows for Pass<'_> {
+    fn begin(&mut self, width: usize, height: usize) {
+        self.from = (width, height);
+        let (patcher, filled) = (&mut *self.patcher, self.filled);
+        patcher.strip.resize(patcher.settings.patch * 3 * filled, 0);
+        patcher.sums.resize(3 * filled, 0);
+        if width != self.width {
+            patcher.across.compute(width, self.width);
         }
-        self.down.compute(picture.height, height);
-        let length = self.down.longest;
-        self.ring.resize(length * 3 * width, 0);
-        let mut ready = 0;
-        for row in 0..height {
-            let (first, count) = self.down.spans[row];
-            for source in ready.max(first)..first + count {
-                let slot = &mut self.ring[source % length * 3 * width..][..3 * width];
-                if is_wide {
-                    slot.copy_from_slice(picture_row(picture, source));
-                } else {
-                    self.across.row(picture_row(picture, source), slot);
-                }
-            }
-            ready = ready.max(first + count);
-            let ring = &self.ring;
-            let resized = |source: usize| &ring[source % length * 3 * width..][..3 * width];
-            self.down.column(row, resized, &mut self.sums, &mut self.row);
-            self.place(row, columns, patches);
+        if height != self.height {
+            patcher.down.compute(height, self.height);
+            patcher.ring.resize(patcher.down.longest * 3 * filled, 0);
         }
     }
 
-    /// Writes the current row of the resized picture to its places.
-    fn place(&self, row: usize, columns: usize, patches: &mut [f32]) {
-        let ImageSettings { patch: side, merge, frames, .. } = self.settings;
-        let (patch_row, inner) = (row / side, row % side);
-        for (patch_column, pixels) in self.row.chunks_exact(3 * side).enumerate() {
-            let block = patch_row / merge * (columns / merge) + patch_column / merge;
-            let patch = (block * merge + patch_row % merge) * merge + patch_column % merge;
-            let values = &mut patches[patch * self.settings.patch_values()..][..self.settings.patch_values()];
-            for (channel, planes) in values.chunks_exact_mut(frames * side * side).enumerate() {
-                let levels = &self.levels[channel];
-                for plane in planes.chunks_exact_mut(side * side) {
-                    for (value, pixel) in plane[inner * side..][..side].iter_mut().zip(pixels.chunks_exact(3)) {
-                        *value = levels[usize::from(pixel[channel])];
-                    }
-                }
+    fn row(&mut self, planes: [&[u8]; 3]) {
+        let patcher = &mut *self.patcher;
+        let is_high = self.from.1 == self.height;
+        let (rows, number) = match is_high {
+            true => (&mut patcher.strip, self.made % patcher.settings.patch),
+            false => (&mut patcher.ring, self.taken % patcher.down.longest),
+        };
+        let slot = &mut rows[number * 3 * self.filled..][..3 * self.filled];
+        let (red, others) = slot.split_at_mut(self.filled);
+        let (green, blue) = others.split_at_mut(self.filled);
+        if self.from.0 == self.width {
+            for (plane, same) in planes.into_iter().zip([red, green, blue]) {
+                same[..self.width].copy_from_slice(plane);
+            }
+        } else {
+            patcher.across.row(planes, [red, green, blue]);
+        }
+        self.taken += 1;
+        if is_high {
+            return self.row_is_made();
+        }
+        while let Some((first, count)) = self.patcher.down.spans.get(self.made)
+            && first + count <= self.taken
+        {
+            let Patcher { down, ring, sums, strip, settings, .. } = &mut *self.patcher;
+            let row = &mut strip[self.made % settings.patch * 3 * self.filled..][..3 * self.filled];
+            down.column(self.made, ring, sums, row);
+            self.row_is_made();
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// Counts a row, and writes the patches that it completes.
+    fn row_is_made(&mut self) {
+        let Patcher { settings, scales, strip, .. } = &*self.patcher;
+        let (patch_row, inner) = (self.made / settings.patch, self.made % settings.patch);
+        self.made += 1;
+        if inner + 1 < settings.patch {
+            return;
+        }
+        let merge = settings.merge;
+        let row_of_blocks = patch_row / merge * (self.columns / merge);
+        let values = settings.patch_values();
+        for column in 0..self.columns {
+            let block = row_of_blocks + column / merge;
+            let number = (block * merge + patch_row % merge) * merge + column % merge;
+            let patch = &mut self.patches[number * values..][..values];
+            write_patch(settings, scales, &strip[column * settings.patch..], self.filled, patch);
+        }
+    }
+}
+
+widest! {
+    /// Writes one patch from rows of bytes, [patch, 3, `filled`] without what is to the left of it.
+    fn write_patch(settings: &ImageSettings, scales: &[(f32, f32); 3], strip: &[u8], filled: usize, patch: &mut [f32]) {
+        let side = settings.patch;
+        for (channel, frames) in patch.chunks_exact_mut(settings.frames * side * side).enumerate() {
+            let (mean, deviation) = scales[channel];
+            let (first, others) = frames.split_at_mut(side * side);
+            for (row, values) in first.chunks_exact_mut(side).enumerate() {
+                let bytes = &strip[(3 * row + channel) * filled..][..side];
+                scale(bytes, mean, deviation, values);
+            }
+            for other in others.chunks_exact_mut(side * side) {
+                other.copy_from_slice(first);
             }
         }
     }
 }
 
-fn picture_row(picture: &Picture, row: usize) -> &[u8] {
-    &picture.pixels[row * 3 * picture.width..][..3 * picture.width]
+/// Bytes as the model takes them, eight at a time; the last eight overlap those before, which does no harm.
+#[inline(always)]
+fn scale(bytes: &[u8], mean: f32, deviation: f32, values: &mut [f32]) {
+    const EIGHT: usize = 8;
+    let value = |byte: u8| (f32::from(byte) - mean) / deviation;
+    let Some(last) = values.len().checked_sub(EIGHT) else {
+        return values.iter_mut().zip(bytes).for_each(|(to, byte)| *to = value(*byte));
+    };
+    let mut start = 0;
+    loop {
+        let (from, to) = (&bytes[start..start + EIGHT], &mut values[start..start + EIGHT]);
+        for place in 0..EIGHT {
+            to[place] = value(from[place]);
+        }
+        if start == last {
+            return;
+        }
+        start = (start + EIGHT).min(last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::path::Path;
+
+    use super::*;
+    use crate::image::{MAX_PIXELS, picture_size};
+
+    /// Of every kind of picture, enlarged and shrunk.
+    #[test]
+    fn straight_is_the_same_as_in_steps() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/recorded/pictures");
+        for max_pixels in [56 * 56, 1_003_520] {
+            let settings = ImageSettings { max_pixels, ..ImageSettings::default() };
+            let (mut straight, mut in_steps) = (Patcher::new(settings.clone()), Patcher::new(settings.clone()));
+            for file in std::fs::read_dir(&folder).unwrap() {
+                let path = file.unwrap().path();
+                let (name, data) = (path.to_str().unwrap(), std::fs::read(&path).unwrap());
+                let (width, height) = picture_size(name, &data, MAX_PIXELS).unwrap();
+                let grid = settings.grid(width, height).unwrap();
+                let mut expected = vec![0.0; grid[1] * grid[2] * settings.patch_values()];
+                let mut found = expected.clone();
+                let mut picture = Picture::default();
+                picture.decode(name, &data, MAX_PIXELS).unwrap();
+                in_steps.write(&picture, grid, &mut expected);
+                straight.decode(name, &data, MAX_PIXELS, grid, &mut found).unwrap();
+                assert!(expected == found, "{name}");
+            }
+        }
+    }
 }

@@ -1,37 +1,52 @@
 //! Bicubic resizing with antialiasing, in the numbers of PyTorch's kernel for bytes, which torchvision uses.
 //!
 //! The weights of each output are computed in double precision and rounded to 16 bits, with as many bits behind the point as fit;
-//! rows are resized first and rounded to bytes, then columns. Rows go through a ring of as many as one output row needs, so
-//! besides the picture only those are held.
+//! rows are resized first and rounded to bytes, then columns. Sums have 32 bits, so the order of their terms does not matter, and vectors
+//! give the same bytes as plain code.
+
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 
 /// The sharpness of the cubic, and its reach to either side.
 const SHARPNESS: f64 = -0.5;
 const REACH: f64 = 2.0;
 /// The most bits behind the point.
 const MOST_BITS: u32 = 22;
+/// Weights of an output are filled up with zeros to a multiple of this.
+const FILLED: usize = 16;
 
 /// The inputs and weights of each output along one side.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
+    /// What they were computed for.
+    sides: (usize, usize),
     /// First input and number of inputs.
     pub spans: Vec<(usize, usize)>,
-    /// [outputs, `longest`].
+    /// [outputs, `stride`].
     weights: Vec<i16>,
+    stride: usize,
     /// The most inputs of an output.
     pub longest: usize,
     /// Bits behind the point.
     bits: u32,
+    #[cfg(target_arch = "x86_64")]
+    groups: vectors::Groups,
 }
 
 impl Weights {
-    /// Computes them anew, in the memory of the last ones.
+    /// Computes them, in the memory of the last ones, unless they are the same.
     pub fn compute(&mut self, from: usize, to: usize) {
+        if self.sides == (from, to) {
+            return;
+        }
+        self.sides = (from, to);
         let scale = from as f64 / to as f64;
         let (reach, stretch) = if scale >= 1.0 { (REACH * scale, 1.0 / scale) } else { (REACH, 1.0) };
         self.longest = reach.ceil() as usize * 2 + 1;
+        self.stride = self.longest.next_multiple_of(FILLED);
         self.spans.clear();
-        let mut exact = vec![0.0; to * self.longest];
-        for (output, row) in exact.chunks_exact_mut(self.longest).enumerate() {
+        let mut exact = vec![0.0; to * self.stride];
+        for (output, row) in exact.chunks_exact_mut(self.stride).enumerate() {
             let centre = scale * (output as f64 + 0.5);
             // Truncation, as in the kernel: what is below zero becomes zero.
             let first = (centre - reach + 0.5) as usize;
@@ -56,11 +71,13 @@ impl Weights {
             let rounding = if *weight < 0.0 { -0.5 } else { 0.5 };
             (rounding + weight * one) as i16
         }));
+        #[cfg(target_arch = "x86_64")]
+        self.groups.compute(&self.spans, &self.weights, self.stride);
     }
 
     fn of(&self, output: usize) -> (usize, &[i16]) {
         let (first, count) = self.spans[output];
-        (first, &self.weights[output * self.longest..][..count])
+        (first, &self.weights[output * self.stride..][..count])
     }
 
     /// The sum that rounding starts from.
@@ -68,27 +85,44 @@ impl Weights {
         1 << (self.bits - 1)
     }
 
-    /// Resizes a row of pixels.
-    pub fn row(&self, input: &[u8], output: &mut [u8]) {
-        let (pixels, _) = input.as_chunks::<3>();
-        for (place, pixel) in output.as_chunks_mut::<3>().0.iter_mut().enumerate() {
-            let (first, weights) = self.of(place);
-            let mut sums = [self.half(); 3];
-            for (weight, pixel) in weights.iter().zip(&pixels[first..]) {
-                for (sum, value) in sums.iter_mut().zip(pixel) {
-                    *sum += i32::from(*weight) * i32::from(*value);
-                }
-            }
-            *pixel = sums.map(|sum| byte(sum, self.bits));
+    /// Resizes a row of each colour. Outputs may be longer than their side; what is behind is anything then.
+    pub fn row(&self, inputs: [&[u8]; 3], outputs: [&mut [u8]; 3]) {
+        assert!(inputs.iter().all(|input| input.len() == self.sides.0), "a row is of another size");
+        let [red, green, blue] = outputs;
+        #[cfg(target_arch = "x86_64")]
+        if self.row_in_vectors(inputs, [red, green, blue]) {
+            return;
+        }
+        for (input, output) in inputs.into_iter().zip([red, green, blue]) {
+            self.plain_row(input, output, 0);
         }
     }
 
-    /// Puts rows together to one.
-    pub fn column<'a>(&self, place: usize, row: impl Fn(usize) -> &'a [u8], sums: &mut [i32], output: &mut [u8]) {
+    fn plain_row(&self, input: &[u8], output: &mut [u8], start: usize) {
+        for (place, value) in output[..self.sides.1].iter_mut().enumerate().skip(start) {
+            let (first, weights) = self.of(place);
+            let terms =
+                weights.iter().zip(&input[first..]).map(|(weight, value)| i32::from(*weight) * i32::from(*value));
+            *value = byte(self.half() + terms.sum::<i32>(), self.bits);
+        }
+    }
+
+    /// Puts rows together to one. They lie in a ring, each at its number modulo what it holds.
+    pub fn column(&self, place: usize, ring: &[u8], sums: &mut [i32], output: &mut [u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if self.column_in_vectors(place, ring, output) {
+            return;
+        }
+        self.plain_column(place, ring, sums, output);
+    }
+
+    fn plain_column(&self, place: usize, ring: &[u8], sums: &mut [i32], output: &mut [u8]) {
         let (first, weights) = self.of(place);
+        let held = ring.len() / output.len();
         sums.fill(self.half());
         for (number, weight) in weights.iter().enumerate() {
-            for (sum, value) in sums.iter_mut().zip(row(first + number)) {
+            let row = &ring[(first + number) % held * output.len()..][..output.len()];
+            for (sum, value) in sums.iter_mut().zip(row) {
                 *sum += i32::from(*weight) * i32::from(*value);
             }
         }
@@ -110,5 +144,50 @@ fn cubic(x: f64) -> f64 {
         (((x - 5.0) * x + 8.0) * x - 4.0) * SHARPNESS
     } else {
         0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shrinking and enlarging by many factors, on whatever this processor has.
+    #[test]
+    fn vectors_give_what_plain_code_gives() {
+        let mut number = 3_u64;
+        let mut random = || {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) as u8
+        };
+        let mut weights = Weights::default();
+        let sizes =
+            [(1, 28), (7, 28), (56, 28), (100, 84), (2500, 1008), (1000, 252), (3000, 476), (4000, 280), (900, 28)];
+        for (from, to) in sizes {
+            weights.compute(from, to);
+            let input: Vec<u8> = (0..from).map(|_| random()).collect();
+            let other: Vec<u8> = input.iter().map(|value| !value).collect();
+            let (mut expected, mut found) = (vec![0; to], vec![0; to.next_multiple_of(64)]);
+            let (mut second, mut third) = (found.clone(), found.clone());
+            weights.row([&input, &other, &other], [&mut found, &mut second, &mut third]);
+            weights.plain_row(&other, &mut expected, 0);
+            assert_eq!((&expected[..], &expected[..]), (&second[..to], &third[..to]), "{from} {to}");
+            weights.plain_row(&input, &mut expected, 0);
+            assert_eq!(expected, found[..to], "{from} {to}");
+            found[..to].fill(0);
+            #[cfg(target_arch = "x86_64")]
+            if crate::image::wide::has_avx2() {
+                // SAFETY: the processor has AVX2.
+                unsafe { weights.row_avx2(&input, &mut found) };
+                assert_eq!(expected, found[..to], "{from} {to}");
+            }
+
+            let ring: Vec<u8> = (0..weights.longest * 192).map(|_| random()).collect();
+            let (mut expected, mut found, mut sums) = ([0; 192], [0; 192], [0; 192]);
+            for place in [0, to / 2, to - 1] {
+                weights.plain_column(place, &ring, &mut sums, &mut expected);
+                weights.column(place, &ring, &mut sums, &mut found);
+                assert_eq!(expected, found, "{from} {to} {place}");
+            }
+        }
     }
 }

@@ -38,6 +38,139 @@ impl Picture {
     }
 }
 
+/// Something that takes a picture row by row.
+pub(super) trait Rows {
+    /// Says the size, once, before the first row.
+    fn begin(&mut self, width: usize, height: usize);
+
+    /// Takes the next row: red, green and blue.
+    fn row(&mut self, planes: [&[u8]; 3]);
+}
+
+/// Writes rows to a picture.
+pub(super) struct PictureRows<'a> {
+    pub picture: &'a mut Picture,
+    pub next: usize,
+}
+
+impl Rows for PictureRows<'_> {
+    fn begin(&mut self, width: usize, height: usize) {
+        self.picture.reset(width, height);
+        self.next = 0;
+    }
+
+    fn row(&mut self, planes: [&[u8]; 3]) {
+        let width = self.picture.width;
+        interleave(planes, &mut self.picture.pixels[3 * self.next * width..][..3 * width]);
+        self.next += 1;
+    }
+}
+
+/// Puts three planes together to pixels.
+fn interleave(planes: [&[u8]; 3], pixels: &mut [u8]) {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there are no vectors"))]
+    let mut start = 0;
+    #[cfg(target_arch = "x86_64")]
+    if super::wide::has_avx2() {
+        // SAFETY: the processor has AVX2.
+        start = unsafe { vectors::interleave(planes, pixels) };
+    }
+    for (place, pixel) in pixels.as_chunks_mut::<3>().0.iter_mut().enumerate().skip(start) {
+        *pixel = planes.map(|plane| plane[place]);
+    }
+}
+
+/// Takes pixels apart into three planes.
+pub(super) fn separate(pixels: &[u8], planes: [&mut [u8]; 3]) {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there are no vectors"))]
+    let mut start = 0;
+    let [red, green, blue] = planes;
+    #[cfg(target_arch = "x86_64")]
+    if super::wide::has_avx2() {
+        // SAFETY: the processor has AVX2.
+        start = unsafe { vectors::separate(pixels, [red, green, blue]) };
+    }
+    for (place, pixel) in pixels.as_chunks::<3>().0.iter().enumerate().skip(start) {
+        [red[place], green[place], blue[place]] = *pixel;
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod vectors {
+    use std::arch::x86_64::*;
+
+    const WIDE: usize = 16;
+    /// Leaves a zero.
+    const NONE: u8 = 0x80;
+
+    /// [register of pixels, plane]: which byte of the plane each byte of the register is.
+    const TOGETHER: [[[u8; WIDE]; 3]; 3] = {
+        let mut patterns = [[[NONE; WIDE]; 3]; 3];
+        let mut place = 0;
+        while place < 3 * WIDE {
+            patterns[place / WIDE][place % 3][place % WIDE] = (place / 3) as u8;
+            place += 1;
+        }
+        patterns
+    };
+
+    /// [plane, register of pixels]: which byte of the register each byte of the plane is.
+    const APART: [[[u8; WIDE]; 3]; 3] = {
+        let mut patterns = [[[NONE; WIDE]; 3]; 3];
+        let mut place = 0;
+        while place < 3 * WIDE {
+            patterns[place % 3][place / WIDE][place / 3] = (place % WIDE) as u8;
+            place += 1;
+        }
+        patterns
+    };
+
+    #[target_feature(enable = "avx2")]
+    fn load(bytes: &[u8; WIDE]) -> __m128i {
+        // SAFETY: there are 16 bytes.
+        unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
+    }
+
+    /// Bytes of three registers, put together to one.
+    #[target_feature(enable = "avx2")]
+    fn pick(from: [__m128i; 3], patterns: &[[u8; WIDE]; 3], to: &mut [u8; WIDE]) {
+        let [a, b, c] = [0, 1, 2].map(|which| _mm_shuffle_epi8(from[which], load(&patterns[which])));
+        // SAFETY: there are 16 bytes.
+        unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm_or_si128(_mm_or_si128(a, b), c)) };
+    }
+
+    /// Does as many pixels as fill vectors, and answers how many that are.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn interleave([red, green, blue]: [&[u8]; 3], pixels: &mut [u8]) -> usize {
+        let (pixels, _) = pixels.as_chunks_mut::<{ 3 * WIDE }>();
+        let count = pixels.len() * WIDE;
+        let planes = [red, green, blue].map(|plane| plane.as_chunks::<WIDE>().0.iter());
+        let [red, green, blue] = planes;
+        for (((pixels, red), green), blue) in pixels.iter_mut().zip(red).zip(green).zip(blue) {
+            let planes = [load(red), load(green), load(blue)];
+            for (part, patterns) in pixels.as_chunks_mut::<WIDE>().0.iter_mut().zip(&TOGETHER) {
+                pick(planes, patterns, part);
+            }
+        }
+        count
+    }
+
+    /// Does as many pixels as fill vectors, and answers how many that are.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn separate(pixels: &[u8], planes: [&mut [u8]; 3]) -> usize {
+        let (pixels, _) = pixels.as_chunks::<{ 3 * WIDE }>();
+        let [red, green, blue] = planes.map(|plane| plane.as_chunks_mut::<WIDE>().0.iter_mut());
+        for (((pixels, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
+            let parts = pixels.as_chunks::<WIDE>().0;
+            let parts = [load(&parts[0]), load(&parts[1]), load(&parts[2])];
+            for (plane, patterns) in [red, green, blue].into_iter().zip(&APART) {
+                pick(parts, patterns, plane);
+            }
+        }
+        pixels.len() * WIDE
+    }
+}
+
 /// Inks to light as PIL does it, without any profile.
 pub(super) fn from_cmyk([cyan, magenta, yellow, black]: [u8; 4]) -> [u8; 3] {
     let light = 255 - u16::from(black);

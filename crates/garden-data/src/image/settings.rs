@@ -106,12 +106,11 @@ impl ImageSettings {
         Ok((new_high as usize, new_wide as usize))
     }
 
-    /// The value that each byte of each channel becomes, rounded where transformers rounds.
-    pub(super) fn levels(&self) -> [[f32; 256]; 3] {
+    /// What is taken from the bytes of each channel, and what the rest is divided by, rounded where transformers rounds.
+    pub(super) fn scales(&self) -> [(f32, f32); 3] {
         std::array::from_fn(|channel| {
             let scale = (1.0 / self.rescale) as f32;
-            let (mean, deviation) = (self.mean[channel] as f32 * scale, self.deviation[channel] as f32 * scale);
-            std::array::from_fn(|byte| (byte as f32 - mean) / deviation)
+            (self.mean[channel] as f32 * scale, self.deviation[channel] as f32 * scale)
         })
     }
 }

@@ -1,13 +1,21 @@
 //! Bits of a scan, and Huffman codes.
 
-/// Bits that are looked up at once.
+use super::dequantised;
+use super::scan::NATURAL;
+
+/// Bits that are looked up at once for a symbol, and for a symbol together with the number behind it.
 const LOOK: u32 = 9;
+const LOOK_FAR: u32 = 11;
+/// Bits that a code and the number behind it have at most.
+const MOST_BITS: u32 = 31;
 
 /// A Huffman table.
 #[derive(Clone, Debug)]
 pub(super) struct Huffman {
     /// For the next [`LOOK`] bits: length of the code and symbol, or 0 where the code is longer.
-    short: Vec<u16>,
+    short: Box<[u16; 1 << LOOK]>,
+    /// For the next [`LOOK_FAR`] bits, if the number behind the code is among them; otherwise 0.
+    with_number: Box<[Step; 1 << LOOK_FAR]>,
     /// For each length: one more than its largest code, moved to the left of 16 bits.
     limits: [u32; 18],
     /// For each length: what is added to a code to get the place of its symbol.
@@ -15,10 +23,45 @@ pub(super) struct Huffman {
     symbols: Vec<u8>,
 }
 
+/// A code and the number behind it. From below: their bits, zeros that come before the number, and in the upper half the number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Step(u32);
+
+impl Step {
+    fn new(bits: u32, symbol: u8, number: i32) -> Step {
+        Step(bits | u32::from(symbol >> 4) << 8 | (number as u32) << 16)
+    }
+
+    fn bits(self) -> u32 {
+        self.0 & 0xff
+    }
+
+    fn zeros(self) -> usize {
+        (self.0 >> 8 & 15) as usize
+    }
+
+    fn number(self) -> i16 {
+        (self.0 >> 16) as i16
+    }
+}
+
+/// What a number of so many bits means: those that begin with 0 are as far below zero as their complement is above.
+#[inline(always)]
+fn signed(number: u32, bits: u32) -> i32 {
+    let number = number as i32;
+    if bits > 0 && number >> (bits - 1) == 0 { number - (1 << bits) + 1 } else { number }
+}
+
 impl Huffman {
     pub fn new(counts: &[u8; 16], symbols: &[u8]) -> Result<Huffman, String> {
-        let mut table =
-            Huffman { short: vec![0; 1 << LOOK], limits: [0; 18], offsets: [0; 17], symbols: symbols.to_vec() };
+        let mut table = Huffman {
+            short: Box::new([0; 1 << LOOK]),
+            with_number: Box::new([Step::default(); 1 << LOOK_FAR]),
+            limits: [0; 18],
+            offsets: [0; 17],
+            symbols: symbols.to_vec(),
+        };
+        let too_many = || "a Huffman table has too many codes".to_string();
         let (mut code, mut place) = (0_u32, 0_usize);
         for length in 1..=16_u32 {
             let count = usize::from(counts[length as usize - 1]);
@@ -27,15 +70,14 @@ impl Huffman {
                 if length <= LOOK {
                     let first = (code << (LOOK - length)) as usize;
                     let entry = (length as u16) << 8 | u16::from(symbols[place]);
-                    let Some(places) = table.short.get_mut(first..first + (1 << (LOOK - length))) else {
-                        return Err("a Huffman table has too many codes".to_string());
-                    };
-                    places.fill(entry);
+                    let places = table.short.get_mut(first..first + (1 << (LOOK - length)));
+                    places.ok_or_else(too_many)?.fill(entry);
                 }
+                table.add_numbers(code, length, symbols[place]).ok_or_else(too_many)?;
                 (code, place) = (code + 1, place + 1);
             }
             if code > 1 << length {
-                return Err("a Huffman table has too many codes".to_string());
+                return Err(too_many());
             }
             table.limits[length as usize] = code << (16 - length);
             code <<= 1;
@@ -43,9 +85,63 @@ impl Huffman {
         table.limits[17] = u32::MAX;
         Ok(table)
     }
+
+    /// Adds a code with all numbers that may stand behind it.
+    fn add_numbers(&mut self, code: u32, length: u32, symbol: u8) -> Option<()> {
+        let size = u32::from(symbol & 15);
+        let bits = length + size;
+        if bits > LOOK_FAR {
+            return Some(());
+        }
+        for number in 0..1 << size {
+            let first = ((code << size | number) << (LOOK_FAR - bits)) as usize;
+            let places = self.with_number.get_mut(first..first + (1 << (LOOK_FAR - bits)))?;
+            places.fill(Step::new(bits, symbol, signed(number, size)));
+        }
+        Some(())
+    }
+
+    /// Length and symbol of the code that the next bits begin with.
+    fn code(&self, held: u64) -> Option<(u32, u8)> {
+        let entry = self.short[(held >> (64 - LOOK)) as usize];
+        if entry != 0 {
+            return Some((u32::from(entry >> 8), entry as u8));
+        }
+        let next = (held >> 48) as u32;
+        let length = (LOOK + 1..=16).find(|length| next < self.limits[*length as usize])?;
+        let place = (next >> (16 - length)) as i32 + self.offsets[length as usize];
+        self.symbols.get(place as usize).map(|symbol| (length, *symbol))
+    }
+
+    /// The code and number that the next bits begin with, however long they are.
+    #[inline(never)]
+    fn long_step(&self, held: u64) -> Option<Step> {
+        let (length, symbol) = self.code(held)?;
+        let size = u32::from(symbol & 15);
+        let number = (held << length >> 1 >> (63 - size)) as u32;
+        Some(Step::new(length + size, symbol, signed(number, size)))
+    }
+}
+
+/// Where coefficients of a sequential file go, and what they are multiplied with, in the order of the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places([(u8, u16); 64]);
+
+impl Places {
+    pub fn new(table: &[u16; 64]) -> Places {
+        Places(std::array::from_fn(|place| (NATURAL[place] as u8, table[place])))
+    }
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Broken {
+    Code,
+    Run,
 }
 
 /// The bits of a scan, up to the next marker.
+#[derive(Clone, Copy)]
 pub(super) struct Bits<'a> {
     data: &'a [u8],
     /// Where the next byte is.
@@ -67,18 +163,28 @@ impl<'a> Bits<'a> {
         self.position
     }
 
+    #[inline(always)]
     fn refill(&mut self) {
         // Eight bytes without a marker or a stuffed byte among them, which is nearly always so.
-        if let Some(next) = self.data.get(self.position..).and_then(<[u8]>::first_chunk::<8>)
-            && !next.contains(&0xff)
-        {
-            let bytes = (64 - self.count) / 8;
-            self.held |= u64::from_be_bytes(*next) >> self.count;
-            self.count += 8 * bytes;
-            self.position += bytes as usize;
-            // Bits beyond the whole bytes come again with the next refill, which adds the same ones.
-            return;
+        if let Some(next) = self.data.get(self.position..).and_then(<[u8]>::first_chunk::<8>) {
+            let next = u64::from_be_bytes(*next);
+            // Bytes of ones are zero in the complement, and only of zero the highest bit changes when one is taken away.
+            const ONES: u64 = 0x0101_0101_0101_0101;
+            if (!next).wrapping_sub(ONES) & next & (ONES << 7) == 0 {
+                let bytes = (64 - self.count) / 8;
+                self.held |= next >> self.count;
+                self.count += 8 * bytes;
+                self.position += bytes as usize;
+                // Bits beyond the whole bytes come again with the next refill, which adds the same ones.
+                return;
+            }
         }
+        *self = self.refilled_slowly();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refilled_slowly(mut self) -> Bits<'a> {
         while self.count <= 56 {
             let byte = match self.data.get(self.position) {
                 Some(0xff) if self.data.get(self.position + 1) == Some(&0) => {
@@ -98,8 +204,64 @@ impl<'a> Bits<'a> {
             self.held |= u64::from(byte) << (56 - self.count);
             self.count += 8;
         }
+        self
     }
 
+    /// The next code with its number, which is 0 where it has no bits.
+    #[inline(always)]
+    fn step(&mut self, table: &Huffman) -> Result<Step, Broken> {
+        if self.count < MOST_BITS {
+            self.refill();
+        }
+        let mut step = table.with_number[(self.held >> (64 - LOOK_FAR)) as usize];
+        if step == Step::default() {
+            step = table.long_step(self.held).ok_or(Broken::Code)?;
+        }
+        self.skip(step.bits());
+        Ok(step)
+    }
+
+    /// All coefficients of a block of a sequential file, in their own size. The block must be zero before. Answers whether there are
+    /// others than the first.
+    #[inline(always)]
+    pub fn block(
+        &mut self,
+        block: &mut [i16; 64],
+        places: &Places,
+        prediction: &mut i16,
+        direct: &Huffman,
+        alternating: &Huffman,
+    ) -> Result<bool, Broken> {
+        *prediction = prediction.wrapping_add(self.step(direct)?.number());
+        block[0] = dequantised(*prediction, places.0[0].1);
+        let mut place = 1;
+        while place < 64 {
+            let step = self.step(alternating)?;
+            place += step.zeros();
+            if step.number() == 0 {
+                if step.zeros() < 15 {
+                    return Ok(place > 1 + step.zeros());
+                }
+                place += 1;
+                continue;
+            }
+            let Some((natural, size)) = places.0.get(place) else { return Err(Broken::Run) };
+            block[usize::from(*natural & 63)] = dequantised(step.number(), *size);
+            place += 1;
+        }
+        Ok(true)
+    }
+
+    /// What is wrong, in words.
+    #[cold]
+    pub fn explained(&self, broken: Broken) -> String {
+        match broken {
+            Broken::Code => self.broken("a code that does not exist"),
+            Broken::Run => "a run of zeros leaves its block".to_string(),
+        }
+    }
+
+    #[inline(always)]
     fn skip(&mut self, bits: u32) {
         self.held <<= bits;
         self.count -= bits;
@@ -120,11 +282,7 @@ impl<'a> Bits<'a> {
 
     /// A number of so many bits whose first bit is its sign.
     pub fn take_signed(&mut self, bits: u32) -> i32 {
-        if bits == 0 {
-            return 0;
-        }
-        let number = self.take(bits) as i32;
-        if number < 1 << (bits - 1) { number - (1 << bits) + 1 } else { number }
+        signed(self.take(bits), bits)
     }
 
     /// The next symbol.
@@ -132,19 +290,9 @@ impl<'a> Bits<'a> {
         if self.count < 16 {
             self.refill();
         }
-        let entry = table.short[(self.held >> (64 - LOOK)) as usize];
-        if entry != 0 {
-            self.skip(u32::from(entry >> 8));
-            return Ok(entry as u8);
-        }
-        let next = (self.held >> 48) as u32;
-        let length = (LOOK + 1..=17).find(|length| next < table.limits[*length as usize]).unwrap_or(17);
-        if length > 16 {
-            return Err(self.broken("a code that does not exist"));
-        }
-        let place = (next >> (16 - length)) as i32 + table.offsets[length as usize];
+        let Some((length, symbol)) = table.code(self.held) else { return Err(self.explained(Broken::Code)) };
         self.skip(length);
-        table.symbols.get(place as usize).copied().ok_or_else(|| self.broken("a code that does not exist"))
+        Ok(symbol)
     }
 
     /// An error if more bits were taken than there were.

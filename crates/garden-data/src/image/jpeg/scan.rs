@@ -1,8 +1,9 @@
 //! A scan: coefficients of some components, all of them at once or, in progressive files, some bits of some frequencies.
 
-use super::bits::{Bits, Huffman};
+use super::bits::{Bits, Broken, Huffman, Places};
 use super::header::{Frame, Segments, Tables};
-use super::{Component, SIDE, dequantised, idct};
+use super::{Component, SIDE, idct};
+use crate::image::wide::widest;
 
 /// Where each coefficient of the file's order stands in a block.
 #[rustfmt::skip]
@@ -74,8 +75,62 @@ impl Scan {
         }
     }
 
-    /// Decodes the scan into samples, or into coefficients of a progressive file.
-    pub fn decode(
+    /// Whether the scan has all components.
+    pub fn is_complete(&self, components: &[Component]) -> bool {
+        self.parts.len() == components.len()
+    }
+
+    /// Decodes the scan of a sequential file into samples, and says after each row of units how many rows of the picture can be made.
+    pub fn decode_samples(
+        &self,
+        frame: &Frame,
+        tables: &Tables,
+        components: &mut [Component],
+        bits: &mut Bits,
+        mut after_row: impl FnMut(usize, &[Component]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let missing = || "a scan uses a Huffman table that the file has not defined".to_string();
+        let (across, down) = self.units(frame, components);
+        let is_interleaved = self.parts.len() > 1;
+        let mut parts = Vec::new();
+        for &(index, direct, alternating) in &self.parts {
+            let component = &components[index];
+            let (wide, high) = if is_interleaved { (component.across, component.down) } else { (1, 1) };
+            parts.push(Part {
+                index,
+                wide,
+                high,
+                direct: tables.direct[direct].as_ref().ok_or_else(missing)?,
+                alternating: tables.alternating[alternating].as_ref().ok_or_else(missing)?,
+                places: Places::new(component.table.as_ref().ok_or_else(missing)?),
+                prediction: 0,
+            });
+        }
+        let mut unit = Box::new(Unit { blocks: [[0; 64]; MOST_BLOCKS], are_rough: [false; MOST_BLOCKS] });
+        let mut row = Row { across, number: 0, restart: tables.restart };
+        for number in 0..down {
+            row.number = number;
+            decode_row(&row, &mut parts, components, &mut unit, bits)?;
+            bits.check()?;
+            // The last row of a unit may need the next one below.
+            let rows = (number + 1) * SIDE * if is_interleaved { frame.down } else { 1 } - 1;
+            after_row(if number + 1 == down { frame.height } else { rows.min(frame.height) }, components)?;
+        }
+        Ok(())
+    }
+
+    /// Units across and down. A component alone has blocks only where the picture is; together they come in units that fill up the
+    /// edges.
+    fn units(&self, frame: &Frame, components: &[Component]) -> (usize, usize) {
+        if self.parts.len() > 1 {
+            return (frame.units_across(), frame.units_down());
+        }
+        let only = &components[self.parts[0].0];
+        (only.width.div_ceil(SIDE), only.height.div_ceil(SIDE))
+    }
+
+    /// Decodes the scan of a progressive file into coefficients.
+    pub fn decode_coefficients(
         &self,
         frame: &Frame,
         tables: &Tables,
@@ -84,13 +139,7 @@ impl Scan {
     ) -> Result<(), String> {
         let mut state = State { predictions: [0; 4], run: 0 };
         let is_interleaved = self.parts.len() > 1;
-        // A component alone has blocks only where the picture is; together they come in units that fill up the edges.
-        let (across, down) = if is_interleaved {
-            (frame.units_across(), frame.units_down())
-        } else {
-            let only = &components[self.parts[0].0];
-            (only.width.div_ceil(SIDE), only.height.div_ceil(SIDE))
-        };
+        let (across, down) = self.units(frame, components);
         for unit in 0..across * down {
             if tables.restart > 0 && unit > 0 && unit % tables.restart == 0 {
                 bits.restart(((unit / tables.restart - 1) % 8) as u8)?;
@@ -103,7 +152,7 @@ impl Scan {
                 for inner in 0..wide * high {
                     let place = (row * high + inner / wide, column * wide + inner % wide);
                     let tables = (tables.direct[direct].as_ref(), tables.alternating[alternating].as_ref());
-                    self.block(component, index, place, tables, &mut state, bits, frame.is_progressive)?;
+                    self.block(component, index, place, tables, &mut state, bits)?;
                 }
             }
             if column + 1 == across {
@@ -122,19 +171,8 @@ impl Scan {
         tables: (Option<&Huffman>, Option<&Huffman>),
         state: &mut State,
         bits: &mut Bits,
-        is_progressive: bool,
     ) -> Result<(), String> {
         let missing = || "a scan uses a Huffman table that the file has not defined".to_string();
-        if !is_progressive {
-            let (direct, alternating) = (tables.0.ok_or_else(missing)?, tables.1.ok_or_else(missing)?);
-            let table = component.table.as_ref().ok_or_else(missing)?;
-            let mut block = [0_i32; 64];
-            whole_block(&mut block, table, &mut state.predictions[index], direct, alternating, bits)?;
-            let stride = component.blocks_across * SIDE;
-            let samples = &mut component.samples[row * SIDE * stride + column * SIDE..];
-            idct::inverse(&mut block, samples, stride);
-            return Ok(());
-        }
         let start = (row * component.blocks_across + column) * 64;
         let coefficients = &mut component.coefficients[start..start + 64];
         match (self.first, self.known) {
@@ -242,38 +280,88 @@ struct State {
     run: u32,
 }
 
-/// All coefficients of a block of a sequential file, in their own size.
-fn whole_block(
-    block: &mut [i32; 64],
-    table: &[u16; 64],
-    prediction: &mut i32,
-    direct: &Huffman,
-    alternating: &Huffman,
+/// A component of a sequential scan.
+struct Part<'a> {
+    index: usize,
+    /// Blocks of a unit.
+    wide: usize,
+    high: usize,
+    direct: &'a Huffman,
+    alternating: &'a Huffman,
+    places: Places,
+    prediction: i16,
+}
+
+/// A row of units.
+struct Row {
+    across: usize,
+    number: usize,
+    restart: usize,
+}
+
+/// Blocks of a unit at most: four components with four times four.
+const MOST_BLOCKS: usize = 64;
+
+/// The coefficients of a unit, and which blocks have others than the first.
+struct Unit {
+    blocks: [[i16; 64]; MOST_BLOCKS],
+    are_rough: [bool; MOST_BLOCKS],
+}
+
+fn decode_row(
+    row: &Row,
+    parts: &mut [Part],
+    components: &mut [Component],
+    unit: &mut Unit,
     bits: &mut Bits,
 ) -> Result<(), String> {
-    let length = u32::from(bits.symbol(direct)?.min(15));
-    *prediction = prediction.wrapping_add(bits.take_signed(length));
-    block[0] = dequantised(*prediction as i16, table[0]);
-    let mut place = 1;
-    while place < 64 {
-        let symbol = bits.symbol(alternating)?;
-        let (zeros, length) = (usize::from(symbol >> 4), u32::from(symbol & 15));
-        if length == 0 {
-            if zeros < 15 {
-                break;
+    for column in 0..row.across {
+        let number = row.number * row.across + column;
+        if row.restart > 0 && number > 0 && number.is_multiple_of(row.restart) {
+            bits.restart(((number / row.restart - 1) % 8) as u8)?;
+            parts.iter_mut().for_each(|part| part.prediction = 0);
+        }
+        read_unit(parts, unit, bits).map_err(|broken| bits.explained(broken))?;
+        let mut blocks = unit.blocks.iter().zip(&unit.are_rough);
+        for part in parts.iter() {
+            let component = &mut components[part.index];
+            let stride = component.blocks_across * SIDE;
+            let first = row.number * part.high % component.blocks_held;
+            for inner in 0..part.high * part.wide {
+                let (y, x) = (first + inner / part.wide, column * part.wide + inner % part.wide);
+                let samples = &mut component.samples[y * SIDE * stride + x * SIDE..];
+                match blocks.next() {
+                    Some((block, true)) => idct::inverse(block, samples, stride),
+                    Some((block, false)) => idct::even(block[0], samples, stride),
+                    None => {}
+                }
             }
-            place += 16;
-            continue;
         }
-        place += zeros;
-        let value = bits.take_signed(length) as i16;
-        if place > 63 {
-            return Err("a run of zeros leaves its block".to_string());
-        }
-        block[NATURAL[place]] = dequantised(value, table[place]);
-        place += 1;
     }
     Ok(())
+}
+
+widest! {
+    fn read_unit(parts: &mut [Part], unit: &mut Unit, bits: &mut Bits) -> Result<(), Broken> {
+        // A copy that lives in registers.
+        let mut own = *bits;
+        let mut blocks = unit.blocks.iter_mut().zip(&mut unit.are_rough);
+        for part in parts {
+            for (block, is_rough) in blocks.by_ref().take(part.wide * part.high) {
+                *block = [0; 64];
+                let read = own.block(block, &part.places, &mut part.prediction, part.direct, part.alternating);
+                match read {
+                    Ok(found) => *is_rough = found,
+                    Err(broken) => {
+                        *bits = own;
+                        return Err(broken);
+                    }
+                }
+            }
+        }
+        *bits = own;
+        Ok(())
+    }
 }
 
 impl Component {
@@ -284,11 +372,8 @@ impl Component {
                 format!("component {} uses quantisation table {}, which is not defined", self.id, self.table_index)
             })?);
         }
-        let blocks = self.blocks_across * self.blocks_down;
         if is_progressive {
-            self.coefficients.resize(blocks * 64, 0);
-        } else {
-            self.samples.resize(blocks * SIDE * SIDE, 0);
+            self.coefficients.resize(self.blocks_across * self.blocks_down * 64, 0);
         }
         Ok(())
     }
