@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a tokenizer, a template or a picture cannot be used.
+/// Why a tokenizer, a template, a picture or a row of a dataset cannot be used.
 #[derive(Debug)]
 pub enum Error {
     /// A file cannot be read.
@@ -38,12 +38,25 @@ pub enum Error {
     },
     /// A conversation cannot be rendered or does not fit its pictures.
     Conversation(String),
-    /// A row of a dataset cannot be trained on.
+    /// A dataset cannot be opened.
+    Dataset {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What would help, where that is known.
+        hint: Option<String>,
+    },
+    /// A row of a dataset cannot be used; the others may be fine.
     Row {
         /// Where it stands, such as `train.jsonl:17`.
         place: String,
-        /// What is wrong with it, and what would help.
+        /// The field, such as `messages[0].content[1].image_url`; empty where it is the whole row.
+        field: String,
+        /// What is wrong with it.
         problem: String,
+        /// What would help, where that is known.
+        hint: Option<String>,
     },
 }
 
@@ -60,12 +73,36 @@ impl Error {
         Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
     }
 
+    pub(crate) fn dataset(path: &Path, problem: impl Into<String>) -> Error {
+        Error::Dataset { path: path.to_path_buf(), problem: problem.into(), hint: None }
+    }
+
+    pub(crate) fn row_field(place: &str, field: &str, problem: impl Into<String>) -> Error {
+        Error::Row { place: place.to_string(), field: field.to_string(), problem: problem.into(), hint: None }
+    }
+
+    /// The same error with something to do about it.
+    pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Error {
+        if let Error::Dataset { hint, .. } | Error::Row { hint, .. } = &mut self {
+            *hint = Some(text.into());
+        }
+        self
+    }
+
+    /// What would help, where that is known.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Error::Dataset { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
+            _ => None,
+        }
+    }
+
     pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {
         Error::Picture { name: name.to_string(), problem: problem.to_string() }
     }
 
     pub(crate) fn row(place: &str, problem: impl fmt::Display) -> Error {
-        Error::Row { place: place.to_string(), problem: problem.to_string() }
+        Error::row_field(place, "", problem.to_string())
     }
 }
 
@@ -77,7 +114,9 @@ impl fmt::Display for Error {
             Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
-            Error::Row { place, problem } => write!(f, "`{place}`: {problem}"),
+            Error::Dataset { path, problem, .. } => write!(f, "dataset `{}`: {problem}", path.display()),
+            Error::Row { place, field, problem, .. } if field.is_empty() => write!(f, "`{place}`: {problem}"),
+            Error::Row { place, field, problem, .. } => write!(f, "`{place}`: field `{field}` {problem}"),
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What a model is given: tokens, the chat template, pictures as patches, and rows of a dataset as batches.
+//! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches, and all of that as batches.
 
 mod choice;
 mod collate;
+mod dataset;
 mod error;
 mod example;
 mod image;
@@ -19,6 +20,7 @@ mod tokenizer;
 mod turns;
 
 pub use collate::Collator;
+pub use dataset::{Ahead, Dataset, Order, Prefetch};
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};

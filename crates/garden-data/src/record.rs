@@ -1,6 +1,6 @@
 //! A row of a dataset as it was written: a conversation, and its pictures still compressed.
 
-use crate::template::Message;
+use crate::template::{Content, Message, Part};
 
 /// A conversation with its pictures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,6 +11,24 @@ pub struct Record {
     pub messages: Vec<Message>,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<StoredPicture>,
+}
+
+impl Record {
+    /// Bytes that it holds: texts and pictures.
+    pub fn bytes(&self) -> usize {
+        let pictures: usize = self.pictures.iter().map(|picture| picture.data.len() + picture.name.len()).sum();
+        let texts: usize = self.messages.iter().map(|message| text_bytes(&message.content)).sum();
+        self.place.len() + texts + pictures
+    }
+}
+
+fn text_bytes(content: &Content) -> usize {
+    match content {
+        Content::Text(text) => text.len(),
+        Content::Parts(parts) => {
+            parts.iter().map(|part| if let Part::Text(text) = part { text.len() } else { 0 }).sum()
+        }
+    }
 }
 
 /// A picture of a record.

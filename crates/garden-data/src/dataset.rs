@@ -1,0 +1,195 @@
+//! Datasets: an index of where rows are, and one row at a time.
+//!
+//! Opening reads each file once from front to back and keeps 16 bytes a row. Rows stay in their files, and pictures in them compressed: reading one
+//! holds that one. So memory does not depend on how many rows there are beyond the index, nor on how large they are.
+//! What is wrong with a row is found when it is read; whether that ends a run is up to whoever reads.
+
+mod base64;
+mod conversation;
+mod folder;
+mod hub;
+mod json_file;
+mod order;
+mod parquet;
+mod picture;
+mod prefetch;
+mod stored;
+mod tar;
+mod value;
+
+use std::path::{Path, PathBuf};
+
+pub use order::Order;
+pub use prefetch::{Ahead, Prefetch};
+
+use crate::error::Error;
+use crate::record::Record;
+use conversation::LoneText;
+use json_file::JsonFile;
+use parquet::{Parquet, Readers};
+use tar::Tar;
+
+/// The split that is meant unless another one is named.
+const TRAIN: &str = "train";
+/// Bytes that tell what a file is: a header of a tar archive.
+const BEGINNING: u64 = 512;
+
+/// Rows of one or more files.
+#[derive(Debug)]
+pub struct Dataset {
+    shards: Vec<Shard>,
+    /// The number of rows up to and with each shard.
+    ends: Vec<usize>,
+}
+
+/// A file of rows.
+#[derive(Debug)]
+enum Shard {
+    Json(JsonFile),
+    Tar(Tar),
+    Parquet(Parquet),
+}
+
+impl Dataset {
+    /// Opens a file, the training split of a folder, or a dataset of the hub's local cache (`owner/name`).
+    pub fn open(path: &Path) -> Result<Dataset, Error> {
+        Dataset::open_split(path, TRAIN)
+    }
+
+    /// Opens another split: `train`, `validation` or `test`. A single file is the split that is asked for, whatever its name.
+    pub fn open_split(path: &Path, split: &str) -> Result<Dataset, Error> {
+        if path.is_dir() {
+            return Dataset::of_files(path, &folder::files(path, split)?);
+        }
+        let name = path.to_string_lossy();
+        if path.exists() {
+            return Dataset::of_files(path, &[path.to_path_buf()]);
+        }
+        if let Some((scheme, _)) = name.split_once("://") {
+            let problem = format!("is a remote address (`{scheme}`)");
+            return Err(
+                Error::dataset(path, problem).with_hint("nothing is downloaded: fetch it first and give its path")
+            );
+        }
+        if !hub::is_name(&name) {
+            return Err(Error::dataset(path, "no such file or folder"));
+        }
+        let no_cache = || Error::dataset(path, "no such file or folder, and no cache of the hub as HOME is not set");
+        let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, &name)?;
+        Dataset::of_files(path, &folder::files(&snapshot, split)?)
+    }
+
+    fn of_files(path: &Path, files: &[PathBuf]) -> Result<Dataset, Error> {
+        let readers = Readers::default();
+        let open = |(number, file): (usize, &PathBuf)| Shard::open(file, number, &readers);
+        let shards = files.iter().enumerate().map(open).collect::<Result<Vec<Shard>, Error>>()?;
+        let ends: Vec<usize> = shards
+            .iter()
+            .scan(0, |rows, shard| {
+                *rows += shard.len();
+                Some(*rows)
+            })
+            .collect();
+        match ends.last() {
+            None | Some(0) => Err(Error::dataset(path, "has no rows")),
+            Some(_) => Ok(Dataset { shards, ends }),
+        }
+    }
+
+    /// Rows.
+    pub fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Whether there are no rows. An open dataset has some.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Files that the rows are in.
+    pub fn files(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Reads a row. The index is less than the length.
+    pub fn read(&self, index: usize) -> Result<Record, Error> {
+        let (shard, row) = self.locate(index);
+        shard.read(row)
+    }
+
+    /// Where a row stands, without reading it: `train.jsonl:17`, or in archives and tables the number of the row.
+    pub fn place(&self, index: usize) -> String {
+        let (shard, row) = self.locate(index);
+        match shard {
+            Shard::Json(file) => file.place(row),
+            Shard::Tar(file) => file.place(row),
+            Shard::Parquet(file) => file.place(row),
+        }
+    }
+
+    fn locate(&self, index: usize) -> (&Shard, usize) {
+        assert!(index < self.len(), "row {index} of a dataset of {}", self.len());
+        let shard = self.ends.partition_point(|end| *end <= index);
+        let before = if shard == 0 { 0 } else { self.ends[shard - 1] };
+        (&self.shards[shard], index - before)
+    }
+}
+
+impl Shard {
+    /// Recognises a file by what is in it.
+    fn open(path: &Path, number: usize, readers: &Readers) -> Result<Shard, Error> {
+        let beginning = stored::beginning(path, BEGINNING)?;
+        let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&beginning).trim_ascii_start();
+        if parquet::is_parquet(&beginning) {
+            return Ok(Shard::Parquet(Parquet::open(path, number, readers)?));
+        }
+        if tar::is_tar(&beginning) {
+            return Ok(Shard::Tar(Tar::open(path)?));
+        }
+        if beginning.is_empty() {
+            return Err(Error::dataset(path, "is empty"));
+        }
+        if text.is_empty() || text.starts_with(b"{") || text.starts_with(b"[") {
+            let of_pictures = path.file_name().is_some_and(|name| name == "metadata.jsonl");
+            let lone_text = if of_pictures { LoneText::Caption } else { LoneText::Question };
+            return Ok(Shard::Json(JsonFile::open(path, lone_text)?));
+        }
+        Err(unknown(path, &beginning))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Shard::Json(file) => file.len(),
+            Shard::Tar(file) => file.len(),
+            Shard::Parquet(file) => file.len(),
+        }
+    }
+
+    fn read(&self, row: usize) -> Result<Record, Error> {
+        match self {
+            Shard::Json(file) => file.read(row),
+            Shard::Tar(file) => file.read(row),
+            Shard::Parquet(file) => file.read(row),
+        }
+    }
+}
+
+/// What a file that is no dataset seems to be.
+fn unknown(path: &Path, beginning: &[u8]) -> Error {
+    let error = Error::dataset(path, "is not JSON Lines, a JSON array, parquet or a tar archive");
+    match beginning {
+        [0x1f, 0x8b, ..] => error.with_hint(
+            "it is compressed with gzip: `gunzip` it first, as compressed files cannot be read from the middle",
+        ),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => error.with_hint("it is compressed with zstd: decompress it first"),
+        [b'P', b'K', ..] => error.with_hint("it is a zip archive: unpack it first"),
+        [b'A', b'R', b'R', b'O', b'W', ..] | [0xff, 0xff, 0xff, 0xff, ..] => {
+            error.with_hint("it is an Arrow file: `Dataset.from_file(..).to_parquet(..)` writes what is read here")
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => error.with_hint("it is UTF-16: save it as UTF-8"),
+        _ => {
+            let start: String = String::from_utf8_lossy(beginning).chars().take(20).collect();
+            error.with_hint(format!("it begins with {start:?}"))
+        }
+    }
+}

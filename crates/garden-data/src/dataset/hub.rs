@@ -1,0 +1,94 @@
+//! Datasets by the name that they have on the hub, found in the local cache of `huggingface_hub`. Nothing is downloaded.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// Whether a text could be the name of a dataset on the hub: `owner/name`.
+pub(crate) fn is_name(text: &str) -> bool {
+    let usable = |part: &str| {
+        !part.is_empty()
+            && !part.starts_with('.')
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+    };
+    let Some((owner, name)) = text.split_once('/') else { return false };
+    // A mistyped path is more likely than a dataset that is called like a file.
+    let file = [".jsonl", ".json", ".parquet", ".tar"].iter().any(|ending| name.ends_with(ending));
+    usable(owner) && usable(name) && !file
+}
+
+/// The cache's folder, where the environment says it is.
+pub(crate) fn cache() -> Option<PathBuf> {
+    let folder = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    folder("HF_HUB_CACHE")
+        .or_else(|| folder("HUGGINGFACE_HUB_CACHE"))
+        .or_else(|| Some(folder("HF_HOME")?.join("hub")))
+        .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("huggingface/hub")))
+        .or_else(|| Some(folder("HOME")?.join(".cache/huggingface/hub")))
+}
+
+/// The newest snapshot of a dataset in a cache: the one that `main` is, else the only one.
+pub(crate) fn snapshot(cache: &Path, name: &str) -> Result<PathBuf, Error> {
+    let folder = cache.join(format!("datasets--{}", name.replace('/', "--")));
+    let snapshots = folder.join("snapshots");
+    if let Ok(revision) = std::fs::read_to_string(folder.join("refs/main")) {
+        let path = snapshots.join(revision.trim());
+        if path.is_dir() {
+            return Ok(path);
+        }
+    }
+    let present: Vec<PathBuf> = std::fs::read_dir(&snapshots)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect();
+    match &present[..] {
+        [one] => Ok(one.clone()),
+        [] => Err(Error::dataset(
+            Path::new(name),
+            format!("no such file or folder, and not in the hub's cache `{}`", cache.display()),
+        )
+        .with_hint(format!("nothing is downloaded here: `hf download --repo-type dataset {name}` does it"))),
+        several => Err(Error::dataset(
+            Path::new(name),
+            format!("has {} snapshots in `{}` and no `main`", several.len(), snapshots.display()),
+        )
+        .with_hint("give the path of one")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::{is_name, snapshot};
+
+    #[test]
+    fn the_snapshot_that_main_is() {
+        let cache = std::env::temp_dir().join(format!("garden-hub-{}", std::process::id()));
+        let folder = cache.join("datasets--owner--name");
+        std::fs::create_dir_all(folder.join("snapshots/abc")).unwrap();
+        assert_eq!(snapshot(&cache, "owner/name").unwrap(), folder.join("snapshots/abc"));
+        std::fs::create_dir_all(folder.join("snapshots/def")).unwrap();
+        assert!(snapshot(&cache, "owner/name").unwrap_err().to_string().contains("has 2 snapshots"));
+        std::fs::create_dir_all(folder.join("refs")).unwrap();
+        std::fs::write(folder.join("refs/main"), "def\n").unwrap();
+        assert_eq!(snapshot(&cache, "owner/name").unwrap(), folder.join("snapshots/def"));
+        assert_eq!(snapshot(&cache, "owner/other").unwrap_err().hint().unwrap().matches("hf download").count(), 1);
+        std::fs::remove_dir_all(cache).unwrap();
+    }
+
+    #[test]
+    fn names() {
+        assert!(is_name("HuggingFaceM4/the_cauldron") && is_name("a/b-1.2"));
+        assert!(
+            !is_name("train.jsonl")
+                && !is_name("data/train.jsonl")
+                && !is_name("/data/x")
+                && !is_name("../x")
+                && !is_name("a/b/c")
+        );
+    }
+}

@@ -1,0 +1,276 @@
+//! JSON Lines and JSON arrays: where each row is, found in one pass that holds a piece of the file at a time.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use memchr::{memchr, memchr2};
+
+use super::conversation::{LoneText, Row};
+use super::picture::Beside;
+use super::stored::{Span, Stored, span};
+use super::value::Value;
+use crate::error::Error;
+use crate::record::Record;
+
+/// Bytes of the file that the pass holds.
+const PIECE: usize = 256 << 10;
+/// UTF-8 files of Windows may begin with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How rows are set apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Lines,
+    Array,
+}
+
+/// A JSON file of rows.
+#[derive(Debug)]
+pub(crate) struct JsonFile {
+    stored: Stored,
+    layout: Layout,
+    rows: Vec<Span>,
+    lone_text: LoneText,
+}
+
+impl JsonFile {
+    /// Finds the rows of a file.
+    pub(crate) fn open(path: &Path, lone_text: LoneText) -> Result<JsonFile, Error> {
+        let stored = Stored::new(path)?;
+        let file = stored.open()?;
+        let mut scan =
+            Scan { path, reader: BufReader::with_capacity(PIECE, file), offset: 0, line: 1, rows: Vec::new() };
+        let layout = scan.layout()?;
+        match layout {
+            Layout::Lines => scan.lines()?,
+            Layout::Array => scan.array()?,
+        }
+        let mut rows = scan.rows;
+        rows.shrink_to_fit();
+        Ok(JsonFile { stored, layout, rows, lone_text })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn place(&self, index: usize) -> String {
+        let place = format!("{}:{}", self.stored.path.display(), self.rows[index].line);
+        // Several rows of an array may be on one line.
+        if self.layout == Layout::Array { format!("{place} (row {})", index + 1) } else { place }
+    }
+
+    pub(crate) fn read(&self, index: usize) -> Result<Record, Error> {
+        let row = self.rows[index];
+        let bytes = self.stored.read(&self.stored.open()?, row.offset, row.length as usize)?;
+        let place = self.place(index);
+        let value = parse(&place, &bytes, self.layout)?;
+        let folder = self.stored.path.parent().unwrap_or(Path::new(""));
+        Row { place: &place, value, beside: Beside::Folder(folder), lone_text: self.lone_text }.into_record()
+    }
+}
+
+/// A row's JSON.
+fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, Error> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let text = error.to_string();
+        let reason = text.rsplit_once(" at line").map_or(text.as_str(), |(reason, _)| reason);
+        let broken =
+            Error::row_field(place, "", format!("broken JSON at character {} of the row: {reason}", error.column()));
+        if layout == Layout::Lines && error.is_eof() {
+            return broken.with_hint("each line is a whole row; rows over several lines need a JSON array around them");
+        }
+        broken
+    })
+}
+
+/// A pass over a file.
+struct Scan<'a> {
+    path: &'a Path,
+    reader: BufReader<File>,
+    /// Of the next byte.
+    offset: u64,
+    line: u64,
+    rows: Vec<Span>,
+}
+
+impl Scan<'_> {
+    fn piece(&mut self) -> Result<&[u8], Error> {
+        self.reader.fill_buf().map_err(|error| Error::file(self.path, error))
+    }
+
+    fn skip(&mut self, count: usize) {
+        self.reader.consume(count);
+        self.offset += count as u64;
+    }
+
+    fn keep(&mut self, start: u64, end: u64, line: u64) -> Result<(), Error> {
+        self.rows.push(span(self.path, start, end - start, line)?);
+        Ok(())
+    }
+
+    /// What the first character says. Lines are checked when they are read.
+    fn layout(&mut self) -> Result<Layout, Error> {
+        if self.piece()?.starts_with(BYTE_ORDER_MARK) {
+            self.skip(BYTE_ORDER_MARK.len());
+        }
+        let piece = self.piece()?;
+        let first = piece.iter().find(|byte| !byte.is_ascii_whitespace());
+        Ok(if first == Some(&b'[') { Layout::Array } else { Layout::Lines })
+    }
+
+    /// Each line that is not blank is a row.
+    fn lines(&mut self) -> Result<(), Error> {
+        let (mut start, mut blank) = (self.offset, true);
+        loop {
+            let piece = self.piece()?;
+            if piece.is_empty() {
+                break;
+            }
+            let end = memchr(b'\n', piece);
+            let text = &piece[..end.unwrap_or(piece.len())];
+            blank = blank && text.iter().all(u8::is_ascii_whitespace);
+            let length = text.len();
+            self.skip(length);
+            if end.is_some() {
+                if !blank {
+                    self.keep(start, self.offset, self.line)?;
+                }
+                self.skip(1);
+                self.line += 1;
+                (start, blank) = (self.offset, true);
+            }
+        }
+        if !blank {
+            self.keep(start, self.offset, self.line)?;
+        }
+        Ok(())
+    }
+
+    /// Each element of the array is a row: brackets are counted outside of texts.
+    fn array(&mut self) -> Result<(), Error> {
+        let mut elements = Elements::default();
+        loop {
+            let piece = self.reader.fill_buf().map_err(|error| Error::file(self.path, error))?;
+            if piece.is_empty() {
+                break;
+            }
+            let length = piece.len();
+            let found = elements.read(piece, self.offset, &mut self.line);
+            let at_line = |problem| Error::dataset(self.path, format!("line {}: {problem}", self.line));
+            for (start, end, line) in found.map_err(at_line)? {
+                self.keep(start, end, line)?;
+            }
+            self.skip(length);
+        }
+        if elements.depth > 0 {
+            let problem = format!(
+                "the JSON array ends too early, in row {} that begins on line {}",
+                self.rows.len() + 1,
+                elements.start.1
+            );
+            return Err(Error::dataset(self.path, problem).with_hint("was the file written or copied to its end?"));
+        }
+        Ok(())
+    }
+}
+
+/// Where the elements of an array are, piece by piece.
+#[derive(Default)]
+struct Elements {
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+    closed: bool,
+    /// Offset and line of the element that has begun.
+    start: (u64, u64),
+    state: Between,
+}
+
+/// What stands between the elements of the outer array.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Between {
+    #[default]
+    NeedsElement,
+    InElement,
+    NeedsComma,
+}
+
+impl Elements {
+    /// The elements that end in this piece: start, end, line.
+    fn read(&mut self, piece: &[u8], offset: u64, line: &mut u64) -> Result<Vec<(u64, u64, u64)>, String> {
+        let mut found = Vec::new();
+        let mut place = 0;
+        while let Some(byte) = piece.get(place) {
+            let at = offset + place as u64;
+            if self.in_text {
+                place += self.skip_text(&piece[place..]);
+                continue;
+            }
+            place += 1;
+            match byte {
+                b'\n' => *line += 1,
+                byte if byte.is_ascii_whitespace() => {}
+                _ if self.closed => return Err("something follows the end of the JSON array".to_string()),
+                b'[' if self.depth == 0 => self.depth = 1,
+                b']' | b',' if self.depth == 1 => {
+                    if self.state == Between::InElement {
+                        found.push((self.start.0, at, self.start.1));
+                    } else if *byte == b',' && self.state == Between::NeedsElement {
+                        return Err("a row is missing before `,` in the JSON array".to_string());
+                    }
+                    self.state = Between::NeedsElement;
+                    if *byte == b']' {
+                        (self.depth, self.closed) = (0, true);
+                    }
+                }
+                byte => {
+                    if self.depth == 1 {
+                        self.begin(at, *line)?;
+                    }
+                    match byte {
+                        b'"' => self.in_text = true,
+                        b'{' | b'[' => self.depth += 1,
+                        b'}' | b']' if self.depth < 2 => {
+                            return Err(format!("`{}` closes nothing in the JSON array", char::from(*byte)));
+                        }
+                        b'}' | b']' => {
+                            self.depth -= 1;
+                            if self.depth == 1 {
+                                found.push((self.start.0, at + 1, self.start.1));
+                                self.state = Between::NeedsComma;
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn begin(&mut self, at: u64, line: u64) -> Result<(), String> {
+        match self.state {
+            Between::NeedsElement => (self.start, self.state) = ((at, line), Between::InElement),
+            Between::InElement => {}
+            Between::NeedsComma => return Err("`,` is missing between two rows of the JSON array".to_string()),
+        }
+        Ok(())
+    }
+
+    /// How many bytes belong to the text, up to and with its closing quote.
+    fn skip_text(&mut self, piece: &[u8]) -> usize {
+        if self.escaped {
+            self.escaped = false;
+            return 1;
+        }
+        let Some(end) = memchr2(b'"', b'\\', piece) else { return piece.len() };
+        if piece[end] == b'"' {
+            self.in_text = false;
+        } else {
+            self.escaped = true;
+        }
+        end + 1
+    }
+}

@@ -1,0 +1,180 @@
+//! Parquet tables as Hugging Face writes them: pictures as structures of bytes and path, conversations as lists of structures.
+//!
+//! Written here because what training needs is small (byte arrays, plain or through a dictionary, four compressions), and because readers for
+//! analytics hold whole pages: a table of photographs often has a row group in one page, a hundred megabytes. Here a value is
+//! skipped or read in a stream, and memory is a few hundred kilobytes for each column, whatever the page.
+
+mod footer;
+mod page;
+mod rows;
+mod snappy;
+mod thrift;
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::conversation::{LoneText, Row};
+use super::picture::Beside;
+use super::stored::Stored;
+use super::value::Value;
+use crate::error::Error;
+use crate::record::Record;
+use footer::Footer;
+use rows::GroupReader;
+
+/// Readers that are kept, of all files of a dataset together: those that read row after row continue where they are.
+const KEPT: usize = 8;
+
+/// Whether a file begins as parquet does.
+pub(crate) fn is_parquet(beginning: &[u8]) -> bool {
+    beginning.starts_with(footer::MAGIC)
+}
+
+/// Readers that wait for the next row of their group.
+pub(crate) type Readers = Arc<Mutex<VecDeque<Kept>>>;
+
+/// A reader that is in the middle of a group.
+pub(crate) struct Kept {
+    file: usize,
+    group: usize,
+    reader: GroupReader,
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kept({}, {})", self.file, self.group)
+    }
+}
+
+/// A table of rows.
+#[derive(Debug)]
+pub(crate) struct Parquet {
+    stored: Stored,
+    footer: Footer,
+    rows: usize,
+    /// The number of the file in its dataset.
+    number: usize,
+    readers: Readers,
+}
+
+impl Parquet {
+    /// Reads what the file says about itself.
+    pub(crate) fn open(path: &Path, number: usize, readers: &Readers) -> Result<Parquet, Error> {
+        let stored = Stored::new(path)?;
+        let footer = Footer::read(&stored, &stored.open()?)?;
+        let rows = footer.groups.last().map_or(0, |group| group.first_row + group.rows);
+        let rows = usize::try_from(rows).map_err(|_| Error::dataset(path, format!("says that it has {rows} rows")))?;
+        Ok(Parquet { stored, footer, rows, number, readers: readers.clone() })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn place(&self, index: usize) -> String {
+        format!("{}:{}", self.stored.path.display(), index + 1)
+    }
+
+    pub(crate) fn read(&self, index: usize) -> Result<Record, Error> {
+        let place = self.place(index);
+        let value = self.value(&place, index as u64)?;
+        let folder = self.stored.path.parent().unwrap_or(Path::new(""));
+        Row { place: &place, value, beside: Beside::Folder(folder), lone_text: LoneText::Caption }.into_record()
+    }
+
+    fn value(&self, place: &str, index: u64) -> Result<Value<'static>, Error> {
+        let number = self.footer.groups.partition_point(|group| group.first_row + group.rows <= index);
+        let group = &self.footer.groups[number];
+        let mut reader = match self.kept(number) {
+            Some(reader) => reader,
+            None => GroupReader::new(&Arc::new(self.stored.open()?), &self.footer, group),
+        };
+        let value = reader
+            .read(&self.footer, index - group.first_row)
+            .map_err(|error| Error::row_field(place, "", error.to_string()))?;
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.push_back(Kept { file: self.number, group: number, reader });
+        if readers.len() > KEPT {
+            readers.pop_front();
+        }
+        Ok(value)
+    }
+
+    /// A reader that is in this group already.
+    fn kept(&self, group: usize) -> Option<GroupReader> {
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = readers.iter().position(|kept| kept.file == self.number && kept.group == group)?;
+        readers.remove(place).map(|kept| kept.reader)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::{Parquet, Readers};
+    use crate::error::Error;
+    use crate::template::Message;
+
+    fn testdata(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/datasets").join(name)
+    }
+
+    fn open(name: &str) -> Parquet {
+        Parquet::open(&testdata(name), 0, &Readers::default()).unwrap()
+    }
+
+    /// Rows of `pages.parquet` show one picture or the other, in turns.
+    fn is_right(table: &Parquet, row: usize) -> bool {
+        let picture = std::fs::read(testdata(["pictures/gate.jpg", "pictures/receipt.png"][row % 2])).unwrap();
+        let record = table.read(row).unwrap();
+        let question = Message::with_images("user", 1, &format!("Row {row}?"));
+        record.pictures[0].data == picture
+            && record.messages == [question, Message::text("assistant", &format!("Row {row}."))]
+    }
+
+    #[test]
+    fn rows_over_pages_and_groups_in_any_order() {
+        let table = open("parquet/pages.parquet");
+        assert_eq!(table.len(), 40);
+        assert!((0..40).all(|row| is_right(&table, row)));
+        assert!((0..40).rev().all(|row| is_right(&table, row)));
+        assert!((0..200).map(|step| step * 17 % 40).all(|row| is_right(&table, row)));
+    }
+
+    #[test]
+    fn every_compression_is_read_as_a_stream() {
+        for name in ["snappy", "zstd", "gzip", "plain"] {
+            let table = open(&format!("parquet/{name}.parquet"));
+            for row in [0, 1, 2, 1, 0] {
+                let record = table.read(row).unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(record.pictures.len(), [1, 2, 0][row], "{name}");
+                assert!(
+                    record
+                        .pictures
+                        .iter()
+                        .all(|picture| picture.data.starts_with(b"\xff\xd8") || picture.data.starts_with(b"\x89PNG"))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn broken_bytes_are_errors_and_never_a_panic() {
+        let whole = std::fs::read(testdata("parquet/snappy.parquet")).unwrap();
+        let path = std::env::temp_dir().join(format!("garden-parquet-{}", std::process::id()));
+        let mut errors = 0;
+        for place in (0..whole.len()).step_by(7) {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 0x55;
+            std::fs::write(&path, &bytes).unwrap();
+            let read: Result<Vec<()>, Error> = Parquet::open(&path, 0, &Readers::default())
+                .and_then(|table| (0..table.len().min(5)).map(|row| table.read(row).map(drop)).collect());
+            errors += usize::from(read.is_err());
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(errors > 50, "{errors}");
+    }
+}

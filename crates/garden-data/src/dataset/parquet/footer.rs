@@ -1,0 +1,219 @@
+//! What a parquet file says about itself at its end: its columns, and where their pieces are.
+
+use std::fs::File;
+
+use super::thrift::{self, Item};
+use crate::dataset::stored::Stored;
+use crate::error::Error;
+
+pub(crate) const MAGIC: &[u8] = b"PAR1";
+/// Columns that are read; others may be as large as they like.
+const KNOWN: [&str; 14] = [
+    "messages",
+    "conversations",
+    "images",
+    "image",
+    "file_name",
+    "system",
+    "prompt",
+    "text",
+    "question",
+    "response",
+    "output",
+    "answer",
+    "completion",
+    "caption",
+];
+/// The physical type of texts and bytes.
+const BYTE_ARRAY: i64 = 6;
+const OPTIONAL: i64 = 1;
+const REPEATED: i64 = 2;
+
+/// A column, or a part of one.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub name: String,
+    pub repeated: bool,
+    pub optional: bool,
+    /// Levels of definition and repetition up to and with this node.
+    pub definition: u8,
+    pub repetition: u8,
+    pub kind: Kind,
+}
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Text,
+    Bytes,
+    Object(Vec<Node>),
+    /// A group around a repeated one; whether that one is only a wrapper of the element.
+    List(Box<Node>, bool),
+}
+
+/// A column of bytes at the bottom of the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf {
+    /// Among all columns of the file.
+    ordinal: usize,
+    pub definition: u8,
+    pub repetition: u8,
+}
+
+/// Rows that are stored together.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub first_row: u64,
+    pub rows: u64,
+    /// One for each leaf that is read.
+    pub chunks: Vec<Chunk>,
+}
+
+/// The pages of a column in a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk {
+    pub start: u64,
+    pub end: u64,
+    pub codec: i64,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Footer {
+    pub columns: Vec<Node>,
+    pub leaves: Vec<Leaf>,
+    pub groups: Vec<Group>,
+}
+
+impl Footer {
+    pub(crate) fn read(stored: &Stored, file: &File) -> Result<Footer, Error> {
+        let cut_off = || {
+            Error::dataset(&stored.path, "is cut off: parquet files end with `PAR1`")
+                .with_hint("was it downloaded or copied to its end?")
+        };
+        if stored.length < 12 {
+            return Err(cut_off());
+        }
+        let tail = stored.read(file, stored.length - 8, 8)?;
+        let length = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+        if &tail[4..] != MAGIC || length > stored.length - 12 {
+            return Err(cut_off());
+        }
+        let bytes = stored.read(file, stored.length - 8 - length, length as usize)?;
+        let broken = |_| Error::dataset(&stored.path, "has a broken footer");
+        let (item, _) = thrift::read(&bytes).map_err(broken)?;
+        Footer::of(stored, &item)
+    }
+
+    fn of(stored: &Stored, item: &Item) -> Result<Footer, Error> {
+        let broken = |what: &str| Error::dataset(&stored.path, format!("has a broken footer: {what}"));
+        let mut schema = Schema { elements: item.list(2), next: 0, ordinal: 0, leaves: Vec::new() };
+        let columns = schema.root().ok_or_else(|| broken("the schema does not fit together"))?;
+        if columns.is_empty() {
+            let names: Vec<String> =
+                item.list(2).iter().skip(1).filter_map(|element| element.text(4)).take(20).collect();
+            return Err(Error::dataset(
+                &stored.path,
+                format!("has no column that is known: it has {}", names.join(", ")),
+            )
+            .with_hint(
+                "columns are `messages`, `conversations`, or `prompt` and `response`, with `image` or `images`",
+            ));
+        }
+        let leaves = schema.leaves;
+        let mut groups = Vec::new();
+        let mut first_row = 0;
+        for group in item.list(4) {
+            let rows = group
+                .int(3)
+                .and_then(|rows| u64::try_from(rows).ok())
+                .ok_or_else(|| broken("a row group without rows"))?;
+            let chunk = |leaf: &Leaf| chunk(stored, group.list(1).get(leaf.ordinal)?.field(3)?);
+            let chunks: Option<Vec<Chunk>> = leaves.iter().map(chunk).collect();
+            groups.push(Group {
+                first_row,
+                rows,
+                chunks: chunks.ok_or_else(|| broken("a column is outside of the file"))?,
+            });
+            first_row += rows;
+        }
+        Ok(Footer { columns, leaves, groups })
+    }
+}
+
+fn chunk(stored: &Stored, column: &Item) -> Option<Chunk> {
+    let data = column.int(9)?;
+    // Old writers put 0 where there is no dictionary.
+    let dictionary = column.int(11).filter(|offset| *offset > 0).unwrap_or(data);
+    let start = u64::try_from(data.min(dictionary)).ok()?;
+    let end = start.checked_add(u64::try_from(column.int(7)?).ok()?)?;
+    (end <= stored.length).then_some(Chunk { start, end, codec: column.int(4)? })
+}
+
+/// The schema as it is written: all nodes in a row, each with the number of its children.
+struct Schema<'a> {
+    elements: &'a [Item],
+    next: usize,
+    ordinal: usize,
+    leaves: Vec<Leaf>,
+}
+
+impl Schema<'_> {
+    /// The columns that are read.
+    fn root(&mut self) -> Option<Vec<Node>> {
+        let children = self.elements.first()?.int(5)?;
+        self.next = 1;
+        let mut columns = Vec::new();
+        for _ in 0..children {
+            let known = KNOWN.contains(&self.elements.get(self.next)?.text(4)?.as_str());
+            columns.extend(self.node(0, 0, known, 0)?);
+        }
+        Some(columns)
+    }
+
+    /// The next node, or nothing inside if no byte array of it is read.
+    fn node(&mut self, definition: u8, repetition: u8, wanted: bool, depth: usize) -> Option<Option<Node>> {
+        let element = self.elements.get(self.next)?;
+        self.next += 1;
+        let (repeated, optional) = (element.int(3) == Some(REPEATED), element.int(3) == Some(OPTIONAL));
+        let definition = definition.checked_add(u8::from(repeated || optional))?;
+        let repetition = repetition + u8::from(repeated);
+        let name = element.text(4)?;
+        let kind = match element.int(5).filter(|children| *children > 0) {
+            None => self.leaf(element, Leaf { ordinal: self.ordinal, definition, repetition }, wanted),
+            Some(_) if depth > 32 => return None,
+            Some(children) => {
+                let wrapper = self.wraps_an_element(children, &name);
+                let mut nodes = Vec::new();
+                for _ in 0..children {
+                    nodes.extend(self.node(definition, repetition, wanted, depth + 1)?);
+                }
+                match nodes.len() {
+                    0 => None,
+                    1 if children == 1 && nodes[0].repeated => Some(Kind::List(Box::new(nodes.remove(0)), wrapper)),
+                    _ => Some(Kind::Object(nodes)),
+                }
+            }
+        };
+        Some(kind.map(|kind| Node { name, repeated, optional, definition, repetition, kind }))
+    }
+
+    fn leaf(&mut self, element: &Item, leaf: Leaf, wanted: bool) -> Option<Kind> {
+        self.ordinal += 1;
+        if !wanted || element.int(1) != Some(BYTE_ARRAY) {
+            return None;
+        }
+        self.leaves.push(leaf);
+        // Converted types UTF8, ENUM and JSON, or the logical type of strings.
+        let logical =
+            element.field(10).is_some_and(|logical| logical.field(1).is_some() || logical.field(12).is_some());
+        let is_text = logical || matches!(element.int(6), Some(0 | 4 | 19));
+        Some(if is_text { Kind::Text } else { Kind::Bytes })
+    }
+
+    /// Whether the repeated group that comes next is only there to hold elements: it has one child and no name of old writers.
+    fn wraps_an_element(&self, children: i64, list: &str) -> bool {
+        let Some(inner) = self.elements.get(self.next) else { return false };
+        let name = inner.text(4).unwrap_or_default();
+        children == 1 && inner.int(5) == Some(1) && name != "array" && name != format!("{list}_tuple")
+    }
+}

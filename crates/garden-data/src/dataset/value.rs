@@ -1,0 +1,144 @@
+//! A row before anyone knows what it means: what JSON and parquet have in common.
+//!
+//! Texts are borrowed from the row's bytes wherever they have no escapes. Base64 has none, so a picture of several megabytes
+//! is not copied before it is decoded.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// Characters of a text that an error shows.
+const SHOWN: usize = 40;
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    Null,
+    Bool(bool),
+    Number(f64),
+    Text(Cow<'a, str>),
+    /// Only parquet and archives have these.
+    Bytes(Vec<u8>),
+    List(Vec<Value<'a>>),
+    Object(Object<'a>),
+}
+
+/// The fields of an object in their order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Object<'a>(pub Vec<(Cow<'a, str>, Value<'a>)>);
+
+impl<'a> Object<'a> {
+    /// Takes a field out. Null is as good as missing: tables have to write something.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value<'a>> {
+        let place = self.0.iter().rposition(|(key, value)| key == name && *value != Value::Null)?;
+        Some(self.0.swap_remove(place).1)
+    }
+
+    /// Takes the first of several fields that is there.
+    pub(crate) fn take_any(&mut self, names: &[&'static str]) -> Option<(&'static str, Value<'a>)> {
+        names.iter().find_map(|name| Some((*name, self.take(name)?)))
+    }
+
+    /// What fields there are, for errors.
+    pub(crate) fn names(&self) -> String {
+        let names: Vec<String> = self.0.iter().map(|(name, _)| format!("`{}`", shortened(name))).collect();
+        if names.is_empty() { "no fields".to_string() } else { names.join(", ") }
+    }
+}
+
+impl fmt::Display for Value<'_> {
+    /// The value as errors show it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Null => f.write_str("null"),
+            Value::Bool(value) => write!(f, "{value}"),
+            Value::Number(value) => write!(f, "the number {value}"),
+            Value::Text(text) => write!(f, "the text `{}`", shortened(text)),
+            Value::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Value::List(list) => write!(f, "a list of {}", list.len()),
+            Value::Object(object) => write!(f, "an object with {}", object.names()),
+        }
+    }
+}
+
+/// The beginning of a text.
+pub(crate) fn shortened(text: &str) -> String {
+    let mut short: String = text.chars().take(SHOWN).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    short
+}
+
+impl<'de> Deserialize<'de> for Value<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value<'de>, D::Error> {
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value<'de>, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(value as f64))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(value as f64))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value<'de>, E> {
+        Ok(Value::Number(value))
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Owned(text.to_string())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value<'de>, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element()? {
+            values.push(value);
+        }
+        Ok(Value::List(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value<'de>, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(Key(key)) = map.next_key()? {
+            fields.push((key, map.next_value()?));
+        }
+        Ok(Value::Object(Object(fields)))
+    }
+}
+
+/// A field's name. `Cow` on its own would always be copied by serde.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key<'de>, D::Error> {
+        match deserializer.deserialize_str(Reader)? {
+            Value::Text(text) => Ok(Key(text)),
+            _ => Err(serde::de::Error::custom("a field's name is no text")),
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Datasets of each format, made by `testdata/data/make_datasets.py`, and each way in which they can be wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use garden_data::{Content, Dataset, Error, Message, Part, Record};
+
+fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/datasets").join(name)
+}
+
+fn picture(name: &str) -> Vec<u8> {
+    std::fs::read(testdata("pictures").join(name)).unwrap()
+}
+
+/// The rows as they should be: messages and pictures.
+fn expected() -> Vec<(Vec<Message>, Vec<Vec<u8>>)> {
+    let (gate, receipt) = (picture("gate.jpg"), picture("receipt.png"));
+    let answer = |text: &str| Message::text("assistant", text);
+    vec![
+        (vec![Message::with_images("user", 1, "Which gate is it?"), answer("Gate B14.")], vec![gate.clone()]),
+        (
+            vec![Message::with_images("user", 2, "What do the two have in common?"), answer("A number: 14.")],
+            vec![receipt.clone(), gate],
+        ),
+        (vec![Message::text("user", "Wie heißt die Hauptstadt von Österreich?"), answer("Wien.")], vec![]),
+        (
+            vec![
+                Message::text("system", "You read receipts."),
+                Message::text("user", "Hello."),
+                answer("Hello. Show me a receipt."),
+                Message::with_images("user", 1, "What is the total?"),
+                answer(r#"{"total": 14.2, "currency": "EUR"}"#),
+            ],
+            vec![receipt],
+        ),
+    ]
+}
+
+fn read_all(dataset: &Dataset) -> Vec<(Vec<Message>, Vec<Vec<u8>>)> {
+    let plain = |record: Record| (record.messages, record.pictures.into_iter().map(|picture| picture.data).collect());
+    (0..dataset.len()).map(|index| plain(dataset.read(index).unwrap())).collect()
+}
+
+#[test]
+fn the_same_rows_from_every_format() {
+    for (name, rows) in [
+        ("questions.jsonl", 3),
+        ("questions.json", 3),
+        ("chat.jsonl", 4),
+        ("chat_paths.jsonl", 4),
+        ("chat_older.jsonl", 4),
+        ("sharegpt.json", 4),
+        ("snapshot", 4),
+        ("parquet/snappy.parquet", 3),
+        ("parquet/zstd.parquet", 3),
+        ("parquet/gzip.parquet", 3),
+        ("parquet/plain.parquet", 3),
+    ] {
+        let dataset = Dataset::open(&testdata(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(read_all(&dataset), expected()[..rows], "{name}");
+    }
+}
+
+#[test]
+fn archives_have_the_same_rows_and_captions() {
+    let dataset = Dataset::open(&testdata("shards")).unwrap();
+    let rows = read_all(&dataset);
+    assert_eq!((dataset.len(), dataset.files()), (4, 2));
+    assert_eq!(rows[..3], expected()[..3]);
+    let shown = Message { role: "user".to_string(), content: Content::Parts(vec![Part::Image]) };
+    assert_eq!(rows[3], (vec![shown, Message::text("assistant", "A sign at an airport.")], vec![picture("gate.jpg")]));
+    assert!(dataset.read(1).unwrap().place.ends_with("train-000000.tar:rows/000001"));
+}
+
+#[test]
+fn folders_of_pictures() {
+    let dataset = Dataset::open(&testdata("folder")).unwrap();
+    let rows = read_all(&dataset);
+    assert_eq!(rows[0], expected()[0]);
+    assert_eq!(rows[1].0[1], Message::text("assistant", "A sign at an airport."));
+}
+
+#[test]
+fn splits_of_a_snapshot() {
+    assert_eq!(Dataset::open_split(&testdata("snapshot"), "validation").unwrap().len(), 1);
+    assert_eq!(Dataset::open_split(&testdata("snapshot"), "val").unwrap().len(), 1);
+    let error = Dataset::open_split(&testdata("snapshot"), "test").unwrap_err();
+    assert_eq!(error.hint(), Some("there is: train, validation"));
+}
+
+#[test]
+fn names_say_where_a_row_and_a_picture_come_from() {
+    let dataset = Dataset::open(&testdata("questions.jsonl")).unwrap();
+    let record = dataset.read(1).unwrap();
+    assert!(record.place.ends_with("questions.jsonl:2"));
+    assert!(
+        record.pictures[1].name.ends_with("questions.jsonl:2: images[1] (pictures/gate.jpg)"),
+        "{}",
+        record.pictures[1].name
+    );
+    assert_eq!(dataset.place(1), record.place);
+    assert!(Dataset::open(&testdata("questions.json")).unwrap().place(1).ends_with("questions.json:8 (row 2)"));
+}
+
+/// A folder that goes away.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("datasets-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn write(&self, name: &str, data: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, data).unwrap();
+        path
+    }
+
+    /// The error as it is printed, with paths from the folder on.
+    fn told(&self, error: &Error) -> String {
+        let hint = error.hint().map_or(String::new(), |hint| format!("\nhint: {hint}"));
+        format!("{error}{hint}")
+            .replace(&format!("{}/", self.0.display()), "")
+            .replace(&self.0.display().to_string(), ".")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What is said about the only row of a JSONL file.
+fn complaint(row: &str) -> String {
+    let scratch = Scratch::new();
+    let dataset = Dataset::open(&scratch.write("a.jsonl", format!("\n{row}\n"))).unwrap();
+    scratch.told(&dataset.read(0).unwrap_err())
+}
+
+/// What is said about a file when it is opened.
+fn refusal(name: &str, data: impl AsRef<[u8]>) -> String {
+    let scratch = Scratch::new();
+    scratch.told(&Dataset::open(&scratch.write(name, data)).unwrap_err())
+}
+
+#[test]
+fn bad_rows() {
+    let cases = [
+        (
+            r#"{"prompt": "a", "response": "b""#,
+            "`a.jsonl:2`: broken JSON at character 31 of the row: EOF while parsing an object\nhint: each line is a whole row; rows over several lines need a JSON array around them",
+        ),
+        (r#"{"prompt": a}"#, "`a.jsonl:2`: broken JSON at character 12 of the row: expected value"),
+        (r#"[1]"#, "`a.jsonl:2 (row 1)`: is the number 1, not an object with fields"),
+        (
+            r#"{"id": 1}"#,
+            "`a.jsonl:2`: no conversation in this row: it has `id`\nhint: rows have `messages`, `conversations`, or `prompt` and `response`",
+        ),
+        (
+            r#"{"prompt": "a"}"#,
+            "`a.jsonl:2`: field `response` is missing: `prompt` has no answer\nhint: the answer is called `response`, `output`, `answer` or `completion`",
+        ),
+        (
+            r#"{"text": "a", "response": null}"#,
+            "`a.jsonl:2`: field `response` is missing: `text` has no answer\nhint: the answer is called `response`, `output`, `answer` or `completion`",
+        ),
+        (r#"{"prompt": 7, "response": "b"}"#, "`a.jsonl:2`: field `prompt` is the number 7, not a text"),
+        (
+            r#"{"prompt": "a", "text": "c", "response": "b"}"#,
+            "`a.jsonl:2`: field `text` means the same as `prompt`, and both are there",
+        ),
+        (r#"{"prompt": "a", "response": {"x": 1}}"#, "`a.jsonl:2`: field `response` is an object with `x`, not a text"),
+        (
+            r#"{"prompt": "<image> a <image>", "image": "x.jpg", "response": "b"}"#,
+            "`a.jsonl:2`: field `images` does not fit: the row has 1 pictures, but its messages show 2\nhint: one `<image>` or part of type `image` for each",
+        ),
+        (
+            r#"{"conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "b"}]}"#,
+            "`a.jsonl:2`: field `images` does not fit: the row has 0 pictures, but its messages show 1\nhint: one `<image>` or part of type `image` for each",
+        ),
+        (
+            r#"{"prompt": "a", "image": "gone.jpg", "response": "b"}"#,
+            "`a.jsonl:2`: field `image` names `gone.jpg`: No such file or directory (os error 2)\nhint: paths are taken from the folder of the file that names them",
+        ),
+        (
+            r#"{"prompt": "a", "images": ["https://x.org/a.jpg"], "response": "b"}"#,
+            "`a.jsonl:2`: field `images[0]` is a remote address: `https://x.org/a.jpg`\nhint: nothing is downloaded: fetch the pictures first and name their paths",
+        ),
+        (
+            r#"{"prompt": "a", "image": "s3://bucket/a.jpg", "response": "b"}"#,
+            "`a.jsonl:2`: field `image` is a remote address: `s3://bucket/a.jpg`\nhint: nothing is downloaded: fetch the pictures first and name their paths",
+        ),
+        (
+            r#"{"prompt": "a", "image": "data:image/png;base64,iVBO*w0K", "response": "b"}"#,
+            "`a.jsonl:2`: field `image` is no usable base64: byte 0x2a at character 5 is no digit of base64",
+        ),
+        (
+            r#"{"prompt": "a", "image": "data:image/png,iVBO", "response": "b"}"#,
+            "`a.jsonl:2`: field `image` is a data URI without `;base64,`: `data:image/png,iVBO`",
+        ),
+        (
+            r#"{"prompt": "a", "image": "data:image/png;base64,", "response": "b"}"#,
+            "`a.jsonl:2`: field `image` is a picture without bytes",
+        ),
+        (
+            r#"{"prompt": "a", "image": 3, "response": "b"}"#,
+            "`a.jsonl:2`: field `image` is the number 3, not a picture\nhint: a path, a data URI or an object with `bytes` or `url` is one",
+        ),
+        (
+            r#"{"prompt": "a", "image": {"src": "b"}, "response": "b"}"#,
+            "`a.jsonl:2`: field `image` has no picture in it: `src`\nhint: `url`, `path` or `bytes` would be one",
+        ),
+        (r#"{"messages": "hello"}"#, "`a.jsonl:2`: field `messages` is the text `hello`, not a list of messages"),
+        (r#"{"messages": []}"#, "`a.jsonl:2`: field `messages` is an empty list"),
+        (
+            r#"{"messages": [{"role": "user", "content": "a"}]}"#,
+            "`a.jsonl:2`: field `messages` has no answer: the last message is by `user`\nhint: a row ends with a message of the assistant",
+        ),
+        (
+            r#"{"messages": [{"content": "a"}]}"#,
+            "`a.jsonl:2`: field `messages[0].role` is missing: the message has `content`\nhint: `role` or `from`",
+        ),
+        (
+            r#"{"messages": [{"role": "user"}]}"#,
+            "`a.jsonl:2`: field `messages[0].content` is missing: the message has `role`\nhint: `content` or `value`",
+        ),
+        (
+            r#"{"messages": [{"role": "tool", "content": "a"}]}"#,
+            "`a.jsonl:2`: field `messages[0].role` is `tool`, which is nobody known\nhint: `system`, `user` (`human`) and `assistant` (`gpt`) are; tools are not supported",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": 1}]}"#,
+            "`a.jsonl:2`: field `messages[0].content` is the number 1, not a text or a list of parts",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "video", "video": "x"}]}]}"#,
+            "`a.jsonl:2`: field `messages[0].content[0].type` is `video`, which is not supported\nhint: `text`, `image_url` and `image` are",
+        ),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/a"}}]}, {"role": "assistant", "content": "b"}]}"#,
+            "`a.jsonl:2`: field `messages[0].content[0].image_url.url` is a remote address: `http://x/a`\nhint: nothing is downloaded: fetch the pictures first and name their paths",
+        ),
+    ];
+    for (row, told) in cases {
+        assert_eq!(complaint(row), told, "{row}");
+    }
+}
+
+#[test]
+fn a_bad_row_says_so_in_its_structure_and_others_are_read() {
+    let scratch = Scratch::new();
+    let good = r#"{"prompt": "a", "response": "b"}"#;
+    let dataset = Dataset::open(&scratch.write("a.jsonl", format!("{good}\n\n{{oops}}\r\n{good}"))).unwrap();
+    assert_eq!(dataset.len(), 3);
+    assert!(dataset.read(0).is_ok() && dataset.read(2).unwrap().place.ends_with("a.jsonl:4"));
+    let Error::Row { place, field, .. } = dataset.read(1).unwrap_err() else { panic!("a row") };
+    assert!(place.ends_with("a.jsonl:3") && field.is_empty());
+}
+
+#[test]
+fn bad_files() {
+    assert_eq!(refusal("a.jsonl", ""), "dataset `a.jsonl`: is empty");
+    assert_eq!(refusal("a.jsonl", "\n \n"), "dataset `a.jsonl`: has no rows");
+    assert_eq!(refusal("a.json", "[]"), "dataset `a.json`: has no rows");
+    let hint = "hint: was the file written or copied to its end?";
+    let ends = format!("dataset `a.json`: the JSON array ends too early, in row 2 that begins on line 3\n{hint}");
+    assert_eq!(refusal("a.json", "[\n{\"a\": \"]}\\\"\"},\n{\"a\""), ends);
+    assert_eq!(
+        refusal("a.json", "[{}\n{}]"),
+        "dataset `a.json`: line 2: `,` is missing between two rows of the JSON array"
+    );
+    assert_eq!(refusal("a.json", "[{}] {}"), "dataset `a.json`: line 1: something follows the end of the JSON array");
+    assert!(refusal("a.txt", "hello").ends_with("hint: it begins with \"hello\""));
+    assert!(refusal("a.jsonl.gz", b"\x1f\x8b\x08").contains("`gunzip`"));
+    assert!(refusal("a.arrow", b"ARROW1\0\0").contains("to_parquet"));
+    let shard = std::fs::read(testdata("shards/train-000000.tar")).unwrap();
+    let cut = "hint: was it downloaded or copied to its end?";
+    assert_eq!(
+        refusal("a.tar", &shard[..3000]),
+        format!("dataset `a.tar`: is cut off: the file at byte 2048 of the archive is not complete\n{cut}")
+    );
+    let mut broken = shard.clone();
+    broken[2048] ^= 1;
+    assert_eq!(refusal("a.tar", broken), "dataset `a.tar`: is broken at byte 2048: no header of an archive there");
+    let table = std::fs::read(testdata("parquet/snappy.parquet")).unwrap();
+    let told = format!("dataset `a.parquet`: is cut off: parquet files end with `PAR1`\n{cut}");
+    assert_eq!(refusal("a.parquet", &table[..5000]), told);
+    assert_eq!(refusal("a.parquet", &table[..6]), told);
+}
+
+#[test]
+fn bad_rows_of_archives_and_tables() {
+    let error = Dataset::open(&testdata("parquet/brotli.parquet")).unwrap().read(0).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("brotli.parquet:1`: compression with Brotli; Snappy, Zstandard, gzip and none are read"),
+        "{error}"
+    );
+    let scratch = Scratch::new();
+    // The header of the first page of pictures.
+    let mut table = std::fs::read(testdata("parquet/pages.parquet")).unwrap();
+    table[4] ^= 0xff;
+    let dataset = Dataset::open(&scratch.write("a.parquet", table)).unwrap();
+    assert!(scratch.told(&dataset.read(0).unwrap_err()).starts_with("`a.parquet:1`: broken parquet"));
+}
+
+#[test]
+fn a_file_that_changes_is_noticed() {
+    let scratch = Scratch::new();
+    let path = scratch.write("a.jsonl", "{\"prompt\": \"a\", \"response\": \"b\"}\n");
+    let dataset = Dataset::open(&path).unwrap();
+    scratch.write("a.jsonl", "{}\n");
+    assert_eq!(
+        scratch.told(&dataset.read(0).unwrap_err()),
+        "dataset `a.jsonl`: has changed while it was in use: 33 bytes, now 3"
+    );
+}
+
+#[test]
+fn folders_that_are_not_clear() {
+    let scratch = Scratch::new();
+    let told = |name: &str| scratch.told(&Dataset::open(&scratch.0.join(name)).unwrap_err());
+    scratch.write("empty/a.jpg", "x");
+    assert!(told("empty").starts_with(
+        "dataset `empty`: has no rows: no .jsonl, .json, .parquet or .tar file\nhint: a folder of pictures needs"
+    ));
+    scratch.write("mixed/train.jsonl", "{}");
+    scratch.write("mixed/train.json", "[]");
+    assert!(told("mixed").starts_with("dataset `mixed`: has several kinds of files: .json, .jsonl\n"));
+    scratch.write("several/one/train.jsonl", "{}");
+    scratch.write("several/two/train.jsonl", "{}");
+    assert_eq!(
+        told("several"),
+        "dataset `several`: is several datasets, in 2 folders\nhint: give one of them: `several/one`, `several/two`"
+    );
+    scratch.write("saved/state.json", "{}");
+    assert!(told("saved").contains("save_to_disk"));
+    assert_eq!(told("gone.jsonl"), "dataset `gone.jsonl`: no such file or folder");
+}
+
+#[test]
+fn addresses_and_names_of_the_hub() {
+    let told = |name: &str| Dataset::open(Path::new(name)).unwrap_err();
+    assert_eq!(told("s3://bucket/train").to_string(), "dataset `s3://bucket/train`: is a remote address (`s3`)");
+    let error = told("no-such-owner/no-such-dataset");
+    assert!(error.to_string().contains("not in the hub's cache"), "{error}");
+    assert_eq!(
+        error.hint(),
+        Some("nothing is downloaded here: `hf download --repo-type dataset no-such-owner/no-such-dataset` does it")
+    );
+}
+
+#[test]
+fn ways_to_name_a_picture() {
+    let scratch = Scratch::new();
+    let gate = picture("gate.jpg");
+    let path = scratch.write("my pictures/gate.jpg", &gate);
+    let url = format!("file://{}", path.display()).replace(' ', "%20");
+    let names = ["my pictures/gate.jpg".to_string(), path.display().to_string(), url];
+    for name in names {
+        let text = format!(
+            r#"{{"messages": [{{"role": "user", "content": [{{"type": "image_url", "image_url": {{"url": "{name}"}}}}]}}, {{"role": "assistant", "content": "b"}}]}}"#
+        );
+        let record = Dataset::open(&scratch.write("a.jsonl", text)).unwrap().read(0).unwrap();
+        assert_eq!(record.pictures[0].data, gate, "{name}");
+        assert_eq!(record.messages[0].content, Content::Parts(vec![Part::Image]));
+    }
+}
+
+#[test]
+fn pictures_go_where_the_text_says() {
+    let scratch = Scratch::new();
+    scratch.write("a.jpg", "a");
+    scratch.write("b.jpg", "b");
+    let text = r#"{"prompt": "First <image>\nthen\n<image>", "images": ["a.jpg", "b.jpg"], "response": "<image>"}"#;
+    let record = Dataset::open(&scratch.write("a.jsonl", text)).unwrap().read(0).unwrap();
+    let parts = [Part::Text("First ".into()), Part::Image, Part::Text("then".into()), Part::Image];
+    assert_eq!(record.messages[0].content, Content::Parts(parts.to_vec()));
+    assert_eq!(record.messages[1], Message::text("assistant", "<image>"));
+    let messages = r#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}], "images": ["a.jpg"]}"#;
+    let record = Dataset::open(&scratch.write("a.jsonl", messages)).unwrap().read(0).unwrap();
+    assert_eq!(record.messages[1], Message::with_images("user", 1, "q"));
+}
