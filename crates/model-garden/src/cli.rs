@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use garden_data::{Labels, Level, TooLong};
 use garden_memory::{Bytes, RunFacts};
 use garden_trace::Unit;
 use regex_lite::Regex;
@@ -67,6 +68,12 @@ pub enum Command {
     /// On the CPU, with memory that is planned before the first token. The answer goes to standard output as it is made.
     #[command(after_long_help = GENERATE_HELP)]
     Generate(Generate),
+
+    /// Show a row of a dataset as the model sees it: its text, its images, and which tokens are trained.
+    ///
+    /// Trained tokens are coloured, or stand between « and » where there is no colour.
+    #[command(after_long_help = PREVIEW_HELP)]
+    Preview(Preview),
 
     /// Write a checkpoint anew with weights of 4 bits (NF4), as transformers and bitsandbytes read them.
     ///
@@ -154,6 +161,62 @@ pub struct Generate {
     pub threads: usize,
 
     /// Print answers, token counts, times and the memory plan as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const PREVIEW_HELP: &str = "\
+Exit codes: 0 shown; 2 the dataset, the model or the row cannot be used, with the file, line and field.
+
+Examples:
+  model-garden preview train.jsonl --base-model Qwen2.5-VL-3B-Instruct
+  model-garden preview train.jsonl --base-model DIR --row 17 --selective-loss conservative
+  model-garden preview data/ --split validation --base-model DIR --rows 3 --max-length 2048 --on-long-row shrink --json";
+
+/// Arguments of `model-garden preview`.
+#[derive(Debug, Args)]
+pub struct Preview {
+    /// A file, a folder, or the name of a dataset in the hub's local cache.
+    #[arg(value_name = "DATASET")]
+    pub dataset: PathBuf,
+
+    /// The folder of a model: tokenizer.json, chat template, preprocessor_config.json.
+    #[arg(long, value_name = "DIR")]
+    pub base_model: PathBuf,
+
+    /// Which part of the dataset.
+    #[arg(long, value_name = "NAME", default_value = "train")]
+    pub split: String,
+
+    /// The row to begin with; the first is 1.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub row: u64,
+
+    /// How many rows.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub rows: u64,
+
+    /// Which tokens are trained: assistant, completion or all.
+    #[arg(long, value_name = "WHICH", default_value = "assistant")]
+    pub labels: Labels,
+
+    /// What structured answers are not asked for: off, conservative, moderate or aggressive.
+    #[arg(long, value_name = "LEVEL", default_value = "off")]
+    pub selective_loss: Level,
+
+    /// Tokens of a row at most.
+    #[arg(long, value_name = "N")]
+    pub max_length: Option<usize>,
+
+    /// What is done with longer rows: refuse, shrink or drop.
+    #[arg(long, value_name = "POLICY", default_value = "refuse")]
+    pub on_long_row: TooLong,
+
+    /// Images are shrunk to so many pixels [default: what the model's preprocessor_config.json says].
+    #[arg(long, value_name = "N")]
+    pub max_pixels: Option<u64>,
+
+    /// Print the pieces of each row and their token counts as JSON.
     #[arg(long)]
     pub json: bool,
 }

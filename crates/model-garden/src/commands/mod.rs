@@ -6,6 +6,7 @@ pub mod compare;
 pub mod diagnose;
 pub mod generate;
 pub mod monitor;
+pub mod preview;
 mod python;
 pub mod quantise;
 pub mod run;

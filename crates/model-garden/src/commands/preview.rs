@@ -1,0 +1,74 @@
+//! `model-garden preview`: rows of a dataset as the model sees them.
+
+use std::sync::Arc;
+
+use garden_data::{
+    COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level, Outcome as Kept, Paint,
+    Preview, Processor, SelectiveLoss,
+};
+use serde_json::{Value, json};
+
+use super::Outcome;
+use crate::cli;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Runs the command.
+pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failure> {
+    let mut processor = Processor::open(&arguments.base_model)
+        .map_err(|error| failure(format!("cannot use `{}`", arguments.base_model.display()), &error))?;
+    processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
+    let dataset = Dataset::open_split(&arguments.dataset, &arguments.split)
+        .map_err(|error| failure(format!("cannot use `{}`", arguments.dataset.display()), &error))?;
+    let rows = dataset.len() as u64;
+    if arguments.row > rows {
+        return Err(Failure {
+            what: format!("there is no row {}", arguments.row),
+            causes: vec![format!("`{}` has {rows} rows", arguments.dataset.display())],
+            hint: None,
+        });
+    }
+    let settings = ExampleSettings {
+        labels: arguments.labels,
+        length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
+        selective: selective(&dataset, arguments.selective_loss)?,
+        ..ExampleSettings::default()
+    };
+    let paint = if printer.has_colour() { Paint::Ansi } else { Paint::Marks };
+    let mut told: Vec<Value> = Vec::new();
+    for row in arguments.row..=rows.min(arguments.row.saturating_add(arguments.rows - 1)) {
+        let index = (row - 1) as usize;
+        let bad = |error: &Error| failure(format!("row {row} cannot be used"), error);
+        let record = dataset.read(index).map_err(|error| bad(&error))?;
+        let kept = Example::of(&processor, &record, &settings).map_err(|error| bad(&error))?;
+        match (kept, arguments.json) {
+            (Kept::Kept(example), false) => printer.out(&(Preview::of(&processor, &example).text(paint) + "\n"))?,
+            (Kept::Kept(example), true) => told.push(json!({"row": row, "preview": Preview::of(&processor, &example)})),
+            (Kept::Dropped(tokens), true) => told.push(json!({"row": row, "dropped_with_tokens": tokens})),
+            (Kept::Dropped(tokens), false) => {
+                printer.out(&format!("{}: dropped, as it has {tokens} tokens\n\n", dataset.place(index)))?;
+            }
+        }
+    }
+    if arguments.json {
+        printer.out(&format!("{:#}\n", json!({"rows_in_dataset": rows, "rows": told})))?;
+    }
+    Ok(Outcome::Fine)
+}
+
+/// What is masked. The strictest level needs to know which keys are common, so it reads all answers first.
+fn selective(dataset: &Dataset, level: Level) -> Result<SelectiveLoss, Failure> {
+    let mut keys = KeyCounter::default();
+    if level == Level::Aggressive {
+        for index in 0..dataset.len() {
+            let record =
+                dataset.read(index).map_err(|error| failure(format!("row {} cannot be used", index + 1), &error))?;
+            keys.add_answers(&record.messages);
+        }
+    }
+    Ok(SelectiveLoss { level, keys: Arc::new(keys.common(COMMON_SHARE)), ..SelectiveLoss::default() })
+}
+
+fn failure(what: String, error: &Error) -> Failure {
+    Failure { what, causes: vec![error.to_string()], hint: error.hint().map(str::to_string) }
+}
