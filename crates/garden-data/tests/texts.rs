@@ -19,10 +19,11 @@ fn tokens(value: &Value) -> Vec<i32> {
     value.as_array().unwrap().iter().map(|token| token.as_i64().unwrap() as i32).collect()
 }
 
-/// `GARDEN_TEXTS=FILE` compares with another recording, such as one of a hundred thousand texts.
+/// `GARDEN_TEXTS=FILE` compares with another recording, such as one of a hundred thousand texts; `GARDEN_TOKENIZER=FILE` with another tokenizer.
 #[test]
 fn tokens_are_those_of_hugging_face() {
-    let tokenizer = Tokenizer::read(&testdata("tiny-model/tokenizer.json")).unwrap();
+    let tiny = || testdata("tiny-model/tokenizer.json");
+    let tokenizer = Tokenizer::read(&std::env::var_os("GARDEN_TOKENIZER").map_or_else(tiny, PathBuf::from)).unwrap();
     let file = std::env::var_os("GARDEN_TEXTS").map_or_else(|| testdata("data/recorded/texts.json"), PathBuf::from);
     let recorded = json(&file);
     let mut wrong = Vec::new();
