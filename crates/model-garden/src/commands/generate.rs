@@ -1,6 +1,7 @@
 //! `model-garden generate`: answer prompts about images.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -17,6 +18,9 @@ use super::Outcome;
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
+
+/// Loading so much takes long enough that somebody who waits wants to know.
+const WORTH_A_WORD: u64 = 1 << 29;
 
 /// A prompt as it was asked.
 #[derive(Debug, Default)]
@@ -58,6 +62,9 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let mut cpu = Cpu::new(arguments.threads);
     let plan = loaded.plan(cpu.threads(), limits)?;
     fits(&plan)?;
+    if std::io::stderr().is_terminal() && plan.total() as u64 >= WORTH_A_WORD {
+        printer.say(&format!("model-garden: loading; {} are planned for all of it", Bytes(plan.total() as u64)));
+    }
     let mut generator = loaded.build(&mut cpu, limits)?;
     let load_seconds = begin.elapsed().as_secs_f64();
 
