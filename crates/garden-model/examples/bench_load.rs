@@ -28,7 +28,16 @@ fn main() {
     Model::build(&mut cpu, &config, &checkpoint, &training, Recompute::Layers, &storage, limits).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
     let (peak, planned) = (resident("VmHWM") - at_start, cpu.plan().total());
+    let is_packed = |label: &str| label.contains(".layers.") && label.contains("_proj.weight");
+    let packed_bytes: usize = {
+        let packed = cpu.plan().buffers.iter().filter(|buffer| buffer.purpose == Purpose::Weights);
+        packed.filter(|buffer| is_packed(&buffer.label)).map(|buffer| buffer.bytes).sum()
+    };
+    let packed_names = checkpoint.names().filter(|name| is_packed(name));
+    let packed_values: usize =
+        packed_names.map(|name| checkpoint.tensor(name).unwrap().shape.iter().product::<usize>()).sum();
     let told = serde_json::json!({
+        "bits_per_packed_weight": 8.0 * packed_bytes as f64 / packed_values as f64,
         "checkpoint_bytes": stored,
         "largest_tensor_bytes": largest,
         "weights_bytes": cpu.plan().bytes(Purpose::Weights),

@@ -4,25 +4,12 @@
 
 mod case;
 
-use case::{Case, cases};
+use case::{find, step};
 use garden_device::Cpu;
-use garden_model::{Generator, GeneratorLimits, Images, Model, NewToken, Optimizer, Prompt, Recompute, Sampling};
+use garden_model::{Generator, GeneratorLimits, Images, NewToken, Prompt, Recompute, Sampling};
 
 /// Anonymous memory may change by this much after the second step.
 const FLAT: i64 = 1 << 20;
-
-fn find(name: &str) -> Case {
-    cases().into_iter().find(|case| case.name() == name).unwrap()
-}
-
-fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
-    let batch = &case.batches[number % case.batches.len()];
-    model.forget_gradients(cpu);
-    model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
-    model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
-    let losses = model.losses(cpu, batch);
-    losses.iter().sum::<f32>() / losses.len() as f32
-}
 
 fn anonymous() -> i64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();

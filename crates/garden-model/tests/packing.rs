@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use case::{Case, cases};
+use case::{Case, find};
 use garden_device::{Cpu, Device, Planner, Purpose, nf4};
 use garden_model::{
     Checkpoint, Error, FourBit, Limits, Model, Optimizer, Recompute, Storage, Training, pack_checkpoint,
@@ -25,10 +25,6 @@ fn folder(name: &str) -> PathBuf {
     let _gone = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
-}
-
-fn named(name: &str) -> Case {
-    cases().into_iter().find(|case| case.name() == name).unwrap()
 }
 
 /// A case whose checkpoint was packed and saved, and what it should give.
@@ -45,7 +41,7 @@ fn saved(case: &Case, to: &Path) -> Case {
 #[test]
 fn a_saved_checkpoint_is_the_model_that_is_packed_on_load() {
     for name in ["nf4_on_load", "nf4_odd_blocks"] {
-        let (case, to) = (named(name), folder(name));
+        let (case, to) = (find(name), folder(name));
         let stored = saved(&case, &to);
         let [one, other] = [&case, &stored].map(|case| {
             let mut cpu = Cpu::new(2);
@@ -86,8 +82,7 @@ fn transformers_agrees(case: &Case, model: &Path, logits: &[f32]) {
 
 #[test]
 fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
-    // Larger than the recorded models: alignment should not weigh.
-    let case = named("nf4_on_load");
+    let case = find("nf4_on_load");
     let mut planner = Planner::for_cpu(1);
     case.build(&mut planner, Recompute::Layers);
     let text = &case.config.text;
@@ -104,7 +99,7 @@ fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
     let packed =
         planner.plan().buffers.iter().filter(|buffer| is_packed(&buffer.label) && buffer.purpose == Purpose::Weights);
     assert_eq!(packed.map(|buffer| buffer.bytes).sum::<usize>(), expected);
-    // Of a weight of the 3B model: 4 + 8/64 + 32/(64 * 256) bits.
+    // Where alignment does not weigh, as in the 3B model: 4 + 8/64 + 32/(64 * 256) bits. `bench/loading.py` has it of a whole plan.
     let values = 2048 * 11008;
     let blocks = nf4::blocks(values);
     let bits = 8.0 * (nf4::packed_length(values) + blocks + 4 * blocks.div_ceil(256)) as f64 / values as f64;
@@ -114,7 +109,7 @@ fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
 /// Moments of 8 bits learn as those of 32 do, nearly, and take a little more than a byte for each value.
 #[test]
 fn narrow_moments_train() {
-    let case = named("full_untied");
+    let case = find("full_untied");
     let rate = case.numbers("training", "learning_rates")[0] as f32;
     let run = |has_narrow_moments: bool| {
         let storage = Storage { has_narrow_moments, ..Storage::default() };
@@ -175,8 +170,8 @@ fn changed(from: &Path, to: &Path, what: &str, by: &str) {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
-    let case = named("nf4_saved");
+fn what_cannot_be_read_is_find() {
+    let case = find("nf4_saved");
     for (what, by, told) in [
         ("\"blocksize\": 64", "\"blocksize\": 32", vec!["blocksize", "32", "64"]),
         ("\"quant_type\": \"nf4\"", "\"quant_type\": \"af4\"", vec!["quant_type", "af4", "nf4"]),
@@ -218,11 +213,11 @@ fn what_cannot_be_read_is_named() {
 
 #[test]
 fn what_cannot_be_packed_is_left_alone() {
-    let (case, settings) = (named("nf4_saved"), FourBit::default());
+    let (case, settings) = (find("nf4_saved"), FourBit::default());
     let to = folder("again");
     let error = pack_checkpoint(&case.folder, &to, &settings, &mut |_, _| ()).unwrap_err();
     assert!(matches!(error, Error::Field { .. }), "{error}");
-    let case = named("nf4_on_load");
+    let case = find("nf4_on_load");
     fs::write(to.join("something"), "of somebody").unwrap();
     let error = pack_checkpoint(&case.folder, &to, &settings, &mut |_, _| ()).unwrap_err().to_string();
     assert!(error.contains("not empty"), "{error}");

@@ -4,22 +4,9 @@
 
 mod case;
 
-use case::{Case, cases};
+use case::{cases, find, step};
 use garden_device::{Cpu, Device, Purpose};
-use garden_model::{Model, Optimizer, Recompute, Storage, Training, read_adapter, write_adapter};
-
-fn find(name: &str) -> Case {
-    cases().into_iter().find(|case| case.name() == name).unwrap()
-}
-
-fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
-    let batch = &case.batches[number % case.batches.len()];
-    model.forget_gradients(cpu);
-    model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
-    model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
-    let losses = model.losses(cpu, batch);
-    losses.iter().sum::<f32>() / losses.len() as f32
-}
+use garden_model::{Model, Recompute, Storage, Training, read_adapter, write_adapter};
 
 #[test]
 fn an_adapter_comes_back_as_it_was() {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use garden_device::Device;
+use garden_device::{Cpu, Device};
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, FourBit, Images, Limits, Model, Optimizer, Recompute, Row, Storage, Training,
     read_adapter,
@@ -125,4 +125,19 @@ pub fn cases() -> Vec<Case> {
     found.sort();
     assert!(found.len() >= 13, "only {} cases were found", found.len());
     found.iter().map(|folder| Case::read(folder)).collect()
+}
+
+/// A recorded case by its name.
+pub fn find(name: &str) -> Case {
+    cases().into_iter().find(|case| case.name() == name).unwrap()
+}
+
+/// One step of training, with dropout where the case has it; returns the loss before the update.
+pub fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
+    let batch = &case.batches[number % case.batches.len()];
+    model.forget_gradients(cpu);
+    model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
+    model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
+    let losses = model.losses(cpu, batch);
+    losses.iter().sum::<f32>() / losses.len() as f32
 }
