@@ -151,7 +151,7 @@ impl Process {
     }
 
     /// Finds out anew who it is: a shell that was told to run one command becomes that command.
-    fn ask_again(&mut self) {
+    pub(crate) fn ask_again(&mut self) {
         let Some(now) = Identity::of(self.identity.pid).filter(|now| now.started == self.identity.started) else {
             return;
         };

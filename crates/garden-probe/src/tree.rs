@@ -139,6 +139,10 @@ impl Tree {
     }
 
     fn add(&mut self, identity: Identity) {
+        // The parent may have become another program since it was asked, and the child is a fork of that one.
+        if let Some(parent) = self.members.get_mut(&identity.parent) {
+            parent.process.ask_again();
+        }
         let origin = self.origin_of(&identity);
         let pid = identity.pid;
         // It may have gone since it was listed.
@@ -186,4 +190,33 @@ fn process_ids() -> Vec<u32> {
     let mut ids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A shell becomes another program, which forks, all between two looks: the child is still known to be that program's fork.
+    #[test]
+    fn a_fork_of_what_a_wrapper_became() {
+        let line = "sleep 0.3; exec bash -c '(sleep 20; true) & wait'";
+        let mut shell = Command::new("sh").args(["-c", line]).spawn().unwrap();
+        let mut tree = Tree::of(shell.id()).unwrap();
+        let patience = Instant::now() + Duration::from_secs(20);
+        let mut origin = None;
+        while origin.is_none() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(700));
+            tree.look();
+            origin = tree.members().find_map(|member| member.origin());
+        }
+        let pids: Vec<u32> = tree.members().map(|member| member.process.identity.pid).collect();
+        for pid in &pids {
+            let _ended = Command::new("kill").arg(pid.to_string()).status();
+        }
+        shell.wait().unwrap();
+        assert_eq!(origin, Some(shell.id()), "{pids:?}");
+    }
 }
