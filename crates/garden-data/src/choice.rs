@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use crate::example::Labels;
 use crate::length::TooLong;
+use crate::loader::BadRow;
 use crate::normalisation::Normalisation;
 use crate::selective::Level;
 
@@ -50,7 +51,15 @@ impl FromStr for Normalisation {
     type Err = String;
 
     fn from_str(given: &str) -> Result<Normalisation, String> {
-        find(&[("micro-batch", Normalisation::MicroBatch), ("token", Normalisation::Token)], given)
+        find(&[("batch", Normalisation::MicroBatch), ("tokens", Normalisation::Token)], given)
+    }
+}
+
+impl FromStr for BadRow {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<BadRow, String> {
+        find(&[("stop", BadRow::Stop), ("skip", BadRow::Skip)], given)
     }
 }
 
@@ -61,7 +70,7 @@ mod tests {
     #[test]
     fn choices_have_names() {
         assert_eq!("moderate".parse(), Ok(Level::Moderate));
-        assert_eq!("token".parse(), Ok(Normalisation::Token));
+        assert_eq!("tokens".parse(), Ok(Normalisation::Token));
         assert_eq!("all".parse(), Ok(Labels::All));
         let error = "cut".parse::<TooLong>();
         assert_eq!(error, Err("`cut` is none of `refuse`, `shrink`, `drop`".to_string()));

@@ -43,6 +43,11 @@ impl Collator {
         }
     }
 
+    /// One without a buffer of its own: it writes into those that it is given.
+    pub(crate) fn empty(processor: &Processor, patches: usize) -> Collator {
+        Collator { pixels: Vec::new(), ..Collator::new(processor, patches) }
+    }
+
     /// Adds an example with its pictures. After an error the batch is as it was before, so a row may be skipped.
     pub fn add(&mut self, example: Example, pictures: &[StoredPicture]) -> Result<(), Error> {
         let (used, grids) = (self.used, self.grids.len());
@@ -116,6 +121,13 @@ impl Collator {
         if pixels.capacity() >= self.room_values().max(1) {
             self.spare.push(pixels);
         }
+    }
+
+    /// Gives away the buffers that it has not used.
+    pub(crate) fn take_spare(&mut self) -> Vec<Vec<f32>> {
+        let own = std::mem::take(&mut self.pixels);
+        self.spare.extend((own.capacity() > 0).then_some(own));
+        std::mem::take(&mut self.spare)
     }
 
     fn room_values(&self) -> usize {

@@ -1,5 +1,6 @@
 //! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches, and all of that as batches.
 
+mod batches;
 mod choice;
 mod collate;
 mod dataset;
@@ -9,6 +10,7 @@ mod image;
 mod json;
 mod keys;
 mod length;
+mod loader;
 mod normalisation;
 mod preview;
 mod processor;
@@ -19,6 +21,7 @@ mod template;
 mod tokenizer;
 mod turns;
 
+pub use batches::Batches;
 pub use collate::Collator;
 pub use dataset::{Ahead, Dataset, Order, Prefetch};
 pub use error::Error;
@@ -26,6 +29,7 @@ pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
 pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, SizedPicture, TooLong};
+pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};
 pub use normalisation::Normalisation;
 pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor, Prompt};

@@ -1,0 +1,219 @@
+//! Micro-batches of a run, ready for the model and made ahead of time.
+//!
+//! A thread reads the rows of one micro-batch, makes examples of them and decodes their pictures into a buffer of patches. Buffers are of the
+//! size of the largest micro-batch, are all made before the first one is asked for, and go round: the trainer gives each back when it is done.
+//! So memory is what [`LoaderRoom`] says from the beginning, however many rows there are.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use garden_model::{Images, Row};
+
+use crate::batches::Batches;
+use crate::collate::Collator;
+use crate::dataset::{Ahead, Dataset, Prefetch};
+use crate::error::Error;
+use crate::example::{Example, ExampleSettings, Outcome};
+use crate::processor::Processor;
+
+/// What is done with a row that cannot be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BadRow {
+    /// It ends the run.
+    #[default]
+    Stop,
+    /// It is left out of its micro-batch, and counted.
+    Skip,
+}
+
+/// How rows become micro-batches.
+#[derive(Clone, Debug)]
+pub struct LoaderSettings {
+    /// How rows become examples.
+    pub example: ExampleSettings,
+    /// What is done with a row that cannot be used.
+    pub bad_row: BadRow,
+    /// Patches of the largest micro-batch: buffers are made for it.
+    pub patches: usize,
+    /// Threads that read and decode, and the bytes of micro-batches that may wait.
+    pub ahead: Ahead,
+}
+
+/// A micro-batch.
+#[derive(Debug, Default)]
+pub struct MicroBatch {
+    /// Its number, counted from the beginning of the run.
+    pub number: usize,
+    /// Tokens and labels of each row.
+    pub rows: Vec<Row>,
+    /// The pictures of all rows.
+    pub images: Images,
+    /// Tokens whose prediction is trained.
+    pub trained: usize,
+    /// Rows that could not be used and were left out.
+    pub skipped: Vec<Error>,
+    /// Rows that are too long and were left out.
+    pub dropped: usize,
+}
+
+/// What a loader holds at most, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoaderRoom {
+    /// Buffers of patches.
+    pub buffers: usize,
+    /// Bytes of each.
+    pub buffer_bytes: usize,
+}
+
+impl LoaderRoom {
+    /// The room that these settings take: as many buffers as may wait, one that is being filled if none may, and one in the trainer's hands.
+    pub fn of(processor: &Processor, patches: usize, ahead: Ahead) -> LoaderRoom {
+        let buffer_bytes = patches * processor.images.patch_values() * size_of::<f32>();
+        match ahead.bytes.checked_div(buffer_bytes) {
+            Some(waiting) => LoaderRoom { buffers: waiting.clamp(1, most_waiting(ahead)) + 1, buffer_bytes },
+            None => LoaderRoom::default(),
+        }
+    }
+
+    /// All of it.
+    pub fn bytes(self) -> usize {
+        self.buffers * self.buffer_bytes
+    }
+}
+
+/// Micro-batches that may wait, whatever their size: beyond a few for each thread they only cost memory.
+fn most_waiting(ahead: Ahead) -> usize {
+    4 * ahead.threads.max(1)
+}
+
+/// Iterates over micro-batches.
+#[derive(Debug)]
+pub struct Loader {
+    prefetch: Prefetch<Result<MicroBatch, Error>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    dataset: Arc<Dataset>,
+    processor: Arc<Processor>,
+    batches: Batches,
+    settings: LoaderSettings,
+    /// One for each thread that is not at work.
+    collators: Mutex<Vec<Collator>>,
+    /// Buffers that nobody uses.
+    buffers: Mutex<Vec<Vec<f32>>>,
+}
+
+impl Loader {
+    /// Begins with a micro-batch and ends before another one.
+    pub fn new(
+        dataset: Arc<Dataset>,
+        processor: Arc<Processor>,
+        batches: Batches,
+        settings: LoaderSettings,
+        numbers: std::ops::Range<usize>,
+    ) -> Loader {
+        let room = LoaderRoom::of(&processor, settings.patches, settings.ahead);
+        let threads = settings.ahead.threads.max(1);
+        let collators = (0..threads).map(|_| Collator::empty(&processor, settings.patches)).collect();
+        let buffers = (0..room.buffers).map(|_| touched(room.buffer_bytes / size_of::<f32>())).collect();
+        // What may wait is bounded by the buffers there are.
+        let bytes = (room.buffers.saturating_sub(1) * room.buffer_bytes).max(1);
+        let ahead = Ahead { threads, bytes: if room.buffers == 0 { settings.ahead.bytes } else { bytes } };
+        let shared = Arc::new(Shared {
+            dataset,
+            processor,
+            batches,
+            settings,
+            collators: Mutex::new(collators),
+            buffers: Mutex::new(buffers),
+        });
+        let maker = shared.clone();
+        let size = move |made: &Result<MicroBatch, Error>| made.as_ref().map_or(1, |batch| batch.bytes(room));
+        Loader { prefetch: Prefetch::new(ahead, numbers, move |number| maker.make(number), size), shared }
+    }
+
+    /// Takes the pixels of a micro-batch that is done with, to be written again.
+    pub fn give_back(&self, pixels: Vec<f32>) {
+        if pixels.capacity() > 0 {
+            lock(&self.shared.buffers).push(pixels);
+        }
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Result<MicroBatch, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.prefetch.next()
+    }
+}
+
+impl MicroBatch {
+    /// What it takes of the room: a whole buffer, however little of it is filled.
+    fn bytes(&self, room: LoaderRoom) -> usize {
+        let tokens: usize = self.rows.iter().map(|row| row.tokens.len()).sum();
+        let pixels = if self.images.pixels.capacity() > 0 { room.buffer_bytes } else { 0 };
+        pixels.max(2 * tokens * size_of::<i32>())
+    }
+}
+
+impl Shared {
+    fn make(&self, number: usize) -> Result<MicroBatch, Error> {
+        let mut collator =
+            lock(&self.collators).pop().unwrap_or_else(|| Collator::empty(&self.processor, self.settings.patches));
+        if let Some(buffer) = lock(&self.buffers).pop() {
+            collator.give_back(buffer);
+        }
+        let made = self.fill(&mut collator, number);
+        let (rows, images) = collator.finish();
+        lock(&self.buffers).extend(collator.take_spare());
+        lock(&self.collators).push(collator);
+        match made {
+            Ok(made) => Ok(MicroBatch { number, rows, images, ..made }),
+            Err(error) => {
+                lock(&self.buffers).extend((images.pixels.capacity() > 0).then_some(images.pixels));
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&self, collator: &mut Collator, number: usize) -> Result<MicroBatch, Error> {
+        let epoch = self.batches.epoch(number);
+        let settings = ExampleSettings {
+            selective: self.settings.example.selective.in_epoch(epoch),
+            ..self.settings.example.clone()
+        };
+        let mut made = MicroBatch::default();
+        for row in self.batches.rows(number) {
+            match self.add(collator, row, &settings) {
+                Ok(Some(trained)) => made.trained += trained,
+                Ok(None) => made.dropped += 1,
+                Err(error) if self.settings.bad_row == BadRow::Skip => made.skipped.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(made)
+    }
+
+    /// Adds a row; says how many tokens of it are trained, or nothing if it is too long.
+    fn add(&self, collator: &mut Collator, row: usize, settings: &ExampleSettings) -> Result<Option<usize>, Error> {
+        let record = self.dataset.read(row)?;
+        let Outcome::Kept(example) = Example::of(&self.processor, &record, settings)? else { return Ok(None) };
+        let trained = example.trained();
+        collator.add(example, &record.pictures)?;
+        Ok(Some(trained))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A buffer whose pages are all there already: what is promised is taken before the first step, and not little by little.
+fn touched(length: usize) -> Vec<f32> {
+    let mut buffer = Vec::with_capacity(length);
+    // Zeros from the allocator would be pages that do not exist yet.
+    buffer.resize_with(length, || std::hint::black_box(0.0));
+    buffer
+}
