@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use garden_data::{Ahead, BadRow, Batches, Dataset, Example, ExampleSettings, Loader, LoaderSettings, Outcome, Processor};
+use garden_data::{
+    Ahead, BadRow, Batches, Dataset, Example, ExampleSettings, Loader, LoaderSettings, Outcome, Processor,
+};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();

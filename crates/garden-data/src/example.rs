@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use garden_model::IGNORED;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::image::{Grid, picture_size};
@@ -21,7 +22,8 @@ use crate::turns::turns;
 const SYSTEM: &str = "system";
 
 /// Which tokens are trained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Labels {
     /// Every answer: the text behind the header of an assistant's turn, the token that ends the turn, and the line end behind it.
     #[default]

@@ -1,11 +1,14 @@
 //! What is done with a row that is too long. Tokens are never cut off: an image that lost some of its tokens is no image any more, and
 //! an answer without its end teaches the model not to end.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 use crate::image::{Grid, ImageSettings};
 
 /// What is done with a row that is too long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum TooLong {
     /// It is an error.
     #[default]

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use garden_model::{Images, Row};
+use serde::{Deserialize, Serialize};
 
 use crate::batches::Batches;
 use crate::collate::Collator;
@@ -16,7 +17,8 @@ use crate::example::{Example, ExampleSettings, Outcome};
 use crate::processor::Processor;
 
 /// What is done with a row that cannot be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum BadRow {
     /// It ends the run.
     #[default]

@@ -3,14 +3,18 @@
 //! The model adds up gradients of `scale` times the sum of a micro-batch's losses, so the average over a group of micro-batches
 //! is a matter of that factor. Numbers of trained tokens are known before any picture is decoded ([`Example::trained`](crate::Example::trained)).
 
+use serde::{Deserialize, Serialize};
+
 /// What the losses of a step are divided by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Normalisation {
     /// The mean of each micro-batch, and the mean of those: what Hugging Face's trainer does with Qwen2.5-VL. A token of a short answer weighs
     /// more than one of a long answer.
     #[default]
+    #[serde(rename = "batch")]
     MicroBatch,
     /// Every trained token of the group weighs the same, however the rows are cut into micro-batches: what Unsloth does.
+    #[serde(rename = "tokens")]
     Token,
 }
 

@@ -8,6 +8,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::json::{Kind, Stretch, stretches, unescaped};
 
 /// Keys by which JSON Schema describes data, taken out by [`Level::Moderate`].
@@ -35,7 +37,8 @@ pub const SCHEMA_KEYS: [&str; 18] = [
 pub const SCHEMA_TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
 
 /// How much of a structured answer is not trained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Level {
     /// Everything is trained.
     #[default]

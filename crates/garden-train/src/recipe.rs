@@ -1,0 +1,523 @@
+//! A recipe: everything that decides a run, from flags, recipe files and defaults.
+//!
+//! Flags and files give values by name ([`FIELDS`]); later ones win. Names and values are checked here, and nowhere else, before anything is opened.
+
+mod fields;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use garden_data::{BadRow, Labels, Level, Normalisation, TooLong};
+use garden_memory::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+pub use fields::{FIELDS, Field};
+
+/// How the learning rate changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// Down to 0 along half a cosine.
+    Cosine,
+    /// Down to 0 along a line.
+    Linear,
+    /// Always the same; warm-up is ignored, as in transformers.
+    Constant,
+    /// The same after the warm-up.
+    #[serde(alias = "constant_with_warmup")]
+    ConstantWithWarmup,
+}
+
+/// How the moments of the optimizer are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Optim {
+    /// With 32 bits.
+    #[serde(alias = "adamw_torch", alias = "adamw_torch_fused", alias = "adamw_hf")]
+    Adamw,
+    /// With 8 bits.
+    #[serde(rename = "adamw-8bit", alias = "adamw_8bit", alias = "adamw_bnb_8bit")]
+    Adamw8Bit,
+}
+
+/// What is made again in the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recompute {
+    /// The activations of each layer.
+    #[serde(alias = "true")]
+    Layer,
+    /// Nothing.
+    #[serde(alias = "false")]
+    None,
+}
+
+/// Where to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceChoice {
+    /// On a GPU if there is one that can be used, else on the processor.
+    Auto,
+    /// On the processor.
+    Cpu,
+    /// On an NVIDIA GPU.
+    Cuda,
+}
+
+/// Everything that decides a run. [`FIELDS`] says what each setting means.
+#[allow(missing_docs, reason = "FIELDS describes each setting by its name")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Recipe {
+    pub base_model: String,
+    pub dataset: PathBuf,
+    pub eval_dataset: Option<PathBuf>,
+    pub eval_split: Option<f64>,
+    pub output_dir: PathBuf,
+    pub adapter: Option<PathBuf>,
+    pub epochs: f64,
+    pub max_steps: Option<usize>,
+    pub batch_size: usize,
+    pub gradient_accumulation: usize,
+    pub learning_rate: f64,
+    pub lr_scheduler: Scheduler,
+    pub warmup_steps: usize,
+    pub warmup_ratio: Option<f64>,
+    pub optim: Optim,
+    pub weight_decay: f32,
+    pub adam_beta1: f32,
+    pub adam_beta2: f32,
+    pub adam_epsilon: f32,
+    pub max_grad_norm: f32,
+    pub seed: u64,
+    pub shuffle: bool,
+    pub lora_r: usize,
+    pub lora_alpha: f32,
+    pub lora_dropout: f32,
+    pub lora_targets: Option<String>,
+    pub use_rslora: bool,
+    pub finetune_vision: bool,
+    pub full: bool,
+    #[serde(rename = "load-in-4bit")]
+    pub load_in_4bit: bool,
+    pub recompute: Recompute,
+    pub max_pixels: Option<u64>,
+    pub min_pixels: Option<u64>,
+    pub max_length: Option<usize>,
+    pub on_bad_row: BadRow,
+    pub on_long_row: TooLong,
+    pub loader_threads: usize,
+    #[serde(with = "size")]
+    pub prefetch: Bytes,
+    pub labels: Labels,
+    pub loss_normalisation: Normalisation,
+    pub selective_loss: Level,
+    pub selective_loss_start_epoch: usize,
+    pub logging_steps: usize,
+    pub eval_steps: Option<usize>,
+    pub eval_batch_size: Option<usize>,
+    pub eval_answers: usize,
+    pub max_new_tokens: usize,
+    pub save_steps: usize,
+    pub save_total_limit: usize,
+    pub early_stopping: Option<usize>,
+    pub resume: Option<String>,
+    #[serde(with = "optional_size")]
+    pub memory_limit: Option<Bytes>,
+    pub memory_steps: usize,
+    pub device: DeviceChoice,
+    pub threads: usize,
+    #[serde(with = "optional_size", skip_serializing_if = "Option::is_none", default)]
+    pub debug_leak: Option<Bytes>,
+}
+
+impl Default for Recipe {
+    fn default() -> Recipe {
+        Recipe {
+            base_model: String::new(),
+            dataset: PathBuf::new(),
+            eval_dataset: None,
+            eval_split: None,
+            output_dir: PathBuf::new(),
+            adapter: None,
+            epochs: 3.0,
+            max_steps: None,
+            batch_size: 2,
+            gradient_accumulation: 4,
+            learning_rate: 2e-4,
+            lr_scheduler: Scheduler::Cosine,
+            warmup_steps: 10,
+            warmup_ratio: None,
+            optim: Optim::Adamw,
+            weight_decay: 0.0,
+            adam_beta1: 0.9,
+            adam_beta2: 0.999,
+            adam_epsilon: 1e-8,
+            max_grad_norm: 1.0,
+            seed: 42,
+            shuffle: true,
+            lora_r: 16,
+            lora_alpha: 16.0,
+            lora_dropout: 0.0,
+            lora_targets: None,
+            use_rslora: false,
+            finetune_vision: false,
+            full: false,
+            load_in_4bit: false,
+            recompute: Recompute::Layer,
+            max_pixels: None,
+            min_pixels: None,
+            max_length: None,
+            on_bad_row: BadRow::Stop,
+            on_long_row: TooLong::Refuse,
+            loader_threads: 2,
+            prefetch: Bytes(256 << 20),
+            labels: Labels::Assistant,
+            loss_normalisation: Normalisation::MicroBatch,
+            selective_loss: Level::Off,
+            selective_loss_start_epoch: 0,
+            logging_steps: 10,
+            eval_steps: None,
+            eval_batch_size: None,
+            eval_answers: 32,
+            max_new_tokens: 256,
+            save_steps: 100,
+            save_total_limit: 3,
+            early_stopping: None,
+            resume: None,
+            memory_limit: None,
+            memory_steps: 10,
+            device: DeviceChoice::Auto,
+            threads: 0,
+            debug_leak: None,
+        }
+    }
+}
+
+/// What is wrong with a recipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeError {
+    /// The setting, as it was given; empty where it is the file as a whole.
+    pub name: String,
+    /// What is wrong with it.
+    pub problem: String,
+    /// What would help, where that is known.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for RecipeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.name.is_empty() { f.write_str(&self.problem) } else { write!(f, "`{}` {}", self.name, self.problem) }
+    }
+}
+
+impl std::error::Error for RecipeError {}
+
+fn wrong(name: &str, problem: impl Into<String>) -> RecipeError {
+    RecipeError { name: name.to_string(), problem: problem.into(), hint: None }
+}
+
+fn wrong_but(name: &str, problem: impl Into<String>, hint: impl Into<String>) -> RecipeError {
+    RecipeError { hint: Some(hint.into()), ..wrong(name, problem) }
+}
+
+impl Recipe {
+    /// The values of a recipe file, by name.
+    pub fn read_file(text: &str) -> Result<Map<String, Value>, RecipeError> {
+        toml::from_str(text).map_err(|error| wrong("", error.to_string().trim_end().to_string()))
+    }
+
+    /// A recipe from values by name, the later ones stronger. Texts that are numbers or truth values are taken for these where that is wanted.
+    pub fn from_values(values: impl IntoIterator<Item = (String, Value)>) -> Result<Recipe, RecipeError> {
+        let mut recipe = match serde_json::to_value(Recipe::default()) {
+            Ok(Value::Object(map)) => map,
+            _ => Map::new(),
+        };
+        for (given, value) in values {
+            let Some(field) = fields::find(&given) else {
+                let error = wrong(&given, "is no setting");
+                let hint = fields::closest(&given).map(|name| format!("`{name}` is one"));
+                return Err(RecipeError { hint, ..error });
+            };
+            let found = candidates(value.clone()).into_iter().any(|candidate| {
+                recipe.insert(field.name.to_string(), candidate);
+                serde_json::from_value::<Recipe>(Value::Object(recipe.clone())).is_ok()
+            });
+            if !found {
+                recipe.insert(field.name.to_string(), value.clone());
+                let problem = serde_json::from_value::<Recipe>(Value::Object(recipe)).err();
+                let why = problem.map_or_else(String::new, |problem| format!(": {problem}"));
+                return Err(wrong_but(
+                    &given,
+                    format!("cannot be {value}{why}"),
+                    format!("{}: {}", field.value, field.help),
+                ));
+            }
+        }
+        let recipe: Recipe =
+            serde_json::from_value(Value::Object(recipe)).map_err(|error| wrong("", error.to_string()))?;
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// As a recipe file.
+    pub fn to_toml(&self) -> String {
+        let mut map = match serde_json::to_value(self) {
+            Ok(Value::Object(map)) => map,
+            _ => Map::new(),
+        };
+        map.retain(|_, value| !value.is_null());
+        toml::to_string(&map).unwrap_or_default()
+    }
+
+    /// Refuses what cannot work together, before anything is opened.
+    fn check(&self) -> Result<(), RecipeError> {
+        let missing = |name: &str, what: &str| wrong_but(name, "is missing", format!("--{name} {what}"));
+        if self.base_model.is_empty() {
+            return Err(missing(
+                "base-model",
+                "with the folder of a model, or its name in the local Hugging Face cache",
+            ));
+        }
+        if self.dataset.as_os_str().is_empty() {
+            return Err(missing("dataset", "with a file or folder of rows"));
+        }
+        if self.output_dir.as_os_str().is_empty() {
+            return Err(missing("output-dir", "with a folder for the adapter and everything else"));
+        }
+        for (name, number) in [
+            ("batch-size", self.batch_size),
+            ("gradient-accumulation", self.gradient_accumulation),
+            ("lora-r", self.lora_r),
+            ("logging-steps", self.logging_steps),
+            ("save-steps", self.save_steps),
+            ("save-total-limit", self.save_total_limit),
+            ("memory-steps", self.memory_steps),
+            ("loader-threads", self.loader_threads),
+            ("max-new-tokens", self.max_new_tokens),
+            ("max-steps", self.max_steps.unwrap_or(1)),
+            ("eval-steps", self.eval_steps.unwrap_or(1)),
+            ("eval-batch-size", self.eval_batch_size.unwrap_or(1)),
+            ("early-stopping", self.early_stopping.unwrap_or(1)),
+        ] {
+            if number == 0 {
+                return Err(wrong(name, "is 0; 1 at least is needed"));
+            }
+        }
+        let shares = [
+            ("lora-dropout", f64::from(self.lora_dropout)),
+            ("warmup-ratio", self.warmup_ratio.unwrap_or(0.0)),
+            ("eval-split", self.eval_split.unwrap_or(0.0)),
+            ("adam-beta1", f64::from(self.adam_beta1)),
+            ("adam-beta2", f64::from(self.adam_beta2)),
+        ];
+        for (name, share) in shares {
+            if !(0.0..1.0).contains(&share) {
+                return Err(wrong(name, format!("is {share}; it has to be at least 0 and below 1")));
+            }
+        }
+        let amounts = [
+            ("learning-rate", self.learning_rate),
+            ("weight-decay", f64::from(self.weight_decay)),
+            ("max-grad-norm", f64::from(self.max_grad_norm)),
+            ("lora-alpha", f64::from(self.lora_alpha)),
+            ("adam-epsilon", f64::from(self.adam_epsilon)),
+        ];
+        for (name, amount) in amounts {
+            if !amount.is_finite() || amount < 0.0 {
+                return Err(wrong(name, format!("is {amount}; it has to be a number of at least 0")));
+            }
+        }
+        if !self.epochs.is_finite() || self.epochs <= 0.0 {
+            return Err(wrong("epochs", format!("is {}; it has to be above 0", self.epochs)));
+        }
+        self.check_pairs()
+    }
+
+    fn check_pairs(&self) -> Result<(), RecipeError> {
+        if self.full && self.load_in_4bit {
+            let hint = "train an adapter (without `full`), or all weights of 16 bits (without `load-in-4bit`)";
+            return Err(wrong_but(
+                "full",
+                "and `load-in-4bit` exclude each other: 4-bit weights cannot be trained",
+                hint,
+            ));
+        }
+        if self.full && self.adapter.is_some() {
+            return Err(wrong(
+                "adapter",
+                "and `full` exclude each other: all weights are trained, and there is no adapter",
+            ));
+        }
+        if self.eval_dataset.is_some() && self.eval_split.is_some() {
+            return Err(wrong("eval-split", "and `eval-dataset` exclude each other: give one of the two"));
+        }
+        if self.early_stopping.is_some() && !self.evaluates() {
+            let hint = "add `eval-dataset` or `eval-split`";
+            return Err(wrong_but("early-stopping", "needs rows to evaluate on", hint));
+        }
+        if self.lora_targets.is_some() && self.finetune_vision {
+            let hint = "name the vision tower's linears in `lora-targets`, or leave that away";
+            return Err(wrong_but("finetune-vision", "and `lora-targets` both say what gets an adapter", hint));
+        }
+        if let (Some(least), Some(most)) = (self.min_pixels, self.max_pixels)
+            && least > most
+        {
+            return Err(wrong("min-pixels", format!("is {least}, more than `max-pixels` ({most})")));
+        }
+        if self.on_long_row != TooLong::Refuse && self.max_length.is_none() {
+            return Err(wrong_but(
+                "on-long-row",
+                "needs `max-length`: without, no row is too long",
+                "add `max-length`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether there are rows to evaluate on.
+    pub fn evaluates(&self) -> bool {
+        self.eval_dataset.is_some() || self.eval_split.is_some_and(|share| share > 0.0)
+    }
+
+    /// Where checkpoints are.
+    pub fn checkpoints(&self) -> &Path {
+        &self.output_dir
+    }
+}
+
+/// What a value may mean: itself, or what a text of the command line says.
+fn candidates(value: Value) -> Vec<Value> {
+    let Value::String(text) = &value else {
+        // `gradient_checkpointing = true` in a file is a name here, and so is a list of `lora_targets`.
+        let as_text = match &value {
+            Value::Bool(truth) => Some(Value::String(truth.to_string())),
+            Value::Array(names) => {
+                let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+                names.map(|names| Value::String(names.join(",")))
+            }
+            _ => None,
+        };
+        return std::iter::once(value.clone()).chain(as_text).collect();
+    };
+    // Python's `True` and TOML's `1_000` are understood too.
+    let read =
+        |text: &str| serde_json::from_str::<Value>(text).ok().filter(|read| !read.is_object() && !read.is_array());
+    let plain = text.to_ascii_lowercase().replace('_', "");
+    let number = plain.parse::<f64>().ok().filter(|number| number.is_finite()).and_then(|number| {
+        // `1e3` is as good as 1000.
+        if number.fract() == 0.0 && number.abs() < 9e15 { Some(Value::from(number as i64)) } else { None }
+    });
+    let real = plain.parse::<f64>().ok().and_then(|number| serde_json::Number::from_f64(number).map(Value::Number));
+    [read(&plain), number, real, Some(value.clone()), Some(Value::String(plain))].into_iter().flatten().collect()
+}
+
+/// Sizes as people write them, such as `256MB`.
+mod size {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(bytes: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        written(*bytes).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => text.parse().map_err(serde::de::Error::custom),
+            Value::Number(number) => number.as_u64().map(Bytes).ok_or_else(|| serde::de::Error::custom("no size")),
+            _ => Err(serde::de::Error::custom("a size such as 256MB is wanted")),
+        }
+    }
+
+    /// Exactly, in the largest unit that allows it.
+    pub fn written(bytes: Bytes) -> String {
+        let units = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
+        let unit = units.into_iter().find(|(unit, _)| bytes.0 > 0 && bytes.0 % unit == 0);
+        unit.map_or_else(|| format!("{}B", bytes.0), |(unit, name)| format!("{}{name}", bytes.0 / unit))
+    }
+}
+
+mod optional_size {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(bytes: &Option<Bytes>, serializer: S) -> Result<S::Ok, S::Error> {
+        bytes.map(size::written).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bytes>, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::Null => Ok(None),
+            value => size::deserialize(value).map(Some).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe(pairs: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
+        let needed = [("base-model", "m"), ("dataset", "d"), ("output-dir", "o")];
+        let pairs = needed.iter().chain(pairs);
+        Recipe::from_values(pairs.map(|(name, value)| (name.to_string(), Value::String(value.to_string()))))
+    }
+
+    #[test]
+    fn every_field_is_a_setting_and_every_setting_a_field() {
+        let Ok(Value::Object(map)) = serde_json::to_value(Recipe { debug_leak: Some(Bytes(1)), ..Recipe::default() })
+        else {
+            panic!("a recipe is an object")
+        };
+        let mut names: Vec<&str> = map.keys().map(String::as_str).collect();
+        let mut fields: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
+        names.sort_unstable();
+        fields.sort_unstable();
+        assert_eq!(names, fields);
+    }
+
+    #[test]
+    fn names_of_the_hugging_face_trainer_are_understood() {
+        let found = recipe(&[
+            ("num_train_epochs", "1.5"),
+            ("per_device_train_batch_size", "4"),
+            ("gradient_accumulation_steps", "1e1"),
+            ("lr_scheduler_type", "constant_with_warmup"),
+            ("gradient_checkpointing", "False"),
+            ("optim", "adamw_bnb_8bit"),
+            ("dataloader_num_workers", "3"),
+            ("lora_alpha", "32"),
+            ("prefetch", "1GB"),
+            ("seed", "7"),
+        ])
+        .unwrap();
+        assert_eq!((found.epochs, found.batch_size, found.gradient_accumulation), (1.5, 4, 10));
+        assert_eq!((found.lr_scheduler, found.recompute), (Scheduler::ConstantWithWarmup, Recompute::None));
+        assert_eq!((found.optim, found.loader_threads, found.seed), (Optim::Adamw8Bit, 3, 7));
+        assert_eq!((found.lora_alpha, found.prefetch), (32.0, Bytes(1 << 30)));
+    }
+
+    #[test]
+    fn a_recipe_survives_its_file() {
+        let found =
+            recipe(&[("memory-limit", "28GB"), ("max-steps", "30"), ("lora-targets", "q_proj,v_proj")]).unwrap();
+        let again = Recipe::from_values(Recipe::read_file(&found.to_toml()).unwrap()).unwrap();
+        assert_eq!(found, again);
+        let listed =
+            Recipe::read_file("base_model = 'm'\ndataset = 'd'\noutput_dir = 'o'\nlora_targets = ['a', 'b']").unwrap();
+        assert_eq!(Recipe::from_values(listed).unwrap().lora_targets.as_deref(), Some("a,b"));
+    }
+
+    #[test]
+    fn what_cannot_work_is_named() {
+        let error = |pairs: &[(&str, &str)]| recipe(pairs).unwrap_err();
+        assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "`learning-rate` is one");
+        assert_eq!(error(&[("batch-size", "0")]).to_string(), "`batch-size` is 0; 1 at least is needed");
+        assert!(error(&[("batch_size", "two")]).to_string().starts_with("`batch_size` cannot be \"two\""));
+        assert!(error(&[("full", "true"), ("load-in-4bit", "true")]).to_string().contains("exclude each other"));
+        assert!(error(&[("eval-split", "1.5")]).to_string().contains("below 1"));
+        assert!(error(&[("early-stopping", "2")]).hint.unwrap().contains("eval-split"));
+        assert!(error(&[("learning-rate", "-1")]).to_string().contains("at least 0"));
+        assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`base-model` is missing"));
+        assert!(Recipe::read_file("epochs = = 3").unwrap_err().to_string().contains("line 1"));
+    }
+}

@@ -1,0 +1,237 @@
+//! The settings of a recipe by name: what the command line, its help and recipe files know about each.
+
+/// A setting.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name, as a flag without the dashes in front and as a key of a recipe file.
+    pub name: &'static str,
+    /// What stands for its value in help; empty for a switch.
+    pub value: &'static str,
+    /// Other names that people know it by, most of them from Hugging Face's trainer.
+    pub aliases: &'static [&'static str],
+    /// The part of the help that it is in.
+    pub heading: &'static str,
+    /// What it does.
+    pub help: &'static str,
+}
+
+const JOB: &str = "The job";
+const STEPS: &str = "Steps";
+const ADAPTER: &str = "What is trained";
+const ROWS: &str = "Rows and pictures";
+const LOSS: &str = "Loss";
+const KEEPING: &str = "Logging, evaluation, checkpoints";
+const MACHINE: &str = "Memory and machine";
+
+const fn field(
+    heading: &'static str,
+    name: &'static str,
+    value: &'static str,
+    aliases: &'static [&'static str],
+    help: &'static str,
+) -> Field {
+    Field { name, value, aliases, heading, help }
+}
+
+/// All settings, in the order of the help.
+pub const FIELDS: &[Field] = &[
+    field(
+        JOB,
+        "base-model",
+        "DIR|HUB_ID",
+        &["model-name-or-path", "model"],
+        "The folder of a model, or its name in the local Hugging Face cache",
+    ),
+    field(
+        JOB,
+        "dataset",
+        "FILE|DIR",
+        &["dataset-name", "train-file"],
+        "Rows to learn from: a file, a folder, or the name of a dataset in the local cache",
+    ),
+    field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Rows to evaluate on"),
+    field(JOB, "eval-split", "SHARE", &[], "Or this share of the dataset, taken out of training"),
+    field(JOB, "output-dir", "DIR", &[], "Where the adapter, checkpoints, logs and the report go"),
+    field(JOB, "adapter", "DIR", &[], "Begin with this adapter instead of a new one"),
+    field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset [default: 3]"),
+    field(STEPS, "max-steps", "N", &[], "Or so many steps"),
+    field(
+        STEPS,
+        "batch-size",
+        "N",
+        &["per-device-train-batch-size", "train-batch-size"],
+        "Rows of a micro-batch [default: 2]",
+    ),
+    field(
+        STEPS,
+        "gradient-accumulation",
+        "N",
+        &["gradient-accumulation-steps"],
+        "Micro-batches of a step [default: 4]",
+    ),
+    field(STEPS, "learning-rate", "RATE", &["lr"], "The highest learning rate [default: 2e-4]"),
+    field(
+        STEPS,
+        "lr-scheduler",
+        "NAME",
+        &["lr-scheduler-type"],
+        "cosine, linear, constant or constant-with-warmup [default: cosine]",
+    ),
+    field(STEPS, "warmup-steps", "N", &[], "Steps over which the rate rises [default: 10]"),
+    field(STEPS, "warmup-ratio", "SHARE", &[], "Or this share of all steps"),
+    field(STEPS, "optim", "NAME", &["optimizer"], "adamw, or adamw-8bit with a quarter of its memory [default: adamw]"),
+    field(STEPS, "weight-decay", "RATE", &[], "Weight decay [default: 0]"),
+    field(STEPS, "adam-beta1", "B", &[], "Decay of the first moment [default: 0.9]"),
+    field(STEPS, "adam-beta2", "B", &[], "Decay of the second moment [default: 0.999]"),
+    field(STEPS, "adam-epsilon", "E", &[], "Added to the root of the second moment [default: 1e-8]"),
+    field(STEPS, "max-grad-norm", "NORM", &[], "Gradients are scaled down to this norm; 0 for no bound [default: 1]"),
+    field(STEPS, "seed", "N", &["data-seed"], "The order of rows, the first adapter, what is dropped [default: 42]"),
+    field(STEPS, "shuffle", "true|false", &[], "Whether each epoch has an order of its own [default: true]"),
+    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "Rank of the adapter [default: 16]"),
+    field(ADAPTER, "lora-alpha", "A", &[], "The adapter is scaled by alpha / rank [default: 16]"),
+    field(
+        ADAPTER,
+        "lora-dropout",
+        "SHARE",
+        &[],
+        "Share of the adapter's inputs that is dropped in training [default: 0]",
+    ),
+    field(
+        ADAPTER,
+        "lora-targets",
+        "NAMES",
+        &["lora-target-modules", "target-modules"],
+        "Linears that get one: names with commas between, or a regular expression [default: all linears of the decoder]",
+    ),
+    field(ADAPTER, "use-rslora", "", &[], "Scale by alpha / sqrt(rank)"),
+    field(
+        ADAPTER,
+        "finetune-vision",
+        "",
+        &["finetune-vision-layers"],
+        "Adapters in the vision tower and the merger too",
+    ),
+    field(ADAPTER, "full", "", &[], "Train all weights instead of an adapter"),
+    field(ADAPTER, "load-in-4bit", "", &[], "Pack the decoder's weights into 4 bits (NF4)"),
+    field(
+        ADAPTER,
+        "recompute",
+        "layer|none",
+        &["gradient-checkpointing"],
+        "Make activations of layers again in the backward pass: less memory, a third more work [default: layer]",
+    ),
+    field(
+        ROWS,
+        "max-pixels",
+        "N",
+        &["image-max-pixels"],
+        "Pictures are shrunk to so many pixels [default: what the model's preprocessor_config.json says]",
+    ),
+    field(ROWS, "min-pixels", "N", &["image-min-pixels"], "And enlarged to so many"),
+    field(ROWS, "max-length", "N", &["max-seq-length", "model-max-length"], "Tokens of a row at most [default: any]"),
+    field(ROWS, "on-bad-row", "stop|skip", &[], "What is done with a row that cannot be used [default: stop]"),
+    field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "What is done with a row that is too long [default: refuse]"),
+    field(
+        ROWS,
+        "loader-threads",
+        "N",
+        &["dataloader-num-workers"],
+        "Threads that read rows and decode pictures [default: 2]",
+    ),
+    field(ROWS, "prefetch", "SIZE", &[], "Memory for micro-batches that wait [default: 256MB]"),
+    field(LOSS, "labels", "WHICH", &[], "Which tokens are trained: assistant, completion or all [default: assistant]"),
+    field(
+        LOSS,
+        "loss-normalisation",
+        "batch|tokens",
+        &["loss-normalization"],
+        "What the losses of a step are divided by [default: batch]",
+    ),
+    field(
+        LOSS,
+        "selective-loss",
+        "LEVEL",
+        &[],
+        "What of JSON answers is not trained: off, conservative, moderate or aggressive [default: off]",
+    ),
+    field(
+        LOSS,
+        "selective-loss-start-epoch",
+        "N",
+        &[],
+        "The first epoch, counted from 0, in which that holds [default: 0]",
+    ),
+    field(KEEPING, "logging-steps", "N", &[], "Steps between lines of the log [default: 10]"),
+    field(KEEPING, "eval-steps", "N", &[], "Steps between evaluations [default: an epoch]"),
+    field(
+        KEEPING,
+        "eval-batch-size",
+        "N",
+        &["per-device-eval-batch-size"],
+        "Rows of a micro-batch of an evaluation, at most the batch size [default: the batch size]",
+    ),
+    field(
+        KEEPING,
+        "eval-answers",
+        "N",
+        &[],
+        "Rows for which an evaluation generates an answer, to compare it with the right one [default: 32]",
+    ),
+    field(KEEPING, "max-new-tokens", "N", &[], "Tokens of such an answer at most [default: 256]"),
+    field(KEEPING, "save-steps", "N", &[], "Steps between checkpoints [default: 100]"),
+    field(KEEPING, "save-total-limit", "N", &[], "Checkpoints that are kept; the best one besides [default: 3]"),
+    field(
+        KEEPING,
+        "early-stopping",
+        "N",
+        &["early-stopping-patience"],
+        "End after so many evaluations without a better loss",
+    ),
+    field(
+        KEEPING,
+        "resume",
+        "auto|CHECKPOINT",
+        &["resume-from-checkpoint"],
+        "Go on from the newest whole checkpoint of the output folder, or from this one",
+    ),
+    field(
+        MACHINE,
+        "memory-limit",
+        "SIZE",
+        &[],
+        "Host memory that the run may use [default: what the machine or container has]",
+    ),
+    field(MACHINE, "memory-steps", "N", &[], "Steps between looks at memory [default: 10]"),
+    field(MACHINE, "device", "auto|cpu|cuda", &[], "Where to compute [default: auto]"),
+    field(MACHINE, "threads", "N", &[], "Threads that compute [default: all cores]"),
+    field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does"),
+];
+
+/// The setting of this name, or of this other name.
+pub(super) fn find(given: &str) -> Option<&'static Field> {
+    let name = given.replace('_', "-");
+    FIELDS.iter().find(|field| field.name == name || field.aliases.contains(&name.as_str()))
+}
+
+/// The name that a mistyped one is closest to, if any is close.
+pub(super) fn closest(given: &str) -> Option<&'static str> {
+    let given = given.replace('_', "-");
+    let names = FIELDS.iter().flat_map(|field| std::iter::once(&field.name).chain(field.aliases).copied());
+    let near = names.map(|name| (distance(&given, name), name)).min()?;
+    (near.0 <= 1 + given.len() / 5).then_some(near.1)
+}
+
+/// Letters to insert, drop or change (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for place in 0..other.len() {
+            let changed = diagonal + usize::from(letter != other[place]);
+            diagonal = row[place + 1];
+            row[place + 1] = changed.min(diagonal + 1).min(row[place] + 1);
+        }
+    }
+    row[other.len()]
+}
