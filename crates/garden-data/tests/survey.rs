@@ -279,7 +279,7 @@ fn mixed(scratch: &Scratch, count: usize) -> PathBuf {
         let answer = "word ".repeat(number * 13 % 17);
         match number % 23 {
             5 => json!({"prompt": "What?", "image": "missing.jpg", "response": "That."}),
-            _ => json!({"prompt": format!("Question {}?", number % 31), "images": images, "response": answer}),
+            _ => json!({"prompt": format!("Question {}?", number % 2), "images": images, "response": answer}),
         }
     };
     scratch.rows(&(0..count).map(row).collect::<Vec<_>>())
