@@ -47,6 +47,13 @@ pub enum Error {
         /// What would help, where that is known.
         hint: Option<String>,
     },
+    /// A row has more tokens than it may have.
+    TooLong {
+        /// Where it stands, such as `train.jsonl:17`.
+        place: String,
+        /// How many, and what would help.
+        problem: String,
+    },
     /// A row of a dataset cannot be used; the others may be fine.
     Row {
         /// Where it stands, such as `train.jsonl:17`.
@@ -101,6 +108,10 @@ impl Error {
         Error::Picture { name: name.to_string(), problem: problem.to_string() }
     }
 
+    pub(crate) fn too_long(place: &str, problem: String) -> Error {
+        Error::TooLong { place: place.to_string(), problem }
+    }
+
     pub(crate) fn row(place: &str, problem: impl fmt::Display) -> Error {
         Error::row_field(place, "", problem.to_string())
     }
@@ -115,6 +126,7 @@ impl fmt::Display for Error {
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
             Error::Dataset { path, problem, .. } => write!(f, "dataset `{}`: {problem}", path.display()),
+            Error::TooLong { place, problem } => write!(f, "`{place}`: {problem}"),
             Error::Row { place, field, problem, .. } if field.is_empty() => write!(f, "`{place}`: {problem}"),
             Error::Row { place, field, problem, .. } => write!(f, "`{place}`: field `{field}` {problem}"),
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
+use crate::config::{Config, VisionConfig};
 use crate::decoder::{DecoderRoom, LayerKept, Sequence};
 use crate::error::Error;
 use crate::head::HeadRoom;
@@ -67,6 +67,33 @@ impl Limits {
             windows: batch.windows.window_starts.len() - 1,
             images: batch.windows.image_starts.len() - 1,
             longest: batch.longest(),
+        }
+    }
+
+    /// The limits that one row with images of these grids needs, without its pixels: those of the batch that has only this row.
+    pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[[usize; 3]]) -> Limits {
+        let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
+        let VisionConfig { merge, window, .. } = config.vision;
+        for &[frames, height, width] in grids {
+            limits.patches += frames * height * width;
+            limits.windows += frames * (height / merge).div_ceil(window) * (width / merge).div_ceil(window);
+            limits.images += frames;
+            // A window is never longer than its frame.
+            limits.longest = limits.longest.max(height * width);
+        }
+        limits
+    }
+
+    /// The limits of a batch of both.
+    pub fn plus(self, other: Limits) -> Limits {
+        Limits {
+            tokens: self.tokens + other.tokens,
+            rows: self.rows + other.rows,
+            targets: self.targets + other.targets,
+            patches: self.patches + other.patches,
+            windows: self.windows + other.windows,
+            images: self.images + other.images,
+            longest: self.longest.max(other.longest),
         }
     }
 
