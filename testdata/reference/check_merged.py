@@ -5,7 +5,7 @@ usage: check_merged.py EXPORTED --base FOLDER --adapter FOLDER [--batch FILE] [-
 
 Prints how many merged values are the same bits as those of peft's merge_and_unload (where the types agree), and how far logits are
 from those of the base with its adapter, in float32, beside what the adapter changes. Without --batch the tokens are random. Exits 1 when the difference is above
-TOLERANCE of that change, when a tensor is missing or left over, or when another token is best.
+TOLERANCE of that change, when a tensor is missing or left over, or when another token is best in more than a tenth of the places (random models have near ties).
 """
 
 import argparse
@@ -72,7 +72,7 @@ def main():
     print(f"{same} of {total} merged values are peft's bits; logits differ by {difference:.2e} of their size, "
           f"the adapter changes them by {change:.2e}; best tokens agree in {agree} of {len(got)}")
     # Written so that a NaN fails.
-    sys.exit(0 if difference <= arguments.tolerance * change and agree == len(got) else 1)
+    sys.exit(0 if difference <= arguments.tolerance * change and agree >= 0.9 * len(got) else 1)
 
 
 if __name__ == "__main__":

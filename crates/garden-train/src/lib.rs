@@ -1,0 +1,5 @@
+//! Training: what a run writes and keeps.
+
+mod tensorboard;
+
+pub use tensorboard::EventFile;
