@@ -13,6 +13,7 @@ mod observer;
 mod recipe;
 mod schedule;
 mod scoring;
+mod tensorboard;
 mod trainer;
 
 pub use checkpoint::{Progress, has_checkpoints, newest};
@@ -23,4 +24,5 @@ pub use log::LOG;
 pub use observer::{EvalReport, Observer, StepReport};
 pub use recipe::{DeviceChoice, FIELDS, Field, Optim, Recipe, RecipeError, Recompute, Scheduler};
 pub use schedule::Schedule;
+pub use tensorboard::EventFile;
 pub use trainer::{End, Finish, Proof, train};

@@ -5,19 +5,26 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::tensorboard::EventFile;
 
 /// How the file is called.
 pub const LOG: &str = "log.jsonl";
+
+/// The folder of TensorBoard's files.
+const EVENTS: &str = "runs";
 
 /// A log that is being written.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: PathBuf,
     file: File,
+    /// The same numbers for TensorBoard.
+    events: EventFile,
 }
 
 impl Log {
@@ -28,13 +35,39 @@ impl Log {
         let end = if step == 0 { 0 } else { end_of(&path, step).map_err(failed)? };
         let mut file = OpenOptions::new().create(true).append(true).read(true).open(&path).map_err(failed)?;
         file.set_len(end).and_then(|()| file.flush()).map_err(failed)?;
-        Ok(Log { path, file })
+        let events = folder.join(EVENTS);
+        let opened = EventFile::create(&events, SystemTime::now(), &host());
+        let events = opened.map_err(|error| Error::file(&events, error))?;
+        Ok(Log { path, file, events })
     }
 
     /// Adds a line.
     pub fn add(&mut self, line: &Value) -> Result<(), Error> {
         // One write for the line and its end, so that a reader sees all of it or nothing.
-        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| Error::file(&self.path, error))
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| Error::file(&self.path, error))?;
+        self.draw(line).map_err(|error| Error::file(self.events.path(), error))
+    }
+
+    /// Adds the numbers of a line to TensorBoard's file, by the tags of Hugging Face's trainer.
+    fn draw(&mut self, line: &Value) -> std::io::Result<()> {
+        let step = line.get("step").and_then(Value::as_u64).unwrap_or(0);
+        for (name, value) in line.as_object().into_iter().flatten().filter(|(name, _)| *name != "step") {
+            let tag = match name.strip_prefix("eval_") {
+                Some(rest) => format!("eval/{rest}"),
+                None => format!("train/{name}"),
+            };
+            match value {
+                Value::Number(number) => self.events.scalar(step, &tag, number.as_f64().unwrap_or(f64::NAN) as f32)?,
+                Value::Object(fields) => {
+                    for (field, share) in fields {
+                        let share = share.as_f64().unwrap_or(f64::NAN) as f32;
+                        self.events.scalar(step, &format!("{tag}/{field}"), share)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Copies all lines into a JSON list that is being written elsewhere.
@@ -52,6 +85,12 @@ impl Log {
         }
         to.write_all(b"\n  ]")
     }
+}
+
+/// The name of the machine, which TensorBoard has in the names of its files.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_string() } else { name.trim().to_string() }
 }
 
 /// Where the lines up to a step end. A line that was torn is not counted.

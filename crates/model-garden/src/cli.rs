@@ -16,8 +16,6 @@ use check::CHECK_HELP;
 pub use check::{Check, CheckFormat};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
-use model::{GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
-pub use model::{Generate, Preview, Quantise};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
