@@ -18,6 +18,7 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+pub use hub::model_folder;
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
 
@@ -76,7 +77,7 @@ impl Dataset {
             return Err(Error::dataset(path, "no such file or folder"));
         }
         let no_cache = || Error::dataset(path, "no such file or folder, and no cache of the hub as HOME is not set");
-        let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, &name)?;
+        let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, hub::Thing::Dataset, &name)?;
         Dataset::of_files(path, &folder::files(&snapshot, split)?)
     }
 

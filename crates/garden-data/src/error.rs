@@ -54,6 +54,15 @@ pub enum Error {
         /// How many, and what would help.
         problem: String,
     },
+    /// A model's folder cannot be found.
+    Folder {
+        /// What was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What would help, where that is known.
+        hint: Option<String>,
+    },
     /// A row of a dataset cannot be used; the others may be fine.
     Row {
         /// Where it stands, such as `train.jsonl:17`.
@@ -90,7 +99,7 @@ impl Error {
 
     /// The same error with something to do about it.
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Error {
-        if let Error::Dataset { hint, .. } | Error::Row { hint, .. } = &mut self {
+        if let Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } = &mut self {
             *hint = Some(text.into());
         }
         self
@@ -99,7 +108,7 @@ impl Error {
     /// What would help, where that is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Error::Dataset { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
+            Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
             _ => None,
         }
     }
@@ -126,6 +135,7 @@ impl fmt::Display for Error {
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
             Error::Dataset { path, problem, .. } => write!(f, "dataset `{}`: {problem}", path.display()),
+            Error::Folder { path, problem, .. } => write!(f, "`{}`: {problem}", path.display()),
             Error::TooLong { place, problem } => write!(f, "`{place}`: {problem}"),
             Error::Row { place, field, problem, .. } if field.is_empty() => write!(f, "`{place}`: {problem}"),
             Error::Row { place, field, problem, .. } => write!(f, "`{place}`: field `{field}` {problem}"),

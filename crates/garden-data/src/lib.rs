@@ -26,7 +26,7 @@ mod turns;
 
 pub use batches::Batches;
 pub use collate::Collator;
-pub use dataset::{Ahead, Dataset, Order, Prefetch};
+pub use dataset::{Ahead, Dataset, Order, Prefetch, model_folder};
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};

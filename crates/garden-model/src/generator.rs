@@ -175,9 +175,9 @@ impl Generator {
         let lora = model.lora.as_ref().map(|(lora, widest)| (lora, *widest));
         let (images, vision) = model.rooms_of_images();
         let room = Room::beside(device, config, lora, limits, images, vision)?;
-        let longest = limits.context.max(limits.patches);
-        if longest > model.reserve.longest {
-            device.reserve(Reserve { longest, ..model.reserve })?;
+        // The model has room for its images already.
+        if limits.context > model.reserve.longest {
+            device.reserve(Reserve { longest: limits.context, ..model.reserve })?;
         }
         let logits = vec![0.0; config.text.vocabulary];
         let (network, sampler) = (model.network.clone(), Sampler::default());

@@ -33,6 +33,15 @@ pub enum Error {
         /// What is no number: `loss` or `gradient norm`.
         what: &'static str,
     },
+    /// Rows cannot be used, and none may be left out.
+    BadRows {
+        /// How many.
+        count: usize,
+        /// Of how many.
+        rows: usize,
+        /// What is wrong with the first one.
+        first: String,
+    },
     /// There is nothing to train.
     Empty(String),
 }
@@ -51,6 +60,9 @@ impl Error {
         match self {
             Error::Data(error) => error.hint().map(str::to_string),
             Error::Checkpoint { hint, .. } => hint.clone(),
+            Error::BadRows { .. } => Some(
+                "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them".into(),
+            ),
             Error::NotFinite { .. } => {
                 Some("a lower `learning-rate` or more `warmup-steps` would help; the last checkpoint is whole".into())
             }
@@ -75,6 +87,9 @@ impl fmt::Display for Error {
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
             Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
             Error::NotFinite { step, what } => write!(f, "the {what} is no number any more at step {step}"),
+            Error::BadRows { count, rows, first } => {
+                write!(f, "{count} of {rows} rows cannot be used; the first: {first}")
+            }
             Error::Empty(problem) => f.write_str(problem),
         }
     }

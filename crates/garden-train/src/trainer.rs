@@ -392,7 +392,7 @@ pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> 
     let (training, storage) = (recipe.training(), recipe.storage());
     // Answers run over their whole context; room for that is made once.
     let mut limits = job.limits;
-    limits.longest = limits.longest.max(job.answers.map_or(0, |answers| answers.context.max(answers.patches)));
+    limits.longest = limits.longest.max(job.answers.map_or(0, |answers| answers.context));
     Ok(Model::build(device, &config, &weights, &training, recipe.recomputed(), &storage, limits)?)
 }
 
