@@ -381,6 +381,7 @@ impl Arithmetic {
         let down = pair.down.values();
         self.cpu.upload(self.down.first(down.len()), bytes_of(&down));
         self.up_values = pair.up.values();
+        pair.forget();
     }
 
     /// Some values of the new tensor.
