@@ -113,7 +113,9 @@ impl Adapter {
             let found = [".lora_A.weight", ".lora_B.weight"].map(|ending| module.strip_suffix(ending));
             let [None, None] = found else {
                 for (side, module) in found.into_iter().enumerate() {
-                    module.map(|module| halves.entry(module.into()).or_default()[side] = Some(name));
+                    if let Some(module) = module {
+                        halves.entry(module.into()).or_default()[side] = Some(name);
+                    }
                 }
                 continue;
             };
