@@ -41,7 +41,15 @@ impl Pair<'_> {
     /// Whether it changes nothing: training begins with B of zeros.
     pub fn is_no_op(&self) -> bool {
         let is_zero = |tensor: &Tensor<'_>| tensor.values().iter().all(|value| *value == 0.0);
-        is_zero(&self.up) || is_zero(&self.down)
+        let is_no_op = is_zero(&self.up) || is_zero(&self.down);
+        self.forget();
+        is_no_op
+    }
+
+    /// Lets the kernel take the pages of the file back.
+    pub fn forget(&self) {
+        self.down.forget();
+        self.up.forget();
     }
 }
 
@@ -105,7 +113,9 @@ impl Adapter {
             let found = [".lora_A.weight", ".lora_B.weight"].map(|ending| module.strip_suffix(ending));
             let [None, None] = found else {
                 for (side, module) in found.into_iter().enumerate() {
-                    module.map(|module| halves.entry(module.into()).or_default()[side] = Some(name));
+                    if let Some(module) = module {
+                        halves.entry(module.into()).or_default()[side] = Some(name);
+                    }
                 }
                 continue;
             };
@@ -123,6 +133,7 @@ impl Adapter {
                 }
             };
             let pair = Pair { down: tensor(names[0], "A")?, up: tensor(names[1], "B")? };
+            pair.forget();
             Ok((module, pair))
         };
         halves.into_iter().map(whole).collect()
@@ -162,6 +173,7 @@ impl Adapter {
                 return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
             }
             device.upload(value, bytes_of(&tensor.values()));
+            tensor.forget();
         }
         match found.into_keys().next() {
             Some(name) => Err(Error::tensor(self.weights.path(), name, "has no place in this model")),
