@@ -158,9 +158,10 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
     signal("-KILL", trains);
     drop(guard.wait_with_output());
     let refused = train(&dataset, &abandoned, &flags);
-    let has_checkpoint = std::fs::read_dir(&abandoned).unwrap().flatten().any(|entry| {
-        entry.file_name().to_string_lossy().starts_with("checkpoint-")
-    });
+    let has_checkpoint = std::fs::read_dir(&abandoned)
+        .unwrap()
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-"));
     assert_eq!(refused.status.code(), Some(if has_checkpoint { 2 } else { 0 }), "{}", told(&refused));
     if has_checkpoint {
         let resumed = train(&dataset, &abandoned, &[&flags[..], &["--resume", "auto"]].concat());
@@ -245,7 +246,8 @@ fn a_leak_is_survived_within_the_limit() {
     let trace = std::fs::read_to_string(leaking.join("trace.jsonl")).unwrap();
     let restarts = trace.lines().filter(|line| line.contains("\"restart\"")).count();
     assert!(restarts >= 1, "{}", told(&output));
-    let held = trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["rss"].as_u64()).max().unwrap();
+    let held =
+        trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["rss"].as_u64()).max().unwrap();
     assert!(held <= most + (130 << 20), "{held}");
     assert_eq!(losses(&leaking), losses(&whole));
 }
@@ -315,7 +317,8 @@ fn a_full_disk_leaves_the_last_checkpoint_whole() {
         eprintln!("skipped: a small file system cannot be mounted here");
         return;
     }
-    let ended = train(&dataset, &disk.join("out"), &["--max-steps", "40", "--save-steps", "2", "--save-total-limit", "100"]);
+    let ended =
+        train(&dataset, &disk.join("out"), &["--max-steps", "40", "--save-steps", "2", "--save-total-limit", "100"]);
     let resumable = run(&words(&dataset, &disk.join("out"), &["--resume", "auto", "--dry-run", "--max-steps", "40"])
         .iter()
         .map(String::as_str)
