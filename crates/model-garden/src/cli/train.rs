@@ -57,11 +57,11 @@ impl Args for RecipeFlags {
                 .help_heading(field.heading)
                 .value_name(if field.value.is_empty() { "true|false" } else { field.value })
                 .hide(field.name.starts_with("debug"))
-                .allow_hyphen_values(true);
+                .overrides_with(field.name);
             command.arg(if field.value.is_empty() {
                 arg.num_args(0..=1).default_missing_value("true")
             } else {
-                arg.num_args(1)
+                arg.num_args(1).allow_negative_numbers(true)
             })
         })
     }
