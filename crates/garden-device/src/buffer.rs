@@ -21,10 +21,40 @@ impl Kind {
     /// # Panics
     /// For kinds of other sizes.
     pub fn widened(self, bits: u16) -> f32 {
-        assert_eq!(self.size(), 2, "{self:?} has no 16-bit values");
         let mut wide = [0.0];
-        crate::cpu::widen(self, &[bits], &mut wide);
+        self.widen(&bits.to_le_bytes(), &mut wide);
         wide[0]
+    }
+
+    /// Values as files have them, little-endian, as f32.
+    ///
+    /// # Panics
+    /// For kinds that are no floating point, and where there are not as many values as places.
+    pub fn widen(self, bytes: &[u8], to: &mut [f32]) {
+        assert_eq!(bytes.len(), to.len() * self.size(), "{} values of {self:?} are needed", to.len());
+        match self {
+            Kind::F32 => {
+                let fours = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+                to.iter_mut().zip(fours).for_each(|(to, value)| *to = value);
+            }
+            Kind::Bf16 | Kind::F16 => crate::cpu::widen_bytes(self, bytes, to),
+            Kind::I32 | Kind::U8 => panic!("{self:?} is no floating point"),
+        }
+    }
+
+    /// Values as bytes of this kind, little-endian: the nearest that it has, of two equally near ones the even one. What is too large becomes infinite.
+    ///
+    /// # Panics
+    /// For kinds that are no floating point, and where there are not as many places as values.
+    pub fn narrow(self, values: &[f32], to: &mut [u8]) {
+        assert_eq!(to.len(), values.len() * self.size(), "places for {} values of {self:?} are needed", values.len());
+        match self {
+            Kind::F32 => {
+                to.chunks_exact_mut(4).zip(values).for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
+            }
+            Kind::Bf16 | Kind::F16 => crate::cpu::narrow_bytes(self, values, to),
+            Kind::I32 | Kind::U8 => panic!("{self:?} is no floating point"),
+        }
     }
 
     /// Bytes of one value.

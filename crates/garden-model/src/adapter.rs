@@ -8,10 +8,11 @@ use garden_device::{Buffer, Device};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::lora::{LoraConfig, Targets};
 use crate::model::{Model, bytes_of};
+use crate::parameters::FrozenAdapter;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
@@ -22,7 +23,26 @@ const PREFIX: &str = "base_model.model.";
 pub struct Adapter {
     /// How it was made.
     pub config: LoraConfig,
+    /// What it says it was made for: a name on the hub or a path.
+    pub base: Option<String>,
     weights: Checkpoint,
+}
+
+/// The two matrices that an adapter has beside a linear: B A is added to its weight.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair<'a> {
+    /// A [rank, in].
+    pub down: Tensor<'a>,
+    /// B [out, rank].
+    pub up: Tensor<'a>,
+}
+
+impl Pair<'_> {
+    /// Whether it changes nothing: training begins with B of zeros.
+    pub fn is_no_op(&self) -> bool {
+        let is_zero = |tensor: &Tensor<'_>| tensor.values().iter().all(|value| *value == 0.0);
+        is_zero(&self.up) || is_zero(&self.down)
+    }
 }
 
 /// Opens an adapter that PEFT, or this program, has saved.
@@ -32,7 +52,8 @@ pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
     let value: Value =
         serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
     let config = config_of(&path, &value)?;
-    Ok(Adapter { config, weights: Checkpoint::open_file(&folder.join(WEIGHTS))? })
+    let base = value.get("base_model_name_or_path").and_then(Value::as_str).map(String::from);
+    Ok(Adapter { config, base, weights: Checkpoint::open_file(&folder.join(WEIGHTS))? })
 }
 
 fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
@@ -75,14 +96,58 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
 }
 
 impl Adapter {
+    /// The matrices of each linear, by the linear's name in the newer form.
+    pub(crate) fn pairs(&self) -> Result<BTreeMap<String, Pair<'_>>, Error> {
+        let mut halves: BTreeMap<String, [Option<&str>; 2]> = BTreeMap::new();
+        for name in self.weights.names() {
+            let newer = current(name);
+            let module = newer.strip_prefix(PREFIX).unwrap_or(&newer);
+            let found = [".lora_A.weight", ".lora_B.weight"].map(|ending| module.strip_suffix(ending));
+            let [None, None] = found else {
+                for (side, module) in found.into_iter().enumerate() {
+                    module.map(|module| halves.entry(module.into()).or_default()[side] = Some(name));
+                }
+                continue;
+            };
+            return Err(Error::tensor(self.weights.path(), name, "is neither lora_A.weight nor lora_B.weight"));
+        }
+        let whole = |(module, names): (String, [Option<&str>; 2])| {
+            let tensor = |name: Option<&str>, side: &str| {
+                let name = name.ok_or_else(|| {
+                    Error::tensor(self.weights.path(), format!("{PREFIX}{module}.lora_{side}.weight"), "is missing")
+                })?;
+                let tensor = self.weights.tensor(name)?;
+                match tensor.not_finite() {
+                    Some(place) => Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}"))),
+                    None => Ok(tensor),
+                }
+            };
+            let pair = Pair { down: tensor(names[0], "A")?, up: tensor(names[1], "B")? };
+            Ok((module, pair))
+        };
+        halves.into_iter().map(whole).collect()
+    }
+
+    /// How many linears it changes, and beside how many it has matrices that change nothing.
+    pub fn effect(&self) -> Result<(usize, usize), Error> {
+        let pairs = self.pairs()?;
+        let idle = pairs.values().filter(|pair| pair.is_no_op()).count();
+        Ok((pairs.len() - idle, idle))
+    }
+
     /// Puts the adapter's values into a model; every one of them must have its place, and every place its values.
     pub fn put(&self, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
         let places = model.parameters().iter();
         self.fill(device, places.map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))
     }
 
+    /// The same for a model that only applies it.
+    pub(crate) fn fill_frozen(&self, device: &mut dyn Device, places: &[FrozenAdapter]) -> Result<(), Error> {
+        self.fill(device, places.iter().map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))
+    }
+
     /// The same for any places: their names, shapes and buffers.
-    pub(crate) fn fill<'a>(
+    fn fill<'a>(
         &self,
         device: &mut dyn Device,
         places: impl Iterator<Item = (&'a str, &'a [usize], Buffer)>,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use garden_device::Kind;
@@ -145,6 +146,11 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
+    /// The first weight of 4 bits, if there is one.
+    pub fn packed_weight(&self) -> Option<&str> {
+        self.names().find_map(|name| name.split_once(".quant_state.bitsandbytes__").map(|(weight, _)| weight))
+    }
+
     /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.tensors.contains_key(name)
@@ -218,24 +224,21 @@ impl Tensor<'_> {
 
     /// Some values as f32, from the `first` on.
     pub(crate) fn widen(&self, first: usize, to: &mut [f32]) {
-        let bytes = &self.bytes[first * self.kind.size()..][..to.len() * self.kind.size()];
-        match self.kind {
-            Kind::F32 => {
-                let fours = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
-                to.iter_mut().zip(fours).for_each(|(to, value)| *to = value);
-            }
-            kind => {
-                let halves = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
-                to.iter_mut().zip(halves).for_each(|(to, half)| *to = kind.widened(half));
-            }
-        }
+        let size = self.kind.size();
+        self.kind.widen(&self.bytes[first * size..][..to.len() * size], to);
     }
 
     /// Lets the kernel take the pages of the file back at once; they are read again if they are needed again.
     pub fn forget(&self) {
+        self.forget_part(0..self.bytes.len());
+    }
+
+    /// The same for some of its bytes; pages that others share with them are read again, too.
+    pub(crate) fn forget_part(&self, part: Range<usize>) {
+        let begin = self.begin + part.start;
         let Some(map) = self.map else { return };
         // SAFETY: the mapping is of a file and only read, so the same bytes come back.
-        let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, self.begin, self.bytes.len()) };
+        let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
         // A kernel that does not listen keeps the pages, which is no harm.
         drop(told);
     }
@@ -247,12 +250,17 @@ impl Tensor<'_> {
 
     /// The first value that is no number or infinite, if there is one.
     pub(crate) fn not_finite(&self) -> Option<usize> {
-        // A value is finite unless all bits of its exponent are set.
-        match self.kind {
-            Kind::F32 => self.bytes.chunks_exact(4).position(|four| four[3] & 0x7f == 0x7f && four[2] & 0x80 == 0x80),
-            Kind::Bf16 => self.bytes.chunks_exact(2).position(|two| two[1] & 0x7f == 0x7f && two[0] & 0x80 == 0x80),
-            _ => self.bytes.chunks_exact(2).position(|two| two[1] & 0x7c == 0x7c),
-        }
+        not_finite(self.kind, self.bytes)
+    }
+}
+
+/// The first value that is no number or infinite, if there is one.
+pub(crate) fn not_finite(kind: Kind, bytes: &[u8]) -> Option<usize> {
+    // A value is finite unless all bits of its exponent are set.
+    match kind {
+        Kind::F32 => bytes.chunks_exact(4).position(|four| four[3] & 0x7f == 0x7f && four[2] & 0x80 == 0x80),
+        Kind::Bf16 => bytes.chunks_exact(2).position(|two| two[1] & 0x7f == 0x7f && two[0] & 0x80 == 0x80),
+        _ => bytes.chunks_exact(2).position(|two| two[1] & 0x7c == 0x7c),
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Error {
     Sampling(String),
     /// There is not enough memory.
     Memory(OutOfMemory),
+    /// Somebody asked to end it.
+    Stopped,
 }
 
 impl Error {
@@ -75,6 +77,7 @@ impl fmt::Display for Error {
             Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
             Error::Batch(problem) | Error::Sampling(problem) => f.write_str(problem),
             Error::Memory(error) => error.fmt(f),
+            Error::Stopped => f.write_str("it was asked to stop"),
         }
     }
 }

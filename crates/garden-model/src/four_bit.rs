@@ -132,6 +132,36 @@ impl<'a> Packed<'a> {
         Ok(Some(Packed { codes, scales, packed_from }))
     }
 
+    /// The same without knowing its shape beforehand: [out, in] and the weight.
+    pub fn find(checkpoint: &'a Checkpoint, name: &str) -> Result<Option<([usize; 2], Packed<'a>)>, Error> {
+        let state_name = format!("{name}.{STATE}");
+        let mut shape = [0, 0];
+        if checkpoint.has(&state_name) {
+            let stored = checkpoint.any(&state_name)?;
+            let state: Value = serde_json::from_slice(stored.bytes).unwrap_or_default();
+            let given: Vec<usize> = state["shape"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|one| Some(one.as_u64()? as usize))
+                .collect();
+            let wrong = |_| Error::tensor(stored.path, &state_name, "says no shape of two numbers");
+            shape = given.try_into().map_err(wrong)?;
+        }
+        Ok(Packed::read(checkpoint, name, shape[0], shape[1])?.map(|packed| (shape, packed)))
+    }
+
+    /// The scales of all blocks.
+    pub fn all_scales(&self) -> Vec<f32> {
+        match &self.scales {
+            PackedScales::Plain(scales) => scales.values(),
+            PackedScales::Double { codes, scales, offset } => {
+                let values = scales.values();
+                nf4::Scales::Double(codes.bytes, &values, *offset).all(codes.bytes.len()).into_owned()
+            }
+        }
+    }
+
     /// Lets the kernel take the pages of the file back.
     pub fn forget(&self) {
         self.codes.forget();
@@ -143,6 +173,13 @@ impl<'a> Packed<'a> {
             }
         }
     }
+}
+
+/// Whether a tensor is no weight but says how one is packed.
+pub(crate) fn is_part(name: &str) -> bool {
+    const PARTS: [&str; 4] = ["absmax", "quant_map", "nested_absmax", "nested_quant_map"];
+    let part = name.rsplit_once(".weight.").map_or("", |(_, part)| part);
+    PARTS.contains(&part) || part.starts_with("quant_state.")
 }
 
 /// Packs a tensor piece by piece: gives each piece's bytes and returns the scales of all blocks.

@@ -18,7 +18,7 @@ use crate::linear::LinearRoom;
 use crate::lora::LoraConfig;
 use crate::model::{Recompute, upload};
 use crate::network::Network;
-use crate::parameters::{Builder, Storage};
+use crate::parameters::{Builder, FrozenAdapter, Storage};
 use crate::passes::Passes;
 use crate::patches::PatchRoom;
 use crate::rotary;
@@ -129,21 +129,34 @@ impl Generator {
         limits: GeneratorLimits,
     ) -> Result<Generator, Error> {
         let lora = adapter.map(|adapter| &adapter.config);
+        let (generator, places) = Generator::with_idle_adapter(device, config, checkpoint, lora, four_bit, limits)?;
+        if let Some(adapter) = adapter {
+            adapter.fill_frozen(device, &places)?;
+        }
+        Ok(generator)
+    }
+
+    /// The same with places for an adapter that are still zero: it answers as without one until they are filled.
+    pub(crate) fn with_idle_adapter(
+        device: &mut dyn Device,
+        config: &Config,
+        checkpoint: &Checkpoint,
+        lora: Option<&LoraConfig>,
+        four_bit: Option<&FourBit>,
+        limits: GeneratorLimits,
+    ) -> Result<(Generator, Vec<FrozenAdapter>), Error> {
         let storage = Storage { four_bit: four_bit.cloned(), ..Storage::default() };
         let mut builder = Builder::new(device, checkpoint, lora, Passes::Forward, &storage)?;
         let network = Network::build(&mut builder, config)?;
         let (frozen, widest, widest_adapted) = (builder.frozen, builder.widest, builder.widest_adapted);
-        if let Some(adapter) = adapter {
-            adapter
-                .fill(device, frozen.iter().map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))?;
-        }
         let cache = Cache::build(device, &config.text, limits.rows, limits.context)?;
         let lora = lora.map(|lora| (lora, widest_adapted));
         let room = Room::build(device, config, lora, limits)?;
         let head_size = config.text.head_size().max(config.vision.head_size());
         device.reserve(Reserve { widest, longest: limits.context.max(limits.patches), head_size })?;
         let logits = vec![0.0; config.text.vocabulary];
-        Ok(Generator { config: config.clone(), limits, network, cache, room, logits, sampler: Sampler::default() })
+        let sampler = Sampler::default();
+        Ok((Generator { config: config.clone(), limits, network, cache, room, logits, sampler }, frozen))
     }
 
     /// What it is.
@@ -177,6 +190,19 @@ impl Generator {
             open.retain(|row| !is_done(&answers[row.row], sampling));
         }
         Ok(answers)
+    }
+
+    /// Logits of every token of a prompt [tokens, vocabulary].
+    pub fn logits(&mut self, device: &mut dyn Device, prompt: Prompt) -> Result<Vec<f32>, Error> {
+        let batches = self.batches(vec![prompt], &Sampling { max_new_tokens: 0, ..Sampling::default() })?;
+        let (text, room, mut all) = (&self.config.text, &self.room, Vec::new());
+        for batch in batches {
+            self.read(device, 0, &batch);
+            let x = room.x.first(batch.tokens() * text.hidden);
+            let head = &self.network.head;
+            head.logits(device, text, x, batch.tokens(), &room.head, |chunk| all.extend_from_slice(chunk));
+        }
+        Ok(all)
     }
 
     /// What follows from each prompt; all are looked at before the first is read.

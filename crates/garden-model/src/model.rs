@@ -68,6 +68,32 @@ impl Limits {
         }
     }
 
+    /// The limits that a batch of one row needs, from its shape alone: its tokens, the places that are asked, and its images in patches.
+    pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[[usize; 3]]) -> Limits {
+        let (merge, side) = (config.vision.merge, config.vision.window);
+        let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
+        for [frames, rows, columns] in grids {
+            limits.images += frames;
+            limits.patches += frames * rows * columns;
+            limits.windows += frames * (rows / merge).div_ceil(side) * (columns / merge).div_ceil(side);
+            limits.longest = limits.longest.max(rows * columns);
+        }
+        limits
+    }
+
+    /// The limits of rows of both in one batch.
+    pub fn with(self, other: Limits) -> Limits {
+        Limits {
+            tokens: self.tokens + other.tokens,
+            rows: self.rows + other.rows,
+            targets: self.targets + other.targets,
+            patches: self.patches + other.patches,
+            windows: self.windows + other.windows,
+            images: self.images + other.images,
+            longest: self.longest.max(other.longest),
+        }
+    }
+
     /// The limits that fit both.
     pub fn max(self, other: Limits) -> Limits {
         Limits {

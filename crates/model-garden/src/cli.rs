@@ -11,8 +11,8 @@ use regex_lite::Regex;
 
 mod model;
 
-use model::{GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
-pub use model::{Generate, Preview, Quantise};
+use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
+pub use model::{Export, ExportType, Generate, Preview, Quantise};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -84,6 +84,12 @@ pub enum Command {
     /// Tensor by tensor: no more than the largest one is in memory at a time.
     #[command(visible_alias = "quantize", after_long_help = QUANTISE_HELP)]
     Quantise(Quantise),
+
+    /// Merge an adapter into its base model: a checkpoint as on the hub, which any other program loads without the adapter.
+    ///
+    /// Config, safetensors, tokenizer, chat template and preprocessor settings, and a proof that it is the base with its adapter.
+    #[command(after_long_help = EXPORT_HELP)]
+    Export(Export),
 }
 
 const BISECT_HELP: &str = "\

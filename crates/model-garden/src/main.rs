@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),
         Command::Preview(arguments) => commands::preview::run(arguments, &printer),
         Command::Quantise(arguments) => commands::quantise::run(arguments, &printer),
+        Command::Export(arguments) => commands::export::run(arguments, &printer),
     };
     match outcome {
         Ok(outcome) => ExitCode::from(outcome.code()),

@@ -20,7 +20,7 @@ mod widen;
 
 use arena::Arena;
 use threads::Threads;
-pub(crate) use widen::widen;
+pub(crate) use widen::{narrow_bytes, widen_bytes};
 
 use crate::buffer::{Buffer, Kind, Purpose, Weight};
 use crate::device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};

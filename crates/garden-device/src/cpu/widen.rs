@@ -1,4 +1,4 @@
-//! 16-bit weights as f32.
+//! 16-bit weights as f32, and back.
 
 use crate::buffer::Kind;
 
@@ -16,6 +16,26 @@ widest! {
     /// bfloat16 is the upper half of an f32.
     fn widen_bfloat(from: &[u16], to: &mut [f32]) {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = f32::from_bits(u32::from(*from) << 16));
+    }
+}
+
+/// Widens values as files have them.
+pub(crate) fn widen_bytes(kind: Kind, bytes: &[u8], to: &mut [f32]) {
+    let halves = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+    match kind {
+        Kind::F16 => to.iter_mut().zip(halves).for_each(|(to, bits)| *to = half(bits)),
+        _ => to.iter_mut().zip(halves).for_each(|(to, bits)| *to = f32::from_bits(u32::from(bits) << 16)),
+    }
+}
+
+/// Rounds finite values to what files have.
+pub(crate) fn narrow_bytes(kind: Kind, values: &[f32], to: &mut [u8]) {
+    let pairs = to.chunks_exact_mut(2).zip(values);
+    match kind {
+        Kind::F16 => pairs.for_each(|(to, value)| to.copy_from_slice(&half_bits(rounded_to_f16(*value)).to_le_bytes())),
+        _ => pairs.for_each(|(to, value)| {
+            to.copy_from_slice(&((rounded_to_bf16(*value).to_bits() >> 16) as u16).to_le_bytes());
+        }),
     }
 }
 
@@ -43,6 +63,19 @@ fn rounded_to_f16(value: f32) -> f32 {
     (if rounded > 65504.0 { f32::INFINITY } else { rounded }).copysign(value)
 }
 
+/// The bits of a value that half precision has.
+fn half_bits(value: f32) -> u16 {
+    let (bits, size) = (value.to_bits(), value.abs());
+    let sign = (bits >> 16 & 0x8000) as u16;
+    // The smallest normal number is 2^-14; below it there are multiples of 2^-24.
+    let rest = match size {
+        _ if size < f32::from_bits((127 - 14) << 23) => (size * f32::from_bits((127 + 24) << 23)) as u16,
+        _ if size.is_infinite() => 0x7c00,
+        _ => ((size.to_bits() >> 13) - (112 << 10)) as u16,
+    };
+    sign | rest
+}
+
 fn half(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let exponent = u32::from(bits >> 10 & 0x1f);
@@ -64,6 +97,7 @@ mod tests {
         for bits in 0..0x7c00_u16 {
             let (here, next) = (half(bits), half(bits + 1));
             assert_eq!(rounded_to_f16(here), here);
+            assert_eq!([half_bits(here), half_bits(-here)], [bits, bits | 0x8000]);
             if bits < 0x7bff {
                 let middle = (here + next) / 2.0;
                 assert_eq!(rounded_to_f16(-middle), -if bits % 2 == 0 { here } else { next }, "{bits:x}");
@@ -72,6 +106,24 @@ mod tests {
         }
         assert_eq!(rounded_to_bf16(1.0 + 2.0_f32.powi(-8)), 1.0);
         assert_eq!(rounded_to_bf16(1.0 + 3.0 * 2.0_f32.powi(-8)), 1.0 + 2.0_f32.powi(-6));
+    }
+
+    #[test]
+    fn files_round_trip() {
+        let values = [1.0, -0.333_251_95, 0.0, 65504.0, 6e-8];
+        for (kind, expected) in [
+            (Kind::Bf16, [1.0, -0.333_984_38, 0.0, 65536.0, 6.007_030_6e-8]),
+            (Kind::F16, [1.0, -0.333_251_95, 0.0, 65504.0, 5.960_464_5e-8]),
+            (Kind::F32, values),
+        ] {
+            let (mut bytes, mut back) = (vec![0; 5 * kind.size()], [0.0; 5]);
+            kind.narrow(&values, &mut bytes);
+            kind.widen(&bytes, &mut back);
+            assert_eq!(back, expected, "{kind:?}");
+        }
+        let mut bytes = [0; 4];
+        Kind::F16.narrow(&[65520.0, -1e9], &mut bytes);
+        assert_eq!(bytes, [0x00, 0x7c, 0x00, 0xfc], "what is too large is infinite");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use garden_data::{Labels, Level, TooLong};
+use garden_memory::Bytes;
 
 pub const GENERATE_HELP: &str = "\
 The best token is taken at each place unless --temperature, --top-k or --top-p asks for draws. It ends at the end tokens of the model's
@@ -174,4 +175,70 @@ pub struct Quantise {
     /// Print what was done as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+pub const EXPORT_HELP: &str = "\
+W + scale B A in 32 bits, rounded once. Tensor by tensor: no more than a few megabytes of them are in memory at a time. Then the result is proven: every tensor's
+values in samples, and the logits of the merged model against those of the base with its adapter (which loads both, one after the other; --no-verify skips it).
+
+It is written beside OUT under the name OUT.partial, which becomes OUT when all is well.
+
+Exit codes: 0 written and proven; 2 something is wrong with the base, the adapter or the disk (nothing is left), or the proof failed (OUT.partial is left); 130
+stopped by Ctrl-C (nothing is left).
+
+Examples:
+  model-garden export --base-model Qwen2.5-VL-3B-Instruct --adapter out/checkpoint-100 --output-dir Qwen2.5-VL-3B-mine
+  model-garden export --base-model DIR --adapter DIR --output-dir OUT --dtype float16 --shard-size 2GB --json";
+
+/// Arguments of `model-garden export`.
+#[derive(Debug, Args)]
+pub struct Export {
+    /// The folder of the model that the adapter was trained on, with 16 or 32 bits.
+    #[arg(long, value_name = "DIR")]
+    pub base_model: PathBuf,
+
+    /// The folder of an adapter in PEFT's layout.
+    #[arg(long, value_name = "DIR")]
+    pub adapter: PathBuf,
+
+    /// A new folder for the merged model.
+    #[arg(long, value_name = "OUT")]
+    pub output_dir: PathBuf,
+
+    /// What the values become; auto leaves each tensor what it is in the base.
+    #[arg(long, value_enum, default_value_t = ExportType::Auto)]
+    pub dtype: ExportType,
+
+    /// Bytes of a file at most, unless one tensor has more.
+    #[arg(long, value_name = "SIZE", default_value = "5GB")]
+    pub shard_size: Bytes,
+
+    /// Unpack a base of 4 bits and merge onto that, knowing that it is not what it was before it was packed.
+    #[arg(long, visible_alias = "dequantize")]
+    pub dequantise: bool,
+
+    /// Do not load the result to compare it with the base and its adapter.
+    #[arg(long)]
+    pub no_verify: bool,
+
+    /// Threads [default: all cores].
+    #[arg(long, alias = "device-threads", value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+
+    /// Print what was done and how it was proven as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What the values of a merged checkpoint become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportType {
+    /// What they are in the base.
+    Auto,
+    /// 16 bits, 8 of them digits.
+    Bfloat16,
+    /// 16 bits, 11 of them digits.
+    Float16,
+    /// 32 bits.
+    Float32,
 }

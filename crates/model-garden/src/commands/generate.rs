@@ -11,7 +11,6 @@ use garden_memory::Bytes;
 use garden_model::{
     Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Images, Prompt, Sampling, read_adapter,
 };
-use garden_probe::Surroundings;
 use serde_json::{Value, json};
 
 use super::Outcome;
@@ -258,11 +257,8 @@ impl Loaded {
 
 /// Refuses what would not fit, before it is tried.
 fn fits(plan: &Plan) -> Result<(), Failure> {
-    let Some(room) = Surroundings::of(std::process::id()).look().headroom else { return Ok(()) };
     let needed = plan.total() as u64;
-    if needed <= room {
-        return Ok(());
-    }
+    let Some(room) = super::headroom().filter(|room| *room < needed) else { return Ok(()) };
     let largest = Purpose::ALL.iter().map(|purpose| (plan.bytes(*purpose), purpose.name())).max().unwrap_or_default();
     Err(Failure {
         what: format!("{} are needed and {} are free", Bytes(needed), Bytes(room)),

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod bisect;
 pub mod compare;
 pub mod diagnose;
+pub mod export;
 pub mod generate;
 pub mod monitor;
 pub mod preview;
@@ -35,4 +36,9 @@ impl Outcome {
             Outcome::Program(code) => u8::try_from(code).unwrap_or(u8::MAX),
         }
     }
+}
+
+/// The memory that is free for this program, if that can be told.
+fn headroom() -> Option<u64> {
+    garden_probe::Surroundings::of(std::process::id()).look().headroom
 }

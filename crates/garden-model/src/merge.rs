@@ -1,0 +1,405 @@
+//! Writes a checkpoint anew with an adapter merged into its weights: W + scale B A in f32, rounded once, a piece of a tensor at a time.
+//!
+//! PEFT's `merge_and_unload` does the same where the adapter is f32, as it is by default; with `safe_merge`, or with an adapter that it holds in 16 bits, it
+//! rounds the product to 16 bits before it is added and the sum again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+
+use garden_device::{Buffer, Cpu, Device, Kind, Planner, Purpose, Weight, Write, nf4};
+use serde_json::Value;
+
+use crate::adapter::{Adapter, Pair};
+use crate::checkpoint::{Checkpoint, Tensor, not_finite};
+use crate::config::Config;
+use crate::error::Error;
+use crate::four_bit::{self, Packed};
+use crate::generator::{Generator, GeneratorLimits};
+use crate::model::bytes_of;
+use crate::names::newer;
+use crate::packer::torch_name;
+use crate::shard::{Place, Shard, copy_others, read_config, write_config, write_index};
+
+/// Values that are merged or copied at a time: 4 MiB as f32.
+const PIECE: usize = 1 << 20;
+
+/// How an adapter is merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MergeSettings {
+    /// What the values become; `None` leaves each tensor what it is, and makes of one with 4 bits what it was before.
+    pub kind: Option<Kind>,
+    /// Bytes of a file at most, unless one tensor has more.
+    pub shard_bytes: u64,
+    /// What is done with weights of 4 bits.
+    pub packed: PackedBase,
+    /// Threads; 0 for all cores.
+    pub threads: usize,
+}
+
+/// What is done with weights of 4 bits when an adapter is merged into them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackedBase {
+    /// They are refused: the original weights are better.
+    Refuse,
+    /// They are unpacked.
+    Unpack,
+}
+
+/// What merging did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MergeReport {
+    /// Weights that an adapter was merged into.
+    pub merged: usize,
+    /// Weights of 4 bits that were unpacked.
+    pub unpacked: usize,
+    /// Tensors in all.
+    pub tensors: usize,
+    /// Files with weights.
+    pub shards: usize,
+    /// Bytes of all tensors.
+    pub bytes: u64,
+}
+
+/// Where the values of a tensor come from.
+#[derive(Clone, Debug)]
+enum Source<'a> {
+    Plain(Tensor<'a>),
+    Packed(Packed<'a>),
+}
+
+/// A tensor of the new checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Item<'a> {
+    /// As the file has it.
+    pub name: &'a str,
+    /// In the newer form.
+    pub newer: String,
+    pub shape: Vec<usize>,
+    /// What its values become.
+    pub kind: Kind,
+    source: Source<'a>,
+    pub pair: Option<Pair<'a>>,
+}
+
+/// A merge that is known to fit together, before anything is written.
+#[derive(Debug)]
+pub struct Merge<'a> {
+    base: &'a Checkpoint,
+    config: Value,
+    settings: MergeSettings,
+    pub(crate) scale: f32,
+    pub(crate) items: Vec<Item<'a>>,
+}
+
+impl<'a> Merge<'a> {
+    /// Looks whether all of an adapter has its place in a checkpoint, and what will be written.
+    pub fn plan(base: &'a Checkpoint, adapter: &'a Adapter, settings: MergeSettings) -> Result<Merge<'a>, Error> {
+        let config = read_config(base.path())?;
+        if let (Some(name), PackedBase::Refuse) = (base.packed_weight(), settings.packed) {
+            return Err(Error::tensor(
+                base.path(),
+                name,
+                "has 4 bits: merge onto the checkpoint that it was made from",
+            ));
+        }
+        fits(base, adapter)?;
+        let mut pairs = adapter.pairs()?;
+        let mut items = Vec::new();
+        for (path, stored) in base.files()? {
+            for stored in stored {
+                let newer = newer(stored.name);
+                if four_bit::is_part(&newer) {
+                    continue;
+                }
+                let (shape, was, source) = match Packed::find(base, &newer)? {
+                    Some((shape, packed)) => (shape.to_vec(), packed.packed_from, Source::Packed(packed)),
+                    None => (stored.tensor.shape.to_vec(), stored.tensor.kind, Source::Plain(stored.tensor)),
+                };
+                if was == Kind::U8 {
+                    return Err(Error::tensor(path, stored.name, "is U8; F32, BF16 or F16 is needed"));
+                }
+                let pair = newer.strip_suffix(".weight").and_then(|module| pairs.remove(module));
+                items.push(Item { name: stored.name, newer, shape, kind: settings.kind.unwrap_or(was), source, pair });
+            }
+        }
+        match pairs.into_keys().next() {
+            Some(module) => {
+                Err(Error::tensor(base.path(), format!("{module}.weight"), "is missing; the adapter has it"))
+            }
+            None => Ok(Merge { base, config, settings, scale: adapter.config.scale(), items }),
+        }
+    }
+
+    /// Bytes of all tensors that will be written.
+    pub fn bytes(&self) -> u64 {
+        self.items.iter().map(|item| item.bytes() as u64).sum()
+    }
+
+    /// Matrices whose values are rounded: merged ones, and those that get fewer bits.
+    pub(crate) fn rounded(&self) -> usize {
+        let is_rounded = |item: &&Item<'_>| item.shape.len() > 1 && !item.is_copied() && item.kind != Kind::F32;
+        self.items.iter().filter(is_rounded).count()
+    }
+
+    /// The kind with the fewest digits among what is rounded.
+    pub(crate) fn coarsest(&self) -> Kind {
+        let rounded = self.items.iter().filter(|item| !item.is_copied()).map(|item| item.kind);
+        rounded
+            .max_by_key(|kind| [Kind::F32, Kind::F16, Kind::Bf16].iter().position(|one| one == kind))
+            .unwrap_or(Kind::F32)
+    }
+
+    /// Writes everything into the new folder `to`; if that fails, nothing of it is left. `progress` gets tensors done and in all, and may end it.
+    pub fn write(
+        &self,
+        to: &Path,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<MergeReport, Error> {
+        fs::create_dir(to).map_err(|error| Error::file(to, error))?;
+        let written = self.write_files(to, progress);
+        if written.is_err() {
+            // The folder is new, so all that is in it is half a checkpoint. The first error is the one to tell.
+            drop(fs::remove_dir_all(to));
+        }
+        written
+    }
+
+    fn write_files(
+        &self,
+        to: &Path,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<MergeReport, Error> {
+        copy_others(self.base.path(), to)?;
+        let mut arithmetic = Arithmetic::new(self)?;
+        let shards = self.shards();
+        let (mut report, mut weight_map) = (MergeReport::default(), BTreeMap::new());
+        for (number, items) in shards.iter().enumerate() {
+            let file = match shards.len() {
+                1 => "model.safetensors".to_string(),
+                count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
+            };
+            let places = items.iter().map(|item| Place::new(item.name.into(), item.kind, item.shape.clone()));
+            let shard = Shard::create(&to.join(&file), places.collect())?;
+            for item in *items {
+                if progress(report.tensors, self.items.len()).is_break() {
+                    return Err(Error::Stopped);
+                }
+                item.write(&shard, &mut arithmetic)?;
+                report.tensors += 1;
+                report.merged += usize::from(item.pair.is_some());
+                report.unpacked += usize::from(matches!(item.source, Source::Packed(_)));
+                report.bytes += item.bytes() as u64;
+                weight_map.insert(item.name.to_string(), file.clone());
+            }
+            shard.finish()?;
+        }
+        report.shards = shards.len();
+        if shards.len() > 1 {
+            write_index(to, report.bytes, &weight_map)?;
+        }
+        write_config(to, &self.new_config())?;
+        Ok(report)
+    }
+
+    /// Tensors of each file: as many as fit, in their order.
+    fn shards(&self) -> Vec<&[Item<'a>]> {
+        let (mut shards, mut begin, mut bytes) = (Vec::new(), 0, 0);
+        for (index, item) in self.items.iter().enumerate() {
+            if index > begin && bytes + item.bytes() as u64 > self.settings.shard_bytes {
+                shards.push(&self.items[begin..index]);
+                (begin, bytes) = (index, 0);
+            }
+            bytes += item.bytes() as u64;
+        }
+        shards.push(&self.items[begin..]);
+        shards
+    }
+
+    /// The base's configuration, with what has changed.
+    fn new_config(&self) -> Value {
+        let mut config = self.config.clone();
+        let packed = config.as_object_mut().and_then(|fields| fields.remove("quantization_config"));
+        // Unpacked weights are what they were before, and so the type that the file names is right.
+        let Some(kind) = self.settings.kind else { return config };
+        let has_name = |config: &Value| config.get("dtype").or_else(|| config.get("torch_dtype")).is_some();
+        if !has_name(&config) || packed.is_some() {
+            config["torch_dtype"] = torch_name(kind).into();
+        }
+        let mut name = |fields: &mut Value| {
+            for field in ["dtype", "torch_dtype"] {
+                if fields.get(field).is_some_and(|value| !value.is_null()) {
+                    fields[field] = torch_name(kind).into();
+                }
+            }
+        };
+        name(&mut config);
+        for inner in ["text_config", "vision_config"] {
+            config.get_mut(inner).filter(|fields| fields.is_object()).map(&mut name);
+        }
+        config
+    }
+}
+
+/// Builds the model without computing anything: every tensor and every part of the adapter must fit.
+fn fits(base: &Checkpoint, adapter: &Adapter) -> Result<(), Error> {
+    let config = Config::read(&base.path().join("config.json"))?;
+    let limits = GeneratorLimits { rows: 1, context: 1, patches: 0 };
+    Generator::build(&mut Planner::for_cpu(1), &config, base, Some(adapter), None, limits).map(drop)
+}
+
+impl Item<'_> {
+    pub fn length(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Values of a row; a tensor of one dimension is one row.
+    pub fn columns(&self) -> usize {
+        self.length() / if self.shape.len() > 1 { self.shape[0].max(1) } else { 1 }
+    }
+
+    fn bytes(&self) -> usize {
+        self.length() * self.kind.size()
+    }
+
+    /// Whether its bytes stay as they are.
+    fn is_copied(&self) -> bool {
+        self.pair.is_none() && matches!(self.source, Source::Plain(tensor) if tensor.kind == self.kind)
+    }
+
+    /// What reads the values of the base as f32.
+    pub fn reader(&self) -> Reader<'_> {
+        let scales = match &self.source {
+            Source::Plain(_) => Vec::new(),
+            Source::Packed(packed) => packed.all_scales(),
+        };
+        Reader { source: &self.source, scales }
+    }
+
+    /// Whole rows that make a piece.
+    fn piece(&self) -> usize {
+        let columns = self.columns().max(1);
+        (PIECE / columns).max(1) * columns
+    }
+
+    fn write(&self, shard: &Shard, arithmetic: &mut Arithmetic) -> Result<(), Error> {
+        let (reader, length, size) = (self.reader(), self.length(), self.kind.size());
+        let step = if self.pair.is_some() { self.piece() } else { PIECE };
+        if let Some(pair) = &self.pair {
+            arithmetic.take(pair);
+        }
+        for first in (0..length).step_by(step) {
+            let part = first..(first + step).min(length);
+            let bytes = match (&self.source, self.is_copied()) {
+                (Source::Plain(tensor), true) => &tensor.bytes[part.start * size..part.end * size],
+                _ => arithmetic.make(self, &reader, part.clone()),
+            };
+            if let Some(place) = not_finite(self.kind, bytes) {
+                let mut value = [0.0];
+                reader.read(part.start + place, &mut value);
+                let problem = match value[0].is_finite() {
+                    true => format!("is too large for {} at {}", torch_name(self.kind), part.start + place),
+                    false => format!("has no finite number at {}", part.start + place),
+                };
+                return Err(Error::tensor(reader.path(), self.name, problem));
+            }
+            shard.write_at(self.name, part.start * size, bytes)?;
+            reader.forget(part);
+        }
+        Ok(())
+    }
+}
+
+/// Values of a tensor as f32, whatever it is stored as.
+pub(crate) struct Reader<'a> {
+    source: &'a Source<'a>,
+    /// Of the blocks of a packed tensor.
+    scales: Vec<f32>,
+}
+
+impl Reader<'_> {
+    pub fn read(&self, first: usize, to: &mut [f32]) {
+        match self.source {
+            Source::Plain(tensor) => tensor.widen(first, to),
+            Source::Packed(packed) => nf4::unpack(packed.codes.bytes, nf4::Scales::Plain(&self.scales), first, to),
+        }
+    }
+
+    pub fn forget(&self, values: Range<usize>) {
+        match self.source {
+            Source::Plain(tensor) => {
+                tensor.forget_part(values.start * tensor.kind.size()..values.end * tensor.kind.size());
+            }
+            Source::Packed(packed) => packed.forget(),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self.source {
+            Source::Plain(tensor) => tensor.path,
+            Source::Packed(packed) => packed.codes.path,
+        }
+    }
+}
+
+/// Room for one piece, and the adapter of one weight.
+struct Arithmetic {
+    cpu: Cpu,
+    scale: f32,
+    /// A [rank, in].
+    down: Buffer,
+    /// Rows of B [rows, rank].
+    up: Buffer,
+    /// Rows of the weight [rows, in].
+    values: Buffer,
+    /// All of B [out, rank].
+    up_values: Vec<f32>,
+    wide: Vec<f32>,
+    bytes: Vec<u8>,
+}
+
+impl Arithmetic {
+    fn new(merge: &Merge<'_>) -> Result<Arithmetic, Error> {
+        let (mut down, mut up, mut values) = (0, 0, 0);
+        for item in &merge.items {
+            let Some(pair) = &item.pair else { continue };
+            let piece = item.piece().min(item.length());
+            down = down.max(pair.down.shape.iter().product());
+            up = up.max(piece / item.columns().max(1) * pair.down.shape[0]);
+            values = values.max(piece);
+        }
+        let mut cpu = Cpu::new(merge.settings.threads);
+        let mut make = |label: &str, length| cpu.buffer(Purpose::Workspace, label, Kind::F32, length);
+        let (down, up, values) = (make("adapter A", down)?, make("adapter B", up)?, make("merged", values)?);
+        let (up_values, wide, bytes) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Arithmetic { cpu, scale: merge.scale, down, up, values, up_values, wide, bytes })
+    }
+
+    /// From now on it is this adapter that is merged.
+    fn take(&mut self, pair: &Pair<'_>) {
+        let down = pair.down.values();
+        self.cpu.upload(self.down.first(down.len()), bytes_of(&down));
+        self.up_values = pair.up.values();
+    }
+
+    /// Some values of the new tensor.
+    fn make(&mut self, item: &Item<'_>, reader: &Reader<'_>, part: Range<usize>) -> &[u8] {
+        self.wide.resize(part.len(), 0.0);
+        reader.read(part.start, &mut self.wide);
+        if let Some(pair) = &item.pair {
+            let (rank, columns) = (pair.down.shape[0], item.columns());
+            let (first, rows) = (part.start / columns, part.len() / columns);
+            let (up, values) = (self.up.first(rows * rank), self.values.first(part.len()));
+            let down = Weight::plain(self.down.first(rank * columns), rank, columns);
+            self.cpu.upload(up, bytes_of(&self.up_values[first * rank..(first + rows) * rank]));
+            self.cpu.upload(values, bytes_of(&self.wide));
+            // The backward pass of a linear is the product that is wanted: W += scale B A.
+            self.cpu.matmul_backward(up, &down, values, rows, self.scale, Write::Add);
+            self.cpu.download(values, &mut self.wide);
+        }
+        self.bytes.resize(part.len() * item.kind.size(), 0);
+        item.kind.narrow(&self.wide, &mut self.bytes);
+        &self.bytes
+    }
+}

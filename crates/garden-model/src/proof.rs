@@ -1,0 +1,323 @@
+//! Proofs that an adapter does something and that a merged checkpoint is the base with that adapter: logits on fixed prompts, and weights value by value.
+
+use std::path::Path;
+
+use garden_device::{Cpu, Device, Kind, Plan, Planner};
+
+use crate::adapter::{Adapter, read_adapter};
+use crate::batch::Images;
+use crate::checkpoint::Checkpoint;
+use crate::config::Config;
+use crate::error::Error;
+use crate::four_bit::FourBit;
+use crate::generator::{Generator, GeneratorLimits, Prompt};
+use crate::merge::Merge;
+
+/// Logits of the same weights differ by so much (relative norm) when sums are made in another order; see testdata/reference.
+const NOISE: f64 = 1e-4;
+/// Rows of each tensor that are computed again in f64.
+const ROWS: usize = 8;
+/// Tokens of the prompts that are text.
+const TEXT: [usize; 2] = [24, 9];
+
+/// How far logits are from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Difference {
+    /// Tokens whose logits were compared.
+    pub places: usize,
+    /// Those for which both have the same best next token.
+    pub same_best: usize,
+    /// The largest difference of two logits.
+    pub largest: f64,
+    /// The largest logit of the second, without its sign.
+    pub scale: f64,
+    /// The norm of all differences over the norm of the second.
+    pub relative: f64,
+}
+
+impl Difference {
+    /// The largest difference relative to the largest logit.
+    pub fn largest_relative(&self) -> f64 {
+        if self.scale > 0.0 { self.largest / self.scale } else { self.largest }
+    }
+}
+
+/// Compares logits [tokens, vocabulary] with those that they should be, or were.
+pub fn compare_logits(one: &[f32], other: &[f32], vocabulary: usize) -> Difference {
+    assert_eq!(one.len(), other.len(), "logits of the same tokens are needed");
+    let mut difference = Difference::default();
+    let (mut apart, mut size) = (0.0, 0.0);
+    for (one, other) in one.chunks_exact(vocabulary).zip(other.chunks_exact(vocabulary)) {
+        difference.places += 1;
+        difference.same_best += usize::from(best(one) == best(other));
+        for (one, other) in one.iter().zip(other).map(|(one, other)| (f64::from(*one), f64::from(*other))) {
+            let off = (one - other).abs();
+            // What is no number is never again exceeded, and fails every comparison.
+            difference.largest = if off > difference.largest || off.is_nan() { off } else { difference.largest };
+            difference.scale = difference.scale.max(other.abs());
+            apart += off * off;
+            size += other * other;
+        }
+    }
+    difference.relative = if size > 0.0 { (apart / size).sqrt() } else { apart.sqrt() };
+    difference
+}
+
+fn best(logits: &[f32]) -> Option<usize> {
+    (0..logits.len()).max_by(|one, other| logits[*one].total_cmp(&logits[*other]))
+}
+
+/// Prompts that are the same for every model of a configuration: two of text and one with a small image of noise.
+pub fn proof_prompts(config: &Config) -> Vec<Prompt> {
+    let mut random = Noise(0x9e37_79b9_7f4a_7c15);
+    let mut text = |count: usize| -> Vec<i32> {
+        let draws = std::iter::repeat_with(|| (random.next() % config.text.vocabulary as u64) as i32);
+        draws.filter(|token| *token != config.image_token).take(count).collect()
+    };
+    let mut prompts: Vec<Prompt> =
+        TEXT.iter().map(|count| Prompt { tokens: text(*count), images: Images::default() }).collect();
+    let (rows, columns) = (2 * config.vision.merge, 3 * config.vision.merge);
+    let mut tokens = text(3);
+    tokens.extend(vec![config.image_token; rows * columns / config.vision.merged()]);
+    tokens.extend(text(8));
+    // Normalised pixels lie about there.
+    let pixels =
+        (0..rows * columns * config.vision.patch_values()).map(|_| random.next() as f32 / u64::MAX as f32 * 3.0 - 1.5);
+    prompts.push(Prompt { tokens, images: Images { pixels: pixels.collect(), grids: vec![[1, rows, columns]] } });
+    prompts
+}
+
+/// A small generator of numbers (xorshift) whose draws never change.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        // The upper bits are the better ones.
+        self.0 >> 11 << 11
+    }
+}
+
+/// What an adapter does to a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterProof {
+    /// Linears that it changes.
+    pub changed: usize,
+    /// Linears beside which A or B is zero.
+    pub idle: usize,
+    /// Logits with it, against those without it.
+    pub change: Difference,
+}
+
+impl AdapterProof {
+    /// Whether it changes nothing.
+    pub fn is_no_op(&self) -> bool {
+        self.change.largest == 0.0
+    }
+
+    /// The largest change of a logit.
+    pub fn largest_change(&self) -> f64 {
+        self.change.largest
+    }
+}
+
+/// Loads an adapter as it was saved and compares logits with and without it. `four_bit` packs the base on load, as it was trained.
+pub fn prove_adapter(
+    checkpoint: &Checkpoint,
+    config: &Config,
+    adapter: &Path,
+    four_bit: Option<&FourBit>,
+    threads: usize,
+) -> Result<AdapterProof, Error> {
+    let adapter = read_adapter(adapter)?;
+    let logits = both(checkpoint, config, &adapter, four_bit, threads)?;
+    let (changed, idle) = adapter.effect()?;
+    Ok(AdapterProof { changed, idle, change: compare_logits(&logits.adapted, &logits.base, config.text.vocabulary) })
+}
+
+/// Logits of all tokens of the fixed prompts.
+struct Logits {
+    base: Vec<f32>,
+    adapted: Vec<f32>,
+}
+
+fn both(
+    checkpoint: &Checkpoint,
+    config: &Config,
+    adapter: &Adapter,
+    four_bit: Option<&FourBit>,
+    threads: usize,
+) -> Result<Logits, Error> {
+    let mut cpu = Cpu::new(threads);
+    let (lora, limits) = (Some(&adapter.config), limits(config));
+    // One model is enough: its adapter does nothing until it is filled.
+    let (mut generator, places) = Generator::with_idle_adapter(&mut cpu, config, checkpoint, lora, four_bit, limits)?;
+    let base = logits(&mut generator, &mut cpu)?;
+    adapter.fill_frozen(&mut cpu, &places)?;
+    Ok(Logits { base, adapted: logits(&mut generator, &mut cpu)? })
+}
+
+fn logits(generator: &mut Generator, device: &mut dyn Device) -> Result<Vec<f32>, Error> {
+    let mut all = Vec::new();
+    for prompt in proof_prompts(&generator.config().clone()) {
+        all.extend(generator.logits(device, prompt)?);
+    }
+    Ok(all)
+}
+
+fn limits(config: &Config) -> GeneratorLimits {
+    GeneratorLimits { rows: 1, ..GeneratorLimits::of(&proof_prompts(config), 0) }
+}
+
+/// What proving an adapter, or the base of a merge, holds.
+pub fn plan_proof(checkpoint: &Checkpoint, config: &Config, adapter: &Adapter, threads: usize) -> Result<Plan, Error> {
+    let mut planner = Planner::for_cpu(Cpu::new(threads).threads());
+    Generator::build(&mut planner, config, checkpoint, Some(adapter), None, limits(config))?;
+    Ok(planner.plan().clone())
+}
+
+/// What a merged checkpoint is, beside the base with its adapter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MergeProof {
+    /// Logits with the adapter, against those of the base.
+    pub change: Difference,
+    /// Logits of the merged checkpoint, against those of the base with the adapter.
+    pub difference: Difference,
+    /// The relative difference of logits that rounding the weights explains.
+    pub explained: f64,
+    /// Weights that were computed again in f64.
+    pub checked: usize,
+    /// The largest error of one of them, in distances to the next value that its type has; half a distance is rounding.
+    pub rounding: f64,
+    /// The tensor with that error.
+    pub roughest: String,
+}
+
+/// Half a distance, and what sums in f32 add to it.
+const MOST_ROUNDING: f64 = 0.51;
+
+impl MergeProof {
+    /// Whether nothing but rounding lies between the merged checkpoint and the base with its adapter.
+    pub fn is_proven(&self) -> bool {
+        // Written so that what is no number fails.
+        self.difference.relative <= self.explained && self.rounding <= MOST_ROUNDING
+    }
+
+    /// Whether rounding takes more than a quarter of what the adapter changed: the type has too few bits for so small a change.
+    pub fn is_drowned(&self) -> bool {
+        self.difference.relative > self.change.relative / 4.0
+    }
+}
+
+/// Compares a written merge with what it was made of.
+pub fn prove_merge(
+    merge: &Merge<'_>,
+    base: &Checkpoint,
+    adapter: &Adapter,
+    merged: &Path,
+    threads: usize,
+) -> Result<MergeProof, Error> {
+    let config = Config::read(&merged.join("config.json"))?;
+    let merged = Checkpoint::open(merged)?;
+    let (checked, rounding, roughest) = check_weights(merge, &merged)?;
+    let known = both(base, &config, adapter, None, threads)?;
+    let mut cpu = Cpu::new(threads);
+    let mut generator = Generator::build(&mut cpu, &config, &merged, None, None, limits(&config))?;
+    let got = logits(&mut generator, &mut cpu)?;
+    let vocabulary = config.text.vocabulary;
+    Ok(MergeProof {
+        change: compare_logits(&known.adapted, &known.base, vocabulary),
+        difference: compare_logits(&got, &known.adapted, vocabulary),
+        explained: explained(merge),
+        checked,
+        rounding,
+        roughest,
+    })
+}
+
+/// Each rounded matrix makes an error of its own, and errors of many add up like the sides of a right angle.
+fn explained(merge: &Merge<'_>) -> f64 {
+    let roundoff = match merge.coarsest() {
+        Kind::Bf16 => 2.0_f64.powi(-8),
+        Kind::F16 => 2.0_f64.powi(-11),
+        _ => 2.0_f64.powi(-24),
+    };
+    NOISE + roundoff * (merge.rounded() as f64).sqrt()
+}
+
+/// Computes some rows of every tensor again, in f64, and finds the largest error.
+fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, String), Error> {
+    let (mut checked, mut largest, mut roughest) = (0, 0.0, String::new());
+    for item in &merge.items {
+        let tensor = merged.tensor(&item.newer)?;
+        if tensor.kind != item.kind || tensor.shape != item.shape {
+            let problem =
+                format!("is {:?} {:?}; {:?} {:?} was written", tensor.kind, tensor.shape, item.kind, item.shape);
+            return Err(Error::tensor(tensor.path, item.name, problem));
+        }
+        let (columns, reader) = (item.columns(), item.reader());
+        let rows = item.length() / columns.max(1);
+        let pair = item.pair.map(|pair| (pair.down.values(), pair.up.values(), pair.down.shape[0]));
+        let (mut before, mut after) = (vec![0.0; columns], vec![0.0; columns]);
+        for row in (0..rows).step_by(rows.div_ceil(ROWS).max(1)) {
+            reader.read(row * columns, &mut before);
+            tensor.widen(row * columns, &mut after);
+            for column in 0..columns {
+                let (mut exact, mut sizes) = (f64::from(before[column]), f64::from(before[column].abs()));
+                for index in 0..pair.as_ref().map_or(0, |pair| pair.2) {
+                    let Some((down, up, rank)) = &pair else { break };
+                    let term = f64::from(merge.scale)
+                        * f64::from(up[row * rank + index])
+                        * f64::from(down[index * columns + column]);
+                    (exact, sizes) = (exact + term, sizes + term.abs());
+                }
+                // What f32 leaves of a sum is no error of the merge.
+                let off = ((f64::from(after[column]) - exact).abs() - sizes * 2.0_f64.powi(-21)).max(0.0);
+                let error = off / distance(item.kind, exact);
+                // What is no number is never again exceeded.
+                if error > largest || error.is_nan() {
+                    (largest, roughest) = (error, item.name.to_string());
+                }
+                checked += 1;
+            }
+        }
+        reader.forget(0..item.length());
+        tensor.forget();
+    }
+    Ok((checked, largest, roughest))
+}
+
+/// From a value to the next one that a kind has.
+fn distance(kind: Kind, value: f64) -> f64 {
+    let (digits, smallest) = match kind {
+        Kind::Bf16 => (7, -126),
+        Kind::F16 => (10, -14),
+        _ => (23, -126),
+    };
+    let exponent = if value == 0.0 { smallest } else { (value.abs().log2().floor() as i32).max(smallest) };
+    2.0_f64.powi(exponent - digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_are_compared_place_by_place() {
+        let same = compare_logits(&[1.0, -2.0, 0.5, 0.0], &[1.0, -2.0, 0.5, 0.0], 2);
+        assert_eq!(same, Difference { places: 2, same_best: 2, largest: 0.0, scale: 2.0, relative: 0.0 });
+        let other = compare_logits(&[1.0, 3.0, 4.0, 0.0], &[3.0, 1.0, 4.0, 0.0], 2);
+        assert_eq!((other.same_best, other.largest, other.scale), (1, 2.0, 4.0));
+        assert!((other.relative - (8.0_f64 / 26.0).sqrt()).abs() < 1e-12);
+        assert!(compare_logits(&[f32::NAN, 0.0], &[1.0, 0.0], 2).largest.is_nan());
+    }
+
+    #[test]
+    fn distances_are_those_of_the_kind() {
+        assert_eq!(distance(Kind::Bf16, 1.5), 2.0_f64.powi(-7));
+        assert_eq!(distance(Kind::F16, -0.75), 2.0_f64.powi(-11));
+        assert_eq!(distance(Kind::F16, 0.0), 2.0_f64.powi(-24));
+    }
+}

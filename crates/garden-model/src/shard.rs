@@ -1,0 +1,142 @@
+//! Safetensors files that are written tensor by tensor, in any order and in pieces, and the other files of a checkpoint's folder.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use garden_device::Kind;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+
+/// What says which tensor is in which of several files.
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// A tensor of a new file.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub name: String,
+    kind: Kind,
+    shape: Vec<usize>,
+    pub bytes: usize,
+    /// From the start of the data.
+    begin: usize,
+}
+
+impl Place {
+    pub fn new(name: String, kind: Kind, shape: Vec<usize>) -> Place {
+        Place { name, kind, bytes: shape.iter().product::<usize>() * kind.size(), shape, begin: 0 }
+    }
+
+    fn dtype(&self) -> &'static str {
+        match self.kind {
+            Kind::F32 => "F32",
+            Kind::Bf16 => "BF16",
+            Kind::F16 => "F16",
+            Kind::I32 => "I32",
+            Kind::U8 => "U8",
+        }
+    }
+}
+
+/// A safetensors file that is being written: all places are known before the first byte.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    path: PathBuf,
+    file: File,
+    pub places: BTreeMap<String, Place>,
+    start: usize,
+}
+
+impl Shard {
+    pub fn create(path: &Path, mut places: Vec<Place>) -> Result<Shard, Error> {
+        // Wider values first, so that every tensor begins at a multiple of its values' size.
+        places.sort_by(|a, b| (b.kind.size(), &a.name).cmp(&(a.kind.size(), &b.name)));
+        let mut end = 0;
+        let mut header = serde_json::Map::new();
+        header.insert("__metadata__".into(), json!({"format": "pt"}));
+        for place in &mut places {
+            place.begin = end;
+            end += place.bytes;
+            let about = json!({"dtype": place.dtype(), "shape": place.shape, "data_offsets": [place.begin, end]});
+            header.insert(place.name.clone(), about);
+        }
+        let mut header = Value::from(header).to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let file = File::create(partial(path)).map_err(|error| Error::file(path, error))?;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        let start = bytes.len();
+        let written = file.set_len((start + end) as u64).and_then(|()| file.write_all_at(&bytes, 0));
+        written.map_err(|error| Error::file(path, error))?;
+        let places = places.into_iter().map(|place| (place.name.clone(), place)).collect();
+        Ok(Shard { path: path.to_path_buf(), file, places, start })
+    }
+
+    /// A whole tensor.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        debug_assert_eq!(bytes.len(), self.places[name].bytes, "{name}");
+        self.write_at(name, 0, bytes)
+    }
+
+    /// Some bytes of a tensor.
+    pub fn write_at(&self, name: &str, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        let at = self.start + self.places[name].begin + offset;
+        self.file.write_all_at(bytes, at as u64).map_err(|error| Error::file(&self.path, error))
+    }
+
+    /// Gives the file its name.
+    pub fn finish(self) -> Result<(), Error> {
+        let done = self.file.sync_all().and_then(|()| fs::rename(partial(&self.path), &self.path));
+        done.map_err(|error| Error::file(&self.path, error))
+    }
+}
+
+/// Reads `config.json` of a folder as it is.
+pub(crate) fn read_config(folder: &Path) -> Result<Value, Error> {
+    let path = folder.join("config.json");
+    let text = fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))
+}
+
+/// Writes `config.json`.
+pub(crate) fn write_config(folder: &Path, config: &Value) -> Result<(), Error> {
+    write_whole(&folder.join("config.json"), format!("{config:#}\n").as_bytes())
+}
+
+/// Writes which tensor is in which file.
+pub(crate) fn write_index(folder: &Path, bytes: u64, weight_map: &BTreeMap<String, String>) -> Result<(), Error> {
+    let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
+    write_whole(&folder.join(INDEX), format!("{index:#}\n").as_bytes())
+}
+
+/// Copies tokenizer, templates and the like: no weights in any format, no adapter (transformers would apply it again), nothing hidden.
+pub(crate) fn copy_others(from: &Path, to: &Path) -> Result<(), Error> {
+    const WEIGHTS: [&str; 8] = ["safetensors", "bin", "pt", "pth", "gguf", "h5", "msgpack", "onnx"];
+    for entry in fs::read_dir(from).map_err(|error| Error::file(from, error))? {
+        let path = entry.map_err(|error| Error::file(from, error))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_weights = path.extension().is_some_and(|ending| WEIGHTS.iter().any(|weights| ending == *weights));
+        let is_left = is_weights || name.ends_with(".index.json") || name.starts_with('.');
+        if path.is_file() && !is_left && name != "config.json" && name != "adapter_config.json" {
+            let copy = to.join(&name);
+            fs::copy(&path, &copy).map_err(|error| Error::file(&copy, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// A file that is complete under its name or not there.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let partial = partial(path);
+    let written = File::create(&partial).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.and_then(|()| fs::rename(&partial, path)).map_err(|error| Error::file(path, error))
+}
+
+fn partial(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    path.with_file_name(name)
+}
