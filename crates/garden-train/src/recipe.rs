@@ -2,6 +2,7 @@
 //!
 //! Flags and files give values by name ([`FIELDS`]); later ones win. Names and values are checked here, and nowhere else, before anything is opened.
 
+mod engine;
 mod fields;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use fields::{FIELDS, Field};
+pub(crate) use size::written;
 
 /// How the learning rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -441,7 +443,7 @@ mod optional_size {
     use super::*;
 
     pub fn serialize<S: Serializer>(bytes: &Option<Bytes>, serializer: S) -> Result<S::Ok, S::Error> {
-        bytes.map(size::written).serialize(serializer)
+        bytes.map(written).serialize(serializer)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bytes>, D::Error> {
