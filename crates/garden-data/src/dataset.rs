@@ -4,7 +4,6 @@
 //! holds that one. So memory does not depend on how many rows there are beyond the index, nor on how large they are.
 //! What is wrong with a row is found when it is read; whether that ends a run is up to whoever reads.
 
-mod base64;
 mod conversation;
 mod folder;
 mod hub;
@@ -19,14 +18,17 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+pub use hub::model_folder;
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
 
 use crate::error::Error;
+use crate::outline::Outline;
 use crate::record::Record;
-use conversation::LoneText;
+use conversation::{LoneText, Row};
 use json_file::JsonFile;
 use parquet::{Parquet, Readers};
+use stored::Span;
 use tar::Tar;
 
 /// The split that is meant unless another one is named.
@@ -75,7 +77,7 @@ impl Dataset {
             return Err(Error::dataset(path, "no such file or folder"));
         }
         let no_cache = || Error::dataset(path, "no such file or folder, and no cache of the hub as HOME is not set");
-        let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, &name)?;
+        let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, hub::Thing::Dataset, &name)?;
         Dataset::of_files(path, &folder::files(&snapshot, split)?)
     }
 
@@ -114,7 +116,19 @@ impl Dataset {
     /// Reads a row. The index is less than the length.
     pub fn read(&self, index: usize) -> Result<Record, Error> {
         let (shard, row) = self.locate(index);
-        shard.read(row)
+        shard.read(row, |row| row.into_record())
+    }
+
+    /// Reads a row, and of its pictures only the headers: as much as it takes to know their sizes. One with more pixels than these is an error.
+    pub fn outline(&self, index: usize, max_pixels: u64) -> Result<Outline, Error> {
+        let (shard, row) = self.locate(index);
+        shard.read(row, |row| row.into_outline(max_pixels))
+    }
+
+    /// Bytes of the index.
+    pub fn index_bytes(&self) -> usize {
+        let of = |shard: &Shard| if matches!(shard, Shard::Parquet(_)) { 0 } else { shard.len() * size_of::<Span>() };
+        self.shards.iter().map(of).sum()
     }
 
     /// Where a row stands, without reading it: `train.jsonl:17`, or in archives and tables the number of the row.
@@ -165,11 +179,11 @@ impl Shard {
         }
     }
 
-    fn read(&self, row: usize) -> Result<Record, Error> {
+    fn read<T>(&self, row: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         match self {
-            Shard::Json(file) => file.read(row),
-            Shard::Tar(file) => file.read(row),
-            Shard::Parquet(file) => file.read(row),
+            Shard::Json(file) => file.read(row, make),
+            Shard::Tar(file) => file.read(row, make),
+            Shard::Parquet(file) => file.read(row, make),
         }
     }
 }

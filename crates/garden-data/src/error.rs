@@ -47,6 +47,22 @@ pub enum Error {
         /// What would help, where that is known.
         hint: Option<String>,
     },
+    /// A row has more tokens than it may have.
+    TooLong {
+        /// Where it stands, such as `train.jsonl:17`.
+        place: String,
+        /// How many, and what would help.
+        problem: String,
+    },
+    /// A model's folder cannot be found.
+    Folder {
+        /// What was given.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What would help, where that is known.
+        hint: Option<String>,
+    },
     /// A row of a dataset cannot be used; the others may be fine.
     Row {
         /// Where it stands, such as `train.jsonl:17`.
@@ -83,7 +99,7 @@ impl Error {
 
     /// The same error with something to do about it.
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Error {
-        if let Error::Dataset { hint, .. } | Error::Row { hint, .. } = &mut self {
+        if let Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } = &mut self {
             *hint = Some(text.into());
         }
         self
@@ -92,13 +108,17 @@ impl Error {
     /// What would help, where that is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Error::Dataset { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
+            Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
             _ => None,
         }
     }
 
     pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {
         Error::Picture { name: name.to_string(), problem: problem.to_string() }
+    }
+
+    pub(crate) fn too_long(place: &str, problem: String) -> Error {
+        Error::TooLong { place: place.to_string(), problem }
     }
 
     pub(crate) fn row(place: &str, problem: impl fmt::Display) -> Error {
@@ -115,6 +135,8 @@ impl fmt::Display for Error {
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
             Error::Dataset { path, problem, .. } => write!(f, "dataset `{}`: {problem}", path.display()),
+            Error::Folder { path, problem, .. } => write!(f, "`{}`: {problem}", path.display()),
+            Error::TooLong { place, problem } => write!(f, "`{place}`: {problem}"),
             Error::Row { place, field, problem, .. } if field.is_empty() => write!(f, "`{place}`: {problem}"),
             Error::Row { place, field, problem, .. } => write!(f, "`{place}`: field `{field}` {problem}"),
         }

@@ -125,11 +125,12 @@ impl Example {
         };
         match limit.too_long {
             TooLong::Drop => Ok(Outcome::Dropped(length)),
-            TooLong::Refuse => Err(Error::row(place, refusal(length, length - plain, limit.tokens))),
+            TooLong::Refuse => Err(Error::too_long(place, refusal(length, length - plain, limit.tokens))),
             TooLong::Shrink => {
                 let room = limit.tokens.checked_sub(plain).ok_or(0);
                 let shrunk = room.and_then(|room| pictures.shrunk(&grids, room));
-                let shrunk = shrunk.map_err(|least| Error::row(place, still_refused(plain, least, limit.tokens)))?;
+                let shrunk =
+                    shrunk.map_err(|least| Error::too_long(place, still_refused(plain, least, limit.tokens)))?;
                 Ok(Outcome::Kept(text.example(processor, place, shrunk.grids, Some(shrunk.max_pixels))))
             }
         }

@@ -12,6 +12,7 @@ mod png;
 mod resize;
 mod rgb;
 mod settings;
+mod source;
 mod tiff;
 mod webp;
 mod wide;
@@ -19,6 +20,7 @@ mod wide;
 use crate::error::Error;
 use orientation::Orientation;
 use rgb::PictureRows;
+pub(crate) use source::Source;
 
 pub use patches::Patcher;
 pub use rgb::Picture;
@@ -48,8 +50,12 @@ struct Size {
 
 /// Width and height of a picture as it is shown, from its header alone. `name` is only for errors.
 pub fn picture_size(name: &str, data: &[u8], max_pixels: u64) -> Result<(usize, usize), Error> {
-    let format = Format::of(data).map_err(|problem| Error::picture(name, problem))?;
-    let size = format.size(data).and_then(|size| size.checked(max_pixels));
+    source_size(name, &Source::of_bytes(data), max_pixels)
+}
+
+/// The same of a picture whose bytes are only looked at where the header needs it.
+pub(crate) fn source_size(name: &str, source: &Source, max_pixels: u64) -> Result<(usize, usize), Error> {
+    let size = Format::of(source.beginning()).and_then(|format| format.size(source)?.checked(max_pixels));
     let size = size.map_err(|problem| Error::picture(name, problem))?;
     let (width, height) = (size.width as usize, size.height as usize);
     Ok(if size.orientation.swaps_sides() { (height, width) } else { (width, height) })
@@ -66,7 +72,7 @@ impl Picture {
 
     fn try_decode(&mut self, data: &[u8], max_pixels: u64) -> Result<(), String> {
         let format = Format::of(data)?;
-        let size = format.size(data)?.checked(max_pixels)?;
+        let size = format.size(&Source::of_bytes(data))?.checked(max_pixels)?;
         match format {
             Format::Bmp => bmp::decode(data, self),
             Format::Gif => gif::decode(data, self),
@@ -94,18 +100,18 @@ impl Format {
         }
     }
 
-    fn size(self, data: &[u8]) -> Result<Size, String> {
+    fn size(self, source: &Source) -> Result<Size, String> {
         let (width, height, orientation) = match self {
-            Format::Bmp => bmp::size(data)?,
-            Format::Gif => gif::size(data)?,
+            Format::Bmp => source.parse(bmp::size)?,
+            Format::Gif => source.parse(gif::size)?,
             Format::Jpeg => {
-                let header = jpeg::header(data)?;
+                let header = source.parse(jpeg::header)?;
                 let frame = header.frame.ok_or("there is no header of a frame")?;
                 (frame.width as u64, frame.height as u64, Orientation::of_exif(&header.exif))
             }
-            Format::Png => png::size(data)?,
-            Format::Tiff => tiff::size(data)?,
-            Format::Webp => webp::size(data)?,
+            Format::Png => png::size(source)?,
+            Format::Tiff => tiff::size(source)?,
+            Format::Webp => webp::size(source)?,
         };
         Ok(Size { width, height, orientation })
     }

@@ -1,5 +1,6 @@
 //! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches, and all of that as batches.
 
+mod base64;
 mod batches;
 mod choice;
 mod collate;
@@ -12,10 +13,12 @@ mod keys;
 mod length;
 mod loader;
 mod normalisation;
+mod outline;
 mod preview;
 mod processor;
 mod record;
 mod selective;
+mod survey;
 mod tally;
 mod template;
 mod tokenizer;
@@ -23,7 +26,7 @@ mod turns;
 
 pub use batches::Batches;
 pub use collate::Collator;
-pub use dataset::{Ahead, Dataset, Order, Prefetch};
+pub use dataset::{Ahead, Dataset, Order, Prefetch, model_folder};
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
@@ -31,10 +34,14 @@ pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, SizedPicture, TooLong};
 pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};
 pub use normalisation::Normalisation;
+pub use outline::{Outline, PictureOutline};
 pub use preview::{Paint, Piece, PieceKind, Preview};
 pub use processor::{PictureFile, Processor, Prompt};
 pub use record::{Record, StoredPicture};
 pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
+pub use survey::{
+    Bar, Distribution, Duplicate, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, Survey, SurveySettings,
+};
 pub use tally::Tally;
 pub use template::{Content, Ending, Message, Part, Template};
 pub use tokenizer::{SpecialTokens, Tokenizer};

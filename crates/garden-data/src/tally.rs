@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::example::Outcome;
+use crate::example::{Example, Outcome};
 
 /// What became of rows, in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -26,19 +26,40 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// A row that is trained.
+    pub fn of(example: &Example) -> Tally {
+        Tally {
+            kept: 1,
+            shrunk: usize::from(example.shrunk_to.is_some()),
+            dropped: 0,
+            tokens: example.tokens.len(),
+            image_tokens: example.image_tokens,
+            trained: example.trained(),
+            answer_tokens: example.answer_tokens,
+            masked: example.masked,
+        }
+    }
+
     /// Counts a row.
     pub fn add(&mut self, outcome: &Outcome) {
-        let Outcome::Kept(example) = outcome else {
-            self.dropped += 1;
-            return;
-        };
-        self.kept += 1;
-        self.shrunk += usize::from(example.shrunk_to.is_some());
-        self.tokens += example.tokens.len();
-        self.image_tokens += example.image_tokens;
-        self.trained += example.trained();
-        self.answer_tokens += example.answer_tokens;
-        self.masked += example.masked;
+        match outcome {
+            Outcome::Kept(example) => *self = self.plus(&Tally::of(example)),
+            Outcome::Dropped(_) => self.dropped += 1,
+        }
+    }
+
+    /// The rows of both.
+    pub fn plus(&self, other: &Tally) -> Tally {
+        Tally {
+            kept: self.kept + other.kept,
+            shrunk: self.shrunk + other.shrunk,
+            dropped: self.dropped + other.dropped,
+            tokens: self.tokens + other.tokens,
+            image_tokens: self.image_tokens + other.image_tokens,
+            trained: self.trained + other.trained,
+            answer_tokens: self.answer_tokens + other.answer_tokens,
+            masked: self.masked + other.masked,
+        }
     }
 
     /// The share of answer tokens that selective loss takes out, if there are answers.

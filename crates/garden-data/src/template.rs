@@ -21,7 +21,7 @@ const NAME: &str = "chat_template";
 const TOKENS: [&str; 5] = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"];
 
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`.
     pub role: String,
@@ -30,7 +30,7 @@ pub struct Message {
 }
 
 /// What a message says. Some templates treat the two differently.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A text.
     Text(String),
@@ -39,7 +39,7 @@ pub enum Content {
 }
 
 /// A part of a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// A text.
     Text(String),

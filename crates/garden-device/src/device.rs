@@ -150,6 +150,9 @@ pub trait Device {
     /// y += x.
     fn add(&mut self, x: Buffer, y: Buffer);
 
+    /// x *= factor.
+    fn scale(&mut self, x: Buffer, factor: f32);
+
     /// y [rows, n] = scale x [rows, k] W [n, k]^T.
     fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
 

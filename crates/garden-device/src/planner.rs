@@ -51,6 +51,7 @@ impl Device for Planner {
     fn zero(&mut self, _: Buffer) {}
     fn copy(&mut self, _: Buffer, _: Buffer) {}
     fn add(&mut self, _: Buffer, _: Buffer) {}
+    fn scale(&mut self, _: Buffer, _: f32) {}
     fn matmul(&mut self, _: Buffer, _: &Weight, _: Buffer, _: usize, _: f32, _: Write) {}
     fn matmul_backward(&mut self, _: Buffer, _: &Weight, _: Buffer, _: usize, _: f32, _: Write) {}
     fn weight_gradient(&mut self, _: Buffer, _: Buffer, _: &Weight, _: usize, _: f32) {}

@@ -48,6 +48,16 @@ pub struct Message {
     pub tensors_gpu: Option<u64>,
     /// Live Python objects.
     pub objects: Option<u64>,
+    /// Bytes of buffers that our own trainer holds.
+    pub arena: Option<u64>,
+    /// The loss of the step.
+    pub loss: Option<f64>,
+    /// The learning rate of the step.
+    pub learning_rate: Option<f64>,
+    /// Whether a sample is to be taken now, whatever the interval.
+    pub sample: bool,
+    /// Something that a person should know.
+    pub say: Option<String>,
     /// Where a checkpoint was saved.
     pub path: Option<PathBuf>,
     /// What is known about the run.

@@ -72,6 +72,9 @@ impl Live {
             }
             Ok(Notice::Message(message)) => {
                 self.watch.hear_message(&message)?;
+                if message.sample {
+                    self.due = Instant::now();
+                }
                 Happening::Told(message)
             }
             Ok(Notice::Ended(ending)) => Happening::Ended(ending),

@@ -26,7 +26,7 @@ pub struct Recorder {
     facts: RunFacts,
     step: Option<f64>,
     activity: Activity,
-    counts: [(Quantity, Option<u64>); 4],
+    counts: [(Quantity, Option<u64>); 5],
     /// What was last written of each process, by process id and start time.
     told: BTreeMap<(u32, u64), Told>,
 }
@@ -46,8 +46,8 @@ impl Recorder {
     pub fn create(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<Recorder> {
         let mut writer = Writer::new(Steadfast { file: File::create(path)?, failed: 0, failure: None, is_torn: false });
         writer.header(&facts, origin)?;
-        let counts =
-            [Quantity::Tensors, Quantity::TensorsCpu, Quantity::TensorsGpu, Quantity::Objects].map(|q| (q, None));
+        use Quantity::{Arena, Objects, Tensors, TensorsCpu, TensorsGpu};
+        let counts = [Tensors, TensorsCpu, TensorsGpu, Objects, Arena].map(|quantity| (quantity, None));
         let mut recorder = Recorder {
             path: path.to_path_buf(),
             writer,
@@ -170,7 +170,7 @@ impl Recorder {
     /// Takes in a message from the event channel.
     pub fn hear(&mut self, message: &Message, time_s: f64) -> io::Result<()> {
         self.step = message.step.or(self.step);
-        let told = [message.tensors, message.tensors_cpu, message.tensors_gpu, message.objects];
+        let told = [message.tensors, message.tensors_cpu, message.tensors_gpu, message.objects, message.arena];
         for ((_, known), told) in self.counts.iter_mut().zip(told) {
             *known = told.or(*known);
         }

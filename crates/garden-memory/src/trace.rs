@@ -52,11 +52,13 @@ pub enum Quantity {
     TensorsGpu,
     /// Number of live Python objects.
     Objects,
+    /// What our own trainer holds in buffers, in bytes.
+    Arena,
 }
 
 impl Quantity {
     /// All quantities, in the order in which files and tables show them.
-    pub const ALL: [Quantity; 19] = [
+    pub const ALL: [Quantity; 20] = [
         Quantity::Rss,
         Quantity::Anon,
         Quantity::File,
@@ -76,6 +78,7 @@ impl Quantity {
         Quantity::TensorsCpu,
         Quantity::TensorsGpu,
         Quantity::Objects,
+        Quantity::Arena,
     ];
 
     /// The name in our own trace format, for example `tensors_cpu`.
@@ -100,6 +103,7 @@ impl Quantity {
             Quantity::TensorsCpu => "tensors_cpu",
             Quantity::TensorsGpu => "tensors_gpu",
             Quantity::Objects => "objects",
+            Quantity::Arena => "arena",
         }
     }
 

@@ -307,3 +307,25 @@ impl<'a> Fields<'a> {
         }
     }
 }
+
+/// Tokens that end an answer: those of `generation_config.json`, else of `config.json`; none if neither says.
+pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
+    for name in ["generation_config.json", "config.json"] {
+        let path = folder.join(name);
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let value: Value =
+            serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
+        let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));
+        let all = match found {
+            None | Some(Value::Null) => continue,
+            Some(Value::Array(all)) => all.clone(),
+            Some(one) => vec![one.clone()],
+        };
+        let token = |value: &Value| {
+            let token = value.as_i64().and_then(|token| i32::try_from(token).ok());
+            token.ok_or_else(|| Error::field(&path, "eos_token_id", format!("has {value}; tokens are needed")))
+        };
+        return all.iter().map(token).collect();
+    }
+    Ok(Vec::new())
+}

@@ -5,6 +5,8 @@
 
 use garden_device::{Buffer, Device, Kind, Purpose, Reserve};
 
+use serde::{Deserialize, Serialize};
+
 use crate::adapter::Adapter;
 use crate::batch::{Batch, Images};
 use crate::cache::{Cache, Piece, StepRoom};
@@ -16,7 +18,7 @@ use crate::four_bit::FourBit;
 use crate::head::{self, HeadRoom};
 use crate::linear::LinearRoom;
 use crate::lora::LoraConfig;
-use crate::model::{Recompute, upload};
+use crate::model::{Model, Recompute, upload};
 use crate::network::Network;
 use crate::parameters::{Builder, FrozenAdapter, Storage};
 use crate::passes::Passes;
@@ -58,7 +60,7 @@ pub struct NewToken<'a> {
 }
 
 /// The most that there will be: buffers are made for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GeneratorLimits {
     /// Prompts that are answered at once.
     pub rows: usize,
@@ -157,6 +159,29 @@ impl Generator {
         let logits = vec![0.0; config.text.vocabulary];
         let sampler = Sampler::default();
         Ok((Generator { config: config.clone(), limits, network, cache, room, logits, sampler }, frozen))
+    }
+
+    /// One that shares the weights of a model that is being trained, and its room for images: only a cache and the room of a layer are new. It answers
+    /// with the values that the model has at that moment. Rows must fit into the model's limits for images.
+    pub fn beside(device: &mut dyn Device, model: &Model, limits: GeneratorLimits) -> Result<Generator, Error> {
+        let (config, most) = (model.config(), model.limits());
+        if limits.patches > most.patches {
+            return Err(Error::Batch(format!(
+                "answers to images of {} patches are wanted; the model was built for {}",
+                limits.patches, most.patches
+            )));
+        }
+        let cache = Cache::build(device, &config.text, limits.rows, limits.context)?;
+        let lora = model.lora.as_ref().map(|(lora, widest)| (lora, *widest));
+        let (images, vision) = model.rooms_of_images();
+        let room = Room::beside(device, config, lora, limits, images, vision)?;
+        // The model has room for its images already.
+        if limits.context > model.reserve.longest {
+            device.reserve(Reserve { longest: limits.context, ..model.reserve })?;
+        }
+        let logits = vec![0.0; config.text.vocabulary];
+        let (network, sampler) = (model.network.clone(), Sampler::default());
+        Ok(Generator { config: config.clone(), limits, network, cache, room, logits, sampler })
     }
 
     /// What it is.
@@ -330,19 +355,33 @@ impl Room {
         lora: Option<(&LoraConfig, usize)>,
         limits: GeneratorLimits,
     ) -> Result<Room, Error> {
+        // A window has a merged token at least, and so has an image.
+        let most = limits.patches / config.vision.merged();
+        let images = PatchRoom::build(device, config, limits.patches, most, most)?;
+        let vision = VisionRoom::build(device, &config.vision, limits.patches, Passes::Forward, Recompute::Layers)?;
+        Room::beside(device, config, lora, limits, images, vision)
+    }
+
+    /// The same with room for images that is there already.
+    fn beside(
+        device: &mut dyn Device,
+        config: &Config,
+        lora: Option<(&LoraConfig, usize)>,
+        limits: GeneratorLimits,
+        images: PatchRoom,
+        vision: VisionRoom,
+    ) -> Result<Room, Error> {
         let (text, passes) = (&config.text, Passes::Forward);
         let all = limits.context.max(limits.rows);
         let at_once = CHUNK.min(limits.context).max(limits.rows);
-        // A window has a merged token at least, and so has an image.
-        let most = limits.patches / config.vision.merged();
         Ok(Room {
             tokens: device.buffer(Purpose::Batch, "tokens", Kind::I32, all)?,
-            images: PatchRoom::build(device, config, limits.patches, most, most)?,
+            images,
             step: StepRoom::build(device, text, limits.rows, at_once)?,
             x: device.buffer(Purpose::Workspace, "decoder x", Kind::F32, all * text.hidden)?,
             layer: LayerKept::build(device, Purpose::Workspace, "decoder", text, at_once, passes)?,
             decoder: DecoderRoom::build(device, text, at_once, passes)?,
-            vision: VisionRoom::build(device, &config.vision, limits.patches, passes, Recompute::Layers)?,
+            vision,
             linear: LinearRoom::build(device, lora, at_once.max(limits.patches), passes)?,
             head: HeadRoom::build(device, text, limits.rows, passes)?,
         })

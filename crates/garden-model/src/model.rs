@@ -2,9 +2,11 @@
 
 use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Reserve};
 
+use serde::{Deserialize, Serialize};
+
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
+use crate::config::{Config, VisionConfig};
 use crate::decoder::{DecoderRoom, LayerKept, Sequence};
 use crate::error::Error;
 use crate::head::HeadRoom;
@@ -36,7 +38,7 @@ pub enum Recompute {
 }
 
 /// The largest batch that there will be: buffers are made for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Tokens of all rows.
     pub tokens: usize,
@@ -68,21 +70,22 @@ impl Limits {
         }
     }
 
-    /// The limits that a batch of one row needs, from its shape alone: its tokens, the places that are asked, and its images in patches.
+    /// The limits that one row with images of these grids needs, without its pixels: those of the batch that has only this row.
     pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[[usize; 3]]) -> Limits {
-        let (merge, side) = (config.vision.merge, config.vision.window);
         let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
-        for [frames, rows, columns] in grids {
+        let VisionConfig { merge, window, .. } = config.vision;
+        for &[frames, height, width] in grids {
+            limits.patches += frames * height * width;
+            limits.windows += frames * (height / merge).div_ceil(window) * (width / merge).div_ceil(window);
             limits.images += frames;
-            limits.patches += frames * rows * columns;
-            limits.windows += frames * (rows / merge).div_ceil(side) * (columns / merge).div_ceil(side);
-            limits.longest = limits.longest.max(rows * columns);
+            // A window is never longer than its frame.
+            limits.longest = limits.longest.max(height * width);
         }
         limits
     }
 
-    /// The limits of rows of both in one batch.
-    pub fn with(self, other: Limits) -> Limits {
+    /// The limits of a batch of both.
+    pub fn plus(self, other: Limits) -> Limits {
         Limits {
             tokens: self.tokens + other.tokens,
             rows: self.rows + other.rows,
@@ -113,9 +116,13 @@ impl Limits {
 pub struct Model {
     config: Config,
     limits: Limits,
-    network: Network,
+    pub(crate) network: Network,
+    /// The adapters, and their widest input.
+    pub(crate) lora: Option<(LoraConfig, usize)>,
     trained: Vec<Parameter>,
     room: Room,
+    /// What operations need besides their buffers.
+    pub(crate) reserve: Reserve,
 }
 
 /// All buffers that are no parameters.
@@ -179,16 +186,28 @@ impl Model {
                 "no linear of the model matches the adapter's targets: nothing would be trained".into(),
             ));
         }
-        let lora = lora.map(|lora| (lora, widest_adapted));
-        let room = Room::build(device, config, recompute, limits, lora, network.vision.passes())?;
+        let lora = lora.map(|lora| (lora.clone(), widest_adapted));
+        let adapters = lora.as_ref().map(|(lora, widest)| (lora, *widest));
+        let room = Room::build(device, config, recompute, limits, adapters, network.vision.passes())?;
         let head_size = config.text.head_size().max(config.vision.head_size());
-        device.reserve(Reserve { widest, longest: limits.longest, head_size })?;
-        Ok(Model { config: config.clone(), limits, network, trained, room })
+        let reserve = Reserve { widest, longest: limits.longest, head_size };
+        device.reserve(reserve)?;
+        Ok(Model { config: config.clone(), limits, network, lora, trained, room, reserve })
     }
 
     /// What it is.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What it was built for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Where images are put, and where they go through the vision tower.
+    pub(crate) fn rooms_of_images(&self) -> (PatchRoom, VisionRoom) {
+        (self.room.batch.images, self.room.vision.clone())
     }
 
     /// What is trained.
@@ -219,6 +238,13 @@ impl Model {
     pub fn forget_gradients(&self, device: &mut dyn Device) {
         for parameter in &self.trained {
             device.zero(parameter.gradient);
+        }
+    }
+
+    /// Multiplies all gradients.
+    pub fn scale_gradients(&self, device: &mut dyn Device, factor: f32) {
+        for parameter in &self.trained {
+            device.scale(parameter.gradient, factor);
         }
     }
 
@@ -253,6 +279,26 @@ impl Model {
             network.vision.backward(device, &self.config.vision, dx, &room.vision, &room.linear, &given.images);
         }
         Ok(())
+    }
+
+    /// The losses of the places that a batch asks for, in order. Nothing is learnt, and no gradient changes.
+    pub fn evaluate(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
+        let given = self.put(device, batch)?;
+        self.room.linear.seed = 0;
+        self.forward(device, &given);
+        let (text, room) = (&self.config.text, &self.room);
+        let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
+        let last = part(room.inputs[text.layers]);
+        // Gradients of nothing are zeros, so those that are summed up stay as they are.
+        let head = &self.network.head;
+        head.loss(device, text, last, part(room.dx), given.asked, given.targets, batch.targets(), 0.0, &room.head);
+        Ok(self.losses(device, batch))
+    }
+
+    pub(crate) fn set_updates(&mut self, updates: &[u32]) {
+        for (parameter, steps) in self.trained.iter_mut().zip(updates) {
+            parameter.steps = *steps;
+        }
     }
 
     /// The losses of the places that were asked, in order, of the batch that was learnt last.

@@ -61,6 +61,7 @@ struct Record<'a> {
     tensors_cpu: Option<Count>,
     tensors_gpu: Option<Count>,
     objects: Option<Count>,
+    arena: Option<Count>,
     processes: Option<BTreeMap<u32, Option<u64>>>,
 }
 
@@ -86,6 +87,7 @@ impl Record<'_> {
             Quantity::TensorsCpu => self.tensors_cpu,
             Quantity::TensorsGpu => self.tensors_gpu,
             Quantity::Objects => self.objects,
+            Quantity::Arena => self.arena,
         };
         count.map(|count| count.0)
     }

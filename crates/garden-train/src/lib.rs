@@ -1,12 +1,35 @@
-//! Fine-tuning: a recipe becomes a plan, steps, evaluations, checkpoints and an adapter.
+//! Fine-tuning: a recipe becomes steps, evaluations, checkpoints and an adapter.
 //!
 //! Nothing here knows that it is watched, prints, or starts processes: whoever trains is told through an [`Observer`].
 
+mod checkpoint;
+mod crc32c;
+mod error;
+mod evaluation;
+mod initial;
+mod job;
+mod log;
+mod observer;
 mod plan;
+mod prepare;
 mod recipe;
+mod schedule;
+mod scoring;
+mod tensorboard;
+mod trainer;
 
+pub use checkpoint::{Progress, has_checkpoints, newest};
+pub use error::Error;
+pub use evaluation::{PREDICTIONS, Prediction};
+pub use job::{Job, Rows};
+pub use log::LOG;
+pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
-    Advice, Combination, Exactness, Fit, LargestRows, LoaderChange, MemoryPlan, Need, Place, PlanInput, PlanLine,
-    Requirements, RowShape, RowShapes, Saving, advise, loader_changes,
+    Advice, Combination, Exactness, Fit, LoaderChange, MemoryPlan, Need, Place, PlanInput, PlanLine, Requirements,
+    RowShape, Saving, advise, loader_changes,
 };
+pub use prepare::{Prepared, check_output};
 pub use recipe::{DeviceChoice, FIELDS, Field, Optim, Recipe, RecipeError, Recompute, Scheduler};
+pub use schedule::Schedule;
+pub use tensorboard::EventFile;
+pub use trainer::{End, Finish, Proof, train};

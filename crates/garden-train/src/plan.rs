@@ -7,16 +7,20 @@ mod host;
 mod rows;
 mod savings;
 
-use garden_data::LoaderRoom;
+use std::path::Path;
+
+use garden_data::{ImageSettings, LoaderRoom};
 use garden_device::{Device, Kind, Plan, Planner, Purpose};
 use garden_memory::Bytes;
-use garden_model::{Checkpoint, Config, Error, Generator, GeneratorLimits, Limits, Model, Training};
+use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
 use serde::Serialize;
 
-pub use rows::{LargestRows, RowShape, RowShapes};
+pub use rows::RowShape;
 pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_changes};
 
-use crate::Recipe;
+use crate::error::Error;
+use crate::prepare::Prepared;
+use crate::recipe::Recipe;
 
 /// Where something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -62,8 +66,6 @@ pub struct PlanInput<'a> {
     pub config: &'a Config,
     /// Its weights; those of shapes alone do.
     pub checkpoint: &'a Checkpoint,
-    /// Threads that compute; 0 for all cores.
-    pub threads: usize,
     /// The largest micro-batch, of training and of evaluation.
     pub limits: Limits,
     /// The largest prompts that evaluations answer, if they do.
@@ -72,14 +74,53 @@ pub struct PlanInput<'a> {
     pub loader: LoaderRoom,
     /// Bytes of tokenizer.json, where it is known.
     pub tokenizer_bytes: Option<u64>,
-    /// Rows of all datasets.
-    pub rows: u64,
+    /// The index of rows.
+    pub index_bytes: u64,
+    /// Whether rows are evaluated.
+    pub evaluates: bool,
     /// The largest row as it is stored, pictures compressed.
     pub largest_row_bytes: u64,
     /// Pixels of the largest picture before it is resized.
     pub largest_picture_pixels: u64,
     /// Bytes of the files that rows are read from, where they are known.
     pub dataset_bytes: u64,
+}
+
+impl<'a> PlanInput<'a> {
+    /// What a prepared job gives. `images` are the model's own settings; bounds on pixels change nothing of what is asked for here.
+    pub fn of_job(prepared: &'a Prepared, checkpoint: &'a Checkpoint, images: &ImageSettings) -> PlanInput<'a> {
+        let (job, surveys) = (&prepared.job, || std::iter::once(&prepared.train).chain(&prepared.eval));
+        let datasets = std::iter::once(&job.recipe.dataset).chain(&job.recipe.eval_dataset);
+        PlanInput {
+            recipe: &job.recipe,
+            config: &prepared.config,
+            checkpoint,
+            limits: job.limits,
+            answers: job.answers,
+            loader: LoaderRoom::of_settings(images, job.limits.patches, job.recipe.ahead()),
+            tokenizer_bytes: std::fs::metadata(job.base.join("tokenizer.json")).ok().map(|file| file.len()),
+            index_bytes: prepared.index_bytes as u64,
+            evaluates: job.eval.is_some(),
+            largest_row_bytes: surveys().map(|survey| survey.row_bytes).max().unwrap_or(0),
+            largest_picture_pixels: surveys().map(|survey| survey.pictures.largest_pixels).max().unwrap_or(0),
+            dataset_bytes: datasets.map(|path| files_bytes(path)).sum(),
+        }
+    }
+
+    /// Threads that compute.
+    fn threads(&self) -> usize {
+        if self.recipe.threads == 0 { host::cores() } else { self.recipe.threads }
+    }
+}
+
+/// Bytes of a file, or of all files of a folder.
+fn files_bytes(path: &Path) -> u64 {
+    let Ok(found) = std::fs::metadata(path) else { return 0 };
+    if !found.is_dir() {
+        return found.len();
+    }
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    inside.map(|entry| files_bytes(&entry.path())).sum()
 }
 
 /// What a run will hold.
@@ -151,13 +192,9 @@ impl Fit {
 impl MemoryPlan {
     /// Plans a run.
     pub fn of(input: &PlanInput) -> Result<MemoryPlan, Error> {
-        let threads = if input.threads == 0 { host::cores() } else { input.threads };
-        let plan = model_plan(input, threads)?;
+        let plan = model_plan(input)?;
         let mut lines: Vec<PlanLine> = Purpose::ALL.iter().map(|purpose| device_line(input, &plan, *purpose)).collect();
-        if let Some(answers) = input.answers {
-            lines.push(answers_line(input, threads, answers)?);
-        }
-        lines.extend(host::lines(input, &plan, threads));
+        lines.extend(host::lines(input, &plan));
         lines.retain(|line| line.bytes > 0);
         let sum = |place: Place| lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
         let (device_bytes, steady) = (sum(Place::Device), sum(Place::Host));
@@ -188,12 +225,15 @@ impl MemoryPlan {
     }
 }
 
-/// Everything that the model will ask a device for, in order.
-fn model_plan(input: &PlanInput, threads: usize) -> Result<Plan, Error> {
-    let recipe = input.recipe;
-    let mut planner = Planner::for_cpu(threads);
+/// Everything that a run will ask a device for, in order.
+fn model_plan(input: &PlanInput) -> Result<Plan, Error> {
+    let (recipe, config, limits) = (input.recipe, input.config, input.limits);
+    let mut planner = Planner::for_cpu(input.threads());
     let (training, storage) = (recipe.training(), recipe.storage());
-    Model::build(&mut planner, input.config, input.checkpoint, &training, recipe.kept(), &storage, input.limits)?;
+    let model = Model::build(&mut planner, config, input.checkpoint, &training, recipe.recomputed(), &storage, limits)?;
+    if let Some(answers) = input.answers {
+        Generator::beside(&mut planner, &model, answers)?;
+    }
     Ok(planner.plan().clone())
 }
 
@@ -209,7 +249,12 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
         },
         Purpose::Kept => format!("from forward to backward pass, {} tokens", limits.tokens),
         Purpose::Recomputed => "of one layer, made again in the backward pass".to_string(),
-        Purpose::Cache => "keys and values".to_string(),
+        Purpose::Cache => match input.answers {
+            Some(answers) => {
+                format!("{} answers of evaluations at once, {} tokens each", answers.rows, answers.context)
+            }
+            None => "keys and values".to_string(),
+        },
         Purpose::Batch => {
             format!("{} rows, {} tokens, {} patches of pictures", limits.rows, limits.tokens, limits.patches)
         }
@@ -236,22 +281,4 @@ fn weights_words(input: &PlanInput, plan: &Plan) -> String {
         Training::Full => format!("all trained, {kinds}"),
         Training::Lora(_) => format!("frozen, {kinds}"),
     }
-}
-
-/// What answers of evaluations need besides the model: a cache of keys and values, and the room of steps.
-///
-/// A generator that shares the model's weights has the same buffers as one of its own but for these, so that is what is planned.
-fn answers_line(input: &PlanInput, threads: usize, limits: GeneratorLimits) -> Result<PlanLine, Error> {
-    let mut planner = Planner::for_cpu(threads);
-    let storage = input.recipe.storage();
-    Generator::build(&mut planner, input.config, input.checkpoint, None, storage.four_bit.as_ref(), limits)?;
-    let plan = planner.plan();
-    let room = [Purpose::Cache, Purpose::Batch, Purpose::Workspace].map(|purpose| plan.bytes(purpose) as u64);
-    Ok(PlanLine {
-        place: Place::Device,
-        purpose: "answers of evaluations",
-        bytes: room.iter().sum(),
-        what: format!("{} at once, {} tokens each at most", limits.rows, limits.context),
-        exactness: Exactness::Estimated,
-    })
 }

@@ -2,7 +2,6 @@
 //!
 //! Flags and files give values by name ([`FIELDS`]); later ones win. Names and values are checked here, and nowhere else, before anything is opened.
 
-mod engine;
 mod fields;
 
 use std::fmt;

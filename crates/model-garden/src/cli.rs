@@ -9,8 +9,11 @@ use garden_memory::{Bytes, RunFacts};
 use garden_trace::Unit;
 use regex_lite::Regex;
 
+mod check;
 mod model;
 
+use check::CHECK_HELP;
+pub use check::{Check, CheckFormat};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
 
@@ -72,6 +75,12 @@ pub enum Command {
     /// On the CPU, with memory that is planned before the first token. The answer goes to standard output as it is made.
     #[command(after_long_help = GENERATE_HELP)]
     Generate(Generate),
+
+    /// Look at every row of a dataset before it is trained: what is bad, what is how large, how many steps an epoch has.
+    ///
+    /// The answer comes first, then bad rows by file, line and field, then charts, the largest row, and what memory the data needs.
+    #[command(after_long_help = CHECK_HELP)]
+    Check(Check),
 
     /// Show a row of a dataset as the model sees it: its text, its images, and which tokens are trained.
     ///

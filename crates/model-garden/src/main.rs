@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
+        Command::Check(arguments) => commands::check::run(arguments, &printer),
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),
         Command::Preview(arguments) => commands::preview::run(arguments, &printer),
         Command::Quantise(arguments) => commands::quantise::run(arguments, &printer),

@@ -10,9 +10,10 @@
 //! picture of its own; if nothing says where, they go before the first message of the user. Nothing is loaded before all of
 //! that fits together.
 
-use super::picture::{Beside, PictureField};
+use super::picture::{Beside, Found, PictureField};
 use super::value::{Object, Value, shortened};
 use crate::error::Error;
+use crate::outline::Outline;
 use crate::record::Record;
 use crate::template::{Content, Message, Part};
 
@@ -36,12 +37,29 @@ pub(crate) struct Row<'a> {
     pub value: Value<'a>,
     pub beside: Beside<'a>,
     pub lone_text: LoneText,
+    /// Bytes that are held for it before its pictures are read.
+    pub bytes: u64,
 }
 
 impl<'a> Row<'a> {
     /// The conversation, with its pictures read.
     pub(crate) fn into_record(self) -> Result<Record, Error> {
-        let Row { place, value, beside, lone_text } = self;
+        let place = self.place.to_string();
+        let (messages, pictures) = self.read(|found| found.load())?;
+        Ok(Record { place, messages, pictures })
+    }
+
+    /// The conversation, with the headers of its pictures read.
+    pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
+        let (place, bytes) = (self.place.to_string(), self.bytes);
+        let (messages, pictures) = self.read(|found| found.outline(max_pixels))?;
+        let bytes = bytes + pictures.iter().map(|picture| picture.bytes).sum::<u64>();
+        Ok(Outline { place, messages, pictures, bytes })
+    }
+
+    /// The conversation, with what is made of its pictures.
+    fn read<P>(self, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<(Vec<Message>, Vec<P>), Error> {
+        let Row { place, value, beside, lone_text, .. } = self;
         let mut object = match value {
             Value::Object(object) => object,
             other => return Err(Error::row_field(place, "", format!("is {other}, not an object with fields"))),
@@ -55,7 +73,7 @@ impl<'a> Row<'a> {
         } else {
             draft.read_question(&mut object, lone_text)?;
         }
-        draft.finish(of_row, beside)
+        draft.finish(of_row, beside, make)
     }
 }
 
@@ -250,10 +268,15 @@ impl<'a> Draft<'_, 'a> {
         Content::Parts(parts)
     }
 
-    fn finish(mut self, of_row: Vec<PictureField<'a>>, beside: Beside<'_>) -> Result<Record, Error> {
+    fn finish<P>(
+        mut self,
+        of_row: Vec<PictureField<'a>>,
+        beside: Beside<'_>,
+        make: impl Fn(Found<'_>) -> Result<P, Error>,
+    ) -> Result<(Vec<Message>, Vec<P>), Error> {
         let members = match beside {
             // Pictures of an archive need no field: they are in the row's group.
-            Beside::Archive(members)
+            Beside::Archive { members, .. }
                 if of_row.is_empty() && !self.slots.iter().any(|slot| matches!(slot, Slot::Own(_))) =>
             {
                 members
@@ -281,10 +304,10 @@ impl<'a> Draft<'_, 'a> {
                 Slot::OfRow => of_row.next(),
             };
             if let Some(field) = field {
-                pictures.push(field.load(self.place, beside)?);
+                pictures.push(field.find(self.place, beside, &make)?);
             }
         }
-        Ok(Record { place: self.place.to_string(), messages: self.messages, pictures })
+        Ok((self.messages, pictures))
     }
 
     /// Shows pictures before the first message of the user, or of anybody if there is none.

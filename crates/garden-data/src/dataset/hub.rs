@@ -1,4 +1,4 @@
-//! Datasets by the name that they have on the hub, found in the local cache of `huggingface_hub`. Nothing is downloaded.
+//! Datasets and models by the name that they have on the hub, found in the local cache of `huggingface_hub`. Nothing is downloaded.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,46 @@ pub(crate) fn cache() -> Option<PathBuf> {
         .or_else(|| Some(folder("HOME")?.join(".cache/huggingface/hub")))
 }
 
-/// The newest snapshot of a dataset in a cache: the one that `main` is, else the only one.
-pub(crate) fn snapshot(cache: &Path, name: &str) -> Result<PathBuf, Error> {
-    let folder = cache.join(format!("datasets--{}", name.replace('/', "--")));
+/// What the hub has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thing {
+    Dataset,
+    Model,
+}
+
+/// The folder of a model: the path itself, or the newest snapshot of the model that has this name on the hub, in the local cache.
+pub fn model_folder(path: &str) -> Result<PathBuf, Error> {
+    let given = Path::new(path);
+    if given.is_dir() {
+        return Ok(given.to_path_buf());
+    }
+    if given.exists() {
+        let hint = "the folder of a model has config.json, model.safetensors and tokenizer.json";
+        return Err(Thing::Model.error(given, "is a file, not the folder of a model").with_hint(hint));
+    }
+    if !is_name(path) {
+        return Err(Thing::Model.error(given, "no such folder"));
+    }
+    let no_cache = || Thing::Model.error(given, "no such folder, and no cache of the hub as HOME is not set");
+    snapshot(&cache().ok_or_else(no_cache)?, Thing::Model, path)
+}
+
+impl Thing {
+    fn error(self, name: &Path, problem: impl Into<String>) -> Error {
+        match self {
+            Thing::Dataset => Error::dataset(name, problem),
+            Thing::Model => Error::Folder { path: name.to_path_buf(), problem: problem.into(), hint: None },
+        }
+    }
+}
+
+/// The newest snapshot in a cache: the one that `main` is, else the only one.
+pub(crate) fn snapshot(cache: &Path, thing: Thing, name: &str) -> Result<PathBuf, Error> {
+    let (prefix, option) = match thing {
+        Thing::Dataset => ("datasets", "--repo-type dataset "),
+        Thing::Model => ("models", ""),
+    };
+    let folder = cache.join(format!("{prefix}--{}", name.replace('/', "--")));
     let snapshots = folder.join("snapshots");
     if let Ok(revision) = std::fs::read_to_string(folder.join("refs/main")) {
         let path = snapshots.join(revision.trim());
@@ -47,35 +84,34 @@ pub(crate) fn snapshot(cache: &Path, name: &str) -> Result<PathBuf, Error> {
         .collect();
     match &present[..] {
         [one] => Ok(one.clone()),
-        [] => Err(Error::dataset(
-            Path::new(name),
-            format!("no such file or folder, and not in the hub's cache `{}`", cache.display()),
-        )
-        .with_hint(format!("nothing is downloaded here: `hf download --repo-type dataset {name}` does it"))),
-        several => Err(Error::dataset(
-            Path::new(name),
-            format!("has {} snapshots in `{}` and no `main`", several.len(), snapshots.display()),
-        )
-        .with_hint("give the path of one")),
+        [] => Err(thing
+            .error(Path::new(name), format!("no such file or folder, and not in the hub's cache `{}`", cache.display()))
+            .with_hint(format!("nothing is downloaded here: `hf download {option}{name}` does it"))),
+        several => Err(thing
+            .error(
+                Path::new(name),
+                format!("has {} snapshots in `{}` and no `main`", several.len(), snapshots.display()),
+            )
+            .with_hint("give the path of one")),
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::{is_name, snapshot};
+    use super::{Thing, is_name, snapshot};
 
     #[test]
     fn the_snapshot_that_main_is() {
         let cache = std::env::temp_dir().join(format!("garden-hub-{}", std::process::id()));
         let folder = cache.join("datasets--owner--name");
         std::fs::create_dir_all(folder.join("snapshots/abc")).unwrap();
-        assert_eq!(snapshot(&cache, "owner/name").unwrap(), folder.join("snapshots/abc"));
+        assert_eq!(snapshot(&cache, Thing::Dataset, "owner/name").unwrap(), folder.join("snapshots/abc"));
         std::fs::create_dir_all(folder.join("snapshots/def")).unwrap();
-        assert!(snapshot(&cache, "owner/name").unwrap_err().to_string().contains("has 2 snapshots"));
+        assert!(snapshot(&cache, Thing::Dataset, "owner/name").unwrap_err().to_string().contains("has 2 snapshots"));
         std::fs::create_dir_all(folder.join("refs")).unwrap();
         std::fs::write(folder.join("refs/main"), "def\n").unwrap();
-        assert_eq!(snapshot(&cache, "owner/name").unwrap(), folder.join("snapshots/def"));
+        assert_eq!(snapshot(&cache, Thing::Dataset, "owner/name").unwrap(), folder.join("snapshots/def"));
         assert_eq!(snapshot(&cache, "owner/other").unwrap_err().hint().unwrap().matches("hf download").count(), 1);
         std::fs::remove_dir_all(cache).unwrap();
     }

@@ -11,7 +11,6 @@ use super::picture::Beside;
 use super::stored::{Span, Stored, span};
 use super::value::Value;
 use crate::error::Error;
-use crate::record::Record;
 
 /// Bytes of the file that the pass holds.
 const PIECE: usize = 256 << 10;
@@ -61,13 +60,15 @@ impl JsonFile {
         if self.layout == Layout::Array { format!("{place} (row {})", index + 1) } else { place }
     }
 
-    pub(crate) fn read(&self, index: usize) -> Result<Record, Error> {
+    /// Reads a row, and makes something of it.
+    pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let row = self.rows[index];
         let bytes = self.stored.read(&self.stored.open()?, row.offset, row.length as usize)?;
         let place = self.place(index);
         let value = parse(&place, &bytes, self.layout)?;
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
-        Row { place: &place, value, beside: Beside::Folder(folder), lone_text: self.lone_text }.into_record()
+        let (beside, lone_text, bytes) = (Beside::Folder(folder), self.lone_text, u64::from(row.length));
+        make(Row { place: &place, value, beside, lone_text, bytes })
     }
 }
 

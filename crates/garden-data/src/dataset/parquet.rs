@@ -19,7 +19,6 @@ use super::picture::Beside;
 use super::stored::Stored;
 use super::value::Value;
 use crate::error::Error;
-use crate::record::Record;
 use footer::Footer;
 use rows::GroupReader;
 
@@ -38,6 +37,8 @@ pub(crate) type Readers = Arc<Mutex<VecDeque<Kept>>>;
 pub(crate) struct Kept {
     file: usize,
     group: usize,
+    /// The row that comes next where it is.
+    next: u64,
     reader: GroupReader,
 }
 
@@ -76,17 +77,20 @@ impl Parquet {
         format!("{}:{}", self.stored.path.display(), index + 1)
     }
 
-    pub(crate) fn read(&self, index: usize) -> Result<Record, Error> {
+    /// Reads a row, and makes something of it.
+    pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let place = self.place(index);
         let value = self.value(&place, index as u64)?;
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
-        Row { place: &place, value, beside: Beside::Folder(folder), lone_text: LoneText::Caption }.into_record()
+        let (beside, lone_text) = (Beside::Folder(folder), LoneText::Caption);
+        // Values are moved, not copied: the pictures are all there is.
+        make(Row { place: &place, value, beside, lone_text, bytes: 0 })
     }
 
     fn value(&self, place: &str, index: u64) -> Result<Value<'static>, Error> {
         let number = self.footer.groups.partition_point(|group| group.first_row + group.rows <= index);
         let group = &self.footer.groups[number];
-        let mut reader = match self.kept(number) {
+        let mut reader = match self.kept(number, index) {
             Some(reader) => reader,
             None => GroupReader::new(&Arc::new(self.stored.open()?), &self.footer, group),
         };
@@ -94,17 +98,22 @@ impl Parquet {
             .read(&self.footer, index - group.first_row)
             .map_err(|error| Error::row_field(place, "", error.to_string()))?;
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.push_back(Kept { file: self.number, group: number, reader });
+        readers.push_back(Kept { file: self.number, group: number, next: index + 1, reader });
         if readers.len() > KEPT {
             readers.pop_front();
         }
         Ok(value)
     }
 
-    /// A reader that is in this group already.
-    fn kept(&self, group: usize) -> Option<GroupReader> {
+    /// A reader that is in this group already: the one that has the least to skip. Else, while there is room for one more, none: taking back one
+    /// that another thread goes on with would cost both of them what lies before.
+    fn kept(&self, group: usize, index: u64) -> Option<GroupReader> {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = readers.iter().position(|kept| kept.file == self.number && kept.group == group)?;
+        let here = readers.iter().enumerate().filter(|(_, kept)| kept.file == self.number && kept.group == group);
+        let (place, nearest) = here.max_by_key(|(_, kept)| (kept.next <= index, kept.next))?;
+        if nearest.next > index && readers.len() < KEPT {
+            return None;
+        }
         readers.remove(place).map(|kept| kept.reader)
     }
 }
@@ -129,7 +138,7 @@ mod tests {
     /// Rows of `pages.parquet` show one picture or the other, in turns.
     fn is_right(table: &Parquet, row: usize) -> bool {
         let picture = std::fs::read(testdata(["pictures/gate.jpg", "pictures/receipt.png"][row % 2])).unwrap();
-        let record = table.read(row).unwrap();
+        let record = table.read(row, |row| row.into_record()).unwrap();
         let question = Message::with_images("user", 1, &format!("Row {row}?"));
         record.pictures[0].data == picture
             && record.messages == [question, Message::text("assistant", &format!("Row {row}."))]
@@ -149,7 +158,7 @@ mod tests {
         for name in ["snappy", "zstd", "gzip", "plain"] {
             let table = open(&format!("parquet/{name}.parquet"));
             for row in [0, 1, 2, 1, 0] {
-                let record = table.read(row).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let record = table.read(row, |row| row.into_record()).unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert_eq!(record.pictures.len(), [1, 2, 0][row], "{name}");
                 assert!(
                     record
@@ -170,8 +179,9 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[place] ^= 0x55;
             std::fs::write(&path, &bytes).unwrap();
-            let read: Result<Vec<()>, Error> = Parquet::open(&path, 0, &Readers::default())
-                .and_then(|table| (0..table.len().min(5)).map(|row| table.read(row).map(drop)).collect());
+            let read: Result<Vec<()>, Error> = Parquet::open(&path, 0, &Readers::default()).and_then(|table| {
+                (0..table.len().min(5)).map(|row| table.read(row, |row| row.into_record()).map(drop)).collect()
+            });
             errors += usize::from(read.is_err());
         }
         std::fs::remove_file(&path).unwrap();

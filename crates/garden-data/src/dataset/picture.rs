@@ -1,10 +1,15 @@
-//! A picture that a row names or carries: its bytes, still compressed.
+//! A picture that a row names or carries: its bytes, still compressed, or what its header says.
 
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::base64;
 use super::value::{Value, shortened};
+use crate::base64;
 use crate::error::Error;
+use crate::image::{Source, source_size};
+use crate::outline::PictureOutline;
 use crate::record::StoredPicture;
 
 /// How base64 of JPEG, PNG, GIF, WebP and TIFF begins: rows may carry it without saying so.
@@ -18,14 +23,15 @@ pub(crate) enum Beside<'a> {
     /// The folder of the row's file.
     Folder(&'a Path),
     /// The members of its group in an archive.
-    Archive(&'a [Member]),
+    Archive { file: &'a File, members: &'a [Member] },
 }
 
-/// A picture in an archive.
+/// Where a picture is in an archive.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub name: String,
-    pub data: Vec<u8>,
+    pub offset: u64,
+    pub size: u64,
 }
 
 /// A field that should be a picture.
@@ -35,44 +41,128 @@ pub(crate) struct PictureField<'a> {
     pub value: Value<'a>,
 }
 
+/// A picture that was found, and has yet to be read.
+#[derive(Debug)]
+pub(crate) struct Found<'a> {
+    place: &'a str,
+    field: &'a str,
+    /// What errors call it.
+    name: String,
+    contents: Contents<'a>,
+}
+
+#[derive(Debug)]
+enum Contents<'a> {
+    Bytes(Vec<u8>),
+    Base64(&'a str),
+    File(PathBuf),
+    Member { file: &'a File, offset: u64, size: u64 },
+}
+
 impl PictureField<'_> {
-    /// Reads the picture.
-    pub(crate) fn load(self, place: &str, beside: Beside<'_>) -> Result<StoredPicture, Error> {
-        let field = self.field;
+    /// Finds the picture, and makes something of it.
+    pub(crate) fn find<P>(
+        self,
+        place: &str,
+        beside: Beside<'_>,
+        make: &impl Fn(Found<'_>) -> Result<P, Error>,
+    ) -> Result<P, Error> {
+        let field = self.field.as_str();
         let name = format!("{place}: {field}");
-        let (name, data) = match self.value {
-            Value::Bytes(data) => (name, data),
+        match self.value {
+            Value::Bytes(data) => make(Found { place, field, name, contents: Contents::Bytes(data) }),
             Value::Text(text) => match written_here(&text) {
                 Some(base64) => {
-                    let failed = |problem| Error::row_field(place, &field, format!("is no usable base64: {problem}"));
-                    (
-                        name,
-                        base64::decode(base64.map_err(|problem| Error::row_field(place, &field, problem))?)
-                            .map_err(failed)?,
-                    )
+                    let base64 = base64.map_err(|problem| Error::row_field(place, field, problem))?;
+                    make(Found { place, field, name, contents: Contents::Base64(base64) })
                 }
-                None => (format!("{name} ({text})"), find(place, &field, &text, beside)?),
+                None => {
+                    let contents = named(place, field, &text, beside)?;
+                    make(Found { place, field, name: format!("{name} ({text})"), contents })
+                }
             },
             Value::Object(mut object) => {
                 let Some((inner, value)) = object.take_any(&["bytes", "url", "path", "image_url", "image", "data"])
                 else {
                     let problem = format!("has no picture in it: {}", object.names());
                     return Err(
-                        Error::row_field(place, &field, problem).with_hint("`url`, `path` or `bytes` would be one")
+                        Error::row_field(place, field, problem).with_hint("`url`, `path` or `bytes` would be one")
                     );
                 };
-                return PictureField { field: format!("{field}.{inner}"), value }.load(place, beside);
+                PictureField { field: format!("{field}.{inner}"), value }.find(place, beside, make)
             }
             other => {
                 let problem = format!("is {other}, not a picture");
-                return Err(Error::row_field(place, &field, problem)
-                    .with_hint("a path, a data URI or an object with `bytes` or `url` is one"));
+                Err(Error::row_field(place, field, problem)
+                    .with_hint("a path, a data URI or an object with `bytes` or `url` is one"))
+            }
+        }
+    }
+}
+
+impl Found<'_> {
+    /// Reads all of it.
+    pub(crate) fn load(mut self) -> Result<StoredPicture, Error> {
+        let data = match &self.contents {
+            Contents::Bytes(_) => self.held(),
+            Contents::Base64(text) => base64::decode(text).map_err(|problem| self.no_base64(&problem))?,
+            Contents::File(path) => std::fs::read(path).map_err(|error| self.unreadable(&error))?,
+            Contents::Member { file, offset, size } => {
+                let mut data = vec![0; *size as usize];
+                file.read_exact_at(&mut data, *offset).map_err(|error| self.unreadable(&error))?;
+                data
             }
         };
-        if data.is_empty() {
-            return Err(Error::row_field(place, &field, "is a picture without bytes"));
+        self.filled(data.len() as u64)?;
+        Ok(StoredPicture { name: self.name, data })
+    }
+
+    /// Reads its header.
+    pub(crate) fn outline(self, max_pixels: u64) -> Result<PictureOutline, Error> {
+        let file;
+        let source = match &self.contents {
+            Contents::Bytes(data) => Source::of_bytes(data),
+            Contents::Base64(text) => Source::of_base64(text).map_err(|problem| self.no_base64(&problem))?,
+            Contents::File(path) => {
+                file = File::open(path).map_err(|error| self.unreadable(&error))?;
+                let length = file.metadata().map_err(|error| self.unreadable(&error))?.len();
+                Source::of_file(&file, 0, length).map_err(|error| self.unreadable(&error))?
+            }
+            Contents::Member { file, offset, size } => {
+                Source::of_file(file, *offset, *size).map_err(|error| self.unreadable(&error))?
+            }
+        };
+        self.filled(source.length())?;
+        let (width, height) = source_size(&self.name, &source, max_pixels)?;
+        let mut hasher = DefaultHasher::new();
+        source.hash(&mut hasher).map_err(|error| self.unreadable(&error))?;
+        let (bytes, fingerprint) = (source.length(), hasher.finish());
+        Ok(PictureOutline { name: self.name, width, height, bytes, fingerprint })
+    }
+
+    fn held(&mut self) -> Vec<u8> {
+        if let Contents::Bytes(data) = &mut self.contents { std::mem::take(data) } else { Vec::new() }
+    }
+
+    fn filled(&self, length: u64) -> Result<(), Error> {
+        match length {
+            0 => Err(Error::row_field(self.place, self.field, "is a picture without bytes")),
+            _ => Ok(()),
         }
-        Ok(StoredPicture { name, data })
+    }
+
+    fn no_base64(&self, problem: &str) -> Error {
+        Error::row_field(self.place, self.field, format!("is no usable base64: {problem}"))
+    }
+
+    fn unreadable(&self, error: &std::io::Error) -> Error {
+        match &self.contents {
+            Contents::File(path) => {
+                Error::row_field(self.place, self.field, format!("names `{}`: {error}", path.display()))
+                    .with_hint("paths are taken from the folder of the file that names them")
+            }
+            _ => Error::row_field(self.place, self.field, format!("cannot be read: {error}")),
+        }
     }
 }
 
@@ -88,8 +178,8 @@ fn written_here(text: &str) -> Option<Result<&str, String>> {
     bare.then_some(Ok(text))
 }
 
-/// The bytes of a file that a text names.
-fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<u8>, Error> {
+/// The file that a text names.
+fn named<'a>(place: &str, field: &str, text: &str, beside: Beside<'a>) -> Result<Contents<'a>, Error> {
     let local = match text.split_once("://") {
         Some(("file", path)) => unescaped(path.strip_prefix("localhost").unwrap_or(path)),
         Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) => {
@@ -100,15 +190,8 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
         _ => text.to_string(),
     };
     match beside {
-        Beside::Folder(folder) => {
-            let path = folder.join(PathBuf::from(&local));
-            let failed = |error| {
-                Error::row_field(place, field, format!("names `{}`: {error}", path.display()))
-                    .with_hint("paths are taken from the folder of the file that names them")
-            };
-            std::fs::read(&path).map_err(failed)
-        }
-        Beside::Archive(members) => {
+        Beside::Folder(folder) => Ok(Contents::File(folder.join(PathBuf::from(&local)))),
+        Beside::Archive { file, members } => {
             let member = members.iter().find(|member| same_member(&member.name, &local));
             let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
             let missing = || {
@@ -118,7 +201,8 @@ fn find(place: &str, field: &str, text: &str, beside: Beside<'_>) -> Result<Vec<
                         if names.is_empty() { "none".to_string() } else { names.join(", ") }
                     ))
             };
-            member.map(|member| member.data.clone()).ok_or_else(missing)
+            let found = |member: &Member| Contents::Member { file, offset: member.offset, size: member.size };
+            member.map(found).ok_or_else(missing)
         }
     }
 }

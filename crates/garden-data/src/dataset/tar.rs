@@ -12,7 +12,6 @@ use super::picture::{Beside, Member};
 use super::stored::{Span, Stored, span};
 use super::value::{Object, Value};
 use crate::error::Error;
-use crate::record::Record;
 
 const BLOCK: u64 = 512;
 /// Names longer than this are a broken archive.
@@ -62,7 +61,8 @@ impl Tar {
         format!("{}:{}", self.stored.path.display(), self.rows[index].line)
     }
 
-    pub(crate) fn read(&self, index: usize) -> Result<Record, Error> {
+    /// Reads a row, and makes something of it.
+    pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let row = self.rows[index];
         let file = self.stored.open()?;
         let end = row.offset + u64::from(row.length);
@@ -75,12 +75,16 @@ impl Tar {
             match ending.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
                 "json" => json = Some(data()?),
                 "txt" => text = Some(data()?),
-                kind if PICTURES.contains(&kind) => pictures.push(Member { name: entry.name.clone(), data: data()? }),
+                kind if PICTURES.contains(&kind) => {
+                    pictures.push(Member { name: entry.name.clone(), offset: entry.data, size: entry.size });
+                }
                 _ => {}
             }
         }
         let value = row_value(&place, json.as_deref(), text)?;
-        Row { place: &place, value, beside: Beside::Archive(&pictures), lone_text: LoneText::Caption }.into_record()
+        let beside = Beside::Archive { file: &file, members: &pictures };
+        let bytes = json.as_ref().map_or(0, Vec::len) as u64;
+        make(Row { place: &place, value, beside, lone_text: LoneText::Caption, bytes })
     }
 }
 

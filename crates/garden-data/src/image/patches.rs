@@ -7,6 +7,7 @@
 use super::resize::Weights;
 use super::rgb::{Picture, Rows, separate};
 use super::settings::{Grid, ImageSettings};
+use super::source::Source;
 use super::wide::widest;
 use super::{Format, jpeg};
 use crate::error::Error;
@@ -74,7 +75,7 @@ impl Patcher {
             self.picture = picture;
             return decoded;
         }
-        let size = Format::Jpeg.size(data).and_then(|size| size.checked(max_pixels));
+        let size = Format::Jpeg.size(&Source::of_bytes(data)).and_then(|size| size.checked(max_pixels));
         size.and_then(|_| jpeg::decode(data, &mut Pass::new(self, grid, patches)))
             .map_err(|problem| Error::picture(name, problem))
     }
@@ -82,7 +83,7 @@ impl Patcher {
     /// Whether rows of a file are those of the picture, as they come.
     fn is_straight(&self, data: &[u8]) -> bool {
         let is_jpeg = Format::of(data) == Ok(Format::Jpeg);
-        is_jpeg && Format::Jpeg.size(data).is_ok_and(|size| size.orientation.is_upright())
+        is_jpeg && Format::Jpeg.size(&Source::of_bytes(data)).is_ok_and(|size| size.orientation.is_upright())
     }
 
     /// Writes the patches of a picture, [rows x columns, values of a patch], into a buffer that has just their size.

@@ -1,19 +1,20 @@
 //! PNG, by the `png` crate.
 
-use std::io::Cursor;
+use std::io::{BufRead, Cursor, Seek};
 
 use png::{BitDepth, ColorType, Decoder, Reader, Transformations};
 
 use super::orientation::Orientation;
 use super::rgb::{Picture, from_gray_16, upper};
+use super::source::Source;
 
 /// Memory for what is not pixels: profiles, texts. The pixels are limited by their number.
 const LIMIT: usize = 64 << 20;
 /// Bytes before the first chunk.
-const SIGNATURE: usize = 8;
+const SIGNATURE: u64 = 8;
 
-fn reader(data: &[u8]) -> Result<Reader<Cursor<&[u8]>>, String> {
-    let mut decoder = Decoder::new_with_limits(Cursor::new(data), png::Limits { bytes: LIMIT });
+fn reader<R: BufRead + Seek>(input: R) -> Result<Reader<R>, String> {
+    let mut decoder = Decoder::new_with_limits(input, png::Limits { bytes: LIMIT });
     decoder.set_transformations(Transformations::EXPAND);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
@@ -29,29 +30,36 @@ fn problem(error: png::DecodingError) -> String {
     }
 }
 
-/// The orientation in the chunk of Exif data, which may stand before the pixels or behind them.
-fn orientation(data: &[u8]) -> Orientation {
-    let mut rest = data.get(SIGNATURE..).unwrap_or_default();
-    while let Some(([a, b, c, d, kind @ ..], after)) = rest.split_first_chunk::<8>() {
-        let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
-        let Some((contents, after)) = after.split_at_checked(length) else { break };
-        if kind == b"eXIf" {
-            return Orientation::of_exif(contents);
+/// The orientation in the chunk of Exif data, which may stand before the pixels or behind them: the walk goes from chunk to chunk.
+fn orientation(source: &Source) -> Option<Orientation> {
+    let mut place = SIGNATURE;
+    let mut head = [0; 8];
+    while source.read_at(place, &mut head).ok()? == head.len() {
+        let [a, b, c, d, kind @ ..] = head;
+        let length = u32::from_be_bytes([a, b, c, d]);
+        let contents = place + head.len() as u64;
+        if contents + u64::from(length) > source.length() {
+            break;
+        }
+        if &kind == b"eXIf" {
+            let mut exif = vec![0; length as usize];
+            source.read_at(contents, &mut exif).ok()?;
+            return Some(Orientation::of_exif(&exif));
         }
         // A checksum follows.
-        rest = after.get(4..).unwrap_or_default();
+        place = contents + u64::from(length) + 4;
     }
-    Orientation::default()
+    None
 }
 
-pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
-    let reader = reader(data)?;
+pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+    let reader = reader(source.reader())?;
     let info = reader.info();
-    Ok((u64::from(info.width), u64::from(info.height), orientation(data)))
+    Ok((u64::from(info.width), u64::from(info.height), orientation(source).unwrap_or_default()))
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
-    let mut reader = reader(data)?;
+    let mut reader = reader(Cursor::new(data))?;
     let info = reader.info();
     let (width, height, original) = (info.width as usize, info.height as usize, info.color_type);
     let (colours, depth) = reader.output_color_type();

@@ -1,6 +1,6 @@
 //! TIFF, the first picture of the file, by the `tiff` crate. Palettes and JPEG inside TIFF are refused.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read, Seek};
 
 use tiff::ColorType;
 use tiff::decoder::{Decoder, DecodingResult, Limits};
@@ -8,30 +8,31 @@ use tiff::tags::Tag;
 
 use super::orientation::Orientation;
 use super::rgb::{Picture, from_cmyk, from_gray_16, unpacked, upper};
+use super::source::Source;
 
 /// The value of the tag for gray that grows lighter.
 const BLACK_IS_ZERO: u64 = 1;
 
-fn decoder(data: &[u8]) -> Result<Decoder<Cursor<&[u8]>>, String> {
+fn decoder<R: Read + Seek>(input: R, length: u64) -> Result<Decoder<R>, String> {
     // The number of pixels is checked before any is read.
     let mut limits = Limits::unlimited();
-    limits.ifd_value_size = data.len();
-    Ok(Decoder::new(Cursor::new(data)).map_err(problem)?.with_limits(limits))
+    limits.ifd_value_size = usize::try_from(length).unwrap_or(usize::MAX);
+    Ok(Decoder::new(input).map_err(problem)?.with_limits(limits))
 }
 
 fn problem(error: impl std::fmt::Display) -> String {
     format!("the TIFF data is broken or not supported: {error}")
 }
 
-pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
-    let mut decoder = decoder(data)?;
+pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+    let mut decoder = decoder(source.reader(), source.length())?;
     let (width, height) = decoder.dimensions().map_err(problem)?;
     let orientation = decoder.find_tag_unsigned::<u64>(Tag::Orientation).ok().flatten().unwrap_or(1);
     Ok((u64::from(width), u64::from(height), Orientation::new(orientation)))
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
-    let mut decoder = decoder(data)?;
+    let mut decoder = decoder(Cursor::new(data), data.len() as u64)?;
     let (width, height) = decoder.dimensions().map_err(problem)?;
     let size = (width as usize, height as usize);
     let colours = decoder.colortype().map_err(problem)?;

@@ -1,22 +1,23 @@
 //! WebP, the first frame, by the `image-webp` crate.
 
-use std::io::Cursor;
+use std::io::{BufRead, Cursor, Seek};
 
 use image_webp::WebPDecoder;
 
 use super::orientation::Orientation;
 use super::rgb::Picture;
+use super::source::Source;
 
-fn decoder(data: &[u8]) -> Result<WebPDecoder<Cursor<&[u8]>>, String> {
-    WebPDecoder::new(Cursor::new(data)).map_err(problem)
+fn decoder<R: BufRead + Seek>(input: R) -> Result<WebPDecoder<R>, String> {
+    WebPDecoder::new(input).map_err(problem)
 }
 
 fn problem(error: impl std::fmt::Display) -> String {
     format!("the WebP data is broken: {error}")
 }
 
-pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
-    let mut decoder = decoder(data)?;
+pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+    let mut decoder = decoder(source.reader())?;
     let (width, height) = decoder.dimensions();
     let exif = decoder.exif_metadata().map_err(problem)?;
     let orientation = exif.as_deref().map_or_else(Orientation::default, Orientation::of_exif);
@@ -24,7 +25,7 @@ pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
-    let mut decoder = decoder(data)?;
+    let mut decoder = decoder(Cursor::new(data))?;
     let (width, height) = decoder.dimensions();
     let size = (width as usize, height as usize);
     let length = decoder.output_buffer_size().ok_or("the picture is too large")?;

@@ -100,6 +100,10 @@ impl Device for Cpu {
         self.threads.by_rows(self.arena.write(x), 1, |_, x| x.fill(0.0));
     }
 
+    fn scale(&mut self, x: Buffer, factor: f32) {
+        self.threads.by_rows(self.arena.write(x), 1, |_, x| x.iter_mut().for_each(|value| *value *= factor));
+    }
+
     fn copy(&mut self, x: Buffer, y: Buffer) {
         self.arena.apart(&[x], &[y]);
         let x = self.arena.read(x);

@@ -20,13 +20,13 @@ const LOADING_THREAD: u64 = 1 << 20;
 const DECODED_PIXEL: u64 = 7;
 /// A stored row is in memory as the file has it and as a record.
 const STORED_ROW: u64 = 2;
-/// The dataset's index.
-const INDEX_ROW: u64 = 16;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
 const OWN_PAGES: usize = 128 << 10;
 const PAGE: u64 = 4096;
-/// A checkpoint is made of copies of what is trained, and written as a whole.
+/// An adapter's file is made of copies, and written as a whole.
 const SAVED_COPIES: u64 = 2;
+/// An evaluation has a loader of its own, with one micro-batch that waits and one in hand.
+const EVALUATION_BUFFERS: u64 = 2;
 
 /// Cores of this machine that may be used.
 pub(super) fn cores() -> usize {
@@ -73,18 +73,11 @@ fn line(purpose: &'static str, bytes: u64, what: String, exactness: Exactness) -
 }
 
 /// All of it but loading.
-pub(super) fn lines(input: &PlanInput, plan: &Plan, threads: usize) -> Vec<PlanLine> {
-    let (loader, recipe) = (input.loader, input.recipe);
+pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
+    let (loader, recipe, threads) = (input.loader, input.recipe, input.threads());
     let loader_threads = recipe.loader_threads.max(1) as u64;
     let file = input.tokenizer_bytes.unwrap_or(RELEASED_TOKENIZER);
     let megapixels = input.largest_picture_pixels as f64 / 1e6;
-    let trained = match recipe.full {
-        // Weights are written tensor by tensor.
-        true => {
-            plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Gradients).map(|buffer| buffer.bytes).max()
-        }
-        false => Some(plan.bytes(Purpose::Adapters)),
-    };
     let pixels = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Batch && buffer.label == "pixels");
     let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
     let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
@@ -102,7 +95,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan, threads: usize) -> Vec<PlanL
             format!("{loader_threads} threads, pictures of {megapixels:.1} megapixels at most"),
             estimated,
         ),
-        line("index", INDEX_ROW * input.rows, format!("{} rows", input.rows), Exactness::Exact),
+        line("index", input.index_bytes, "where rows stand in their files".to_string(), Exactness::Exact),
         line(
             "batch on the host",
             (plan.bytes(Purpose::Batch) - pixels) as u64,
@@ -116,9 +109,9 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan, threads: usize) -> Vec<PlanL
             estimated,
         ),
         line(
-            "saving",
-            SAVED_COPIES * trained.unwrap_or(0) as u64,
-            "copies of what is trained while a checkpoint is written".to_string(),
+            "saving, evaluating",
+            saving(input, plan).max(evaluating(input)),
+            "copies while a checkpoint is written, or rows of an evaluation".to_string(),
             estimated,
         ),
         line(
@@ -130,4 +123,23 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan, threads: usize) -> Vec<PlanL
         line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
         line("program", PROGRAM, "code and libraries".to_string(), estimated),
     ]
+}
+
+/// What is held while a checkpoint is written.
+fn saving(input: &PlanInput, plan: &Plan) -> u64 {
+    let of = |purpose: Purpose| plan.buffers.iter().filter(move |buffer| buffer.purpose == purpose);
+    let largest = |purpose: Purpose| of(purpose).map(|buffer| buffer.bytes as u64).max().unwrap_or(0);
+    match input.recipe.full {
+        // Weights and moments are written tensor by tensor.
+        true => largest(Purpose::Gradients).max(largest(Purpose::Optimizer)),
+        false => SAVED_COPIES * plan.bytes(Purpose::Adapters) as u64,
+    }
+}
+
+/// What an evaluation holds beside the loader of training.
+fn evaluating(input: &PlanInput) -> u64 {
+    let buffer = input.loader.buffer_bytes as u64;
+    // Prompts that are answered at once have a buffer each, and the collator one more.
+    let answers = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
+    if input.evaluates { buffer * answers.max(EVALUATION_BUFFERS) } else { 0 }
 }

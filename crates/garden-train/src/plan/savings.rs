@@ -7,7 +7,7 @@ use garden_memory::Bytes;
 use serde::Serialize;
 
 use super::MemoryPlan;
-use crate::{Optim, Recipe, Recompute};
+use crate::recipe::{Optim, Recipe, Recompute};
 
 /// Ranks below this are not advised.
 const SMALLEST_RANK: usize = 4;

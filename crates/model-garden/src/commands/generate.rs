@@ -10,6 +10,7 @@ use garden_device::{Cpu, Device, Plan, Planner, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Images, Prompt, Sampling, read_adapter,
+    read_end_tokens,
 };
 use serde_json::{Value, json};
 
@@ -187,33 +188,10 @@ fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
         top_k: arguments.top_k,
         top_p: arguments.top_p,
         repetition_penalty: arguments.repetition_penalty,
-        end_tokens: end_tokens(&arguments.model)?,
+        end_tokens: read_end_tokens(&arguments.model)
+            .map_err(|error| failure("cannot tell where answers end", error))?,
         seed: arguments.seed,
     })
-}
-
-/// The end tokens of a model: a number or a list of them, in one of two files.
-fn end_tokens(model: &Path) -> Result<Vec<i32>, Failure> {
-    for name in ["generation_config.json", "config.json"] {
-        let path = model.join(name);
-        let Ok(text) = fs::read_to_string(&path) else { continue };
-        let broken = |why: String| failure(format!("cannot read `{}`", path.display()), why);
-        let value: Value = serde_json::from_str(&text).map_err(|error| broken(format!("no JSON: {error}")))?;
-        let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));
-        let all = match found {
-            None | Some(Value::Null) => continue,
-            Some(Value::Array(all)) => all.clone(),
-            Some(one) => vec![one.clone()],
-        };
-        let token = |value: &Value| value.as_i64().and_then(|token| i32::try_from(token).ok());
-        return all
-            .iter()
-            .map(|value| {
-                token(value).ok_or_else(|| broken(format!("field `eos_token_id` has {value}; tokens are needed")))
-            })
-            .collect();
-    }
-    Ok(Vec::new())
 }
 
 /// A model's files, before anything of them is on a device.

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod bisect;
+pub mod check;
 pub mod compare;
 pub mod diagnose;
 pub mod export;

@@ -3,6 +3,8 @@
 /// Characters that are no digits.
 const NO_DIGIT: u8 = 255;
 
+const CUT_OFF: &str = "base64 ends in the middle of a byte";
+
 /// The value of each character.
 const DIGITS: [u8; 256] = {
     let mut table = [NO_DIGIT; 256];
@@ -17,9 +19,48 @@ const DIGITS: [u8; 256] = {
     table
 };
 
+/// Digits one behind the other, in which any place can be found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Digits<'a>(&'a [u8]);
+
+impl<'a> Digits<'a> {
+    /// The digits of a text; none where line breaks or blanks stand between them. Whether all of them are digits is seen when they are decoded.
+    pub fn of(text: &'a str) -> Result<Option<Digits<'a>>, String> {
+        let text = text.trim_ascii();
+        let digits = text.trim_end_matches('=').as_bytes();
+        // Without a way out in the middle this is done for many bytes at a time.
+        let is_blank = |piece: &[u8]| piece.iter().fold(false, |found, byte| found | (*byte <= b' '));
+        if digits.chunks(4096).any(is_blank) {
+            return Ok(None);
+        }
+        if digits.len() % 4 == 1 {
+            return Err(CUT_OFF.to_string());
+        }
+        Ok(Some(Digits(digits)))
+    }
+
+    /// How many bytes they stand for.
+    pub fn bytes(self) -> u64 {
+        self.0.len() as u64 * 3 / 4
+    }
+
+    /// Some of the bytes, which must be there.
+    pub fn decode(self, offset: u64, count: usize) -> Result<Vec<u8>, String> {
+        let (first, skip) = (offset as usize / 3 * 4, offset as usize % 3);
+        let end = (first + (skip + count).div_ceil(3) * 4).min(self.0.len());
+        let mut bytes = decode_bytes(&self.0[first.min(end)..end])?;
+        bytes.truncate(skip + count);
+        bytes.drain(..skip);
+        Ok(bytes)
+    }
+}
+
 /// The bytes that a text stands for, or what is wrong with it.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
-    let text = text.trim_ascii().as_bytes();
+    decode_bytes(text.trim_ascii().as_bytes())
+}
+
+fn decode_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let mut place = 0;
     // Whole groups of four digits; what follows (line breaks, padding, mistakes) is looked at one by one.
@@ -57,7 +98,7 @@ fn decode_slowly(text: &[u8], start: usize, bytes: &mut Vec<u8>) -> Result<(), S
     }
     match count {
         0 => {}
-        1 => return Err("base64 ends in the middle of a byte".to_string()),
+        1 => return Err(CUT_OFF.to_string()),
         2 => bytes.push((bits >> 4) as u8),
         _ => bytes.extend_from_slice(&[(bits >> 10) as u8, (bits >> 2) as u8]),
     }
@@ -65,8 +106,9 @@ fn decode_slowly(text: &[u8], start: usize, bytes: &mut Vec<u8>) -> Result<(), S
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::decode;
+    use super::{Digits, decode};
 
     #[test]
     fn texts_of_the_standard() {
@@ -76,6 +118,23 @@ mod tests {
             assert_eq!(decode(text), Ok(bytes.as_bytes().to_vec()), "{text}");
         }
         assert_eq!(decode("-_-_"), decode("+/+/"));
+    }
+
+    #[test]
+    fn any_place_without_the_rest() {
+        for length in 1..40_u8 {
+            let digits = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAhIiMkJSYnKA";
+            let bytes: Vec<u8> = (1..=length).collect();
+            let text = &digits[..(usize::from(length) * 4).div_ceil(3)];
+            let found = Digits::of(text).unwrap().unwrap();
+            assert_eq!(found.bytes(), u64::from(length));
+            for start in 0..bytes.len() {
+                for end in start..=bytes.len() {
+                    assert_eq!(found.decode(start as u64, end - start), Ok(bytes[start..end].to_vec()));
+                }
+            }
+        }
+        assert!(Digits::of("AQID\nBAUG").unwrap().is_none() && Digits::of("AQIDB").is_err());
     }
 
     #[test]

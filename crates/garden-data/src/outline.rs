@@ -1,0 +1,58 @@
+//! A row whose pictures are known by their headers: what it takes to count tokens, without the pixels.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::length::SizedPicture;
+use crate::template::Message;
+
+/// A conversation with what the headers of its pictures say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outline {
+    /// Where it stands, such as `train.jsonl:17`.
+    pub place: String,
+    /// Who says and shows what; the last message is an answer.
+    pub messages: Vec<Message>,
+    /// The pictures, in the order in which the messages show them.
+    pub pictures: Vec<PictureOutline>,
+    /// Bytes that are held to read the row with its whole pictures: the row as it is stored, and the pictures still compressed.
+    pub bytes: u64,
+}
+
+/// What is known of a picture without decoding it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PictureOutline {
+    /// What errors call it: place and field, and the file if there is one.
+    pub name: String,
+    /// Pixels of a row, as it is shown.
+    pub width: usize,
+    /// Rows, as it is shown.
+    pub height: usize,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.
+    pub fingerprint: u64,
+}
+
+impl PictureOutline {
+    /// Its name and size.
+    pub fn sized(&self) -> SizedPicture<'_> {
+        SizedPicture { name: &self.name, width: self.width, height: self.height }
+    }
+}
+
+impl Outline {
+    /// The same for rows that say and show the same.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.messages.hash(&mut hasher);
+        for picture in &self.pictures {
+            picture.fingerprint.hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Whether the last answer says nothing.
+    pub fn has_empty_answer(&self) -> bool {
+        self.messages.last().is_some_and(|message| message.words().trim().is_empty())
+    }
+}

@@ -1,0 +1,96 @@
+//! What is seen of one row.
+
+use garden_model::{Config, Limits};
+
+use super::problem::Problem;
+use crate::dataset::Dataset;
+use crate::error::Error;
+use crate::example::{Example, ExampleSettings, Outcome};
+use crate::length::SizedPicture;
+use crate::outline::{Outline, PictureOutline};
+use crate::processor::Processor;
+use crate::tally::Tally;
+
+/// Who looks.
+#[derive(Clone, Copy)]
+pub(super) struct Looker<'a> {
+    pub dataset: &'a Dataset,
+    pub processor: &'a Processor,
+    pub config: &'a Config,
+    pub settings: &'a ExampleSettings,
+}
+
+/// A row that was looked at.
+pub(super) enum Look {
+    /// It cannot be read.
+    Unread(Problem),
+    /// It can.
+    Read(Seen),
+}
+
+/// What there is in a row.
+pub(super) struct Seen {
+    pub fingerprint: u64,
+    pub bytes: u64,
+    pub pictures: Vec<SeenPicture>,
+    pub has_empty_answer: bool,
+    pub fit: Fit,
+}
+
+/// A picture of a row.
+pub(super) struct SeenPicture {
+    pub width: usize,
+    pub height: usize,
+    pub bytes: u64,
+}
+
+/// Whether a row can be trained.
+pub(super) enum Fit {
+    /// It is, and needs so much.
+    Kept { tally: Tally, limits: Limits, place: String },
+    /// It is too long, and left out.
+    Dropped,
+    /// It cannot.
+    Bad(Problem),
+}
+
+impl SeenPicture {
+    pub(super) fn pixels(&self) -> u64 {
+        self.width as u64 * self.height as u64
+    }
+}
+
+impl Looker<'_> {
+    pub(super) fn look(&self, row: usize) -> Look {
+        let outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
+            Ok(outline) => outline,
+            Err(error) => return Look::Unread(Problem::of(row, self.dataset.place(row), error)),
+        };
+        let fingerprint = outline.fingerprint();
+        let has_empty_answer = outline.has_empty_answer();
+        let fit = self.fit(row, &outline);
+        let seen = |picture: PictureOutline| {
+            let PictureOutline { width, height, bytes, .. } = picture;
+            SeenPicture { width, height, bytes }
+        };
+        let (bytes, pictures) = (outline.bytes, outline.pictures.into_iter().map(seen).collect());
+        Look::Read(Seen { fingerprint, bytes, pictures, has_empty_answer, fit })
+    }
+
+    fn fit(&self, row: usize, outline: &Outline) -> Fit {
+        match self.outcome(outline) {
+            Ok(Outcome::Dropped(_)) => Fit::Dropped,
+            Ok(Outcome::Kept(example)) => {
+                let tally = Tally::of(&example);
+                let limits = Limits::of_row(self.config, tally.tokens, tally.trained, &example.grids);
+                Fit::Kept { tally, limits, place: example.place }
+            }
+            Err(error) => Fit::Bad(Problem::of(row, outline.place.clone(), error)),
+        }
+    }
+
+    fn outcome(&self, outline: &Outline) -> Result<Outcome, Error> {
+        let pictures: Vec<SizedPicture> = outline.pictures.iter().map(PictureOutline::sized).collect();
+        Example::of_sized(self.processor, &outline.place, &outline.messages, &pictures, self.settings)
+    }
+}

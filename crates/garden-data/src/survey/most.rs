@@ -1,0 +1,44 @@
+//! The largest batch that any order of rows can bring: for each of its sizes the largest rows together.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use garden_model::Limits;
+
+/// Sizes that add up over the rows of a batch.
+const SIZES: usize = 5;
+
+/// The largest rows so far, by each of their sizes.
+#[derive(Default)]
+pub(super) struct Most {
+    batch_size: usize,
+    rows: usize,
+    longest: usize,
+    largest: [BinaryHeap<Reverse<usize>>; SIZES],
+}
+
+impl Most {
+    pub(super) fn new(batch_size: usize) -> Most {
+        Most { batch_size, ..Most::default() }
+    }
+
+    /// Adds a row.
+    pub(super) fn add(&mut self, row: Limits) {
+        let Limits { tokens, targets, patches, windows, images, longest, .. } = row;
+        self.rows += 1;
+        self.longest = self.longest.max(longest);
+        for (heap, size) in self.largest.iter_mut().zip([tokens, targets, patches, windows, images]) {
+            heap.push(Reverse(size));
+            if heap.len() > self.batch_size {
+                heap.pop();
+            }
+        }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        let sum = |heap: &BinaryHeap<Reverse<usize>>| heap.iter().map(|size| size.0).sum();
+        let [tokens, targets, patches, windows, images] = self.largest.each_ref().map(sum);
+        let (rows, longest) = (self.rows.min(self.batch_size), self.longest);
+        Limits { tokens, rows, targets, patches, windows, images, longest }
+    }
+}

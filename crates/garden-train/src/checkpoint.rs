@@ -1,0 +1,338 @@
+//! Checkpoints: `checkpoint-N/` with everything that is needed to go on exactly.
+//!
+//! A checkpoint is written under another name, brought to the disk, and then renamed, so that one with its name is whole. Its `garden_state.json`
+//! has the length and a checksum of every other file: one that the disk has damaged is recognised and skipped.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use garden_device::Device;
+use garden_model::{Model, Training, read_adapter, write_adapter};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::crc32c::Crc32c;
+use crate::error::Error;
+use crate::job::Job;
+use crate::log::Log;
+use crate::recipe::Recipe;
+
+const STATE: &str = "garden_state.json";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const VALUES: &str = "model.safetensors";
+const TRAINER_STATE: &str = "trainer_state.json";
+const NAME: &str = "checkpoint-";
+
+/// How far a run is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Steps that are done.
+    pub step: usize,
+    /// Tokens that were read.
+    pub tokens: u64,
+    /// Rows that could not be used and were left out.
+    pub skipped: usize,
+    /// Rows that were too long and were left out.
+    pub dropped: usize,
+    /// The sum of losses since the last line of the log, and how many there are.
+    pub window: (f64, usize),
+    /// The step of the best evaluation, and its loss.
+    pub best: Option<(usize, f64)>,
+    /// Evaluations since then.
+    pub worse: usize,
+}
+
+/// What a checkpoint says about itself.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub progress: Progress,
+    pub recipe: Recipe,
+    /// Rows of the dataset, and those of them that are not used.
+    pub rows: (usize, usize),
+    files: BTreeMap<String, Stamp>,
+}
+
+/// What a file has to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Stamp {
+    bytes: u64,
+    crc32c: u32,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> std::io::Result<Stamp> {
+        let (mut file, mut crc) = (File::open(path)?, Crc32c::default());
+        let (mut bytes, mut piece) = (0, vec![0; 1 << 20]);
+        loop {
+            let read = file.read(&mut piece)?;
+            if read == 0 {
+                return Ok(Stamp { bytes, crc32c: crc.value() });
+            }
+            bytes += read as u64;
+            crc.add(&piece[..read]);
+        }
+    }
+}
+
+/// Writes the checkpoint of a step; returns where it is.
+pub(crate) fn save(
+    job: &Job,
+    progress: &Progress,
+    log: &Log,
+    model: &Model,
+    device: &mut dyn Device,
+) -> Result<PathBuf, Error> {
+    let folder = job.recipe.output_dir.as_path();
+    let path = folder.join(format!("{NAME}{}", progress.step));
+    let draft = folder.join(format!(".{NAME}{}.partial", progress.step));
+    remove(&draft)?;
+    fs::create_dir_all(&draft).map_err(|error| Error::file(&draft, error))?;
+    let written = write(job, progress, log, model, device, &draft);
+    let renamed = written.and_then(|()| {
+        // The same step may have been saved before an earlier start went on from an older checkpoint.
+        remove(&path)?;
+        fs::rename(&draft, &path).map_err(|error| Error::file(&path, error))?;
+        sync_folder(folder)
+    });
+    match renamed {
+        Ok(()) => Ok(path),
+        Err(error) => {
+            // Half a checkpoint is of no use, and on a full disk in the way.
+            drop(fs::remove_dir_all(&draft));
+            Err(error)
+        }
+    }
+}
+
+fn write(
+    job: &Job,
+    progress: &Progress,
+    log: &Log,
+    model: &Model,
+    device: &mut dyn Device,
+    draft: &Path,
+) -> Result<(), Error> {
+    write_trained(job, model, device, draft)?;
+    model.write_optimizer(device, &draft.join(OPTIMIZER))?;
+    let path = draft.join(TRAINER_STATE);
+    write_trainer_state(job, progress, log, &path).map_err(|error| Error::file(&path, error))?;
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(draft).map_err(|error| Error::file(draft, error))? {
+        let path = entry.map_err(|error| Error::file(draft, error))?.path();
+        let stamp = File::open(&path).and_then(|file| file.sync_all()).and_then(|()| Stamp::of(&path));
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        files.insert(name, stamp.map_err(|error| Error::file(&path, error))?);
+    }
+    let rows = (job.train.rows, job.train.left_out.len());
+    let state = State { progress: progress.clone(), recipe: job.recipe.clone(), rows, files };
+    let path = draft.join(STATE);
+    let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
+    let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
+    written.map_err(|error| Error::file(&path, error))?;
+    sync_folder(draft)
+}
+
+/// Writes what is trained into a folder: an adapter in PEFT's layout, or all weights.
+pub(crate) fn write_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
+    match job.recipe.training() {
+        Training::Lora(lora) => write_adapter(device, model, &lora, Some(&job.recipe.base_model), folder)?,
+        Training::Full => {
+            model.write_values(device, &folder.join(VALUES))?;
+            let config = folder.join("config.json");
+            fs::copy(job.base.join("config.json"), &config).map_err(|error| Error::file(&config, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads what is trained from a folder.
+pub(crate) fn read_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
+    match job.recipe.training() {
+        Training::Lora(_) => read_adapter(folder)?.put(device, model)?,
+        Training::Full => model.read_values(device, &folder.join(VALUES))?,
+    }
+    Ok(())
+}
+
+/// What Hugging Face's trainer keeps of a run, by its names.
+fn write_trainer_state(job: &Job, progress: &Progress, log: &Log, path: &Path) -> std::io::Result<()> {
+    let recipe = &job.recipe;
+    let best = progress.best;
+    let fields = json!({
+        "best_global_step": best.map(|best| best.0),
+        "best_metric": best.map(|best| best.1),
+        "best_model_checkpoint": best.map(|best| recipe.output_dir.join(format!("{NAME}{}", best.0))),
+        "epoch": progress.step as f64 / job.steps_per_epoch() as f64,
+        "eval_steps": job.eval_steps(),
+        "global_step": progress.step,
+        "is_hyper_param_search": false,
+        "is_local_process_zero": true,
+        "is_world_process_zero": true,
+        "logging_steps": recipe.logging_steps,
+        "max_steps": job.steps(),
+        "num_input_tokens_seen": progress.tokens,
+        "num_train_epochs": (job.steps() as f64 / job.steps_per_epoch() as f64).ceil() as usize,
+        "save_steps": recipe.save_steps,
+        "stateful_callbacks": {},
+        "train_batch_size": recipe.batch_size,
+        "trial_name": null,
+        "trial_params": null,
+    });
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(b"{\n")?;
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        writeln!(file, "  \"{name}\": {value},")?;
+    }
+    file.write_all(b"  \"log_history\": ")?;
+    log.copy_as_list(&mut file)?;
+    file.write_all(b"\n}\n")?;
+    file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()
+}
+
+/// Reads a checkpoint's state after all its files were found whole.
+pub(crate) fn open(path: &Path) -> Result<State, Error> {
+    let state_path = path.join(STATE);
+    let text =
+        fs::read(&state_path).map_err(|error| Error::checkpoint(path, format!("`{STATE}` cannot be read: {error}")))?;
+    let state: State = serde_json::from_slice(&text)
+        .map_err(|error| Error::checkpoint(path, format!("`{STATE}` is broken: {error}")))?;
+    for (name, stamp) in &state.files {
+        let found = Stamp::of(&path.join(name))
+            .map_err(|error| Error::checkpoint(path, format!("`{name}` cannot be read: {error}")))?;
+        if found.bytes != stamp.bytes {
+            let problem = format!("`{name}` has {} bytes and should have {}", found.bytes, stamp.bytes);
+            return Err(Error::checkpoint(path, problem));
+        }
+        if found != *stamp {
+            return Err(Error::checkpoint(path, format!("`{name}` is damaged: its checksum is another one")));
+        }
+    }
+    Ok(state)
+}
+
+/// The newest whole checkpoint of a folder, and what is wrong with newer ones.
+pub fn newest(folder: &Path) -> (Option<PathBuf>, Vec<Error>) {
+    let mut torn = Vec::new();
+    for (_, path) in all(folder).into_iter().rev() {
+        match open(&path) {
+            Ok(_) => return (Some(path), torn),
+            Err(error) => torn.push(error),
+        }
+    }
+    (None, torn)
+}
+
+/// The checkpoints of a folder by their steps, ascending.
+fn all(folder: &Path) -> BTreeMap<usize, PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let step = |name: &str| name.strip_prefix(NAME)?.parse().ok();
+    entries.filter_map(|entry| Some((step(entry.file_name().to_str()?)?, entry.path()))).collect()
+}
+
+/// Whether there is any checkpoint in a folder.
+pub fn has_checkpoints(folder: &Path) -> bool {
+    !all(folder).is_empty()
+}
+
+/// Removes the oldest checkpoints beyond a number; the best one stays.
+pub(crate) fn rotate(folder: &Path, keep: usize, best: Option<usize>) -> Result<(), Error> {
+    let mut found = all(folder);
+    let newest: Vec<usize> = found.keys().rev().take(keep).copied().collect();
+    found.retain(|step, _| !newest.contains(step) && Some(*step) != best);
+    found.values().try_for_each(|path| remove(path))
+}
+
+/// Removes what starts that were killed left behind.
+pub(crate) fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(&format!(".{NAME}")) && name.ends_with(".partial") {
+            // What cannot be removed now is not in the way either.
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
+/// The checkpoint of a step.
+pub(crate) fn of_step(folder: &Path, step: usize) -> PathBuf {
+    folder.join(format!("{NAME}{step}"))
+}
+
+/// Reads optimizer and values of a checkpoint into a model.
+pub(crate) fn restore(job: &Job, model: &mut Model, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+    read_trained(job, model, device, path)?;
+    Ok(model.read_optimizer(device, &path.join(OPTIMIZER))?)
+}
+
+/// Settings whose change would make a resumed run something that no run is.
+const FIXED: [&str; 17] = [
+    "base-model",
+    "dataset",
+    "eval-split",
+    "batch-size",
+    "gradient-accumulation",
+    "seed",
+    "shuffle",
+    "optim",
+    "lora-r",
+    "lora-alpha",
+    "lora-targets",
+    "use-rslora",
+    "finetune-vision",
+    "full",
+    "load-in-4bit",
+    "adapter",
+    "max-length",
+];
+/// Settings that say nothing about the result.
+const FREE: [&str; 7] = ["resume", "output-dir", "threads", "loader-threads", "prefetch", "memory-limit", "debug-leak"];
+
+/// What differs from the recipe that a checkpoint was made with, in words; an error where that would be wrong.
+pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<String>, Error> {
+    let map = |recipe: &Recipe| match serde_json::to_value(recipe) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let (before, now) = (map(&state.recipe), map(&job.recipe));
+    let mut changed = Vec::new();
+    for (name, value) in now.iter().filter(|(name, _)| !FREE.contains(&name.as_str())) {
+        let old = before.get(name).unwrap_or(&Value::Null);
+        if old == value {
+            continue;
+        }
+        if FIXED.contains(&name.as_str()) {
+            return Err(Error::Checkpoint {
+                path: path.to_path_buf(),
+                problem: format!("it was made with `{name}` {old}, and now it is {value}"),
+                hint: Some(format!("go on with the old `{name}`, or begin anew in another `output-dir`")),
+            });
+        }
+        changed.push(format!("`{name}` was {old} and is {value} from now on"));
+    }
+    let rows = (job.train.rows, job.train.left_out.len());
+    if state.rows != rows {
+        return Err(Error::Checkpoint {
+            path: path.to_path_buf(),
+            problem: format!(
+                "its dataset had {} rows, {} of them unused; now it has {}, {} unused",
+                state.rows.0, state.rows.1, rows.0, rows.1
+            ),
+            hint: Some("go on with the same rows, or begin anew in another `output-dir`".into()),
+        });
+    }
+    Ok(changed)
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file(path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// A renamed folder is there after a power cut only if the folder that it is in was brought to the disk.
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(|error| Error::file(folder, error))
+}

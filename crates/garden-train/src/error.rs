@@ -1,0 +1,117 @@
+//! Why a run cannot begin or go on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Why a run cannot begin or go on.
+#[derive(Debug)]
+pub enum Error {
+    /// A row, a picture, the tokenizer or the template cannot be used.
+    Data(garden_data::Error),
+    /// The model, an adapter or a batch cannot be used.
+    Model(garden_model::Error),
+    /// A file cannot be read or written.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A checkpoint is not whole, or is of another run.
+    Checkpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What would help, where that is known.
+        hint: Option<String>,
+    },
+    /// The loss is no number any more.
+    NotFinite {
+        /// The step.
+        step: usize,
+        /// What is no number: `loss` or `gradient norm`.
+        what: &'static str,
+    },
+    /// Rows cannot be used, and none may be left out.
+    BadRows {
+        /// How many.
+        count: usize,
+        /// Of how many.
+        rows: usize,
+        /// What is wrong with the first one.
+        first: String,
+    },
+    /// There is nothing to train.
+    Empty(String),
+}
+
+impl Error {
+    pub(crate) fn file(path: &Path, source: std::io::Error) -> Error {
+        Error::File { path: path.to_path_buf(), source }
+    }
+
+    pub(crate) fn checkpoint(path: &Path, problem: impl Into<String>) -> Error {
+        Error::Checkpoint { path: path.to_path_buf(), problem: problem.into(), hint: None }
+    }
+
+    /// What would help, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Data(error) => error.hint().map(str::to_string),
+            Error::Checkpoint { hint, .. } => hint.clone(),
+            Error::BadRows { .. } => Some(
+                "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them".into(),
+            ),
+            Error::NotFinite { .. } => {
+                Some("a lower `learning-rate` or more `warmup-steps` would help; the last checkpoint is whole".into())
+            }
+            Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. })
+                if source.kind() == std::io::ErrorKind::StorageFull =>
+            {
+                Some(
+                    "the disk is full: make room and go on with `--resume auto`; checkpoints that are there are whole"
+                        .into(),
+                )
+            }
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Data(error) => error.fmt(f),
+            Error::Model(error) => error.fmt(f),
+            Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
+            Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
+            Error::NotFinite { step, what } => write!(f, "the {what} is no number any more at step {step}"),
+            Error::BadRows { count, rows, first } => {
+                write!(f, "{count} of {rows} rows cannot be used; the first: {first}")
+            }
+            Error::Empty(problem) => f.write_str(problem),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::File { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<garden_data::Error> for Error {
+    fn from(error: garden_data::Error) -> Error {
+        Error::Data(error)
+    }
+}
+
+impl From<garden_model::Error> for Error {
+    fn from(error: garden_model::Error) -> Error {
+        Error::Model(error)
+    }
+}

@@ -1,0 +1,236 @@
+//! Evaluation: the loss on rows that are not trained, and answers to some of them beside the right ones.
+//!
+//! The model that is being trained is the one that answers, so nothing is loaded again. What is held is a micro-batch and a few answers.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use garden_data::{
+    Ahead, Collator, Dataset, Example, ExampleSettings, Labels, Loader, Outcome, Processor, Record, SelectiveLoss,
+    SpecialTokens,
+};
+use garden_device::Device;
+use garden_model::{Batch, Generator, Model, Prompt, Sampling};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::job::Job;
+use crate::observer::EvalReport;
+use crate::scoring::Score;
+
+/// How the file of answers is called.
+pub const PREDICTIONS: &str = "predictions.jsonl";
+
+/// An answer beside the right one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The step after which it was given.
+    pub step: usize,
+    /// The row of the evaluation dataset, and where it stands.
+    pub row: usize,
+    /// Where the row stands, such as `eval.jsonl:17`.
+    pub place: String,
+    /// What was asked last.
+    pub question: String,
+    /// The right answer.
+    pub expected: String,
+    /// The answer.
+    pub answer: String,
+    /// Whether it is right as a whole.
+    pub is_right: bool,
+}
+
+/// Rows to evaluate on, and what is needed for that.
+#[derive(Debug)]
+pub(crate) struct Evaluation {
+    dataset: Arc<Dataset>,
+    processor: Arc<Processor>,
+    generator: Option<Generator>,
+    end_tokens: Vec<i32>,
+}
+
+/// A row that an answer is wanted for.
+struct Question {
+    row: usize,
+    record: Record,
+    prompt: Prompt,
+}
+
+impl Evaluation {
+    pub fn new(
+        job: &Job,
+        dataset: Arc<Dataset>,
+        processor: Arc<Processor>,
+        generator: Option<Generator>,
+    ) -> Result<Evaluation, Error> {
+        let end_tokens = garden_model::read_end_tokens(&job.base)?;
+        Ok(Evaluation { dataset, processor, generator, end_tokens })
+    }
+
+    /// Evaluates; answers go into a file of the output folder.
+    pub fn run(
+        &mut self,
+        job: &Job,
+        model: &mut Model,
+        device: &mut dyn Device,
+        step: usize,
+    ) -> Result<EvalReport, Error> {
+        let begin = Instant::now();
+        let (loss, rows) = self.loss(job, model, device)?;
+        let (score, answers) = self.answers(job, device, step)?;
+        Ok(EvalReport {
+            step,
+            loss,
+            rows,
+            answers,
+            exact_match: score.exact_match(),
+            field_accuracy: score.field_accuracy(),
+            fields: score.fields(),
+            seconds: begin.elapsed().as_secs_f64(),
+            is_best: false,
+        })
+    }
+
+    /// The mean loss of a trained token, and how many rows there were.
+    fn loss(&self, job: &Job, model: &mut Model, device: &mut dyn Device) -> Result<(f64, usize), Error> {
+        let Some(rows) = &job.eval else { return Ok((f64::NAN, 0)) };
+        let batch_size = job.recipe.eval_batch_size.unwrap_or(job.recipe.batch_size).min(job.recipe.batch_size);
+        let batches = rows.batches(batch_size, None);
+        let numbers = 0..batches.per_epoch();
+        let mut settings = job.loader(Ahead { threads: 1, bytes: 0 });
+        // Structure counts here even where it is not trained: losses can be compared from run to run.
+        settings.example.selective = SelectiveLoss::default();
+        let mut loader = Loader::new(self.dataset.clone(), self.processor.clone(), batches, settings, numbers);
+        let (mut sum, mut trained, mut count) = (0.0, 0, 0);
+        while let Some(made) = loader.next() {
+            let made = made?;
+            if made.trained == 0 {
+                loader.give_back(made.images.pixels);
+                continue;
+            }
+            count += made.rows.len();
+            let batch = Batch::new(model.config(), &made.rows, made.images)?;
+            let losses = model.evaluate(device, &batch)?;
+            sum += losses.iter().map(|loss| f64::from(*loss)).sum::<f64>();
+            trained += losses.len();
+            loader.give_back(batch.into_pixels());
+        }
+        Ok((sum / trained.max(1) as f64, count))
+    }
+
+    /// Answers some rows, spread evenly over all.
+    fn answers(&mut self, job: &Job, device: &mut dyn Device, step: usize) -> Result<(Score, usize), Error> {
+        let mut score = Score::default();
+        let (Some(rows), Some(limits), Some(generator)) = (&job.eval, job.answers, &mut self.generator) else {
+            return Ok((score, 0));
+        };
+        let wanted = job.recipe.eval_answers.min(rows.used());
+        let batches = rows.batches(1, None);
+        let sampling = Sampling {
+            max_new_tokens: job.recipe.max_new_tokens,
+            end_tokens: self.end_tokens.clone(),
+            ..Sampling::default()
+        };
+        let mut file = Predictions::create(&job.recipe.output_dir)?;
+        let mut collator = Collator::new(&self.processor, job.limits.patches);
+        let chosen: Vec<usize> = (0..wanted).flat_map(|number| batches.rows(number * rows.used() / wanted)).collect();
+        let mut answered = 0;
+        for chunk in chosen.chunks(limits.rows.max(1)) {
+            let mut questions = Vec::new();
+            for row in chunk {
+                questions.extend(question(job, &self.dataset, &self.processor, &mut collator, *row)?);
+            }
+            let prompts = questions.iter_mut().map(|question| std::mem::take(&mut question.prompt)).collect();
+            let answers = generator.generate(device, prompts, &sampling, &mut |_| {})?;
+            for (question, answer) in questions.into_iter().zip(answers) {
+                let text = self.processor.tokenizer.decode(&answer.tokens, SpecialTokens::Skip);
+                file.add(&question.scored(step, &text, &mut score))?;
+                answered += 1;
+            }
+        }
+        file.finish()?;
+        Ok((score, answered))
+    }
+}
+
+impl Question {
+    fn scored(self, step: usize, answer: &str, score: &mut Score) -> Prediction {
+        let mut messages = self.record.messages.iter().rev();
+        let expected = messages.next().map(|message| message.words().into_owned()).unwrap_or_default();
+        let question = messages.next().map(|message| message.words().into_owned()).unwrap_or_default();
+        let is_right = score.add(&expected, answer);
+        Prediction {
+            step,
+            row: self.row,
+            place: self.record.place,
+            question,
+            expected,
+            answer: answer.trim().to_string(),
+            is_right,
+        }
+    }
+}
+
+/// A row up to its last answer; nothing for rows that are left out.
+fn question(
+    job: &Job,
+    dataset: &Dataset,
+    processor: &Processor,
+    collator: &mut Collator,
+    row: usize,
+) -> Result<Option<Question>, Error> {
+    // Where the last answer begins is found whatever is trained.
+    let settings =
+        ExampleSettings { labels: Labels::Assistant, selective: SelectiveLoss::default(), ..job.recipe.example(&[]) };
+    let skip = job.recipe.on_bad_row == garden_data::BadRow::Skip;
+    let made = dataset.read(row).and_then(|record| Ok((Example::of(processor, &record, &settings)?, record)));
+    let (example, record) = match made {
+        Ok((Outcome::Kept(example), record)) => (example, record),
+        Ok((Outcome::Dropped(_), _)) => return Ok(None),
+        Err(_) if skip => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let Some(begin) = example.answers.last().map(|answer| answer.start) else { return Ok(None) };
+    // An answer with a picture in it cannot be given.
+    if example.tokens[begin..].contains(&processor.image_token()) {
+        return Ok(None);
+    }
+    match collator.add(example, &record.pictures) {
+        Err(_) if skip => return Ok(None),
+        added => added?,
+    }
+    let (rows, images) = collator.finish();
+    let mut tokens = rows.into_iter().next().map(|row| row.tokens).unwrap_or_default();
+    tokens.truncate(begin);
+    Ok(Some(Question { row, record, prompt: Prompt { tokens, images } }))
+}
+
+/// The file of answers of the newest evaluation.
+struct Predictions<'a> {
+    folder: &'a Path,
+    file: BufWriter<File>,
+}
+
+impl<'a> Predictions<'a> {
+    const DRAFT: &'static str = ".predictions.partial";
+
+    fn create(folder: &'a Path) -> Result<Predictions<'a>, Error> {
+        let path = folder.join(Self::DRAFT);
+        let file = File::create(&path).map_err(|error| Error::file(&path, error))?;
+        Ok(Predictions { folder, file: BufWriter::new(file) })
+    }
+
+    fn add(&mut self, prediction: &Prediction) -> Result<(), Error> {
+        let line = serde_json::to_string(prediction).unwrap_or_default();
+        writeln!(self.file, "{line}").map_err(|error| Error::file(&self.folder.join(PREDICTIONS), error))
+    }
+
+    fn finish(mut self) -> Result<(), Error> {
+        let path = self.folder.join(PREDICTIONS);
+        let renamed = self.file.flush().and_then(|()| std::fs::rename(self.folder.join(Self::DRAFT), &path));
+        renamed.map_err(|error| Error::file(&path, error))
+    }
+}

@@ -1,0 +1,186 @@
+//! A job: a recipe, and what was found out about its model and its rows before the first step. Every start of the run goes by the same one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use garden_data::{
+    Ahead, Batches, Dataset, ExampleSettings, LengthLimit, LoaderSettings, Processor, SelectiveLoss, SystemPrompt,
+};
+use garden_model::{FourBit, GeneratorLimits, Limits, LoraConfig, Optimizer, Recompute, Storage, Targets, Training};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::recipe::{self, Optim, Recipe};
+
+/// Rows of a dataset that are used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// The split of it.
+    pub split: String,
+    /// Rows that it has.
+    pub rows: usize,
+    /// Those of them that are not used, ascending.
+    pub left_out: Vec<u32>,
+}
+
+impl Rows {
+    /// Rows that are used.
+    pub fn used(&self) -> usize {
+        self.rows - self.left_out.len()
+    }
+
+    pub(crate) fn open(&self) -> Result<Arc<Dataset>, Error> {
+        let dataset = Dataset::open_split(&self.path, &self.split)?;
+        if dataset.len() != self.rows {
+            let problem = format!("`{}` had {} rows and has {} now", self.path.display(), self.rows, dataset.len());
+            return Err(Error::Empty(problem));
+        }
+        Ok(Arc::new(dataset))
+    }
+
+    pub(crate) fn batches(&self, batch_size: usize, seed: Option<u64>) -> Batches {
+        Batches::new(self.rows, self.left_out.as_slice().into(), batch_size, seed)
+    }
+}
+
+/// Everything that a run needs to know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// The settings.
+    pub recipe: Recipe,
+    /// The folder of the base model.
+    pub base: PathBuf,
+    /// Rows to learn from.
+    pub train: Rows,
+    /// Rows to evaluate on.
+    pub eval: Option<Rows>,
+    /// The largest micro-batch of training and evaluation.
+    pub limits: Limits,
+    /// What answers of an evaluation need; without, none are generated.
+    pub answers: Option<GeneratorLimits>,
+    /// Keys that answers have in common, for the strictest selective loss.
+    pub common_keys: Vec<String>,
+}
+
+impl Job {
+    /// Micro-batches of an epoch.
+    pub fn batches_per_epoch(&self) -> usize {
+        self.train.used().div_ceil(self.recipe.batch_size)
+    }
+
+    /// Steps of an epoch; the last one may have fewer micro-batches.
+    pub fn steps_per_epoch(&self) -> usize {
+        self.batches_per_epoch().div_ceil(self.recipe.gradient_accumulation)
+    }
+
+    /// Steps of the run.
+    pub fn steps(&self) -> usize {
+        self.recipe.max_steps.unwrap_or_else(|| (self.recipe.epochs * self.steps_per_epoch() as f64).ceil() as usize)
+    }
+
+    /// The number of the first micro-batch of a step, both counted from 0.
+    pub(crate) fn first_batch(&self, step: usize) -> usize {
+        let (epoch, in_epoch) = (step / self.steps_per_epoch(), step % self.steps_per_epoch());
+        epoch * self.batches_per_epoch() + in_epoch * self.recipe.gradient_accumulation
+    }
+
+    /// Steps between evaluations.
+    pub(crate) fn eval_steps(&self) -> usize {
+        self.recipe.eval_steps.unwrap_or_else(|| self.steps_per_epoch())
+    }
+
+    /// The processor of the base model with the recipe's bounds on pixels.
+    pub fn processor(&self) -> Result<Processor, Error> {
+        let mut processor = Processor::open(&self.base)?;
+        self.recipe.bound_pixels(&mut processor);
+        Ok(processor)
+    }
+
+    pub(crate) fn loader(&self, ahead: Ahead) -> LoaderSettings {
+        LoaderSettings {
+            example: self.recipe.example(&self.common_keys),
+            bad_row: self.recipe.on_bad_row,
+            patches: self.limits.patches,
+            ahead,
+        }
+    }
+}
+
+impl Recipe {
+    /// What is trained.
+    pub fn training(&self) -> Training {
+        if self.full {
+            return Training::Full;
+        }
+        let targets = match &self.lora_targets {
+            None if self.finetune_vision => Targets::all(),
+            None => Targets::decoder(),
+            // Names have no characters that mean something in patterns but the dot.
+            Some(text) if text.contains(|sign: char| "*+?()[]|^$\\".contains(sign)) => Targets::Pattern(text.clone()),
+            Some(text) => Targets::Names(text.split(',').map(|name| name.trim().to_string()).collect()),
+        };
+        Training::Lora(LoraConfig {
+            rank: self.lora_r,
+            alpha: self.lora_alpha,
+            is_rank_stabilised: self.use_rslora,
+            dropout: self.lora_dropout,
+            targets,
+        })
+    }
+
+    /// How weights and moments are stored.
+    pub fn storage(&self) -> Storage {
+        Storage {
+            four_bit: self.load_in_4bit.then(FourBit::default),
+            has_narrow_moments: self.optim == Optim::Adamw8Bit,
+        }
+    }
+
+    /// What is kept from the forward to the backward pass.
+    pub fn recomputed(&self) -> Recompute {
+        match self.recompute {
+            recipe::Recompute::Layer => Recompute::Layers,
+            recipe::Recompute::None => Recompute::Nothing,
+        }
+    }
+
+    /// Settings of AdamW.
+    pub fn optimizer(&self) -> Optimizer {
+        Optimizer {
+            beta1: self.adam_beta1,
+            beta2: self.adam_beta2,
+            epsilon: self.adam_epsilon,
+            decay: self.weight_decay,
+            clip: (self.max_grad_norm > 0.0).then_some(self.max_grad_norm),
+        }
+    }
+
+    /// How rows become examples.
+    pub fn example(&self, common_keys: &[String]) -> ExampleSettings {
+        ExampleSettings {
+            labels: self.labels,
+            system: SystemPrompt::Own,
+            length: self.max_length.map(|tokens| LengthLimit { tokens, too_long: self.on_long_row }),
+            selective: SelectiveLoss {
+                level: self.selective_loss,
+                keys: Arc::new(common_keys.iter().cloned().collect()),
+                start_epoch: self.selective_loss_start_epoch,
+            },
+        }
+    }
+
+    /// Puts the bounds on pixels in place of those of the model.
+    pub fn bound_pixels(&self, processor: &mut Processor) {
+        let images = &mut processor.images;
+        images.max_pixels = self.max_pixels.unwrap_or(images.max_pixels);
+        // A model's own lower bound gives way to an upper bound that somebody asked for.
+        images.min_pixels = self.min_pixels.unwrap_or(images.min_pixels.min(images.max_pixels));
+    }
+
+    /// How far rows are read ahead.
+    pub fn ahead(&self) -> Ahead {
+        Ahead { threads: self.loader_threads, bytes: self.prefetch.0 as usize }
+    }
+}

@@ -1,0 +1,139 @@
+//! The run's log: a JSON line for each that Hugging Face's trainer would have in its `log_history`, by the same names, and more.
+//!
+//! The file is the only place where lines are kept, so a long run holds none of them. A run that resumes cuts off what came after its checkpoint.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::tensorboard::EventFile;
+
+/// How the file is called.
+pub const LOG: &str = "log.jsonl";
+
+/// The folder of TensorBoard's files.
+const EVENTS: &str = "runs";
+
+/// A log that is being written.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    file: File,
+    /// The same numbers for TensorBoard.
+    events: EventFile,
+}
+
+impl Log {
+    /// Opens the log of a folder to go on after a step; without one it begins anew.
+    pub fn open(folder: &Path, step: usize) -> Result<Log, Error> {
+        let path = folder.join(LOG);
+        let failed = |error| Error::file(&path, error);
+        let end = if step == 0 { 0 } else { end_of(&path, step).map_err(failed)? };
+        let mut file = OpenOptions::new().create(true).append(true).read(true).open(&path).map_err(failed)?;
+        file.set_len(end).and_then(|()| file.flush()).map_err(failed)?;
+        let events = folder.join(EVENTS);
+        let opened = EventFile::create(&events, SystemTime::now(), &host());
+        let events = opened.map_err(|error| Error::file(&events, error))?;
+        Ok(Log { path, file, events })
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, line: &Value) -> Result<(), Error> {
+        // One write for the line and its end, so that a reader sees all of it or nothing.
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| Error::file(&self.path, error))?;
+        self.draw(line).map_err(|error| Error::file(self.events.path(), error))
+    }
+
+    /// Adds the numbers of a line to TensorBoard's file, by the tags of Hugging Face's trainer.
+    fn draw(&mut self, line: &Value) -> std::io::Result<()> {
+        let step = line.get("step").and_then(Value::as_u64).unwrap_or(0);
+        for (name, value) in line.as_object().into_iter().flatten().filter(|(name, _)| *name != "step") {
+            let tag = match name.strip_prefix("eval_") {
+                Some(rest) => format!("eval/{rest}"),
+                None => format!("train/{name}"),
+            };
+            match value {
+                Value::Number(number) => self.events.scalar(step, &tag, number.as_f64().unwrap_or(f64::NAN) as f32)?,
+                Value::Object(fields) => {
+                    for (field, share) in fields {
+                        let share = share.as_f64().unwrap_or(f64::NAN) as f32;
+                        self.events.scalar(step, &format!("{tag}/{field}"), share)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies all lines into a JSON list that is being written elsewhere.
+    pub fn copy_as_list(&self, to: &mut impl Write) -> std::io::Result<()> {
+        let mut is_first = true;
+        to.write_all(b"[")?;
+        for line in BufReader::new(File::open(&self.path)?).split(b'\n') {
+            let line = line?;
+            if line.is_empty() {
+                continue;
+            }
+            to.write_all(if is_first { b"\n    " } else { b",\n    " })?;
+            to.write_all(&line)?;
+            is_first = false;
+        }
+        to.write_all(b"\n  ]")
+    }
+}
+
+/// The name of the machine, which TensorBoard has in the names of its files.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_string() } else { name.trim().to_string() }
+}
+
+/// Where the lines up to a step end. A line that was torn is not counted.
+fn end_of(path: &Path, step: usize) -> std::io::Result<u64> {
+    let mut reader = match File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let (mut end, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        let read = reader.by_ref().read_until(b'\n', &mut line)?;
+        let value = serde_json::from_slice::<Value>(&line).ok().filter(|_| line.ends_with(b"\n"));
+        match value.as_ref().and_then(|value| value.get("step")?.as_u64()) {
+            Some(at) if at as usize <= step => end += read as u64,
+            _ => return Ok(end),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_resumed_log_ends_at_its_checkpoint() {
+        let folder = std::env::temp_dir().join(format!("garden-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut log = Log::open(&folder, 0).unwrap();
+        (1..=5).for_each(|step| log.add(&json!({"step": step, "loss": 0.5})).unwrap());
+        log.file.write_all(b"{\"step\": 6, \"lo").unwrap();
+        let mut log = Log::open(&folder, 3).unwrap();
+        log.add(&json!({"step": 4})).unwrap();
+        let mut list = Vec::new();
+        log.copy_as_list(&mut list).unwrap();
+        let steps: Vec<Value> = serde_json::from_slice(&list).unwrap();
+        assert_eq!(steps.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        Log::open(&folder, 0).unwrap();
+        assert_eq!(std::fs::read(folder.join(LOG)).unwrap(), b"");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,122 @@
+//! Whether an answer is right: as a whole, and field by field where the right one is JSON.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// How many answers and fields were right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Score {
+    answers: usize,
+    exact: usize,
+    /// How often each field was there, and how often it was right.
+    fields: BTreeMap<String, (usize, usize)>,
+}
+
+impl Score {
+    /// Takes an answer; returns whether it is right as a whole.
+    pub fn add(&mut self, expected: &str, answer: &str) -> bool {
+        let wanted =
+            serde_json::from_str::<Value>(expected.trim()).ok().filter(|value| value.is_object() || value.is_array());
+        let given = wanted.as_ref().and_then(|_| json_in(answer));
+        let is_exact = match (&wanted, &given) {
+            (Some(wanted), Some(given)) => same(wanted, given),
+            _ => expected.trim() == answer.trim(),
+        };
+        self.answers += 1;
+        self.exact += usize::from(is_exact);
+        if let Some(wanted) = &wanted {
+            self.compare(String::new(), wanted, given.as_ref());
+        }
+        is_exact
+    }
+
+    /// Every value that is no object or list is a field; places of lists count as one field together.
+    fn compare(&mut self, path: String, wanted: &Value, given: Option<&Value>) {
+        match wanted {
+            Value::Object(fields) if !fields.is_empty() => {
+                for (name, value) in fields {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    self.compare(path, value, given.and_then(|given| given.get(name)));
+                }
+            }
+            Value::Array(values) if !values.is_empty() => {
+                for (place, value) in values.iter().enumerate() {
+                    self.compare(format!("{path}[]"), value, given.and_then(|given| given.get(place)));
+                }
+            }
+            value => {
+                let count = self.fields.entry(path).or_default();
+                count.0 += 1;
+                count.1 += usize::from(given.is_some_and(|given| same(value, given)));
+            }
+        }
+    }
+
+    pub fn exact_match(&self) -> Option<f64> {
+        (self.answers > 0).then(|| self.exact as f64 / self.answers as f64)
+    }
+
+    pub fn field_accuracy(&self) -> Option<f64> {
+        let (all, right) = self.fields.values().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+        (all > 0).then(|| right as f64 / all as f64)
+    }
+
+    pub fn fields(&self) -> BTreeMap<String, f64> {
+        self.fields.iter().map(|(name, (all, right))| (name.clone(), *right as f64 / (*all).max(1) as f64)).collect()
+    }
+}
+
+/// The JSON of an answer, which may stand in a fence of Markdown.
+fn json_in(answer: &str) -> Option<Value> {
+    let text = answer.trim();
+    let fenced =
+        text.strip_prefix("```json").or_else(|| text.strip_prefix("```")).and_then(|rest| rest.strip_suffix("```"));
+    serde_json::from_str(fenced.unwrap_or(text).trim()).ok()
+}
+
+/// Equal values; 3 and 3.0 are the same number.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(name, value)| other.get(name).is_some_and(|other| same(value, other)))
+        }
+        (one, other) => one == other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_compared_by_value_and_texts_as_they_are() {
+        let mut score = Score::default();
+        assert!(score.add(r#"{"a": 1, "b": [1, 2]}"#, "{\"b\":[1.0,2],\"a\":1}"));
+        assert!(score.add(r#"{"a": 1}"#, "```json\n{\"a\": 1}\n```"));
+        assert!(!score.add(r#"{"a": 1}"#, r#"{"a": 1, "b": 2}"#));
+        assert!(score.add("a red circle", " a red circle\n"));
+        assert!(!score.add("3", "4"));
+        assert_eq!(score.exact_match(), Some(0.6));
+    }
+
+    #[test]
+    fn fields_are_counted_one_by_one() {
+        let mut score = Score::default();
+        score.add(
+            r#"{"shape": "circle", "size": {"wide": 3}, "tags": ["x", "y"]}"#,
+            r#"{"shape": "circle", "size": {"wide": 4}, "tags": ["x"]}"#,
+        );
+        score.add(r#"{"shape": "square", "size": {"wide": 3}, "tags": []}"#, "no JSON at all");
+        let fields: Vec<(String, f64)> = score.fields().into_iter().collect();
+        let expected = [("shape", 0.5), ("size.wide", 0.0), ("tags", 0.0), ("tags[]", 0.5)];
+        assert_eq!(fields, expected.map(|(name, share)| (name.to_string(), share)));
+        assert_eq!(score.field_accuracy(), Some(2.0 / 7.0));
+        assert_eq!(Score::default().field_accuracy(), None);
+    }
+}

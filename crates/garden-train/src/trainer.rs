@@ -1,0 +1,433 @@
+//! The training loop.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use garden_data::{Loader, MicroBatch, Normalisation, Processor};
+use garden_device::Device;
+use garden_memory::Bytes;
+use garden_model::{Adapter, Batch, Checkpoint, Config, Generator, Model, Optimizer, read_adapter};
+use serde_json::{Map, Value, json};
+
+use crate::checkpoint::{self, Progress};
+use crate::error::Error;
+use crate::evaluation::Evaluation;
+use crate::initial::{draw_adapter, mixed};
+use crate::job::Job;
+use crate::log::Log;
+use crate::observer::{EvalReport, Observer, StepReport};
+use crate::schedule::Schedule;
+
+/// Why training ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All steps are made.
+    Done,
+    /// Evaluations got no better.
+    NoBetter,
+    /// Somebody asked for it; a checkpoint was written.
+    Asked,
+}
+
+/// How training ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// Why.
+    pub end: End,
+    /// How far it came.
+    pub progress: Progress,
+    /// The last evaluation.
+    pub evaluation: Option<EvalReport>,
+    /// What the result was proven by, if training is over.
+    pub proof: Option<Proof>,
+}
+
+/// The loss of a micro-batch with the trained weights as they were read again from the output folder, and without an adapter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Proof {
+    /// As read again.
+    pub with: f64,
+    /// With every B zero, as the base model has it; for full training the same as `with`.
+    pub without: f64,
+}
+
+/// A run under way.
+struct Run<'a> {
+    job: &'a Job,
+    device: &'a mut dyn Device,
+    observer: &'a mut dyn Observer,
+    model: Model,
+    evaluation: Option<Evaluation>,
+    processor: Arc<Processor>,
+    schedule: Schedule,
+    optimizer: Optimizer,
+    progress: Progress,
+    log: Log,
+    evaluated: Option<EvalReport>,
+    /// Memory that is lost on purpose.
+    leaked: Vec<Vec<u8>>,
+}
+
+/// Trains from the beginning, or on from a checkpoint.
+pub fn train(
+    job: &Job,
+    resume: Option<&Path>,
+    device: &mut dyn Device,
+    observer: &mut dyn Observer,
+) -> Result<Finish, Error> {
+    let mut run = Run::begin(job, resume, device, observer)?;
+    let end = run.steps()?;
+    run.finish(end)
+}
+
+impl<'a> Run<'a> {
+    fn begin(
+        job: &'a Job,
+        resume: Option<&Path>,
+        device: &'a mut dyn Device,
+        observer: &'a mut dyn Observer,
+    ) -> Result<Run<'a>, Error> {
+        let recipe = &job.recipe;
+        std::fs::create_dir_all(&recipe.output_dir).map_err(|error| Error::file(&recipe.output_dir, error))?;
+        checkpoint::sweep(&recipe.output_dir);
+        let mut model = build(job, device)?;
+        let mut progress = Progress::default();
+        match resume {
+            Some(path) => {
+                let state = checkpoint::open(path)?;
+                for change in checkpoint::compare(path, &state, job)? {
+                    observer.say(&change);
+                }
+                checkpoint::restore(job, &mut model, device, path)?;
+                progress = state.progress;
+            }
+            None => first_values(job, device, &model)?,
+        }
+        let processor = Arc::new(job.processor()?);
+        let evaluation = match &job.eval {
+            None => None,
+            Some(rows) => {
+                let generator = job.answers.map(|limits| Generator::beside(device, &model, limits)).transpose()?;
+                Some(Evaluation::new(job, rows.open()?, processor.clone(), generator)?)
+            }
+        };
+        let log = Log::open(&recipe.output_dir, progress.step)?;
+        observer.began(progress.step, device.plan());
+        Ok(Run {
+            job,
+            device,
+            observer,
+            model,
+            evaluation,
+            processor,
+            schedule: Schedule::new(recipe, job.steps()),
+            optimizer: recipe.optimizer(),
+            progress,
+            log,
+            evaluated: None,
+            leaked: Vec::new(),
+        })
+    }
+
+    /// Steps until the end, or until somebody asks for one.
+    fn steps(&mut self) -> Result<End, Error> {
+        let job = self.job;
+        let (recipe, steps) = (&job.recipe, job.steps());
+        let seed = recipe.shuffle.then_some(recipe.seed);
+        let batches = job.train.batches(recipe.batch_size, seed);
+        let numbers = job.first_batch(self.progress.step)..job.first_batch(steps);
+        let settings = job.loader(recipe.ahead());
+        let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
+        // What is known before the first step is what the last one is compared with.
+        if self.progress.step == 0 && self.evaluation.is_some() {
+            self.evaluate()?;
+        }
+        while self.progress.step < steps {
+            if self.observer.wants_end() {
+                self.save()?;
+                return Ok(End::Asked);
+            }
+            self.step(&mut loader)?;
+            let step = self.progress.step;
+            let is_last = step == steps;
+            let is_evaluated = self.evaluation.is_some() && (is_last || step.is_multiple_of(job.eval_steps()));
+            let is_better = is_evaluated && self.evaluate()?;
+            if is_last || is_better || step.is_multiple_of(recipe.save_steps) {
+                self.save()?;
+            }
+            if recipe.early_stopping.is_some_and(|patience| self.progress.worse >= patience) && is_evaluated && !is_last
+            {
+                self.save()?;
+                return Ok(End::NoBetter);
+            }
+        }
+        Ok(End::Done)
+    }
+
+    /// One step: the gradients of some micro-batches, and an update.
+    fn step(&mut self, loader: &mut Loader) -> Result<(), Error> {
+        let begin = Instant::now();
+        let (job, number) = (self.job, self.progress.step);
+        let (first, last) = (job.first_batch(number), job.first_batch(number + 1));
+        let mut group = Group::default();
+        self.model.forget_gradients(self.device);
+        for _ in first..last {
+            let waiting = Instant::now();
+            let Some(made) = loader.next() else { break };
+            group.waited += waiting.elapsed().as_secs_f64();
+            let made = made?;
+            self.count(&made);
+            if let Some(pixels) = self.learn(made, &mut group)? {
+                loader.give_back(pixels);
+            }
+        }
+        let loss = group.loss(job.recipe.loss_normalisation);
+        if group.batches > 0 {
+            if group.divisor(job.recipe.loss_normalisation) != 1.0 {
+                self.model.scale_gradients(self.device, (1.0 / group.divisor(job.recipe.loss_normalisation)) as f32);
+            }
+            let rate = self.schedule.rate(number) as f32;
+            self.model.update(self.device, &self.optimizer, rate, group.had_images);
+        }
+        let gradient_norm = f64::from(self.model.gradient_norm(self.device));
+        for (what, value) in [("loss", loss), ("gradient norm", gradient_norm)] {
+            if !value.is_finite() {
+                return Err(Error::NotFinite { step: number + 1, what });
+            }
+        }
+        self.leak();
+        self.progress.step += 1;
+        self.progress.tokens += group.tokens as u64;
+        let report = StepReport {
+            step: self.progress.step,
+            steps: job.steps(),
+            epoch: self.progress.step as f64 / job.steps_per_epoch() as f64,
+            loss,
+            gradient_norm,
+            rate: self.schedule.rate(number),
+            tokens: group.tokens,
+            seconds: begin.elapsed().as_secs_f64(),
+            waited: group.waited,
+        };
+        self.tell(&report)
+    }
+
+    /// Adds the gradients of a micro-batch; gives its pixels back.
+    fn learn(&mut self, made: MicroBatch, group: &mut Group) -> Result<Option<Vec<f32>>, Error> {
+        if made.trained == 0 {
+            return Ok(Some(made.images.pixels));
+        }
+        let trained = made.trained as f64;
+        let batch = Batch::new(self.model.config(), &made.rows, made.images)?;
+        let scale = match self.job.recipe.loss_normalisation {
+            Normalisation::MicroBatch => (1.0 / trained) as f32,
+            Normalisation::Token => 1.0,
+        };
+        // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
+        let seed = mixed(self.job.recipe.seed ^ mixed(made.number as u64 + 1)).max(1);
+        self.model.learn(self.device, &batch, scale, seed)?;
+        let losses = self.model.losses(self.device, &batch);
+        let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
+        group.add(&batch, sum, trained);
+        Ok(Some(batch.into_pixels()))
+    }
+
+    fn count(&mut self, made: &MicroBatch) {
+        self.progress.dropped += made.dropped;
+        for error in &made.skipped {
+            self.progress.skipped += 1;
+            self.observer.say(&format!("left out: {error}"));
+        }
+    }
+
+    /// Tells a step to whoever watches, and writes it to the log when it is time.
+    fn tell(&mut self, report: &StepReport) -> Result<(), Error> {
+        self.progress.window.0 += report.loss;
+        self.progress.window.1 += 1;
+        if report.step.is_multiple_of(self.job.recipe.logging_steps) || report.step == report.steps {
+            let (sum, count) = std::mem::take(&mut self.progress.window);
+            self.log.add(&json!({
+                "step": report.step,
+                "epoch": rounded(report.epoch),
+                "loss": sum / count as f64,
+                "grad_norm": report.gradient_norm,
+                "learning_rate": report.rate,
+                "step_seconds": rounded(report.seconds),
+                "waited_seconds": rounded(report.waited),
+                "tokens": self.progress.tokens,
+            }))?;
+        }
+        self.observer.stepped(report);
+        Ok(())
+    }
+
+    /// Evaluates; returns whether the loss is the lowest so far.
+    fn evaluate(&mut self) -> Result<bool, Error> {
+        let (step, job) = (self.progress.step, self.job);
+        let Some(evaluation) = &mut self.evaluation else { return Ok(false) };
+        self.observer.evaluating();
+        let mut report = evaluation.run(job, &mut self.model, self.device, step)?;
+        // Before the first step there is nothing that could be the best.
+        report.is_best = step > 0 && self.progress.best.is_none_or(|best| report.loss < best.1);
+        if report.is_best {
+            (self.progress.best, self.progress.worse) = (Some((step, report.loss)), 0);
+        } else if step > 0 {
+            self.progress.worse += 1;
+        }
+        self.log.add(&eval_line(&report, step as f64 / job.steps_per_epoch() as f64))?;
+        self.observer.evaluated(&report);
+        let is_best = report.is_best;
+        self.evaluated = Some(report);
+        Ok(is_best)
+    }
+
+    fn save(&mut self) -> Result<(), Error> {
+        let recipe = &self.job.recipe;
+        let path = checkpoint::save(self.job, &self.progress, &self.log, &self.model, self.device)?;
+        self.observer.saved(&path);
+        checkpoint::rotate(&recipe.output_dir, recipe.save_total_limit, self.progress.best.map(|best| best.0))
+    }
+
+    /// Writes the result, reads it again, and proves that it does something.
+    fn finish(mut self, end: End) -> Result<Finish, Error> {
+        let mut proof = None;
+        if end != End::Asked {
+            let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
+            // The result is the best one that was seen, where there was an evaluation.
+            if let Some((best, _)) = self.progress.best.filter(|best| best.0 != self.progress.step) {
+                let path = checkpoint::of_step(folder, best);
+                checkpoint::read_trained(job, &self.model, self.device, &path)?;
+                self.observer.say(&format!("the result is that of step {best}, which had the lowest evaluation loss"));
+            }
+            checkpoint::write_trained(job, &self.model, self.device, folder)?;
+            proof = Some(self.prove()?);
+        }
+        Ok(Finish { end, progress: self.progress, evaluation: self.evaluated, proof })
+    }
+
+    /// Reads the result again into the model that it came from, and compares losses with it and without.
+    fn prove(&mut self) -> Result<Proof, Error> {
+        let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
+        let batches = job.train.batches(1, None);
+        let mut settings = job.loader(garden_data::Ahead { threads: 1, bytes: 0 });
+        settings.bad_row = garden_data::BadRow::Skip;
+        let numbers = 0..batches.per_epoch();
+        let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
+        let found = loader.find_map(|made| made.ok().filter(|made| made.trained > 0));
+        let Some(made) = found else { return Err(Error::Empty("no row could be read".into())) };
+        let batch = Batch::new(self.model.config(), &made.rows, made.images)?;
+        let loss = |model: &mut Model, device: &mut dyn Device| -> Result<f64, Error> {
+            let losses = model.evaluate(device, &batch)?;
+            Ok(losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len().max(1) as f64)
+        };
+        let before = loss(&mut self.model, self.device)?;
+        for parameter in self.model.parameters().iter().filter(|parameter| parameter.name.contains(".lora_B.")) {
+            self.model.set(self.device, parameter, &vec![0.0; parameter.shape.iter().product()]);
+        }
+        let without = loss(&mut self.model, self.device)?;
+        checkpoint::read_trained(job, &self.model, self.device, folder)?;
+        let with = loss(&mut self.model, self.device)?;
+        if with.to_bits() != before.to_bits() {
+            let problem = format!("read again, the result has loss {with}; before it was written it had {before}");
+            return Err(Error::checkpoint(folder, problem));
+        }
+        Ok(Proof { with, without })
+    }
+
+    fn leak(&mut self) {
+        if let Some(Bytes(bytes)) = self.job.recipe.debug_leak {
+            // Not zeros, which the kernel would not have to keep.
+            self.leaked.push(vec![1; bytes as usize]);
+        }
+    }
+}
+
+/// The micro-batches of a step.
+#[derive(Debug, Default)]
+struct Group {
+    batches: usize,
+    tokens: usize,
+    /// Tokens that are trained.
+    trained: f64,
+    /// The sum of all losses, and of the means of micro-batches.
+    sum: f64,
+    means: f64,
+    had_images: bool,
+    waited: f64,
+}
+
+impl Group {
+    fn add(&mut self, batch: &Batch, sum: f64, trained: f64) {
+        self.batches += 1;
+        self.tokens += batch.tokens();
+        self.trained += trained;
+        self.sum += sum;
+        self.means += sum / trained;
+        self.had_images |= batch.patches() > 0;
+    }
+
+    /// What the gradients that were added up are divided by.
+    fn divisor(&self, normalisation: Normalisation) -> f64 {
+        match normalisation {
+            Normalisation::MicroBatch => self.batches as f64,
+            Normalisation::Token => self.trained,
+        }
+    }
+
+    fn loss(&self, normalisation: Normalisation) -> f64 {
+        match (self.batches, normalisation) {
+            (0, _) => 0.0,
+            (_, Normalisation::MicroBatch) => self.means / self.batches as f64,
+            (_, Normalisation::Token) => self.sum / self.trained,
+        }
+    }
+}
+
+/// Puts the model on a device as the recipe wants it.
+pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> {
+    let recipe = &job.recipe;
+    let config = Config::read(&job.base.join("config.json"))?;
+    let weights = Checkpoint::open(&job.base)?;
+    let (training, storage) = (recipe.training(), recipe.storage());
+    // Answers run over their whole context; room for that is made once.
+    let mut limits = job.limits;
+    limits.longest = limits.longest.max(job.answers.map_or(0, |answers| answers.context));
+    Ok(Model::build(device, &config, &weights, &training, recipe.recomputed(), &storage, limits)?)
+}
+
+fn first_values(job: &Job, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
+    match &job.recipe.adapter {
+        Some(folder) => {
+            let adapter: Adapter = read_adapter(folder)?;
+            Ok(adapter.put(device, model)?)
+        }
+        None => {
+            draw_adapter(device, model, job.recipe.seed);
+            Ok(())
+        }
+    }
+}
+
+fn eval_line(report: &EvalReport, epoch: f64) -> Value {
+    let mut line = Map::new();
+    line.insert("step".into(), report.step.into());
+    line.insert("epoch".into(), rounded(epoch));
+    line.insert("eval_loss".into(), report.loss.into());
+    line.insert("eval_rows".into(), report.rows.into());
+    line.insert("eval_runtime".into(), rounded(report.seconds));
+    if let Some(exact) = report.exact_match {
+        line.insert("eval_answers".into(), report.answers.into());
+        line.insert("eval_exact_match".into(), exact.into());
+    }
+    if let Some(accuracy) = report.field_accuracy {
+        line.insert("eval_field_accuracy".into(), accuracy.into());
+        line.insert("eval_fields".into(), json!(report.fields));
+    }
+    Value::Object(line)
+}
+
+/// Four digits behind the point: what nobody reads is not written.
+fn rounded(number: f64) -> Value {
+    Value::from((number * 1e4).round() / 1e4)
+}

@@ -1,0 +1,121 @@
+//! `model-garden check`: is a dataset fit for training?
+
+mod json;
+mod text;
+
+use std::time::{Duration, Instant};
+
+use garden_data::{Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings};
+use garden_model::Config;
+
+use super::Outcome;
+use crate::cli::{self, CheckFormat};
+use crate::failure::Failure;
+use crate::printer::Printer;
+use text::grouped;
+
+/// How often somebody who waits is told how far it is.
+const WORD: Duration = Duration::from_secs(5);
+/// What Pillow holds for a pixel of an RGB image.
+const PILLOW_PIXEL: u64 = 4;
+/// What a decoded pixel is here.
+const PIXEL: u64 = 3;
+
+/// A survey and what it was made for.
+struct Checked<'a> {
+    arguments: &'a cli::Check,
+    dataset: &'a Dataset,
+    survey: Survey,
+    memory: Memory,
+    steps: usize,
+}
+
+/// Bytes of host memory that the data of a run takes.
+struct Memory {
+    /// All images decoded and kept in a list.
+    decoded_list: u64,
+    index: u64,
+    /// Patches of the largest micro-batch.
+    patches: u64,
+    /// The largest picture, decoded, for each thread.
+    pictures: u64,
+    /// The largest row, compressed, for each thread.
+    rows: u64,
+    threads: usize,
+}
+
+impl Memory {
+    fn total(&self) -> u64 {
+        self.index + self.patches + self.pictures + self.rows
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure> {
+    let (config, processor) = open_model(arguments)?;
+    let dataset = Dataset::open_split(&arguments.dataset, &arguments.split).map_err(|error| Failure {
+        what: format!("cannot use `{}`", arguments.dataset.display()),
+        causes: vec![error.to_string()],
+        hint: error.hint().map(str::to_string),
+    })?;
+    let example = ExampleSettings {
+        labels: arguments.labels,
+        length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
+        ..ExampleSettings::default()
+    };
+    let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = if arguments.threads == 0 { cores() } else { arguments.threads };
+    let batch_size = arguments.batch_size as usize;
+    let settings = SurveySettings { example: &example, batch_size, threads };
+    let survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
+    let memory = Memory {
+        decoded_list: survey.pictures.pixels * PILLOW_PIXEL,
+        index: dataset.index_bytes() as u64,
+        patches: (survey.limits.patches * processor.images.patch_values() * size_of::<f32>()) as u64,
+        pictures: survey.pictures.largest_pixels * PIXEL * threads as u64,
+        rows: survey.row_bytes * threads as u64,
+        threads,
+    };
+    let steps = survey.tally.kept.div_ceil(batch_size * arguments.gradient_accumulation as usize);
+    let checked = Checked { arguments, dataset: &dataset, survey, memory, steps };
+    printer.out(&match arguments.format {
+        CheckFormat::Text => text::write(&checked),
+        CheckFormat::Json => format!("{:#}\n", json::value(&checked)),
+    })?;
+    Ok(if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine })
+}
+
+fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
+    let folder = &arguments.base_model;
+    let failed = |why: String| Failure {
+        what: format!("cannot use `{}`", folder.display()),
+        causes: vec![why],
+        hint: Some("--base-model is the folder of a model, with config.json and tokenizer.json".to_string()),
+    };
+    let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
+    let mut processor = Processor::open(folder).map_err(|error| failed(error.to_string()))?;
+    let images = &mut processor.images;
+    images.max_pixels = arguments.max_pixels.unwrap_or(images.max_pixels);
+    images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);
+    if images.min_pixels > images.max_pixels {
+        let why = format!(
+            "images should have {} pixels at least and {} at most",
+            grouped(images.min_pixels),
+            grouped(images.max_pixels)
+        );
+        let what = "--min-pixels and --max-pixels do not fit together".to_string();
+        return Err(Failure { what, causes: vec![why], hint: None });
+    }
+    Ok((config, processor))
+}
+
+/// Says how far it is when it takes long.
+fn tell(printer: &Printer, rows: usize) -> impl FnMut(usize) {
+    let mut last = Instant::now();
+    move |done| {
+        if last.elapsed() >= WORD && done < rows {
+            last = Instant::now();
+            printer.say(&format!("model-garden: {} of {} rows", grouped(done as u64), grouped(rows as u64)));
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What `check` found, as JSON. Rows are counted from 1.
+
+use garden_data::Distribution;
+use serde_json::{Value, json};
+
+use super::Checked;
+
+/// Bars of a distribution at most.
+const BARS: usize = 24;
+
+pub(super) fn value(checked: &Checked) -> Value {
+    let Checked { arguments, dataset, survey, memory, steps } = checked;
+    let place = |row: u32| dataset.place(row as usize);
+    let problem = |problem: &garden_data::Problem| {
+        let mut value = json!(problem);
+        value["row"] = json!(problem.row + 1);
+        value
+    };
+    let largest = survey.largest.as_ref().map(|largest| {
+        let mut value = json!(largest);
+        value["row"] = json!(largest.row + 1);
+        value
+    });
+    let duplicate = |one: &garden_data::Duplicate| json!({"row": one.row + 1, "place": place(one.row), "first_row": one.first + 1, "first_place": place(one.first)});
+    let limits = survey.limits;
+    json!({
+        "dataset": arguments.dataset,
+        "rows": survey.rows,
+        "usable": survey.tally.kept,
+        "bad": survey.problem_count,
+        "too_long": survey.too_long,
+        "left_out": survey.left_out.iter().map(|row| row + 1).collect::<Vec<u32>>(),
+        "batch_size": arguments.batch_size,
+        "gradient_accumulation": arguments.gradient_accumulation,
+        "steps_per_epoch": steps,
+        "tally": survey.tally,
+        "problems": survey.problems.iter().map(problem).collect::<Vec<Value>>(),
+        "duplicate_count": survey.duplicate_count,
+        "duplicates": survey.duplicates.iter().map(duplicate).collect::<Vec<Value>>(),
+        "empty_answer_count": survey.empty_answer_count,
+        "empty_answers": survey.empty_answers.iter().map(|row| json!({"row": row + 1, "place": place(*row)})).collect::<Vec<Value>>(),
+        "largest": largest,
+        "limits": {
+            "tokens": limits.tokens, "rows": limits.rows, "targets": limits.targets, "patches": limits.patches,
+            "windows": limits.windows, "images": limits.images, "longest": limits.longest,
+        },
+        "pictures": survey.pictures,
+        "distributions": {
+            "tokens": distribution(&survey.tokens),
+            "image_tokens": distribution(&survey.image_tokens),
+            "trained_tokens": distribution(&survey.trained_tokens),
+            "pixels": distribution(&survey.pixels),
+        },
+        "memory": {
+            "decoded_list_bytes": memory.decoded_list,
+            "ours_bytes": memory.total(),
+            "index_bytes": memory.index,
+            "patches_bytes": memory.patches,
+            "decoded_pictures_bytes": memory.pictures,
+            "compressed_rows_bytes": memory.rows,
+            "threads": memory.threads,
+        },
+    })
+}
+
+fn distribution(of: &Distribution) -> Value {
+    let bars: Vec<Value> =
+        of.bars(BARS).iter().map(|bar| json!({"from": bar.from, "to": bar.to, "count": bar.count})).collect();
+    let quantile = |share| (of.count() > 0).then(|| of.quantile(share));
+    json!({
+        "count": of.count(), "least": quantile(0.0).map(|_| of.least()), "median": quantile(0.5), "p90": quantile(0.9),
+        "p99": quantile(0.99), "most": quantile(1.0).map(|_| of.most()), "mean": quantile(1.0).map(|_| of.mean()),
+        "bars": bars,
+    })
+}

@@ -1,0 +1,212 @@
+//! What `check` found, for the terminal: the answer in the first line, then what is wrong, then what is how large.
+
+use garden_data::{Distribution, Largest, Survey};
+use garden_memory::Bytes;
+
+use super::{Checked, Memory};
+
+/// Problems that are shown.
+const SHOWN: usize = 20;
+/// Duplicates and empty answers that are shown.
+const SHOWN_WARNINGS: usize = 5;
+/// Pictures of the largest row whose sizes are shown.
+const SHOWN_PICTURES: usize = 4;
+/// Bars of a chart.
+const BARS: usize = 8;
+/// Columns of the longest bar: with its labels a line fits 80 columns.
+const BAR_WIDTH: usize = 40;
+/// An eighth to seven eighths of a column.
+const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
+
+pub(super) fn write(checked: &Checked) -> String {
+    let survey = &checked.survey;
+    let mut text = headline(checked) + "\n";
+    text += &problems(survey);
+    text += &warnings(checked);
+    if let Some(largest) = &survey.largest {
+        text += &chart("Tokens of a row", &survey.tokens, grouped);
+        text += &chart("Image tokens of a row with images", &survey.image_tokens, grouped);
+        text += &chart("Trained tokens of a row", &survey.trained_tokens, grouped);
+        text += &chart("Megapixels of an image", &survey.pixels, megapixels);
+        text += &sizes(survey, largest);
+        text += &memory(survey, &checked.memory);
+    }
+    text
+}
+
+/// The answer.
+fn headline(checked: &Checked) -> String {
+    let Checked { arguments, survey, steps, .. } = checked;
+    let tally = &survey.tally;
+    let mut notes = Vec::new();
+    if tally.dropped > 0 {
+        notes.push(format!("{} dropped as too long", grouped(tally.dropped as u64)));
+    }
+    if tally.shrunk > 0 {
+        notes.push(format!("{} with shrunk images", grouped(tally.shrunk as u64)));
+    }
+    let notes: String = notes.iter().map(|note| format!(", {note}")).collect();
+    let all = counted(survey.rows as u64, "row");
+    let pace = format!(
+        "{} per epoch at {} x {}",
+        counted(*steps as u64, "step"),
+        arguments.batch_size,
+        arguments.gradient_accumulation
+    );
+    match survey.problem_count {
+        0 if tally.dropped == 0 => format!("{all}, all usable{notes}: {pace}"),
+        0 => format!("{all}, {} usable{notes}: {pace}", grouped(tally.kept as u64)),
+        bad => {
+            let are = if bad == 1 { "is" } else { "are" };
+            format!("{} of {all} {are} bad{notes}; without: {pace}", grouped(bad as u64))
+        }
+    }
+}
+
+fn problems(survey: &Survey) -> String {
+    let mut text = String::new();
+    let mut said: Vec<&str> = Vec::new();
+    for problem in survey.problems.iter().take(SHOWN) {
+        text += &format!("  {problem}\n");
+        // The same advice once is enough.
+        if let Some(hint) = problem.hint.as_deref().filter(|hint| !said.contains(hint)) {
+            text += &format!("    hint: {hint}\n");
+            said.push(hint);
+        }
+    }
+    if survey.problem_count > SHOWN {
+        let more = grouped((survey.problem_count - SHOWN) as u64);
+        text += &format!("  ... and {more} more (--format json lists up to {})\n", garden_data::KEPT_PROBLEMS);
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+fn warnings(checked: &Checked) -> String {
+    let Checked { survey, dataset, .. } = checked;
+    let place = |row: u32| dataset.place(row as usize);
+    let mut text = String::new();
+    let mut warn = |count: usize, what: [&str; 2], shown: Vec<String>| {
+        if count == 0 {
+            return;
+        }
+        let what = what[usize::from(count > 1)];
+        text += &format!("\nwarning: {} {what}\n", counted(count as u64, "row"));
+        text.extend(shown.iter().map(|line| format!("  {line}\n")));
+        if count > shown.len() {
+            text += &format!("  ... and {} more\n", grouped((count - shown.len()) as u64));
+        }
+    };
+    let pairs = survey.duplicates.iter().take(SHOWN_WARNINGS);
+    let pairs = pairs.map(|one| format!("{} is the same as {}", place(one.row), place(one.first)));
+    let same = ["says and shows the same as an earlier one", "say and show the same as earlier ones"];
+    warn(survey.duplicate_count, same, pairs.collect());
+    let empty = survey.empty_answers.iter().take(SHOWN_WARNINGS).map(|row| place(*row));
+    let nothing = ["has an empty answer: it teaches to say nothing", "have empty answers: they teach to say nothing"];
+    warn(survey.empty_answer_count, nothing, empty.collect());
+    text
+}
+
+/// A distribution in bars.
+fn chart(title: &str, of: &Distribution, number: impl Fn(u64) -> String) -> String {
+    let (Some(_), true) = (of.bars(1).first(), of.least() < of.most()) else {
+        return if of.count() == 0 { String::new() } else { format!("\n{title}: {} each\n", number(of.most())) };
+    };
+    let (median, p99, most) = (number(of.quantile(0.5)), number(of.quantile(0.99)), number(of.most()));
+    let mut text = format!("\n{title}: half at most {median}, 99 % at most {p99}, the largest {most}\n");
+    let bars = of.bars(BARS);
+    let highest = bars.iter().map(|bar| bar.count).max().unwrap_or(1);
+    let ends: Vec<(String, String)> = bars.iter().map(|bar| (number(bar.from), number(bar.to))).collect();
+    let width = ends.iter().map(|(_, to)| to.len()).max().unwrap_or(0);
+    for (bar, (from, to)) in bars.iter().zip(&ends) {
+        let range =
+            if from == to { format!("{to:>0$}", 2 * width + 3) } else { format!("{from:>width$} - {to:>width$}") };
+        text += format!("  {range}  {} {}", blocks(bar.count, highest), grouped(bar.count)).trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+/// A bar; whatever is there at all is seen.
+fn blocks(count: u64, highest: u64) -> String {
+    let eighths = (count as f64 / highest.max(1) as f64 * (8 * BAR_WIDTH) as f64).round() as usize;
+    let eighths = eighths.max(usize::from(count > 0));
+    let rest = (eighths % 8).checked_sub(1).map(|index| PARTS[index]);
+    "█".repeat(eighths / 8).chars().chain(rest).collect()
+}
+
+fn sizes(survey: &Survey, largest: &Largest) -> String {
+    let mut pictures: Vec<String> =
+        largest.pictures.iter().take(SHOWN_PICTURES).map(|[width, height]| format!("{width} x {height}")).collect();
+    if largest.pictures.len() > SHOWN_PICTURES {
+        pictures.push(format!("{} more", largest.pictures.len() - SHOWN_PICTURES));
+    }
+    let images = match largest.pictures.len() {
+        0 => "no images".to_string(),
+        count => format!(
+            "{} of them of {} ({})",
+            grouped(largest.image_tokens as u64),
+            counted(count as u64, "image"),
+            pictures.join(", ")
+        ),
+    };
+    let limits = survey.limits;
+    format!(
+        "\nLargest row: {}\n  {} tokens, {images}\n\
+         Largest micro-batch in any order: {} tokens, {} trained, {} patches, {}\n",
+        largest.place,
+        grouped(largest.tokens as u64),
+        grouped(limits.tokens as u64),
+        grouped(limits.targets as u64),
+        grouped(limits.patches as u64),
+        counted(limits.images as u64, "image"),
+    )
+}
+
+fn memory(survey: &Survey, memory: &Memory) -> String {
+    if survey.pictures.count == 0 {
+        return format!("\nHost memory for the data: {} (index of the rows)\n", Bytes(memory.index));
+    }
+    let lines = [
+        (memory.decoded_list, format!("in Python with {} decoded in a list", counted(survey.pictures.count, "image"))),
+        (memory.total(), "here, whatever the number of images:".to_string()),
+        (memory.index, "  index of the rows".to_string()),
+        (memory.patches, "  patches of the largest micro-batch".to_string()),
+        (memory.pictures, format!("  largest image decoded, on {}", counted(memory.threads as u64, "thread"))),
+        (memory.rows, format!("  largest row compressed, on {}", counted(memory.threads as u64, "thread"))),
+    ];
+    let lines = lines.map(|(bytes, what)| format!("  {:>11}  {what}\n", Bytes(bytes).to_string()));
+    format!("\nHost memory for the data\n{}", lines.concat())
+}
+
+fn megapixels(pixels: u64) -> String {
+    format!("{:.2}", pixels as f64 / 1e6)
+}
+
+fn counted(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+/// A number with a comma between thousands.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_bars() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!((blocks(0, 5), blocks(1, 1_000_000)), (String::new(), "▏".to_string()));
+        assert_eq!(blocks(5, 5).chars().count(), BAR_WIDTH);
+    }
+}
