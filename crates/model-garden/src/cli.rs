@@ -11,12 +11,15 @@ use regex_lite::Regex;
 
 mod check;
 mod model;
+mod plan;
 mod train;
 
 use check::CHECK_HELP;
 pub use check::{Check, CheckFormat};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
+use plan::PLAN_HELP;
+pub use plan::{Plan, PlanFormat};
 use train::TRAIN_HELP;
 pub use train::{RecipeFlags, TrainVision, TrainWorker};
 
@@ -84,6 +87,13 @@ pub enum Command {
     /// The answer comes first, then bad rows by file, line and field, then charts, the largest row, and what memory the data needs.
     #[command(after_long_help = CHECK_HELP)]
     Check(Check),
+
+    /// Say how much memory a run will need, by purpose, before anything is loaded; from shapes alone without any weights.
+    ///
+    /// What the model holds is counted buffer by buffer, so it is exact; what else the host holds is exact or estimated, line by line. If
+    /// it does not fit, the cheapest changes that would make it fit, with what each saves.
+    #[command(after_long_help = PLAN_HELP)]
+    Plan(Plan),
 
     /// Show a row of a dataset as the model sees it: its text, its images, and which tokens are trained.
     ///

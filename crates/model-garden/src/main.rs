@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
         Command::Check(arguments) => commands::check::run(arguments, &printer),
+        Command::Plan(arguments) => commands::plan::run(arguments, &printer),
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),
         Command::Preview(arguments) => commands::preview::run(arguments, &printer),
         Command::Quantise(arguments) => commands::quantise::run(arguments, &printer),

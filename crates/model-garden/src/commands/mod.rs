@@ -8,6 +8,7 @@ pub mod diagnose;
 pub mod export;
 pub mod generate;
 pub mod monitor;
+pub mod plan;
 pub mod preview;
 mod python;
 pub mod quantise;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use garden_guard::Summary;
 use garden_memory::{Bytes, Diagnosis, Question};
 use garden_trace::{ReadOptions, read_path};
-use garden_train::{EvalReport, Prediction, Prepared};
+use garden_train::{EvalReport, MemoryPlan, Prediction, Prepared};
 use serde_json::{Value, json};
 
 use super::files::{FINISH, TRACE};
@@ -35,6 +35,7 @@ const COPIED: [&str; 10] = [
 /// What came of a run.
 pub struct RunResult<'a> {
     prepared: &'a Prepared,
+    plan: &'a MemoryPlan,
     summary: &'a Summary,
     seconds: f64,
     /// What the process that trains wrote at its end; nothing if it did not come there.
@@ -47,7 +48,12 @@ pub struct RunResult<'a> {
 
 impl<'a> RunResult<'a> {
     /// Reads what the run has left.
-    pub fn gather(prepared: &'a Prepared, summary: &'a Summary, seconds: f64) -> Result<RunResult<'a>, Failure> {
+    pub fn gather(
+        prepared: &'a Prepared,
+        plan: &'a MemoryPlan,
+        summary: &'a Summary,
+        seconds: f64,
+    ) -> Result<RunResult<'a>, Failure> {
         let folder = &prepared.job.recipe.output_dir;
         let text = std::fs::read(folder.join(FINISH)).ok();
         let finish = text.and_then(|text| serde_json::from_slice(&text).ok());
@@ -55,6 +61,7 @@ impl<'a> RunResult<'a> {
         let judged = read_path(&trace, &ReadOptions::default()).ok().map(|read| Judged::of(read, Question::default()));
         Ok(RunResult {
             prepared,
+            plan,
             summary,
             seconds,
             finish,
@@ -137,8 +144,10 @@ impl<'a> RunResult<'a> {
         if let Some(found) = self.diagnosis() {
             let _ = writeln!(text, "memory: {}  {}", found.verdict.name().to_uppercase(), found.summary);
         }
-        if let Some(most) = self.number(&["resident", "most_rss"]) {
-            let _ = writeln!(text, "        at most {} resident", Bytes(most as u64));
+        if let Some(most) = self.number(&["resident", "most"]) {
+            let (planned, most) = (Bytes(self.plan.total_bytes), Bytes(most as u64));
+            let off = 100.0 * (most.0 as f64 / planned.0 as f64 - 1.0);
+            let _ = writeln!(text, "        planned {planned}, held at most {most} ({off:+.1} %)");
         }
         if self.finish.is_some() {
             if let (Some(with), Some(without)) =
