@@ -74,7 +74,8 @@ fn a_good_dataset() {
               404 KiB    patches of the largest micro-batch
              42.2 KiB    largest image decoded, on 2 threads
              13.0 KiB    largest row compressed, on 2 threads
-    "#]].assert_eq(&text(&done));
+    "#]]
+    .assert_eq(&text(&done));
     assert!(text(&done).lines().all(|line| line.chars().count() <= 80), "{}", text(&done));
 }
 
@@ -93,7 +94,7 @@ fn bad_rows_by_line_and_field() {
     let file = file.to_str().unwrap();
     let done = check(file, &[]);
     assert_eq!(done.status.code(), Some(1));
-    assert_eq!(first_line(&done), "31 of 34 rows are bad; without: 1 step per epoch at 2 x 4");
+    assert_eq!(first_line(&done), "31 of 34 rows are bad; the other 3 are 1 step per epoch at 2 x 4");
     let told = text(&done);
     for part in [
         "rows.jsonl:2: field `response` is the number 3, not a text",

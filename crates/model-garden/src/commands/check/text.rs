@@ -62,7 +62,9 @@ fn headline(checked: &Checked) -> String {
         0 => format!("{all}, {} usable{notes}: {pace}", grouped(tally.kept as u64)),
         bad => {
             let are = if bad == 1 { "is" } else { "are" };
-            format!("{} of {all} {are} bad{notes}; without: {pace}", grouped(bad as u64))
+            let bad = format!("{} of {all} {are} bad{notes}", grouped(bad as u64));
+            let rest = grouped(tally.kept as u64);
+            if tally.kept == 0 { bad } else { format!("{bad}; the other {rest} are {pace}") }
         }
     }
 }
@@ -159,7 +161,7 @@ fn sizes(survey: &Survey, largest: &Largest) -> String {
     let limits = survey.limits;
     format!(
         "\nLargest row: {}\n  {} tokens, {images}\n\
-         Largest micro-batch in any order: {} tokens, {} trained, {} patches, {}\n",
+         Largest micro-batch in any order\n  {} tokens, {} trained, {} patches, {}\n",
         largest.place,
         grouped(largest.tokens as u64),
         grouped(limits.tokens as u64),
