@@ -157,11 +157,11 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
     signal("-KILL", guard.id());
     signal("-KILL", trains);
     drop(guard.wait_with_output());
-    let refused = train(&dataset, &abandoned, &flags);
     let has_checkpoint = std::fs::read_dir(&abandoned)
         .unwrap()
         .flatten()
         .any(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-"));
+    let refused = train(&dataset, &abandoned, &flags);
     assert_eq!(refused.status.code(), Some(if has_checkpoint { 2 } else { 0 }), "{}", told(&refused));
     if has_checkpoint {
         let resumed = train(&dataset, &abandoned, &[&flags[..], &["--resume", "auto"]].concat());
