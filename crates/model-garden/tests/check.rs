@@ -65,7 +65,8 @@ fn a_good_dataset() {
 
         Largest row: testdata/data/datasets/chat.jsonl:4
           112 tokens, 8 of them of 1 image (120 x 60)
-        Largest micro-batch in any order: 189 tokens, 57 trained, 88 patches, 3 images
+        Largest micro-batch in any order
+          189 tokens, 57 trained, 88 patches, 3 images
 
         Host memory for the data
               104 KiB  in Python with 4 images decoded in a list
