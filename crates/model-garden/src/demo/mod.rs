@@ -1,0 +1,5 @@
+//! The demo: a small dataset of drawn pictures, and the recipe that a tiny model learns it with.
+
+pub mod dataset;
+mod drawing;
+mod random;
