@@ -2,6 +2,8 @@
 
 mod cli;
 mod commands;
+#[allow(dead_code, reason = "the command that runs the demo needs the trainer")]
+mod demo;
 mod failure;
 mod printer;
 mod show;

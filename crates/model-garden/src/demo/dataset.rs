@@ -142,3 +142,69 @@ pub fn write(folder: &Path, seed: u64, train: usize, held_out: usize) -> io::Res
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_rows_and_another_seed_others() {
+        assert_eq!(rows(5, 20, 4).unwrap(), rows(5, 20, 4).unwrap());
+        assert_ne!(rows(5, 20, 4).unwrap(), rows(6, 20, 4).unwrap());
+    }
+
+    #[test]
+    fn every_answer_is_as_frequent_as_every_other() {
+        for split in rows(1, 3 * Truth::NUMBER, 2 * Truth::NUMBER).unwrap() {
+            let mut counts: HashMap<String, usize> = HashMap::new();
+            for row in &split {
+                *counts.entry(row.truth.answer()).or_default() += 1;
+            }
+            assert_eq!(counts.len(), Truth::NUMBER);
+            assert!(counts.values().all(|count| *count == split.len() / Truth::NUMBER));
+        }
+    }
+
+    #[test]
+    fn no_picture_is_there_twice() {
+        let [train, held_out] = rows(2, 360, 72).unwrap();
+        let different: HashSet<&Vec<u8>> = train.iter().chain(&held_out).map(|row| &row.png).collect();
+        assert_eq!(different.len(), 360 + 72);
+    }
+
+    #[test]
+    fn areas_tell_the_outlines_apart() {
+        let share = |outline: Outline| {
+            let places = || (0..200).map(|place| (place as f32 + 0.5) / 100.0 - 1.0);
+            places().flat_map(|x| places().map(move |y| outline(x, y))).filter(|inside| *inside).count() as f32 / 1e4
+        };
+        for ((name, outline), area) in SHAPES.into_iter().zip([std::f32::consts::PI, 2.0, 1.299]) {
+            assert!((share(outline) - area).abs() < 0.02, "{name} has an area of {}", share(outline));
+        }
+    }
+
+    #[test]
+    fn fields_are_judged_one_by_one() {
+        let truth = r#"{"shape":"circle","colour":"red","count":3}"#;
+        assert_eq!(right_fields(truth, truth), [true; 3]);
+        assert_eq!(right_fields(r#" {"count": 3, "colour": "blue"}"#, truth), [false, false, true]);
+        assert_eq!(right_fields("three red circles", truth), [false; 3]);
+        assert_eq!(right_fields(r#"{"count":"3"}"#, truth), [false; 3]);
+    }
+
+    #[test]
+    fn a_folder_can_be_read_as_a_dataset() {
+        let folder = std::env::temp_dir().join(format!("garden-demo-{}", std::process::id()));
+        write(&folder, 9, 6, 3).unwrap();
+        for (file, length) in [(TRAIN, 6), (EVALUATION, 3)] {
+            let dataset = garden_data::Dataset::open(&folder.join(file)).unwrap();
+            assert_eq!(dataset.len(), length);
+            let record = dataset.read(length - 1).unwrap();
+            assert_eq!(record.pictures.len(), 1);
+            assert_eq!(record.messages.len(), 2);
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

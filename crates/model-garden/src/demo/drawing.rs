@@ -14,15 +14,13 @@ pub type Outline = fn(x: f32, y: f32) -> bool;
 /// Points of a pixel's side at which it is looked whether it is inside: 16 shades of an edge.
 const SAMPLES: usize = 4;
 /// Radii of figures in pixels, from and to.
-const RADII: [f32; 2] = [11.0, 17.0];
-/// Pixels between two figures, and between a figure and the border, at least.
-const GAP: f32 = 2.0;
-/// The most that a figure is turned, in radians (20 degrees): a square stays a square, and does not become a diamond.
-const LARGEST_TURN: f32 = 0.35;
+const RADII: [f32; 2] = [9.5, 13.5];
+/// A picture is cut into square cells of this side, each with one figure at most: what one token of a picture covers.
+pub const CELL: usize = 28;
+/// The most that a figure is turned, in radians (15 degrees): a square stays a square, and does not become a diamond.
+const LARGEST_TURN: f32 = 0.26;
 /// How much each part of a colour varies.
 const COLOUR_SPREAD: f32 = 24.0;
-/// A place is looked for so often before all figures are placed anew.
-const ATTEMPTS: usize = 40;
 
 /// One figure of a picture.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,11 +53,7 @@ impl Drawing {
     pub fn random(random: &mut Random, size: [usize; 2], outline: Outline, colour: Colour, count: usize) -> Drawing {
         let colour = colour.map(|part| (part + random.between(-COLOUR_SPREAD, COLOUR_SPREAD)).clamp(0.0, 255.0));
         let background = background(random);
-        let figures = loop {
-            if let Some(figures) = figures(random, size, count) {
-                break figures;
-            }
-        };
+        let figures = figures(random, size, count);
         Drawing { size, background, outline, colour, figures }
     }
 
@@ -116,34 +110,108 @@ impl Figure {
     }
 }
 
-/// Something grey, light or dark, that changes from top to bottom: nothing that could be taken for the colour of a figure.
+/// Something dark and nearly grey that changes from top to bottom: nothing that could be taken for the colour of a figure.
 fn background(random: &mut Random) -> [Colour; 2] {
-    let is_light = random.below(2) == 0;
-    let level = if is_light { random.between(190.0, 245.0) } else { random.between(15.0, 70.0) };
     let mut end = || {
-        let own = level + random.between(-25.0, 25.0);
-        [0; 3].map(|_| (own + random.between(-10.0, 10.0)).clamp(0.0, 255.0))
+        let level = random.between(15.0, 60.0);
+        [0; 3].map(|_| level + random.between(-12.0, 12.0))
     };
     [end(), end()]
 }
 
-/// Places for figures that do not touch; none if no place was found for one of them.
-fn figures(random: &mut Random, [width, height]: [usize; 2], count: usize) -> Option<Vec<Figure>> {
-    let mut figures: Vec<Figure> = Vec::with_capacity(count);
-    for _ in 0..count {
+/// Figures in as many different cells, anywhere in theirs.
+fn figures(random: &mut Random, [width, height]: [usize; 2], count: usize) -> Vec<Figure> {
+    let (columns, rows) = (width / CELL, height / CELL);
+    let mut cells: Vec<[usize; 2]> = (0..columns).flat_map(|x| (0..rows).map(move |y| [x, y])).collect();
+    random.shuffle(&mut cells);
+    let figure = |cell: &[usize; 2]| {
         let radius = random.between(RADII[0], RADII[1]);
-        let margin = radius + GAP;
         let turn = random.between(-LARGEST_TURN, LARGEST_TURN);
-        let place = (0..ATTEMPTS).find_map(|_| {
-            let centre =
-                [random.between(margin, width as f32 - margin), random.between(margin, height as f32 - margin)];
-            let is_free = figures.iter().all(|other| {
-                let (x, y) = (centre[0] - other.centre[0], centre[1] - other.centre[1]);
-                (x * x + y * y).sqrt() > radius + other.radius + GAP
-            });
-            is_free.then_some(centre)
-        });
-        figures.push(Figure { centre: place?, radius, turn });
+        let centre = cell.map(|place| (place * CELL) as f32 + random.between(radius, CELL as f32 - radius));
+        Figure { centre, radius, turn }
+    };
+    cells.iter().take(count).map(figure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disc(x: f32, y: f32) -> bool {
+        x * x + y * y < 1.0
     }
-    Some(figures)
+
+    fn drawn(seed: u64, count: usize) -> Drawing {
+        Drawing::random(&mut Random::new(seed, 0), [84, 84], disc, [215.0, 40.0, 40.0], count)
+    }
+
+    /// Pixels nearer to the figures' colour than to what is behind them.
+    fn coloured(drawing: &Drawing) -> Vec<bool> {
+        let far = |pixel: &[u8], colour: &Colour| -> f32 {
+            pixel.iter().zip(colour).map(|(part, wanted)| (f32::from(*part) - wanted).powi(2)).sum()
+        };
+        let pixels = drawing.pixels();
+        let nearer = |pixel: &[u8]| {
+            let behind = drawing.background.iter().map(|colour| far(pixel, colour)).fold(f32::MAX, f32::min);
+            far(pixel, &drawing.colour) < behind
+        };
+        pixels.chunks_exact(3).map(nearer).collect()
+    }
+
+    /// Areas of pixels that hang together.
+    fn areas(is_coloured: &[bool], width: usize) -> Vec<usize> {
+        let mut waiting = is_coloured.to_vec();
+        let mut areas = Vec::new();
+        while let Some(first) = waiting.iter().position(|is_left| *is_left) {
+            let (mut area, mut border) = (0, vec![first]);
+            waiting[first] = false;
+            while let Some(place) = border.pop() {
+                area += 1;
+                for next in [place.wrapping_sub(1), place + 1, place.wrapping_sub(width), place + width] {
+                    if waiting.get(next) == Some(&true) {
+                        waiting[next] = false;
+                        border.push(next);
+                    }
+                }
+            }
+            areas.push(area);
+        }
+        areas
+    }
+
+    #[test]
+    fn discs_have_the_area_of_their_radius() {
+        for seed in 0..20 {
+            let drawing = drawn(seed, 1);
+            let area = coloured(&drawing).iter().filter(|inside| **inside).count() as f32;
+            let wanted = std::f32::consts::PI * drawing.figures[0].radius.powi(2);
+            assert!((area / wanted - 1.0).abs() < 0.05, "seed {seed}: {area} pixels, {wanted} wanted");
+        }
+    }
+
+    #[test]
+    fn figures_lie_apart_and_are_as_many_as_wanted() {
+        for seed in 0..20 {
+            for count in 1..=4 {
+                let drawing = drawn(seed, count);
+                assert_eq!(areas(&coloured(&drawing), 84).len(), count, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_was_drawn() {
+        let drawing = drawn(7, 3);
+        let file = drawing.png().unwrap();
+        let mut reader = png::Decoder::new(std::io::Cursor::new(file)).read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        assert_eq!(pixels, drawing.pixels());
+    }
+
+    #[test]
+    fn pictures_depend_on_the_seed_alone() {
+        assert_eq!(drawn(3, 2).pixels(), drawn(3, 2).pixels());
+        assert_ne!(drawn(3, 2).pixels(), drawn(4, 2).pixels());
+    }
 }
