@@ -44,7 +44,7 @@ fn main() {
     let number = |place: usize, default: u64| words.get(place).map_or(default, |word| word.parse().unwrap());
     match words.first().map(String::as_str) {
         Some("texts") => texts(),
-        Some(folder) => make(Path::new(folder), number(1, 4000) as usize, number(2, 1)),
+        Some(folder) => make(Path::new(folder), number(1, 2500) as usize, number(2, 1)),
         None => println!("usage: make_demo_base FOLDER [steps] [seed], or make_demo_base texts"),
     }
 }

