@@ -3,3 +3,4 @@
 pub mod dataset;
 mod drawing;
 mod random;
+pub mod recipe;
