@@ -19,7 +19,7 @@ pub const PROMPT: &str = "What is in the picture? Answer in JSON.";
 pub const TRAIN: &str = "train.jsonl";
 /// The rows that are held out.
 pub const EVALUATION: &str = "eval.jsonl";
-/// How many rows the demo trains: 80 of each answer. With half as many, shapes are right two or three times less often in a hundred.
+/// How many rows the demo trains: 80 of each answer.
 pub const TRAINED: usize = 80 * Truth::NUMBER;
 /// How many rows the demo holds out: 4 of each answer.
 pub const HELD_OUT: usize = 4 * Truth::NUMBER;
