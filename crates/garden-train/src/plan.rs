@@ -21,6 +21,7 @@ pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_chan
 use crate::error::Error;
 use crate::prepare::Prepared;
 use crate::recipe::Recipe;
+use crate::trainer::with_answers;
 
 /// Where something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -227,7 +228,8 @@ impl MemoryPlan {
 
 /// Everything that a run will ask a device for, in order.
 fn model_plan(input: &PlanInput) -> Result<Plan, Error> {
-    let (recipe, config, limits) = (input.recipe, input.config, input.limits);
+    let (recipe, config) = (input.recipe, input.config);
+    let limits = with_answers(input.limits, input.answers);
     let mut planner = Planner::for_cpu(input.threads());
     let (training, storage) = (recipe.training(), recipe.storage());
     let model = Model::build(&mut planner, config, input.checkpoint, &training, recipe.recomputed(), &storage, limits)?;

@@ -132,10 +132,10 @@ fn saving(plan: &Plan) -> u64 {
     SAVED_COPIES * saved.map(|buffer| buffer.bytes as u64).max().unwrap_or(0)
 }
 
-/// What an evaluation holds beside the loader of training.
+/// What an evaluation holds beside the loader of training: first a loader of its own, then prompts, of which each has the pixels of one row.
 fn evaluating(input: &PlanInput) -> u64 {
     let buffer = input.loader.buffer_bytes as u64;
-    // Prompts that are answered at once have a buffer each, and the collator one more.
-    let answers = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
-    if input.evaluates { buffer * answers.max(EVALUATION_BUFFERS) } else { 0 }
+    let prompts = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
+    let row = buffer.div_ceil(input.limits.rows.max(1) as u64);
+    if input.evaluates { (EVALUATION_BUFFERS * buffer).max(prompts * row) } else { 0 }
 }

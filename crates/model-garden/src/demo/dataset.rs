@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::drawing::{Colour, Drawing, Outline};
 use super::random::Random;
