@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use garden_device::{Buffer, Device};
-use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Tensor};
@@ -41,7 +40,15 @@ impl Pair<'_> {
     /// Whether it changes nothing: training begins with B of zeros.
     pub fn is_no_op(&self) -> bool {
         let is_zero = |tensor: &Tensor<'_>| tensor.values().iter().all(|value| *value == 0.0);
-        is_zero(&self.up) || is_zero(&self.down)
+        let is_no_op = is_zero(&self.up) || is_zero(&self.down);
+        self.forget();
+        is_no_op
+    }
+
+    /// Lets the kernel take the pages of the file back.
+    pub fn forget(&self) {
+        self.down.forget();
+        self.up.forget();
     }
 }
 
@@ -105,7 +112,9 @@ impl Adapter {
             let found = [".lora_A.weight", ".lora_B.weight"].map(|ending| module.strip_suffix(ending));
             let [None, None] = found else {
                 for (side, module) in found.into_iter().enumerate() {
-                    module.map(|module| halves.entry(module.into()).or_default()[side] = Some(name));
+                    if let Some(module) = module {
+                        halves.entry(module.into()).or_default()[side] = Some(name);
+                    }
                 }
                 continue;
             };
@@ -123,6 +132,7 @@ impl Adapter {
                 }
             };
             let pair = Pair { down: tensor(names[0], "A")?, up: tensor(names[1], "B")? };
+            pair.forget();
             Ok((module, pair))
         };
         halves.into_iter().map(whole).collect()
@@ -162,6 +172,7 @@ impl Adapter {
                 return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
             }
             device.upload(value, bytes_of(&tensor.values()));
+            tensor.forget();
         }
         match found.into_keys().next() {
             Some(name) => Err(Error::tensor(self.weights.path(), name, "has no place in this model")),
@@ -187,22 +198,7 @@ pub fn write_adapter(
     folder: &Path,
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
-    let values: Vec<(String, Vec<usize>, Vec<u8>)> = model
-        .parameters()
-        .iter()
-        .map(|parameter| {
-            (parameter.name.clone(), parameter.shape.clone(), bytes_of(&model.value(device, parameter)).to_vec())
-        })
-        .collect();
-    let path = folder.join(WEIGHTS);
-    let views = values.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|error| Error::broken(&path, error))?;
-        Ok((name.as_str(), view))
-    });
-    let views = views.collect::<Result<Vec<_>, Error>>()?;
-    let about = [("format".to_string(), "pt".to_string())].into_iter().collect();
-    let bytes = safetensors::serialize(views, Some(about)).map_err(|error| Error::broken(&path, error))?;
-    write_whole(&path, &bytes)?;
+    model.write_values(device, &folder.join(WEIGHTS))?;
     let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
     write_whole(&folder.join(CONFIG), text.as_bytes())
 }

@@ -185,15 +185,22 @@ impl Checkpoint {
         place.file.map_or(&self.folder, |file| &self.files[file].0)
     }
 
-    /// A tensor of 64-bit whole numbers.
+    /// A tensor of whole numbers of 64 or 32 bits.
     pub fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = self.path_of(place);
-        let Some(file) = place.file.filter(|_| place.dtype == Dtype::I64) else {
-            return Err(Error::tensor(path, name, format!("is {:?}; I64 is needed", place.dtype)));
-        };
-        let bytes = &self.files[file].1[place.begin..place.end];
-        Ok(bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default())).collect())
+        let bytes = place.file.map_or(&[][..], |file| &self.files[file].1[place.begin..place.end]);
+        match place.dtype {
+            Dtype::I64 => Ok(bytes
+                .chunks_exact(8)
+                .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
+                .collect()),
+            Dtype::I32 => {
+                let wide = |four: &[u8]| i64::from(i32::from_le_bytes(four.try_into().unwrap_or_default()));
+                Ok(bytes.chunks_exact(4).map(wide).collect())
+            }
+            other => Err(Error::tensor(path, name, format!("is {other:?}; I64 or I32 is needed"))),
+        }
     }
 
     /// A tensor of this shape; leading dimensions of the file may be merged (a convolution's kernel is a matrix here).

@@ -227,7 +227,7 @@ impl<'a> Merge<'a> {
         if !has_name(&config) || packed.is_some() {
             config["torch_dtype"] = torch_name(kind).into();
         }
-        let mut name = |fields: &mut Value| {
+        let name = |fields: &mut Value| {
             for field in ["dtype", "torch_dtype"] {
                 if fields.get(field).is_some_and(|value| !value.is_null()) {
                     fields[field] = torch_name(kind).into();
@@ -236,7 +236,9 @@ impl<'a> Merge<'a> {
         };
         name(&mut config);
         for inner in ["text_config", "vision_config"] {
-            config.get_mut(inner).filter(|fields| fields.is_object()).map(&mut name);
+            if let Some(fields) = config.get_mut(inner).filter(|fields| fields.is_object()) {
+                name(fields);
+            }
         }
         config
     }
@@ -381,6 +383,7 @@ impl Arithmetic {
         let down = pair.down.values();
         self.cpu.upload(self.down.first(down.len()), bytes_of(&down));
         self.up_values = pair.up.values();
+        pair.forget();
     }
 
     /// Some values of the new tensor.

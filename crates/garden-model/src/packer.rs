@@ -107,7 +107,7 @@ fn pack_files(
         write_index(to, report.bytes_after, &weight_map)?;
     }
     config["quantization_config"] = quantization_config(settings, computed_in);
-    write_config(to, &config)?;
+    write_config(to, config)?;
     Ok(report)
 }
 

@@ -25,6 +25,16 @@ fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
     }
 }
 
+/// The bytes of a buffer of numbers or codes.
+fn downloaded(device: &mut dyn Device, buffer: Buffer) -> Vec<u8> {
+    if buffer.kind() == Kind::U8 {
+        return device.download_bytes(buffer);
+    }
+    let mut values = vec![0.0; buffer.length()];
+    device.download(buffer, &mut values);
+    bytes_of(&values).to_vec()
+}
+
 impl Model {
     /// Writes moments and counts of updates.
     pub fn write_optimizer(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
@@ -41,7 +51,7 @@ impl Model {
         shard.write(UPDATES, bytes_of(&updates))?;
         for parameter in parameters {
             for (what, buffer) in moments(parameter) {
-                shard.write(&format!("{}.{what}", parameter.name), &device.download_bytes(buffer))?;
+                shard.write(&format!("{}.{what}", parameter.name), &downloaded(device, buffer))?;
             }
         }
         shard.finish()
@@ -50,12 +60,12 @@ impl Model {
     /// Reads what [`Model::write_optimizer`] has written; everything must be there and fit.
     pub fn read_optimizer(&mut self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
-        let updates = file.shaped(UPDATES, &[self.parameters().len()])?;
-        let updates: Vec<u32> = updates
-            .bytes
-            .chunks_exact(4)
-            .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-            .collect();
+        let updates = file.whole_numbers(UPDATES)?;
+        if updates.len() != self.parameters().len() {
+            let problem = format!("has {} numbers; {} are needed", updates.len(), self.parameters().len());
+            return Err(Error::tensor(path, UPDATES, problem));
+        }
+        let updates: Vec<u32> = updates.into_iter().map(|count| count as u32).collect();
         for parameter in self.parameters() {
             for (what, buffer) in moments(parameter) {
                 let name = format!("{}.{what}", parameter.name);
@@ -77,7 +87,7 @@ impl Model {
         let place = |parameter: &Parameter| Place::new(parameter.name.clone(), Kind::F32, parameter.shape.clone());
         let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
         for parameter in self.parameters() {
-            shard.write(&parameter.name, &device.download_bytes(parameter.value))?;
+            shard.write(&parameter.name, &downloaded(device, parameter.value))?;
         }
         shard.finish()
     }

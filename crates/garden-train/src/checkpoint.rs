@@ -289,6 +289,11 @@ const FIXED: [&str; 17] = [
 /// Settings that say nothing about the result.
 const FREE: [&str; 7] = ["resume", "output-dir", "threads", "loader-threads", "prefetch", "memory-limit", "debug-leak"];
 
+/// Whether a run can go on from a checkpoint; what has changed since, in words.
+pub fn check_resume(job: &Job, path: &Path) -> Result<Vec<String>, Error> {
+    compare(path, &open(path)?, job)
+}
+
 /// What differs from the recipe that a checkpoint was made with, in words; an error where that would be wrong.
 pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<String>, Error> {
     let map = |recipe: &Recipe| match serde_json::to_value(recipe) {

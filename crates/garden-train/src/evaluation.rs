@@ -15,6 +15,7 @@ use garden_data::{
 use garden_device::Device;
 use garden_model::{Batch, Generator, Model, Prompt, Sampling};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::Error;
 use crate::job::Job;
@@ -233,4 +234,38 @@ impl<'a> Predictions<'a> {
         let renamed = self.file.flush().and_then(|()| std::fs::rename(self.folder.join(Self::DRAFT), &path));
         renamed.map_err(|error| Error::file(&path, error))
     }
+}
+
+/// The answers of the newest evaluation; none if there was no evaluation.
+pub fn read_predictions(folder: &Path) -> Vec<Prediction> {
+    let text = std::fs::read_to_string(folder.join(PREDICTIONS)).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The first evaluation and the last that a run's log has.
+pub fn read_evaluations(folder: &Path) -> Option<(EvalReport, EvalReport)> {
+    let text = std::fs::read_to_string(folder.join(crate::log::LOG)).ok()?;
+    let mut found =
+        text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter_map(|line| report_of(&line));
+    let first = found.next()?;
+    let last = found.last().unwrap_or_else(|| first.clone());
+    Some((first, last))
+}
+
+/// An evaluation from its line in the log.
+fn report_of(line: &Value) -> Option<EvalReport> {
+    let number = |name: &str| line.get(name).and_then(Value::as_f64);
+    let count = |name: &str| number(name).unwrap_or(0.0) as usize;
+    let fields = line.get("eval_fields").and_then(Value::as_object).into_iter().flatten();
+    Some(EvalReport {
+        step: count("step"),
+        loss: number("eval_loss")?,
+        rows: count("eval_rows"),
+        answers: count("eval_answers"),
+        exact_match: number("eval_exact_match"),
+        field_accuracy: number("eval_field_accuracy"),
+        fields: fields.filter_map(|(name, share)| Some((name.clone(), share.as_f64()?))).collect(),
+        seconds: number("eval_runtime").unwrap_or(0.0),
+        is_best: false,
+    })
 }

@@ -18,9 +18,9 @@ mod scoring;
 mod tensorboard;
 mod trainer;
 
-pub use checkpoint::{Progress, has_checkpoints, newest};
+pub use checkpoint::{Progress, check_resume, has_checkpoints, newest};
 pub use error::Error;
-pub use evaluation::{PREDICTIONS, Prediction};
+pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions};
 pub use job::{Job, Rows};
 pub use log::LOG;
 pub use observer::{EvalReport, Observer, StepReport};

@@ -96,9 +96,7 @@ impl<'a> Run<'a> {
         match resume {
             Some(path) => {
                 let state = checkpoint::open(path)?;
-                for change in checkpoint::compare(path, &state, job)? {
-                    observer.say(&change);
-                }
+                checkpoint::compare(path, &state, job)?;
                 checkpoint::restore(job, &mut model, device, path)?;
                 progress = state.progress;
             }

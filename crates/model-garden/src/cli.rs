@@ -12,7 +12,7 @@ use regex_lite::Regex;
 mod check;
 mod model;
 mod plan;
-mod settings;
+mod train;
 
 use check::CHECK_HELP;
 pub use check::{Check, CheckFormat};
@@ -20,6 +20,8 @@ use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Plan, PlanFormat};
+use train::TRAIN_HELP;
+pub use train::{RecipeFlags, TrainVision, TrainWorker};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -110,6 +112,17 @@ pub enum Command {
     /// Config, safetensors, tokenizer, chat template and preprocessor settings, and a proof that it is the base with its adapter.
     #[command(after_long_help = EXPORT_HELP)]
     Export(Export),
+
+    /// Fine-tune a vision-language model: rows with images in, an adapter out.
+    ///
+    /// Looks at every row and plans memory before the first step, trains in a process of its own under the guard, evaluates, saves checkpoints from which
+    /// it goes on exactly, and ends with the judge's verdict on its memory.
+    #[command(after_long_help = TRAIN_HELP)]
+    TrainVision(TrainVision),
+
+    /// The process that trains; `train-vision` starts it.
+    #[command(hide = true)]
+    TrainWorker(TrainWorker),
 }
 
 const BISECT_HELP: &str = "\

@@ -29,6 +29,8 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),
         Command::Preview(arguments) => commands::preview::run(arguments, &printer),
         Command::Quantise(arguments) => commands::quantise::run(arguments, &printer),
+        Command::TrainVision(arguments) => commands::train::run(arguments, &printer),
+        Command::TrainWorker(arguments) => commands::train::worker::run(arguments, &printer),
         Command::Export(arguments) => commands::export::run(arguments, &printer),
     };
     match outcome {

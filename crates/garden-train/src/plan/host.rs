@@ -23,7 +23,7 @@ const STORED_ROW: u64 = 2;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
 const OWN_PAGES: usize = 128 << 10;
 const PAGE: u64 = 4096;
-/// An adapter's file is made of copies, and written as a whole.
+/// A tensor that is written is there twice.
 const SAVED_COPIES: u64 = 2;
 /// An evaluation has a loader of its own, with one micro-batch that waits and one in hand.
 const EVALUATION_BUFFERS: u64 = 2;
@@ -110,7 +110,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "saving, evaluating",
-            saving(input, plan).max(evaluating(input)),
+            saving(plan).max(evaluating(input)),
             "copies while a checkpoint is written, or rows of an evaluation".to_string(),
             estimated,
         ),
@@ -125,15 +125,11 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     ]
 }
 
-/// What is held while a checkpoint is written.
-fn saving(input: &PlanInput, plan: &Plan) -> u64 {
-    let of = |purpose: Purpose| plan.buffers.iter().filter(move |buffer| buffer.purpose == purpose);
-    let largest = |purpose: Purpose| of(purpose).map(|buffer| buffer.bytes as u64).max().unwrap_or(0);
-    match input.recipe.full {
-        // Weights and moments are written tensor by tensor.
-        true => largest(Purpose::Gradients).max(largest(Purpose::Optimizer)),
-        false => SAVED_COPIES * plan.bytes(Purpose::Adapters) as u64,
-    }
+/// What is held while a checkpoint is written: tensor by tensor, as values and as bytes.
+fn saving(plan: &Plan) -> u64 {
+    let is_saved = |purpose| matches!(purpose, Purpose::Adapters | Purpose::Gradients | Purpose::Optimizer);
+    let saved = plan.buffers.iter().filter(|buffer| is_saved(buffer.purpose));
+    SAVED_COPIES * saved.map(|buffer| buffer.bytes as u64).max().unwrap_or(0)
 }
 
 /// What an evaluation holds beside the loader of training.

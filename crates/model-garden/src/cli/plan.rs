@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use garden_model::{PRESETS, Preset};
 
-use super::settings::Settings;
+use super::train::RecipeFlags;
 
 pub const PLAN_HELP: &str = "\
 With --dataset the plan is for the largest micro-batch that its rows can make; else for rows of --text-tokens and --image. It takes the settings of
@@ -40,7 +40,7 @@ pub struct Plan {
     pub format: PlanFormat,
 
     #[command(flatten)]
-    pub settings: Settings,
+    pub settings: RecipeFlags,
 }
 
 /// How a plan is printed.

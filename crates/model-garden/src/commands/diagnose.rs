@@ -38,7 +38,7 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
 pub struct Judged {
     trace: Trace,
     facts: RunFacts,
-    diagnosis: Diagnosis,
+    pub diagnosis: Diagnosis,
 }
 
 impl Judged {

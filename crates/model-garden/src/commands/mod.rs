@@ -13,6 +13,7 @@ pub mod preview;
 mod python;
 pub mod quantise;
 pub mod run;
+pub mod train;
 
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

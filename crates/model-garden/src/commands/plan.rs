@@ -76,37 +76,61 @@ struct RowsFound {
     largest: Option<String>,
 }
 
+/// The plan of a job that is about to run: the plan, whether it fits, and both in words.
+pub struct Planned {
+    pub plan: MemoryPlan,
+    pub fits: bool,
+    pub text: String,
+}
+
+/// Plans a job.
+pub fn of_job(prepared: &Prepared, printer: &Printer) -> Result<Planned, Failure> {
+    let recipe = &prepared.job.recipe;
+    let subject = Subject::of_folder(recipe, RowShape::default(), true)?;
+    let surveys = HashMap::from([(key(recipe), prepared.clone())]);
+    let answer = answer(recipe, Planning { subject: &subject, printer, surveys })?;
+    Ok(Planned { text: text::write(&answer), fits: answer.fit.fits, plan: answer.plan })
+}
+
 /// Runs the command.
 pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = recipe(arguments)?;
     let subject = Subject::of(arguments, &recipe)?;
-    let mut planning = Planning { subject: &subject, printer, surveys: HashMap::new() };
-    let plan = planning.plan(&recipe)?;
-    let available = available(&recipe);
-    let fit = plan.fits(available.bytes());
-    let advice = match fit.fits {
-        true => None,
-        false => {
-            let picture = planning.largest_picture(&recipe)?;
-            Some(advise(&recipe, picture, available.bytes(), |recipe| planning.plan(recipe))?)
-        }
-    };
-    let loader = match plan.bytes("loader") {
-        0 => Vec::new(),
-        _ => loader_changes(&recipe, |recipe| planning.plan(recipe))?,
-    };
-    let rows = planning.rows(&recipe)?;
-    let answer = Answer { subject: &subject, recipe: &recipe, rows, plan, fit, available, advice, loader };
+    let answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new() })?;
     printer.out(&match arguments.format {
         PlanFormat::Text => text::write(&answer),
         PlanFormat::Json => format!("{:#}\n", told(&answer)),
     })?;
-    Ok(if fit.fits { Outcome::Fine } else { Outcome::BadNews })
+    Ok(if answer.fit.fits { Outcome::Fine } else { Outcome::BadNews })
+}
+
+fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'a>, Failure> {
+    let plan = planning.plan(recipe)?;
+    let available = available(recipe);
+    let fit = plan.fits(available.bytes());
+    let advice = match fit.fits {
+        true => None,
+        false => {
+            let picture = planning.largest_picture(recipe)?;
+            Some(advise(recipe, picture, available.bytes(), |recipe| planning.plan(recipe))?)
+        }
+    };
+    let loader = match plan.bytes("loader") {
+        0 => Vec::new(),
+        _ => loader_changes(recipe, |recipe| planning.plan(recipe))?,
+    };
+    let rows = planning.rows(recipe)?;
+    Ok(Answer { subject: planning.subject, recipe, rows, plan, fit, available, advice, loader })
+}
+
+/// What of a recipe decides the sizes of rows.
+fn key(recipe: &Recipe) -> (usize, Option<u64>) {
+    (recipe.batch_size, recipe.max_pixels)
 }
 
 /// The recipe of the flags; what only training needs has stand-ins.
 fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
-    let named = |name: &str| arguments.settings.values.iter().any(|(given, _)| given == name);
+    let named = |name: &str| arguments.settings.0.iter().any(|(given, _)| given == name);
     if arguments.shape.is_none() && !named("base-model") {
         return Err(Failure {
             what: "there is no model to plan for".into(),
@@ -119,7 +143,7 @@ fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
     let shape = arguments.shape.map_or("none", |preset| preset.hub_name);
     let stand_ins = [("base-model", shape), ("dataset", "none"), ("output-dir", "none")];
     let stand_ins = stand_ins.map(|(name, value)| (name.to_string(), Value::String(value.to_string())));
-    Recipe::from_values(stand_ins.into_iter().chain(arguments.settings.values.clone())).map_err(wrong_setting)
+    Recipe::from_values(stand_ins.into_iter().chain(arguments.settings.0.clone())).map_err(wrong_setting)
 }
 
 fn wrong_setting(error: RecipeError) -> Failure {
@@ -154,7 +178,7 @@ impl Subject {
         let text_tokens = arguments.text_tokens as usize;
         let trained = arguments.answer_tokens.unwrap_or(text_tokens / TEXT_FOR_AN_ANSWER).min(text_tokens);
         let row = RowShape { text_tokens, trained, pictures: arguments.image.clone() };
-        let has_dataset = arguments.settings.values.iter().any(|(name, _)| name == "dataset");
+        let has_dataset = arguments.settings.0.iter().any(|(name, _)| name == "dataset");
         if let Some(preset) = arguments.shape {
             let config = preset.config();
             let checkpoint = Checkpoint::of_shapes(&config, Kind::Bf16);
@@ -162,6 +186,10 @@ impl Subject {
             let name = preset.name.to_string();
             return Ok(Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset });
         }
+        Subject::of_folder(recipe, row, has_dataset)
+    }
+
+    fn of_folder(recipe: &Recipe, row: RowShape, has_dataset: bool) -> Result<Subject, Failure> {
         let base = &recipe.base_model;
         let folder: PathBuf =
             model_folder(base).map_err(|error| unusable(base, &error, error.hint().map(str::to_string)))?;
@@ -222,7 +250,7 @@ impl Planning<'_> {
 
     /// A look at all rows with what of a recipe decides their sizes.
     fn prepared(&mut self, recipe: &Recipe) -> Result<&Prepared, Failure> {
-        let key = (recipe.batch_size, recipe.max_pixels);
+        let key = key(recipe);
         if !self.surveys.contains_key(&key) {
             let mut last = Instant::now();
             let mut tell = |done: usize, rows: usize| {

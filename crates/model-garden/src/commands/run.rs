@@ -129,7 +129,8 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     Ok(Outcome::Program(summary.code))
 }
 
-fn failure(error: Error) -> Failure {
+/// What went wrong before or while guarding.
+pub fn failure(error: Error) -> Failure {
     match error {
         Error::Start(program, error) => cannot_start(&program.to_string_lossy(), &error),
         Error::Trace(path, error) => cannot_create(&path, &error),
@@ -137,7 +138,8 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
+/// Takes a folder for the state of a run.
+pub fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
     StateFolder::take(folder).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::ResourceBusy => {
@@ -190,7 +192,7 @@ fn output_dir(command: &[OsString]) -> Option<PathBuf> {
 }
 
 /// Says what each attempt cost; one that simply ran needs no words.
-fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
+pub fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
     let is_plain = |attempt: &garden_guard::Attempt| attempt.stopped_because.is_none();
     if summary.attempts.iter().all(is_plain) && summary.attempts.len() == 1 {
         return;

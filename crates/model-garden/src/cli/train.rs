@@ -1,0 +1,93 @@
+//! Arguments of `train-vision`: every setting of a recipe is a flag, by the same name.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use garden_train::FIELDS;
+use serde_json::Value;
+
+pub const TRAIN_HELP: &str = "\
+Training runs in a process of its own under the guard: Ctrl-C once saves a checkpoint and ends, twice ends at once; before memory runs out it saves
+and starts again. Names of Hugging Face's trainer work too (--num_train_epochs, --per_device_train_batch_size, ...).
+
+Exit codes: 0 trained; 1 it would not fit into memory; 2 something is wrong with the recipe, the model, the data or the disk; 75 to 77 stopped at the
+memory limit, with a checkpoint or without; 130 stopped by Ctrl-C with a checkpoint.
+
+Examples:
+  model-garden train-vision --base-model Qwen/Qwen2.5-VL-3B-Instruct --dataset train.jsonl --output-dir out --load-in-4bit
+  model-garden train-vision --config run.toml --learning-rate 1e-4 --output-dir out2
+  model-garden train-vision --config run.toml --resume auto
+  model-garden train-vision --config run.toml --dry-run          # the memory plan and what is wrong, nothing else";
+
+/// Arguments of `model-garden train-vision`.
+#[derive(Debug, Args)]
+pub struct TrainVision {
+    /// A recipe file (TOML) with any of these settings; flags are stronger.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Look at everything, print the plan, and train nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub recipe: RecipeFlags,
+}
+
+/// Settings that were given as flags, by name.
+#[derive(Clone, Debug, Default)]
+pub struct RecipeFlags(pub Vec<(String, Value)>);
+
+impl Args for RecipeFlags {
+    fn augment_args(command: Command) -> Command {
+        FIELDS.iter().fold(command, |command, field| {
+            // Hugging Face's scripts write underscores.
+            let others = std::iter::once(&field.name).chain(field.aliases).flat_map(|name| {
+                let underscored = name.replace('-', "_");
+                [name.to_string(), underscored]
+            });
+            let arg = Arg::new(field.name)
+                .long(field.name)
+                .aliases(others.filter(|name| name != field.name))
+                .help(field.help)
+                .help_heading(field.heading)
+                .value_name(if field.value.is_empty() { "true|false" } else { field.value })
+                .hide(field.name.starts_with("debug"))
+                .overrides_with(field.name);
+            command.arg(if field.value.is_empty() {
+                arg.num_args(0..=1).default_missing_value("true")
+            } else {
+                arg.num_args(1).allow_negative_numbers(true)
+            })
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        RecipeFlags::augment_args(command)
+    }
+}
+
+impl FromArgMatches for RecipeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<RecipeFlags, clap::Error> {
+        let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
+        let pair = |name: &'static str| Some((name.to_string(), Value::String(given(name)?)));
+        Ok(RecipeFlags(FIELDS.iter().filter_map(|field| pair(field.name)).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = RecipeFlags::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Arguments of the process that trains.
+#[derive(Debug, Args)]
+pub struct TrainWorker {
+    /// The job.
+    #[arg(value_name = "JOB")]
+    pub job: PathBuf,
+}

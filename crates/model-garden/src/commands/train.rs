@@ -1,0 +1,181 @@
+//! `model-garden train-vision`: from a recipe to an adapter, with the process that trains under guard.
+
+pub mod files;
+mod result;
+mod show;
+pub mod worker;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise};
+use garden_memory::{Bytes, RunFacts};
+use garden_train::{
+    Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints, newest,
+};
+
+use super::Outcome;
+use crate::cli;
+use crate::failure::Failure;
+use crate::printer::Printer;
+use files::{FINISH, JOB, JobFile, RECIPE, TRACE, write_text};
+use result::RunResult;
+use show::Progress;
+
+/// How often somebody who waits for the look at all rows is told how far it is.
+const WORD: Duration = Duration::from_secs(5);
+/// Time between two samples of memory; steps bring more of them.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long a checkpoint may take when the run has to stop.
+const GRACE: Duration = Duration::from_secs(600);
+/// The share of the limit at which the run is stopped at the latest.
+const STOP_AT: f64 = 0.95;
+/// Starts after the first one.
+const RESTARTS: u32 = 20;
+/// Where the guard's state is, in the output folder.
+const GUARD: &str = ".guard";
+
+/// Runs the command.
+pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
+    let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe)?;
+    let resume = find_resume(&recipe, printer)?;
+    if !arguments.dry_run {
+        check_output(&recipe.output_dir).map_err(|error| failure("cannot write to the output folder", &error))?;
+    }
+    let prepared = prepare(recipe, printer)?;
+    if let Some(path) = &resume {
+        let changes = check_resume(&prepared.job, path).map_err(|error| failure("cannot go on from there", &error))?;
+        changes.iter().for_each(|change| printer.say(&format!("changed: {change}")));
+        printer.say(&format!("going on from {}", path.display()));
+    }
+    let planned = super::plan::of_job(&prepared, printer)?;
+    if arguments.dry_run || !planned.fits {
+        printer.out(&planned.text)?;
+        return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
+    }
+    printer.say(planned.text.split("\n\n").next().unwrap_or_default());
+    train(prepared, planned.plan, resume, arguments.json, printer)
+}
+
+/// The recipe of a file and flags.
+pub fn read_recipe(config: Option<&Path>, flags: &cli::RecipeFlags) -> Result<Recipe, Failure> {
+    let mut values = Vec::new();
+    if let Some(path) = config {
+        let what = || format!("cannot use the recipe `{}`", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| Failure::new(what(), &error, None))?;
+        values.extend(Recipe::read_file(&text).map_err(|error| recipe_failure(what(), error))?);
+    }
+    values.extend(flags.0.iter().cloned());
+    Recipe::from_values(values).map_err(|error| recipe_failure("the recipe cannot be used".into(), error))
+}
+
+fn recipe_failure(what: String, error: RecipeError) -> Failure {
+    Failure { what, causes: vec![error.to_string()], hint: error.hint }
+}
+
+fn failure(what: impl Into<String>, error: &Error) -> Failure {
+    Failure { what: what.into(), causes: vec![error.to_string()], hint: error.hint() }
+}
+
+/// The checkpoint to go on from.
+fn find_resume(recipe: &Recipe, printer: &Printer) -> Result<Option<PathBuf>, Failure> {
+    let folder = recipe.output_dir.as_path();
+    match recipe.resume.as_deref() {
+        None | Some("false") if has_checkpoints(folder) => Err(Failure {
+            what: format!("`{}` has checkpoints of an earlier run", folder.display()),
+            causes: Vec::new(),
+            hint: Some("go on from the newest with --resume auto, or begin anew in another --output-dir".into()),
+        }),
+        None | Some("false") => Ok(None),
+        Some("auto" | "true") => {
+            let (found, torn) = newest(folder);
+            torn.iter().for_each(|error| printer.say(&format!("skipped: {error}")));
+            if found.is_none() {
+                printer.say("there is no checkpoint to go on from: beginning anew");
+            }
+            Ok(found)
+        }
+        Some(path) => Ok(Some(PathBuf::from(path))),
+    }
+}
+
+fn prepare(recipe: Recipe, printer: &Printer) -> Result<Prepared, Failure> {
+    let mut last = Instant::now();
+    let mut tell = |done: usize, rows: usize| {
+        if last.elapsed() >= WORD && done < rows {
+            last = Instant::now();
+            printer.say(&format!("looking at rows: {done} of {rows}"));
+        }
+    };
+    Prepared::of(recipe, &mut tell).map_err(|error| failure("the run cannot begin", &error))
+}
+
+/// Trains in a process of its own, and says what came of it.
+fn train(
+    prepared: Prepared,
+    plan: MemoryPlan,
+    resume: Option<PathBuf>,
+    is_json: bool,
+    printer: &Printer,
+) -> Result<Outcome, Failure> {
+    let job = prepared.job.clone();
+    let (recipe, folder) = (&job.recipe, job.recipe.output_dir.as_path());
+    let state = super::run::take_folder(&folder.join(GUARD))?;
+    let begin = Instant::now();
+    drop(std::fs::remove_file(folder.join(FINISH)));
+    write_text(&folder.join(RECIPE), &recipe.to_toml())?;
+    let job_path = folder.join(JOB);
+    JobFile { job: job.clone(), resume }.write(&job_path)?;
+    let steps = job.steps();
+    printer.say(&format!(
+        "{} rows, {} steps of {} x {} rows",
+        job.train.used(),
+        steps,
+        recipe.batch_size,
+        recipe.gradient_accumulation
+    ));
+    let orders = orders(&prepared, &job_path, state)?;
+    let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
+    let watched = supervise(&orders, &mut progress);
+    progress.close();
+    let summary = watched.map_err(super::run::failure)?;
+    super::run::say_summary(&summary, orders.limit, printer);
+    let result = RunResult::gather(&prepared, &plan, &summary, begin.elapsed().as_secs_f64())?;
+    result.write(printer)?;
+    printer.out(&if is_json { result.json() } else { result.text() })?;
+    Ok(result.outcome())
+}
+
+fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Orders, Failure> {
+    let (job, recipe) = (&prepared.job, &prepared.job.recipe);
+    let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
+    let command = [program.into_os_string(), OsString::from("train-worker"), job_path.as_os_str().to_owned()];
+    let around = garden_probe::memory_limit();
+    Ok(Orders {
+        command: command.to_vec(),
+        limit: recipe.memory_limit,
+        stop_at: STOP_AT,
+        grace: GRACE,
+        on_limit: OnLimit::Restart,
+        max_restarts: RESTARTS,
+        // The process that trains finds it in its environment.
+        resume_with: None,
+        checkpoint_dir: Some(recipe.output_dir.clone()),
+        is_folder_given: true,
+        interval: INTERVAL,
+        facts: RunFacts {
+            examples: Some(job.train.used() as u64),
+            batch_size: Some(recipe.batch_size as u64),
+            gradient_accumulation: Some(recipe.gradient_accumulation as u64),
+            total_steps: Some(job.steps() as u64),
+            memory_limit: recipe.memory_limit.into_iter().chain(around).min(),
+            ..RunFacts::default()
+        },
+        step_pattern: None,
+        stage: Stage::Pipes,
+        fence: None,
+        trace: recipe.output_dir.join(TRACE),
+        state: Some(state),
+    })
+}

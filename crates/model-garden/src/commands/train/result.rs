@@ -1,0 +1,188 @@
+//! What came of a run: the numbers, the judge's verdict, and the files that tell about it.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use garden_guard::Summary;
+use garden_memory::{Bytes, Diagnosis, Question};
+use garden_trace::{ReadOptions, read_path};
+use garden_train::{EvalReport, MemoryPlan, Prediction, Prepared};
+use serde_json::{Value, json};
+
+use super::files::{FINISH, TRACE};
+use super::show::clock;
+use crate::commands::Outcome;
+use crate::commands::diagnose::Judged;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Predictions that are printed.
+const SHOWN: usize = 3;
+/// What is copied beside the result, so that its folder can be used as it is.
+const COPIED: [&str; 10] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "processor_config.json",
+];
+
+/// What came of a run.
+pub struct RunResult<'a> {
+    prepared: &'a Prepared,
+    plan: &'a MemoryPlan,
+    summary: &'a Summary,
+    seconds: f64,
+    /// What the process that trains wrote at its end; nothing if it did not come there.
+    finish: Option<Value>,
+    /// The first evaluation and the last.
+    evaluations: Option<(EvalReport, EvalReport)>,
+    predictions: Vec<Prediction>,
+    judged: Option<Judged>,
+}
+
+impl<'a> RunResult<'a> {
+    /// Reads what the run has left.
+    pub fn gather(
+        prepared: &'a Prepared,
+        plan: &'a MemoryPlan,
+        summary: &'a Summary,
+        seconds: f64,
+    ) -> Result<RunResult<'a>, Failure> {
+        let folder = &prepared.job.recipe.output_dir;
+        let text = std::fs::read(folder.join(FINISH)).ok();
+        let finish = text.and_then(|text| serde_json::from_slice(&text).ok());
+        let trace = folder.join(TRACE);
+        let judged = read_path(&trace, &ReadOptions::default()).ok().map(|read| Judged::of(read, Question::default()));
+        Ok(RunResult {
+            prepared,
+            plan,
+            summary,
+            seconds,
+            finish,
+            evaluations: garden_train::read_evaluations(folder),
+            predictions: garden_train::read_predictions(folder),
+            judged,
+        })
+    }
+
+    /// The exit code.
+    pub fn outcome(&self) -> Outcome {
+        match (&self.finish, self.summary.code) {
+            (Some(_), 0) => Outcome::Fine,
+            // It was asked to end and has saved: as a shell tells Ctrl-C.
+            (None, 0) => Outcome::Program(130),
+            (_, code) => Outcome::Program(code),
+        }
+    }
+
+    /// Writes what goes beside the adapter.
+    pub fn write(&self, printer: &Printer) -> Result<(), Failure> {
+        let job = &self.prepared.job;
+        if self.finish.is_none() {
+            return Ok(());
+        }
+        for name in COPIED {
+            let (from, to) = (job.base.join(name), job.recipe.output_dir.join(name));
+            if from.exists()
+                && let Err(error) = std::fs::copy(&from, &to)
+            {
+                printer.say(&format!("cannot copy `{}`: {error}", from.display()));
+            }
+        }
+        Ok(())
+    }
+
+    fn diagnosis(&self) -> Option<&Diagnosis> {
+        self.judged.as_ref().map(|judged| &judged.diagnosis)
+    }
+
+    fn number(&self, path: &[&str]) -> Option<f64> {
+        path.iter().try_fold(self.finish.as_ref()?, |value, name| value.get(name))?.as_f64()
+    }
+
+    /// What it all came to, the answer first.
+    pub fn text(&self) -> String {
+        let job = &self.prepared.job;
+        let folder = job.recipe.output_dir.display();
+        let mut text = String::new();
+        match &self.finish {
+            None => {
+                let _ = writeln!(text, "not done: {}; go on with --resume auto", self.summary.words);
+            }
+            Some(_) => {
+                let steps = self.number(&["progress", "step"]).unwrap_or(0.0);
+                let _ = write!(text, "trained {steps:.0} steps in {}", clock(self.seconds));
+                if let (Some(first), Some(last)) = (self.number(&["first_loss"]), self.number(&["last_loss"])) {
+                    let _ = write!(text, ": loss {first:.3} → {last:.3}");
+                }
+                if let Some((before, after)) = &self.evaluations {
+                    let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
+                    let shares = before.field_accuracy.zip(after.field_accuracy);
+                    if let Some((before, after)) = shares {
+                        let _ = write!(text, ", fields right {:.0} % → {:.0} %", 100.0 * before, 100.0 * after);
+                    }
+                }
+                text.push('\n');
+            }
+        }
+        for prediction in self.predictions.iter().take(SHOWN) {
+            let mark = if prediction.is_right { "right" } else { "wrong" };
+            let _ = writeln!(
+                text,
+                "  {}: {}  ({mark}{})",
+                prediction.place,
+                prediction.answer,
+                if prediction.is_right { String::new() } else { format!("; expected {}", prediction.expected) }
+            );
+        }
+        if let Some(found) = self.diagnosis() {
+            let _ = writeln!(text, "memory: {}  {}", found.verdict.name().to_uppercase(), found.summary);
+        }
+        if let Some(most) = self.number(&["resident", "most"]) {
+            let (planned, most) = (Bytes(self.plan.total_bytes), Bytes(most as u64));
+            let off = 100.0 * (most.0 as f64 / planned.0 as f64 - 1.0);
+            let _ = writeln!(text, "        planned {planned}, held at most {most} ({off:+.1} %)");
+        }
+        if self.finish.is_some() {
+            if let (Some(with), Some(without)) =
+                (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
+            {
+                let _ =
+                    writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
+            }
+        }
+        text
+    }
+
+    /// The same as JSON.
+    pub fn json(&self) -> String {
+        let job = &self.prepared.job;
+        let evaluation = |report: &EvalReport| serde_json::to_value(report).unwrap_or_default();
+        let told = json!({
+            "done": self.finish.is_some(),
+            "output_dir": job.recipe.output_dir,
+            "seconds": self.seconds,
+            "steps": job.steps(),
+            "rows": job.train.used(),
+            "result": self.finish,
+            "evaluations": self.evaluations.as_ref().map(|(first, last)| json!({"first": evaluation(first), "last": evaluation(last)})),
+            "predictions": self.predictions,
+            "verdict": self.diagnosis().map(|found| found.verdict.name()),
+            "summary": self.diagnosis().map(|found| found.summary.clone()),
+            "guard": self.summary,
+        });
+        format!("{told:#}\n")
+    }
+
+    /// Where the page is.
+    #[allow(dead_code, reason = "the page comes with the report")]
+    pub fn page(&self) -> PathBuf {
+        self.prepared.job.recipe.output_dir.join(super::files::REPORT)
+    }
+}

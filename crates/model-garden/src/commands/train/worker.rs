@@ -1,0 +1,230 @@
+//! The process that trains: told what to do by a job file, and telling what it does over the event channel.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use garden_device::{Cpu, Plan, Purpose};
+use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
+use garden_probe::{Identity, Process};
+use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, train};
+use serde_json::{Value, json};
+
+use super::files::{FINISH, JobFile, write_json};
+use crate::cli;
+use crate::commands::Outcome;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Runs the command.
+pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
+    let file = JobFile::read(&arguments.job)?;
+    let mut teller = Teller::new(&file.job, printer)?;
+    let begin = Instant::now();
+    // The guard knows a newer checkpoint than the one that the first start went on from.
+    let newer = std::env::var_os(RESUME).map(PathBuf::from);
+    let resume = newer.or_else(|| file.resume.clone());
+    let mut cpu = Cpu::new(file.job.recipe.threads);
+    let finish = train(&file.job, resume.as_deref(), &mut cpu, &mut teller).map_err(|error| failure(&error))?;
+    if finish.end != End::Asked {
+        let told = finish_json(&finish, &teller, begin.elapsed().as_secs_f64());
+        write_json(&file.job.recipe.output_dir.join(FINISH), &told)?;
+    }
+    Ok(Outcome::Fine)
+}
+
+/// What went wrong, in the way all commands say it.
+pub fn failure(error: &Error) -> Failure {
+    Failure { what: "training cannot go on".into(), causes: vec![error.to_string()], hint: error.hint() }
+}
+
+fn finish_json(finish: &Finish, teller: &Teller, seconds: f64) -> Value {
+    json!({
+        "end": match finish.end {
+            End::Done => "done",
+            End::NoBetter => "early_stopping",
+            End::Asked => "asked",
+        },
+        "progress": finish.progress,
+        "first_loss": teller.first_loss,
+        "last_loss": teller.last_loss,
+        "evaluation": finish.evaluation,
+        "proof": finish.proof.map(|proof| json!({"loss": proof.with, "loss_without_adapter": proof.without})),
+        "seconds": seconds,
+        "arena": teller.arena,
+        "resident": teller.resident,
+    })
+}
+
+/// Tells the guard how training goes, and hears whether it should end.
+struct Teller<'a> {
+    printer: &'a Printer,
+    channel: Option<UnixStream>,
+    should_end: Arc<AtomicBool>,
+    memory_steps: usize,
+    /// Buffers of the device, in number and bytes, and bytes by purpose.
+    buffers: (usize, usize),
+    arena: Value,
+    facts: Value,
+    me: Option<Process>,
+    /// Resident memory at the start, when everything was there, and at most.
+    resident: Resident,
+    first_loss: Option<f64>,
+    last_loss: Option<f64>,
+}
+
+/// Anonymous memory of this process, in bytes: what a plan is about. File pages are shared with the disk's cache.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+struct Resident {
+    start: u64,
+    began: u64,
+    most: u64,
+    most_rss: u64,
+}
+
+impl<'a> Teller<'a> {
+    fn new(job: &Job, printer: &'a Printer) -> Result<Teller<'a>, Failure> {
+        let should_end = Arc::new(AtomicBool::new(false));
+        let (sender, notices) = mpsc::sync_channel(16);
+        listen_for_stops(sender).map_err(|error| Failure::new("cannot listen for signals", &error, None))?;
+        let flag = Arc::clone(&should_end);
+        std::thread::spawn(move || {
+            for notice in notices {
+                if let Notice::Asked(_) = notice {
+                    flag.store(true, Ordering::Release);
+                }
+            }
+        });
+        let channel = std::env::var_os(ENVIRONMENT).and_then(|path| UnixStream::connect(path).ok());
+        if let Some(channel) = &channel {
+            obey(channel, Arc::clone(&should_end));
+        }
+        let recipe = &job.recipe;
+        let facts = json!({
+            "examples": job.train.used(),
+            "batch_size": recipe.batch_size,
+            "gradient_accumulation": recipe.gradient_accumulation,
+            "total_steps": job.steps(),
+        });
+        let mut teller = Teller {
+            printer,
+            channel,
+            should_end,
+            memory_steps: recipe.memory_steps,
+            buffers: (0, 0),
+            arena: Value::Null,
+            facts,
+            me: Identity::of(std::process::id()).and_then(|me| Process::open(me).ok()),
+            resident: Resident::default(),
+            first_loss: None,
+            last_loss: None,
+        };
+        let memory = teller.memory();
+        teller.resident.start = memory.0;
+        Ok(teller)
+    }
+
+    /// Anonymous and resident memory now.
+    fn memory(&mut self) -> (u64, u64) {
+        let memory = self.me.as_mut().and_then(|me| me.memory().ok().flatten());
+        memory.map_or((0, 0), |memory| (memory.anon, memory.rss))
+    }
+
+    fn look(&mut self) {
+        let (anon, rss) = self.memory();
+        self.resident.most = self.resident.most.max(anon);
+        self.resident.most_rss = self.resident.most_rss.max(rss);
+    }
+
+    fn send(&mut self, message: &Value) {
+        let Some(channel) = &mut self.channel else { return };
+        if channel.write_all(format!("{message}\n").as_bytes()).is_err() {
+            self.channel = None;
+        }
+    }
+}
+
+/// Ends with a checkpoint when the guard asks for it, or when there is no guard any more: a run without one would not be stopped before memory runs out.
+fn obey(channel: &UnixStream, should_end: Arc<AtomicBool>) {
+    let Ok(back) = channel.try_clone() else { return };
+    std::thread::spawn(move || {
+        for line in BufReader::new(back).lines() {
+            let Ok(line) = line else { break };
+            let value: Value = serde_json::from_str(&line).unwrap_or_default();
+            if value.get("command").and_then(Value::as_str) == Some("stop") {
+                should_end.store(true, Ordering::Release);
+            }
+        }
+        should_end.store(true, Ordering::Release);
+    });
+}
+
+impl Observer for Teller<'_> {
+    fn began(&mut self, step: usize, plan: &Plan) {
+        self.buffers = (plan.buffers.len(), plan.total());
+        let bytes = |purpose: &Purpose| (purpose.name().to_string(), Value::from(plan.bytes(*purpose)));
+        self.arena = Value::Object(Purpose::ALL.iter().map(bytes).collect());
+        self.look();
+        self.resident.began = self.resident.most;
+        let facts = self.facts.clone();
+        let (buffers, arena) = self.buffers;
+        self.send(&json!({"facts": facts}));
+        self.send(&json!({"step": step, "tensors": buffers, "tensors_cpu": buffers, "arena": arena, "sample": true}));
+    }
+
+    fn stepped(&mut self, report: &StepReport) {
+        self.first_loss.get_or_insert(report.loss);
+        self.last_loss = Some(report.loss);
+        let is_sample = report.step.is_multiple_of(self.memory_steps);
+        if is_sample {
+            self.look();
+        }
+        let (buffers, arena) = self.buffers;
+        self.send(&json!({
+            "step": report.step,
+            "epoch": report.epoch,
+            "loss": report.loss,
+            "learning_rate": report.rate,
+            "tensors": buffers,
+            "tensors_cpu": buffers,
+            "arena": arena,
+            "sample": is_sample,
+        }));
+    }
+
+    fn evaluating(&mut self) {
+        self.send(&json!({"event": "eval_start"}));
+    }
+
+    fn evaluated(&mut self, report: &EvalReport) {
+        self.look();
+        let mut words = format!("evaluation after step {}: loss {:.4}", report.step, report.loss);
+        if let Some(share) = report.exact_match {
+            words += &format!(", {:.1} % of {} answers right", 100.0 * share, report.answers);
+        }
+        if let Some(share) = report.field_accuracy {
+            words += &format!(", {:.1} % of fields", 100.0 * share);
+        }
+        words += if report.is_best { " (best so far)" } else { "" };
+        self.send(&json!({"event": "eval_end", "say": words}));
+    }
+
+    fn saved(&mut self, path: &Path) {
+        self.send(&json!({"event": "checkpoint", "path": path}));
+    }
+
+    fn say(&mut self, line: &str) {
+        match self.channel {
+            Some(_) => self.send(&json!({"say": line})),
+            None => self.printer.say(line),
+        }
+    }
+
+    fn wants_end(&mut self) -> bool {
+        self.should_end.load(Ordering::Acquire)
+    }
+}

@@ -1,0 +1,331 @@
+//! `model-garden train-vision` on a tiny model: killed, stopped, out of memory, resumed; and what cannot work.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{diagnose, model_garden, repository, run, scratch, told};
+use serde_json::{Value, json};
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Rows about pictures of several kinds and sizes.
+fn dataset(folder: &Path, rows: usize) -> PathBuf {
+    let mut pictures: Vec<PathBuf> = std::fs::read_dir(repository("testdata/data/recorded/pictures"))
+        .unwrap()
+        .map(|file| file.unwrap().path().canonicalize().unwrap())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jpg" || ending == "png"))
+        .collect();
+    pictures.sort();
+    let line = |row: usize| {
+        let picture = &pictures[row % pictures.len()];
+        let answer = json!({"number": row % 10, "kind": if row % 2 == 0 { "even" } else { "odd" }});
+        let line = json!({"prompt": format!("Picture {row}?"), "image": picture, "response": answer.to_string()});
+        line.to_string() + "\n"
+    };
+    let path = folder.join("train.jsonl");
+    std::fs::write(&path, (0..rows).map(line).collect::<String>()).unwrap();
+    path
+}
+
+/// The words of a run into a folder, with pictures small enough for a quick step.
+fn words(dataset: &Path, output: &Path, more: &[&str]) -> Vec<String> {
+    let fixed = [
+        "train-vision",
+        "--base-model",
+        "testdata/tiny-model",
+        "--dataset",
+        dataset.to_str().unwrap(),
+        "--output-dir",
+        output.to_str().unwrap(),
+        "--max-pixels",
+        "12544",
+        "--learning-rate",
+        "5e-3",
+        "--lora-dropout",
+        "0.1",
+        "--threads",
+        "1",
+        "--logging-steps",
+        "1",
+        "--save-steps",
+        "7",
+        "--memory-steps",
+        "5",
+        "--max-new-tokens",
+        "8",
+        "--eval-answers",
+        "3",
+    ];
+    fixed.iter().chain(more).map(ToString::to_string).collect()
+}
+
+fn train(dataset: &Path, output: &Path, more: &[&str]) -> Output {
+    let words = words(dataset, output, more);
+    run(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn start(dataset: &Path, output: &Path, more: &[&str]) -> Child {
+    let words = words(dataset, output, more);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    model_garden(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Step, loss, norm of gradients and rate of every step that the log has, as they are written.
+fn losses(output: &Path) -> Vec<[Value; 4]> {
+    let text = std::fs::read_to_string(output.join("log.jsonl")).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| line.get("loss").is_some())
+        .map(|line| ["step", "loss", "grad_norm", "learning_rate"].map(|name| line[name].clone()))
+        .collect()
+}
+
+fn evaluations(output: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(output.join("log.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.map(|line| line["eval_loss"].clone()).filter(|loss| !loss.is_null()).collect()
+}
+
+/// Waits until the log has a step.
+fn wait_for_step(output: &Path, step: usize) {
+    let begin = Instant::now();
+    while losses(output).len() < step {
+        assert!(begin.elapsed() < PATIENCE, "step {step} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The process that trains under a guard.
+fn worker(guard: &Child) -> u32 {
+    let begin = Instant::now();
+    loop {
+        let children = format!("/proc/{0}/task/{0}/children", guard.id());
+        let text = std::fs::read_to_string(children).unwrap_or_default();
+        if let Some(pid) = text.split_whitespace().next().and_then(|pid| pid.parse().ok()) {
+            return pid;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no process that trains");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+fn result(output: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(output.join("result.json")).unwrap()).unwrap()
+}
+
+/// A step that nobody chose.
+fn random_step(most: usize) -> usize {
+    let nanoseconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+    1 + nanoseconds as usize / 1000 % most
+}
+
+#[test]
+fn a_killed_run_goes_on_as_if_nothing_had_happened() {
+    let folder = scratch("train-killed");
+    let dataset = dataset(&folder, 60);
+    let [whole, killed, abandoned] = ["whole", "killed", "abandoned"].map(|name| folder.join(name));
+    let flags = ["--epochs", "3", "--eval-split", "0.1", "--eval-steps", "10", "--batch-size", "2"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let expected = losses(&whole);
+    assert_eq!(expected.len(), 21);
+    // The process that trains is killed: its guard starts it again.
+    let guard = start(&dataset, &killed, &flags);
+    let step = random_step(18);
+    eprintln!("killing after step {step}");
+    wait_for_step(&killed, step);
+    signal("-KILL", worker(&guard));
+    let ended = guard.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", told(&ended));
+    assert_eq!(losses(&killed), expected);
+    assert_eq!(evaluations(&killed), evaluations(&whole));
+    // Both are killed: the next command goes on.
+    let guard = start(&dataset, &abandoned, &flags);
+    wait_for_step(&abandoned, random_step(12));
+    let trains = worker(&guard);
+    signal("-KILL", guard.id());
+    signal("-KILL", trains);
+    drop(guard.wait_with_output());
+    let refused = train(&dataset, &abandoned, &flags);
+    let has_checkpoint = std::fs::read_dir(&abandoned)
+        .unwrap()
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-"));
+    assert_eq!(refused.status.code(), Some(if has_checkpoint { 2 } else { 0 }), "{}", told(&refused));
+    if has_checkpoint {
+        let resumed = train(&dataset, &abandoned, &[&flags[..], &["--resume", "auto"]].concat());
+        assert!(resumed.status.success(), "{}", told(&resumed));
+    }
+    assert_eq!(losses(&abandoned), expected);
+    use_result(&dataset, &whole, &folder);
+}
+
+/// The adapter is exported, and answers.
+fn use_result(dataset: &Path, output: &Path, folder: &Path) {
+    let adapter = output.to_str().unwrap();
+    let proof = &result(output)["proof"];
+    assert_ne!(proof["loss"], proof["loss_without_adapter"]);
+    for name in ["adapter_model.safetensors", "adapter_config.json", "tokenizer.json", "recipe.toml", "trace.jsonl"] {
+        assert!(output.join(name).exists(), "{name}");
+    }
+    let merged = folder.join("merged");
+    let exported = run(&[
+        "export",
+        "--base-model",
+        "testdata/tiny-model",
+        "--adapter",
+        adapter,
+        "--output-dir",
+        merged.to_str().unwrap(),
+        "--dtype",
+        "float32",
+    ]);
+    assert!(exported.status.success(), "{}", told(&exported));
+    let answer = |words: &[&str]| {
+        let fixed = ["generate", "--prompt", "Picture 3?", "--max-new-tokens", "6", "--json"];
+        let output = run(&[&fixed[..], words].concat());
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        told["answers"][0]["tokens"].clone()
+    };
+    let with_adapter = answer(&["--model", "testdata/tiny-model", "--adapter", adapter]);
+    assert_eq!(answer(&["--model", merged.to_str().unwrap()]), with_adapter);
+    assert!(with_adapter.as_array().is_some_and(|tokens| !tokens.is_empty()));
+    // A folder that has a result says so.
+    let again = train(dataset, output, &[]);
+    assert!(told(&again).contains("has checkpoints of an earlier run"), "{}", told(&again));
+}
+
+#[test]
+fn asked_to_end_it_saves_and_loses_nothing() {
+    let folder = scratch("train-asked");
+    let dataset = dataset(&folder, 40);
+    let (whole, stopped) = (folder.join("whole"), folder.join("stopped"));
+    let flags = ["--max-steps", "20", "--optim", "adamw-8bit", "--lora-r", "64"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let guard = start(&dataset, &stopped, &flags);
+    wait_for_step(&stopped, 5);
+    signal("-TERM", guard.id());
+    let ended = guard.wait_with_output().unwrap();
+    let done = losses(&stopped).len();
+    if done < 20 {
+        assert_eq!(ended.status.code(), Some(130), "{}", told(&ended));
+        assert!(stopped.join(format!("checkpoint-{done}")).exists());
+        let changed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto", "--batch-size", "4"]].concat());
+        assert!(told(&changed).contains("was made with `batch-size` 2, and now it is 4"), "{}", told(&changed));
+        let resumed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto"]].concat());
+        assert!(resumed.status.success(), "{}", told(&resumed));
+    }
+    assert_eq!(losses(&stopped), losses(&whole));
+}
+
+#[test]
+fn a_leak_is_survived_within_the_limit() {
+    let folder = scratch("train-leak");
+    let dataset = dataset(&folder, 40);
+    let (whole, leaking) = (folder.join("whole"), folder.join("leaking"));
+    let flags = ["--max-steps", "30", "--prefetch", "8MB"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let most = result(&whole)["resident"]["most_rss"].as_u64().unwrap();
+    // Room for some ten steps of the leak.
+    let limit = format!("{}B", most + (130 << 20));
+    let output = train(&dataset, &leaking, &[&flags[..], &["--memory-limit", &limit, "--debug-leak", "10MB"]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    let trace = std::fs::read_to_string(leaking.join("trace.jsonl")).unwrap();
+    let restarts = trace.lines().filter(|line| line.contains("\"restart\"")).count();
+    assert!(restarts >= 1, "{}", told(&output));
+    let held =
+        trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["rss"].as_u64()).max().unwrap();
+    assert!(held <= most + (130 << 20), "{held}");
+    assert_eq!(losses(&leaking), losses(&whole));
+}
+
+#[test]
+fn memory_is_flat_and_the_trace_has_a_line_for_it() {
+    let folder = scratch("train-flat");
+    let dataset = dataset(&folder, 40);
+    let output = folder.join("out");
+    let ended = train(&dataset, &output, &["--max-steps", "120", "--save-steps", "60", "--json"]);
+    assert!(ended.status.success(), "{}", told(&ended));
+    let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let (judged, _) = diagnose(output.join("trace.jsonl").to_str().unwrap(), &[]);
+    assert_eq!(told["verdict"], judged["verdict"]);
+    assert_eq!(judged["verdict"], "flat", "{judged:#}");
+    let trace = std::fs::read_to_string(output.join("trace.jsonl")).unwrap();
+    let samples: Vec<Value> = trace.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for step in (5..120).step_by(5) {
+        let sample = samples.iter().find(|sample| sample["step"] == step && sample["rss"].is_u64());
+        let sample = sample.unwrap_or_else(|| panic!("no sample of step {step}"));
+        assert!(sample["arena"].as_u64().unwrap() > 1 << 20 && sample["tensors"].as_u64().unwrap() > 50, "{sample}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_told_at_once() {
+    let folder = scratch("train-refused");
+    let dataset = dataset(&folder, 10);
+    let output = folder.join("out");
+    let refused = |more: &[&str], expected: &str| {
+        let begin = Instant::now();
+        let ended = train(&dataset, &output, more);
+        assert_eq!(ended.status.code(), Some(2), "{}", told(&ended));
+        assert!(told(&ended).contains(expected), "{expected}: {}", told(&ended));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    };
+    refused(&["--full", "--load-in-4bit"], "exclude each other");
+    refused(&["--batch-size", "0"], "`batch-size` is 0");
+    refused(&["--lora-targets", "nothing_like_it"], "matches the adapter's targets");
+    refused(&["--eval-split", "0.99"], "leaves none to learn from");
+    refused(&["--max-length", "3"], "10 of 10 rows cannot be used");
+    refused(&["--config", "nowhere.toml"], "cannot use the recipe `nowhere.toml`");
+    refused(&["--base-model", "nobody/nothing-like-it"], "hf download nobody/nothing-like-it");
+    let file = folder.join("bad.toml");
+    std::fs::write(&file, "learning_rat = 1e-3\n").unwrap();
+    refused(&["--config", file.to_str().unwrap()], "`learning-rate` is one");
+    let rows = std::fs::read_to_string(&dataset).unwrap();
+    std::fs::write(&dataset, rows + "{\"prompt\": \"?\", \"image\": \"nowhere.png\", \"response\": \"x\"}\n").unwrap();
+    refused(&[], "1 of 11 rows cannot be used; the first: `");
+    refused(&[], "train.jsonl:11`: field `image` names");
+    assert!(!output.join("checkpoint-1").exists());
+    let skipped = train(&dataset, &output, &["--on-bad-row", "skip", "--max-steps", "2"]);
+    assert!(skipped.status.success(), "{}", told(&skipped));
+    let unwritable = train(&dataset, Path::new("/proc/nowhere"), &["--on-bad-row", "skip"]);
+    assert!(told(&unwritable).contains("cannot write to the output folder"), "{}", told(&unwritable));
+}
+
+/// On a file system of one megabyte.
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint_whole() {
+    let folder = scratch("train-full");
+    let dataset = dataset(&folder, 20);
+    let disk = folder.join("disk");
+    std::fs::create_dir_all(&disk).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"]).arg(&disk).output();
+    if !mounted.is_ok_and(|mounted| mounted.status.success()) {
+        eprintln!("skipped: a small file system cannot be mounted here");
+        return;
+    }
+    let ended =
+        train(&dataset, &disk.join("out"), &["--max-steps", "40", "--save-steps", "2", "--save-total-limit", "100"]);
+    let resumable = run(&words(&dataset, &disk.join("out"), &["--resume", "auto", "--dry-run", "--max-steps", "40"])
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>());
+    drop(Command::new("umount").arg(&disk).status());
+    assert_eq!(ended.status.code(), Some(2), "{}", told(&ended));
+    assert!(told(&ended).contains("No space left on device"), "{}", told(&ended));
+    assert!(told(&ended).contains("hint: "), "{}", told(&ended));
+    assert!(told(&resumable).contains("going on from"), "{}", told(&resumable));
+}
