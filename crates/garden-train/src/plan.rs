@@ -135,6 +135,8 @@ pub struct MemoryPlan {
     pub host_bytes: u64,
     /// Both: what the run needs of the host's memory at its peak, with a processor that computes.
     pub total_bytes: u64,
+    /// That part of it that is no file's: what a measurement of anonymous memory is to be compared with, after the weights are there.
+    pub anonymous_bytes: u64,
     /// What a machine needs.
     pub requirements: Requirements,
 }
@@ -200,8 +202,8 @@ impl MemoryPlan {
         let sum = |place: Place| lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
         let (device_bytes, steady) = (sum(Place::Device), sum(Place::Host));
         let loading = host::Loading::of(input, &plan);
-        // Where a processor computes, loading ends before the room for steps is taken, so only what goes beyond that counts.
-        let beyond = (loading.peak + steady).saturating_sub(device_bytes + steady);
+        // Weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
+        let beyond = (loading.peak + host::CODE).saturating_sub(device_bytes + steady);
         lines.extend(host::loading_line(beyond));
         let total_bytes = device_bytes + steady + beyond;
         let cache = input.dataset_bytes.min(MOST_FILE_CACHE);
@@ -211,7 +213,9 @@ impl MemoryPlan {
             gpu_host: Need::of(steady + loading.largest_tensor, cache),
             gpu: Need::of(device_bytes, GPU_CONTEXT),
         };
-        Ok(MemoryPlan { lines, device_bytes, host_bytes: steady + beyond, total_bytes, requirements })
+        let anonymous_bytes = device_bytes + steady - host::CODE;
+        let host_bytes = steady + beyond;
+        Ok(MemoryPlan { lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements })
     }
 
     /// Whether it fits into so much host memory.

@@ -6,8 +6,8 @@ use garden_device::{Plan, Purpose};
 
 use super::{Exactness, Place, PlanInput, PlanLine};
 
-/// The program itself with its libraries, before it opens anything.
-const PROGRAM: u64 = 12 << 20;
+/// Pages of the program's own file and of libraries that a run touches.
+pub(super) const CODE: u64 = 12 << 20;
 /// A tokenizer in memory for each byte of its tokenizer.json; with it the template, some hundred KB.
 const TOKENIZER_FACTOR: f64 = 4.0;
 /// tokenizer.json of the released models.
@@ -121,7 +121,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
             estimated,
         ),
         line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
-        line("program", PROGRAM, "code and libraries".to_string(), estimated),
+        line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
     ]
 }
 
