@@ -107,7 +107,7 @@ impl<'a> RunResult<'a> {
         let Some(arena) = self.finish.as_ref().and_then(|finish| finish.get("arena")?.as_object()) else {
             return Vec::new();
         };
-        let resident = self.number(&["resident", "most_rss"]).unwrap_or(0.0) as u64;
+        let resident = self.number(&["resident", "peak"]).unwrap_or(0.0) as u64;
         let held: u64 = arena.values().filter_map(Value::as_u64).sum();
         let device = arena.iter().filter_map(|(purpose, bytes)| {
             let (planned, bytes) = (self.plan.bytes(purpose), bytes.as_u64()?);

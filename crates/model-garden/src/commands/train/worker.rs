@@ -31,6 +31,7 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     let mut cpu = Cpu::new(file.job.recipe.threads);
     let finish = train(&file.job, resume.as_deref(), &mut cpu, &mut teller).map_err(|error| failure(&error))?;
     if finish.end != End::Asked {
+        teller.look();
         let told = finish_json(&finish, &teller, begin.elapsed().as_secs_f64());
         write_json(&file.job.recipe.output_dir.join(FINISH), &told)?;
     }
@@ -77,13 +78,13 @@ struct Teller<'a> {
     last_loss: Option<f64>,
 }
 
-/// Anonymous memory of this process, in bytes: what a plan is about. File pages are shared with the disk's cache.
+/// Memory of this process in bytes: anonymous at the start, when everything was there and at most; and the most that was resident, as the kernel has it.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 struct Resident {
     start: u64,
     began: u64,
     most: u64,
-    most_rss: u64,
+    peak: u64,
 }
 
 impl<'a> Teller<'a> {
@@ -128,16 +129,16 @@ impl<'a> Teller<'a> {
         Ok(teller)
     }
 
-    /// Anonymous and resident memory now.
+    /// Anonymous memory now, and the most that was resident so far.
     fn memory(&mut self) -> (u64, u64) {
         let memory = self.me.as_mut().and_then(|me| me.memory().ok().flatten());
-        memory.map_or((0, 0), |memory| (memory.anon, memory.rss))
+        memory.map_or((0, 0), |memory| (memory.anon, memory.peak))
     }
 
     fn look(&mut self) {
-        let (anon, rss) = self.memory();
+        let (anon, peak) = self.memory();
         self.resident.most = self.resident.most.max(anon);
-        self.resident.most_rss = self.resident.most_rss.max(rss);
+        self.resident.peak = peak;
     }
 
     fn send(&mut self, message: &Value) {
