@@ -12,8 +12,10 @@ pub(super) const CODE: u64 = 12 << 20;
 const TOKENIZER_FACTOR: f64 = 4.5;
 /// tokenizer.json with the released vocabulary of 151,643 tokens, written without spaces.
 const RELEASED_TOKENIZER: u64 = 5_969_026;
-/// What the matrix library, the allocator and the stack keep for a thread that computes: 6.5 MiB where products have 1,024 rows, less with fewer.
+/// What the matrix library keeps for a thread that computes, at most; never more than the largest matrix that it multiplies with.
 const COMPUTING_THREAD: u64 = 13 << 19;
+/// The stack of a thread, as far as it is used.
+const STACK: u64 = 256 << 10;
 /// The same for a thread that reads and decodes.
 const LOADING_THREAD: u64 = 1 << 20;
 /// Bytes for each pixel of a picture that is decoded as a whole: its own values (at most 4 bytes, 8 for 16-bit files) and RGB.
@@ -116,7 +118,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "threads",
-            threads as u64 * COMPUTING_THREAD + loader_threads * LOADING_THREAD,
+            threads as u64 * (COMPUTING_THREAD.min(largest_matrix(plan)) + STACK) + loader_threads * LOADING_THREAD,
             format!("{threads} that compute, {loader_threads} that load: stacks, the matrix library's own room"),
             estimated,
         ),
@@ -138,4 +140,10 @@ fn evaluating(input: &PlanInput) -> u64 {
     // Prompts that are answered at once have a buffer each, and the collator one more.
     let answers = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
     if input.evaluates { buffer * answers.max(EVALUATION_BUFFERS) } else { 0 }
+}
+
+/// The largest matrix of the model as f32.
+fn largest_matrix(plan: &Plan) -> u64 {
+    let weights = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Weights);
+    weights.map(|buffer| buffer.length as u64).max().unwrap_or(0) * 4
 }
