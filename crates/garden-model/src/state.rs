@@ -69,9 +69,11 @@ impl Model {
         for parameter in self.parameters() {
             for (what, buffer) in moments(parameter) {
                 let name = format!("{}.{what}", parameter.name);
-                let tensor = file.shaped(&name, &[buffer.length()])?;
-                if tensor.kind != buffer.kind() {
-                    let problem = format!("is {:?}, and this run keeps it as {:?}", tensor.kind, buffer.kind());
+                let tensor = file.any(&name)?;
+                if tensor.kind != buffer.kind() || tensor.shape != [buffer.length()] {
+                    let found = format!("is {:?} {:?}", tensor.kind, tensor.shape);
+                    let problem =
+                        format!("{found}, and this run keeps it as {:?} [{}]", buffer.kind(), buffer.length());
                     return Err(Error::tensor(path, name, problem));
                 }
                 device.upload(buffer, tensor.bytes);

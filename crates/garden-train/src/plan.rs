@@ -21,6 +21,7 @@ pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_chan
 use crate::error::Error;
 use crate::prepare::Prepared;
 use crate::recipe::Recipe;
+use crate::trainer::with_answers;
 
 /// Where something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -80,7 +81,7 @@ pub struct PlanInput<'a> {
     pub evaluates: bool,
     /// The largest row as it is stored, pictures compressed.
     pub largest_row_bytes: u64,
-    /// Pixels of the largest picture before it is resized.
+    /// Pixels of the largest picture that has to be decoded as a whole, before it is resized.
     pub largest_picture_pixels: u64,
     /// Bytes of the files that rows are read from, where they are known.
     pub dataset_bytes: u64,
@@ -102,7 +103,7 @@ impl<'a> PlanInput<'a> {
             index_bytes: prepared.index_bytes as u64,
             evaluates: job.eval.is_some(),
             largest_row_bytes: surveys().map(|survey| survey.row_bytes).max().unwrap_or(0),
-            largest_picture_pixels: surveys().map(|survey| survey.pictures.largest_pixels).max().unwrap_or(0),
+            largest_picture_pixels: surveys().map(|survey| survey.pictures.largest_whole_pixels).max().unwrap_or(0),
             dataset_bytes: datasets.map(|path| files_bytes(path)).sum(),
         }
     }
@@ -231,7 +232,8 @@ impl MemoryPlan {
 
 /// Everything that a run will ask a device for, in order.
 fn model_plan(input: &PlanInput) -> Result<Plan, Error> {
-    let (recipe, config, limits) = (input.recipe, input.config, input.limits);
+    let (recipe, config) = (input.recipe, input.config);
+    let limits = with_answers(input.limits, input.answers);
     let mut planner = Planner::for_cpu(input.threads());
     let (training, storage) = (recipe.training(), recipe.storage());
     let model = Model::build(&mut planner, config, input.checkpoint, &training, recipe.recomputed(), &storage, limits)?;

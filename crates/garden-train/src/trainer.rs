@@ -7,7 +7,9 @@ use std::time::Instant;
 use garden_data::{Loader, MicroBatch, Normalisation, Processor};
 use garden_device::Device;
 use garden_memory::Bytes;
-use garden_model::{Adapter, Batch, Checkpoint, Config, Generator, Model, Optimizer, read_adapter};
+use garden_model::{
+    Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
+};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, Progress};
@@ -111,7 +113,6 @@ impl<'a> Run<'a> {
             }
         };
         let log = Log::open(&recipe.output_dir, progress.step)?;
-        observer.began(progress.step, device.plan());
         Ok(Run {
             job,
             device,
@@ -137,6 +138,7 @@ impl<'a> Run<'a> {
         let numbers = job.first_batch(self.progress.step)..job.first_batch(steps);
         let settings = job.loader(recipe.ahead());
         let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
+        self.observer.began(self.progress.step, self.device.plan());
         // What is known before the first step is what the last one is compared with.
         if self.progress.step == 0 && self.evaluation.is_some() {
             self.evaluate()?;
@@ -388,10 +390,13 @@ pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> 
     let config = Config::read(&job.base.join("config.json"))?;
     let weights = Checkpoint::open(&job.base)?;
     let (training, storage) = (recipe.training(), recipe.storage());
-    // Answers run over their whole context; room for that is made once.
-    let mut limits = job.limits;
-    limits.longest = limits.longest.max(job.answers.map_or(0, |answers| answers.context));
+    let limits = with_answers(job.limits, job.answers);
     Ok(Model::build(device, &config, &weights, &training, recipe.recomputed(), &storage, limits)?)
+}
+
+/// Answers run over their whole context; room for that is made once, with the model's.
+pub(crate) fn with_answers(limits: Limits, answers: Option<GeneratorLimits>) -> Limits {
+    Limits { longest: limits.longest.max(answers.map_or(0, |answers| answers.context)), ..limits }
 }
 
 fn first_values(job: &Job, device: &mut dyn Device, model: &Model) -> Result<(), Error> {

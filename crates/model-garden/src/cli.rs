@@ -20,8 +20,8 @@ use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Plan, PlanFormat};
-use train::TRAIN_HELP;
-pub use train::{RecipeFlags, TrainVision, TrainWorker};
+use train::{DEMO_HELP, TRAIN_HELP};
+pub use train::{Demo, RecipeFlags, TrainVision, TrainWorker};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -119,6 +119,10 @@ pub enum Command {
     /// it goes on exactly, and ends with the judge's verdict on its memory.
     #[command(after_long_help = TRAIN_HELP)]
     TrainVision(TrainVision),
+
+    /// See it work: draw pictures, teach a tiny model to tell what is in them, and look at its memory. Begin here.
+    #[command(after_long_help = DEMO_HELP)]
+    Demo(Demo),
 
     /// The process that trains; `train-vision` starts it.
     #[command(hide = true)]

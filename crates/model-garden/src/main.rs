@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+mod demo;
 mod failure;
 mod printer;
 mod show;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
+        Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Check(arguments) => commands::check::run(arguments, &printer),
         Command::Plan(arguments) => commands::plan::run(arguments, &printer),
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),

@@ -6,16 +6,16 @@ use garden_device::{Plan, Purpose};
 
 use super::{Exactness, Place, PlanInput, PlanLine};
 
-/// Pages of the program's own file and of libraries that a run touches.
-pub(super) const CODE: u64 = 12 << 20;
+/// Pages of the program's own file and of libraries that a run touches, in a release build.
+pub(super) const CODE: u64 = 9 << 20;
 /// A tokenizer in memory for each byte of its tokenizer.json; with it the template, some hundred KB.
 const TOKENIZER_FACTOR: f64 = 4.5;
 /// tokenizer.json with the released vocabulary of 151,643 tokens, written without spaces.
 const RELEASED_TOKENIZER: u64 = 5_969_026;
-/// What the matrix library keeps for a thread that computes, at most; never more than the largest matrix that it multiplies with.
-const COMPUTING_THREAD: u64 = 13 << 19;
-/// The stack of a thread, as far as it is used.
-const STACK: u64 = 256 << 10;
+/// What the matrix library packs for a thread that computes, at most: parts of both factors of a product.
+const PACKED: u64 = 6 << 20;
+/// What the stack and the allocator keep for a thread.
+const COMPUTING_THREAD: u64 = 1 << 19;
 /// The same for a thread that reads and decodes.
 const LOADING_THREAD: u64 = 1 << 20;
 /// Bytes for each pixel of a picture that is decoded as a whole: its own values (at most 4 bytes, 8 for 16-bit files) and RGB.
@@ -94,7 +94,10 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         line(
             "decoding",
             loader_threads * (DECODED_PIXEL * input.largest_picture_pixels + STORED_ROW * input.largest_row_bytes),
-            format!("{loader_threads} threads, pictures of {megapixels:.1} megapixels at most"),
+            match input.largest_picture_pixels {
+                0 => format!("{loader_threads} threads, rows as they are stored; pictures are decoded row by row"),
+                _ => format!("{loader_threads} threads, whole pictures of {megapixels:.1} megapixels at most"),
+            },
             estimated,
         ),
         line("index", input.index_bytes, "where rows stand in their files".to_string(), Exactness::Exact),
@@ -118,13 +121,20 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "threads",
-            threads as u64 * (COMPUTING_THREAD.min(largest_matrix(plan)) + STACK) + loader_threads * LOADING_THREAD,
+            threads as u64 * (COMPUTING_THREAD + packed(input)) + loader_threads * LOADING_THREAD,
             format!("{threads} that compute, {loader_threads} that load: stacks, the matrix library's own room"),
             estimated,
         ),
         line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
         line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
     ]
+}
+
+/// What a thread packs of the largest product of a step: no more than there is.
+fn packed(input: &PlanInput) -> u64 {
+    let rows = input.limits.tokens.max(input.limits.patches);
+    let widest = input.config.text.intermediate.max(input.config.vision.intermediate);
+    PACKED.min((rows * widest * size_of::<f32>()) as u64)
 }
 
 /// What is held while a checkpoint is written: tensor by tensor, as values and as bytes.
@@ -134,16 +144,10 @@ fn saving(plan: &Plan) -> u64 {
     SAVED_COPIES * saved.map(|buffer| buffer.bytes as u64).max().unwrap_or(0)
 }
 
-/// What an evaluation holds beside the loader of training.
+/// What an evaluation holds beside the loader of training: first a loader of its own, then prompts, of which each has the pixels of one row.
 fn evaluating(input: &PlanInput) -> u64 {
     let buffer = input.loader.buffer_bytes as u64;
-    // Prompts that are answered at once have a buffer each, and the collator one more.
-    let answers = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
-    if input.evaluates { buffer * answers.max(EVALUATION_BUFFERS) } else { 0 }
-}
-
-/// The largest matrix of the model as f32.
-fn largest_matrix(plan: &Plan) -> u64 {
-    let weights = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Weights);
-    weights.map(|buffer| buffer.length as u64).max().unwrap_or(0) * 4
+    let prompts = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
+    let row = buffer.div_ceil(input.limits.rows.max(1) as u64);
+    if input.evaluates { (EVALUATION_BUFFERS * buffer).max(prompts * row) } else { 0 }
 }

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod bisect;
 pub mod check;
 pub mod compare;
+pub mod demo;
 pub mod diagnose;
 pub mod export;
 pub mod generate;

@@ -39,8 +39,13 @@ const GUARD: &str = ".guard";
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe)?;
+    run_recipe(recipe, arguments.dry_run, arguments.json, printer)
+}
+
+/// Trains by a recipe, or with `is_dry` only looks whether it could.
+pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
     let resume = find_resume(&recipe, printer)?;
-    if !arguments.dry_run {
+    if !is_dry {
         check_output(&recipe.output_dir).map_err(|error| failure("cannot write to the output folder", &error))?;
     }
     let prepared = prepare(recipe, printer)?;
@@ -50,12 +55,12 @@ pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, F
         printer.say(&format!("going on from {}", path.display()));
     }
     let planned = super::plan::of_job(&prepared, printer)?;
-    if arguments.dry_run || !planned.fits {
+    if is_dry || !planned.fits {
         printer.out(&planned.text)?;
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
     printer.say(planned.text.split("\n\n").next().unwrap_or_default());
-    train(prepared, planned.plan, resume, arguments.json, printer)
+    train(prepared, planned.plan, resume, is_json, printer)
 }
 
 /// The recipe of a file and flags.

@@ -102,6 +102,22 @@ impl<'a> RunResult<'a> {
         self.judged.as_ref().map(|judged| &judged.diagnosis)
     }
 
+    /// What was planned for each purpose and what was held at most; the host's own as one, as the system counts it so. None if the run did not end.
+    pub fn by_purpose(&self) -> Vec<(String, u64, u64)> {
+        let Some(arena) = self.finish.as_ref().and_then(|finish| finish.get("arena")?.as_object()) else {
+            return Vec::new();
+        };
+        let resident = self.number(&["resident", "most_rss"]).unwrap_or(0.0) as u64;
+        let held: u64 = arena.values().filter_map(Value::as_u64).sum();
+        let device = arena.iter().filter_map(|(purpose, bytes)| {
+            let (planned, bytes) = (self.plan.bytes(purpose), bytes.as_u64()?);
+            (planned + bytes > 0).then(|| (purpose.clone(), planned, bytes))
+        });
+        let host = ("loader and the rest".to_string(), self.plan.host_bytes, resident.saturating_sub(held));
+        let all = ("all".to_string(), self.plan.total_bytes, resident);
+        device.chain([host, all]).collect()
+    }
+
     fn number(&self, path: &[&str]) -> Option<f64> {
         path.iter().try_fold(self.finish.as_ref()?, |value, name| value.get(name))?.as_f64()
     }
@@ -144,10 +160,10 @@ impl<'a> RunResult<'a> {
         if let Some(found) = self.diagnosis() {
             let _ = writeln!(text, "memory: {}  {}", found.verdict.name().to_uppercase(), found.summary);
         }
-        if let Some(most) = self.number(&["resident", "most"]) {
-            let (planned, most) = (Bytes(self.plan.total_bytes), Bytes(most as u64));
-            let off = 100.0 * (most.0 as f64 / planned.0 as f64 - 1.0);
-            let _ = writeln!(text, "        planned {planned}, held at most {most} ({off:+.1} %)");
+        for (purpose, planned, measured) in self.by_purpose() {
+            let off = 100.0 * (measured as f64 / planned.max(1) as f64 - 1.0);
+            let (planned, measured) = (Bytes(planned).to_string(), Bytes(measured).to_string());
+            let _ = writeln!(text, "  {purpose:<22}  planned {planned:>9}  measured {measured:>9}  {off:>+6.1} %");
         }
         if self.finish.is_some() {
             if let (Some(with), Some(without)) =
@@ -175,6 +191,8 @@ impl<'a> RunResult<'a> {
             "predictions": self.predictions,
             "verdict": self.diagnosis().map(|found| found.verdict.name()),
             "summary": self.diagnosis().map(|found| found.summary.clone()),
+            "memory": self.by_purpose().into_iter().map(|(purpose, planned, measured)| json!({"purpose": purpose, "planned_bytes": planned, "measured_bytes": measured})).collect::<Vec<_>>(),
+            "plan": self.plan,
             "guard": self.summary,
         });
         format!("{told:#}\n")
