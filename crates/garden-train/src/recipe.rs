@@ -433,7 +433,7 @@ mod size {
     /// Exactly, in the largest unit that allows it.
     pub fn written(bytes: Bytes) -> String {
         let units = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
-        let unit = units.into_iter().find(|(unit, _)| bytes.0 > 0 && bytes.0 % unit == 0);
+        let unit = units.into_iter().find(|(unit, _)| bytes.0 > 0 && bytes.0.is_multiple_of(*unit));
         unit.map_or_else(|| format!("{}B", bytes.0), |(unit, name)| format!("{}{name}", bytes.0 / unit))
     }
 }
