@@ -115,6 +115,10 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
 
+    /// Fewer steps than two epochs: quicker, and less is learnt.
+    #[arg(long, value_name = "N")]
+    pub max_steps: Option<usize>,
+
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,

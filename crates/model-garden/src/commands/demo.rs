@@ -42,8 +42,9 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
         ("seed", arguments.seed.to_string()),
         ("threads", arguments.threads.to_string()),
     ];
+    let fewer = arguments.max_steps.map(|steps| ("max-steps", steps.to_string()));
     let fixed = RECIPE.iter().map(|(name, value)| (*name, (*value).to_string()));
-    let values = fixed.chain(places).map(|(name, value)| (name.to_string(), Value::String(value)));
+    let values = fixed.chain(places).chain(fewer).map(|(name, value)| (name.to_string(), Value::String(value)));
     let recipe = Recipe::from_values(values).map_err(|error| Failure {
         what: "the demo's recipe cannot be used".into(),
         causes: vec![error.to_string()],

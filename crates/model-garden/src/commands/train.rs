@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise};
 use garden_memory::{Bytes, RunFacts};
 use garden_train::{
-    Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints, newest,
+    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints, newest,
 };
 
 use super::Outcome;
@@ -44,6 +44,13 @@ pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, F
 
 /// Trains by a recipe, or with `is_dry` only looks whether it could.
 pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
+    if recipe.device == DeviceChoice::Cuda {
+        return Err(Failure {
+            what: "there is no CUDA device in this version".into(),
+            causes: Vec::new(),
+            hint: Some("leave --device away, or give --device cpu".into()),
+        });
+    }
     let resume = find_resume(&recipe, printer)?;
     if !is_dry {
         check_output(&recipe.output_dir).map_err(|error| failure("cannot write to the output folder", &error))?;

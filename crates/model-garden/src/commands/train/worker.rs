@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use garden_device::{Cpu, Plan, Purpose};
 use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
@@ -28,6 +28,7 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     // The guard knows a newer checkpoint than the one that the first start went on from.
     let newer = std::env::var_os(RESUME).map(PathBuf::from);
     let resume = newer.or_else(|| file.resume.clone());
+    // Where there will be a choice, it is made here.
     let mut cpu = Cpu::new(file.job.recipe.threads);
     let finish = train(&file.job, resume.as_deref(), &mut cpu, &mut teller).map_err(|error| failure(&error))?;
     if finish.end != End::Asked {
@@ -58,6 +59,7 @@ fn finish_json(finish: &Finish, teller: &Teller, seconds: f64) -> Value {
         "seconds": seconds,
         "arena": teller.arena,
         "resident": teller.resident,
+        "share_of_telling": teller.telling.as_secs_f64() / teller.steps.max(f64::MIN_POSITIVE),
     })
 }
 
@@ -76,6 +78,9 @@ struct Teller<'a> {
     resident: Resident,
     first_loss: Option<f64>,
     last_loss: Option<f64>,
+    /// What telling has taken of the time of steps, and that time.
+    telling: Duration,
+    steps: f64,
 }
 
 /// Memory of this process in bytes: anonymous at the start, when everything was there and at most; and the most that was resident, as the kernel has it.
@@ -123,6 +128,8 @@ impl<'a> Teller<'a> {
             resident: Resident::default(),
             first_loss: None,
             last_loss: None,
+            telling: Duration::ZERO,
+            steps: 0.0,
         };
         let memory = teller.memory();
         teller.resident.start = memory.0;
@@ -178,6 +185,7 @@ impl Observer for Teller<'_> {
     }
 
     fn stepped(&mut self, report: &StepReport) {
+        let begin = Instant::now();
         self.first_loss.get_or_insert(report.loss);
         self.last_loss = Some(report.loss);
         let is_sample = report.step.is_multiple_of(self.memory_steps);
@@ -195,6 +203,8 @@ impl Observer for Teller<'_> {
             "arena": arena,
             "sample": is_sample,
         }));
+        self.telling += begin.elapsed();
+        self.steps += report.seconds;
     }
 
     fn evaluating(&mut self) {
