@@ -291,7 +291,7 @@ fn training(report: &mut Report) {
             curve("loss", Role::Line, vec![2.5, 1.25, 0.625, 0.5]),
             curve(HOSTILE, Role::Points, vec![f64::NAN, 1.5, f64::NAN, 0.75]),
         ],
-        levels: vec![Level { name: "before".into(), value: 2.5 }],
+        levels: vec![Level { name: "before".into(), value: 2.5, ..Level::default() }],
         marks: vec![Mark { name: HOSTILE.into(), at: 2.0, shape: Shape::Diamond, ..Mark::default() }],
         ..Chart::default()
     });

@@ -18,7 +18,7 @@ pub use check::{Check, CheckFormat};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use train::TRAIN_HELP;
-pub use train::{RecipeFlags, TrainVision, TrainWorker};
+pub use train::{RecipeFlags, Report, TrainVision, TrainWorker};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -109,6 +109,11 @@ pub enum Command {
     /// it goes on exactly, and ends with the judge's verdict on its memory.
     #[command(after_long_help = TRAIN_HELP)]
     TrainVision(TrainVision),
+
+    /// Make the page of a training run again, from its output folder.
+    ///
+    /// `train-vision` writes it at its end; this is for a run that was killed, or after an update.
+    Report(Report),
 
     /// The process that trains; `train-vision` starts it.
     #[command(hide = true)]

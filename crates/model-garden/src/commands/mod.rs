@@ -11,6 +11,7 @@ pub mod monitor;
 pub mod preview;
 mod python;
 pub mod quantise;
+pub mod report;
 pub mod run;
 pub mod train;
 
