@@ -147,11 +147,7 @@ impl Exhibit {
 }
 
 fn cleaned_image(image: &Image) -> Image {
-    Image {
-        source: image.source.clone(),
-        alternative: clean(&image.alternative),
-        caption: clean(&image.caption),
-    }
+    Image { source: image.source.clone(), alternative: clean(&image.alternative), caption: clean(&image.caption) }
 }
 
 /// A title with remarks.

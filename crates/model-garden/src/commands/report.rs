@@ -14,7 +14,10 @@ pub fn run(arguments: &cli::Report, printer: &Printer) -> Result<Outcome, Failur
     let remains = Remains::read(folder).map_err(|failure| Failure {
         what: format!("`{}` is not the output folder of a training run", folder.display()),
         causes: failure.causes,
-        hint: Some("name the --output-dir of `model-garden train-vision`; a trace alone is for `diagnose --format html`".into()),
+        hint: Some(
+            "name the --output-dir of `model-garden train-vision`; a trace alone is for `diagnose --format html`"
+                .into(),
+        ),
     })?;
     let path = arguments.output.clone().unwrap_or_else(|| folder.join(REPORT));
     printer.write_file(&path, &page::page(&remains.story()).html())?;

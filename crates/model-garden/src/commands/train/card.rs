@@ -68,7 +68,9 @@ fn hub_name(recipe: &Recipe) -> String {
     let given = recipe.base_model.as_str();
     // A folder of the local cache has the name in it: `models--owner--name/snapshots/..`.
     let cached = given.split('/').find_map(|part| part.strip_prefix("models--"));
-    cached.and_then(|name| name.split_once("--")).map_or_else(|| given.to_string(), |(owner, name)| format!("{owner}/{name}"))
+    cached
+        .and_then(|name| name.split_once("--"))
+        .map_or_else(|| given.to_string(), |(owner, name)| format!("{owner}/{name}"))
 }
 
 /// A text of YAML: plain where that is harmless, else with quotes, in which JSON's escapes hold.
@@ -119,7 +121,9 @@ fn about(story: &Story) -> String {
     let base = code(&hub_name(recipe));
     let mut text = match (recipe.full, recipe.load_in_4bit) {
         (true, _) => format!("All weights of {base}, fine-tuned."),
-        (false, true) => format!("A LoRA adapter of rank {} for {base}, trained on weights of 4 bits (NF4).", recipe.lora_r),
+        (false, true) => {
+            format!("A LoRA adapter of rank {} for {base}, trained on weights of 4 bits (NF4).", recipe.lora_r)
+        }
         (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.lora_r),
     };
     let rows = grouped(story.job.train.used());
@@ -135,7 +139,9 @@ fn about(story: &Story) -> String {
     if let Some(best) = own_evaluation(story) {
         let _ = match best.step == steps {
             true => write!(text, " The result is that of the last step."),
-            false => write!(text, " The result is that of step {}, which had the lowest loss on held-out rows.", best.step),
+            false => {
+                write!(text, " The result is that of step {}, which had the lowest loss on held-out rows.", best.step)
+            }
         };
     }
     text
@@ -161,8 +167,13 @@ fn numbers(story: &Story) -> String {
                 add(name, at_first(before.map(percent).unwrap_or_default()), percent(after));
             }
         }
-        let answers = if own.exact_match.is_some() { format!(", answers to {} of them", own.answers) } else { String::new() };
-        words = format!("\n\nHeld out were {} rows{answers}; the numbers are those after step {}.", grouped(own.rows), own.step);
+        let answers =
+            if own.exact_match.is_some() { format!(", answers to {} of them", own.answers) } else { String::new() };
+        words = format!(
+            "\n\nHeld out were {} rows{answers}; the numbers are those after step {}.",
+            grouped(own.rows),
+            own.step
+        );
     }
     if rows.is_empty() {
         return String::new();
@@ -174,7 +185,9 @@ fn numbers(story: &Story) -> String {
 fn fields(story: &Story) -> String {
     let rows: Vec<Vec<String>> = field_rows(story)
         .into_iter()
-        .map(|row| row.iter().enumerate().map(|(place, cell)| if place == 0 { code(cell) } else { cell.clone() }).collect())
+        .map(|row| {
+            row.iter().enumerate().map(|(place, cell)| if place == 0 { code(cell) } else { cell.clone() }).collect()
+        })
         .collect();
     let last = story.evaluations.last().map_or(0, |last| last.step);
     match rows.is_empty() {
@@ -208,7 +221,9 @@ fn use_with_python(recipe: &Recipe) -> String {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let folder = text(&title(&recipe.output_dir));
     let model = match recipe.full {
-        true => format!("model = Qwen2_5_VLForConditionalGeneration.from_pretrained({folder}, dtype=\"auto\", device_map=\"auto\")"),
+        true => format!(
+            "model = Qwen2_5_VLForConditionalGeneration.from_pretrained({folder}, dtype=\"auto\", device_map=\"auto\")"
+        ),
         false => format!(
             "base = Qwen2_5_VLForConditionalGeneration.from_pretrained({}, dtype=\"auto\", device_map=\"auto\")\n\
              model = PeftModel.from_pretrained(base, {folder})",
@@ -229,16 +244,19 @@ fn use_with_python(recipe: &Recipe) -> String {
 }
 
 fn use_with_ours(recipe: &Recipe) -> String {
-    let shell = |text: &str| match text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !text.is_empty() {
-        true => text.to_string(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    };
+    let shell =
+        |text: &str| match text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !text.is_empty() {
+            true => text.to_string(),
+            false => format!("'{}'", text.replace('\'', r"'\''")),
+        };
     let folder = shell(&title(&recipe.output_dir));
     let model = match recipe.full {
         true => format!("--model {folder}"),
         false => format!("--model {} --adapter {folder}", shell(&hub_name(recipe))),
     };
-    format!("Or without Python:\n\n```sh\nmodel-garden generate {model} --image picture.png --prompt 'What is this?'\n```")
+    format!(
+        "Or without Python:\n\n```sh\nmodel-garden generate {model} --image picture.png --prompt 'What is this?'\n```"
+    )
 }
 
 fn training(story: &Story) -> String {
@@ -247,7 +265,10 @@ fn training(story: &Story) -> String {
         .filter(|setting| !setting.value.is_empty() && !LOCAL.contains(&setting.name))
         .map(|setting| vec![code(setting.name), code(&setting.value)])
         .collect();
-    format!("## Training\n\n{}\n\n`recipe.toml` has every setting, for `model-garden train-vision --config`.", table(&["setting", "value"], &rows))
+    format!(
+        "## Training\n\n{}\n\n`recipe.toml` has every setting, for `model-garden train-vision --config`.",
+        table(&["setting", "value"], &rows)
+    )
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ const MEMORY: [&str; 3] = ["Memory", "Attempts", "GPU memory"];
 /// All charts, in the order of the page.
 pub fn charts(story: &Story) -> Vec<Chart> {
     let own = [loss(story), accuracy(story), fields(story), rate(story), norm(story), time(story)];
-    let own = own.into_iter().filter(|chart| chart.curves.iter().any(|curve| curve.values.iter().any(|v| v.is_finite())));
+    let own =
+        own.into_iter().filter(|chart| chart.curves.iter().any(|curve| curve.values.iter().any(|v| v.is_finite())));
     own.chain(memory(story)).collect()
 }
 
@@ -33,8 +34,12 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     fn new(story: &'a Story<'a>) -> Draft<'a> {
-        let places: BTreeSet<usize> =
-            story.steps.iter().map(|step| step.step).chain(story.evaluations.iter().map(|report| report.step)).collect();
+        let places: BTreeSet<usize> = story
+            .steps
+            .iter()
+            .map(|step| step.step)
+            .chain(story.evaluations.iter().map(|report| report.step))
+            .collect();
         Draft { story, places: places.into_iter().collect() }
     }
 
@@ -86,7 +91,8 @@ fn loss(story: &Story) -> Chart {
     if is_evaluated {
         curves.push(draft.of_evaluations("held-out rows", |report| Some(report.loss)));
     }
-    let note = if is_evaluated { "Of rows that are trained, and of rows that are not." } else { "Of rows that are trained." };
+    let note =
+        if is_evaluated { "Of rows that are trained, and of rows that are not." } else { "Of rows that are trained." };
     let mut chart = draft.chart("Loss", note, Unit::Number, curves);
     chart.size = Size::Large;
     chart.marks = marks(story);
@@ -112,7 +118,8 @@ fn marks(story: &Story) -> Vec<Mark> {
     let best = story.best().filter(|_| story.evaluations.len() > 2);
     let best = best.map(|best| mark("best", format!("best {:.3}", best.loss), best.step as f64, Shape::Pin));
     let attempts = story.summary.iter().flat_map(|summary| summary.attempts.iter().skip(1));
-    let starts = attempts.filter_map(|attempt| Some(mark("restart", String::new(), attempt.first_step?, Shape::Diamond)));
+    let starts =
+        attempts.filter_map(|attempt| Some(mark("restart", String::new(), attempt.first_step?, Shape::Diamond)));
     let (each, last) = (story.job.steps_per_epoch().max(1), story.last_step());
     let epochs = last / each;
     let epoch = |number: usize| mark("epoch", format!("epoch {number}"), (number * each) as f64, Shape::Line);
@@ -131,8 +138,12 @@ fn accuracy(story: &Story) -> Chart {
 
 fn fields(story: &Story) -> Chart {
     let draft = Draft::new(story);
-    let mut names: Vec<(&String, f64)> =
-        story.evaluations.last().into_iter().flat_map(|last| last.fields.iter().map(|(name, share)| (name, *share))).collect();
+    let mut names: Vec<(&String, f64)> = story
+        .evaluations
+        .last()
+        .into_iter()
+        .flat_map(|last| last.fields.iter().map(|(name, share)| (name, *share)))
+        .collect();
     let note = match names.len() > MOST_FIELDS {
         true => format!("The {MOST_FIELDS} of {} fields that are wrong most often.", names.len()),
         false => "Of answers in JSON, field by field.".to_string(),
@@ -177,7 +188,12 @@ fn time(story: &Story) -> Chart {
         draft.of_steps("computing", Role::Stacked, |step| (step.seconds - step.waited).max(0.0)),
         draft.of_steps("waiting for rows", Role::Stacked, |step| step.waited),
     ];
-    draft.chart("Time of a step", "Of the steps that were logged, without evaluations and checkpoints.", Unit::Seconds, curves)
+    draft.chart(
+        "Time of a step",
+        "Of the steps that were logged, without evaluations and checkpoints.",
+        Unit::Seconds,
+        curves,
+    )
 }
 
 /// The memory as the judge draws it, with the plan.

@@ -80,7 +80,8 @@ fn pairs(prediction: &Prediction) -> Vec<Pair> {
         fields.sort_by_key(|field| field.is_right);
         fields.truncate(FIELDS);
     }
-    let side = |text: &Option<String>| text.as_ref().map_or_else(|| "(not there)".to_string(), |text| cut(text, ANSWER));
+    let side =
+        |text: &Option<String>| text.as_ref().map_or_else(|| "(not there)".to_string(), |text| cut(text, ANSWER));
     let pair = |field: &ComparedField| Pair {
         name: field.path.clone(),
         sides: [side(&field.expected), side(&field.answer)],
@@ -124,7 +125,8 @@ impl Album {
         // A dataset that was changed since has other rows at these places.
         let read = dataset.read(prediction.row).ok().filter(|record| record.place == prediction.place);
         let Some(record) = read else {
-            self.problems.push(format!("The pictures of `{}` are missing: the row cannot be read again", prediction.place));
+            self.problems
+                .push(format!("The pictures of `{}` are missing: the row cannot be read again", prediction.place));
             return Vec::new();
         };
         let mut images = Vec::new();

@@ -190,15 +190,15 @@ pub fn field_rows(story: &Story) -> Vec<Vec<String>> {
     let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) else { return Vec::new() };
     let mut fields: Vec<(&String, f64)> = last.fields.iter().map(|(name, share)| (name, *share)).collect();
     fields.sort_by(|one, other| one.1.total_cmp(&other.1));
-    let share = |report: &EvalReport, name: &str| report.fields.get(name).map(|share| percent(*share)).unwrap_or_default();
+    let share =
+        |report: &EvalReport, name: &str| report.fields.get(name).map(|share| percent(*share)).unwrap_or_default();
     fields.into_iter().map(|(name, _)| vec![name.clone(), share(first, name), share(last, name)]).collect()
 }
 
 fn fields(story: &Story) -> Option<Section> {
     let rows = field_rows(story);
     let header = ["field", "at first", "at last"].map(Cow::from).to_vec();
-    (rows.len() > 1)
-        .then(|| Section { title: "Fields right".into(), body: vec![Block::Table(header, rows)] })
+    (rows.len() > 1).then(|| Section { title: "Fields right".into(), body: vec![Block::Table(header, rows)] })
 }
 
 /// The verdict, the plan, and what the verdict rests on: open where something has to be done, else folded.
@@ -211,17 +211,19 @@ fn memory(story: &Story, judged: Option<&Page>) -> Vec<Section> {
         body.push(Block::Paragraph(format!("{}.", capital(&words))));
     }
     let header = ["purpose", "planned", "measured"].map(Cow::from).to_vec();
-    let rows = story.planned.rows.iter().map(|row| {
-        vec![row.purpose.clone(), row.planned.to_string(), row.measured.to_string()]
-    });
+    let rows = story
+        .planned
+        .rows
+        .iter()
+        .map(|row| vec![row.purpose.clone(), row.planned.to_string(), row.measured.to_string()]);
     body.push(Block::Table(header, rows.collect()));
     let judgement = judged.map(|judged| judged.sections.clone()).unwrap_or_default();
     let is_calm = judged.is_some_and(|judged| matches!(judged.news, News::Good | News::Unknown));
     let mut sections = Vec::new();
     if is_calm {
-        let blocks = judgement.into_iter().flat_map(|section| {
-            std::iter::once(Block::Paragraph(format!("{}:", section.title))).chain(section.body)
-        });
+        let blocks = judgement
+            .into_iter()
+            .flat_map(|section| std::iter::once(Block::Paragraph(format!("{}:", section.title))).chain(section.body));
         body.push(Block::Folded("What the verdict rests on".into(), blocks.collect()));
     } else {
         sections = judgement;
@@ -282,7 +284,8 @@ mod tests {
     fn settings_are_written_as_they_were_given() {
         let recipe = Recipe { learning_rate: 5e-3, lora_dropout: 0.1, epochs: 3.0, ..Recipe::default() };
         let found = settings(&recipe);
-        let value = |name: &str| found.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str());
+        let value =
+            |name: &str| found.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str());
         assert_eq!((value("learning-rate"), value("lora-dropout")), (Some("0.005"), Some("0.1")));
         assert_eq!((value("adam-beta2"), value("prefetch")), (Some("0.999"), Some("256MB")));
         let own: Vec<&str> = found.iter().filter(|one| one.value != one.default).map(|one| one.name).collect();
