@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use garden_train::{EvalReport, Recipe};
+use garden_train::Recipe;
 
 use super::page::{field_rows, grouped, memory_words, percent, settings, title};
 use super::show::clock;
@@ -76,7 +76,9 @@ fn hub_name(recipe: &Recipe) -> String {
 /// A text of YAML: plain where that is harmless, else with quotes, in which JSON's escapes hold.
 fn yaml(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-    match text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(is_plain) {
+    // With a slash inside it can be neither a number nor a word that YAML knows.
+    let is_name = text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.contains('/');
+    match is_name && text.chars().all(is_plain) {
         true => text.to_string(),
         false => serde_json::Value::from(text).to_string(),
     }
@@ -111,11 +113,6 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     [head, rule].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-/// The evaluation of what is in the folder: the best, or the only one there is.
-fn own_evaluation<'a>(story: &'a Story) -> Option<&'a EvalReport> {
-    story.best()
-}
-
 fn about(story: &Story) -> String {
     let recipe = &story.job.recipe;
     let base = code(&hub_name(recipe));
@@ -136,7 +133,7 @@ fn about(story: &Story) -> String {
         grouped(tokens as usize),
         clock(story.seconds)
     );
-    if let Some(best) = own_evaluation(story) {
+    if let Some(best) = story.best() {
         let _ = match best.step == steps {
             true => write!(text, " The result is that of the last step."),
             false => {
@@ -154,7 +151,7 @@ fn numbers(story: &Story) -> String {
         add("loss on trained rows, first and last logged", format!("{:.4}", first.loss), format!("{:.4}", last.loss));
     }
     let mut words = String::new();
-    if let (Some(first), Some(own)) = (story.evaluations.first(), own_evaluation(story)) {
+    if let (Some(first), Some(own)) = (story.evaluations.first(), story.best()) {
         // Before the first step there is an evaluation, unless the log begins later.
         let at_first = |text: String| if first.step < own.step { text } else { String::new() };
         add("loss on held-out rows", at_first(format!("{:.4}", first.loss)), format!("{:.4}", own.loss));
@@ -221,11 +218,9 @@ fn use_with_python(recipe: &Recipe) -> String {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let folder = text(&title(&recipe.output_dir));
     let model = match recipe.full {
-        true => format!(
-            "model = Qwen2_5_VLForConditionalGeneration.from_pretrained({folder}, dtype=\"auto\", device_map=\"auto\")"
-        ),
+        true => format!("model = Qwen2_5_VLForConditionalGeneration.from_pretrained({folder}, torch_dtype=\"auto\")"),
         false => format!(
-            "base = Qwen2_5_VLForConditionalGeneration.from_pretrained({}, dtype=\"auto\", device_map=\"auto\")\n\
+            "base = Qwen2_5_VLForConditionalGeneration.from_pretrained({}, torch_dtype=\"auto\")\n\
              model = PeftModel.from_pretrained(base, {folder})",
             text(&hub_name(recipe))
         ),

@@ -150,7 +150,7 @@ fn fields(story: &Story) -> Chart {
     };
     names.sort_by(|one, other| one.1.total_cmp(&other.1));
     names.truncate(MOST_FIELDS);
-    names.sort();
+    names.sort_by_key(|(name, _)| *name);
     let curve = |(name, _): (&String, f64)| draft.of_evaluations(name, |report| report.fields.get(name).copied());
     // A single field is the same as all fields together.
     let curves = if names.len() > 1 { names.into_iter().map(curve).collect() } else { Vec::new() };

@@ -249,7 +249,7 @@ pub fn settings(recipe: &Recipe) -> Vec<Setting> {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
         // Numbers of 32 bits shall not show what they are not in 64.
-        Some(Value::Number(number)) => match number.as_f64() {
+        Some(Value::Number(number)) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(real) if f64::from(real as f32) == real => (real as f32).to_string(),
             Some(real) => real.to_string(),
             None => number.to_string(),
