@@ -1,6 +1,6 @@
 //! The curves of an experiment: memory over the examples seen, one chart for the chains, one for the pieces alone, one for loader workers.
 
-use garden_report::{Axis, Band, Chart, Curve, Level, Mood, Size, Tone, Unit};
+use garden_report::{Axis, Band, Chart, Curve, Level, LevelKind, Mood, Size, Tone, Unit};
 
 use crate::experiment::{Experiment, How, Run, Visit, WorkersHeld};
 use crate::finding::{Finding, StageFinding};
@@ -103,7 +103,11 @@ fn frame(length: u64, title: &str, note: &str, places: Vec<f64>, curves: Vec<Cur
     bands.extend((end > first).then(|| band("the same examples again", Mood::Calm, first, end)));
     let highest = curves.iter().flat_map(|curve| &curve.values).copied().fold(0.0, f64::max);
     let chance = floor(length, 0);
-    let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level { name: "may be chance".into(), value: chance });
+    let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level {
+        name: "may be chance".into(),
+        value: chance,
+        kind: LevelKind::default(),
+    });
     Chart {
         title: title.into(),
         note: note.into(),

@@ -13,6 +13,7 @@ mod resize;
 mod rgb;
 mod settings;
 mod source;
+mod thumbnail;
 mod tiff;
 mod webp;
 mod wide;
@@ -25,6 +26,7 @@ pub(crate) use source::Source;
 pub use patches::Patcher;
 pub use rgb::Picture;
 pub use settings::{Grid, ImageSettings};
+pub use thumbnail::Thumbnail;
 
 /// Pixels of the largest picture that is decoded unless the caller says otherwise: what PIL calls a decompression bomb.
 pub const MAX_PIXELS: u64 = 178_956_970;

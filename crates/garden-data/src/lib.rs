@@ -29,7 +29,7 @@ pub use collate::Collator;
 pub use dataset::{Ahead, Dataset, Order, Prefetch, model_folder};
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
-pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, picture_size};
+pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, picture_size};
 pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, SizedPicture, TooLong};
 pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};

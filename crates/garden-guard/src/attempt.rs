@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::launch::Ending;
 
 /// One start of the program, from its launch to its end.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Attempt {
     /// 1 for the first.
     pub number: u32,
@@ -42,7 +42,7 @@ pub struct Attempt {
 }
 
 /// A checkpoint that cannot be used.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Torn {
     /// Where it is.
     pub path: PathBuf,
@@ -51,7 +51,7 @@ pub struct Torn {
 }
 
 /// How the whole run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The program ended by itself, or because we were asked to end it.
@@ -80,7 +80,7 @@ impl Outcome {
 }
 
 /// A run from its first start to its last end.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// Samples that were late, readings that failed, and lines of the trace that could not be written.
     pub troubles: [u64; 3],

@@ -125,7 +125,8 @@ const drawChart = (() => {
         if (shown(level.name) && level.value <= HEADROOM * dataHigh && !(isZoomed() && level.value > 1.25 * high)) see(level.value);
       }
       const bottom = isFitted ? low : Math.min(0, low);
-      const span = Math.max(high - bottom, Math.abs(high) * 1e-3, 1e-12);
+      // Where everything is zero there is nothing to fit an axis to.
+      const span = Math.max(high - bottom, Math.abs(high) * 1e-3, high === 0 ? 1 : 1e-12);
       return [isFitted && low > 0 ? Math.max(0, bottom - 0.06 * span) : bottom, high + 0.06 * span];
     };
 
@@ -269,7 +270,7 @@ const drawChart = (() => {
             area += `${path([[points[0][0], ground], ...points, [points[points.length - 1][0], ground]])}Z`;
           }
           // A line needs two points to be seen.
-          if (curve.role === "points" || points.length === 1) {
+          if (curve.role === "points" || curve.role === "dotted" || points.length === 1) {
             for (const [px, py] of points) svg("circle", { class: "dot", cx: px.toFixed(1), cy: py.toFixed(1), r: 2.6 }, group);
           }
         }
@@ -297,7 +298,7 @@ const drawChart = (() => {
       for (const level of data.levels) {
         if (!shown(level.name)) continue;
         const words = `${level.name} ${amountWords(level.value, data.unit)}`;
-        const group = svg("g", { class: "level", "data-level": level.name }, picture);
+        const group = svg("g", { class: `level ${level.kind}`, "data-level": level.name }, picture);
         const at = y(level.value);
         if (at >= top && at <= floor) {
           svg("line", { x1: left, x2: right, y1: at, y2: at }, group);
@@ -373,7 +374,7 @@ const drawChart = (() => {
       const names = new Map();
       for (const mark of data.marks) names.set(mark.name, [mark.shape, (names.get(mark.name)?.[1] || 0) + 1]);
       for (const [name, [shape, count]] of names) entry(name, `mark ${shape}`, count > 1 ? `${name} (${count})` : name);
-      for (const level of data.levels) entry(level.name, "level", level.name);
+      for (const level of data.levels) entry(level.name, `level ${level.kind}`, level.name);
     };
 
     /* ---- Cursor ---- */

@@ -130,6 +130,8 @@ pub enum Role {
     Stacked,
     /// Points that nothing connects.
     Points,
+    /// A line with a dot at each value, for the few values between those of other curves.
+    Dotted,
 }
 
 /// How a curve is coloured.
@@ -187,6 +189,19 @@ pub struct Level {
     pub name: String,
     /// The value.
     pub value: f64,
+    /// How it is coloured.
+    pub kind: LevelKind,
+}
+
+/// How a level is coloured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LevelKind {
+    /// What must not be crossed.
+    #[default]
+    Limit,
+    /// What is expected.
+    Plan,
 }
 
 /// A moment with a meaning.

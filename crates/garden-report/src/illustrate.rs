@@ -122,7 +122,10 @@ impl<'a> Scene<'a> {
         chart.axis.to = chart.axis.to.max(end - self.words.zero);
         chart.bands = phases(self.report, self.words.zero);
         let limit = diagnosis.forecast.limit_bytes.or(self.report.facts.memory_limit.map(|limit| limit.0));
-        chart.levels = limit.map(|limit| Level { name: "limit".into(), value: limit as f64 }).into_iter().collect();
+        chart.levels = limit
+            .map(|limit| Level { name: "limit".into(), value: limit as f64, ..Level::default() })
+            .into_iter()
+            .collect();
         chart.marks = self.marks(end);
         chart.note = match is_stacked {
             true => "By kind: file pages can be taken back by the kernel, the others cannot.".into(),
@@ -284,7 +287,10 @@ impl<'a> Scene<'a> {
             size: Size::Large,
             places: walk.iter().map(|sample| sample.1).collect(),
             curves: (0..=starts.len()).map(curve).collect(),
-            levels: limit.map(|limit| Level { name: "limit".into(), value: limit as f64 }).into_iter().collect(),
+            levels: limit
+                .map(|limit| Level { name: "limit".into(), value: limit as f64, ..Level::default() })
+                .into_iter()
+                .collect(),
             breaks,
             marks,
             ..Chart::default()

@@ -30,14 +30,15 @@ use serde::Serialize;
 
 pub use audit::{Tried, audit};
 pub use chart::{
-    Axis, AxisKind, Band, Base, Chart, Curve, Level, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone, Unit,
+    Axis, AxisKind, Band, Base, Chart, Curve, Level, LevelKind, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone,
+    Unit,
 };
 pub use comparison::comparison;
 pub use html::html;
 pub use illustrate::illustrate;
 pub use markdown::markdown;
 pub use page::{News, Page};
-pub use sections::{Block, Entry, Field, Image, Section};
+pub use sections::{Block, Entry, Exhibit, Field, Image, Likeness, Pair, Section};
 pub use text::text;
 
 /// What a chart of characters draws.
@@ -87,7 +88,8 @@ pub enum Style {
 
 impl Report<'_> {
     /// The page that every format begins with, cleaned, without its charts; the rest is drawn from the report itself.
-    fn page(&self) -> Page {
+    /// Others may take parts of it for a page of their own.
+    pub fn page(&self) -> Page {
         let page = Page {
             subject: "Memory".into(),
             title: self.title.clone(),

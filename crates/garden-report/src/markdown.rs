@@ -8,7 +8,7 @@ use garden_memory::{Bytes, MIB};
 use crate::clean::clean;
 use crate::page::Page;
 use crate::plot::{NAME_COLUMNS, count_sentences, pictures, usable};
-use crate::sections::{Block, Field, Section, image_words};
+use crate::sections::{Block, Exhibit, Field, Section, image_words};
 use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::{WIDTH, shorten};
 use crate::{Report, Series};
@@ -155,6 +155,10 @@ fn block_text(block: &Block) -> String {
         })),
         // A tracker would not show an embedded picture: its words must do.
         Block::Image(image) => prose(&image_words(image)),
+        Block::Exhibits(exhibits) => block_text(&Block::Entries(exhibits.iter().map(Exhibit::entry).collect())),
+        Block::Folded(title, body) => {
+            std::iter::once(prose(title)).chain(body.iter().map(block_text)).collect::<Vec<_>>().join("\n\n")
+        }
     }
 }
 

@@ -72,6 +72,16 @@ impl News {
             Verdict::Insufficient => News::Unknown,
         }
     }
+
+    /// The class that colours it on a page.
+    pub(crate) fn class(self) -> &'static str {
+        match self {
+            News::Good => "good",
+            News::Open => "open",
+            News::Bad => "bad",
+            News::Unknown => "unknown",
+        }
+    }
 }
 
 impl Page {

@@ -12,6 +12,8 @@ use garden_memory::{
 
 use crate::Report;
 use crate::clean::clean;
+use crate::html::base64;
+use crate::page::News;
 use crate::words::{ClockWords, amount, counted, duration, knee_place, percent, rate_per, rate_per_minute, whole};
 
 /// Causes that a report for people shows.
@@ -49,6 +51,10 @@ pub enum Block {
     Entries(Vec<Entry>),
     /// A picture.
     Image(Image),
+    /// Examples beside each other, each with its pictures and two sides that are compared.
+    Exhibits(Vec<Exhibit>),
+    /// What only few will want to read, beneath a line that says what it is.
+    Folded(String, Vec<Block>),
 }
 
 /// A name and what there is to say about it.
@@ -65,6 +71,85 @@ pub struct Image {
     pub caption: String,
 }
 
+/// An example with its pictures: what was expected of it beside what came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Exhibit {
+    /// The pictures; of those the caption is left out.
+    pub pictures: Vec<Image>,
+    /// How it came out, in one word.
+    pub word: String,
+    /// How that word is coloured.
+    pub news: News,
+    /// Where the example stands.
+    pub title: String,
+    /// What was asked.
+    pub question: String,
+    /// What the two sides are called.
+    pub sides: [Cow<'static, str>; 2],
+    /// What is compared, piece by piece.
+    pub pairs: Vec<Pair>,
+}
+
+/// A piece of both sides of an [`Exhibit`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// What it is, such as the name of a field; may be empty.
+    pub name: String,
+    /// Both sides.
+    pub sides: [String; 2],
+    /// Whether the two are the same.
+    pub likeness: Likeness,
+}
+
+/// Whether two sides are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Likeness {
+    /// They are, for what counts.
+    #[default]
+    Same,
+    /// They differ, which is marked.
+    Different,
+}
+
+impl Exhibit {
+    /// The example as an entry, where pictures cannot be shown.
+    pub(crate) fn entry(&self) -> Entry {
+        let title = [&self.title, &self.word].into_iter().filter(|text| !text.is_empty());
+        let sides = self.sides.iter().enumerate().map(|(side, name)| {
+            let piece = |pair: &Pair| match pair.name.is_empty() {
+                true => pair.sides[side].clone(),
+                false => format!("{} {}", pair.name, pair.sides[side]),
+            };
+            (name.clone(), self.pairs.iter().map(piece).collect::<Vec<_>>().join(", "))
+        });
+        let question = (Cow::from("question"), self.question.clone());
+        let remarks = std::iter::once(question).chain(sides).filter(|remark| !remark.1.is_empty());
+        Entry { title: title.map(String::as_str).collect::<Vec<_>>().join(": "), remarks: remarks.collect() }
+    }
+
+    fn cleaned(&self) -> Exhibit {
+        let picture = |image: &Image| cleaned_image(image);
+        let pair = |pair: &Pair| Pair {
+            name: clean(&pair.name),
+            sides: pair.sides.each_ref().map(|side| clean(side)),
+            likeness: pair.likeness,
+        };
+        Exhibit {
+            pictures: self.pictures.iter().map(picture).collect(),
+            word: clean(&self.word),
+            news: self.news,
+            title: clean(&self.title),
+            question: clean(&self.question),
+            sides: self.sides.each_ref().map(|side| clean(side).into()),
+            pairs: self.pairs.iter().map(pair).collect(),
+        }
+    }
+}
+
+fn cleaned_image(image: &Image) -> Image {
+    Image { source: image.source.clone(), alternative: clean(&image.alternative), caption: clean(&image.caption) }
+}
+
 /// A title with remarks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
@@ -75,6 +160,11 @@ pub struct Entry {
 }
 
 impl Image {
+    /// A picture from the bytes of a file of a kind such as `png`.
+    pub fn embedded(kind: &str, data: &[u8], alternative: String, caption: String) -> Image {
+        Image { source: format!("data:image/{kind};base64,{}", base64(data)), alternative, caption }
+    }
+
     fn words_are_both(&self) -> bool {
         !self.caption.is_empty() && !self.alternative.is_empty()
     }
@@ -89,6 +179,8 @@ impl Block {
             Block::Table(_, rows) => rows.is_empty(),
             Block::Entries(entries) => entries.is_empty(),
             Block::Image(image) => image.source.is_empty() && image.caption.is_empty(),
+            Block::Exhibits(exhibits) => exhibits.is_empty(),
+            Block::Folded(_, body) => body.iter().all(Block::is_empty),
         }
     }
 }
@@ -118,10 +210,14 @@ pub(crate) fn cleaned_fields(fields: &[Field]) -> Vec<Field> {
 
 /// A section whose texts can do no harm; `None` if nothing is left of it.
 pub(crate) fn cleaned_section(given: &Section) -> Option<Section> {
+    section(clean(&given.title), given.body.iter().map(cleaned_block).collect())
+}
+
+fn cleaned_block(block: &Block) -> Block {
     let words = |texts: &[String]| texts.iter().map(|text| clean(text)).collect::<Vec<_>>();
     let name = |name: &Cow<'static, str>| Cow::from(clean(name));
     let entry = |entry: &Entry| Entry { title: clean(&entry.title), remarks: cleaned_fields(&entry.remarks) };
-    let block = |block: &Block| match block {
+    match block {
         Block::Paragraph(text) => Block::Paragraph(clean(text)),
         Block::Bullets(items) => Block::Bullets(words(items)),
         Block::Numbered(items) => Block::Numbered(words(items)),
@@ -130,13 +226,10 @@ pub(crate) fn cleaned_section(given: &Section) -> Option<Section> {
             Block::Table(header.iter().map(name).collect(), rows.iter().map(|row| words(row)).collect())
         }
         Block::Entries(entries) => Block::Entries(entries.iter().map(entry).collect()),
-        Block::Image(image) => Block::Image(Image {
-            source: image.source.clone(),
-            alternative: clean(&image.alternative),
-            caption: clean(&image.caption),
-        }),
-    };
-    section(clean(&given.title), given.body.iter().map(block).collect())
+        Block::Image(image) => Block::Image(cleaned_image(image)),
+        Block::Exhibits(exhibits) => Block::Exhibits(exhibits.iter().map(Exhibit::cleaned).collect()),
+        Block::Folded(title, body) => Block::Folded(clean(title), body.iter().map(cleaned_block).collect()),
+    }
 }
 
 /// A section, unless it would be empty.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::page::{News, Page};
 use crate::plot::{Picture, count_sentences, pictures};
-use crate::sections::{Block, Entry, Field, Section, image_words, read, section};
+use crate::sections::{Block, Entry, Exhibit, Field, Section, image_words, read, section};
 use crate::wrap::{WIDTH, pad, shorten, width, wrap};
 use crate::{Report, Style};
 
@@ -122,6 +122,13 @@ fn block_lines(block: &Block, indent: &str, most: usize) -> Vec<String> {
         }
         // A terminal shows what is said about the picture.
         Block::Image(image) => item_lines(&image_words(image), &format!("{INDENT}- "), most),
+        Block::Exhibits(exhibits) => {
+            block_lines(&Block::Entries(exhibits.iter().map(Exhibit::entry).collect()), indent, most)
+        }
+        Block::Folded(title, body) => {
+            let title = wrap(title, indent, &format!("{indent}{INDENT}"), most);
+            title.into_iter().chain(body.iter().flat_map(|block| block_lines(block, indent, most))).collect()
+        }
     }
 }
 

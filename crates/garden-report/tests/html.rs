@@ -7,8 +7,8 @@ mod common;
 use common::{leak, run2};
 use garden_memory::{EventKind, ProcessTrack, Quantity, Question, RunFacts, Sample, Trace, diagnose, judged_series};
 use garden_report::{
-    Axis, Band, Block, Chart, Curve, Entry, Image, Level, Mark, Mood, News, Page, Report, Role, Section, Series, Shape,
-    Size, Style, Tone, Unit, html, illustrate, json_text, markdown, text,
+    Axis, Band, Block, Chart, Curve, Entry, Exhibit, Image, Level, Likeness, Mark, Mood, News, Page, Pair, Report,
+    Role, Section, Series, Shape, Size, Style, Tone, Unit, html, illustrate, json_text, markdown, text,
 };
 use serde_json::Value;
 
@@ -291,14 +291,26 @@ fn training(report: &mut Report) {
             curve("loss", Role::Line, vec![2.5, 1.25, 0.625, 0.5]),
             curve(HOSTILE, Role::Points, vec![f64::NAN, 1.5, f64::NAN, 0.75]),
         ],
-        levels: vec![Level { name: "before".into(), value: 2.5 }],
+        levels: vec![Level { name: "before".into(), value: 2.5, ..Level::default() }],
         marks: vec![Mark { name: HOSTILE.into(), at: 2.0, shape: Shape::Diamond, ..Mark::default() }],
         ..Chart::default()
     });
     let image = |source: &str| {
         Block::Image(Image { source: source.into(), alternative: HOSTILE.into(), caption: HOSTILE.into() })
     };
-    let body = vec![image("data:image/png;base64,iVBORw0KGgo="), image("https://example.org/track.png")];
+    let pair = |name: &str, likeness| Pair { name: name.into(), sides: [HOSTILE.into(), "other".into()], likeness };
+    let exhibit = Exhibit {
+        pictures: vec![Image { source: "https://example.org/track.png".into(), ..Image::default() }],
+        word: "wrong".into(),
+        news: News::Bad,
+        title: HOSTILE.into(),
+        question: HOSTILE.into(),
+        sides: ["expected".into(), "answer".into()],
+        pairs: vec![pair(HOSTILE, Likeness::Same), pair("kind", Likeness::Different)],
+    };
+    let folded = Block::Folded("All of it".into(), vec![Block::Paragraph("deep inside".into())]);
+    let pictures = [image("data:image/png;base64,iVBORw0KGgo="), image("https://example.org/track.png")];
+    let body = pictures.into_iter().chain([Block::Exhibits(vec![exhibit]), folded]).collect();
     report.sections.push(Section { title: "Examples".into(), body });
 }
 
@@ -318,9 +330,12 @@ fn others_add_charts_and_sections_as_data() {
     assert!(
         !page.contains('\u{202e}') && addresses(&page).iter().all(|at| at.starts_with("http://www.w3.org/2000/svg"))
     );
+    assert!(words.contains("<th scope=\"row\">kind</th><td>&lt;/script&gt;"), "{words}");
+    assert_eq!(words.matches("<td>≠ <mark>other</mark></td>").count(), 1, "{words}");
+    assert!(words.contains("<details><summary>All of it</summary><p>deep inside</p></details>"), "{words}");
     // The other formats tell the same section in words.
     for other in [text(&report, Style::Plain, 100), markdown(&report)] {
-        assert!(other.contains("Examples"), "{other}");
+        assert!(["Examples", "wrong", "other", "deep inside"].iter().all(|word| other.contains(word)), "{other}");
     }
     assert!(!markdown(&report).contains("<img"));
 }

@@ -253,7 +253,7 @@ pub fn read_evaluations(folder: &Path) -> Option<(EvalReport, EvalReport)> {
 }
 
 /// An evaluation from its line in the log.
-fn report_of(line: &Value) -> Option<EvalReport> {
+pub fn report_of(line: &Value) -> Option<EvalReport> {
     let number = |name: &str| line.get(name).and_then(Value::as_f64);
     let count = |name: &str| number(name).unwrap_or(0.0) as usize;
     let fields = line.get("eval_fields").and_then(Value::as_object).into_iter().flatten();

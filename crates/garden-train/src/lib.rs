@@ -20,7 +20,7 @@ mod trainer;
 
 pub use checkpoint::{Progress, check_resume, has_checkpoints, newest};
 pub use error::Error;
-pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions};
+pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions, report_of};
 pub use job::{Job, Rows};
 pub use log::LOG;
 pub use observer::{EvalReport, Observer, StepReport};
@@ -31,5 +31,6 @@ pub use plan::{
 pub use prepare::{Prepared, check_output};
 pub use recipe::{DeviceChoice, FIELDS, Field, Optim, Recipe, RecipeError, Recompute, Scheduler};
 pub use schedule::Schedule;
+pub use scoring::{ComparedField, compare_fields};
 pub use tensorboard::EventFile;
 pub use trainer::{End, Finish, Proof, train};

@@ -67,6 +67,66 @@ impl Score {
     }
 }
 
+/// A field of a right answer beside that of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ComparedField {
+    /// Where it is, such as `size.wide` or `tags[1]`.
+    pub path: String,
+    /// What is right, as JSON; nothing where the answer has a field too many.
+    pub expected: Option<String>,
+    /// What was answered.
+    pub answer: Option<String>,
+    /// Whether it is right.
+    pub is_right: bool,
+}
+
+/// The fields of both answers where both are JSON, those of the right one first; empty where one of them is not.
+pub fn compare_fields(expected: &str, answer: &str) -> Vec<ComparedField> {
+    let is_structure = |value: &Value| value.is_object() || value.is_array();
+    let wanted = serde_json::from_str::<Value>(expected.trim()).ok().filter(is_structure);
+    let (Some(wanted), Some(given)) = (wanted, json_in(answer).filter(is_structure)) else { return Vec::new() };
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    leaves(String::new(), &wanted, &mut left);
+    leaves(String::new(), &given, &mut right);
+    let mut compared: Vec<ComparedField> = left
+        .iter()
+        .map(|(path, value)| {
+            let answer = right.iter().find(|(other, _)| other == path).map(|(_, answer)| *answer);
+            ComparedField {
+                path: path.clone(),
+                expected: Some(value.to_string()),
+                answer: answer.map(ToString::to_string),
+                is_right: answer.is_some_and(|answer| same(value, answer)),
+            }
+        })
+        .collect();
+    let is_new = |path: &String| left.iter().all(|(other, _)| other != path);
+    compared.extend(right.iter().filter(|(path, _)| is_new(path)).map(|(path, value)| ComparedField {
+        path: path.clone(),
+        expected: None,
+        answer: Some(value.to_string()),
+        is_right: false,
+    }));
+    compared
+}
+
+/// Values that hold no others, with where they are.
+fn leaves<'a>(path: String, value: &'a Value, found: &mut Vec<(String, &'a Value)>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                leaves(if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, value, found);
+            }
+        }
+        Value::Array(values) if !values.is_empty() => {
+            for (place, value) in values.iter().enumerate() {
+                leaves(format!("{path}[{place}]"), value, found);
+            }
+        }
+        value => found.push((path, value)),
+    }
+}
+
 /// The JSON of an answer, which may stand in a fence of Markdown.
 fn json_in(answer: &str) -> Option<Value> {
     let text = answer.trim();
@@ -103,6 +163,20 @@ mod tests {
         assert!(score.add("a red circle", " a red circle\n"));
         assert!(!score.add("3", "4"));
         assert_eq!(score.exact_match(), Some(0.6));
+    }
+
+    #[test]
+    fn fields_stand_beside_each_other() {
+        let found = compare_fields(r#"{"a": 3, "tags": ["x", "y"]}"#, r#"{"a": 3.0, "tags": ["x"], "more": null}"#);
+        let told: Vec<String> = found
+            .iter()
+            .map(|field| {
+                let side = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+                format!("{} {} {} {}", field.path, side(&field.expected), side(&field.answer), field.is_right)
+            })
+            .collect();
+        assert_eq!(told, ["a 3 3.0 true", "tags[0] \"x\" \"x\" true", "tags[1] \"y\" - false", "more - null false"]);
+        assert!(compare_fields("a circle", "a circle").is_empty() && compare_fields("{}", "no JSON").is_empty());
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Plan, PlanFormat};
 use train::{DEMO_HELP, TRAIN_HELP};
-pub use train::{Demo, RecipeFlags, TrainVision, TrainWorker};
+pub use train::{Demo, RecipeFlags, Report, TrainVision, TrainWorker};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -123,6 +123,10 @@ pub enum Command {
     /// See it work: draw pictures, teach a tiny model to tell what is in them, and look at its memory. Begin here.
     #[command(after_long_help = DEMO_HELP)]
     Demo(Demo),
+    /// Make the page of a training run again, from its output folder.
+    ///
+    /// `train-vision` writes it at its end; this is for a run that was killed, or after an update.
+    Report(Report),
 
     /// The process that trains; `train-vision` starts it.
     #[command(hide = true)]

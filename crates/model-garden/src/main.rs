@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(arguments, &printer),
         Command::Diagnose(arguments) => commands::diagnose::run(arguments, &printer),
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
+        Command::Report(arguments) => commands::report::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),

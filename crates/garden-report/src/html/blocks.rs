@@ -1,6 +1,6 @@
 //! The blocks of a section as HTML.
 
-use crate::sections::{Block, Entry, Field, Image};
+use crate::sections::{Block, Entry, Exhibit, Field, Image, Likeness, Pair};
 
 use super::escape::{escape, inline};
 
@@ -22,6 +22,13 @@ pub(super) fn block_html(block: &Block) -> String {
             format!("<ol class=\"entries\">{}</ol>", entries.iter().map(entry_html).collect::<String>())
         }
         Block::Image(image) => image_html(image),
+        Block::Exhibits(exhibits) => {
+            format!("<div class=\"exhibits\">{}</div>", exhibits.iter().map(exhibit_html).collect::<String>())
+        }
+        Block::Folded(title, body) => {
+            let body: String = body.iter().map(block_html).collect();
+            format!("<details><summary>{}</summary>{body}</details>", inline(title))
+        }
     }
 }
 
@@ -66,6 +73,45 @@ fn image_html(image: &Image) -> String {
     }
     let alternative = escape(&image.alternative);
     format!("<figure class=\"picture\"><img src=\"{}\" alt=\"{alternative}\">{caption}</figure>", image.source)
+}
+
+fn exhibit_html(exhibit: &Exhibit) -> String {
+    let shown = exhibit.pictures.iter().filter(|picture| is_picture(&picture.source));
+    let picture = |picture: &Image| {
+        format!("<img src=\"{}\" alt=\"{}\" loading=\"lazy\">", picture.source, escape(&picture.alternative))
+    };
+    let pictures: String = shown.map(picture).collect();
+    let pictures = match pictures.is_empty() {
+        true => pictures,
+        false => format!("<div class=\"exhibit-pictures\">{pictures}</div>"),
+    };
+    let has_names = exhibit.pairs.iter().any(|pair| !pair.name.is_empty());
+    let head = |name: &str| format!("<th scope=\"col\">{}</th>", escape(name));
+    let header: String = has_names
+        .then(|| "<td></td>".to_string())
+        .into_iter()
+        .chain(exhibit.sides.iter().map(|side| head(side)))
+        .collect();
+    let row = |pair: &Pair| {
+        let name = if has_names { format!("<th scope=\"row\">{}</th>", escape(&pair.name)) } else { String::new() };
+        let [left, right] = pair.sides.each_ref().map(|side| escape(side));
+        match pair.likeness {
+            Likeness::Same => format!("<tr>{name}<td>{left}</td><td>{right}</td></tr>"),
+            // A sign besides the colour, for those who cannot tell it.
+            Likeness::Different => {
+                format!("<tr class=\"differs\">{name}<td>{left}</td><td>≠ <mark>{right}</mark></td></tr>")
+            }
+        }
+    };
+    let rows: String = exhibit.pairs.iter().map(row).collect();
+    format!(
+        "<article class=\"exhibit {}\"><div class=\"exhibit-head\">{pictures}<div class=\"exhibit-words\"><strong>{}</strong><span>{}</span>\
+         <p>{}</p></div></div><table><thead><tr>{header}</tr></thead><tbody>{rows}</tbody></table></article>",
+        exhibit.news.class(),
+        escape(&exhibit.word),
+        escape(&exhibit.title),
+        escape(&exhibit.question),
+    )
 }
 
 /// Whether an address is a picture that is wholly inside it, and nothing else.

@@ -77,7 +77,8 @@ fn root_fraction(prime: u64, degree: u32) -> u32 {
     root as u32
 }
 
-fn base64(bytes: &[u8]) -> String {
+/// Bytes in base64.
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {

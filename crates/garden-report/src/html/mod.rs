@@ -12,12 +12,13 @@ mod escape;
 use crate::Report;
 use crate::chart::{Chart, Size, Table};
 use crate::clean::clean;
-use crate::page::{News, Page};
+use crate::page::Page;
 use crate::sections::{Block, Section};
 use crate::thin::thin;
 
 use alternative::alternative;
 use blocks::{block_html, table_html};
+pub(crate) use digest::base64;
 use digest::sha256_base64;
 use escape::{escape, inline, script_json};
 
@@ -112,12 +113,7 @@ fn top() -> String {
 }
 
 fn verdict(page: &Page) -> String {
-    let mood = match page.news {
-        News::Good => "good",
-        News::Open => "open",
-        News::Bad => "bad",
-        News::Unknown => "unknown",
-    };
+    let mood = page.news.class();
     let numbers = match page.numbers.is_empty() {
         true => String::new(),
         false => block_html(&Block::Fields(page.numbers.clone())),
@@ -169,8 +165,17 @@ fn findings_html(sections: &[Section]) -> String {
 fn section_html(section: &Section) -> String {
     let title = if section.title.is_empty() { String::new() } else { format!("<h2>{}</h2>", escape(&section.title)) };
     let body: String = section.body.iter().map(block_html).collect();
-    let is_wide = section.body.iter().any(|block| matches!(block, Block::Table(header, _) if header.len() > WIDE));
-    format!("<section class=\"card{}\">{title}{body}</section>", if is_wide { " wide" } else { "" })
+    let has_wide = section.body.iter().any(is_wide);
+    format!("<section class=\"card{}\">{title}{body}</section>", if has_wide { " wide" } else { "" })
+}
+
+/// Whether a block needs the whole width.
+fn is_wide(block: &Block) -> bool {
+    match block {
+        Block::Table(header, _) => header.len() > WIDE,
+        Block::Exhibits(_) => true,
+        _ => false,
+    }
 }
 
 fn samples_html(samples: Option<&Table>) -> String {

@@ -38,6 +38,18 @@ pub struct TrainVision {
     pub recipe: RecipeFlags,
 }
 
+/// Arguments of `model-garden report`.
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The output folder of a training run.
+    #[arg(value_name = "OUTPUT_DIR")]
+    pub folder: PathBuf,
+
+    /// Where the page goes [default: report.html in that folder].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
 /// Settings that were given as flags, by name.
 #[derive(Clone, Debug, Default)]
 pub struct RecipeFlags(pub Vec<(String, Value)>);

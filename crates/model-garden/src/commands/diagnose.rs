@@ -6,7 +6,7 @@ use std::path::Path;
 use garden_memory::{
     Diagnosis, Quantity, Question, RunFacts, Trace, Verdict, diagnose, judged_series, quantity_series,
 };
-use garden_report::{Report, Section, Series, Style, illustrate};
+use garden_report::{Page, Report, Section, Series, Style, illustrate};
 use garden_trace::{ReadOptions, ReadTrace};
 
 use super::Outcome;
@@ -59,9 +59,9 @@ impl Judged {
         Judged { trace, facts, diagnosis }
     }
 
-    /// The report in one of its forms, with what the caller has to add.
-    pub fn report(&self, title: &str, format: Format, style: Style, columns: usize, sections: Vec<Section>) -> String {
-        let mut report = Report {
+    /// What every form of the report is made from.
+    fn draft(&self, title: &str, sections: Vec<Section>) -> Report<'_> {
+        Report {
             title: title.to_string(),
             memory: Series { name: memory_name(&self.trace), points: judged_series(&self.trace) },
             counts: counts(&self.trace),
@@ -73,7 +73,21 @@ impl Judged {
             command: Some(command_line()),
             version: env!("CARGO_PKG_VERSION"),
             diagnosis: &self.diagnosis,
-        };
+        }
+    }
+
+    /// The parts of the page, charts included, for a page about more than memory.
+    pub fn page(&self, title: &str) -> Page {
+        let mut report = self.draft(title, Vec::new());
+        illustrate(&mut report, &self.trace);
+        let mut page = report.page();
+        page.charts = report.charts;
+        page
+    }
+
+    /// The report in one of its forms, with what the caller has to add.
+    pub fn report(&self, title: &str, format: Format, style: Style, columns: usize, sections: Vec<Section>) -> String {
+        let mut report = self.draft(title, sections);
         match format {
             Format::Text => garden_report::text(&report, style, columns),
             Format::Json => garden_report::json(&report),

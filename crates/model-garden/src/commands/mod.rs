@@ -13,6 +13,7 @@ pub mod plan;
 pub mod preview;
 mod python;
 pub mod quantise;
+pub mod report;
 pub mod run;
 pub mod train;
 

@@ -225,7 +225,7 @@ pub fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
 }
 
 /// What the guard did, as a section of the report.
-fn guarded(summary: &Summary) -> Section {
+pub fn guarded(summary: &Summary) -> Section {
     let header = ["start", "steps", "time", "most held", "checkpoint", "steps lost", "stopped because", "ending"];
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
     let row = |attempt: &garden_guard::Attempt| {

@@ -1,8 +1,13 @@
 //! `model-garden train-vision`: from a recipe to an adapter, with the process that trains under guard.
 
+mod card;
+mod curves;
+mod exhibits;
 pub mod files;
+pub mod page;
 mod result;
 mod show;
+pub mod story;
 pub mod worker;
 
 use std::ffi::OsString;
@@ -19,9 +24,10 @@ use super::Outcome;
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
-use files::{FINISH, JOB, JobFile, RECIPE, TRACE, write_text};
+use files::{CARD, FINISH, JOB, JobFile, RECIPE, REPORT, TRACE, write_text};
 use result::RunResult;
 use show::Progress;
+use story::Story;
 
 /// How often somebody who waits for the look at all rows is told how far it is.
 const WORD: Duration = Duration::from_secs(5);
@@ -190,4 +196,21 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
         trace: recipe.output_dir.join(TRACE),
         state: Some(state),
     })
+}
+
+/// Writes the page and, where there is a result, its card. The run was not in vain if that fails, so it is only said.
+fn write_pages(story: &Story, printer: &Printer) {
+    let folder = story.job.recipe.output_dir.as_path();
+    let report = folder.join(REPORT);
+    let mut written = story.keep().and_then(|()| write_text(&report, &page::page(story).html()));
+    if written.is_ok() {
+        printer.say(&format!("report: {}", report.display()));
+    }
+    let card = folder.join(CARD);
+    if story.finish.is_some() && card::may_write(&card) {
+        written = written.and(write_text(&card, &card::card(story)));
+    }
+    if let Err(failure) = written {
+        printer.failure(&failure);
+    }
 }

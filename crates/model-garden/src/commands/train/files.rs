@@ -17,6 +17,8 @@ pub const FINISH: &str = "result.json";
 pub const TRACE: &str = "trace.jsonl";
 /// The recipe with all its settings.
 pub const RECIPE: &str = "recipe.toml";
+/// The model card.
+pub const CARD: &str = "README.md";
 /// The page with everything.
 pub const REPORT: &str = "report.html";
 

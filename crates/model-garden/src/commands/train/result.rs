@@ -1,7 +1,6 @@
 //! What came of a run: the numbers, the judge's verdict, and the files that tell about it.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use garden_guard::Summary;
 use garden_memory::{Bytes, Diagnosis, Question};
@@ -9,8 +8,9 @@ use garden_trace::{ReadOptions, read_path};
 use garden_train::{EvalReport, MemoryPlan, Prediction, Prepared};
 use serde_json::{Value, json};
 
-use super::files::{FINISH, TRACE};
+use super::files::TRACE;
 use super::show::clock;
+use super::story::{Planned, Story, read_finish};
 use crate::commands::Outcome;
 use crate::commands::diagnose::Judged;
 use crate::failure::Failure;
@@ -55,8 +55,6 @@ impl<'a> RunResult<'a> {
         seconds: f64,
     ) -> Result<RunResult<'a>, Failure> {
         let folder = &prepared.job.recipe.output_dir;
-        let text = std::fs::read(folder.join(FINISH)).ok();
-        let finish = text.and_then(|text| serde_json::from_slice(&text).ok());
         let trace = folder.join(TRACE);
         let judged = read_path(&trace, &ReadOptions::default()).ok().map(|read| Judged::of(read, Question::default()));
         Ok(RunResult {
@@ -64,7 +62,7 @@ impl<'a> RunResult<'a> {
             plan,
             summary,
             seconds,
-            finish,
+            finish: read_finish(folder),
             evaluations: garden_train::read_evaluations(folder),
             predictions: garden_train::read_predictions(folder),
             judged,
@@ -84,6 +82,10 @@ impl<'a> RunResult<'a> {
     /// Writes what goes beside the adapter.
     pub fn write(&self, printer: &Printer) -> Result<(), Failure> {
         let job = &self.prepared.job;
+        super::write_pages(
+            &Story::of(job, Some(self.summary), self.judged.as_ref(), self.seconds, Planned::default()),
+            printer,
+        );
         if self.finish.is_none() {
             return Ok(());
         }
@@ -127,26 +129,8 @@ impl<'a> RunResult<'a> {
         let job = &self.prepared.job;
         let folder = job.recipe.output_dir.display();
         let mut text = String::new();
-        match &self.finish {
-            None => {
-                let _ = writeln!(text, "not done: {}; go on with --resume auto", self.summary.words);
-            }
-            Some(_) => {
-                let steps = self.number(&["progress", "step"]).unwrap_or(0.0);
-                let _ = write!(text, "trained {steps:.0} steps in {}", clock(self.seconds));
-                if let (Some(first), Some(last)) = (self.number(&["first_loss"]), self.number(&["last_loss"])) {
-                    let _ = write!(text, ": loss {first:.3} → {last:.3}");
-                }
-                if let Some((before, after)) = &self.evaluations {
-                    let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
-                    let shares = before.field_accuracy.zip(after.field_accuracy);
-                    if let Some((before, after)) = shares {
-                        let _ = write!(text, ", fields right {:.0} % → {:.0} %", 100.0 * before, 100.0 * after);
-                    }
-                }
-                text.push('\n');
-            }
-        }
+        let ends = self.evaluations.as_ref().map(|(first, last)| (first, last));
+        let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, self.seconds, ends));
         for prediction in self.predictions.iter().take(SHOWN) {
             let mark = if prediction.is_right { "right" } else { "wrong" };
             let _ = writeln!(
@@ -197,10 +181,27 @@ impl<'a> RunResult<'a> {
         });
         format!("{told:#}\n")
     }
+}
 
-    /// Where the page is.
-    #[allow(dead_code, reason = "the page comes with the report")]
-    pub fn page(&self) -> PathBuf {
-        self.prepared.job.recipe.output_dir.join(super::files::REPORT)
+/// What a run came to, in a sentence: how it ended, in words, counts where it did not come to its end.
+pub fn answer(
+    finish: Option<&Value>,
+    words: &str,
+    seconds: f64,
+    evaluations: Option<(&EvalReport, &EvalReport)>,
+) -> String {
+    let Some(finish) = finish else { return format!("not done: {words}; go on with --resume auto") };
+    let number = |value: &Value| value.as_f64();
+    let steps = number(&finish["progress"]["step"]).unwrap_or(0.0);
+    let mut text = format!("trained {steps:.0} steps in {}", clock(seconds));
+    if let (Some(first), Some(last)) = (number(&finish["first_loss"]), number(&finish["last_loss"])) {
+        let _ = write!(text, ": loss {first:.3} → {last:.3}");
     }
+    if let Some((before, after)) = evaluations {
+        let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
+        if let Some((before, after)) = before.field_accuracy.zip(after.field_accuracy) {
+            let _ = write!(text, ", fields right {:.0} % → {:.0} %", 100.0 * before, 100.0 * after);
+        }
+    }
+    text
 }

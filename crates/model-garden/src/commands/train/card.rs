@@ -1,0 +1,286 @@
+//! `README.md` of the output folder: a model card as the hub shows it, with the numbers of the run.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use garden_train::Recipe;
+
+use super::page::{field_rows, grouped, memory_words, percent, settings, title};
+use super::show::clock;
+use super::story::Story;
+
+/// The line by which a card is known to be ours. A card without it was edited and stays.
+const OURS: &str = "<!-- Written by model-garden. Delete this line to keep your own text when the run is repeated. -->";
+/// Settings that say where things are on this machine, and nothing about the result.
+const LOCAL: [&str; 12] = [
+    "base-model",
+    "dataset",
+    "eval-dataset",
+    "output-dir",
+    "adapter",
+    "resume",
+    "threads",
+    "loader-threads",
+    "prefetch",
+    "memory-steps",
+    "logging-steps",
+    "debug-leak",
+];
+
+/// Whether the card of a folder may be written.
+pub fn may_write(path: &Path) -> bool {
+    std::fs::read_to_string(path).map_or(true, |text| text.contains(OURS))
+}
+
+/// The card of a run that came to its end.
+pub fn card(story: &Story) -> String {
+    let recipe = &story.job.recipe;
+    let name = title(&recipe.output_dir);
+    let parts = [
+        front_matter(recipe),
+        OURS.to_string(),
+        format!("# {}", line(&name)),
+        about(story),
+        numbers(story),
+        memory(story),
+        use_with_python(recipe),
+        use_with_ours(recipe),
+        training(story),
+        format!("Written by model-garden {}.", env!("CARGO_PKG_VERSION")),
+    ];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n") + "\n"
+}
+
+/// Only what the hub reads, so that nothing is claimed that was not said: no license, no name of a dataset.
+fn front_matter(recipe: &Recipe) -> String {
+    let (library, relation) = if recipe.full { ("transformers", "finetune") } else { ("peft", "adapter") };
+    let kind = if recipe.full { None } else { Some("lora") };
+    let tags = kind.into_iter().chain(["model-garden", "qwen2_5_vl", "vision-language"]);
+    let tags: String = tags.map(|tag| format!("\n- {tag}")).collect();
+    format!(
+        "---\nbase_model: {}\nbase_model_relation: {relation}\nlibrary_name: {library}\npipeline_tag: image-text-to-text\ntags:{tags}\n---",
+        yaml(&hub_name(recipe))
+    )
+}
+
+/// What the hub calls the base model, where that can be told; else what was given.
+fn hub_name(recipe: &Recipe) -> String {
+    let given = recipe.base_model.as_str();
+    // A folder of the local cache has the name in it: `models--owner--name/snapshots/..`.
+    let cached = given.split('/').find_map(|part| part.strip_prefix("models--"));
+    cached
+        .and_then(|name| name.split_once("--"))
+        .map_or_else(|| given.to_string(), |(owner, name)| format!("{owner}/{name}"))
+}
+
+/// A text of YAML: plain where that is harmless, else with quotes, in which JSON's escapes hold.
+fn yaml(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    // With a slash inside it can be neither a number nor a word that YAML knows.
+    let is_name = text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.contains('/');
+    match is_name && text.chars().all(is_plain) {
+        true => text.to_string(),
+        false => serde_json::Value::from(text).to_string(),
+    }
+}
+
+/// A text on one line that Markdown and HTML take for nothing else.
+fn line(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in text.split_whitespace().collect::<Vec<_>>().join(" ").chars() {
+        match character {
+            '<' => escaped.push_str("&lt;"),
+            '&' => escaped.push_str("&amp;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '~' | '$' => escaped.extend(['\\', character]),
+            control if control.is_control() => {}
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// A text as code, in which nothing means anything but a backtick.
+fn code(text: &str) -> String {
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    if text.contains(['`', '|']) { line(&text) } else { format!("`{text}`") }
+}
+
+fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let row = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+    let head = row(header.iter().map(ToString::to_string).collect());
+    let rule = row(vec!["---".to_string(); header.len()]);
+    let rows = rows.iter().map(|cells| row(cells.clone()));
+    [head, rule].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+fn about(story: &Story) -> String {
+    let recipe = &story.job.recipe;
+    let base = code(&hub_name(recipe));
+    let mut text = match (recipe.full, recipe.load_in_4bit) {
+        (true, _) => format!("All weights of {base}, fine-tuned."),
+        (false, true) => {
+            format!("A LoRA adapter of rank {} for {base}, trained on weights of 4 bits (NF4).", recipe.lora_r)
+        }
+        (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.lora_r),
+    };
+    let rows = grouped(story.job.train.used());
+    let (steps, tokens) = (story.last_step(), story.number(&["progress", "tokens"]).unwrap_or(0.0));
+    let _ = write!(
+        text,
+        "\n\nTrained on {rows} rows for {} steps of {} rows ({} tokens) in {}.",
+        grouped(steps),
+        recipe.batch_size * recipe.gradient_accumulation,
+        grouped(tokens as usize),
+        clock(story.seconds)
+    );
+    if let Some(best) = story.best() {
+        let _ = match best.step == steps {
+            true => write!(text, " The result is that of the last step."),
+            false => {
+                write!(text, " The result is that of step {}, which had the lowest loss on held-out rows.", best.step)
+            }
+        };
+    }
+    text
+}
+
+fn numbers(story: &Story) -> String {
+    let mut rows = Vec::new();
+    let mut add = |name: &str, before: String, after: String| rows.push(vec![name.to_string(), before, after]);
+    if let (Some(first), Some(last)) = (story.steps.first(), story.steps.last()) {
+        add("loss on trained rows, first and last logged", format!("{:.4}", first.loss), format!("{:.4}", last.loss));
+    }
+    let mut words = String::new();
+    if let (Some(first), Some(own)) = (story.evaluations.first(), story.best()) {
+        // Before the first step there is an evaluation, unless the log begins later.
+        let at_first = |text: String| if first.step < own.step { text } else { String::new() };
+        add("loss on held-out rows", at_first(format!("{:.4}", first.loss)), format!("{:.4}", own.loss));
+        let shares = [
+            ("answers right as a whole", first.exact_match, own.exact_match),
+            ("fields of JSON answers right", first.field_accuracy, own.field_accuracy),
+        ];
+        for (name, before, after) in shares {
+            if let Some(after) = after {
+                add(name, at_first(before.map(percent).unwrap_or_default()), percent(after));
+            }
+        }
+        let answers =
+            if own.exact_match.is_some() { format!(", answers to {} of them", own.answers) } else { String::new() };
+        words = format!(
+            "\n\nHeld out were {} rows{answers}; the numbers are those after step {}.",
+            grouped(own.rows),
+            own.step
+        );
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let fields = fields(story);
+    format!("## Numbers\n\n{}{words}{fields}", table(&["", "at first", "result"], &rows))
+}
+
+fn fields(story: &Story) -> String {
+    let rows: Vec<Vec<String>> = field_rows(story)
+        .into_iter()
+        .map(|row| {
+            row.iter().enumerate().map(|(place, cell)| if place == 0 { code(cell) } else { cell.clone() }).collect()
+        })
+        .collect();
+    let last = story.evaluations.last().map_or(0, |last| last.step);
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\n\nHow often each field was right, in the first evaluation and in the one after step {last}:\n\n{}",
+            table(&["field", "at first", "at last"], &rows)
+        ),
+    }
+}
+
+fn memory(story: &Story) -> String {
+    let verdict = story.judged.map(|judged| {
+        let found = &judged.diagnosis;
+        format!("**{}**: {}", found.verdict.name(), line(&found.summary))
+    });
+    let words = memory_words(story).map(|words| format!("The process that trained: {words}."));
+    let rows: Vec<Vec<String>> = story
+        .planned
+        .rows
+        .iter()
+        .map(|row| vec![line(&row.purpose), row.planned.to_string(), row.measured.to_string()])
+        .collect();
+    let rows = (!rows.is_empty()).then(|| table(&["purpose", "planned", "measured"], &rows));
+    let parts: Vec<String> = words.into_iter().chain(verdict).chain(rows).collect();
+    if parts.is_empty() { String::new() } else { format!("## Memory\n\n{}", parts.join("\n\n")) }
+}
+
+fn use_with_python(recipe: &Recipe) -> String {
+    // As Python reads it: JSON's escapes are its own.
+    let text = |text: &str| serde_json::Value::from(text).to_string();
+    let folder = text(&title(&recipe.output_dir));
+    let model = match recipe.full {
+        true => format!("model = Qwen2_5_VLForConditionalGeneration.from_pretrained({folder}, torch_dtype=\"auto\")"),
+        false => format!(
+            "base = Qwen2_5_VLForConditionalGeneration.from_pretrained({}, torch_dtype=\"auto\")\n\
+             model = PeftModel.from_pretrained(base, {folder})",
+            text(&hub_name(recipe))
+        ),
+    };
+    let peft = if recipe.full { "" } else { "from peft import PeftModel\n" };
+    format!(
+        "## Use\n\n```python\n{peft}from PIL import Image\nfrom transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n\n\
+         {model}\nprocessor = AutoProcessor.from_pretrained({folder})\n\n\
+         messages = [{{\"role\": \"user\", \"content\": [{{\"type\": \"image\"}}, {{\"type\": \"text\", \"text\": \"What is this?\"}}]}}]\n\
+         text = processor.apply_chat_template(messages, add_generation_prompt=True)\n\
+         inputs = processor(text=[text], images=[Image.open(\"picture.png\")], return_tensors=\"pt\").to(model.device)\n\
+         answer = model.generate(**inputs, max_new_tokens={})\n\
+         print(processor.batch_decode(answer[:, inputs.input_ids.shape[1]:], skip_special_tokens=True)[0])\n```",
+        recipe.max_new_tokens
+    )
+}
+
+fn use_with_ours(recipe: &Recipe) -> String {
+    let shell =
+        |text: &str| match text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !text.is_empty() {
+            true => text.to_string(),
+            false => format!("'{}'", text.replace('\'', r"'\''")),
+        };
+    let folder = shell(&title(&recipe.output_dir));
+    let model = match recipe.full {
+        true => format!("--model {folder}"),
+        false => format!("--model {} --adapter {folder}", shell(&hub_name(recipe))),
+    };
+    format!(
+        "Or without Python:\n\n```sh\nmodel-garden generate {model} --image picture.png --prompt 'What is this?'\n```"
+    )
+}
+
+fn training(story: &Story) -> String {
+    let rows: Vec<Vec<String>> = settings(&story.job.recipe)
+        .into_iter()
+        .filter(|setting| !setting.value.is_empty() && !LOCAL.contains(&setting.name))
+        .map(|setting| vec![code(setting.name), code(&setting.value)])
+        .collect();
+    format!(
+        "## Training\n\n{}\n\n`recipe.toml` has every setting, for `model-garden train-vision --config`.",
+        table(&["setting", "value"], &rows)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_stays_text() {
+        assert_eq!(line("a | b\n<b>_x_</b>"), "a \\| b &lt;b>\\_x\\_&lt;/b>");
+        assert_eq!((yaml("Qwen/Qwen2.5-VL-3B"), yaml("a: b")), ("Qwen/Qwen2.5-VL-3B".into(), "\"a: b\"".into()));
+        assert_eq!(yaml("/models/a"), "\"/models/a\"");
+    }
+
+    #[test]
+    fn a_folder_of_the_cache_has_the_hubs_name() {
+        let named = |name: &str| hub_name(&Recipe { base_model: name.into(), ..Recipe::default() });
+        assert_eq!(named("/c/hub/models--Qwen--Qwen2.5-VL-3B-Instruct/snapshots/1a"), "Qwen/Qwen2.5-VL-3B-Instruct");
+        assert_eq!(named("testdata/tiny-model"), "testdata/tiny-model");
+    }
+}

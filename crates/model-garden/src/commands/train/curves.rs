@@ -1,0 +1,207 @@
+//! The charts of a training run: loss, accuracy, learning rate, gradients, time, and the memory that the judge drew with the plan in it.
+
+use std::collections::BTreeSet;
+
+use garden_report::{Axis, Chart, Curve, Level, LevelKind, Mark, Role, Shape, Size, Tone, Unit};
+use garden_train::EvalReport;
+
+use super::story::{Step, Story};
+
+/// A loss with more values than this is drawn smoothed, with the values themselves behind it.
+const NOISY: usize = 60;
+/// How many values a smoothed one weighs, as a share of all.
+const SMOOTHED: f64 = 0.03;
+/// Fields that get a curve of their own: as many as there are colours.
+const MOST_FIELDS: usize = 8;
+/// Ends of epochs that are drawn; more would be a hatching.
+const MOST_EPOCHS: usize = 20;
+/// Charts of the memory that belong on this page; `diagnose` draws the others too.
+const MEMORY: [&str; 3] = ["Memory", "Attempts", "GPU memory"];
+
+/// All charts, in the order of the page.
+pub fn charts(story: &Story) -> Vec<Chart> {
+    let own = [loss(story), accuracy(story), fields(story), rate(story), norm(story), time(story)];
+    let own =
+        own.into_iter().filter(|chart| chart.curves.iter().any(|curve| curve.values.iter().any(|v| v.is_finite())));
+    own.chain(memory(story)).collect()
+}
+
+/// A chart over steps, with what both the log's steps and its evaluations have to say.
+struct Draft<'a> {
+    story: &'a Story<'a>,
+    places: Vec<usize>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(story: &'a Story<'a>) -> Draft<'a> {
+        let places: BTreeSet<usize> = story
+            .steps
+            .iter()
+            .map(|step| step.step)
+            .chain(story.evaluations.iter().map(|report| report.step))
+            .collect();
+        Draft { story, places: places.into_iter().collect() }
+    }
+
+    fn chart(&self, title: &str, note: &str, unit: Unit, curves: Vec<Curve>) -> Chart {
+        let to = self.places.last().copied().unwrap_or(0).max(1) as f64;
+        Chart {
+            title: title.into(),
+            note: note.into(),
+            unit,
+            axis: Axis { name: "step".into(), from: 0.0, to, ..Axis::default() },
+            places: self.places.iter().map(|place| *place as f64).collect(),
+            curves,
+            ..Chart::default()
+        }
+    }
+
+    /// A curve through values at some of the places.
+    fn curve(&self, name: &str, role: Role, tone: Tone, values: impl Iterator<Item = (usize, f64)>) -> Curve {
+        let mut all = vec![f64::NAN; self.places.len()];
+        for (step, value) in values {
+            if let Ok(place) = self.places.binary_search(&step) {
+                all[place] = value;
+            }
+        }
+        Curve { name: name.into(), role, tone, values: all }
+    }
+
+    fn of_steps(&self, name: &str, role: Role, value: impl Fn(&Step) -> f64) -> Curve {
+        self.curve(name, role, Tone::Next, self.story.steps.iter().map(|step| (step.step, value(step))))
+    }
+
+    fn of_evaluations(&self, name: &str, value: impl Fn(&EvalReport) -> Option<f64>) -> Curve {
+        let values = self.story.evaluations.iter().filter_map(|report| Some((report.step, value(report)?)));
+        self.curve(name, Role::Dotted, Tone::Next, values)
+    }
+}
+
+fn loss(story: &Story) -> Chart {
+    let draft = Draft::new(story);
+    let mut curves = Vec::new();
+    let values = || story.steps.iter().map(|step| (step.step, step.loss));
+    if story.steps.len() > NOISY {
+        curves.push(draft.curve("training, smoothed", Role::Line, Tone::Next, smoothed(values()).into_iter()));
+        curves.push(draft.curve("training", Role::Line, Tone::Muted, values()));
+    } else {
+        curves.push(draft.curve("training", Role::Line, Tone::Next, values()));
+    }
+    let is_evaluated = !story.evaluations.is_empty();
+    if is_evaluated {
+        curves.push(draft.of_evaluations("held-out rows", |report| Some(report.loss)));
+    }
+    let note =
+        if is_evaluated { "Of rows that are trained, and of rows that are not." } else { "Of rows that are trained." };
+    let mut chart = draft.chart("Loss", note, Unit::Number, curves);
+    chart.size = Size::Large;
+    chart.marks = marks(story);
+    chart
+}
+
+/// A mean in which a value weighs less the longer ago it was.
+fn smoothed(values: impl ExactSizeIterator<Item = (usize, f64)>) -> Vec<(usize, f64)> {
+    let share = 1.0 / (SMOOTHED * values.len() as f64).max(3.0);
+    let mut mean = None;
+    values
+        .map(|(step, value)| {
+            let next = mean.map_or(value, |mean: f64| mean + share * (value - mean));
+            mean = Some(next);
+            (step, next)
+        })
+        .collect()
+}
+
+/// The best evaluation, starts after the first, and ends of epochs.
+fn marks(story: &Story) -> Vec<Mark> {
+    let mark = |name: &str, label: String, at: f64, shape| Mark { name: name.into(), label, at, stretch: None, shape };
+    let best = story.best().filter(|_| story.evaluations.len() > 2);
+    let best = best.map(|best| mark("best", format!("best {:.3}", best.loss), best.step as f64, Shape::Pin));
+    let attempts = story.summary.iter().flat_map(|summary| summary.attempts.iter().skip(1));
+    let starts =
+        attempts.filter_map(|attempt| Some(mark("restart", String::new(), attempt.first_step?, Shape::Diamond)));
+    let (each, last) = (story.job.steps_per_epoch().max(1), story.last_step());
+    let epochs = last / each;
+    let epoch = |number: usize| mark("epoch", format!("epoch {number}"), (number * each) as f64, Shape::Line);
+    let epochs = (1..=epochs).filter(|number| epochs <= MOST_EPOCHS && number * each < last).map(epoch);
+    best.into_iter().chain(starts).chain(epochs).collect()
+}
+
+fn accuracy(story: &Story) -> Chart {
+    let draft = Draft::new(story);
+    let curves = vec![
+        draft.of_evaluations("answers right as a whole", |report| report.exact_match),
+        draft.of_evaluations("fields right", |report| report.field_accuracy),
+    ];
+    shares(&draft, "Accuracy", "Of answers to held-out rows.", curves)
+}
+
+fn fields(story: &Story) -> Chart {
+    let draft = Draft::new(story);
+    let mut names: Vec<(&String, f64)> = story
+        .evaluations
+        .last()
+        .into_iter()
+        .flat_map(|last| last.fields.iter().map(|(name, share)| (name, *share)))
+        .collect();
+    let note = match names.len() > MOST_FIELDS {
+        true => format!("The {MOST_FIELDS} of {} fields that are wrong most often.", names.len()),
+        false => "Of answers in JSON, field by field.".to_string(),
+    };
+    names.sort_by(|one, other| one.1.total_cmp(&other.1));
+    names.truncate(MOST_FIELDS);
+    names.sort_by_key(|(name, _)| *name);
+    let curve = |(name, _): (&String, f64)| draft.of_evaluations(name, |report| report.fields.get(name).copied());
+    // A single field is the same as all fields together.
+    let curves = if names.len() > 1 { names.into_iter().map(curve).collect() } else { Vec::new() };
+    shares(&draft, "Accuracy by field", &note, curves)
+}
+
+/// A chart of shares of one, without curves that have nothing to show.
+fn shares(draft: &Draft, title: &str, note: &str, mut curves: Vec<Curve>) -> Chart {
+    curves.retain(|curve| curve.values.iter().any(|value| value.is_finite()));
+    let mut chart = draft.chart(title, note, Unit::Percent, curves);
+    chart.levels = vec![Level { name: "all right".into(), value: 1.0, kind: LevelKind::Plan }];
+    chart
+}
+
+fn rate(story: &Story) -> Chart {
+    let draft = Draft::new(story);
+    let curves = vec![draft.of_steps("learning rate", Role::Line, |step| step.rate)];
+    draft.chart("Learning rate", "", Unit::Number, curves)
+}
+
+fn norm(story: &Story) -> Chart {
+    let draft = Draft::new(story);
+    let curves = vec![draft.of_steps("norm", Role::Line, |step| step.gradient_norm)];
+    let mut chart = draft.chart("Gradients", "The norm of all of them, before clipping.", Unit::Number, curves);
+    let clip = f64::from(story.job.recipe.max_grad_norm);
+    if clip > 0.0 {
+        chart.levels = vec![Level { name: "clipped at".into(), value: clip, kind: LevelKind::Plan }];
+    }
+    chart
+}
+
+fn time(story: &Story) -> Chart {
+    let draft = Draft::new(story);
+    let curves = vec![
+        draft.of_steps("computing", Role::Stacked, |step| (step.seconds - step.waited).max(0.0)),
+        draft.of_steps("waiting for rows", Role::Stacked, |step| step.waited),
+    ];
+    draft.chart(
+        "Time of a step",
+        "Of the steps that were logged, without evaluations and checkpoints.",
+        Unit::Seconds,
+        curves,
+    )
+}
+
+/// The memory as the judge draws it, with the plan.
+fn memory(story: &Story) -> Vec<Chart> {
+    let drawn = story.judged.map(|judged| judged.page("memory").charts).unwrap_or_default();
+    let mut charts: Vec<Chart> = drawn.into_iter().filter(|chart| MEMORY.contains(&chart.title.as_str())).collect();
+    if let (Some(planned), Some(chart)) = (story.planned.total, charts.first_mut()) {
+        chart.levels.push(Level { name: "planned".into(), value: planned.as_f64(), kind: LevelKind::Plan });
+    }
+    charts
+}

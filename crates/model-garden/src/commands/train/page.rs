@@ -1,0 +1,299 @@
+//! `report.html` of a training run: the answer, charts, answers with their pictures, the judge's verdict, the guard, the recipe.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use garden_memory::{Bytes, Verdict};
+use garden_report::{Block, Field, News, Page, Section, json_text};
+use garden_train::{EvalReport, FIELDS, Recipe};
+use serde_json::{Map, Value, json};
+
+use super::curves::charts;
+use super::exhibits::exhibits;
+use super::show::{clock, seconds};
+use super::story::Story;
+use crate::commands::diagnose::command_line;
+use crate::commands::run::guarded;
+
+/// The page of a run.
+pub fn page(story: &Story) -> Page {
+    let (answers, mut notes) = exhibits(story);
+    let judged = story.judged.map(|judged| judged.page("memory"));
+    let mut sections: Vec<Section> = answers.into_iter().collect();
+    sections.extend(evaluations(story));
+    sections.extend(fields(story));
+    sections.extend(memory(story, judged.as_ref()));
+    sections.extend(story.summary.filter(|summary| summary.attempts.len() > 1).map(guarded));
+    sections.push(recipe(&story.job.recipe));
+    let (word, news) = outcome(story);
+    let recipe = &story.job.recipe;
+    let mut environment = vec![
+        ("base model".to_string(), recipe.base_model.clone()),
+        ("dataset".to_string(), recipe.dataset.display().to_string()),
+    ];
+    if let Some(judged) = judged {
+        environment.extend(judged.environment);
+        notes.extend(judged.notes);
+    }
+    Page {
+        subject: "Training".into(),
+        title: title(&recipe.output_dir),
+        word: word.into(),
+        news,
+        summary: capital(&story.answer),
+        numbers: numbers(story),
+        sections,
+        charts: charts(story),
+        environment,
+        notes,
+        json: json_text(&told(story)),
+        command: Some(command_line()),
+        version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+/// How the run is called: the name of its folder.
+pub fn title(folder: &Path) -> String {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
+    whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A sentence begins with a capital letter.
+fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
+}
+
+fn outcome(story: &Story) -> (&'static str, News) {
+    let is_leaking = story.judged.is_some_and(|judged| judged.diagnosis.verdict == Verdict::Leak);
+    match (&story.finish, story.summary.map(|summary| summary.code)) {
+        (Some(_), _) if is_leaking => ("trained, but leaks", News::Open),
+        (Some(_), _) => ("trained", News::Good),
+        (None, Some(0)) => ("stopped", News::Open),
+        (None, Some(_)) => ("failed", News::Bad),
+        (None, None) => ("not done", News::Unknown),
+    }
+}
+
+/// What came of it, for scripts.
+fn told(story: &Story) -> Value {
+    let diagnosis = story.judged.map(|judged| &judged.diagnosis);
+    json!({
+        "answer": story.answer,
+        "done": story.finish.is_some(),
+        "seconds": story.seconds,
+        "steps": story.last_step(),
+        "rows": story.job.train.used(),
+        "result": story.finish,
+        "evaluations": story.evaluations,
+        "verdict": diagnosis.map(|found| found.verdict.name()),
+        "planned": story.planned,
+        "guard": story.summary,
+    })
+}
+
+/// The numbers beneath the answer.
+fn numbers(story: &Story) -> Vec<Field> {
+    let mut fields: Vec<Field> = Vec::new();
+    let mut add = |name: &'static str, text: String| fields.push((Cow::from(name), text));
+    let (job, last) = (story.job, story.last_step());
+    let held_out = job.eval.as_ref().map_or_else(String::new, |rows| format!(", {} held out", grouped(rows.used())));
+    add("rows", format!("{} to learn from{held_out}", grouped(job.train.used())));
+    let epoch = story.steps.last().map_or_else(String::new, |step| format!(", {:.1} epochs", step.epoch));
+    add("steps", format!("{} of {}{epoch}", grouped(last), grouped(job.steps())));
+    let tokens = story.number(&["progress", "tokens"]).or(story.steps.last().map(|step| step.tokens));
+    let paces: Vec<f64> = story.steps.iter().map(|step| step.seconds).filter(|seconds| seconds.is_finite()).collect();
+    let pace = match paces.is_empty() {
+        true => String::new(),
+        false => format!(", {} a step", seconds(paces.iter().sum::<f64>() / paces.len() as f64)),
+    };
+    add("time", format!("{}{pace}", clock(story.seconds)));
+    if let Some(tokens) = tokens {
+        add("tokens", grouped(tokens as usize));
+    }
+    if let (Some(first), Some(last)) = (story.steps.first(), story.steps.last()) {
+        add("training loss", format!("{:.3} → {:.3}", first.loss, last.loss));
+    }
+    if let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) {
+        let best = story.best().filter(|best| best.step != last.step && best.loss < last.loss);
+        let best = best.map_or_else(String::new, |best| format!(", at best {:.3} after step {}", best.loss, best.step));
+        add("held-out loss", format!("{:.3} → {:.3}{best}", first.loss, last.loss));
+        let shares = |value: fn(&EvalReport) -> Option<f64>| Some((value(first)?, value(last)?));
+        let words = |(before, after): (f64, f64)| format!("{} → {}", percent(before), percent(after));
+        if let Some(shares) = shares(|report| report.exact_match) {
+            add("answers right", words(shares));
+        }
+        if let Some(shares) = shares(|report| report.field_accuracy) {
+            add("fields right", words(shares));
+        }
+    }
+    if let Some(words) = memory_words(story) {
+        add("memory", words);
+    }
+    fields
+}
+
+/// The most memory, and what was planned.
+pub fn memory_words(story: &Story) -> Option<String> {
+    let attempts = story.summary.iter().flat_map(|summary| &summary.attempts);
+    let most = attempts.map(|attempt| attempt.highest_bytes).max().filter(|most| *most > 0);
+    let most = most.or(story.number(&["resident", "most_rss"]).map(|most| most as u64));
+    let most = most.map(|most| format!("at most {} held", Bytes(most)));
+    let planned = story.planned.total.map(|planned| format!("{planned} planned"));
+    let words: Vec<String> = most.into_iter().chain(planned).collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// A number with its thousands apart.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn evaluations(story: &Story) -> Option<Section> {
+    let has_answers = story.evaluations.iter().any(|report| report.exact_match.is_some());
+    let has_fields = story.evaluations.iter().any(|report| report.field_accuracy.is_some());
+    let best = story.best().map(|best| best.step);
+    let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
+    let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
+    header.extend(has_answers.then_some(Cow::from("answers right")));
+    header.extend(has_fields.then_some(Cow::from("fields right")));
+    header.push("time".into());
+    let row = |report: &EvalReport| {
+        let mark = if Some(report.step) == best { " (best)" } else { "" };
+        let mut cells = vec![format!("{}{mark}", report.step), format!("{:.4}", report.loss)];
+        cells.extend(has_answers.then(|| share(report.exact_match)));
+        cells.extend(has_fields.then(|| share(report.field_accuracy)));
+        cells.push(seconds(report.seconds));
+        cells
+    };
+    let last = story.evaluations.last()?;
+    let rows: Vec<Vec<String>> = story.evaluations.iter().map(row).collect();
+    let answers = if has_answers { format!(", answers to {} of them", last.answers) } else { String::new() };
+    let words = format!("On {} held-out rows{answers}.", grouped(last.rows));
+    Some(Section { title: "Evaluations".into(), body: vec![Block::Paragraph(words), Block::Table(header, rows)] })
+}
+
+/// How often each field was right.
+pub fn field_rows(story: &Story) -> Vec<Vec<String>> {
+    let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) else { return Vec::new() };
+    let mut fields: Vec<(&String, f64)> = last.fields.iter().map(|(name, share)| (name, *share)).collect();
+    fields.sort_by(|one, other| one.1.total_cmp(&other.1));
+    let share =
+        |report: &EvalReport, name: &str| report.fields.get(name).map(|share| percent(*share)).unwrap_or_default();
+    fields.into_iter().map(|(name, _)| vec![name.clone(), share(first, name), share(last, name)]).collect()
+}
+
+fn fields(story: &Story) -> Option<Section> {
+    let rows = field_rows(story);
+    let header = ["field", "at first", "at last"].map(Cow::from).to_vec();
+    (rows.len() > 1).then(|| Section { title: "Fields right".into(), body: vec![Block::Table(header, rows)] })
+}
+
+/// The verdict, the plan, and what the verdict rests on: open where something has to be done, else folded.
+fn memory(story: &Story, judged: Option<&Page>) -> Vec<Section> {
+    let mut body = Vec::new();
+    if let Some(judged) = judged {
+        body.push(Block::Paragraph(format!("{}: {}", judged.word.to_uppercase(), judged.summary)));
+    }
+    if let Some(words) = memory_words(story) {
+        body.push(Block::Paragraph(format!("{}.", capital(&words))));
+    }
+    let header = ["purpose", "planned", "measured"].map(Cow::from).to_vec();
+    let rows = story
+        .planned
+        .rows
+        .iter()
+        .map(|row| vec![row.purpose.clone(), row.planned.to_string(), row.measured.to_string()]);
+    body.push(Block::Table(header, rows.collect()));
+    let judgement = judged.map(|judged| judged.sections.clone()).unwrap_or_default();
+    let is_calm = judged.is_some_and(|judged| matches!(judged.news, News::Good | News::Unknown));
+    let mut sections = Vec::new();
+    if is_calm {
+        let blocks = judgement
+            .into_iter()
+            .flat_map(|section| std::iter::once(Block::Paragraph(format!("{}:", section.title))).chain(section.body));
+        body.push(Block::Folded("What the verdict rests on".into(), blocks.collect()));
+    } else {
+        sections = judgement;
+    }
+    std::iter::once(Section { title: "Memory".into(), body }).chain(sections).collect()
+}
+
+/// A setting: its name, its value, and what it would be by itself.
+pub struct Setting {
+    pub name: &'static str,
+    pub value: String,
+    pub default: String,
+}
+
+/// All settings in the order of the help.
+pub fn settings(recipe: &Recipe) -> Vec<Setting> {
+    let map = |recipe: &Recipe| match serde_json::to_value(recipe) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    };
+    let (given, usual) = (map(recipe), map(&Recipe::default()));
+    let words = |map: &Map<String, Value>, name: &str| match map.get(name) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        // Numbers of 32 bits shall not show what they are not in 64.
+        Some(Value::Number(number)) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(real) if f64::from(real as f32) == real => (real as f32).to_string(),
+            Some(real) => real.to_string(),
+            None => number.to_string(),
+        },
+        Some(value) => value.to_string(),
+    };
+    let setting = |name: &'static str| Setting { name, value: words(&given, name), default: words(&usual, name) };
+    FIELDS.iter().map(|field| setting(field.name)).collect()
+}
+
+fn recipe(recipe: &Recipe) -> Section {
+    let all = settings(recipe);
+    let shown = |text: &String| if text.is_empty() { "-".to_string() } else { text.clone() };
+    let row = |setting: &Setting| vec![setting.name.to_string(), shown(&setting.value), shown(&setting.default)];
+    let header = || ["setting", "value", "default"].map(Cow::from).to_vec();
+    let own = all.iter().filter(|setting| setting.value != setting.default).map(row).collect();
+    let words = "What differs from the defaults; `recipe.toml` beside this page has everything, for `--config`.";
+    let everything = Block::Table(header(), all.iter().map(row).collect());
+    let body = vec![
+        Block::Paragraph(words.into()),
+        Block::Table(header(), own),
+        Block::Folded(format!("All {} settings", all.len()), vec![everything]),
+    ];
+    Section { title: "Recipe".into(), body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_written_as_they_were_given() {
+        let recipe = Recipe { learning_rate: 5e-3, lora_dropout: 0.1, epochs: 3.0, ..Recipe::default() };
+        let found = settings(&recipe);
+        let value =
+            |name: &str| found.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str());
+        assert_eq!((value("learning-rate"), value("lora-dropout")), (Some("0.005"), Some("0.1")));
+        assert_eq!((value("adam-beta2"), value("prefetch")), (Some("0.999"), Some("256MB")));
+        let own: Vec<&str> = found.iter().filter(|one| one.value != one.default).map(|one| one.name).collect();
+        assert_eq!(own, ["learning-rate", "lora-dropout"]);
+    }
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!([7, 1234, 1_234_567].map(grouped), ["7", "1\u{202f}234", "1\u{202f}234\u{202f}567"]);
+    }
+}
