@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::files::TRACE;
 use super::show::clock;
-use super::story::{Planned, Story, read_finish};
+use super::story::{Planned, PlannedRow, Story, read_finish};
 use crate::commands::Outcome;
 use crate::commands::diagnose::Judged;
 use crate::failure::Failure;
@@ -83,7 +83,7 @@ impl<'a> RunResult<'a> {
     pub fn write(&self, printer: &Printer) -> Result<(), Failure> {
         let job = &self.prepared.job;
         super::write_pages(
-            &Story::of(job, Some(self.summary), self.judged.as_ref(), self.seconds, Planned::default()),
+            &Story::of(job, Some(self.summary), self.judged.as_ref(), self.seconds, self.planned()),
             printer,
         );
         if self.finish.is_none() {
@@ -98,6 +98,13 @@ impl<'a> RunResult<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The same for the page.
+    fn planned(&self) -> Planned {
+        let row =
+            |(purpose, planned, measured)| PlannedRow { purpose, planned: Bytes(planned), measured: Bytes(measured) };
+        Planned { total: Some(Bytes(self.plan.total_bytes)), rows: self.by_purpose().into_iter().map(row).collect() }
     }
 
     fn diagnosis(&self) -> Option<&Diagnosis> {

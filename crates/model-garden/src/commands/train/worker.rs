@@ -20,6 +20,9 @@ use crate::commands::Outcome;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
+/// Steps are told no more often than this, but for those that are logged or sampled.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// Runs the command.
 pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
     let file = JobFile::read(&arguments.job)?;
@@ -69,6 +72,9 @@ struct Teller<'a> {
     channel: Option<UnixStream>,
     should_end: Arc<AtomicBool>,
     memory_steps: usize,
+    logging_steps: usize,
+    /// When the last step was told.
+    told: Instant,
     /// Buffers of the device, in number and bytes, and bytes by purpose.
     buffers: (usize, usize),
     arena: Value,
@@ -121,6 +127,8 @@ impl<'a> Teller<'a> {
             channel,
             should_end,
             memory_steps: recipe.memory_steps,
+            logging_steps: recipe.logging_steps,
+            told: Instant::now(),
             buffers: (0, 0),
             arena: Value::Null,
             facts,
@@ -192,6 +200,14 @@ impl Observer for Teller<'_> {
         if is_sample {
             self.look();
         }
+        // Nobody sees more than a few steps in a second, and each message takes time from both sides.
+        let is_due = is_sample || report.step.is_multiple_of(self.logging_steps) || report.step == report.steps;
+        if !is_due && self.told.elapsed() < PAUSE {
+            self.telling += begin.elapsed();
+            self.steps += report.seconds;
+            return;
+        }
+        self.told = begin;
         let (buffers, arena) = self.buffers;
         self.send(&json!({
             "step": report.step,
