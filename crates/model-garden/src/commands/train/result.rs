@@ -156,13 +156,10 @@ impl<'a> RunResult<'a> {
             let (planned, measured) = (Bytes(planned).to_string(), Bytes(measured).to_string());
             let _ = writeln!(text, "  {purpose:<22}  planned {planned:>9}  measured {measured:>9}  {off:>+6.1} %");
         }
-        if self.finish.is_some() {
-            if let (Some(with), Some(without)) =
-                (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
-            {
-                let _ =
-                    writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
-            }
+        if let (Some(with), Some(without)) =
+            (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
+        {
+            let _ = writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
         }
         text
     }
