@@ -25,7 +25,7 @@ fn dataset(folder: &Path, rows: usize) -> PathBuf {
     pictures.sort();
     let line = |row: usize| {
         let picture = &pictures[row % pictures.len()];
-        let answer = json!({"number": row % 10, "kind": if row % 2 == 0 { "even" } else { "odd" }});
+        let answer = json!({"number": row % 10, "kind": if row.is_multiple_of(2) { "even" } else { "odd" }});
         let line = json!({"prompt": format!("Picture {row}?"), "image": picture, "response": answer.to_string()});
         line.to_string() + "\n"
     };
