@@ -8,7 +8,7 @@ own processor and TRL's template for training on one side, and from the binary o
 checkpoint by transformers, its event files by TensorBoard (skipped if that is not installed), and its merged export by transformers.
 
 Prints JSON, which is also in FOLDER/result.json; exits 1 if anything is further apart than the tolerances below, and 2 if a run failed. Needs the packages of
-requirements.txt. About three minutes on one core.
+requirements.txt. About five minutes on one core.
 """
 
 import argparse
@@ -31,15 +31,15 @@ from transformers import AutoProcessor, PrinterCallback, Qwen2_5_VLForConditiona
 
 from dataset import write_dataset
 
-# Set before anything was measured. Both sides add up float32 numbers in different orders, which gives losses that differ by some 1e-7 (docs/engine.md). AdamW
-# divides by the root of the second moment, so a gradient that is nearly zero moves its weight as far as a large one does, and its rounding with it: differences
-# grow from step to step. A mistake in labels, decay, clipping or the schedule is a matter of 1e-2 or more.
+# Both sides add up float32 numbers in different orders, which gives losses that differ by some 1e-7 (docs/engine.md). AdamW divides by the root of the second
+# moment, so a gradient that is nearly zero moves its weight as far as a large one does, and its rounding with it: differences grow from step to step. What was
+# asked before anything was measured is in docs/training-peers.md. These are tighter: they also notice a weight decay that is left out (4e-4 in the loss).
 TOLERANCES = {
-    "loss, first 10 steps": 1e-4,
-    "loss": 1e-3,
-    "gradient norm": 1e-2,
+    "loss, first 10 steps": 5e-6,
+    "loss": 5e-5,
+    "gradient norm": 1e-3,
     "learning rate": 1e-9,
-    "weights": 1e-2,
+    "weights": 1e-3,
     "evaluation loss": 1e-5,
     "merged logits": 1e-4,
     "events": 1e-6,
@@ -58,10 +58,10 @@ VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 RUNS = {
     "decoder": (LoraConfig(target_modules=DECODER), [], False),
     "decoder, tokens": (LoraConfig(target_modules=DECODER), ["--loss-normalisation", "tokens"], True),
-    "vision, rslora": (LoraConfig(target_modules=EVERYTHING, use_rslora=True), ["--finetune-vision", "--use-rslora"], False),
+    "vision, rslora": (LoraConfig(target_modules=EVERYTHING, use_rslora=True), ["--finetune-vision", "true", "--use-rslora", "true"], False),
     "vision, rslora, tokens": (
         LoraConfig(target_modules=EVERYTHING, use_rslora=True),
-        ["--finetune-vision", "--use-rslora", "--loss-normalisation", "tokens"],
+        ["--finetune-vision", "true", "--use-rslora", "true", "--loss-normalisation", "tokens"],
         True,
     ),
 }
@@ -338,6 +338,18 @@ def broken(result):
                     yield f"{name}: {key}: {value}"
 
 
+def write_result(arguments, result):
+    runs = result["runs"]
+    result["largest difference of losses with the other normalisation"] = {
+        f"{one} / {other}": max(map(apart, runs[one]["losses"]["ours"], runs[other]["losses"]["theirs"]))
+        for name in runs for one, other in ((name, f"{name}, tokens"), (f"{name}, tokens", name)) if {one, other} <= runs.keys()
+    }
+    result["broken"] = list(broken(result))
+    text = json.dumps(result, indent=1)
+    (arguments.work / "result.json").write_text(text + "\n")
+    return text
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, required=True)
@@ -356,18 +368,14 @@ def main():
     evaluation = write_dataset(arguments.work / "data", "eval", EVAL_ROWS, 2)
     rows = Rows(arguments.model, arguments.work / "data")
     packages = (torch, transformers, peft, trl, accelerate)
-    result = {
-        "packages": {package.__name__: package.__version__ for package in packages}, "tolerances": TOLERANCES, "learning rate": arguments.learning_rate,
-        "runs": {name: run(arguments, name, rows, messages, evaluation) for name in arguments.only},
-    }
-    result["largest difference of losses with the other normalisation"] = {
-        f"{one} / {other}": max(map(apart, result["runs"][one]["losses"]["ours"], result["runs"][other]["losses"]["theirs"]))
-        for name in arguments.only for one, other in ((name, f"{name}, tokens"), (f"{name}, tokens", name)) if {one, other} <= result["runs"].keys()
-    }
-    result["broken"] = list(broken(result))
-    text = json.dumps(result, indent=1)
-    (arguments.work / "result.json").write_text(text + "\n")
-    print(text)
+    versions = {package.__name__: package.__version__ for package in packages}
+    result = {"packages": versions, "tolerances": TOLERANCES, "learning rate": arguments.learning_rate, "runs": {}}
+    for name in arguments.only:
+        result["runs"][name] = run(arguments, name, rows, messages, evaluation)
+        print(f"compared: {name}", file=sys.stderr)
+        # After each, so that a comparison that is broken off leaves what it found.
+        write_result(arguments, result)
+    print(write_result(arguments, result))
     sys.exit(bool(result["broken"]))
 
 
