@@ -37,7 +37,9 @@ impl Prepared {
     pub fn of(recipe: Recipe, progress: &mut dyn FnMut(usize, usize)) -> Result<Prepared, Error> {
         let base = model_folder(&recipe.base_model)?;
         let config = Config::read(&base.join("config.json"))?;
-        if let (Some(folder), Training::Lora(wanted)) = (&recipe.adapter, recipe.training()) {
+        // A run that goes on from a checkpoint does not need it any more.
+        let first = recipe.adapter.as_ref().filter(|folder| recipe.resume.is_none() || folder.exists());
+        if let (Some(folder), Training::Lora(wanted)) = (first, recipe.training()) {
             check_adapter(folder, &read_adapter(folder)?.config, &wanted)?;
         }
         let mut processor = Processor::open(&base)?;
