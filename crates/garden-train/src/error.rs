@@ -26,6 +26,17 @@ pub enum Error {
         /// What would help, where that is known.
         hint: Option<String>,
     },
+    /// The adapter to begin with was made with other settings than the recipe has.
+    Adapter {
+        /// Its folder.
+        path: PathBuf,
+        /// The setting of the recipe.
+        field: &'static str,
+        /// What the recipe says.
+        given: String,
+        /// What the adapter says.
+        found: String,
+    },
     /// The loss is no number any more.
     NotFinite {
         /// The step.
@@ -60,6 +71,7 @@ impl Error {
         match self {
             Error::Data(error) => error.hint().map(str::to_string),
             Error::Checkpoint { hint, .. } => hint.clone(),
+            Error::Adapter { field, found, .. } => Some(format!("go on as it was made: `--{field} {found}`")),
             Error::BadRows { .. } => Some(
                 "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them".into(),
             ),
@@ -86,6 +98,10 @@ impl fmt::Display for Error {
             Error::Model(error) => error.fmt(f),
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
             Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
+            Error::Adapter { path, field, given, found } => {
+                let path = path.display();
+                write!(f, "the adapter `{path}` was made with `{field}` {found}, and the recipe says {given}")
+            }
             Error::NotFinite { step, what } => write!(f, "the {what} is no number any more at step {step}"),
             Error::BadRows { count, rows, first } => {
                 write!(f, "{count} of {rows} rows cannot be used; the first: {first}")

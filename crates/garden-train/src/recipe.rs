@@ -249,11 +249,8 @@ impl Recipe {
                 recipe.insert(field.name.to_string(), value.clone());
                 let problem = serde_json::from_value::<Recipe>(Value::Object(recipe)).err();
                 let why = problem.map_or_else(String::new, |problem| format!(": {problem}"));
-                return Err(wrong_but(
-                    &given,
-                    format!("cannot be {value}{why}"),
-                    format!("{}: {}", field.value, field.help),
-                ));
+                let values = if field.value.is_empty() { "true|false" } else { field.value };
+                return Err(wrong_but(&given, format!("cannot be {value}{why}"), format!("{values}: {}", field.help)));
             }
         }
         let recipe: Recipe =
@@ -516,6 +513,7 @@ mod tests {
         assert!(error(&[("batch_size", "two")]).to_string().starts_with("`batch_size` cannot be \"two\""));
         assert!(error(&[("full", "true"), ("load-in-4bit", "true")]).to_string().contains("exclude each other"));
         assert!(error(&[("eval-split", "1.5")]).to_string().contains("below 1"));
+        assert!(error(&[("use-rslora", "maybe")]).hint.unwrap().starts_with("true|false: "));
         assert!(error(&[("early-stopping", "2")]).hint.unwrap().contains("eval-split"));
         assert!(error(&[("learning-rate", "-1")]).to_string().contains("at least 0"));
         assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`base-model` is missing"));
