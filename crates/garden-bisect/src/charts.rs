@@ -103,7 +103,11 @@ fn frame(length: u64, title: &str, note: &str, places: Vec<f64>, curves: Vec<Cur
     bands.extend((end > first).then(|| band("the same examples again", Mood::Calm, first, end)));
     let highest = curves.iter().flat_map(|curve| &curve.values).copied().fold(0.0, f64::max);
     let chance = floor(length, 0);
-    let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level { name: "may be chance".into(), value: chance });
+    let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level {
+        name: "may be chance".into(),
+        value: chance,
+        ..Level::default()
+    });
     Chart {
         title: title.into(),
         note: note.into(),
