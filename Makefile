@@ -6,7 +6,7 @@ BINARY := target/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check demo bench fmt picture python setup setup-browser wheel
+.PHONY: help build test check demo story bench fmt picture python setup setup-browser wheel
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,11 @@ check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	@$(MAKE) --no-print-directory python
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
-demo: build ## diagnose the two built-in production runs
+demo: build ## train a tiny model on drawn pictures: make demo SEED=7
+	@rm -rf target/demo
+	@$(BINARY) demo --output-dir target/demo --seed $(or $(SEED),42)
+
+story: build ## diagnose the two built-in production runs
 	@echo "== run 1: stopped at step 70 by a person who thought it was leaking =="
 	@$(BINARY) diagnose testdata/production/run1.csv $(RUN2_FACTS)
 	@echo

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures `model-garden check`: seconds and the most memory that was held, for few rows and for many.
 
-usage: check.py [--rows 1000,100000] [--binary FILE] [--base-model DIR] [--folder FOLDER] [--output FILE]
+usage: check.py [--rows 1000,100000] [--pictures base64,paths] [--binary FILE] [--base-model DIR] [--folder FOLDER] [--output FILE]
 
 Needs Pillow to make pictures: some hundred different JPEG files of 640 x 480 to 800 x 600, which all rows share; questions and answers
 differ. Rows carry them as base64 in OpenAI's layout, or name their files. Data is made in a temporary folder and removed; 100,000 rows
@@ -57,24 +57,36 @@ def write(folder, rows, way, pictures):
     return path
 
 
+def peak_of(process):
+    """The most that was resident. `ru_maxrss` would begin with what this program held when it forked."""
+    with open(f"/proc/{process}/status") as status:
+        lines = [line.split() for line in status if line.startswith("VmHWM")]
+    return int(lines[0][1]) * 1024 if lines else None
+
+
 def measure(binary, model, path):
     command = [binary, "check", path, "--base-model", model, "--format", "json"]
     begin = time.perf_counter()
     with open(os.devnull, "w") as quiet, tempfile.TemporaryFile() as answer:
         child = subprocess.Popen(command, stdout=answer, stderr=quiet)
-        _, status, usage = os.wait4(child.pid, 0)
+        ended, peak = 0, 0
+        while not ended:
+            time.sleep(0.005)
+            peak = peak_of(child.pid) or peak
+            ended, status, usage = os.wait4(child.pid, os.WNOHANG)
         seconds = time.perf_counter() - begin
         answer.seek(0)
         found = json.load(answer)
     assert os.waitstatus_to_exitcode(status) == 0 and found["usable"] == found["rows"], found["problems"][:3]
     return {"rows": found["rows"], "file_bytes": os.path.getsize(path), "seconds": round(seconds, 2),
-            "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2), "peak_resident_mb": round(usage.ru_maxrss * 1024 / 1e6, 1),
+            "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2), "peak_resident_mb": round(peak / 1e6, 1),
             "tokens": found["tally"]["tokens"], "decoded_list_gb": round(found["memory"]["decoded_list_bytes"] / 1e9, 1)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1000,100000")
+    parser.add_argument("--pictures", default="base64,paths")
     parser.add_argument("--binary", default=os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release/model-garden"))
     parser.add_argument("--base-model", default=os.path.join(ROOT, "testdata/tiny-model"))
     parser.add_argument("--folder", help="where the data is made (default: a temporary folder)")
@@ -88,7 +100,7 @@ def main():
             with open(os.path.join(folder, f"pictures/{number}.jpg"), "wb") as file:
                 file.write(data)
         answer = {"cores": os.cpu_count(), "load_before": round(os.getloadavg()[0], 1), "mean_picture_bytes": sum(map(len, pictures)) // len(pictures), "runs": []}
-        for way in ("base64", "paths"):
+        for way in options.pictures.split(","):
             for rows in map(int, options.rows.split(",")):
                 path = write(folder, rows, way, pictures)
                 run = {"pictures": way, **measure(options.binary, options.base_model, path)}

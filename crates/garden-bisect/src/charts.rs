@@ -1,6 +1,6 @@
 //! The curves of an experiment: memory over the examples seen, one chart for the chains, one for the pieces alone, one for loader workers.
 
-use garden_report::{Axis, Band, Chart, Curve, Level, Mood, Size, Tone, Unit};
+use garden_report::{Axis, Band, Chart, Curve, Level, LevelKind, Mood, Size, Tone, Unit};
 
 use crate::experiment::{Experiment, How, Run, Visit, WorkersHeld};
 use crate::finding::{Finding, StageFinding};
@@ -106,7 +106,7 @@ fn frame(length: u64, title: &str, note: &str, places: Vec<f64>, curves: Vec<Cur
     let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level {
         name: "may be chance".into(),
         value: chance,
-        ..Level::default()
+        kind: LevelKind::default(),
     });
     Chart {
         title: title.into(),

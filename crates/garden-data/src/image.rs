@@ -48,19 +48,33 @@ struct Size {
     width: u64,
     height: u64,
     orientation: Orientation,
+    /// Whether it has to be decoded as a whole before the first row of it can be used.
+    is_whole: bool,
+}
+
+/// What the header of a picture says to those who only look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Glance {
+    /// As it is shown.
+    pub width: usize,
+    pub height: usize,
+    /// Whether it has to be decoded as a whole: JPEG files that are sequential and upright need not.
+    pub is_whole: bool,
 }
 
 /// Width and height of a picture as it is shown, from its header alone. `name` is only for errors.
 pub fn picture_size(name: &str, data: &[u8], max_pixels: u64) -> Result<(usize, usize), Error> {
-    source_size(name, &Source::of_bytes(data), max_pixels)
+    let glance = glance(name, &Source::of_bytes(data), max_pixels)?;
+    Ok((glance.width, glance.height))
 }
 
 /// The same of a picture whose bytes are only looked at where the header needs it.
-pub(crate) fn source_size(name: &str, source: &Source, max_pixels: u64) -> Result<(usize, usize), Error> {
+pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Glance, Error> {
     let size = Format::of(source.beginning()).and_then(|format| format.size(source)?.checked(max_pixels));
     let size = size.map_err(|problem| Error::picture(name, problem))?;
     let (width, height) = (size.width as usize, size.height as usize);
-    Ok(if size.orientation.swaps_sides() { (height, width) } else { (width, height) })
+    let (width, height) = if size.orientation.swaps_sides() { (height, width) } else { (width, height) };
+    Ok(Glance { width, height, is_whole: size.is_whole })
 }
 
 impl Picture {
@@ -103,19 +117,21 @@ impl Format {
     }
 
     fn size(self, source: &Source) -> Result<Size, String> {
+        let mut is_streamed = false;
         let (width, height, orientation) = match self {
             Format::Bmp => source.parse(bmp::size)?,
             Format::Gif => source.parse(gif::size)?,
             Format::Jpeg => {
                 let header = source.parse(jpeg::header)?;
                 let frame = header.frame.ok_or("there is no header of a frame")?;
+                is_streamed = !frame.is_progressive;
                 (frame.width as u64, frame.height as u64, Orientation::of_exif(&header.exif))
             }
             Format::Png => png::size(source)?,
             Format::Tiff => tiff::size(source)?,
             Format::Webp => webp::size(source)?,
         };
-        Ok(Size { width, height, orientation })
+        Ok(Size { width, height, orientation, is_whole: !is_streamed || !orientation.is_upright() })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::collate::Collator;
 use crate::dataset::{Ahead, Dataset, Prefetch};
 use crate::error::Error;
 use crate::example::{Example, ExampleSettings, Outcome};
+use crate::image::ImageSettings;
 use crate::processor::Processor;
 
 /// What is done with a row that cannot be used.
@@ -69,7 +70,12 @@ pub struct LoaderRoom {
 impl LoaderRoom {
     /// The room that these settings take: as many buffers as may wait, one that is being filled if none may, and one in the trainer's hands.
     pub fn of(processor: &Processor, patches: usize, ahead: Ahead) -> LoaderRoom {
-        let buffer_bytes = patches * processor.images.patch_values() * size_of::<f32>();
+        LoaderRoom::of_settings(&processor.images, patches, ahead)
+    }
+
+    /// The same without a model's folder.
+    pub fn of_settings(images: &ImageSettings, patches: usize, ahead: Ahead) -> LoaderRoom {
+        let buffer_bytes = patches * images.patch_values() * size_of::<f32>();
         match ahead.bytes.checked_div(buffer_bytes) {
             Some(waiting) => LoaderRoom { buffers: waiting.clamp(1, most_waiting(ahead)) + 1, buffer_bytes },
             None => LoaderRoom::default(),

@@ -1,7 +1,7 @@
 //! What the losses of a step are divided by.
 //!
-//! The model adds up gradients of `scale` times the sum of a micro-batch's losses, so the average over a group of micro-batches
-//! is a matter of that factor. Numbers of trained tokens are known before any picture is decoded ([`Example::trained`](crate::Example::trained)).
+//! How many tokens a step trains is known when the last of its micro-batches has been read. So each micro-batch adds the gradients of its own sum or mean,
+//! and what was added up is divided once, before the update.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,19 +19,22 @@ pub enum Normalisation {
 }
 
 impl Normalisation {
-    /// The factor for the sum of losses of each micro-batch of a group, from how many tokens each trains.
+    /// What the sum of a micro-batch's losses is multiplied with, from how many tokens it trains.
+    pub fn scale(self, trained: usize) -> f32 {
+        match self {
+            Normalisation::MicroBatch => (1.0 / trained as f64) as f32,
+            Normalisation::Token => 1.0,
+        }
+    }
+
+    /// What is added up over a group is divided by, from how many micro-batches train anything and how many tokens all of them train.
     ///
-    /// The last group of an epoch may be shorter and is divided by its own length. A micro-batch that trains nothing gets 0 and
-    /// does not count as one.
-    pub fn scales(self, trained: &[usize]) -> Vec<f32> {
-        let batches = trained.iter().filter(|count| **count > 0).count() as f64;
-        let all = trained.iter().sum::<usize>() as f64;
-        let scale = |count: &usize| match (self, *count) {
-            (_, 0) => 0.0,
-            (Normalisation::MicroBatch, count) => (1.0 / (batches * count as f64)) as f32,
-            (Normalisation::Token, _) => (1.0 / all) as f32,
-        };
-        trained.iter().map(scale).collect()
+    /// The last group of an epoch may be shorter and is divided by its own length.
+    pub fn divisor(self, batches: usize, trained: usize) -> f64 {
+        match self {
+            Normalisation::MicroBatch => batches as f64,
+            Normalisation::Token => trained as f64,
+        }
     }
 }
 
@@ -39,12 +42,14 @@ impl Normalisation {
 mod tests {
     use super::*;
 
+    /// The weight of a token in a group of micro-batches with 10 and with 40 trained tokens.
     #[test]
     fn groups_are_averaged_over_batches_or_tokens() {
-        assert_eq!(Normalisation::MicroBatch.scales(&[10, 40]), [0.05, 0.0125]);
-        assert_eq!(Normalisation::Token.scales(&[10, 40]), [0.02, 0.02]);
-        assert_eq!(Normalisation::MicroBatch.scales(&[4, 0]), [0.25, 0.0]);
-        assert_eq!(Normalisation::Token.scales(&[0, 0]), [0.0, 0.0]);
-        assert_eq!(Normalisation::MicroBatch.scales(&[8]), Normalisation::Token.scales(&[8]));
+        let weight = |how: Normalisation, trained| f64::from(how.scale(trained)) / how.divisor(2, 50);
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found}");
+        near(weight(Normalisation::MicroBatch, 10), 0.05);
+        near(weight(Normalisation::MicroBatch, 40), 0.0125);
+        near(weight(Normalisation::Token, 10), 0.02);
+        near(weight(Normalisation::Token, 40), 0.02);
     }
 }

@@ -27,6 +27,8 @@ pub struct PictureOutline {
     pub width: usize,
     /// Rows, as it is shown.
     pub height: usize,
+    /// Whether it has to be decoded as a whole before any of it can be used; sequential JPEG files need not.
+    pub is_whole: bool,
     /// Bytes of the file.
     pub bytes: u64,
     /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.

@@ -121,6 +121,8 @@ pub struct PictureTotals {
     pub bytes: u64,
     /// Pixels of the largest.
     pub largest_pixels: u64,
+    /// Pixels of the largest that has to be decoded as a whole.
+    pub largest_whole_pixels: u64,
 }
 
 impl Survey {
@@ -202,7 +204,7 @@ impl Sum {
         let survey = &mut self.survey;
         survey.row_bytes = survey.row_bytes.max(seen.bytes);
         for picture in &seen.pictures {
-            survey.pictures.add(picture.pixels(), picture.bytes);
+            survey.pictures.add(picture.pixels(), picture.bytes, picture.is_whole);
             survey.pixels.add(picture.pixels());
         }
         match seen.fit {
@@ -262,10 +264,13 @@ fn duplicates(fingerprints: &[u64], left_out: &[u32]) -> Vec<Duplicate> {
 }
 
 impl PictureTotals {
-    fn add(&mut self, pixels: u64, bytes: u64) {
+    fn add(&mut self, pixels: u64, bytes: u64, is_whole: bool) {
         self.count += 1;
         self.pixels += pixels;
         self.bytes += bytes;
         self.largest_pixels = self.largest_pixels.max(pixels);
+        if is_whole {
+            self.largest_whole_pixels = self.largest_whole_pixels.max(pixels);
+        }
     }
 }

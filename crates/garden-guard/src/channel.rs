@@ -161,7 +161,7 @@ fn listen(stream: UnixStream, notices: &SyncSender<Notice>) {
             Ok(0) | Err(_) => return,
             Ok(_) => {
                 if let Ok(message) = serde_json::from_slice(&line)
-                    && notices.send(Notice::Message(message)).is_err()
+                    && notices.send(Notice::Message(Box::new(message))).is_err()
                 {
                     return;
                 }

@@ -50,7 +50,7 @@ pub enum Notice {
     /// It printed this.
     Output(Vec<u8>),
     /// It sent this over the event channel.
-    Message(Message),
+    Message(Box<Message>),
     /// It ended.
     Ended(Ending),
     /// We were asked to end.

@@ -19,7 +19,7 @@ pub enum Happening {
     /// The program printed this; the watch has heard it already.
     Printed(Vec<u8>),
     /// The program sent this over the event channel; the watch has heard it already.
-    Told(Message),
+    Told(Box<Message>),
     /// The program ended.
     Ended(Ending),
     /// We were asked to end.

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::Path;
 
 use garden_device::{Buffer, Device};
-use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Tensor};
@@ -199,22 +198,7 @@ pub fn write_adapter(
     folder: &Path,
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
-    let values: Vec<(String, Vec<usize>, Vec<u8>)> = model
-        .parameters()
-        .iter()
-        .map(|parameter| {
-            (parameter.name.clone(), parameter.shape.clone(), bytes_of(&model.value(device, parameter)).to_vec())
-        })
-        .collect();
-    let path = folder.join(WEIGHTS);
-    let views = values.iter().map(|(name, shape, bytes)| {
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|error| Error::broken(&path, error))?;
-        Ok((name.as_str(), view))
-    });
-    let views = views.collect::<Result<Vec<_>, Error>>()?;
-    let about = [("format".to_string(), "pt".to_string())].into_iter().collect();
-    let bytes = safetensors::serialize(views, Some(about)).map_err(|error| Error::broken(&path, error))?;
-    write_whole(&path, &bytes)?;
+    model.write_values(device, &folder.join(WEIGHTS))?;
     let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
     write_whole(&folder.join(CONFIG), text.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Checkpoints: one or more safetensors files, read where they lie.
+//! Checkpoints: one or more safetensors files, read where they lie; or shapes alone, which is all that a plan needs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,8 +10,10 @@ use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::names::newer;
+use crate::shapes;
 
 /// The files of a checkpoint and where each tensor is.
 #[derive(Debug)]
@@ -25,7 +27,8 @@ pub struct Checkpoint {
 struct Place {
     /// As the file has it.
     name: String,
-    file: usize,
+    /// The number of its file; nothing where there are shapes alone.
+    file: Option<usize>,
     dtype: Dtype,
     shape: Vec<usize>,
     begin: usize,
@@ -41,9 +44,9 @@ pub struct Tensor<'a> {
     pub kind: Kind,
     /// Its shape.
     pub shape: &'a [usize],
-    /// Its values, row by row.
+    /// Its values, row by row; none where the checkpoint is of shapes alone.
     pub bytes: &'a [u8],
-    map: &'a Mmap,
+    map: Option<&'a Mmap>,
     begin: usize,
 }
 
@@ -72,6 +75,23 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// A checkpoint without files: all tensors that a model of this configuration has, in one kind, and no values. A model can be built of it on
+    /// a device that does not compute, such as a planner.
+    pub fn of_shapes(config: &Config, kind: Kind) -> Checkpoint {
+        let dtype = match kind {
+            Kind::F32 => Dtype::F32,
+            Kind::Bf16 => Dtype::BF16,
+            Kind::F16 => Dtype::F16,
+            Kind::I32 => Dtype::I32,
+            Kind::U8 => Dtype::U8,
+        };
+        let place = |(name, shape): (String, Vec<usize>)| {
+            (name.clone(), Place { name, file: None, dtype, shape, begin: 0, end: 0 })
+        };
+        let tensors = shapes::tensors(config).into_iter().map(place).collect();
+        Checkpoint { folder: PathBuf::from("shapes of a model"), files: Vec::new(), tensors }
+    }
+
     fn add(&mut self, path: &Path) -> Result<(), Error> {
         let file = File::open(path).map_err(|error| Error::file(path, error))?;
         // SAFETY: the file is only read; whoever cuts it off while it is mapped ends this program, as for any mapped file.
@@ -86,7 +106,7 @@ impl Checkpoint {
                 return Err(Error::tensor(path, name, problem));
             }
             let key = newer(&name);
-            let (file, shape) = (self.files.len(), info.shape.clone());
+            let (file, shape) = (Some(self.files.len()), info.shape.clone());
             self.tensors.insert(key, Place { name, file, dtype: info.dtype, shape, begin, end });
         }
         self.files.push((path.to_path_buf(), map));
@@ -98,10 +118,22 @@ impl Checkpoint {
         let mut files: Vec<(&Path, Vec<Stored<'_>>)> =
             self.files.iter().map(|file| (file.0.as_path(), Vec::new())).collect();
         for (name, place) in &self.tensors {
-            files[place.file].1.push(Stored { name: &place.name, tensor: self.any(name)? });
+            let Some(file) = place.file else { continue };
+            files[file].1.push(Stored { name: &place.name, tensor: self.any(name)? });
         }
         files.iter_mut().for_each(|file| file.1.sort_by_key(|stored| stored.tensor.begin));
         Ok(files)
+    }
+
+    /// Values of all tensors together: the parameters of a model whose weights are not packed.
+    pub fn parameters(&self) -> usize {
+        self.tensors.values().map(|place| place.shape.iter().product::<usize>()).sum()
+    }
+
+    /// Bytes of a tensor in its file, or that it would have there.
+    pub fn stored_bytes(&self, name: &str) -> usize {
+        let values = |place: &Place| place.shape.iter().product::<usize>();
+        self.tensors.get(name).map_or(0, |place| values(place) * place.dtype.bitsize() / 8)
     }
 
     /// The folder or file.
@@ -136,7 +168,7 @@ impl Checkpoint {
     /// A tensor of floating point or of bytes.
     pub(crate) fn any(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
-        let path = &self.files[place.file].0;
+        let path = self.path_of(place);
         let kind = match place.dtype {
             Dtype::F32 => Kind::F32,
             Dtype::BF16 => Kind::Bf16,
@@ -144,19 +176,31 @@ impl Checkpoint {
             Dtype::U8 => Kind::U8,
             other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
-        let map = &self.files[place.file].1;
-        Ok(Tensor { path, kind, shape: &place.shape, bytes: &map[place.begin..place.end], map, begin: place.begin })
+        let map = place.file.map(|file| &self.files[file].1);
+        let bytes = map.map_or(&[][..], |map| &map[place.begin..place.end]);
+        Ok(Tensor { path, kind, shape: &place.shape, bytes, map, begin: place.begin })
     }
 
-    /// A tensor of 64-bit whole numbers.
+    fn path_of(&self, place: &Place) -> &Path {
+        place.file.map_or(&self.folder, |file| &self.files[file].0)
+    }
+
+    /// A tensor of whole numbers of 64 or 32 bits.
     pub fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
-        let path = &self.files[place.file].0;
-        if place.dtype != Dtype::I64 {
-            return Err(Error::tensor(path, name, format!("is {:?}; I64 is needed", place.dtype)));
+        let path = self.path_of(place);
+        let bytes = place.file.map_or(&[][..], |file| &self.files[file].1[place.begin..place.end]);
+        match place.dtype {
+            Dtype::I64 => Ok(bytes
+                .chunks_exact(8)
+                .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
+                .collect()),
+            Dtype::I32 => {
+                let wide = |four: &[u8]| i64::from(i32::from_le_bytes(four.try_into().unwrap_or_default()));
+                Ok(bytes.chunks_exact(4).map(wide).collect())
+            }
+            other => Err(Error::tensor(path, name, format!("is {other:?}; I64 or I32 is needed"))),
         }
-        let bytes = &self.files[place.file].1[place.begin..place.end];
-        Ok(bytes.chunks_exact(8).map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default())).collect())
     }
 
     /// A tensor of this shape; leading dimensions of the file may be merged (a convolution's kernel is a matrix here).
@@ -199,10 +243,16 @@ impl Tensor<'_> {
     /// The same for some of its bytes; pages that others share with them are read again, too.
     pub(crate) fn forget_part(&self, part: Range<usize>) {
         let begin = self.begin + part.start;
+        let Some(map) = self.map else { return };
         // SAFETY: the mapping is of a file and only read, so the same bytes come back.
-        let told = unsafe { self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
+        let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
         // A kernel that does not listen keeps the pages, which is no harm.
         drop(told);
+    }
+
+    /// Whether its values are there; a checkpoint of shapes has none.
+    pub(crate) fn has_values(&self) -> bool {
+        self.bytes.len() == self.shape.iter().product::<usize>() * self.kind.size()
     }
 
     /// The first value that is no number or infinite, if there is one.

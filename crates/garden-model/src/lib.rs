@@ -27,9 +27,11 @@ mod packer;
 mod parameters;
 mod passes;
 mod patches;
+mod presets;
 mod proof;
 mod rotary;
 mod sampling;
+mod shapes;
 mod shard;
 mod state;
 mod swiglu;
@@ -49,6 +51,7 @@ pub use model::{Limits, Model, Recompute, Training};
 pub use optimizer::Optimizer;
 pub use packer::{PackReport, pack_checkpoint};
 pub use parameters::{Parameter, Storage};
+pub use presets::{PRESETS, Preset};
 pub use proof::{
     AdapterProof, Difference, MergeProof, compare_logits, plan_proof, proof_prompts, prove_adapter, prove_merge,
 };

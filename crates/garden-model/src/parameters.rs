@@ -125,7 +125,13 @@ impl<'a> Builder<'a> {
     fn checked(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, Error> {
         let tensor = self.checkpoint.shaped(name, shape)?;
         // A plan needs no values, so it can be had in a moment.
-        match self.device.computes().then(|| tensor.not_finite()).flatten() {
+        if !self.device.computes() {
+            return Ok(tensor);
+        }
+        if !tensor.has_values() {
+            return Err(Error::tensor(tensor.path, name, "has a shape and no values, which is enough for a plan only"));
+        }
+        match tensor.not_finite() {
             Some(place) => Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}"))),
             None => Ok(tensor),
         }
@@ -235,7 +241,8 @@ impl<'a> Builder<'a> {
                 filled += bytes.len();
                 Ok::<(), Error>(())
             })?,
-            false => vec![0.0; blocks],
+            // A plan of a large model has no time for scales that nobody reads.
+            false => return Ok((packed, unfilled(device, name, blocks, is_double)?)),
         };
         tensor.forget();
         let mut make = |what: &str, kind: Kind, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
@@ -296,4 +303,20 @@ impl<'a> Builder<'a> {
         self.adapters += 1;
         Ok(Some(Lora { down, down_gradient, up, up_gradient, scale, dropout, number: self.adapters }))
     }
+}
+
+/// Scales as [`Builder::pack`] makes them, without values.
+fn unfilled(device: &mut dyn Device, name: &str, blocks: usize, is_double: bool) -> Result<Blocks, Error> {
+    let mut make = |what: &str, kind: Kind, length: usize| {
+        device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)
+    };
+    let scales = match is_double {
+        false => Scales::Plain(make("scales", Kind::F32, blocks)?),
+        true => Scales::Double {
+            codes: make("scale codes", Kind::U8, blocks)?,
+            scales: make("scales of scales", Kind::F32, blocks.div_ceil(dynamic::BLOCK))?,
+            offset: 0.0,
+        },
+    };
+    Ok(Blocks { scales, packed_from: Kind::F32 })
 }

@@ -60,18 +60,20 @@ impl Model {
     /// Reads what [`Model::write_optimizer`] has written; everything must be there and fit.
     pub fn read_optimizer(&mut self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
-        let updates = file.shaped(UPDATES, &[self.parameters().len()])?;
-        let updates: Vec<u32> = updates
-            .bytes
-            .chunks_exact(4)
-            .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-            .collect();
+        let updates = file.whole_numbers(UPDATES)?;
+        if updates.len() != self.parameters().len() {
+            let problem = format!("has {} numbers; {} are needed", updates.len(), self.parameters().len());
+            return Err(Error::tensor(path, UPDATES, problem));
+        }
+        let updates: Vec<u32> = updates.into_iter().map(|count| count as u32).collect();
         for parameter in self.parameters() {
             for (what, buffer) in moments(parameter) {
                 let name = format!("{}.{what}", parameter.name);
-                let tensor = file.shaped(&name, &[buffer.length()])?;
-                if tensor.kind != buffer.kind() {
-                    let problem = format!("is {:?}, and this run keeps it as {:?}", tensor.kind, buffer.kind());
+                let tensor = file.any(&name)?;
+                if tensor.kind != buffer.kind() || tensor.shape != [buffer.length()] {
+                    let found = format!("is {:?} {:?}", tensor.kind, tensor.shape);
+                    let problem =
+                        format!("{found}, and this run keeps it as {:?} [{}]", buffer.kind(), buffer.length());
                     return Err(Error::tensor(path, name, problem));
                 }
                 device.upload(buffer, tensor.bytes);

@@ -248,7 +248,7 @@ pub fn read_evaluations(folder: &Path) -> Option<(EvalReport, EvalReport)> {
     let mut found =
         text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter_map(|line| report_of(&line));
     let first = found.next()?;
-    let last = found.last().unwrap_or_else(|| first.clone());
+    let last = found.next_back().unwrap_or_else(|| first.clone());
     Some((first, last))
 }
 

@@ -10,6 +10,7 @@ mod initial;
 mod job;
 mod log;
 mod observer;
+mod plan;
 mod prepare;
 mod recipe;
 mod schedule;
@@ -23,6 +24,10 @@ pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions
 pub use job::{Job, Rows};
 pub use log::LOG;
 pub use observer::{EvalReport, Observer, StepReport};
+pub use plan::{
+    Advice, Combination, Exactness, Fit, LoaderChange, MemoryPlan, Need, Place, PlanInput, PlanLine, Requirements,
+    RowShape, Saving, advise, loader_changes,
+};
 pub use prepare::{Prepared, check_output};
 pub use recipe::{DeviceChoice, FIELDS, Field, Optim, Recipe, RecipeError, Recompute, Scheduler};
 pub use schedule::Schedule;

@@ -18,7 +18,7 @@ const ANSWERS_AT_ONCE: usize = 4;
 const HELD_OUT: u64 = 0x6865_6c64_206f_7574;
 
 /// A job, and what was found in its datasets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Prepared {
     /// The job.
     pub job: Job,

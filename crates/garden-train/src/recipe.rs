@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 pub use fields::{FIELDS, Field};
+pub(crate) use size::written;
 
 /// How the learning rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -432,7 +433,7 @@ mod size {
     /// Exactly, in the largest unit that allows it.
     pub fn written(bytes: Bytes) -> String {
         let units = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
-        let unit = units.into_iter().find(|(unit, _)| bytes.0 > 0 && bytes.0 % unit == 0);
+        let unit = units.into_iter().find(|(unit, _)| bytes.0 > 0 && bytes.0.is_multiple_of(*unit));
         unit.map_or_else(|| format!("{}B", bytes.0), |(unit, name)| format!("{}{name}", bytes.0 / unit))
     }
 }
@@ -441,7 +442,7 @@ mod optional_size {
     use super::*;
 
     pub fn serialize<S: Serializer>(bytes: &Option<Bytes>, serializer: S) -> Result<S::Ok, S::Error> {
-        bytes.map(size::written).serialize(serializer)
+        bytes.map(written).serialize(serializer)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Bytes>, D::Error> {

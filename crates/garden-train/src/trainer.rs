@@ -7,7 +7,9 @@ use std::time::Instant;
 use garden_data::{Loader, MicroBatch, Normalisation, Processor};
 use garden_device::Device;
 use garden_memory::Bytes;
-use garden_model::{Adapter, Batch, Checkpoint, Config, Generator, Model, Optimizer, read_adapter};
+use garden_model::{
+    Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
+};
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, Progress};
@@ -111,7 +113,6 @@ impl<'a> Run<'a> {
             }
         };
         let log = Log::open(&recipe.output_dir, progress.step)?;
-        observer.began(progress.step, device.plan());
         Ok(Run {
             job,
             device,
@@ -137,6 +138,7 @@ impl<'a> Run<'a> {
         let numbers = job.first_batch(self.progress.step)..job.first_batch(steps);
         let settings = job.loader(recipe.ahead());
         let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
+        self.observer.began(self.progress.step, self.device.plan());
         // What is known before the first step is what the last one is compared with.
         if self.progress.step == 0 && self.evaluation.is_some() {
             self.evaluate()?;
@@ -182,8 +184,9 @@ impl<'a> Run<'a> {
         }
         let loss = group.loss(job.recipe.loss_normalisation);
         if group.batches > 0 {
-            if group.divisor(job.recipe.loss_normalisation) != 1.0 {
-                self.model.scale_gradients(self.device, (1.0 / group.divisor(job.recipe.loss_normalisation)) as f32);
+            let divisor = job.recipe.loss_normalisation.divisor(group.batches, group.trained);
+            if divisor != 1.0 {
+                self.model.scale_gradients(self.device, (1.0 / divisor) as f32);
             }
             let rate = self.schedule.rate(number) as f32;
             self.model.update(self.device, &self.optimizer, rate, group.had_images);
@@ -216,12 +219,9 @@ impl<'a> Run<'a> {
         if made.trained == 0 {
             return Ok(Some(made.images.pixels));
         }
-        let trained = made.trained as f64;
+        let trained = made.trained;
         let batch = Batch::new(self.model.config(), &made.rows, made.images)?;
-        let scale = match self.job.recipe.loss_normalisation {
-            Normalisation::MicroBatch => (1.0 / trained) as f32,
-            Normalisation::Token => 1.0,
-        };
+        let scale = self.job.recipe.loss_normalisation.scale(trained);
         // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
         let seed = mixed(self.job.recipe.seed ^ mixed(made.number as u64 + 1)).max(1);
         self.model.learn(self.device, &batch, scale, seed)?;
@@ -347,7 +347,7 @@ struct Group {
     batches: usize,
     tokens: usize,
     /// Tokens that are trained.
-    trained: f64,
+    trained: usize,
     /// The sum of all losses, and of the means of micro-batches.
     sum: f64,
     means: f64,
@@ -356,28 +356,20 @@ struct Group {
 }
 
 impl Group {
-    fn add(&mut self, batch: &Batch, sum: f64, trained: f64) {
+    fn add(&mut self, batch: &Batch, sum: f64, trained: usize) {
         self.batches += 1;
         self.tokens += batch.tokens();
         self.trained += trained;
         self.sum += sum;
-        self.means += sum / trained;
+        self.means += sum / trained as f64;
         self.had_images |= batch.patches() > 0;
-    }
-
-    /// What the gradients that were added up are divided by.
-    fn divisor(&self, normalisation: Normalisation) -> f64 {
-        match normalisation {
-            Normalisation::MicroBatch => self.batches as f64,
-            Normalisation::Token => self.trained,
-        }
     }
 
     fn loss(&self, normalisation: Normalisation) -> f64 {
         match (self.batches, normalisation) {
             (0, _) => 0.0,
             (_, Normalisation::MicroBatch) => self.means / self.batches as f64,
-            (_, Normalisation::Token) => self.sum / self.trained,
+            (_, Normalisation::Token) => self.sum / self.trained as f64,
         }
     }
 }
@@ -388,10 +380,13 @@ pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> 
     let config = Config::read(&job.base.join("config.json"))?;
     let weights = Checkpoint::open(&job.base)?;
     let (training, storage) = (recipe.training(), recipe.storage());
-    // Answers run over their whole context; room for that is made once.
-    let mut limits = job.limits;
-    limits.longest = limits.longest.max(job.answers.map_or(0, |answers| answers.context));
+    let limits = with_answers(job.limits, job.answers);
     Ok(Model::build(device, &config, &weights, &training, recipe.recomputed(), &storage, limits)?)
+}
+
+/// Answers run over their whole context; room for that is made once, with the model's.
+pub(crate) fn with_answers(limits: Limits, answers: Option<GeneratorLimits>) -> Limits {
+    Limits { longest: limits.longest.max(answers.map_or(0, |answers| answers.context)), ..limits }
 }
 
 fn first_values(job: &Job, device: &mut dyn Device, model: &Model) -> Result<(), Error> {

@@ -11,14 +11,17 @@ use regex_lite::Regex;
 
 mod check;
 mod model;
+mod plan;
 mod train;
 
 use check::CHECK_HELP;
 pub use check::{Check, CheckFormat};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
-use train::TRAIN_HELP;
-pub use train::{RecipeFlags, Report, TrainVision, TrainWorker};
+use plan::PLAN_HELP;
+pub use plan::{Plan, PlanFormat};
+use train::{DEMO_HELP, TRAIN_HELP};
+pub use train::{Demo, RecipeFlags, Report, TrainVision, TrainWorker};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -85,6 +88,13 @@ pub enum Command {
     #[command(after_long_help = CHECK_HELP)]
     Check(Check),
 
+    /// Say how much memory a run will need, by purpose, before anything is loaded; from shapes alone without any weights.
+    ///
+    /// What the model holds is counted buffer by buffer, so it is exact; what else the host holds is exact or estimated, line by line. If
+    /// it does not fit, the cheapest changes that would make it fit, with what each saves.
+    #[command(after_long_help = PLAN_HELP)]
+    Plan(Plan),
+
     /// Show a row of a dataset as the model sees it: its text, its images, and which tokens are trained.
     ///
     /// Trained tokens are coloured, or stand between « and » where there is no colour.
@@ -110,6 +120,9 @@ pub enum Command {
     #[command(after_long_help = TRAIN_HELP)]
     TrainVision(TrainVision),
 
+    /// See it work: draw pictures, teach a tiny model to tell what is in them, and look at its memory. Begin here.
+    #[command(after_long_help = DEMO_HELP)]
+    Demo(Demo),
     /// Make the page of a training run again, from its output folder.
     ///
     /// `train-vision` writes it at its end; this is for a run that was killed, or after an update.

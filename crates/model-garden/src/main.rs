@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+mod demo;
 mod failure;
 mod printer;
 mod show;
@@ -25,7 +26,9 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
+        Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Check(arguments) => commands::check::run(arguments, &printer),
+        Command::Plan(arguments) => commands::plan::run(arguments, &printer),
         Command::Generate(arguments) => commands::generate::run(arguments, &printer),
         Command::Preview(arguments) => commands::preview::run(arguments, &printer),
         Command::Quantise(arguments) => commands::quantise::run(arguments, &printer),

@@ -112,7 +112,10 @@ mod tests {
         std::fs::create_dir_all(folder.join("refs")).unwrap();
         std::fs::write(folder.join("refs/main"), "def\n").unwrap();
         assert_eq!(snapshot(&cache, Thing::Dataset, "owner/name").unwrap(), folder.join("snapshots/def"));
-        assert_eq!(snapshot(&cache, "owner/other").unwrap_err().hint().unwrap().matches("hf download").count(), 1);
+        assert_eq!(
+            snapshot(&cache, Thing::Dataset, "owner/other").unwrap_err().hint().unwrap().matches("hf download").count(),
+            1
+        );
         std::fs::remove_dir_all(cache).unwrap();
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::value::{Value, shortened};
 use crate::base64;
 use crate::error::Error;
-use crate::image::{Source, source_size};
+use crate::image::{Glance, Source, glance};
 use crate::outline::PictureOutline;
 use crate::record::StoredPicture;
 
@@ -133,11 +133,11 @@ impl Found<'_> {
             }
         };
         self.filled(source.length())?;
-        let (width, height) = source_size(&self.name, &source, max_pixels)?;
+        let Glance { width, height, is_whole } = glance(&self.name, &source, max_pixels)?;
         let mut hasher = DefaultHasher::new();
         source.hash(&mut hasher).map_err(|error| self.unreadable(&error))?;
         let (bytes, fingerprint) = (source.length(), hasher.finish());
-        Ok(PictureOutline { name: self.name, width, height, bytes, fingerprint })
+        Ok(PictureOutline { name: self.name, width, height, is_whole, bytes, fingerprint })
     }
 
     fn held(&mut self) -> Vec<u8> {

@@ -39,6 +39,7 @@ pub(super) struct Seen {
 
 /// A picture of a row.
 pub(super) struct SeenPicture {
+    pub is_whole: bool,
     pub width: usize,
     pub height: usize,
     pub bytes: u64,
@@ -70,8 +71,8 @@ impl Looker<'_> {
         let has_empty_answer = outline.has_empty_answer();
         let fit = self.fit(row, &outline);
         let seen = |picture: PictureOutline| {
-            let PictureOutline { width, height, bytes, .. } = picture;
-            SeenPicture { width, height, bytes }
+            let PictureOutline { width, height, is_whole, bytes, .. } = picture;
+            SeenPicture { width, height, is_whole, bytes }
         };
         let (bytes, pictures) = (outline.bytes, outline.pictures.into_iter().map(seen).collect());
         Look::Read(Seen { fingerprint, bytes, pictures, has_empty_answer, fit })

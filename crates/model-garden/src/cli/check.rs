@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use garden_data::{Labels, TooLong};
 
 pub const CHECK_HELP: &str = "\
-Of images only headers are read, so 100,000 rows take a minute or less. A row that is too long is bad under `refuse`; under `shrink` and `drop` it
+Of images only headers are read, so a row takes less than a millisecond. A row that is too long is bad under `refuse`; under `shrink` and `drop` it
 is counted. Duplicates and empty answers are warnings. An image that is damaged behind its header is not found.
 
 Exit codes: 0 every row can be used; 1 rows are bad; 2 the dataset or the model cannot be used.

@@ -69,11 +69,11 @@ impl Args for RecipeFlags {
                 .help_heading(field.heading)
                 .value_name(if field.value.is_empty() { "true|false" } else { field.value })
                 .hide(field.name.starts_with("debug"))
-                .allow_hyphen_values(true);
+                .overrides_with(field.name);
             command.arg(if field.value.is_empty() {
                 arg.num_args(0..=1).default_missing_value("true")
             } else {
-                arg.num_args(1)
+                arg.num_args(1).allow_negative_numbers(true)
             })
         })
     }
@@ -102,4 +102,36 @@ pub struct TrainWorker {
     /// The job.
     #[arg(value_name = "JOB")]
     pub job: PathBuf,
+}
+
+pub const DEMO_HELP: &str = "\
+Draws 2880 pictures of shapes and 144 more that are held out, and fine-tunes a tiny Qwen2.5-VL (2.2 MB, part of this program) to answer in JSON what is in
+them. Takes about a minute. Guessing would be right in 31 % of fields.
+
+Examples:
+  model-garden demo
+  model-garden demo --seed 7 --output-dir /tmp/demo";
+
+/// Arguments of `model-garden demo`.
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// A new folder for pictures, base model and result.
+    #[arg(long, value_name = "DIR", default_value = "model-garden-demo")]
+    pub output_dir: PathBuf,
+
+    /// The pictures, the order of rows and the first adapter: any number.
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    pub seed: u64,
+
+    /// Threads that compute [default: all cores].
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+
+    /// Fewer steps than two epochs: quicker, and less is learnt.
+    #[arg(long, value_name = "N")]
+    pub max_steps: Option<usize>,
+
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
 }

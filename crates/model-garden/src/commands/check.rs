@@ -72,7 +72,7 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,
         index: dataset.index_bytes() as u64,
         patches: (survey.limits.patches * processor.images.patch_values() * size_of::<f32>()) as u64,
-        pictures: survey.pictures.largest_pixels * PIXEL * threads as u64,
+        pictures: survey.pictures.largest_whole_pixels * PIXEL * threads as u64,
         rows: survey.row_bytes * threads as u64,
         threads,
     };

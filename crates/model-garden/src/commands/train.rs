@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise};
-use garden_memory::RunFacts;
-use garden_train::{Error, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints, newest};
+use garden_memory::{Bytes, RunFacts};
+use garden_train::{
+    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints, newest,
+};
 
 use super::Outcome;
 use crate::cli;
@@ -43,8 +45,20 @@ const GUARD: &str = ".guard";
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe)?;
+    run_recipe(recipe, arguments.dry_run, arguments.json, printer)
+}
+
+/// Trains by a recipe, or with `is_dry` only looks whether it could.
+pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
+    if recipe.device == DeviceChoice::Cuda {
+        return Err(Failure {
+            what: "there is no CUDA device in this version".into(),
+            causes: Vec::new(),
+            hint: Some("leave --device away, or give --device cpu".into()),
+        });
+    }
     let resume = find_resume(&recipe, printer)?;
-    if !arguments.dry_run {
+    if !is_dry {
         check_output(&recipe.output_dir).map_err(|error| failure("cannot write to the output folder", &error))?;
     }
     let prepared = prepare(recipe, printer)?;
@@ -53,11 +67,13 @@ pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, F
         changes.iter().for_each(|change| printer.say(&format!("changed: {change}")));
         printer.say(&format!("going on from {}", path.display()));
     }
-    if arguments.dry_run {
-        printer.out("nothing was trained: --dry-run\n")?;
-        return Ok(Outcome::Fine);
+    let planned = super::plan::of_job(&prepared, printer)?;
+    if is_dry || !planned.fits {
+        printer.out(&planned.text)?;
+        return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
-    train(prepared, resume, arguments.json, printer)
+    printer.say(planned.text.split("\n\n").next().unwrap_or_default());
+    train(prepared, planned.plan, resume, is_json, printer)
 }
 
 /// The recipe of a file and flags.
@@ -114,7 +130,13 @@ fn prepare(recipe: Recipe, printer: &Printer) -> Result<Prepared, Failure> {
 }
 
 /// Trains in a process of its own, and says what came of it.
-fn train(prepared: Prepared, resume: Option<PathBuf>, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
+fn train(
+    prepared: Prepared,
+    plan: MemoryPlan,
+    resume: Option<PathBuf>,
+    is_json: bool,
+    printer: &Printer,
+) -> Result<Outcome, Failure> {
     let job = prepared.job.clone();
     let (recipe, folder) = (&job.recipe, job.recipe.output_dir.as_path());
     let state = super::run::take_folder(&folder.join(GUARD))?;
@@ -132,12 +154,12 @@ fn train(prepared: Prepared, resume: Option<PathBuf>, is_json: bool, printer: &P
         recipe.gradient_accumulation
     ));
     let orders = orders(&prepared, &job_path, state)?;
-    let mut progress = Progress::new(printer, steps, recipe.logging_steps, None);
+    let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
     let watched = supervise(&orders, &mut progress);
     progress.close();
     let summary = watched.map_err(super::run::failure)?;
     super::run::say_summary(&summary, orders.limit, printer);
-    let result = RunResult::gather(&prepared, &summary, begin.elapsed().as_secs_f64())?;
+    let result = RunResult::gather(&prepared, &plan, &summary, begin.elapsed().as_secs_f64())?;
     result.write(printer)?;
     printer.out(&if is_json { result.json() } else { result.text() })?;
     Ok(result.outcome())

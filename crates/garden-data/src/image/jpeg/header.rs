@@ -19,7 +19,7 @@ pub(in crate::image) struct Header {
 pub(in crate::image) struct Frame {
     pub width: usize,
     pub height: usize,
-    pub(super) is_progressive: bool,
+    pub is_progressive: bool,
     /// Id, sampling across and down, quantisation table.
     pub(super) layout: Vec<[u8; 4]>,
     /// The largest sampling factors.

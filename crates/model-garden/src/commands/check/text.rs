@@ -15,6 +15,8 @@ const SHOWN_PICTURES: usize = 4;
 const BARS: usize = 8;
 /// Columns of the longest bar: with its labels a line fits 80 columns.
 const BAR_WIDTH: usize = 40;
+/// Pixels below which images are small.
+const SMALL_IMAGES: u64 = 100_000;
 /// An eighth to seven eighths of a column.
 const PARTS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
@@ -25,9 +27,11 @@ pub(super) fn write(checked: &Checked) -> String {
     text += &warnings(checked);
     if let Some(largest) = &survey.largest {
         text += &chart("Tokens of a row", &survey.tokens, grouped);
-        text += &chart("Image tokens of a row with images", &survey.image_tokens, grouped);
+        text += &chart("Image tokens of a row", &survey.image_tokens, grouped);
         text += &chart("Trained tokens of a row", &survey.trained_tokens, grouped);
-        text += &chart("Megapixels of an image", &survey.pixels, megapixels);
+        // As many digits as it takes to tell the bars of small images apart.
+        let digits = if survey.pixels.most() < SMALL_IMAGES { 4 } else { 2 };
+        text += &chart("Megapixels of an image", &survey.pixels, |pixels| format!("{:.digits$}", pixels as f64 / 1e6));
         text += &sizes(survey, largest);
         text += &memory(survey, &checked.memory);
     }
@@ -58,7 +62,9 @@ fn headline(checked: &Checked) -> String {
         0 => format!("{all}, {} usable{notes}: {pace}", grouped(tally.kept as u64)),
         bad => {
             let are = if bad == 1 { "is" } else { "are" };
-            format!("{} of {all} {are} bad{notes}; without: {pace}", grouped(bad as u64))
+            let bad = format!("{} of {all} {are} bad{notes}", grouped(bad as u64));
+            let rest = grouped(tally.kept as u64);
+            if tally.kept == 0 { bad } else { format!("{bad}; the other {rest} are {pace}") }
         }
     }
 }
@@ -108,11 +114,14 @@ fn warnings(checked: &Checked) -> String {
 
 /// A distribution in bars.
 fn chart(title: &str, of: &Distribution, number: impl Fn(u64) -> String) -> String {
-    let (Some(_), true) = (of.bars(1).first(), of.least() < of.most()) else {
-        return if of.count() == 0 { String::new() } else { format!("\n{title}: {} each\n", number(of.most())) };
-    };
+    if of.count() == 0 {
+        return String::new();
+    }
+    if of.least() == of.most() {
+        return format!("\n{title}: {}\n", number(of.most()));
+    }
     let (median, p99, most) = (number(of.quantile(0.5)), number(of.quantile(0.99)), number(of.most()));
-    let mut text = format!("\n{title}: half at most {median}, 99 % at most {p99}, the largest {most}\n");
+    let mut text = format!("\n{title}: median {median}, 99 % up to {p99}, largest {most}\n");
     let bars = of.bars(BARS);
     let highest = bars.iter().map(|bar| bar.count).max().unwrap_or(1);
     let ends: Vec<(String, String)> = bars.iter().map(|bar| (number(bar.from), number(bar.to))).collect();
@@ -152,7 +161,7 @@ fn sizes(survey: &Survey, largest: &Largest) -> String {
     let limits = survey.limits;
     format!(
         "\nLargest row: {}\n  {} tokens, {images}\n\
-         Largest micro-batch in any order: {} tokens, {} trained, {} patches, {}\n",
+         Largest micro-batch in any order\n  {} tokens, {} trained, {} patches, {}\n",
         largest.place,
         grouped(largest.tokens as u64),
         grouped(limits.tokens as u64),
@@ -176,10 +185,6 @@ fn memory(survey: &Survey, memory: &Memory) -> String {
     ];
     let lines = lines.map(|(bytes, what)| format!("  {:>11}  {what}\n", Bytes(bytes).to_string()));
     format!("\nHost memory for the data\n{}", lines.concat())
-}
-
-fn megapixels(pixels: u64) -> String {
-    format!("{:.2}", pixels as f64 / 1e6)
 }
 
 fn counted(count: u64, thing: &str) -> String {

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use garden_guard::Summary;
 use garden_memory::{Bytes, Diagnosis, Question};
 use garden_trace::{ReadOptions, read_path};
-use garden_train::{EvalReport, Prediction, Prepared};
+use garden_train::{EvalReport, MemoryPlan, Prediction, Prepared};
 use serde_json::{Value, json};
 
 use super::files::TRACE;
 use super::show::clock;
-use super::story::{Planned, Story, read_finish};
+use super::story::{Planned, PlannedRow, Story, read_finish};
 use crate::commands::Outcome;
 use crate::commands::diagnose::Judged;
 use crate::failure::Failure;
@@ -35,6 +35,7 @@ const COPIED: [&str; 10] = [
 /// What came of a run.
 pub struct RunResult<'a> {
     prepared: &'a Prepared,
+    plan: &'a MemoryPlan,
     summary: &'a Summary,
     seconds: f64,
     /// What the process that trains wrote at its end; nothing if it did not come there.
@@ -47,12 +48,18 @@ pub struct RunResult<'a> {
 
 impl<'a> RunResult<'a> {
     /// Reads what the run has left.
-    pub fn gather(prepared: &'a Prepared, summary: &'a Summary, seconds: f64) -> Result<RunResult<'a>, Failure> {
+    pub fn gather(
+        prepared: &'a Prepared,
+        plan: &'a MemoryPlan,
+        summary: &'a Summary,
+        seconds: f64,
+    ) -> Result<RunResult<'a>, Failure> {
         let folder = &prepared.job.recipe.output_dir;
         let trace = folder.join(TRACE);
         let judged = read_path(&trace, &ReadOptions::default()).ok().map(|read| Judged::of(read, Question::default()));
         Ok(RunResult {
             prepared,
+            plan,
             summary,
             seconds,
             finish: read_finish(folder),
@@ -76,7 +83,7 @@ impl<'a> RunResult<'a> {
     pub fn write(&self, printer: &Printer) -> Result<(), Failure> {
         let job = &self.prepared.job;
         super::write_pages(
-            &Story::of(job, Some(self.summary), self.judged.as_ref(), self.seconds, Planned::default()),
+            &Story::of(job, Some(self.summary), self.judged.as_ref(), self.seconds, self.planned()),
             printer,
         );
         if self.finish.is_none() {
@@ -93,8 +100,31 @@ impl<'a> RunResult<'a> {
         Ok(())
     }
 
+    /// The same for the page.
+    fn planned(&self) -> Planned {
+        let row =
+            |(purpose, planned, measured)| PlannedRow { purpose, planned: Bytes(planned), measured: Bytes(measured) };
+        Planned { total: Some(Bytes(self.plan.total_bytes)), rows: self.by_purpose().into_iter().map(row).collect() }
+    }
+
     fn diagnosis(&self) -> Option<&Diagnosis> {
         self.judged.as_ref().map(|judged| &judged.diagnosis)
+    }
+
+    /// What was planned for each purpose and what was held at most; the host's own as one, as the system counts it so. None if the run did not end.
+    pub fn by_purpose(&self) -> Vec<(String, u64, u64)> {
+        let Some(arena) = self.finish.as_ref().and_then(|finish| finish.get("arena")?.as_object()) else {
+            return Vec::new();
+        };
+        let resident = self.number(&["resident", "peak"]).unwrap_or(0.0) as u64;
+        let held: u64 = arena.values().filter_map(Value::as_u64).sum();
+        let device = arena.iter().filter_map(|(purpose, bytes)| {
+            let (planned, bytes) = (self.plan.bytes(purpose), bytes.as_u64()?);
+            (planned + bytes > 0).then(|| (purpose.clone(), planned, bytes))
+        });
+        let host = ("loader and the rest".to_string(), self.plan.host_bytes, resident.saturating_sub(held));
+        let all = ("all".to_string(), self.plan.total_bytes, resident);
+        device.chain([host, all]).collect()
     }
 
     fn number(&self, path: &[&str]) -> Option<f64> {
@@ -121,16 +151,15 @@ impl<'a> RunResult<'a> {
         if let Some(found) = self.diagnosis() {
             let _ = writeln!(text, "memory: {}  {}", found.verdict.name().to_uppercase(), found.summary);
         }
-        if let Some(most) = self.number(&["resident", "most_rss"]) {
-            let _ = writeln!(text, "        at most {} resident", Bytes(most as u64));
+        for (purpose, planned, measured) in self.by_purpose() {
+            let off = 100.0 * (measured as f64 / planned.max(1) as f64 - 1.0);
+            let (planned, measured) = (Bytes(planned).to_string(), Bytes(measured).to_string());
+            let _ = writeln!(text, "  {purpose:<22}  planned {planned:>9}  measured {measured:>9}  {off:>+6.1} %");
         }
-        if self.finish.is_some() {
-            if let (Some(with), Some(without)) =
-                (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
-            {
-                let _ =
-                    writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
-            }
+        if let (Some(with), Some(without)) =
+            (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
+        {
+            let _ = writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
         }
         text
     }
@@ -150,6 +179,8 @@ impl<'a> RunResult<'a> {
             "predictions": self.predictions,
             "verdict": self.diagnosis().map(|found| found.verdict.name()),
             "summary": self.diagnosis().map(|found| found.summary.clone()),
+            "memory": self.by_purpose().into_iter().map(|(purpose, planned, measured)| json!({"purpose": purpose, "planned_bytes": planned, "measured_bytes": measured})).collect::<Vec<_>>(),
+            "plan": self.plan,
             "guard": self.summary,
         });
         format!("{told:#}\n")

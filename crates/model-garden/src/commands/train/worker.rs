@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use garden_device::{Cpu, Plan, Purpose};
 use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
@@ -20,6 +20,9 @@ use crate::commands::Outcome;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
+/// Steps are told no more often than this, but for those that are logged or sampled.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// Runs the command.
 pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
     let file = JobFile::read(&arguments.job)?;
@@ -28,9 +31,11 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     // The guard knows a newer checkpoint than the one that the first start went on from.
     let newer = std::env::var_os(RESUME).map(PathBuf::from);
     let resume = newer.or_else(|| file.resume.clone());
+    // Where there will be a choice, it is made here.
     let mut cpu = Cpu::new(file.job.recipe.threads);
     let finish = train(&file.job, resume.as_deref(), &mut cpu, &mut teller).map_err(|error| failure(&error))?;
     if finish.end != End::Asked {
+        teller.look();
         let told = finish_json(&finish, &teller, begin.elapsed().as_secs_f64());
         write_json(&file.job.recipe.output_dir.join(FINISH), &told)?;
     }
@@ -57,6 +62,7 @@ fn finish_json(finish: &Finish, teller: &Teller, seconds: f64) -> Value {
         "seconds": seconds,
         "arena": teller.arena,
         "resident": teller.resident,
+        "share_of_telling": teller.telling.as_secs_f64() / teller.steps.max(f64::MIN_POSITIVE),
     })
 }
 
@@ -66,6 +72,9 @@ struct Teller<'a> {
     channel: Option<UnixStream>,
     should_end: Arc<AtomicBool>,
     memory_steps: usize,
+    logging_steps: usize,
+    /// When the last step was told.
+    told: Instant,
     /// Buffers of the device, in number and bytes, and bytes by purpose.
     buffers: (usize, usize),
     arena: Value,
@@ -75,15 +84,18 @@ struct Teller<'a> {
     resident: Resident,
     first_loss: Option<f64>,
     last_loss: Option<f64>,
+    /// What telling has taken of the time of steps, and that time.
+    telling: Duration,
+    steps: f64,
 }
 
-/// Anonymous memory of this process, in bytes: what a plan is about. File pages are shared with the disk's cache.
+/// Memory of this process in bytes: anonymous at the start, when everything was there and at most; and the most that was resident, as the kernel has it.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 struct Resident {
     start: u64,
     began: u64,
     most: u64,
-    most_rss: u64,
+    peak: u64,
 }
 
 impl<'a> Teller<'a> {
@@ -115,6 +127,8 @@ impl<'a> Teller<'a> {
             channel,
             should_end,
             memory_steps: recipe.memory_steps,
+            logging_steps: recipe.logging_steps,
+            told: Instant::now(),
             buffers: (0, 0),
             arena: Value::Null,
             facts,
@@ -122,22 +136,24 @@ impl<'a> Teller<'a> {
             resident: Resident::default(),
             first_loss: None,
             last_loss: None,
+            telling: Duration::ZERO,
+            steps: 0.0,
         };
         let memory = teller.memory();
         teller.resident.start = memory.0;
         Ok(teller)
     }
 
-    /// Anonymous and resident memory now.
+    /// Anonymous memory now, and the most that was resident so far.
     fn memory(&mut self) -> (u64, u64) {
         let memory = self.me.as_mut().and_then(|me| me.memory().ok().flatten());
-        memory.map_or((0, 0), |memory| (memory.anon, memory.rss))
+        memory.map_or((0, 0), |memory| (memory.anon, memory.peak))
     }
 
     fn look(&mut self) {
-        let (anon, rss) = self.memory();
+        let (anon, peak) = self.memory();
         self.resident.most = self.resident.most.max(anon);
-        self.resident.most_rss = self.resident.most_rss.max(rss);
+        self.resident.peak = peak;
     }
 
     fn send(&mut self, message: &Value) {
@@ -177,12 +193,21 @@ impl Observer for Teller<'_> {
     }
 
     fn stepped(&mut self, report: &StepReport) {
+        let begin = Instant::now();
         self.first_loss.get_or_insert(report.loss);
         self.last_loss = Some(report.loss);
         let is_sample = report.step.is_multiple_of(self.memory_steps);
         if is_sample {
             self.look();
         }
+        // Nobody sees more than a few steps in a second, and each message takes time from both sides.
+        let is_due = is_sample || report.step.is_multiple_of(self.logging_steps) || report.step == report.steps;
+        if !is_due && self.told.elapsed() < PAUSE {
+            self.telling += begin.elapsed();
+            self.steps += report.seconds;
+            return;
+        }
+        self.told = begin;
         let (buffers, arena) = self.buffers;
         self.send(&json!({
             "step": report.step,
@@ -194,6 +219,8 @@ impl Observer for Teller<'_> {
             "arena": arena,
             "sample": is_sample,
         }));
+        self.telling += begin.elapsed();
+        self.steps += report.seconds;
     }
 
     fn evaluating(&mut self) {

@@ -1,0 +1,161 @@
+//! The configurations of the released models, so that a plan needs none of their files.
+//!
+//! They are those of `config.json` on the hub; the tests hold the number of parameters that follows from each against the published one.
+
+use crate::config::{Config, TextConfig, VisionConfig};
+
+/// A released model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name here, such as `qwen2.5-vl-3b`.
+    pub name: &'static str,
+    /// Its name on the hub.
+    pub hub_name: &'static str,
+    /// Parameters, as published.
+    pub parameters: usize,
+    sizes: Sizes,
+}
+
+/// What the released models differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sizes {
+    hidden: usize,
+    intermediate: usize,
+    layers: usize,
+    heads: usize,
+    key_heads: usize,
+    vocabulary: usize,
+    is_tied: bool,
+    vision_intermediate: usize,
+}
+
+/// The released models, the smallest first.
+pub const PRESETS: [Preset; 4] = [
+    Preset {
+        name: "qwen2.5-vl-3b",
+        hub_name: "Qwen/Qwen2.5-VL-3B-Instruct",
+        parameters: 3_754_622_976,
+        sizes: Sizes {
+            hidden: 2048,
+            intermediate: 11008,
+            layers: 36,
+            heads: 16,
+            key_heads: 2,
+            vocabulary: 151_936,
+            is_tied: true,
+            vision_intermediate: 3420,
+        },
+    },
+    Preset {
+        name: "qwen2.5-vl-7b",
+        hub_name: "Qwen/Qwen2.5-VL-7B-Instruct",
+        parameters: 8_292_166_656,
+        sizes: Sizes {
+            hidden: 3584,
+            intermediate: 18944,
+            layers: 28,
+            heads: 28,
+            key_heads: 4,
+            vocabulary: 152_064,
+            is_tied: false,
+            vision_intermediate: 3420,
+        },
+    },
+    Preset {
+        name: "qwen2.5-vl-32b",
+        hub_name: "Qwen/Qwen2.5-VL-32B-Instruct",
+        parameters: 33_452_718_336,
+        sizes: Sizes {
+            hidden: 5120,
+            intermediate: 27648,
+            layers: 64,
+            heads: 40,
+            key_heads: 8,
+            vocabulary: 152_064,
+            is_tied: false,
+            vision_intermediate: 3456,
+        },
+    },
+    Preset {
+        name: "qwen2.5-vl-72b",
+        hub_name: "Qwen/Qwen2.5-VL-72B-Instruct",
+        parameters: 73_410_777_344,
+        sizes: Sizes {
+            hidden: 8192,
+            intermediate: 29568,
+            layers: 80,
+            heads: 64,
+            key_heads: 8,
+            vocabulary: 152_064,
+            is_tied: false,
+            vision_intermediate: 3456,
+        },
+    },
+];
+
+impl Preset {
+    /// The preset of this name, written large or small, with or without what stands before and behind it on the hub.
+    pub fn find(name: &str) -> Option<Preset> {
+        let plain = name.to_ascii_lowercase();
+        let plain = plain.strip_prefix("qwen/").unwrap_or(&plain);
+        let plain = plain.strip_suffix("-instruct").unwrap_or(plain);
+        PRESETS.into_iter().find(|preset| preset.name == plain)
+    }
+
+    /// Its configuration.
+    pub fn config(self) -> Config {
+        let sizes = self.sizes;
+        Config {
+            text: TextConfig {
+                hidden: sizes.hidden,
+                intermediate: sizes.intermediate,
+                layers: sizes.layers,
+                heads: sizes.heads,
+                key_heads: sizes.key_heads,
+                vocabulary: sizes.vocabulary,
+                epsilon: 1e-6,
+                theta: 1e6,
+                sections: [16, 24, 24],
+            },
+            vision: VisionConfig {
+                depth: 32,
+                hidden: 1280,
+                intermediate: sizes.vision_intermediate,
+                heads: 16,
+                patch: 14,
+                frames: 2,
+                merge: 2,
+                // 112 pixels, in merged tokens of 28.
+                window: 4,
+                full_blocks: vec![7, 15, 23, 31],
+                out: sizes.hidden,
+            },
+            is_tied: sizes.is_tied,
+            image_token: 151_655,
+            padding_token: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes;
+
+    #[test]
+    fn parameters_are_those_that_were_published() {
+        for preset in PRESETS {
+            let counted: usize =
+                shapes::tensors(&preset.config()).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+            assert_eq!(counted, preset.parameters, "{}", preset.name);
+        }
+    }
+
+    #[test]
+    fn names_are_found_as_people_write_them() {
+        for name in ["qwen2.5-vl-7b", "Qwen2.5-VL-7B", "Qwen/Qwen2.5-VL-7B-Instruct"] {
+            assert_eq!(Preset::find(name).map(|preset| preset.name), Some("qwen2.5-vl-7b"));
+        }
+        assert_eq!(Preset::find("qwen3-vl"), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! The memory plan of a run, before step 1: what will be held, where, and for what.
+//!
+//! What the device holds is exact: the model is built on a planner that counts every buffer. What the host holds besides is exact where it follows
+//! from settings (the loader's buffers, the index) and else an estimate from what was measured ([`host`]); each line says which.
+
+mod host;
+mod rows;
+mod savings;
+
+use std::path::Path;
+
+use garden_data::{ImageSettings, LoaderRoom};
+use garden_device::{Device, Kind, Plan, Planner, Purpose};
+use garden_memory::Bytes;
+use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
+use serde::Serialize;
+
+pub use rows::RowShape;
+pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_changes};
+
+use crate::error::Error;
+use crate::prepare::Prepared;
+use crate::recipe::Recipe;
+use crate::trainer::with_answers;
+
+/// Where something is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// Where it is computed: on a processor this is host memory too.
+    Device,
+    /// In host memory, whatever computes.
+    Host,
+}
+
+/// How well an amount is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Exactness {
+    /// It follows from what will be asked for, to the byte.
+    Exact,
+    /// It rests on measurements of something alike.
+    Estimated,
+}
+
+/// One line of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanLine {
+    /// Where it is held.
+    pub place: Place,
+    /// What for, such as `weights`.
+    pub purpose: &'static str,
+    /// How much.
+    pub bytes: u64,
+    /// What it is, in a few words.
+    pub what: String,
+    /// How well it is known.
+    pub exactness: Exactness,
+}
+
+/// Everything that a plan follows from.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInput<'a> {
+    /// What is trained and how.
+    pub recipe: &'a Recipe,
+    /// The model.
+    pub config: &'a Config,
+    /// Its weights; those of shapes alone do.
+    pub checkpoint: &'a Checkpoint,
+    /// The largest micro-batch, of training and of evaluation.
+    pub limits: Limits,
+    /// The largest prompts that evaluations answer, if they do.
+    pub answers: Option<GeneratorLimits>,
+    /// The loader's buffers.
+    pub loader: LoaderRoom,
+    /// Bytes of tokenizer.json, where it is known.
+    pub tokenizer_bytes: Option<u64>,
+    /// The index of rows.
+    pub index_bytes: u64,
+    /// Whether rows are evaluated.
+    pub evaluates: bool,
+    /// The largest row as it is stored, pictures compressed.
+    pub largest_row_bytes: u64,
+    /// Pixels of the largest picture that has to be decoded as a whole, before it is resized.
+    pub largest_picture_pixels: u64,
+    /// Bytes of the files that rows are read from, where they are known.
+    pub dataset_bytes: u64,
+}
+
+impl<'a> PlanInput<'a> {
+    /// What a prepared job gives. `images` are the model's own settings; bounds on pixels change nothing of what is asked for here.
+    pub fn of_job(prepared: &'a Prepared, checkpoint: &'a Checkpoint, images: &ImageSettings) -> PlanInput<'a> {
+        let (job, surveys) = (&prepared.job, || std::iter::once(&prepared.train).chain(&prepared.eval));
+        let datasets = std::iter::once(&job.recipe.dataset).chain(&job.recipe.eval_dataset);
+        PlanInput {
+            recipe: &job.recipe,
+            config: &prepared.config,
+            checkpoint,
+            limits: job.limits,
+            answers: job.answers,
+            loader: LoaderRoom::of_settings(images, job.limits.patches, job.recipe.ahead()),
+            tokenizer_bytes: std::fs::metadata(job.base.join("tokenizer.json")).ok().map(|file| file.len()),
+            index_bytes: prepared.index_bytes as u64,
+            evaluates: job.eval.is_some(),
+            largest_row_bytes: surveys().map(|survey| survey.row_bytes).max().unwrap_or(0),
+            largest_picture_pixels: surveys().map(|survey| survey.pictures.largest_whole_pixels).max().unwrap_or(0),
+            dataset_bytes: datasets.map(|path| files_bytes(path)).sum(),
+        }
+    }
+
+    /// Threads that compute.
+    fn threads(&self) -> usize {
+        if self.recipe.threads == 0 { host::cores() } else { self.recipe.threads }
+    }
+}
+
+/// Bytes of a file, or of all files of a folder.
+fn files_bytes(path: &Path) -> u64 {
+    let Ok(found) = std::fs::metadata(path) else { return 0 };
+    if !found.is_dir() {
+        return found.len();
+    }
+    let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+    inside.map(|entry| files_bytes(&entry.path())).sum()
+}
+
+/// What a run will hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryPlan {
+    /// By place and purpose; lines of 0 bytes are left out.
+    pub lines: Vec<PlanLine>,
+    /// All that is where it is computed.
+    pub device_bytes: u64,
+    /// All that is in host memory whatever computes.
+    pub host_bytes: u64,
+    /// Both: what the run needs of the host's memory at its peak, with a processor that computes.
+    pub total_bytes: u64,
+    /// That part of it that is no file's: what a measurement of anonymous memory is to be compared with, after the weights are there.
+    pub anonymous_bytes: u64,
+    /// What a machine needs.
+    pub requirements: Requirements,
+}
+
+/// What a machine needs: at least, and to be comfortable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Requirements {
+    /// Host memory where a processor computes.
+    pub processor: Need,
+    /// Host memory where a GPU computes.
+    pub gpu_host: Need,
+    /// Memory of the GPU.
+    pub gpu: Need,
+}
+
+/// An amount of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Need {
+    /// The plan and nothing else.
+    pub minimum_bytes: u64,
+    /// With room for what no plan knows; [`Need::of`] has the rule.
+    pub recommended_bytes: u64,
+}
+
+/// Rows that were read once are kept by the system while there is room: more than this gains little, as an epoch goes through all of them.
+const MOST_FILE_CACHE: u64 = 4 << 30;
+/// What a GPU's driver and libraries may take for themselves. Nothing of that was measured here.
+const GPU_CONTEXT: u64 = 1 << 30;
+
+impl Need {
+    /// A tenth more, and so much besides, in whole GiB.
+    fn of(minimum: u64, besides: u64) -> Need {
+        let recommended = minimum + minimum / 10 + besides;
+        Need { minimum_bytes: minimum, recommended_bytes: recommended.next_multiple_of(1 << 30) }
+    }
+}
+
+/// Whether a plan fits into what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Fit {
+    /// What is there.
+    pub available_bytes: u64,
+    /// What is needed.
+    pub needed_bytes: u64,
+    /// Whether that is enough.
+    pub fits: bool,
+}
+
+impl Fit {
+    /// The share of what is there that is needed, in percent, rounded up.
+    pub fn percent(&self) -> u64 {
+        (100 * self.needed_bytes).div_ceil(self.available_bytes.max(1))
+    }
+}
+
+impl MemoryPlan {
+    /// Plans a run.
+    pub fn of(input: &PlanInput) -> Result<MemoryPlan, Error> {
+        let plan = model_plan(input)?;
+        let mut lines: Vec<PlanLine> = Purpose::ALL.iter().map(|purpose| device_line(input, &plan, *purpose)).collect();
+        lines.extend(host::lines(input, &plan));
+        lines.retain(|line| line.bytes > 0);
+        let sum = |place: Place| lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
+        let (device_bytes, steady) = (sum(Place::Device), sum(Place::Host));
+        let loading = host::Loading::of(input, &plan);
+        // Weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
+        let beyond = (loading.peak + host::CODE).saturating_sub(device_bytes + steady);
+        lines.extend(host::loading_line(beyond));
+        let total_bytes = device_bytes + steady + beyond;
+        let cache = input.dataset_bytes.min(MOST_FILE_CACHE);
+        let requirements = Requirements {
+            processor: Need::of(total_bytes, cache),
+            // A GPU gets tensor by tensor, and each passes through the host.
+            gpu_host: Need::of(steady + loading.largest_tensor, cache),
+            gpu: Need::of(device_bytes, GPU_CONTEXT),
+        };
+        let anonymous_bytes = device_bytes + steady - host::CODE;
+        let host_bytes = steady + beyond;
+        Ok(MemoryPlan { lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements })
+    }
+
+    /// Whether it fits into so much host memory.
+    pub fn fits(&self, available: Bytes) -> Fit {
+        let (needed_bytes, available_bytes) = (self.total_bytes, available.0);
+        Fit { available_bytes, needed_bytes, fits: needed_bytes <= available_bytes }
+    }
+
+    /// The bytes of one purpose.
+    pub fn bytes(&self, purpose: &str) -> u64 {
+        self.lines.iter().filter(|line| line.purpose == purpose).map(|line| line.bytes).sum()
+    }
+}
+
+/// Everything that a run will ask a device for, in order.
+fn model_plan(input: &PlanInput) -> Result<Plan, Error> {
+    let (recipe, config) = (input.recipe, input.config);
+    let limits = with_answers(input.limits, input.answers);
+    let mut planner = Planner::for_cpu(input.threads());
+    let (training, storage) = (recipe.training(), recipe.storage());
+    let model = Model::build(&mut planner, config, input.checkpoint, &training, recipe.recomputed(), &storage, limits)?;
+    if let Some(answers) = input.answers {
+        Generator::beside(&mut planner, &model, answers)?;
+    }
+    Ok(planner.plan().clone())
+}
+
+fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
+    let limits = input.limits;
+    let what = match purpose {
+        Purpose::Weights => weights_words(input, plan),
+        Purpose::Adapters => format!("rank {}", input.recipe.lora_r),
+        Purpose::Gradients => "of what is trained, f32".to_string(),
+        Purpose::Optimizer => match input.recipe.storage().has_narrow_moments {
+            true => "two moments of 8 bits".to_string(),
+            false => "two moments of f32".to_string(),
+        },
+        Purpose::Kept => format!("from forward to backward pass, {} tokens", limits.tokens),
+        Purpose::Recomputed => "of one layer, made again in the backward pass".to_string(),
+        Purpose::Cache => match input.answers {
+            Some(answers) => {
+                format!("{} answers of evaluations at once, {} tokens each", answers.rows, answers.context)
+            }
+            None => "keys and values".to_string(),
+        },
+        Purpose::Batch => {
+            format!("{} rows, {} tokens, {} patches of pictures", limits.rows, limits.tokens, limits.patches)
+        }
+        Purpose::Workspace => "used and forgotten within a layer".to_string(),
+    };
+    let bytes = plan.bytes(purpose) as u64;
+    PlanLine { place: Place::Device, purpose: purpose.name(), bytes, what, exactness: Exactness::Exact }
+}
+
+fn weights_words(input: &PlanInput, plan: &Plan) -> String {
+    let weights = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Weights);
+    let most = |kind: Kind| weights.clone().filter(|buffer| buffer.kind == kind).map(|buffer| buffer.bytes).sum();
+    let kinds: [(usize, &str); 4] = [
+        (most(Kind::F32), "f32"),
+        (most(Kind::Bf16), "bf16"),
+        (most(Kind::F16), "f16"),
+        (most(Kind::U8), "4 bits in the decoder's linears"),
+    ];
+    let most_bytes = kinds.iter().map(|kind| kind.0).max().unwrap_or(0);
+    // Biases and norms are f32 in any case, and not worth a word.
+    let kinds = kinds.iter().filter(|kind| kind.0 * 50 > most_bytes).map(|kind| kind.1);
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    match input.recipe.training() {
+        Training::Full => format!("all trained, {kinds}"),
+        Training::Lora(_) => format!("frozen, {kinds}"),
+    }
+}

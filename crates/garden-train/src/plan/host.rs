@@ -1,0 +1,153 @@
+//! What a run holds in host memory besides the model's buffers.
+//!
+//! `examples/host_memory.rs` measures what the estimates rest on; docs/plan.md has the figures.
+
+use garden_device::{Plan, Purpose};
+
+use super::{Exactness, Place, PlanInput, PlanLine};
+
+/// Pages of the program's own file and of libraries that a run touches, in a release build.
+pub(super) const CODE: u64 = 9 << 20;
+/// A tokenizer in memory for each byte of its tokenizer.json; with it the template, some hundred KB.
+const TOKENIZER_FACTOR: f64 = 4.5;
+/// tokenizer.json with the released vocabulary of 151,643 tokens, written without spaces.
+const RELEASED_TOKENIZER: u64 = 5_969_026;
+/// What the matrix library packs for a thread that computes, at most: parts of both factors of a product.
+const PACKED: u64 = 6 << 20;
+/// What the stack and the allocator keep for a thread.
+const COMPUTING_THREAD: u64 = 1 << 19;
+/// The same for a thread that reads and decodes.
+const LOADING_THREAD: u64 = 1 << 20;
+/// Bytes for each pixel of a picture that is decoded as a whole: its own values (at most 4 bytes, 8 for 16-bit files) and RGB.
+const DECODED_PIXEL: u64 = 7;
+/// A stored row is in memory as the file has it and as a record.
+const STORED_ROW: u64 = 2;
+/// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
+const OWN_PAGES: usize = 128 << 10;
+const PAGE: u64 = 4096;
+/// A tensor that is written is there twice.
+const SAVED_COPIES: u64 = 2;
+/// An evaluation has a loader of its own, with one micro-batch that waits and one in hand.
+const EVALUATION_BUFFERS: u64 = 2;
+
+/// Cores of this machine that may be used.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What loading the weights takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Loading {
+    /// The most that buffers, the pages of a tensor's file and a widened copy take together.
+    pub peak: u64,
+    /// The largest tensor in its file.
+    pub largest_tensor: u64,
+}
+
+impl Loading {
+    /// Goes through the buffers in the order in which they are filled.
+    pub fn of(input: &PlanInput, plan: &Plan) -> Loading {
+        let (mut loading, mut held) = (Loading::default(), 0);
+        for buffer in &plan.buffers {
+            held += buffer.bytes as u64;
+            if buffer.purpose != Purpose::Weights {
+                continue;
+            }
+            let stored = input.checkpoint.stored_bytes(&buffer.label) as u64;
+            // A tensor that is stored in another kind is widened as a whole, unless it is packed, which goes piece by piece.
+            let is_widened = stored > 0 && (buffer.bytes as u64) > stored.next_multiple_of(64);
+            let copy = if is_widened { buffer.bytes as u64 } else { 0 };
+            loading.peak = loading.peak.max(held + stored + copy);
+            loading.largest_tensor = loading.largest_tensor.max(stored);
+        }
+        loading
+    }
+}
+
+/// What loading needs beyond what steps need.
+pub(super) fn loading_line(beyond: u64) -> Option<PlanLine> {
+    let what = "the largest tensor's file pages, beyond what steps need".to_string();
+    (beyond > 0).then_some(line("loading", beyond, what, Exactness::Exact))
+}
+
+fn line(purpose: &'static str, bytes: u64, what: String, exactness: Exactness) -> PlanLine {
+    PlanLine { place: Place::Host, purpose, bytes, what, exactness }
+}
+
+/// All of it but loading.
+pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
+    let (loader, recipe, threads) = (input.loader, input.recipe, input.threads());
+    let loader_threads = recipe.loader_threads.max(1) as u64;
+    let file = input.tokenizer_bytes.unwrap_or(RELEASED_TOKENIZER);
+    let megapixels = input.largest_picture_pixels as f64 / 1e6;
+    let pixels = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Batch && buffer.label == "pixels");
+    let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
+    let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
+    let estimated = Exactness::Estimated;
+    vec![
+        line(
+            "loader",
+            loader.bytes() as u64,
+            format!("{} buffers of the largest micro-batch's pixels", loader.buffers),
+            Exactness::Exact,
+        ),
+        line(
+            "decoding",
+            loader_threads * (DECODED_PIXEL * input.largest_picture_pixels + STORED_ROW * input.largest_row_bytes),
+            match input.largest_picture_pixels {
+                0 => format!("{loader_threads} threads, rows as they are stored; pictures are decoded row by row"),
+                _ => format!("{loader_threads} threads, whole pictures of {megapixels:.1} megapixels at most"),
+            },
+            estimated,
+        ),
+        line("index", input.index_bytes, "where rows stand in their files".to_string(), Exactness::Exact),
+        line(
+            "batch on the host",
+            (plan.bytes(Purpose::Batch) - pixels) as u64,
+            "tokens, places and angles before they go to the device".to_string(),
+            estimated,
+        ),
+        line(
+            "tokenizer",
+            (file as f64 * TOKENIZER_FACTOR) as u64,
+            format!("and chat template, from a file of {:.1} MB", file as f64 / 1e6),
+            estimated,
+        ),
+        line(
+            "saving, evaluating",
+            saving(plan).max(evaluating(input)),
+            "copies while a checkpoint is written, or rows of an evaluation".to_string(),
+            estimated,
+        ),
+        line(
+            "threads",
+            threads as u64 * (COMPUTING_THREAD + packed(input)) + loader_threads * LOADING_THREAD,
+            format!("{threads} that compute, {loader_threads} that load: stacks, the matrix library's own room"),
+            estimated,
+        ),
+        line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
+        line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
+    ]
+}
+
+/// What a thread packs of the largest product of a step: no more than there is.
+fn packed(input: &PlanInput) -> u64 {
+    let rows = input.limits.tokens.max(input.limits.patches);
+    let widest = input.config.text.intermediate.max(input.config.vision.intermediate);
+    PACKED.min((rows * widest * size_of::<f32>()) as u64)
+}
+
+/// What is held while a checkpoint is written: tensor by tensor, as values and as bytes.
+fn saving(plan: &Plan) -> u64 {
+    let is_saved = |purpose| matches!(purpose, Purpose::Adapters | Purpose::Gradients | Purpose::Optimizer);
+    let saved = plan.buffers.iter().filter(|buffer| is_saved(buffer.purpose));
+    SAVED_COPIES * saved.map(|buffer| buffer.bytes as u64).max().unwrap_or(0)
+}
+
+/// What an evaluation holds beside the loader of training: first a loader of its own, then prompts, of which each has the pixels of one row.
+fn evaluating(input: &PlanInput) -> u64 {
+    let buffer = input.loader.buffer_bytes as u64;
+    let prompts = input.answers.map_or(0, |answers| answers.rows as u64 + 1);
+    let row = buffer.div_ceil(input.limits.rows.max(1) as u64);
+    if input.evaluates { (EVALUATION_BUFFERS * buffer).max(prompts * row) } else { 0 }
+}

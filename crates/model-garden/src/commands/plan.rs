@@ -1,0 +1,329 @@
+//! `model-garden plan`: how much memory will a run need, and does it fit?
+
+mod text;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use garden_data::{ImageSettings, LoaderRoom, Processor, model_folder};
+use garden_device::Kind;
+use garden_memory::Bytes;
+use garden_model::{Checkpoint, Config};
+use garden_probe::Surroundings;
+use garden_train::{
+    Advice, Fit, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
+};
+use serde_json::{Value, json};
+
+use super::Outcome;
+use crate::cli::{self, PlanFormat};
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// Pictures of the released models have at most so many pixels, unless a recipe says otherwise.
+const RELEASED_MAX_PIXELS: u64 = 12_845_056;
+/// Tokens that are trained, where nobody says: one in so many of a row's text.
+const TEXT_FOR_AN_ANSWER: usize = 4;
+/// A stored picture is taken to have a byte for each pixel, which is much for a photograph, and a token four.
+const TOKEN_BYTES: u64 = 4;
+/// How often somebody who waits for a look at all rows is told how far it is.
+const WORD: Duration = Duration::from_secs(5);
+
+/// A plan with everything that is said about it.
+struct Answer<'a> {
+    subject: &'a Subject,
+    recipe: &'a Recipe,
+    rows: RowsFound,
+    plan: MemoryPlan,
+    fit: Fit,
+    /// Where the memory that is there comes from.
+    available: Available,
+    advice: Option<Advice>,
+    loader: Vec<LoaderChange>,
+}
+
+/// The memory that there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Available {
+    /// `memory-limit` says so.
+    Limit(Bytes),
+    /// So much is free.
+    Free(Bytes),
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The model and what is known of it.
+struct Subject {
+    name: String,
+    config: Config,
+    checkpoint: Checkpoint,
+    /// The model's own, without a recipe's bounds.
+    images: ImageSettings,
+    tokenizer_bytes: Option<u64>,
+    /// Each row, where there is no dataset.
+    row: RowShape,
+    has_dataset: bool,
+}
+
+/// The largest micro-batch, in numbers.
+struct RowsFound {
+    tokens: usize,
+    rows: usize,
+    patches: usize,
+    /// The row that has most, where there is a dataset.
+    largest: Option<String>,
+}
+
+/// The plan of a job that is about to run: the plan, whether it fits, and both in words.
+pub struct Planned {
+    pub plan: MemoryPlan,
+    pub fits: bool,
+    pub text: String,
+}
+
+/// Plans a job.
+pub fn of_job(prepared: &Prepared, printer: &Printer) -> Result<Planned, Failure> {
+    let recipe = &prepared.job.recipe;
+    let subject = Subject::of_folder(recipe, RowShape::default(), true)?;
+    let surveys = HashMap::from([(key(recipe), prepared.clone())]);
+    let answer = answer(recipe, Planning { subject: &subject, printer, surveys })?;
+    Ok(Planned { text: text::write(&answer), fits: answer.fit.fits, plan: answer.plan })
+}
+
+/// Runs the command.
+pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure> {
+    let recipe = recipe(arguments)?;
+    let subject = Subject::of(arguments, &recipe)?;
+    let answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new() })?;
+    printer.out(&match arguments.format {
+        PlanFormat::Text => text::write(&answer),
+        PlanFormat::Json => format!("{:#}\n", told(&answer)),
+    })?;
+    Ok(if answer.fit.fits { Outcome::Fine } else { Outcome::BadNews })
+}
+
+fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'a>, Failure> {
+    let plan = planning.plan(recipe)?;
+    let available = available(recipe);
+    let fit = plan.fits(available.bytes());
+    let advice = match fit.fits {
+        true => None,
+        false => {
+            let picture = planning.largest_picture(recipe)?;
+            Some(advise(recipe, picture, available.bytes(), |recipe| planning.plan(recipe))?)
+        }
+    };
+    let loader = match plan.bytes("loader") {
+        0 => Vec::new(),
+        _ => loader_changes(recipe, |recipe| planning.plan(recipe))?,
+    };
+    let rows = planning.rows(recipe)?;
+    Ok(Answer { subject: planning.subject, recipe, rows, plan, fit, available, advice, loader })
+}
+
+/// What of a recipe decides the sizes of rows.
+fn key(recipe: &Recipe) -> (usize, Option<u64>) {
+    (recipe.batch_size, recipe.max_pixels)
+}
+
+/// The recipe of the flags; what only training needs has stand-ins.
+fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
+    let named = |name: &str| arguments.settings.0.iter().any(|(given, _)| given == name);
+    if arguments.shape.is_none() && !named("base-model") {
+        return Err(Failure {
+            what: "there is no model to plan for".into(),
+            causes: Vec::new(),
+            hint: Some(
+                "give --base-model with a folder, or --shape with a released model such as qwen2.5-vl-3b".into(),
+            ),
+        });
+    }
+    let shape = arguments.shape.map_or("none", |preset| preset.hub_name);
+    let stand_ins = [("base-model", shape), ("dataset", "none"), ("output-dir", "none")];
+    let stand_ins = stand_ins.map(|(name, value)| (name.to_string(), Value::String(value.to_string())));
+    Recipe::from_values(stand_ins.into_iter().chain(arguments.settings.0.clone())).map_err(wrong_setting)
+}
+
+fn wrong_setting(error: RecipeError) -> Failure {
+    Failure { what: "the settings cannot be used".into(), causes: vec![error.to_string()], hint: error.hint }
+}
+
+fn unusable(folder: &str, error: &dyn std::fmt::Display, hint: Option<String>) -> Failure {
+    Failure { what: format!("cannot use `{folder}`"), causes: vec![error.to_string()], hint }
+}
+
+/// What `memory-limit` allows, else what is free. Swap does not count: a step that waits for a disk never ends.
+fn available(recipe: &Recipe) -> Available {
+    if let Some(limit) = recipe.memory_limit {
+        return Available::Limit(limit);
+    }
+    let around = Surroundings::of(std::process::id()).look();
+    let free = around.headroom.into_iter().chain(around.available).min();
+    free.map_or(Available::Unknown, |bytes| Available::Free(Bytes(bytes)))
+}
+
+impl Available {
+    fn bytes(self) -> Bytes {
+        match self {
+            Available::Limit(bytes) | Available::Free(bytes) => bytes,
+            Available::Unknown => Bytes(u64::MAX),
+        }
+    }
+}
+
+impl Subject {
+    fn of(arguments: &cli::Plan, recipe: &Recipe) -> Result<Subject, Failure> {
+        let text_tokens = arguments.text_tokens as usize;
+        let trained = arguments.answer_tokens.unwrap_or(text_tokens / TEXT_FOR_AN_ANSWER).min(text_tokens);
+        let row = RowShape { text_tokens, trained, pictures: arguments.image.clone() };
+        let has_dataset = arguments.settings.0.iter().any(|(name, _)| name == "dataset");
+        if let Some(preset) = arguments.shape {
+            let config = preset.config();
+            let checkpoint = Checkpoint::of_shapes(&config, Kind::Bf16);
+            let images = ImageSettings { max_pixels: RELEASED_MAX_PIXELS, ..ImageSettings::default() };
+            let name = preset.name.to_string();
+            return Ok(Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset });
+        }
+        Subject::of_folder(recipe, row, has_dataset)
+    }
+
+    fn of_folder(recipe: &Recipe, row: RowShape, has_dataset: bool) -> Result<Subject, Failure> {
+        let base = &recipe.base_model;
+        let folder: PathBuf =
+            model_folder(base).map_err(|error| unusable(base, &error, error.hint().map(str::to_string)))?;
+        let failed = |error: &dyn std::fmt::Display| unusable(base, error, None);
+        Ok(Subject {
+            name: base.clone(),
+            config: Config::read(&folder.join("config.json")).map_err(|error| failed(&error))?,
+            checkpoint: Checkpoint::open(&folder).map_err(|error| failed(&error))?,
+            images: Processor::open(&folder).map_err(|error| failed(&error))?.images,
+            tokenizer_bytes: std::fs::metadata(folder.join("tokenizer.json")).ok().map(|file| file.len()),
+            row,
+            has_dataset,
+        })
+    }
+}
+
+/// Plans one recipe after the other for the same model and rows.
+struct Planning<'a> {
+    subject: &'a Subject,
+    printer: &'a Printer,
+    /// Looks at the dataset, by what decides them.
+    surveys: HashMap<(usize, Option<u64>), Prepared>,
+}
+
+impl Planning<'_> {
+    fn plan(&mut self, recipe: &Recipe) -> Result<MemoryPlan, Failure> {
+        let subject = self.subject;
+        let planned = match self.subject.has_dataset {
+            true => {
+                let prepared = self.prepared(recipe)?;
+                let input = PlanInput::of_job(prepared, &subject.checkpoint, &subject.images);
+                let loader = LoaderRoom::of_settings(&subject.images, input.limits.patches, recipe.ahead());
+                MemoryPlan::of(&PlanInput { recipe, loader, ..input })
+            }
+            false => {
+                let limits = subject.row.limits(&subject.config, recipe, &subject.images).map_err(|problem| {
+                    Failure { what: "there can be no such rows".into(), causes: vec![problem], hint: None }
+                })?;
+                let pictures = subject.row.pictures.iter().map(|(width, height)| (width * height) as u64);
+                MemoryPlan::of(&PlanInput {
+                    recipe,
+                    config: &subject.config,
+                    checkpoint: &subject.checkpoint,
+                    limits,
+                    answers: None,
+                    loader: LoaderRoom::of_settings(&subject.images, limits.patches, recipe.ahead()),
+                    tokenizer_bytes: subject.tokenizer_bytes,
+                    index_bytes: 0,
+                    evaluates: false,
+                    largest_row_bytes: pictures.sum::<u64>() + subject.row.text_tokens as u64 * TOKEN_BYTES,
+                    largest_picture_pixels: subject.row.stored_pixels(),
+                    dataset_bytes: 0,
+                })
+            }
+        };
+        planned.map_err(|error| unusable(&subject.name, &error, error.hint()))
+    }
+
+    /// A look at all rows with what of a recipe decides their sizes.
+    fn prepared(&mut self, recipe: &Recipe) -> Result<&Prepared, Failure> {
+        let key = key(recipe);
+        if !self.surveys.contains_key(&key) {
+            let mut last = Instant::now();
+            let mut tell = |done: usize, rows: usize| {
+                if last.elapsed() >= WORD && done < rows {
+                    last = Instant::now();
+                    self.printer.say(&format!("model-garden: {done} of {rows} rows"));
+                }
+            };
+            let dataset = recipe.dataset.display().to_string();
+            let prepared =
+                Prepared::of(recipe.clone(), &mut tell).map_err(|error| unusable(&dataset, &error, error.hint()))?;
+            self.surveys.insert(key, prepared);
+        }
+        Ok(&self.surveys[&key])
+    }
+
+    /// Pixels of the largest picture, where pictures are most of the longest row.
+    fn largest_picture(&mut self, recipe: &Recipe) -> Result<Option<u64>, Failure> {
+        let (images, row) = (&self.subject.images, &self.subject.row);
+        let row = match self.subject.has_dataset {
+            false => row.clone(),
+            true => {
+                let Some(largest) = self.prepared(recipe)?.train.largest.clone() else { return Ok(None) };
+                let pictures = largest.pictures.iter().map(|[width, height]| (*width, *height)).collect();
+                RowShape { text_tokens: largest.tokens - largest.image_tokens, trained: 0, pictures }
+            }
+        };
+        let grids = row.grids(recipe, images).unwrap_or_default();
+        let tokens: usize = grids.iter().map(|grid| images.tokens(*grid)).sum();
+        let pixels = |grid: &[usize; 3]| (grid[1] * grid[2] * images.patch * images.patch) as u64;
+        Ok(grids.iter().map(pixels).max().filter(|_| tokens >= row.text_tokens))
+    }
+
+    fn rows(&mut self, recipe: &Recipe) -> Result<RowsFound, Failure> {
+        let subject = self.subject;
+        let (limits, largest) = match self.subject.has_dataset {
+            true => {
+                let prepared = self.prepared(recipe)?;
+                let largest = prepared.train.largest.as_ref();
+                (prepared.job.limits, largest.map(|row| format!("{} has {} tokens", row.place, row.tokens)))
+            }
+            false => (subject.row.limits(&subject.config, recipe, &subject.images).unwrap_or_default(), None),
+        };
+        Ok(RowsFound { tokens: limits.tokens, rows: limits.rows, patches: limits.patches, largest })
+    }
+}
+
+/// Everything as JSON.
+fn told(answer: &Answer) -> Value {
+    let available = match answer.available {
+        Available::Unknown => None,
+        known => Some(known.bytes()),
+    };
+    let source = match answer.available {
+        Available::Limit(_) => Some("memory-limit"),
+        Available::Free(_) => Some("free"),
+        Available::Unknown => None,
+    };
+    json!({
+        "fits": answer.fit.fits,
+        "needed_bytes": answer.fit.needed_bytes,
+        "available_bytes": available,
+        "available_from": source,
+        "model": answer.subject.name,
+        "parameters": answer.subject.checkpoint.parameters(),
+        "micro_batch": {
+            "rows": answer.rows.rows,
+            "tokens": answer.rows.tokens,
+            "patches": answer.rows.patches,
+            "largest_row": answer.rows.largest,
+        },
+        "plan": answer.plan,
+        "advice": answer.advice,
+        "loader": answer.loader,
+    })
+}

@@ -1,0 +1,135 @@
+//! A plan for the terminal: the answer in the first line, then what it is made of, then what a machine needs.
+
+use garden_memory::Bytes;
+use garden_model::Training;
+use garden_train::{Advice, Exactness, LoaderChange, MemoryPlan, Need, Place, PlanLine, Requirements};
+
+use super::{Answer, Available};
+
+/// Columns of what follows a figure, after which it goes on in a line of its own.
+const FLAGS: usize = 44;
+
+pub(super) fn write(answer: &Answer) -> String {
+    let mut text = headline(answer) + "\n" + &subject(answer) + "\n\n";
+    text += &table(&answer.plan);
+    if let Some(advice) = &answer.advice {
+        text += &advised(advice);
+    }
+    text += &requirements(&answer.plan.requirements);
+    text += &loader(&answer.loader);
+    text
+}
+
+/// The answer.
+fn headline(answer: &Answer) -> String {
+    let (fit, needed) = (&answer.fit, Bytes(answer.fit.needed_bytes));
+    let there = Bytes(fit.available_bytes);
+    match (answer.available, fit.fits) {
+        (Available::Unknown, _) => format!("needs {needed} of host memory; how much is free is not known"),
+        (Available::Free(_), true) => {
+            format!("needs {needed} of host memory and fits into the {there} that are free ({} %)", fit.percent())
+        }
+        (Available::Limit(_), true) => {
+            format!("needs {needed} of host memory and fits into the limit of {there} ({} %)", fit.percent())
+        }
+        (available, false) => {
+            let lacking = Bytes(fit.needed_bytes - fit.available_bytes);
+            let what = if matches!(available, Available::Free(_)) { "free" } else { "allowed" };
+            format!("does not fit: needs {needed} of host memory, and {there} are {what} ({lacking} too few)")
+        }
+    }
+}
+
+/// What it is a plan of.
+fn subject(answer: &Answer) -> String {
+    let (subject, recipe, rows) = (answer.subject, answer.recipe, &answer.rows);
+    let training = match recipe.training() {
+        Training::Full => "all weights".to_string(),
+        Training::Lora(lora) => format!("LoRA of rank {}", lora.rank),
+    };
+    let largest = rows.largest.as_ref().map_or(String::new(), |row| format!("; {row}"));
+    format!(
+        "{}, {training}; micro-batches of {} rows with {} tokens and {} patches at most{largest}",
+        subject.name, rows.rows, rows.tokens, rows.patches
+    )
+}
+
+fn table(plan: &MemoryPlan) -> String {
+    let mut text = format!("{:<6}  {:<22}  {:>9}  {:>6}\n", "place", "purpose", "memory", "share");
+    for line in &plan.lines {
+        text += &row(line, plan.total_bytes);
+    }
+    let total = Bytes(plan.total_bytes).to_string();
+    text += &format!("{:<6}  {:<22}  {total:>9}  {:>6}  (~ estimated)\n", "", "all", "100 %");
+    text
+}
+
+fn row(line: &PlanLine, total: u64) -> String {
+    let place = match line.place {
+        Place::Device => "device",
+        Place::Host => "host",
+    };
+    let sign = if line.exactness == Exactness::Estimated { "~" } else { "" };
+    let bytes = format!("{sign}{}", Bytes(line.bytes));
+    let share = format!("{:.1} %", 100.0 * line.bytes as f64 / total.max(1) as f64);
+    format!("{place:<6}  {:<22}  {bytes:>9}  {share:>6}  {}\n", line.purpose, line.what)
+}
+
+/// What would help.
+fn advised(advice: &Advice) -> String {
+    let mut text = "\nWhat would help, what changes the result least first:\n".to_string();
+    for saving in &advice.savings {
+        let saves = Bytes(saving.saves_bytes);
+        text += &format!("  {:<FLAGS$} saves {saves}: {}\n", flags(&saving.settings), saving.effect);
+    }
+    match &advice.combination {
+        None => text += "Nothing that is known here would.\n",
+        Some(found) => {
+            let needed = Bytes(found.total_bytes);
+            text += &match (found.fits, found.changes) {
+                (true, 1) => format!("With this it needs {needed} and fits: {}\n", flags(&found.settings)),
+                (true, number) => {
+                    format!("With these {number} it needs {needed} and fits: {}\n", flags(&found.settings))
+                }
+                (false, _) => format!("All of them together are not enough: it would need {needed}.\n"),
+            };
+        }
+    }
+    text
+}
+
+/// Settings as one would type them.
+fn flags(settings: &[(String, String)]) -> String {
+    let flag = |(name, value): &(String, String)| match value.as_str() {
+        "true" => format!("--{name}"),
+        "false" => format!("--{name}=false"),
+        value => format!("--{name} {value}"),
+    };
+    settings.iter().map(flag).collect::<Vec<_>>().join(" ")
+}
+
+fn requirements(requirements: &Requirements) -> String {
+    let mut text = format!("\n{:<28}  {:>9}  {:>11}\n", "what a machine needs", "minimum", "recommended");
+    let mut add = |name: &str, need: &Need| {
+        let (least, best) = (Bytes(need.minimum_bytes).to_string(), Bytes(need.recommended_bytes).to_string());
+        text += &format!("{name:<28}  {least:>9}  {best:>11}\n");
+    };
+    add("a processor computes: RAM", &requirements.processor);
+    add("a GPU computes: its memory", &requirements.gpu);
+    add("a GPU computes: RAM", &requirements.gpu_host);
+    text + "There is no GPU device yet: these two are the same buffers, split. What a GPU's driver and libraries take for themselves is\n\
+            not measured and not in the minimum; the recommendation allows 1 GiB for it.\n"
+}
+
+fn loader(changes: &[LoaderChange]) -> String {
+    let mut text = String::new();
+    for change in changes {
+        let flag = flags(std::slice::from_ref(&change.setting));
+        let costs = match change.costs_bytes {
+            0 => "costs nothing".to_string(),
+            bytes => format!("costs {}", Bytes(bytes)),
+        };
+        text += &format!("\n{flag} {costs}: {}", change.gains);
+    }
+    if text.is_empty() { text } else { text + "\n" }
+}
