@@ -180,19 +180,15 @@ fn numbers(story: &Story) -> String {
 }
 
 fn fields(story: &Story) -> String {
-    let rows: Vec<Vec<String>> = field_rows(story)
+    let rows: Vec<Vec<String>> = field_rows(story, story.best())
         .into_iter()
         .map(|row| {
             row.iter().enumerate().map(|(place, cell)| if place == 0 { code(cell) } else { cell.clone() }).collect()
         })
         .collect();
-    let last = story.evaluations.last().map_or(0, |last| last.step);
     match rows.is_empty() {
         true => String::new(),
-        false => format!(
-            "\n\nHow often each field was right, in the first evaluation and in the one after step {last}:\n\n{}",
-            table(&["field", "at first", "at last"], &rows)
-        ),
+        false => format!("\n\nHow often each field was right:\n\n{}", table(&["field", "at first", "result"], &rows)),
     }
 }
 
@@ -255,8 +251,11 @@ fn use_with_ours(recipe: &Recipe) -> String {
 }
 
 fn training(story: &Story) -> String {
+    let has_steps = story.job.recipe.max_steps.is_some();
     let rows: Vec<Vec<String>> = settings(&story.job.recipe)
         .into_iter()
+        // A number of steps takes the place of a number of epochs.
+        .filter(|setting| !(has_steps && setting.name == "epochs"))
         .filter(|setting| !setting.value.is_empty() && !LOCAL.contains(&setting.name))
         .map(|setting| vec![code(setting.name), code(&setting.value)])
         .collect();

@@ -8,7 +8,7 @@ use garden_train::EvalReport;
 use super::story::{Step, Story};
 
 /// A loss with more values than this is drawn smoothed, with the values themselves behind it.
-const NOISY: usize = 60;
+const NOISY: usize = 120;
 /// How many values a smoothed one weighs, as a share of all.
 const SMOOTHED: f64 = 0.03;
 /// Fields that get a curve of their own: as many as there are colours.

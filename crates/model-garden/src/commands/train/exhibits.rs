@@ -60,7 +60,7 @@ fn exhibit(prediction: &Prediction, pictures: Vec<Image>) -> Exhibit {
         pictures,
         word: word.into(),
         news,
-        title: prediction.place.clone(),
+        title: short_place(&prediction.place),
         question: cut(&prediction.question, QUESTION),
         sides: ["expected".into(), "answer".into()],
         pairs: pairs(prediction),
@@ -89,6 +89,11 @@ fn pairs(prediction: &Prediction) -> Vec<Pair> {
     };
     let more = (count > FIELDS).then(|| Pair { name: format!("{} more", count - FIELDS), ..Pair::default() });
     fields.iter().map(pair).chain(more).collect()
+}
+
+/// Where a row stands, without the folders: `train.jsonl:17`.
+fn short_place(place: &str) -> String {
+    place.rsplit('/').next().unwrap_or(place).to_string()
 }
 
 /// The beginning of a text.
@@ -134,7 +139,8 @@ impl Album {
             match Thumbnail::of(&picture.name, &picture.data, SIDE, MAX_PIXELS) {
                 Ok(small) => {
                     let (width, height) = small.original;
-                    let words = format!("picture {} of {}, {width} x {height} pixels", number + 1, prediction.place);
+                    let place = short_place(&prediction.place);
+                    let words = format!("picture {} of {place}, {width} x {height} pixels", number + 1);
                     images.push(Image::embedded(small.kind, &small.data, words, String::new()));
                 }
                 Err(error) => self.problems.push(format!("A picture is missing: {error}")),

@@ -185,9 +185,9 @@ fn evaluations(story: &Story) -> Option<Section> {
     Some(Section { title: "Evaluations".into(), body: vec![Block::Paragraph(words), Block::Table(header, rows)] })
 }
 
-/// How often each field was right.
-pub fn field_rows(story: &Story) -> Vec<Vec<String>> {
-    let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) else { return Vec::new() };
+/// How often each field was right in the first evaluation and in another one, those that are wrong most often first.
+pub fn field_rows(story: &Story, last: Option<&EvalReport>) -> Vec<Vec<String>> {
+    let (Some(first), Some(last)) = (story.evaluations.first(), last) else { return Vec::new() };
     let mut fields: Vec<(&String, f64)> = last.fields.iter().map(|(name, share)| (name, *share)).collect();
     fields.sort_by(|one, other| one.1.total_cmp(&other.1));
     let share =
@@ -196,7 +196,7 @@ pub fn field_rows(story: &Story) -> Vec<Vec<String>> {
 }
 
 fn fields(story: &Story) -> Option<Section> {
-    let rows = field_rows(story);
+    let rows = field_rows(story, story.evaluations.last());
     let header = ["field", "at first", "at last"].map(Cow::from).to_vec();
     (rows.len() > 1).then(|| Section { title: "Fields right".into(), body: vec![Block::Table(header, rows)] })
 }
