@@ -3,6 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// How the problem begins of a folder without a split that was asked for.
+pub(crate) const NO_SPLIT: &str = "has no split";
+
 /// Why a tokenizer, a template, a picture or a row of a dataset cannot be used.
 #[derive(Debug)]
 pub enum Error {
@@ -111,6 +114,11 @@ impl Error {
             Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
             _ => None,
         }
+    }
+
+    /// Whether a folder was asked for a split that it does not have.
+    pub fn is_missing_split(&self) -> bool {
+        matches!(self, Error::Dataset { problem, .. } if problem.starts_with(NO_SPLIT))
     }
 
     pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {

@@ -9,6 +9,7 @@ mod look;
 mod most;
 mod problem;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::mpsc::sync_channel;
 
 use garden_model::{Config, Limits};
@@ -70,6 +71,8 @@ pub struct Survey {
     /// What the largest micro-batch needs that any order of the rows can bring. Each number is a bound of its own: no single
     /// batch need reach all of them.
     pub limits: Limits,
+    /// The same for the same rows in the same order.
+    pub fingerprint: u64,
     /// Pictures of all rows that can be read.
     pub pictures: PictureTotals,
     /// Bytes that are held to read the largest row: the row as it is stored, and its pictures still compressed.
@@ -242,6 +245,9 @@ impl Sum {
     fn finish(self) -> Survey {
         let Sum { mut survey, most, fingerprints } = self;
         survey.limits = most.limits();
+        let mut hasher = DefaultHasher::new();
+        fingerprints.hash(&mut hasher);
+        survey.fingerprint = hasher.finish();
         let mut duplicates = duplicates(&fingerprints, &survey.left_out);
         survey.duplicate_count = duplicates.len();
         duplicates.truncate(KEPT_PROBLEMS);

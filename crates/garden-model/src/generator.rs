@@ -197,11 +197,26 @@ impl Generator {
         sampling: &Sampling,
         on_token: &mut dyn FnMut(NewToken<'_>),
     ) -> Result<Vec<Answer>, Error> {
+        self.generate_until(device, prompts, sampling, on_token, &mut || false)
+    }
+
+    /// The same until somebody wants an end, who is asked before every step: then it is [`Error::Stopped`].
+    pub fn generate_until(
+        &mut self,
+        device: &mut dyn Device,
+        prompts: Vec<Prompt>,
+        sampling: &Sampling,
+        on_token: &mut dyn FnMut(NewToken<'_>),
+        wants_end: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<Answer>, Error> {
         sampling.check()?;
         let batches = self.batches(prompts, sampling)?;
         let mut answers = vec![Answer::default(); batches.len()];
         let mut open = Vec::new();
         for (row, batch) in batches.into_iter().enumerate() {
+            if wants_end() {
+                return Err(Error::Stopped);
+            }
             let last = self.read(device, row, &batch);
             let (next, random) = (batch.next[0], Random::of_row(sampling.seed, row));
             open.push(Open { row, tokens: batch.tokens, next, random });
@@ -210,6 +225,9 @@ impl Generator {
             open.retain(|row| !is_done(&answers[row.row], sampling));
         }
         while !open.is_empty() {
+            if wants_end() {
+                return Err(Error::Stopped);
+            }
             let x = self.step(device, &open);
             self.choose(device, x, &mut open, &mut answers, sampling, on_token)?;
             open.retain(|row| !is_done(&answers[row.row], sampling));

@@ -15,9 +15,10 @@ use serde_json::Value;
 const HOSTILE: &str = "</script><script>harm()</script><img src=x onerror=\"harm()\"> `a` & <!-- ' \u{2028}\u{202e}";
 
 /// Every tag that a page may have.
-const TAGS: [&str; 44] = [
+const TAGS: [&str; 45] = [
     "!doctype",
     "a",
+    "article",
     "b",
     "body",
     "button",

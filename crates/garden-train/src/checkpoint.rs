@@ -42,6 +42,8 @@ pub struct Progress {
     pub best: Option<(usize, f64)>,
     /// Evaluations since then.
     pub worse: usize,
+    /// The step of the last evaluation.
+    pub evaluated: Option<usize>,
 }
 
 /// What a checkpoint says about itself.
@@ -51,6 +53,9 @@ pub(crate) struct State {
     pub recipe: Recipe,
     /// Rows of the dataset, and those of them that are not used.
     pub rows: (usize, usize),
+    /// What the rows say and show, in one number.
+    #[serde(default)]
+    pub fingerprint: u64,
     files: BTreeMap<String, Stamp>,
 }
 
@@ -86,12 +91,16 @@ pub(crate) fn save(
 ) -> Result<PathBuf, Error> {
     let folder = job.recipe.output_dir.as_path();
     let path = folder.join(format!("{NAME}{}", progress.step));
+    // A start that went on from an older checkpoint comes to the same step with the same values: what is whole stays.
+    if open(&path).is_ok_and(|state| state.progress == *progress && state.recipe == job.recipe) {
+        return Ok(path);
+    }
     let draft = folder.join(format!(".{NAME}{}.partial", progress.step));
     remove(&draft)?;
     fs::create_dir_all(&draft).map_err(|error| Error::file(&draft, error))?;
     let written = write(job, progress, log, model, device, &draft);
     let renamed = written.and_then(|()| {
-        // The same step may have been saved before an earlier start went on from an older checkpoint.
+        // One that is torn, or of other settings.
         remove(&path)?;
         fs::rename(&draft, &path).map_err(|error| Error::file(&path, error))?;
         sync_folder(folder)
@@ -126,7 +135,8 @@ fn write(
         files.insert(name, stamp.map_err(|error| Error::file(&path, error))?);
     }
     let rows = (job.train.rows, job.train.left_out.len());
-    let state = State { progress: progress.clone(), recipe: job.recipe.clone(), rows, files };
+    let fingerprint = job.train.fingerprint;
+    let state = State { progress: progress.clone(), recipe: job.recipe.clone(), rows, fingerprint, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -255,6 +265,20 @@ pub(crate) fn sweep(folder: &Path) {
     }
 }
 
+/// Checkpoints of later steps than the one that a run goes on from are those of another run now: they get other names. Returns these.
+pub(crate) fn set_aside(folder: &Path, step: usize) -> Result<Vec<PathBuf>, Error> {
+    let later = all(folder).into_iter().filter(|(found, _)| *found > step);
+    later
+        .map(|(found, path)| {
+            let free =
+                (1..).map(|number| folder.join(format!("abandoned-{found}-{number}"))).find(|path| !path.exists());
+            let aside = free.unwrap_or_else(|| folder.join("abandoned"));
+            fs::rename(&path, &aside).map_err(|error| Error::file(&path, error))?;
+            Ok(aside)
+        })
+        .collect()
+}
+
 /// The checkpoint of a step.
 pub(crate) fn of_step(folder: &Path, step: usize) -> PathBuf {
     folder.join(format!("{NAME}{step}"))
@@ -304,7 +328,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
     let mut changed = Vec::new();
     for (name, value) in now.iter().filter(|(name, _)| !FREE.contains(&name.as_str())) {
         let old = before.get(name).unwrap_or(&Value::Null);
-        if old == value {
+        if old == value || is_same_place(old, value) {
             continue;
         }
         if FIXED.contains(&name.as_str()) {
@@ -315,6 +339,16 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             });
         }
         changed.push(format!("`{name}` was {old} and is {value} from now on"));
+    }
+    if state.progress.step > job.steps() {
+        return Err(Error::Checkpoint {
+            path: path.to_path_buf(),
+            problem: format!("it is at step {}, and the run ends at step {}", state.progress.step, job.steps()),
+            hint: Some("more `epochs` or `max-steps` would go on from there".into()),
+        });
+    }
+    if state.fingerprint != job.train.fingerprint {
+        changed.push("the dataset has other rows than before, or has them in another order".to_string());
     }
     let rows = (job.train.rows, job.train.left_out.len());
     if state.rows != rows {
@@ -330,11 +364,30 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
     Ok(changed)
 }
 
+/// Removes a folder, under another name: nobody shall take for a checkpoint what is half gone.
 fn remove(path: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(path) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let doomed = path.with_file_name(format!(".{}.partial", name.trim_matches('.').trim_end_matches(".partial")));
+    let renamed = if doomed == path { Ok(()) } else { fs::rename(path, &doomed) };
+    match renamed.and_then(|()| fs::remove_dir_all(&doomed)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file(path, error)),
         _ => Ok(()),
     }
+}
+
+/// Whether two texts are paths of the same file or folder.
+fn is_same_place(one: &Value, other: &Value) -> bool {
+    let place = |value: &Value| fs::canonicalize(value.as_str()?).ok();
+    place(one).is_some_and(|one| Some(one) == place(other))
+}
+
+/// Whether evaluations before and after a change of settings can be compared.
+pub(crate) fn has_same_evaluation(before: &Recipe, now: &Recipe) -> bool {
+    let what = |recipe: &Recipe| {
+        let Recipe { labels, max_pixels, min_pixels, on_long_row, eval_dataset, .. } = recipe.clone();
+        (labels, max_pixels, min_pixels, on_long_row, eval_dataset)
+    };
+    what(before) == what(now)
 }
 
 /// A renamed folder is there after a power cut only if the folder that it is in was brought to the disk.

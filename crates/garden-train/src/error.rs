@@ -69,15 +69,22 @@ impl Error {
     /// What would help, where that is known.
     pub fn hint(&self) -> Option<String> {
         match self {
+            Error::Data(error @ garden_data::Error::Picture { .. }) => Some(error.hint().map_or_else(
+                || "`--on-bad-row skip` leaves out rows whose pictures cannot be decoded, and counts them".to_string(),
+                str::to_string,
+            )),
             Error::Data(error) => error.hint().map(str::to_string),
             Error::Checkpoint { hint, .. } => hint.clone(),
             Error::Adapter { field, found, .. } => Some(format!("go on as it was made: `--{field} {found}`")),
             Error::BadRows { .. } => Some(
-                "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them".into(),
+                "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them, \
+                 `--on-long-row drop` or `shrink` is for those that are too long"
+                    .into(),
             ),
-            Error::NotFinite { .. } => {
-                Some("a lower `learning-rate` or more `warmup-steps` would help; the last checkpoint is whole".into())
-            }
+            Error::NotFinite { .. } => Some(
+                "a lower `learning-rate` or more `warmup-steps` would help; checkpoints that are there are from before"
+                    .into(),
+            ),
             Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. })
                 if source.kind() == std::io::ErrorKind::StorageFull =>
             {

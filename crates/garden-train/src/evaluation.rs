@@ -71,18 +71,22 @@ impl Evaluation {
         Ok(Evaluation { dataset, processor, generator, end_tokens })
     }
 
-    /// Evaluates; answers go into a file of the output folder.
+    /// Evaluates; nothing if somebody wants an end meanwhile. Answers wait beside the file of the best ones.
     pub fn run(
         &mut self,
         job: &Job,
         model: &mut Model,
         device: &mut dyn Device,
         step: usize,
-    ) -> Result<EvalReport, Error> {
+        wants_end: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<EvalReport>, Error> {
         let begin = Instant::now();
-        let (loss, rows) = self.loss(job, model, device)?;
-        let (score, answers) = self.answers(job, device, step)?;
-        Ok(EvalReport {
+        let Some((loss, rows)) = self.loss(job, model, device, wants_end)? else { return Ok(None) };
+        let (score, answers) = match self.answers(job, device, step, wants_end) {
+            Err(Error::Model(garden_model::Error::Stopped)) => return Ok(None),
+            answered => answered?,
+        };
+        Ok(Some(EvalReport {
             step,
             loss,
             rows,
@@ -92,12 +96,28 @@ impl Evaluation {
             fields: score.fields(),
             seconds: begin.elapsed().as_secs_f64(),
             is_best: false,
-        })
+        }))
+    }
+
+    /// The answers of the evaluation before are those of the result.
+    pub fn keep_predictions(&self, folder: &Path) -> Result<(), Error> {
+        match std::fs::rename(folder.join(Predictions::DRAFT), folder.join(PREDICTIONS)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::file(&folder.join(PREDICTIONS), error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The mean loss of a trained token, and how many rows there were.
-    fn loss(&self, job: &Job, model: &mut Model, device: &mut dyn Device) -> Result<(f64, usize), Error> {
-        let Some(rows) = &job.eval else { return Ok((f64::NAN, 0)) };
+    fn loss(
+        &self,
+        job: &Job,
+        model: &mut Model,
+        device: &mut dyn Device,
+        wants_end: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<(f64, usize)>, Error> {
+        let Some(rows) = &job.eval else { return Ok(None) };
         let batch_size = job.recipe.eval_batch_size.unwrap_or(job.recipe.batch_size).min(job.recipe.batch_size);
         let batches = rows.batches(batch_size, None);
         let numbers = 0..batches.per_epoch();
@@ -107,6 +127,9 @@ impl Evaluation {
         let mut loader = Loader::new(self.dataset.clone(), self.processor.clone(), batches, settings, numbers);
         let (mut sum, mut trained, mut count) = (0.0, 0, 0);
         while let Some(made) = loader.next() {
+            if wants_end() {
+                return Ok(None);
+            }
             let made = made?;
             if made.trained == 0 {
                 loader.give_back(made.images.pixels);
@@ -119,11 +142,17 @@ impl Evaluation {
             trained += losses.len();
             loader.give_back(batch.into_pixels());
         }
-        Ok((sum / trained.max(1) as f64, count))
+        Ok(Some((sum / trained.max(1) as f64, count)))
     }
 
     /// Answers some rows, spread evenly over all.
-    fn answers(&mut self, job: &Job, device: &mut dyn Device, step: usize) -> Result<(Score, usize), Error> {
+    fn answers(
+        &mut self,
+        job: &Job,
+        device: &mut dyn Device,
+        step: usize,
+        wants_end: &mut dyn FnMut() -> bool,
+    ) -> Result<(Score, usize), Error> {
         let mut score = Score::default();
         let (Some(rows), Some(limits), Some(generator)) = (&job.eval, job.answers, &mut self.generator) else {
             return Ok((score, 0));
@@ -145,7 +174,7 @@ impl Evaluation {
                 questions.extend(question(job, &self.dataset, &self.processor, &mut collator, *row)?);
             }
             let prompts = questions.iter_mut().map(|question| std::mem::take(&mut question.prompt)).collect();
-            let answers = generator.generate(device, prompts, &sampling, &mut |_| {})?;
+            let answers = generator.generate_until(device, prompts, &sampling, &mut |_| {}, wants_end)?;
             for (question, answer) in questions.into_iter().zip(answers) {
                 let text = self.processor.tokenizer.decode(&answer.tokens, SpecialTokens::Skip);
                 file.add(&question.scored(step, &text, &mut score))?;
@@ -209,7 +238,7 @@ fn question(
     Ok(Some(Question { row, record, prompt: Prompt { tokens, images } }))
 }
 
-/// The file of answers of the newest evaluation.
+/// The file of answers of an evaluation, until it is known whether they are the best.
 struct Predictions<'a> {
     folder: &'a Path,
     file: BufWriter<File>,
@@ -230,9 +259,7 @@ impl<'a> Predictions<'a> {
     }
 
     fn finish(mut self) -> Result<(), Error> {
-        let path = self.folder.join(PREDICTIONS);
-        let renamed = self.file.flush().and_then(|()| std::fs::rename(self.folder.join(Self::DRAFT), &path));
-        renamed.map_err(|error| Error::file(&path, error))
+        self.file.flush().map_err(|error| Error::file(&self.folder.join(Self::DRAFT), error))
     }
 }
 
@@ -242,14 +269,15 @@ pub fn read_predictions(folder: &Path) -> Vec<Prediction> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The first evaluation and the last that a run's log has.
+/// The first evaluation that a run's log has, and the one of the result: that with the lowest loss after the first step.
 pub fn read_evaluations(folder: &Path) -> Option<(EvalReport, EvalReport)> {
     let text = std::fs::read_to_string(folder.join(crate::log::LOG)).ok()?;
-    let mut found =
-        text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter_map(|line| report_of(&line));
-    let first = found.next()?;
-    let last = found.next_back().unwrap_or_else(|| first.clone());
-    Some((first, last))
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found: Vec<EvalReport> = lines.filter_map(|line| report_of(&line)).collect();
+    let first = found.first()?.clone();
+    let later = found.iter().filter(|report| report.step > 0);
+    let best = later.min_by(|one, other| one.loss.total_cmp(&other.loss)).unwrap_or(&first).clone();
+    Some((first, best))
 }
 
 /// An evaluation from its line in the log.

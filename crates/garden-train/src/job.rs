@@ -23,6 +23,8 @@ pub struct Rows {
     pub rows: usize,
     /// Those of them that are not used, ascending.
     pub left_out: Vec<u32>,
+    /// What all rows say and show, in one number.
+    pub fingerprint: u64,
 }
 
 impl Rows {

@@ -22,14 +22,14 @@ pub use checkpoint::{Progress, check_resume, has_checkpoints, newest};
 pub use error::Error;
 pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions, report_of};
 pub use job::{Job, Rows};
-pub use log::LOG;
+pub use log::{LOG, read_losses};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
     Advice, Combination, Exactness, Fit, LoaderChange, MemoryPlan, Need, Place, PlanInput, PlanLine, Requirements,
     RowShape, Saving, advise, loader_changes,
 };
 pub use prepare::{Prepared, check_output};
-pub use recipe::{DeviceChoice, FIELDS, Field, Optim, Recipe, RecipeError, Recompute, Scheduler};
+pub use recipe::{DeviceChoice, FIELDS, Field, IGNORED, Optim, Recipe, RecipeError, Recompute, Scheduler, ignored};
 pub use schedule::Schedule;
 pub use scoring::{ComparedField, compare_fields};
 pub use tensorboard::EventFile;

@@ -87,6 +87,14 @@ impl Log {
     }
 }
 
+/// The first and the last training loss that a run's log has.
+pub fn read_losses(folder: &Path) -> Option<(f64, f64)> {
+    let text = std::fs::read_to_string(folder.join(LOG)).ok()?;
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let losses: Vec<f64> = lines.filter_map(|line| line.get("loss")?.as_f64()).collect();
+    Some((*losses.first()?, *losses.last()?))
+}
+
 /// The name of the machine, which TensorBoard has in the names of its files.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

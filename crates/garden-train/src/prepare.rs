@@ -30,6 +30,8 @@ pub struct Prepared {
     pub eval: Option<Survey>,
     /// Bytes of the index of rows.
     pub index_bytes: usize,
+    /// What a person should know before it begins.
+    pub notes: Vec<String>,
 }
 
 impl Prepared {
@@ -59,6 +61,7 @@ impl Prepared {
                 split: "train".into(),
                 rows: train.rows,
                 left_out: train.left_out.clone(),
+                fingerprint: train.fingerprint,
             },
             eval: None,
             limits: train.limits,
@@ -66,15 +69,18 @@ impl Prepared {
             common_keys: Vec::new(),
             recipe: recipe.clone(),
         };
-        let mut eval = None;
+        let (mut eval, mut notes) = (None, Vec::new());
         if let Some(path) = &recipe.eval_dataset {
             let (split, dataset) = open_eval(path)?;
             let batch_size = recipe.eval_batch_size.unwrap_or(recipe.batch_size).min(recipe.batch_size);
             let survey = looker.look(&dataset, batch_size, progress)?;
             index_bytes += dataset.index_bytes();
             job.limits = job.limits.max(survey.limits);
-            let left_out = survey.left_out.clone();
-            job.eval = Some(Rows { path: path.clone(), split, rows: survey.rows, left_out });
+            let (left_out, fingerprint) = (survey.left_out.clone(), survey.fingerprint);
+            if fingerprint == train.fingerprint {
+                notes.push("the rows to evaluate on are those that are learnt: what it says about them says nothing about others".to_string());
+            }
+            job.eval = Some(Rows { path: path.clone(), split, rows: survey.rows, left_out, fingerprint });
             eval = Some(survey);
         } else if let Some(share) = recipe.eval_split.filter(|share| *share > 0.0) {
             let held_out = hold_out(&job.train, share, recipe.seed)?;
@@ -91,7 +97,7 @@ impl Prepared {
         if recipe.selective_loss == Level::Aggressive {
             job.common_keys = common_keys(&dataset)?;
         }
-        Ok(Prepared { job, config, train, eval, index_bytes })
+        Ok(Prepared { job, config, train, eval, index_bytes, notes })
     }
 }
 
@@ -135,11 +141,13 @@ fn words(problem: &Problem) -> String {
     format!("`{}`: {field}{}", problem.place, problem.problem)
 }
 
-/// The split of a dataset that is meant for evaluation: `validation`, else `test`, else the only one.
+/// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.
 fn open_eval(path: &Path) -> Result<(String, Dataset), Error> {
     for split in ["validation", "test"] {
-        if let Ok(dataset) = Dataset::open_split(path, split) {
-            return Ok((split.to_string(), dataset));
+        match Dataset::open_split(path, split) {
+            Ok(dataset) => return Ok((split.to_string(), dataset)),
+            Err(error) if error.is_missing_split() => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(("train".to_string(), Dataset::open_split(path, "train")?))

@@ -12,7 +12,7 @@ use garden_memory::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use fields::{FIELDS, Field};
+pub use fields::{FIELDS, Field, IGNORED, ignored};
 pub(crate) use size::written;
 
 /// How the learning rate changes.
@@ -226,7 +226,17 @@ fn wrong_but(name: &str, problem: impl Into<String>, hint: impl Into<String>) ->
 impl Recipe {
     /// The values of a recipe file, by name.
     pub fn read_file(text: &str) -> Result<Map<String, Value>, RecipeError> {
-        toml::from_str(text).map_err(|error| wrong("", error.to_string().trim_end().to_string()))
+        let values: Map<String, Value> =
+            toml::from_str(text).map_err(|error| wrong("", error.to_string().trim_end().to_string()))?;
+        let mut seen: Vec<(&str, &str)> = Vec::new();
+        for given in values.keys() {
+            let Some(field) = fields::find(given) else { continue };
+            if let Some((first, _)) = seen.iter().find(|(_, name)| *name == field.name) {
+                return Err(wrong(given, format!("means the same as `{first}`, and both are there")));
+            }
+            seen.push((given, field.name));
+        }
+        Ok(values)
     }
 
     /// A recipe from values by name, the later ones stronger. Texts that are numbers or truth values are taken for these where that is wanted.
@@ -236,6 +246,9 @@ impl Recipe {
             _ => Map::new(),
         };
         for (given, value) in values {
+            if ignored(&given).is_some() {
+                continue;
+            }
             let Some(field) = fields::find(&given) else {
                 let error = wrong(&given, "is no setting");
                 let hint = fields::closest(&given).map(|name| format!("`{name}` is one"));
@@ -292,7 +305,6 @@ impl Recipe {
             ("save-steps", self.save_steps),
             ("save-total-limit", self.save_total_limit),
             ("memory-steps", self.memory_steps),
-            ("loader-threads", self.loader_threads),
             ("max-new-tokens", self.max_new_tokens),
             ("max-steps", self.max_steps.unwrap_or(1)),
             ("eval-steps", self.eval_steps.unwrap_or(1)),

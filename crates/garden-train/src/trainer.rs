@@ -50,8 +50,8 @@ pub struct Finish {
 pub struct Proof {
     /// As read again.
     pub with: f64,
-    /// With every B zero, as the base model has it; for full training the same as `with`.
-    pub without: f64,
+    /// With every B zero, as the base model has it; nothing where all weights were trained.
+    pub without: Option<f64>,
 }
 
 /// A run under way.
@@ -101,6 +101,18 @@ impl<'a> Run<'a> {
                 checkpoint::compare(path, &state, job)?;
                 checkpoint::restore(job, &mut model, device, path)?;
                 progress = state.progress;
+                for aside in checkpoint::set_aside(&recipe.output_dir, progress.step)? {
+                    observer.say(&format!("a checkpoint of later steps is {} now", aside.display()));
+                }
+                // What was the best has to be there, and to mean the same.
+                let is_there = |best: (usize, f64)| checkpoint::of_step(&recipe.output_dir, best.0).is_dir();
+                let is_same = checkpoint::has_same_evaluation(&state.recipe, recipe);
+                if progress.best.is_some_and(|best| !is_same || !is_there(best)) {
+                    observer.say(
+                        "the best checkpoint so far cannot be compared with what follows: the best is looked for anew",
+                    );
+                    (progress.best, progress.worse) = (None, 0);
+                }
             }
             None => first_values(job, device, &model)?,
         }
@@ -140,8 +152,14 @@ impl<'a> Run<'a> {
         let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
         self.observer.began(self.progress.step, self.device.plan());
         // What is known before the first step is what the last one is compared with.
-        if self.progress.step == 0 && self.evaluation.is_some() {
-            self.evaluate()?;
+        let step = self.progress.step;
+        let is_due = step.is_multiple_of(job.eval_steps()) || step == steps;
+        if self.evaluation.is_some() && is_due && self.progress.evaluated != Some(step) && self.evaluate()? {
+            self.save()?;
+        }
+        let is_over = |progress: &Progress| recipe.early_stopping.is_some_and(|patience| progress.worse >= patience);
+        if is_over(&self.progress) {
+            return Ok(End::NoBetter);
         }
         while self.progress.step < steps {
             if self.observer.wants_end() {
@@ -153,12 +171,11 @@ impl<'a> Run<'a> {
             let is_last = step == steps;
             let is_evaluated = self.evaluation.is_some() && (is_last || step.is_multiple_of(job.eval_steps()));
             let is_better = is_evaluated && self.evaluate()?;
-            if is_last || is_better || step.is_multiple_of(recipe.save_steps) {
+            let is_over = is_over(&self.progress);
+            if is_last || is_better || is_over || step.is_multiple_of(recipe.save_steps) {
                 self.save()?;
             }
-            if recipe.early_stopping.is_some_and(|patience| self.progress.worse >= patience) && is_evaluated && !is_last
-            {
-                self.save()?;
+            if is_over && !is_last {
                 return Ok(End::NoBetter);
             }
         }
@@ -265,7 +282,10 @@ impl<'a> Run<'a> {
         let (step, job) = (self.progress.step, self.job);
         let Some(evaluation) = &mut self.evaluation else { return Ok(false) };
         self.observer.evaluating();
-        let mut report = evaluation.run(job, &mut self.model, self.device, step)?;
+        let observer = &mut *self.observer;
+        let found = evaluation.run(job, &mut self.model, self.device, step, &mut || observer.wants_end())?;
+        // Asked to end meanwhile: it is made again after going on from the checkpoint.
+        let Some(mut report) = found else { return Ok(false) };
         // Before the first step there is nothing that could be the best.
         report.is_best = step > 0 && self.progress.best.is_none_or(|best| report.loss < best.1);
         if report.is_best {
@@ -273,8 +293,12 @@ impl<'a> Run<'a> {
         } else if step > 0 {
             self.progress.worse += 1;
         }
+        if report.is_best || step == 0 {
+            evaluation.keep_predictions(&job.recipe.output_dir)?;
+        }
         self.log.add(&eval_line(&report, step as f64 / job.steps_per_epoch() as f64))?;
         self.observer.evaluated(&report);
+        self.progress.evaluated = Some(step);
         let is_best = report.is_best;
         self.evaluated = Some(report);
         Ok(is_best)
@@ -324,6 +348,7 @@ impl<'a> Run<'a> {
             self.model.set(self.device, parameter, &vec![0.0; parameter.shape.iter().product()]);
         }
         let without = loss(&mut self.model, self.device)?;
+        let without = (!job.recipe.full).then_some(without);
         checkpoint::read_trained(job, &self.model, self.device, folder)?;
         let with = loss(&mut self.model, self.device)?;
         if with.to_bits() != before.to_bits() {

@@ -317,8 +317,15 @@ fn what_cannot_work_is_told_at_once() {
     refused(&[], "1 of 11 rows cannot be used; the first: `");
     refused(&[], "train.jsonl:11`: field `image` names");
     assert!(!output.join("checkpoint-1").exists());
-    let skipped = train(&dataset, &output, &["--on-bad-row", "skip", "--max-steps", "2"]);
+    let more = ["--on-bad-row", "skip", "--max-steps", "2", "--warmup-steps", "0", "--bf16", "--report_to", "none"];
+    let skipped = train(&dataset, &output, &more);
     assert!(skipped.status.success(), "{}", told(&skipped));
+    assert!(told(&skipped).contains("left out: 1 rows that cannot be used"), "{}", told(&skipped));
+    assert!(told(&skipped).contains("ignored: `bf16`"), "{}", told(&skipped));
+    // One step of a warm-up has rate 0.
+    let idle = train(&dataset, &folder.join("idle"), &["--on-bad-row", "skip", "--max-steps", "1"]);
+    assert_eq!(idle.status.code(), Some(1), "{}", told(&idle));
+    assert!(told(&idle).contains("changes nothing"), "{}", told(&idle));
     let unwritable = train(&dataset, Path::new("/proc/nowhere"), &["--on-bad-row", "skip"]);
     assert!(told(&unwritable).contains("cannot write to the output folder"), "{}", told(&unwritable));
 }
@@ -370,4 +377,81 @@ fn the_demo_begins_to_learn() {
         }
     }
     assert!(run(&words).status.code() == Some(2));
+}
+
+#[test]
+fn going_back_to_an_older_checkpoint_keeps_what_it_needs() {
+    let folder = scratch("train-back");
+    let dataset = dataset(&folder, 40);
+    let output = folder.join("out");
+    let flags = ["--max-steps", "12", "--save-steps", "3", "--save-total-limit", "4", "--eval-split", "0.1"];
+    let first = train(&dataset, &output, &[&flags[..], &["--eval-steps", "3"]].concat());
+    assert!(first.status.success(), "{}", told(&first));
+    let whole = losses(&output);
+    let from = output.join("checkpoint-6");
+    let more = ["--eval-steps", "3", "--resume", from.to_str().unwrap(), "--save-total-limit", "1"];
+    let second = train(&dataset, &output, &[&flags[..], &more].concat());
+    assert!(second.status.success(), "{}", told(&second));
+    assert_eq!(losses(&output), whole);
+    assert!(output.join("checkpoint-12").is_dir() && !output.join("checkpoint-9").exists());
+    assert!(output.join("abandoned-9-1").is_dir() && output.join("abandoned-12-1").is_dir());
+    // The best one so far is not in another folder, and other settings are told.
+    let other = folder.join("other");
+    let from = output.join("checkpoint-12");
+    let more =
+        ["--eval-steps", "3", "--max-steps", "15", "--resume", from.to_str().unwrap(), "--learning-rate", "1e-3"];
+    let third = train(&dataset, &other, &[&flags[..], &more].concat());
+    assert!(third.status.success(), "{}", told(&third));
+    assert!(told(&third).contains("changed: `learning-rate` was 0.005 and is 0.001"), "{}", told(&third));
+    // A checkpoint that is further than the run is refused.
+    let short = train(&dataset, &output, &[&flags[..], &["--max-steps", "5", "--resume", "auto"]].concat());
+    assert!(told(&short).contains("it is at step 12, and the run ends at step 5"), "{}", told(&short));
+}
+
+#[test]
+fn a_broken_validation_split_is_no_reason_to_take_another() {
+    let folder = scratch("train-split");
+    let data = folder.join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let dataset = dataset(&data, 12);
+    std::fs::write(data.join("validation.jsonl"), "").unwrap();
+    let flags = ["--max-steps", "3", "--eval-dataset", data.to_str().unwrap()];
+    let refused = train(&dataset, &folder.join("out"), &flags);
+    assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
+    assert!(told(&refused).contains("validation.jsonl"), "{}", told(&refused));
+    std::fs::remove_file(data.join("validation.jsonl")).unwrap();
+    let same = train(&dataset, &folder.join("out"), &flags);
+    assert!(told(&same).contains("the rows to evaluate on are those that are learnt"), "{}", told(&same));
+}
+
+/// With `--early-stopping` a run that gets no better ends, its result is the best step, and the numbers are those of the result.
+#[test]
+fn early_stopping_gives_the_best_step() {
+    let folder = scratch("train-early");
+    let dataset = dataset(&folder, 30);
+    let output = folder.join("out");
+    let flags = [
+        "--max-steps",
+        "60",
+        "--eval-split",
+        "0.2",
+        "--eval-steps",
+        "2",
+        "--early-stopping",
+        "2",
+        "--learning-rate",
+        "0.1",
+    ];
+    let ended = train(&dataset, &output, &[&flags[..], &["--json"]].concat());
+    assert!(ended.status.success(), "{}", told(&ended));
+    let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let progress = &told["result"]["progress"];
+    let (step, best) = (progress["step"].as_u64().unwrap(), progress["best"][0].as_u64().unwrap());
+    assert_eq!((told["result"]["end"].as_str(), step), (Some("early_stopping"), best + 4));
+    assert_eq!(told["evaluations"]["last"]["step"].as_u64(), Some(best));
+    assert_eq!(told["predictions"][0]["step"].as_u64(), Some(best));
+    // Going on with the same patience is over at once.
+    let again = train(&dataset, &output, &[&flags[..], &["--resume"]].concat());
+    assert!(again.status.success());
+    assert_eq!(result(&output)["progress"]["step"].as_u64(), Some(step));
 }

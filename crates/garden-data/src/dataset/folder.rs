@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
+use crate::error::{Error, NO_SPLIT};
 
 /// Folders below the dataset's own that are looked into.
 const DEPTH: usize = 3;
@@ -81,7 +81,7 @@ fn choose(folder: &Path, split: &str, found: Vec<PathBuf>) -> Result<Vec<PathBuf
     if chosen.is_empty() {
         let splits: Vec<&str> = splits.into_iter().collect();
         let names = if splits.is_empty() { "train".to_string() } else { splits.join(", ") };
-        return Err(Error::dataset(folder, format!("has no split `{split}`")).with_hint(format!("there is: {names}")));
+        return Err(Error::dataset(folder, format!("{NO_SPLIT} `{split}`")).with_hint(format!("there is: {names}")));
     }
     Ok(chosen)
 }

@@ -207,6 +207,31 @@ pub const FIELDS: &[Field] = &[
     field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does"),
 ];
 
+/// Settings of Hugging Face's trainer that mean nothing here, and why: recipes and scripts that have them work all the same.
+pub const IGNORED: &[(&str, &str)] = &[
+    ("bf16", "everything is computed with 32 bits; frozen weights are read as they are stored"),
+    ("fp16", "everything is computed with 32 bits; frozen weights are read as they are stored"),
+    ("tf32", "everything is computed with 32 bits"),
+    ("do-train", "training is what this command does"),
+    ("do-eval", "there is an evaluation wherever there are rows for it"),
+    ("eval-strategy", "`eval-steps` says when"),
+    ("evaluation-strategy", "`eval-steps` says when"),
+    ("save-strategy", "`save-steps` says when"),
+    ("logging-strategy", "`logging-steps` says when"),
+    ("load-best-model-at-end", "the result is the best checkpoint wherever there is an evaluation"),
+    ("report-to", "logs for TensorBoard are always written"),
+    ("logging-dir", "logs are in the output folder"),
+    ("overwrite-output-dir", "earlier results are never written over: name another `output-dir`, or `resume`"),
+    ("remove-unused-columns", "fields that are not known are not read"),
+    ("save-safetensors", "it is always safetensors"),
+];
+
+/// Why a setting of Hugging Face's trainer means nothing here, if it is one of those.
+pub fn ignored(given: &str) -> Option<&'static str> {
+    let name = given.replace('_', "-");
+    IGNORED.iter().find(|(ignored, _)| *ignored == name).map(|(_, why)| *why)
+}
+
 /// The setting of this name, or of this other name.
 pub(super) fn find(given: &str) -> Option<&'static Field> {
     let name = given.replace('_', "-");

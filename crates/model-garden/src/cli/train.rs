@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use garden_train::FIELDS;
+use garden_train::{FIELDS, IGNORED};
 use serde_json::Value;
 
 pub const TRAIN_HELP: &str = "\
@@ -56,6 +56,10 @@ pub struct RecipeFlags(pub Vec<(String, Value)>);
 
 impl Args for RecipeFlags {
     fn augment_args(command: Command) -> Command {
+        let command = IGNORED.iter().fold(command, |command, (name, _)| {
+            let arg = Arg::new(*name).long(*name).alias(name.replace('-', "_")).hide(true);
+            command.arg(arg.num_args(0..=1).default_missing_value("true").overrides_with(*name))
+        });
         FIELDS.iter().fold(command, |command, field| {
             // Hugging Face's scripts write underscores.
             let others = std::iter::once(&field.name).chain(field.aliases).flat_map(|name| {
@@ -70,8 +74,14 @@ impl Args for RecipeFlags {
                 .value_name(if field.value.is_empty() { "true|false" } else { field.value })
                 .hide(field.name.starts_with("debug"))
                 .overrides_with(field.name);
-            command.arg(if field.value.is_empty() {
-                arg.num_args(0..=1).default_missing_value("true")
+            // What these mean without a value is what Hugging Face's trainer means by it.
+            let missing = match field.name {
+                "resume" => Some("auto"),
+                "recompute" => Some("layer"),
+                _ => field.value.is_empty().then_some("true"),
+            };
+            command.arg(if let Some(missing) = missing {
+                arg.num_args(0..=1).default_missing_value(missing)
             } else {
                 arg.num_args(1).allow_negative_numbers(true)
             })
@@ -87,7 +97,8 @@ impl FromArgMatches for RecipeFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<RecipeFlags, clap::Error> {
         let given = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
         let pair = |name: &'static str| Some((name.to_string(), Value::String(given(name)?)));
-        Ok(RecipeFlags(FIELDS.iter().filter_map(|field| pair(field.name)).collect()))
+        let names = FIELDS.iter().map(|field| field.name).chain(IGNORED.iter().map(|(name, _)| *name));
+        Ok(RecipeFlags(names.filter_map(pair).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise};
 use garden_memory::{Bytes, RunFacts};
 use garden_train::{
-    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints, newest,
+    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints,
+    ignored, newest,
 };
 
 use super::Outcome;
@@ -44,7 +45,7 @@ const GUARD: &str = ".guard";
 
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
-    let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe)?;
+    let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe, printer)?;
     run_recipe(recipe, arguments.dry_run, arguments.json, printer)
 }
 
@@ -67,6 +68,7 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
         changes.iter().for_each(|change| printer.say(&format!("changed: {change}")));
         printer.say(&format!("going on from {}", path.display()));
     }
+    prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
     let planned = super::plan::of_job(&prepared, printer)?;
     if is_dry || !planned.fits {
         printer.out(&planned.text)?;
@@ -77,7 +79,7 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
 }
 
 /// The recipe of a file and flags.
-pub fn read_recipe(config: Option<&Path>, flags: &cli::RecipeFlags) -> Result<Recipe, Failure> {
+pub fn read_recipe(config: Option<&Path>, flags: &cli::RecipeFlags, printer: &Printer) -> Result<Recipe, Failure> {
     let mut values = Vec::new();
     if let Some(path) = config {
         let what = || format!("cannot use the recipe `{}`", path.display());
@@ -85,6 +87,9 @@ pub fn read_recipe(config: Option<&Path>, flags: &cli::RecipeFlags) -> Result<Re
         values.extend(Recipe::read_file(&text).map_err(|error| recipe_failure(what(), error))?);
     }
     values.extend(flags.0.iter().cloned());
+    for (name, why) in values.iter().filter_map(|(name, _)| Some((name, ignored(name)?))) {
+        printer.say(&format!("ignored: `{name}`: {why}"));
+    }
     Recipe::from_values(values).map_err(|error| recipe_failure("the recipe cannot be used".into(), error))
 }
 
@@ -142,6 +147,7 @@ fn train(
     let state = super::run::take_folder(&folder.join(GUARD))?;
     let begin = Instant::now();
     drop(std::fs::remove_file(folder.join(FINISH)));
+    keep_trace(folder);
     write_text(&folder.join(RECIPE), &recipe.to_toml())?;
     let job_path = folder.join(JOB);
     JobFile { job: job.clone(), resume }.write(&job_path)?;
@@ -163,6 +169,15 @@ fn train(
     result.write(printer)?;
     printer.out(&if is_json { result.json() } else { result.text() })?;
     Ok(result.outcome())
+}
+
+/// The trace of an earlier command is kept under another name: this one begins its own.
+fn keep_trace(folder: &Path) {
+    let free = (1..1000).map(|number| folder.join(format!("trace-{number}.jsonl"))).find(|path| !path.exists());
+    if let (true, Some(free)) = (folder.join(TRACE).exists(), free) {
+        // If it cannot be kept it is written over, as there is no better use for it.
+        drop(std::fs::rename(folder.join(TRACE), free));
+    }
 }
 
 fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Orders, Failure> {

@@ -40,7 +40,7 @@ pub struct RunResult<'a> {
     seconds: f64,
     /// What the process that trains wrote at its end; nothing if it did not come there.
     finish: Option<Value>,
-    /// The first evaluation and the last.
+    /// The first evaluation and that of the result.
     evaluations: Option<(EvalReport, EvalReport)>,
     predictions: Vec<Prediction>,
     judged: Option<Judged>,
@@ -72,6 +72,7 @@ impl<'a> RunResult<'a> {
     /// The exit code.
     pub fn outcome(&self) -> Outcome {
         match (&self.finish, self.summary.code) {
+            (Some(_), 0) if self.is_no_op() => Outcome::BadNews,
             (Some(_), 0) => Outcome::Fine,
             // It was asked to end and has saved: as a shell tells Ctrl-C.
             (None, 0) => Outcome::Program(130),
@@ -127,6 +128,28 @@ impl<'a> RunResult<'a> {
         device.chain([host, all]).collect()
     }
 
+    /// Whether the adapter changes nothing.
+    fn is_no_op(&self) -> bool {
+        let without = self.number(&["proof", "loss_without_adapter"]);
+        without.is_some() && without == self.number(&["proof", "loss"])
+    }
+
+    /// Rows that were left out, in words.
+    fn left_out(&self) -> Option<String> {
+        let surveys = std::iter::once(&self.prepared.train).chain(&self.prepared.eval);
+        let (bad, long) =
+            surveys.fold((0, 0), |sum, survey| (sum.0 + survey.problem_count, sum.1 + survey.tally.dropped));
+        let later = self.number(&["progress", "skipped"]).unwrap_or(0.0);
+        let words = [
+            (bad as f64, "rows that cannot be used"),
+            (long as f64, "rows that are too long"),
+            (later, "times a row whose picture could not be decoded"),
+        ];
+        let words: Vec<String> =
+            words.iter().filter(|(count, _)| *count > 0.0).map(|(count, what)| format!("{count} {what}")).collect();
+        (!words.is_empty()).then(|| format!("left out: {}", words.join(", ")))
+    }
+
     fn number(&self, path: &[&str]) -> Option<f64> {
         path.iter().try_fold(self.finish.as_ref()?, |value, name| value.get(name))?.as_f64()
     }
@@ -138,6 +161,9 @@ impl<'a> RunResult<'a> {
         let mut text = String::new();
         let ends = self.evaluations.as_ref().map(|(first, last)| (first, last));
         let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, self.seconds, ends));
+        if self.finish.is_none() && garden_train::has_checkpoints(&job.recipe.output_dir) {
+            let _ = writeln!(text, "go on with --resume auto");
+        }
         for prediction in self.predictions.iter().take(SHOWN) {
             let mark = if prediction.is_right { "right" } else { "wrong" };
             let _ = writeln!(
@@ -156,7 +182,15 @@ impl<'a> RunResult<'a> {
             let (planned, measured) = (Bytes(planned).to_string(), Bytes(measured).to_string());
             let _ = writeln!(text, "  {purpose:<22}  planned {planned:>9}  measured {measured:>9}  {off:>+6.1} %");
         }
-        if let (Some(with), Some(without)) =
+        if let Some(words) = self.left_out() {
+            let _ = writeln!(text, "{words}");
+        }
+        if self.is_no_op() {
+            let _ = writeln!(
+                text,
+                "adapter: {folder} changes nothing: the loss on a row is that of the base model. More steps, or a shorter warm-up, would help"
+            );
+        } else if let (Some(with), Some(without)) =
             (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
         {
             let _ = writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
@@ -194,10 +228,12 @@ pub fn answer(
     seconds: f64,
     evaluations: Option<(&EvalReport, &EvalReport)>,
 ) -> String {
-    let Some(finish) = finish else { return format!("not done: {words}; go on with --resume auto") };
+    let Some(finish) = finish else { return format!("not done: {words}") };
     let number = |value: &Value| value.as_f64();
     let steps = number(&finish["progress"]["step"]).unwrap_or(0.0);
-    let mut text = format!("trained {steps:.0} steps in {}", clock(seconds));
+    let is_early = finish["end"] == "early_stopping";
+    let early = if is_early { " until it got no better" } else { "" };
+    let mut text = format!("trained {steps:.0} steps{early} in {}", clock(seconds));
     if let (Some(first), Some(last)) = (number(&finish["first_loss"]), number(&finish["last_loss"])) {
         let _ = write!(text, ": loss {first:.3} → {last:.3}");
     }

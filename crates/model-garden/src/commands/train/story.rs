@@ -85,7 +85,8 @@ impl<'a> Story<'a> {
         let (steps, evaluations) = read_log(folder);
         let finish = read_finish(folder);
         let words = summary.map_or("it did not come to its end", |summary| summary.words.as_str());
-        let ends = evaluations.first().zip(evaluations.last());
+        let ends = garden_train::read_evaluations(folder);
+        let ends = ends.as_ref().map(|(first, best)| (first, best));
         let answer = result::answer(finish.as_ref(), words, seconds, ends);
         let predictions = read_predictions(folder);
         Story { job, summary, judged, answer, seconds, planned, finish, steps, evaluations, predictions }

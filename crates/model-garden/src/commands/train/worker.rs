@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use garden_device::{Cpu, Plan, Purpose};
 use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
 use garden_probe::{Identity, Process};
-use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, train};
+use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, read_losses, train};
 use serde_json::{Value, json};
 
 use super::files::{FINISH, JobFile, write_json};
@@ -36,7 +36,7 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     let finish = train(&file.job, resume.as_deref(), &mut cpu, &mut teller).map_err(|error| failure(&error))?;
     if finish.end != End::Asked {
         teller.look();
-        let told = finish_json(&finish, &teller, begin.elapsed().as_secs_f64());
+        let told = finish_json(&file.job, &finish, &teller, begin.elapsed().as_secs_f64());
         write_json(&file.job.recipe.output_dir.join(FINISH), &told)?;
     }
     Ok(Outcome::Fine)
@@ -47,7 +47,9 @@ pub fn failure(error: &Error) -> Failure {
     Failure { what: "training cannot go on".into(), causes: vec![error.to_string()], hint: error.hint() }
 }
 
-fn finish_json(finish: &Finish, teller: &Teller, seconds: f64) -> Value {
+fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64) -> Value {
+    // From the log, which has all starts of the run.
+    let losses = read_losses(&job.recipe.output_dir);
     json!({
         "end": match finish.end {
             End::Done => "done",
@@ -55,8 +57,8 @@ fn finish_json(finish: &Finish, teller: &Teller, seconds: f64) -> Value {
             End::Asked => "asked",
         },
         "progress": finish.progress,
-        "first_loss": teller.first_loss,
-        "last_loss": teller.last_loss,
+        "first_loss": losses.map(|losses| losses.0),
+        "last_loss": losses.map(|losses| losses.1),
         "evaluation": finish.evaluation,
         "proof": finish.proof.map(|proof| json!({"loss": proof.with, "loss_without_adapter": proof.without})),
         "seconds": seconds,
@@ -82,8 +84,6 @@ struct Teller<'a> {
     me: Option<Process>,
     /// Resident memory at the start, when everything was there, and at most.
     resident: Resident,
-    first_loss: Option<f64>,
-    last_loss: Option<f64>,
     /// What telling has taken of the time of steps, and that time.
     telling: Duration,
     steps: f64,
@@ -134,8 +134,6 @@ impl<'a> Teller<'a> {
             facts,
             me: Identity::of(std::process::id()).and_then(|me| Process::open(me).ok()),
             resident: Resident::default(),
-            first_loss: None,
-            last_loss: None,
             telling: Duration::ZERO,
             steps: 0.0,
         };
@@ -194,8 +192,6 @@ impl Observer for Teller<'_> {
 
     fn stepped(&mut self, report: &StepReport) {
         let begin = Instant::now();
-        self.first_loss.get_or_insert(report.loss);
-        self.last_loss = Some(report.loss);
         let is_sample = report.step.is_multiple_of(self.memory_steps);
         if is_sample {
             self.look();
