@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::files::TRACE;
 use super::show::clock;
-use super::story::{Planned, PlannedRow, Story, read_finish};
+use super::story::{Planned, PlannedRow, Story, read_finish, read_losses};
 use crate::commands::Outcome;
 use crate::commands::diagnose::Judged;
 use crate::failure::Failure;
@@ -134,10 +134,14 @@ impl<'a> RunResult<'a> {
     /// What it all came to, the answer first.
     pub fn text(&self) -> String {
         let job = &self.prepared.job;
-        let folder = job.recipe.output_dir.display();
+        let folder = job.recipe.output_dir.as_path();
         let mut text = String::new();
         let ends = self.evaluations.as_ref().map(|(first, last)| (first, last));
-        let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, self.seconds, ends));
+        let _ = writeln!(
+            text,
+            "{}",
+            answer(self.finish.as_ref(), &self.summary.words, self.seconds, read_losses(folder), ends)
+        );
         for prediction in self.predictions.iter().take(SHOWN) {
             let mark = if prediction.is_right { "right" } else { "wrong" };
             let _ = writeln!(
@@ -159,7 +163,8 @@ impl<'a> RunResult<'a> {
         if let (Some(with), Some(without)) =
             (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
         {
-            let _ = writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
+            let place = folder.display();
+            let _ = writeln!(text, "adapter: {place} (read again: loss {with:.4} on a row; without it {without:.4})");
         }
         text
     }
@@ -192,13 +197,14 @@ pub fn answer(
     finish: Option<&Value>,
     words: &str,
     seconds: f64,
+    losses: Option<(f64, f64)>,
     evaluations: Option<(&EvalReport, &EvalReport)>,
 ) -> String {
     let Some(finish) = finish else { return format!("not done: {words}; go on with --resume auto") };
-    let number = |value: &Value| value.as_f64();
-    let steps = number(&finish["progress"]["step"]).unwrap_or(0.0);
+    let steps = finish["progress"]["step"].as_f64().unwrap_or(0.0);
     let mut text = format!("trained {steps:.0} steps in {}", clock(seconds));
-    if let (Some(first), Some(last)) = (number(&finish["first_loss"]), number(&finish["last_loss"])) {
+    // From the log: the process that came to the end may not be the one that began.
+    if let Some((first, last)) = losses {
         let _ = write!(text, ": loss {first:.3} → {last:.3}");
     }
     if let Some((before, after)) = evaluations {

@@ -86,7 +86,8 @@ impl<'a> Story<'a> {
         let finish = read_finish(folder);
         let words = summary.map_or("it did not come to its end", |summary| summary.words.as_str());
         let ends = evaluations.first().zip(evaluations.last());
-        let answer = result::answer(finish.as_ref(), words, seconds, ends);
+        let losses = ends_of(&steps);
+        let answer = result::answer(finish.as_ref(), words, seconds, losses, ends);
         let predictions = read_predictions(folder);
         Story { job, summary, judged, answer, seconds, planned, finish, steps, evaluations, predictions }
     }
@@ -156,6 +157,15 @@ fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 /// What the process that trains wrote at its end.
 pub fn read_finish(folder: &Path) -> Option<Value> {
     read_json(&folder.join(FINISH))
+}
+
+/// The first loss that the log has, and the last.
+pub fn read_losses(folder: &Path) -> Option<(f64, f64)> {
+    ends_of(&read_log(folder).0)
+}
+
+fn ends_of(steps: &[Step]) -> Option<(f64, f64)> {
+    Some((steps.first()?.loss, steps.last()?.loss))
 }
 
 fn read_log(folder: &Path) -> (Vec<Step>, Vec<EvalReport>) {
