@@ -43,6 +43,10 @@ const RESTARTS: u32 = 20;
 /// Where the guard's state is, in the output folder.
 const GUARD: &str = ".guard";
 
+/// Large blocks go back to the system when they are freed. The allocator would otherwise keep those of an evaluation for later, and where it could not use
+/// them again the run would hold more than was planned. `env` becomes the program, so this costs no process.
+const ALLOCATOR: &str = "MALLOC_MMAP_THRESHOLD_=262144";
+
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe, printer)?;
@@ -183,7 +187,13 @@ fn keep_trace(folder: &Path) {
 fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Orders, Failure> {
     let (job, recipe) = (&prepared.job, &prepared.job.recipe);
     let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
-    let command = [program.into_os_string(), OsString::from("train-worker"), job_path.as_os_str().to_owned()];
+    let command: [OsString; 5] = [
+        "env".into(),
+        ALLOCATOR.into(),
+        program.into_os_string(),
+        "train-worker".into(),
+        job_path.as_os_str().to_owned(),
+    ];
     let around = garden_probe::memory_limit();
     Ok(Orders {
         command: command.to_vec(),
