@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::printer::Printer;
 
 /// Steps are told no more often than this, but for those that are logged or sampled.
-const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
@@ -196,7 +196,7 @@ impl Observer for Teller<'_> {
         if is_sample {
             self.look();
         }
-        // Nobody sees more than a few steps in a second, and each message takes time from both sides.
+        // A message wakes the guard, which takes time from a step where all cores are busy.
         let is_due = is_sample || report.step.is_multiple_of(self.logging_steps) || report.step == report.steps;
         if !is_due && self.told.elapsed() < PAUSE {
             self.telling += begin.elapsed();
