@@ -15,7 +15,7 @@ use serde_json::Value;
 const HOSTILE: &str = "</script><script>harm()</script><img src=x onerror=\"harm()\"> `a` & <!-- ' \u{2028}\u{202e}";
 
 /// Every tag that a page may have.
-const TAGS: [&str; 45] = [
+const TAGS: [&str; 46] = [
     "!doctype",
     "a",
     "article",
@@ -39,13 +39,16 @@ const TAGS: [&str; 45] = [
     "li",
     "link",
     "main",
+    "mark",
     "meta",
     "noscript",
     "ol",
     "p",
     "path",
+    "pre",
     "script",
     "section",
+    "small",
     "span",
     "strong",
     "style",
@@ -59,8 +62,6 @@ const TAGS: [&str; 45] = [
     "title",
     "tr",
     "ul",
-    "small",
-    "pre",
 ];
 /// Tags that nothing closes.
 const VOID: [&str; 4] = ["!doctype", "img", "link", "meta"];
