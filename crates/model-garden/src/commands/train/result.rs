@@ -240,7 +240,7 @@ pub fn answer(
     if let Some((before, after)) = evaluations {
         let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
         if let Some((before, after)) = before.field_accuracy.zip(after.field_accuracy) {
-            let _ = write!(text, ", fields right {:.0} % → {:.0} %", 100.0 * before, 100.0 * after);
+            let _ = write!(text, ", fields right {:.1} % → {:.1} %", 100.0 * before, 100.0 * after);
         }
     }
     text
