@@ -157,7 +157,7 @@ pub struct Requirements {
 pub struct Need {
     /// The plan and nothing else.
     pub minimum_bytes: u64,
-    /// With room for what no plan knows; [`Need::of`] has the rule.
+    /// With room for what no plan knows; docs/plan.md has the rule.
     pub recommended_bytes: u64,
 }
 
