@@ -5,7 +5,7 @@
 mod fields;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use garden_data::{BadRow, Labels, Level, Normalisation, TooLong};
 use garden_memory::Bytes;
@@ -389,11 +389,6 @@ impl Recipe {
     /// Whether there are rows to evaluate on.
     pub fn evaluates(&self) -> bool {
         self.eval_dataset.is_some() || self.eval_split.is_some_and(|share| share > 0.0)
-    }
-
-    /// Where checkpoints are.
-    pub fn checkpoints(&self) -> &Path {
-        &self.output_dir
     }
 }
 

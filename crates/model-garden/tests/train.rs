@@ -9,29 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{diagnose, model_garden, repository, run, scratch, told};
-use serde_json::{Value, json};
+use common::{diagnose, model_garden, picture_rows, run, scratch, told};
+use serde_json::Value;
 
 /// How long anything here may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Rows about pictures of several kinds and sizes.
 fn dataset(folder: &Path, rows: usize) -> PathBuf {
-    let mut pictures: Vec<PathBuf> = std::fs::read_dir(repository("testdata/data/recorded/pictures"))
-        .unwrap()
-        .map(|file| file.unwrap().path().canonicalize().unwrap())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "jpg" || ending == "png"))
-        .collect();
-    pictures.sort();
-    let line = |row: usize| {
-        let picture = &pictures[row % pictures.len()];
-        let answer = json!({"number": row % 10, "kind": if row.is_multiple_of(2) { "even" } else { "odd" }});
-        let line = json!({"prompt": format!("Picture {row}?"), "image": picture, "response": answer.to_string()});
-        line.to_string() + "\n"
-    };
-    let path = folder.join("train.jsonl");
-    std::fs::write(&path, (0..rows).map(line).collect::<String>()).unwrap();
-    path
+    picture_rows(folder, rows, |row| format!("Picture {row}?"))
 }
 
 /// The words of a run into a folder, with pictures small enough for a quick step.
@@ -330,7 +315,7 @@ fn what_cannot_work_is_told_at_once() {
     assert!(told(&unwritable).contains("cannot write to the output folder"), "{}", told(&unwritable));
 }
 
-/// On a file system of one megabyte.
+/// On a file system of three megabytes.
 #[test]
 fn a_full_disk_leaves_the_last_checkpoint_whole() {
     let folder = scratch("train-full");

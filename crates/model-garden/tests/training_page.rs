@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use common::browser::Browser;
-use common::{model_garden, repository, run, scratch, told};
+use common::{model_garden, picture_rows, run, scratch, told};
 use serde_json::{Value, json};
 
 /// Widths and colours in which every page must hold.
@@ -22,21 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const HOSTILE: &str = "</script><img src=x onerror=\"window.harm=1\">|`' & <!--";
 
 fn dataset(folder: &Path, rows: usize) -> PathBuf {
-    let mut pictures: Vec<PathBuf> = std::fs::read_dir(repository("testdata/data/recorded/pictures"))
-        .unwrap()
-        .map(|file| file.unwrap().path().canonicalize().unwrap())
-        .filter(|path| path.extension().is_some_and(|ending| ending == "jpg" || ending == "png"))
-        .collect();
-    pictures.sort();
-    let line = |row: usize| {
-        let answer = json!({"number": row % 10, "kind": if row.is_multiple_of(2) { "even" } else { "odd" }});
-        let question = format!("Picture {row}? {HOSTILE}");
-        let line = json!({"prompt": question, "image": pictures[row % pictures.len()], "response": answer.to_string()});
-        line.to_string() + "\n"
-    };
-    let path = folder.join("train.jsonl");
-    std::fs::write(&path, (0..rows).map(line).collect::<String>()).unwrap();
-    path
+    picture_rows(folder, rows, |row| format!("Picture {row}? {HOSTILE}"))
 }
 
 fn words(dataset: &Path, output: &Path, more: &[&str]) -> Vec<String> {

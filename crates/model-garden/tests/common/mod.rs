@@ -10,6 +10,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use serde_json::json;
+
 /// A file of the repository, given its path from the root.
 pub fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
@@ -46,6 +48,25 @@ pub fn run_with_input(words: &[&str], input: &[u8]) -> Output {
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap();
     output
+}
+
+/// Rows about pictures of several kinds and sizes, with answers in JSON; `question` says what is asked about a row.
+pub fn picture_rows(folder: &Path, rows: usize, question: impl Fn(usize) -> String) -> PathBuf {
+    let mut pictures: Vec<PathBuf> = std::fs::read_dir(repository("testdata/data/recorded/pictures"))
+        .unwrap()
+        .map(|file| file.unwrap().path().canonicalize().unwrap())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jpg" || ending == "png"))
+        .collect();
+    pictures.sort();
+    let line = |row: usize| {
+        let picture = &pictures[row % pictures.len()];
+        let answer = json!({"number": row % 10, "kind": if row.is_multiple_of(2) { "even" } else { "odd" }});
+        let line = json!({"prompt": question(row), "image": picture, "response": answer.to_string()});
+        line.to_string() + "\n"
+    };
+    let path = folder.join("train.jsonl");
+    std::fs::write(&path, (0..rows).map(line).collect::<String>()).unwrap();
+    path
 }
 
 /// Whether Python is there; says so if not.
