@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for measuring, which prints what it measured")]
 
-#[path = "../tests/case/mod.rs"]
+#[path = "../tests/it/case/mod.rs"]
 mod case;
 
 use std::path::Path;

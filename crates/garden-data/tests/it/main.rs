@@ -1,0 +1,12 @@
+//! The tests of this crate from outside, as one program: a program for each file would link the crate as many times.
+
+mod answers;
+mod datasets;
+mod examples;
+mod loader;
+mod memory;
+mod pictures;
+mod processor;
+mod selective;
+mod survey;
+mod texts;

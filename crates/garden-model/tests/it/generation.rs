@@ -1,0 +1,454 @@
+//! Generation against what transformers generated (testdata/reference/recorded_generation), and against passes without a cache.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use std::path::{Path, PathBuf};
+
+use crate::case::Case;
+use garden_device::{Cpu, Device, Planner, Purpose};
+use garden_model::{
+    Adapter, Answer, Batch, Checkpoint, Config, FourBit, Generator, GeneratorLimits, IGNORED, Images, Limits,
+    LoraConfig, Model, Prompt, Recompute, Row, Sampling, Storage, Targets, Training, read_adapter,
+};
+use serde_json::Value;
+
+/// How far f32 may be away, relative to the size of what is compared.
+const LOGITS: f64 = 1e-4;
+const CACHED: f64 = 1e-5;
+const PROBABILITIES: f32 = 1e-6;
+
+/// A recorded run.
+struct Run {
+    about: Value,
+    folder: PathBuf,
+    config: Config,
+    checkpoint: Checkpoint,
+    adapter: Option<Adapter>,
+    recorded: Checkpoint,
+    prompts: Vec<Prompt>,
+}
+
+fn reference() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference")
+}
+
+fn about() -> Value {
+    let text = std::fs::read_to_string(reference().join("recorded_generation/generation.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn runs() -> Vec<Run> {
+    let about = about();
+    let all = about["runs"].as_array().unwrap().iter();
+    let runs: Vec<Run> = all.map(|run| Run::read(run.clone())).collect();
+    assert!(runs.len() >= 8, "only {} runs were found", runs.len());
+    runs
+}
+
+impl Run {
+    fn read(about: Value) -> Run {
+        let folder = reference().join(about["model"].as_str().unwrap());
+        let file = format!("recorded_generation/{}.safetensors", about["name"].as_str().unwrap());
+        let recorded = Checkpoint::open_file(&reference().join(file)).unwrap();
+        let config = Config::read(&folder.join("config.json")).unwrap();
+        let prompts = prompts(&config, &recorded);
+        Run {
+            adapter: about["adapter"].as_str().map(|adapter| read_adapter(&reference().join(adapter)).unwrap()),
+            checkpoint: Checkpoint::open(&folder).unwrap(),
+            about,
+            folder,
+            config,
+            recorded,
+            prompts,
+        }
+    }
+
+    fn name(&self) -> &str {
+        self.about["name"].as_str().unwrap()
+    }
+
+    /// Greedy, as it was recorded.
+    fn greedy(&self) -> Sampling {
+        let end = self.about["end_tokens"].as_array().unwrap();
+        Sampling {
+            max_new_tokens: self.about["new_tokens"].as_u64().unwrap() as usize,
+            end_tokens: end.iter().map(|token| token.as_i64().unwrap() as i32).collect(),
+            ..Sampling::default()
+        }
+    }
+
+    fn penalised(&self) -> Sampling {
+        Sampling { repetition_penalty: self.about["repetition_penalty"].as_f64().unwrap() as f32, ..self.greedy() }
+    }
+
+    fn limits(&self) -> GeneratorLimits {
+        GeneratorLimits::of(&self.prompts, self.greedy().max_new_tokens)
+    }
+
+    fn build(&self, device: &mut dyn Device) -> Generator {
+        let (adapter, four_bit) = (self.adapter.as_ref(), self.four_bit());
+        Generator::build(device, &self.config, &self.checkpoint, adapter, four_bit.as_ref(), self.limits()).unwrap()
+    }
+
+    /// What is packed on load.
+    fn four_bit(&self) -> Option<FourBit> {
+        Case::read(&self.folder).storage().four_bit
+    }
+
+    /// Answers, and the logits of every token of every row.
+    fn answers(&self, prompts: &[Prompt], sampling: &Sampling) -> (Vec<Answer>, Vec<Vec<Vec<f32>>>) {
+        let mut cpu = Cpu::new(2);
+        let mut generator = self.build(&mut cpu);
+        let mut logits = vec![Vec::new(); prompts.len()];
+        let answers = generator
+            .generate(&mut cpu, prompts.to_vec(), sampling, &mut |new| logits[new.row].push(new.logits.to_vec()))
+            .unwrap();
+        (answers, logits)
+    }
+
+    /// The recorded tokens of each row.
+    fn expected(&self, kind: &str) -> Vec<Vec<i32>> {
+        let whole = |name: &str| self.recorded.whole_numbers(&format!("{kind}.{name}")).unwrap();
+        let (tokens, lengths) = (whole("tokens"), whole("lengths"));
+        let rows = tokens.chunks_exact(tokens.len() / lengths.len()).zip(lengths);
+        rows.map(|(row, length)| row[..length as usize].iter().map(|token| *token as i32).collect()).collect()
+    }
+}
+
+/// Rows with the images that belong to them.
+fn prompts(config: &Config, recorded: &Checkpoint) -> Vec<Prompt> {
+    let whole = |name: &str| recorded.whole_numbers(name).unwrap();
+    let (tokens, starts) = (whole("prompt.input_ids"), whole("prompt.row_starts"));
+    let has_images = recorded.has("prompt.pixel_values");
+    let pixels = if has_images { recorded.tensor("prompt.pixel_values").unwrap().values() } else { Vec::new() };
+    let grids = if has_images { whole("prompt.image_grid_thw") } else { Vec::new() };
+    let mut pixels = pixels.into_iter();
+    let mut grids = grids.chunks_exact(3).map(|grid| [grid[0] as usize, grid[1] as usize, grid[2] as usize]);
+    let row = |pair: &[i64]| {
+        let tokens: Vec<i32> = tokens[pair[0] as usize..pair[1] as usize].iter().map(|token| *token as i32).collect();
+        let mut left = tokens.iter().filter(|token| **token == config.image_token).count();
+        let mut images = Images::default();
+        while left > 0 {
+            let grid: [usize; 3] = grids.next().unwrap();
+            let patches: usize = grid.iter().product();
+            images.pixels.extend(pixels.by_ref().take(patches * config.vision.patch_values()));
+            images.grids.push(grid);
+            left -= patches / config.vision.merged();
+        }
+        Prompt { tokens, images }
+    };
+    starts.windows(2).map(row).collect()
+}
+
+/// The largest difference over the largest value.
+fn apart(got: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    let largest = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
+    let difference = got.iter().zip(expected).fold(0.0_f32, |largest, (a, b)| largest.max((a - b).abs()));
+    f64::from(difference / largest)
+}
+
+fn tokens_of(answers: &[Answer]) -> Vec<Vec<i32>> {
+    answers.iter().map(|answer| answer.tokens.clone()).collect()
+}
+
+#[test]
+fn greedy_answers_and_first_logits() {
+    let mut worst = 0.0_f64;
+    for run in runs() {
+        let expected = run.expected("greedy");
+        let (answers, logits) = run.answers(&run.prompts, &run.greedy());
+        assert_eq!(tokens_of(&answers), expected, "{}", run.name());
+        for answer in &answers {
+            let ends = answer.tokens.last().is_some_and(|token| run.greedy().end_tokens.contains(token));
+            assert_eq!(answer.is_ended, ends, "{}", run.name());
+        }
+        let first = run.recorded.tensor("greedy.logits").unwrap();
+        let (steps, vocabulary, first) = (first.shape[1], first.shape[2], first.values());
+        for (row, expected) in logits.iter().zip(first.chunks_exact(steps * vocabulary)) {
+            for (step, expected) in expected.chunks_exact(vocabulary).enumerate() {
+                let off = apart(&row[step], expected);
+                assert!(off < LOGITS, "{} token {step}: logits are off by {off:.1e}", run.name());
+                worst = worst.max(off);
+            }
+        }
+    }
+    println!("worst: logits {worst:.1e}");
+}
+
+#[test]
+fn each_row_alone_gives_the_same() {
+    for run in runs() {
+        let expected = (run.expected("greedy"), run.expected("penalty"));
+        for (row, prompt) in run.prompts.iter().enumerate() {
+            let alone = |sampling: &Sampling| run.answers(std::slice::from_ref(prompt), sampling).0[0].tokens.clone();
+            assert_eq!(alone(&run.greedy()), expected.0[row], "{} row {row}", run.name());
+            assert_eq!(alone(&run.penalised()), expected.1[row], "{} row {row} with a penalty", run.name());
+        }
+    }
+}
+
+#[test]
+fn a_penalty_does_not_depend_on_the_other_rows() {
+    for run in runs() {
+        let (answers, _) = run.answers(&run.prompts, &run.penalised());
+        assert_eq!(tokens_of(&answers), run.expected("penalty"), "{}", run.name());
+    }
+}
+
+#[test]
+fn a_cache_changes_nothing() {
+    let mut worst = 0.0_f64;
+    for run in runs() {
+        let (answers, logits) = run.answers(&run.prompts, &run.greedy());
+        for (row, prompt) in run.prompts.iter().enumerate() {
+            let mut tokens = prompt.tokens.clone();
+            tokens.extend(&answers[row].tokens);
+            let labels = vec![IGNORED; tokens.len()];
+            let batch = Batch::new(&run.config, &[Row { tokens, labels }], prompt.images.clone()).unwrap();
+            let all = uncached(&run, &batch);
+            let vocabulary = run.config.text.vocabulary;
+            for (step, cached) in logits[row].iter().enumerate() {
+                let place = prompt.tokens.len() - 1 + step;
+                let off = apart(cached, &all[place * vocabulary..(place + 1) * vocabulary]);
+                assert!(off < CACHED, "{} row {row} token {step}: {off:.1e}", run.name());
+                worst = worst.max(off);
+            }
+        }
+    }
+    println!("worst: cached against uncached {worst:.1e}");
+}
+
+/// Logits of a whole sequence in one pass.
+fn uncached(run: &Run, batch: &Batch) -> Vec<f32> {
+    let mut cpu = Cpu::new(2);
+    // An adapter of zeros changes nothing.
+    let zeros =
+        LoraConfig { rank: 1, alpha: 1.0, is_rank_stabilised: false, dropout: 0.0, targets: Targets::decoder() };
+    let training = Training::Lora(run.adapter.as_ref().map_or(zeros, |adapter| adapter.config.clone()));
+    let limits = Limits { targets: 1, ..Limits::of(batch) };
+    let storage = Storage { four_bit: run.four_bit(), ..Storage::default() };
+    let mut model =
+        Model::build(&mut cpu, &run.config, &run.checkpoint, &training, Recompute::Layers, &storage, limits).unwrap();
+    if let Some(adapter) = &run.adapter {
+        adapter.put(&mut cpu, &model).unwrap();
+    }
+    model.logits(&mut cpu, batch).unwrap()
+}
+
+/// A prompt that is longer than what goes through the layers at once, with images in several of the pieces.
+#[test]
+fn long_prompts_are_read_in_pieces() {
+    let run = runs().into_iter().find(|run| run.name() == "images").unwrap();
+    let (config, mut prompt) = (&run.config, Prompt::default());
+    for repeat in 0..40 {
+        for part in &run.prompts {
+            prompt
+                .tokens
+                .extend(part.tokens.iter().map(|token| if *token < 60 { (token + repeat) % 60 } else { *token }));
+            prompt.images.pixels.extend(&part.images.pixels);
+            prompt.images.grids.extend(&part.images.grids);
+        }
+    }
+    assert!(prompt.tokens.len() > 1000, "{}", prompt.tokens.len());
+    let labels = vec![IGNORED; prompt.tokens.len()];
+    let row = Row { tokens: prompt.tokens.clone(), labels };
+    let batch = Batch::new(config, &[row], prompt.images.clone()).unwrap();
+    let all = uncached(&run, &batch);
+    let mut cpu = Cpu::new(2);
+    let limits = GeneratorLimits::of(std::slice::from_ref(&prompt), 1);
+    let mut generator = Generator::build(&mut cpu, config, &run.checkpoint, None, None, limits).unwrap();
+    let mut off = 0.0;
+    let sampling = Sampling { max_new_tokens: 1, ..Sampling::default() };
+    let last = &all[all.len() - config.text.vocabulary..];
+    generator.generate(&mut cpu, vec![prompt], &sampling, &mut |new| off = apart(new.logits, last)).unwrap();
+    assert!(off < CACHED, "{off:.1e}");
+}
+
+#[test]
+fn filtered_probabilities() {
+    let recorded = Checkpoint::open_file(&reference().join("recorded_generation/sampling.safetensors")).unwrap();
+    for (number, settings) in about()["sampling"].as_array().unwrap().iter().enumerate() {
+        let real = |name: &str| settings[name].as_f64().unwrap() as f32;
+        let sampling = Sampling {
+            temperature: Some(real("temperature")),
+            top_k: Some(settings["top_k"].as_u64().unwrap() as usize).filter(|top_k| *top_k > 0),
+            top_p: Some(real("top_p")),
+            repetition_penalty: real("repetition_penalty"),
+            ..Sampling::default()
+        };
+        sampling.check().unwrap();
+        let values = |name: &str| recorded.tensor(&format!("{number}.{name}")).unwrap().values();
+        let seen = recorded.whole_numbers(&format!("{number}.seen")).unwrap();
+        let seen: Vec<i32> = seen.into_iter().map(|token| token as i32).collect();
+        let found = sampling.probabilities(&values("logits"), &seen);
+        for (token, (found, expected)) in found.iter().zip(values("probabilities")).enumerate() {
+            assert!((found - expected).abs() < PROBABILITIES, "{settings}: token {token} {found}, {expected} expected");
+        }
+        let kept = found.iter().filter(|probability| **probability > 0.0).count();
+        // A tiny temperature leaves numbers too small for f32.
+        assert!(kept as u64 == settings["kept"].as_u64().unwrap() || real("temperature") < 1e-3, "{settings}: {kept}");
+    }
+}
+
+/// The first token of a prompt, drawn with many seeds, comes as often as its probability says.
+#[test]
+fn draws_follow_the_probabilities() {
+    let run = runs().into_iter().find(|run| run.name() == "text_only").unwrap();
+    let sampling = Sampling {
+        max_new_tokens: 1,
+        temperature: Some(0.8),
+        top_k: Some(6),
+        repetition_penalty: 1.2,
+        ..Sampling::default()
+    };
+    let prompt = run.prompts[0].clone();
+    let mut cpu = Cpu::new(1);
+    let mut generator = run.build(&mut cpu);
+    let (mut counts, mut expected, draws) = (vec![0_u32; run.config.text.vocabulary], Vec::new(), 3000);
+    for seed in 0..draws {
+        let sampling = Sampling { seed, ..sampling.clone() };
+        let mut take = |new: garden_model::NewToken<'_>| {
+            counts[new.token as usize] += 1;
+            expected = sampling.probabilities(new.logits, &prompt.tokens);
+        };
+        generator.generate(&mut cpu, vec![prompt.clone()], &sampling, &mut take).unwrap();
+    }
+    let chi_square: f64 = counts
+        .iter()
+        .zip(&expected)
+        .filter(|(_, expected)| **expected > 0.0)
+        .map(|(count, expected)| {
+            let expected = f64::from(*expected) * draws as f64;
+            (f64::from(*count) - expected).powi(2) / expected
+        })
+        .sum();
+    assert_eq!(expected.iter().filter(|expected| **expected > 0.0).count(), 6);
+    // Five degrees of freedom: above 25.7 in one of 10,000 runs.
+    assert!(chi_square < 25.7, "{chi_square}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_tokens() {
+    let run = runs().into_iter().find(|run| run.name() == "images").unwrap();
+    let sampling = |seed| Sampling { temperature: Some(1.0), top_p: Some(0.95), seed, ..run.greedy() };
+    let (first, _) = run.answers(&run.prompts, &sampling(7));
+    assert_eq!(run.answers(&run.prompts, &sampling(7)).0, first);
+    assert_ne!(run.answers(&run.prompts, &sampling(8)).0, first);
+    // The same prompt twice is answered twice, not once and again.
+    let twice = vec![run.prompts[0].clone(), run.prompts[0].clone()];
+    let (answers, _) = run.answers(&twice, &sampling(7));
+    assert_ne!(answers[0], answers[1]);
+    // What a generator did before changes nothing.
+    let mut cpu = Cpu::new(2);
+    let mut generator = run.build(&mut cpu);
+    for seed in [3, 7] {
+        let answers = generator.generate(&mut cpu, run.prompts.clone(), &sampling(seed), &mut |_| ()).unwrap();
+        assert!(seed != 7 || answers == first);
+    }
+}
+
+#[test]
+fn a_row_that_ends_does_not_change_the_others() {
+    for run in runs() {
+        let endless = Sampling { end_tokens: Vec::new(), ..run.greedy() };
+        let (all, _) = run.answers(&run.prompts, &endless);
+        for (row, answer) in all.iter().enumerate() {
+            assert_eq!((answer.tokens.len(), answer.is_ended), (endless.max_new_tokens, false));
+            // A token that this row has early, and perhaps others too.
+            let end = Sampling { end_tokens: vec![answer.tokens[3]], ..endless.clone() };
+            let (some, _) = run.answers(&run.prompts, &end);
+            assert!(some[row].is_ended && some[row].tokens.len() <= 4);
+            for (some, all) in some.iter().zip(&all) {
+                assert_eq!(some.tokens, all.tokens[..some.tokens.len()], "{}", run.name());
+                assert!(some.is_ended || some.tokens.len() == all.tokens.len());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_plan_is_what_is_used_and_does_not_grow() {
+    for run in runs() {
+        let (mut cpu, mut planner) = (Cpu::new(2), Planner::for_cpu(2));
+        run.build(&mut planner);
+        let mut generator = run.build(&mut cpu);
+        assert_eq!(planner.plan(), cpu.plan(), "{}", run.name());
+        generator.generate(&mut cpu, run.prompts.clone(), &run.greedy(), &mut |_| ()).unwrap();
+        assert_eq!(planner.plan(), cpu.plan(), "{} after generating", run.name());
+        let plan = cpu.plan();
+        for purpose in [Purpose::Gradients, Purpose::Optimizer, Purpose::Kept, Purpose::Recomputed] {
+            assert_eq!(plan.bytes(purpose), 0, "{}: {}", run.name(), purpose.name());
+        }
+        let backward = plan.buffers.iter().filter(|buffer| buffer.label.contains("gradient") && buffer.bytes > 0);
+        assert_eq!(backward.count(), 0, "{}", run.name());
+        let (text, limits) = (&run.config.text, run.limits());
+        let values = limits.rows * limits.context * text.key_heads * text.head_size();
+        assert_eq!(plan.bytes(Purpose::Cache), 2 * text.layers * (values * 4).next_multiple_of(64), "{}", run.name());
+    }
+}
+
+#[test]
+fn what_is_refused() {
+    let run = runs().into_iter().find(|run| run.name() == "adapter").unwrap();
+    let mut planner = Planner::for_cpu(1);
+    let mut generator = run.build(&mut planner);
+    let mut refusal = |prompts: Vec<Prompt>, sampling: Sampling| {
+        generator.generate(&mut planner, prompts, &sampling, &mut |_| ()).expect_err("it should be refused").to_string()
+    };
+    let text = |tokens: Vec<i32>| Prompt { tokens, images: Images::default() };
+    let image = run.config.image_token;
+    assert_eq!(
+        refusal(vec![text(vec![5]); 5], run.greedy()),
+        "there are 5 prompts; the generator was built for 4 at once"
+    );
+    assert_eq!(
+        refusal(vec![text(vec![5]), text(vec![5; 30])], run.greedy()),
+        "row 1 has 30 tokens and may get 40 new ones; the generator was built for 55 together"
+    );
+    assert_eq!(
+        refusal(vec![text(vec![5]), text(vec![5, image])], run.greedy()),
+        "row 1 has image tokens at 1, and there is no image left for them"
+    );
+    assert_eq!(
+        refusal(vec![text(vec![5]), text(Vec::new())], run.greedy()),
+        "row 1 has no tokens; 1 at least is needed"
+    );
+    let large = Images { pixels: vec![0.0; 64 * run.config.vision.patch_values()], grids: vec![[1, 8, 8]] };
+    assert_eq!(
+        refusal(
+            vec![Prompt { tokens: vec![image; 16], images: large }],
+            Sampling { max_new_tokens: 8, ..run.greedy() }
+        ),
+        "row 0 has images of 64 patches; the generator was built for 24"
+    );
+    let mut setting = |sampling: Sampling| refusal(vec![text(vec![5])], sampling);
+    let greedy = run.greedy();
+    assert_eq!(setting(Sampling { max_new_tokens: 0, ..greedy.clone() }), "`max_new_tokens` is 0; 1 or more is needed");
+    for (temperature, shown) in [(0.0, "0"), (-1.0, "-1"), (f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        assert_eq!(
+            setting(Sampling { temperature: Some(temperature), ..greedy.clone() }),
+            format!("`temperature` is {shown}; a number above 0, or none for the best token, is needed")
+        );
+    }
+    assert_eq!(
+        setting(Sampling { top_k: Some(0), ..greedy.clone() }),
+        "`top_k` is 0; 1 or more, or none for all tokens, is needed"
+    );
+    for (top_p, shown) in [(0.0, "0"), (1.5, "1.5"), (f32::NAN, "NaN")] {
+        assert_eq!(
+            setting(Sampling { top_p: Some(top_p), ..greedy.clone() }),
+            format!("`top_p` is {shown}; a number above 0 and at most 1 is needed")
+        );
+    }
+    assert_eq!(
+        setting(Sampling { repetition_penalty: 0.0, ..greedy.clone() }),
+        "`repetition_penalty` is 0; a number above 0 is needed"
+    );
+    // An adapter of another model.
+    let other = runs().into_iter().find(|run| run.name() == "rslora").unwrap();
+    let adapter = other.adapter.as_ref();
+    let error = Generator::build(&mut planner, &run.config, &run.checkpoint, adapter, None, run.limits()).unwrap_err();
+    assert!(error.to_string().contains("adapter_model.safetensors`: tensor `base_model.model."), "{error}");
+    assert!(run.folder.ends_with("decoder_lora"));
+}

@@ -1,0 +1,12 @@
+//! The tests of this crate from outside, as one program: a program for each file would link the crate as many times.
+
+mod case;
+mod generation;
+mod memory;
+mod merge_memory;
+mod merging;
+mod packing;
+mod reference;
+mod refusals;
+mod shapes;
+mod training;

@@ -1,0 +1,252 @@
+//! What is wrong with files and batches is said with the file, the field or tensor, what was expected and what is there.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::case::{Case, cases};
+use garden_device::{Cpu, Device, Planner};
+use garden_model::{
+    Batch, Checkpoint, Config, IGNORED, Images, Model, Recompute, Row, Storage, Training, read_adapter,
+};
+use serde_json::{Value, json};
+
+/// A copy of a recorded case in a folder of its own, which is removed afterwards.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(name: &str, test: &str) -> Copy {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded").join(name);
+        let to = std::env::temp_dir().join(format!("garden-model-{}-{test}", std::process::id()));
+        copy(&from, &to);
+        Copy(to)
+    }
+
+    fn json(&self, file: &str, change: impl FnOnce(&mut Value)) {
+        let path = self.0.join(file);
+        let mut value: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        change(&mut value);
+        fs::write(path, value.to_string()).unwrap();
+    }
+
+    /// The error of reading the configuration, opening the checkpoint and building the model.
+    fn refusal(&self) -> String {
+        let error = || -> Result<(), garden_model::Error> {
+            let config = Config::read(&self.0.join("config.json"))?;
+            let checkpoint = Checkpoint::open(&self.0)?;
+            let limits = garden_model::Limits {
+                tokens: 64,
+                rows: 2,
+                targets: 8,
+                patches: 64,
+                windows: 16,
+                images: 2,
+                longest: 64,
+            };
+            Model::build(
+                &mut Cpu::new(1),
+                &config,
+                &checkpoint,
+                &Training::Full,
+                Recompute::Layers,
+                &Storage::default(),
+                limits,
+            )?;
+            Ok(())
+        };
+        let text = error().expect_err("it should be refused").to_string();
+        // The folder is another one each time.
+        text.replace(&self.0.to_string_lossy().into_owned(), "MODEL")
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn configurations() {
+    let model = Copy::of("full_tied", "config");
+    let check = |change: &dyn Fn(&mut Value), expected: &str| {
+        let text = fs::read_to_string(model.0.join("config.json")).unwrap();
+        model.json("config.json", |value| change(value));
+        assert_eq!(model.refusal(), expected);
+        fs::write(model.0.join("config.json"), text).unwrap();
+    };
+    check(
+        &|value| value["model_type"] = json!("llama"),
+        "`MODEL/config.json`: field `model_type` is `llama`; this program trains `qwen2_5_vl`",
+    );
+    check(
+        &|value| drop(value["text_config"].as_object_mut().unwrap().remove("hidden_size")),
+        "`MODEL/config.json`: field `text_config.hidden_size` is missing",
+    );
+    check(
+        &|value| drop(value["vision_config"].as_object_mut().unwrap().remove("window_size")),
+        "`MODEL/config.json`: field `vision_config.window_size` is missing",
+    );
+    check(
+        &|value| value["text_config"]["hidden_act"] = json!("gelu"),
+        "`MODEL/config.json`: field `text_config.hidden_act` is `gelu`; `silu` is supported",
+    );
+    check(
+        &|value| value["text_config"]["rope_parameters"]["mrope_section"] = json!([1, 1, 1]),
+        "`MODEL/config.json`: field `mrope_section` is [1, 1, 1]; its sum must be half a head, 4",
+    );
+    check(
+        &|value| value["text_config"]["num_hidden_layers"] = json!(-2),
+        "`MODEL/config.json`: field `text_config.num_hidden_layers` is -2; a whole number above 0 is needed",
+    );
+    check(
+        &|value| value["text_config"]["num_hidden_layers"] = json!(5),
+        "`MODEL`: tensor `model.language_model.layers.2.input_layernorm.weight` is missing",
+    );
+}
+
+#[test]
+fn checkpoints() {
+    let model = Copy::of("full_tied", "shapes");
+    model.json("config.json", |value| value["text_config"]["intermediate_size"] = json!(33));
+    assert_eq!(
+        model.refusal(),
+        "`MODEL/model.safetensors`: tensor `model.language_model.layers.0.mlp.gate_proj.weight` has the shape [32, 32]; the configuration says [33, 32]"
+    );
+
+    let cut = Copy::of("two_images_rslora", "cut");
+    let mut files = fs::read_dir(&cut.0).unwrap().map(|entry| entry.unwrap().path());
+    let shard = files.find(|path| path.to_string_lossy().contains("00002-of")).unwrap();
+    let bytes = fs::read(&shard).unwrap();
+    fs::write(&shard, &bytes[..bytes.len() - 100]).unwrap();
+    let text = cut.refusal();
+    assert!(text.contains("00002-of-00002.safetensors`: "), "{text}");
+    assert!(text.contains("cut off") || text.contains("safetensors file"), "{text}");
+    fs::remove_file(&shard).unwrap();
+    assert!(cut.refusal().contains("00002-of-00002.safetensors`: No such file"), "{}", cut.refusal());
+
+    let sick = Copy::of("full_untied", "sick");
+    let path = sick.0.join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let text = sick.refusal();
+    assert!(
+        text.starts_with("`MODEL/model.safetensors`: tensor `model.visual.")
+            && text.contains("has no finite number at "),
+        "{text}"
+    );
+    fs::write(&path, b"not a checkpoint at all").unwrap();
+    assert!(sick.refusal().starts_with("`MODEL/model.safetensors`: no safetensors file: "), "{}", sick.refusal());
+}
+
+#[test]
+fn batches() {
+    let case =
+        Case::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded/decoder_lora"));
+    let (config, image) = (&case.config, case.config.image_token);
+    let pixels = |patches: usize| vec![0.0; patches * config.vision.patch_values()];
+    let row = |tokens: Vec<i32>| Row { labels: vec![IGNORED; tokens.len()], tokens };
+    let refusal =
+        |rows: &[Row], images: Images| Batch::new(config, rows, images).expect_err("it should be refused").to_string();
+    let four = || Images { pixels: pixels(4 * 4), grids: vec![[1, 4, 4]] };
+    assert_eq!(
+        refusal(&[row(vec![1, image, image, image, 2])], four()),
+        "row 0 has 3 image tokens at 1; its image of 1 x 4 x 4 patches needs 4"
+    );
+    assert_eq!(
+        refusal(&[row(vec![1, 2])], four()),
+        "there are more images than image tokens: an image of [1, 4, 4] patches has none"
+    );
+    assert_eq!(
+        refusal(&[row(vec![1, image, 2])], Images::default()),
+        "row 0 has image tokens at 1, and there is no image left for them"
+    );
+    assert_eq!(refusal(&[row(vec![1, 160])], Images::default()), "row 0 has token 160; the model knows 0 to 159");
+    assert_eq!(
+        refusal(&[Row { tokens: vec![1, 2], labels: vec![1] }], Images::default()),
+        "row 0 has 2 tokens and 1 labels; as many as tokens are needed, and one at least"
+    );
+    assert_eq!(
+        refusal(&[row(vec![1])], Images { pixels: pixels(6), grids: vec![[1, 2, 3]] }),
+        "image 0 has 1 x 2 x 3 patches; rows and columns must be multiples of 2"
+    );
+    assert_eq!(
+        refusal(&[row(vec![1, image])], Images { pixels: pixels(3), grids: vec![[1, 2, 2]] }),
+        "4 patches of 96 values are needed; 288 values are given"
+    );
+    let mut sick = pixels(4);
+    sick[200] = f32::NAN;
+    assert_eq!(
+        refusal(&[row(vec![1, image])], Images { pixels: sick, grids: vec![[1, 2, 2]] }),
+        "patch 2 has a value that is no number"
+    );
+    // A batch beyond what the model was built for.
+    let mut planner = Planner::for_cpu(1);
+    let mut model = case.build(&mut planner, Recompute::Layers);
+    let long = Batch::new(config, &[row(vec![1; 500])], Images::default()).unwrap();
+    assert!(
+        model.logits(&mut planner, &long).unwrap_err().to_string().starts_with("the batch needs Limits { tokens: 500")
+    );
+}
+
+#[test]
+fn adapters() {
+    let model = Copy::of("decoder_lora", "adapter");
+    let folder = model.0.join("adapter");
+    let refusal = || {
+        let case = Case::read(&model.0);
+        let read = || -> Result<(), garden_model::Error> {
+            let adapter = read_adapter(&folder)?;
+            let mut cpu = Cpu::new(1);
+            let built = Model::build(
+                &mut cpu,
+                &case.config,
+                &case.checkpoint,
+                &Training::Lora(adapter.config.clone()),
+                Recompute::Layers,
+                &Storage::default(),
+                case.limits(),
+            )?;
+            adapter.put(&mut cpu, &built)
+        };
+        read().expect_err("it should be refused").to_string().replace(&model.0.to_string_lossy().into_owned(), "MODEL")
+    };
+    let config = fs::read_to_string(folder.join("adapter_config.json")).unwrap();
+    model.json("adapter/adapter_config.json", |value| value["use_dora"] = json!(true));
+    assert_eq!(refusal(), "`MODEL/adapter/adapter_config.json`: field `use_dora` is true, which is not supported");
+    fs::write(folder.join("adapter_config.json"), &config).unwrap();
+    model.json("adapter/adapter_config.json", |value| value["r"] = json!(5));
+    assert_eq!(
+        refusal(),
+        "`MODEL/adapter/adapter_model.safetensors`: tensor `base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight` has the shape [4, 32]; the configuration says [5, 32]"
+    );
+    fs::write(folder.join("adapter_config.json"), &config).unwrap();
+    model.json("adapter/adapter_config.json", |value| value["target_modules"] = json!(["q_proj"]));
+    assert!(refusal().ends_with("has no place in this model"), "{}", refusal());
+    model.json("adapter/adapter_config.json", |value| value["target_modules"] = json!(["nothing"]));
+    assert_eq!(refusal(), "no linear of the model matches the adapter's targets: nothing would be trained");
+}
+
+#[test]
+fn the_recorded_cases_are_not_refused() {
+    for case in cases() {
+        let mut planner = Planner::for_cpu(1);
+        case.build(&mut planner, Recompute::Layers);
+        assert!(planner.plan().total() > 0);
+    }
+}

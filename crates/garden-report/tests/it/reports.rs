@@ -1,0 +1,95 @@
+//! Whole reports of diagnoses made by hand.
+
+use crate::common::{empty, leak, run1, run2};
+use expect_test::{ExpectFile, expect_file};
+use garden_report::{Block, News, Page, Section, Style, json, markdown, text};
+
+fn check(actual: String, expected: ExpectFile) {
+    expected.assert_eq(&actual);
+}
+
+#[test]
+fn a_settled_run_as_text() {
+    check(text(&run2().report(), Style::Plain, 100), expect_file!["expected/run2.txt"]);
+}
+
+#[test]
+fn a_settled_run_as_markdown() {
+    check(markdown(&run2().report()), expect_file!["expected/run2.md"]);
+}
+
+#[test]
+fn a_growing_run_as_text() {
+    check(text(&run1().report(), Style::Plain, 100), expect_file!["expected/run1.txt"]);
+}
+
+#[test]
+fn a_leak_over_time_with_a_restart_as_text() {
+    check(text(&leak().report(), Style::Plain, 100), expect_file!["expected/leak.txt"]);
+}
+
+#[test]
+fn a_leak_over_time_with_a_restart_as_markdown() {
+    check(markdown(&leak().report()), expect_file!["expected/leak.md"]);
+}
+
+#[test]
+fn an_empty_trace_as_text_and_markdown() {
+    let case = empty();
+    let both = format!("{}\n{}", text(&case.report(), Style::Plain, 100), markdown(&case.report()));
+    check(both, expect_file!["expected/empty.txt"]);
+}
+
+#[test]
+fn json_is_the_diagnosis_alone() {
+    let case = run2();
+    let expected = serde_json::to_string_pretty(&case.diagnosis).unwrap() + "\n";
+    assert_eq!(json(&case.report()), expected);
+}
+
+#[test]
+fn colour_adds_escape_sequences_and_nothing_else() {
+    let case = run2();
+    let coloured = text(&case.report(), Style::Colour, 100);
+    assert!(coloured.starts_with("\u{1b}[1;32mSETTLED\u{1b}[0m  Memory grew"), "{coloured}");
+    let stripped = ["1;32", "1", "0"].iter().fold(coloured, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
+    assert_eq!(stripped, text(&case.report(), Style::Plain, 100));
+}
+
+#[test]
+fn a_narrow_terminal_gets_narrow_lines() {
+    for columns in [0, 60, 72, 80, 100, 300] {
+        for case in [run1(), run2(), leak()] {
+            let shown = text(&case.report(), Style::Plain, columns);
+            let widest = shown.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(widest <= columns.clamp(60, 100), "{widest} columns of {columns}:\n{shown}");
+        }
+    }
+}
+
+/// What other commands report: an answer with numbers, sections and notes of their own.
+#[test]
+fn a_page_as_text_and_markdown() {
+    let table = Block::Table(
+        ["", "before", "after"].map(Into::into).to_vec(),
+        vec![["growth", "+2.00 MiB per step", "+2.01 MiB per step"].map(String::from).to_vec()],
+    );
+    let page = Page {
+        subject: "Comparison".into(),
+        title: "before.jsonl and after.jsonl".into(),
+        word: "same".into(),
+        news: News::Open,
+        summary: "No effect on growth, and 3.1 % of the step time.".into(),
+        numbers: vec![("step time".into(), "+3.1 % (95 %: 2.5 to 3.7)".into())],
+        sections: vec![
+            Section { title: "Both".into(), body: vec![table] },
+            Section { title: "Nothing".into(), body: Vec::new() },
+        ],
+        environment: vec![("host".into(), "desk".into()), ("unknown".into(), String::new())],
+        notes: vec!["one line of `after.jsonl` was skipped".into()],
+        command: Some("model-garden compare before.jsonl after.jsonl".into()),
+        version: "0.1.0".into(),
+        ..Page::default()
+    };
+    check(format!("{}\n{}", page.text(Style::Plain, 100), page.markdown()), expect_file!["expected/page.txt"]);
+}

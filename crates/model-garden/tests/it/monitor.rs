@@ -1,0 +1,259 @@
+//! `model-garden monitor` on real programs.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{diagnose, has_python, model_garden, run, scratch, told};
+use serde_json::Value;
+
+/// Watches a command every 20 ms; gives the output and the trace.
+fn monitor(name: &str, flags: &[&str], command: &[&str]) -> (Output, PathBuf) {
+    let trace = scratch(name).join("trace.jsonl");
+    let interval: &[&str] = if flags.contains(&"--interval") { &[] } else { &["--interval", "20ms"] };
+    let output = run(&[&["monitor", "-o", trace.to_str().unwrap()], interval, flags, &["--"], command].concat());
+    (output, trace)
+}
+
+fn judged(trace: &Path) -> Value {
+    diagnose(trace.to_str().unwrap(), &[]).0
+}
+
+fn mib_per_step(found: &Value) -> f64 {
+    found["growth"]["bytes_per_step"].as_f64().unwrap() / 1_048_576.0
+}
+
+#[test]
+fn an_unmodified_script_behind_a_shell_is_judged_per_step() {
+    if !has_python() {
+        return;
+    }
+    let (output, trace) =
+        monitor("shell", &["--steps-per-epoch", "20"], &["bash", "-c", "python3 testdata/programs/leak.py"]);
+    let found = judged(&trace);
+    assert_eq!((output.status.code(), &found["verdict"]), (Some(1), &"leak".into()), "{}", told(&output));
+    assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    let out = String::from_utf8_lossy(&output.stdout);
+    assert!(out.contains("Step 120: loss"), "what the program prints is passed on");
+    assert!(out.contains(&format!("LEAK  {}", &found["summary"].as_str().unwrap()[..40])), "{out}");
+}
+
+/// What a program of testdata is judged to be, and the process that grew most with its part in the run.
+#[track_caller]
+fn check_program(program: &str, flags: &[&str], verdicts: &[&str], mechanism: &str, grew: Option<&str>) -> Value {
+    let path = format!("testdata/programs/{program}");
+    let (output, trace) = monitor(program, &[&["--interval", "50ms"], flags].concat(), &["python3", &path]);
+    let found = judged(&trace);
+    let verdict = found["verdict"].as_str().unwrap();
+    assert!(verdicts.contains(&verdict), "{program} is {verdict}: {}", told(&output));
+    assert_eq!(found["mechanism"], mechanism, "{program}: {}", told(&output));
+    if let Some(role) = grew {
+        let most = &found["processes"][0];
+        assert_eq!(most["role"], role, "{program}: {}", found["processes"]);
+        let out = String::from_utf8_lossy(&output.stdout);
+        assert!(out.contains(&format!("(process {}, {role}) grew most", most["pid"])), "{program}: {out}");
+    }
+    found
+}
+
+#[test]
+fn a_native_leak_is_a_leak() {
+    if has_python() {
+        let found = check_program("native_leak.py", &[], &["leak"], "linear", None);
+        assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    }
+}
+
+#[test]
+fn garbage_in_cycles_is_a_sawtooth() {
+    if has_python() {
+        check_program("sawtooth.py", &[], &["sawtooth"], "sawtooth", None);
+    }
+}
+
+#[test]
+fn pages_that_forked_workers_copy_are_seen_and_the_workers_named() {
+    if has_python() {
+        let found = check_program("forked_workers.py", &[], &["settled", "growing"], "copy_on_write", Some("worker"));
+        let grown = found["processes"].as_array().unwrap().iter().filter(|process| {
+            process["to_bytes"].as_u64().unwrap() > process["from_bytes"].as_u64().unwrap() + (20 << 20)
+        });
+        assert_eq!(grown.count(), 3, "{}", found["processes"]);
+    }
+}
+
+#[test]
+fn pages_of_a_mapped_file_are_harmless() {
+    if has_python() {
+        check_program("mapped_file.py", &[], &["growing", "settled"], "file_pages", None);
+    }
+}
+
+#[test]
+fn a_worker_that_grows_is_named_not_its_parent() {
+    if has_python() {
+        let found = check_program("growing_worker.py", &[], &["leak"], "linear", Some("worker"));
+        assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    }
+}
+
+#[test]
+fn children_that_come_and_go_leave_a_flat_run_flat() {
+    if has_python() {
+        let found = check_program("forks_and_exits.py", &[], &["flat", "sawtooth"], "none", None);
+        assert!(found["level"]["bytes"].as_u64().unwrap() < 90 << 20, "{}", found["level"]);
+    }
+}
+
+#[test]
+fn the_training_at_the_end_of_a_chain_of_wrappers_is_named() {
+    if has_python() {
+        let found = check_program("spawns.py", &[], &["leak"], "linear", Some("training"));
+        let most = found["processes"][0]["command"].as_str().unwrap();
+        assert!(most.contains("native_leak.py"), "{most}");
+    }
+}
+
+#[test]
+fn steps_are_found_by_a_pattern_of_the_user() {
+    if !has_python() {
+        return;
+    }
+    let script = "import time\nkept = []\nfor i in range(1, 61):\n    kept.append(bytearray(1 << 20))\n    time.sleep(0.01)\n    \
+                  print(f'>> update={i}k of 9999', flush=True)";
+    let flags = ["--step-pattern", r"update=(\d+)k", "--steps-per-epoch", "10"];
+    let (output, trace) = monitor("pattern", &flags, &["python3", "-c", script]);
+    let found = judged(&trace);
+    assert_eq!(found["clock"], "step", "{}", told(&output));
+    assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    let wrong = run(&["monitor", "--step-pattern", "(", "--", "true"]);
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+#[test]
+fn a_command_goes_on_when_the_watching_is_over() {
+    let (output, _) = monitor("goes-on", &["--duration", "300ms"], &["sh", "-c", "sleep 1; echo still here"]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("still here"), "{}", told(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the command goes on"), "{}", told(&output));
+}
+
+#[test]
+fn the_process_that_grows_is_named_not_its_wrapper() {
+    if !has_python() {
+        return;
+    }
+    let (output, trace) =
+        monitor("wrapper", &["--steps-per-epoch", "20"], &["python3", "testdata/programs/wrapper.py"]);
+    let talk = String::from_utf8_lossy(&output.stderr);
+    let root: u64 = talk.split("watching ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let found = judged(&trace);
+    assert_ne!(found["processes"][0]["pid"], root, "{}", found["processes"]);
+}
+
+#[test]
+fn facts_that_the_program_prints_need_no_flags() {
+    if !has_python() {
+        return;
+    }
+    let (output, trace) = monitor("facts", &[], &["python3", "testdata/programs/lazy_cache.py"]);
+    let found = judged(&trace);
+    assert_eq!(
+        (&found["verdict"], &found["mechanism"]),
+        (&"settled".into(), &"epoch_fill".into()),
+        "{}",
+        told(&output)
+    );
+    let knee = found["knee"]["step"].as_f64().unwrap();
+    assert!((36.0..=44.0).contains(&knee), "{knee}");
+}
+
+#[test]
+fn the_event_channel_tells_steps_facts_and_counts() {
+    if !has_python() {
+        return;
+    }
+    let (output, trace) = monitor("channel", &[], &["python3", "testdata/programs/event_channel.py"]);
+    let found = judged(&trace);
+    assert_eq!(found["verdict"], "leak", "{}", told(&output));
+    assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
+    assert_eq!(found["causes"][0]["id"], "graph_kept", "tensors rose along");
+}
+
+#[test]
+fn the_command_s_own_code_is_passed_through() {
+    assert_eq!(monitor("code", &["--passthrough"], &["sh", "-c", "exit 7"]).0.status.code(), Some(7));
+    assert_eq!(monitor("signal", &["--passthrough"], &["sh", "-c", "kill -9 $$"]).0.status.code(), Some(137));
+}
+
+#[test]
+fn a_running_process_is_watched_and_left_alone() {
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let trace = scratch("attach").join("trace.jsonl");
+    let pid = sleeper.id().to_string();
+    let output =
+        run(&["monitor", "--pid", &pid, "--interval", "20ms", "--duration", "400ms", "-o", trace.to_str().unwrap()]);
+    let is_alive = sleeper.try_wait().unwrap().is_none();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    assert!(is_alive);
+    assert_eq!((output.status.code(), &judged(&trace)["verdict"]), (Some(0), &"flat".into()), "{}", told(&output));
+}
+
+#[test]
+fn a_trace_survives_the_sudden_end_of_the_monitor() {
+    let trace = scratch("killed").join("trace.jsonl");
+    let words = ["monitor", "--interval", "20ms", "-o", trace.to_str().unwrap(), "--", "sleep", "2"];
+    let mut watcher = model_garden(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let patience = Instant::now() + Duration::from_secs(10);
+    while std::fs::read_to_string(&trace).map_or(0, |text| text.lines().count()) < 12 && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    watcher.kill().unwrap();
+    watcher.wait().unwrap();
+    let found = judged(&trace);
+    assert!(found["input"]["samples"].as_u64().unwrap() >= 10, "{}", found["input"]);
+}
+
+#[test]
+fn what_cannot_be_watched_is_an_error_with_a_hint() {
+    let output = run(&["monitor", "--pid", "4194999"]);
+    assert_eq!(output.status.code(), Some(2));
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(talk.contains("cannot watch process `4194999`") && talk.contains("hint:"), "{talk}");
+    let trace = scratch("not-started").join("trace.jsonl");
+    for command in ["monitor", "run"] {
+        let output = run(&[command, "-o", trace.to_str().unwrap(), "--", "/no/such/program"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cannot start `/no/such/program`"));
+        assert!(!trace.exists(), "a trace of nothing");
+    }
+}
+
+#[test]
+fn a_process_that_was_not_started_here_can_still_tell() {
+    if !has_python() {
+        return;
+    }
+    let folder = scratch("told");
+    let (trace, socket) =
+        (folder.join("trace.jsonl"), PathBuf::from(format!("/tmp/garden-told-{}", std::process::id())));
+    // The program waits for its watcher, tells, and goes on after it has said that it ends.
+    let script = "import os, sys, time\nwhile not os.path.exists(os.environ['MODEL_GARDEN_EVENTS']): time.sleep(0.02)\n\
+                  exec(open('testdata/programs/event_channel.py').read())\ntell(event='exit')\ntime.sleep(20)";
+    let mut program = Command::new("python3")
+        .args(["-c", script])
+        .env("MODEL_GARDEN_EVENTS", &socket)
+        .current_dir(crate::common::repository(""))
+        .spawn()
+        .unwrap();
+    let pid = program.id().to_string();
+    let flags = ["--interval", "20ms", "-o", trace.to_str().unwrap(), "--channel", socket.to_str().unwrap()];
+    let output = run(&[&["monitor", "--pid", &pid][..], &flags[..]].concat());
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let found = judged(&trace);
+    assert_eq!((&found["verdict"], &found["clock"]), (&"leak".into(), &"step".into()), "{}", told(&output));
+    assert!(!socket.exists());
+}

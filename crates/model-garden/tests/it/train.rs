@@ -1,0 +1,440 @@
+//! `model-garden train-vision` on a tiny model: killed, stopped, out of memory, resumed; and what cannot work.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::{diagnose, model_garden, picture_rows, run, scratch, told};
+use serde_json::Value;
+
+/// How long anything here may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn dataset(folder: &Path, rows: usize) -> PathBuf {
+    picture_rows(folder, rows, |row| format!("Picture {row}?"))
+}
+
+/// The words of a run into a folder, with pictures small enough for a quick step.
+fn words(dataset: &Path, output: &Path, more: &[&str]) -> Vec<String> {
+    let fixed = [
+        "train-vision",
+        "--base-model",
+        "testdata/tiny-model",
+        "--dataset",
+        dataset.to_str().unwrap(),
+        "--output-dir",
+        output.to_str().unwrap(),
+        "--max-pixels",
+        "12544",
+        "--learning-rate",
+        "5e-3",
+        "--lora-dropout",
+        "0.1",
+        "--threads",
+        "1",
+        "--logging-steps",
+        "1",
+        "--save-steps",
+        "7",
+        "--memory-steps",
+        "5",
+        "--max-new-tokens",
+        "8",
+        "--eval-answers",
+        "3",
+    ];
+    fixed.iter().chain(more).map(ToString::to_string).collect()
+}
+
+fn train(dataset: &Path, output: &Path, more: &[&str]) -> Output {
+    let words = words(dataset, output, more);
+    run(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn start(dataset: &Path, output: &Path, more: &[&str]) -> Child {
+    let words = words(dataset, output, more);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    model_garden(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Step, loss, norm of gradients and rate of every step that the log has, as they are written.
+fn losses(output: &Path) -> Vec<[Value; 4]> {
+    let text = std::fs::read_to_string(output.join("log.jsonl")).unwrap_or_default();
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines
+        .filter(|line| line.get("loss").is_some())
+        .map(|line| ["step", "loss", "grad_norm", "learning_rate"].map(|name| line[name].clone()))
+        .collect()
+}
+
+fn evaluations(output: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(output.join("log.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.map(|line| line["eval_loss"].clone()).filter(|loss| !loss.is_null()).collect()
+}
+
+/// Waits until the log has a step.
+fn wait_for_step(output: &Path, step: usize) {
+    let begin = Instant::now();
+    while losses(output).len() < step {
+        assert!(begin.elapsed() < PATIENCE, "step {step} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The process that trains under a guard.
+fn worker(guard: &Child) -> u32 {
+    let begin = Instant::now();
+    loop {
+        let children = format!("/proc/{0}/task/{0}/children", guard.id());
+        let text = std::fs::read_to_string(children).unwrap_or_default();
+        if let Some(pid) = text.split_whitespace().next().and_then(|pid| pid.parse().ok()) {
+            return pid;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no process that trains");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn signal(name: &str, pid: u32) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}
+
+fn result(output: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(output.join("result.json")).unwrap()).unwrap()
+}
+
+/// A step that nobody chose.
+fn random_step(most: usize) -> usize {
+    let nanoseconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+    1 + nanoseconds as usize / 1000 % most
+}
+
+#[test]
+fn a_killed_run_goes_on_as_if_nothing_had_happened() {
+    let folder = scratch("train-killed");
+    let dataset = dataset(&folder, 60);
+    let [whole, killed, abandoned] = ["whole", "killed", "abandoned"].map(|name| folder.join(name));
+    let flags = ["--epochs", "3", "--eval-split", "0.1", "--eval-steps", "10", "--batch-size", "2"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let expected = losses(&whole);
+    assert_eq!(expected.len(), 21);
+    // The process that trains is killed: its guard starts it again.
+    let guard = start(&dataset, &killed, &flags);
+    let step = random_step(18);
+    eprintln!("killing after step {step}");
+    wait_for_step(&killed, step);
+    signal("-KILL", worker(&guard));
+    let ended = guard.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", told(&ended));
+    assert_eq!(losses(&killed), expected);
+    assert_eq!(evaluations(&killed), evaluations(&whole));
+    // Both are killed: the next command goes on.
+    let guard = start(&dataset, &abandoned, &flags);
+    wait_for_step(&abandoned, random_step(12));
+    let trains = worker(&guard);
+    signal("-KILL", guard.id());
+    signal("-KILL", trains);
+    drop(guard.wait_with_output());
+    let has_checkpoint = std::fs::read_dir(&abandoned)
+        .unwrap()
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("checkpoint-"));
+    let refused = train(&dataset, &abandoned, &flags);
+    assert_eq!(refused.status.code(), Some(if has_checkpoint { 2 } else { 0 }), "{}", told(&refused));
+    if has_checkpoint {
+        let resumed = train(&dataset, &abandoned, &[&flags[..], &["--resume", "auto"]].concat());
+        assert!(resumed.status.success(), "{}", told(&resumed));
+    }
+    assert_eq!(losses(&abandoned), expected);
+    use_result(&dataset, &whole, &folder);
+}
+
+/// The adapter is exported, and answers.
+fn use_result(dataset: &Path, output: &Path, folder: &Path) {
+    let adapter = output.to_str().unwrap();
+    let proof = &result(output)["proof"];
+    assert_ne!(proof["loss"], proof["loss_without_adapter"]);
+    for name in ["adapter_model.safetensors", "adapter_config.json", "tokenizer.json", "recipe.toml", "trace.jsonl"] {
+        assert!(output.join(name).exists(), "{name}");
+    }
+    let merged = folder.join("merged");
+    let exported = run(&[
+        "export",
+        "--base-model",
+        "testdata/tiny-model",
+        "--adapter",
+        adapter,
+        "--output-dir",
+        merged.to_str().unwrap(),
+        "--dtype",
+        "float32",
+    ]);
+    assert!(exported.status.success(), "{}", told(&exported));
+    let answer = |words: &[&str]| {
+        let fixed = ["generate", "--prompt", "Picture 3?", "--max-new-tokens", "6", "--json"];
+        let output = run(&[&fixed[..], words].concat());
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        told["answers"][0]["tokens"].clone()
+    };
+    let with_adapter = answer(&["--model", "testdata/tiny-model", "--adapter", adapter]);
+    assert_eq!(answer(&["--model", merged.to_str().unwrap()]), with_adapter);
+    assert!(with_adapter.as_array().is_some_and(|tokens| !tokens.is_empty()));
+    // A folder that has a result says so.
+    let again = train(dataset, output, &[]);
+    assert!(told(&again).contains("has checkpoints of an earlier run"), "{}", told(&again));
+}
+
+#[test]
+fn asked_to_end_it_saves_and_loses_nothing() {
+    let folder = scratch("train-asked");
+    let dataset = dataset(&folder, 40);
+    let (whole, stopped) = (folder.join("whole"), folder.join("stopped"));
+    let flags = ["--max-steps", "20", "--optim", "adamw-8bit", "--lora-r", "64"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let guard = start(&dataset, &stopped, &flags);
+    wait_for_step(&stopped, 5);
+    signal("-TERM", guard.id());
+    let ended = guard.wait_with_output().unwrap();
+    let done = losses(&stopped).len();
+    if done < 20 {
+        assert_eq!(ended.status.code(), Some(130), "{}", told(&ended));
+        assert!(stopped.join(format!("checkpoint-{done}")).exists());
+        let changed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto", "--batch-size", "4"]].concat());
+        assert!(told(&changed).contains("was made with `batch-size` 2, and now it is 4"), "{}", told(&changed));
+        let resumed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto"]].concat());
+        assert!(resumed.status.success(), "{}", told(&resumed));
+    }
+    assert_eq!(losses(&stopped), losses(&whole));
+    // A checkpoint that the disk has damaged is told and skipped, and so is one that was cut.
+    let damaged = stopped.join("checkpoint-20/optimizer.safetensors");
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&damaged, &bytes).unwrap();
+    let again = [&flags[..], &["--resume", "auto"]].concat();
+    let resumed = train(&dataset, &stopped, &again);
+    assert!(told(&resumed).contains("`optimizer.safetensors` is damaged"), "{}", told(&resumed));
+    assert_eq!(losses(&stopped), losses(&whole));
+    let cut = stopped.join("checkpoint-20/adapter_model.safetensors");
+    std::fs::write(&cut, &std::fs::read(&cut).unwrap()[..1000]).unwrap();
+    let resumed = train(&dataset, &stopped, &again);
+    assert!(told(&resumed).contains("`adapter_model.safetensors` has 1000 bytes"), "{}", told(&resumed));
+    assert_eq!(losses(&stopped), losses(&whole));
+}
+
+#[test]
+fn a_leak_is_survived_within_the_limit() {
+    let folder = scratch("train-leak");
+    let dataset = dataset(&folder, 40);
+    let (whole, leaking) = (folder.join("whole"), folder.join("leaking"));
+    let flags = ["--max-steps", "40", "--prefetch", "8MB", "--memory-steps", "1"];
+    let first = train(&dataset, &whole, &flags);
+    assert!(first.status.success(), "{}", told(&first));
+    let most = result(&whole)["resident"]["most"].as_u64().unwrap();
+    // Room for some twenty steps of the leak.
+    let limit = most + (60 << 20);
+    let limited = format!("{limit}B");
+    let more = ["--memory-limit", &limited, "--debug-leak", "3MB"];
+    let output = train(&dataset, &leaking, &[&flags[..], &more].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    let trace = std::fs::read_to_string(leaking.join("trace.jsonl")).unwrap();
+    let restarts = trace.lines().filter(|line| line.contains("\"restart\"")).count();
+    assert!(restarts >= 1, "{}", told(&output));
+    let held =
+        trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["anon"].as_u64()).max().unwrap();
+    assert!(held <= limit, "{held} of {limit}: {}", told(&output));
+    assert_eq!(losses(&leaking), losses(&whole));
+}
+
+#[test]
+fn memory_is_flat_and_the_trace_has_a_line_for_it() {
+    let folder = scratch("train-flat");
+    let dataset = dataset(&folder, 40);
+    let output = folder.join("out");
+    let ended = train(&dataset, &output, &["--max-steps", "120", "--save-steps", "60", "--json"]);
+    assert!(ended.status.success(), "{}", told(&ended));
+    let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let (judged, _) = diagnose(output.join("trace.jsonl").to_str().unwrap(), &[]);
+    assert_eq!(told["verdict"], judged["verdict"]);
+    assert_eq!(judged["verdict"], "flat", "{judged:#}");
+    let trace = std::fs::read_to_string(output.join("trace.jsonl")).unwrap();
+    let samples: Vec<Value> = trace.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for step in (5..120).step_by(5) {
+        let sample = samples.iter().find(|sample| sample["step"] == step && sample["rss"].is_u64());
+        let sample = sample.unwrap_or_else(|| panic!("no sample of step {step}"));
+        assert!(sample["arena"].as_u64().unwrap() > 1 << 20 && sample["tensors"].as_u64().unwrap() > 50, "{sample}");
+    }
+}
+
+#[test]
+fn what_cannot_work_is_told_at_once() {
+    let folder = scratch("train-refused");
+    let dataset = dataset(&folder, 10);
+    let output = folder.join("out");
+    let refused = |more: &[&str], expected: &str| {
+        let begin = Instant::now();
+        let ended = train(&dataset, &output, more);
+        assert_eq!(ended.status.code(), Some(2), "{}", told(&ended));
+        assert!(told(&ended).contains(expected), "{expected}: {}", told(&ended));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    };
+    refused(&["--full", "--load-in-4bit"], "exclude each other");
+    refused(&["--batch-size", "0"], "`batch-size` is 0");
+    refused(&["--device", "cuda"], "there is no CUDA device in this version");
+    refused(&["--lora-targets", "nothing_like_it"], "matches the adapter's targets");
+    refused(&["--eval-split", "0.99"], "leaves none to learn from");
+    refused(&["--max-length", "3"], "10 of 10 rows cannot be used");
+    refused(&["--config", "nowhere.toml"], "cannot use the recipe `nowhere.toml`");
+    refused(&["--base-model", "nobody/nothing-like-it"], "hf download nobody/nothing-like-it");
+    let file = folder.join("bad.toml");
+    std::fs::write(&file, "learning_rat = 1e-3\n").unwrap();
+    refused(&["--config", file.to_str().unwrap()], "`learning-rate` is one");
+    let rows = std::fs::read_to_string(&dataset).unwrap();
+    std::fs::write(&dataset, rows + "{\"prompt\": \"?\", \"image\": \"nowhere.png\", \"response\": \"x\"}\n").unwrap();
+    refused(&[], "1 of 11 rows cannot be used; the first: `");
+    refused(&[], "train.jsonl:11`: field `image` names");
+    assert!(!output.join("checkpoint-1").exists());
+    let more = ["--on-bad-row", "skip", "--max-steps", "2", "--warmup-steps", "0", "--bf16", "--report_to", "none"];
+    let skipped = train(&dataset, &output, &more);
+    assert!(skipped.status.success(), "{}", told(&skipped));
+    assert!(told(&skipped).contains("left out: 1 rows that cannot be used"), "{}", told(&skipped));
+    assert!(told(&skipped).contains("ignored: `bf16`"), "{}", told(&skipped));
+    // One step of a warm-up has rate 0.
+    let idle = train(&dataset, &folder.join("idle"), &["--on-bad-row", "skip", "--max-steps", "1"]);
+    assert_eq!(idle.status.code(), Some(1), "{}", told(&idle));
+    assert!(told(&idle).contains("changes nothing"), "{}", told(&idle));
+    let unwritable = train(&dataset, Path::new("/proc/nowhere"), &["--on-bad-row", "skip"]);
+    assert!(told(&unwritable).contains("cannot write to the output folder"), "{}", told(&unwritable));
+}
+
+/// On a file system of three megabytes.
+#[test]
+fn a_full_disk_leaves_the_last_checkpoint_whole() {
+    let folder = scratch("train-full");
+    let dataset = dataset(&folder, 20);
+    let disk = folder.join("disk");
+    std::fs::create_dir_all(&disk).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"]).arg(&disk).output();
+    if !mounted.is_ok_and(|mounted| mounted.status.success()) {
+        eprintln!("skipped: a small file system cannot be mounted here");
+        return;
+    }
+    let ended =
+        train(&dataset, &disk.join("out"), &["--max-steps", "40", "--save-steps", "2", "--save-total-limit", "100"]);
+    let resumable = run(&words(&dataset, &disk.join("out"), &["--resume", "auto", "--dry-run", "--max-steps", "40"])
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>());
+    drop(Command::new("umount").arg(&disk).status());
+    assert_eq!(ended.status.code(), Some(2), "{}", told(&ended));
+    assert!(told(&ended).contains("No space left on device"), "{}", told(&ended));
+    assert!(told(&ended).contains("hint: "), "{}", told(&ended));
+    assert!(told(&resumable).contains("going on from"), "{}", told(&resumable));
+}
+
+/// A few steps of the demo; docs/demo.md has what all of them bring.
+#[test]
+fn the_demo_begins_to_learn() {
+    let folder = scratch("train-demo");
+    let output = folder.join("demo");
+    let words = ["demo", "--output-dir", output.to_str().unwrap(), "--seed", "3", "--max-steps", "80", "--json"];
+    let ended = run(&words);
+    assert!(ended.status.success(), "{}", told(&ended));
+    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let evaluations = &result["evaluations"];
+    let (first, last) = (&evaluations["first"], &evaluations["last"]);
+    assert_eq!((first["rows"].as_u64(), first["answers"].as_u64()), (Some(144), Some(144)));
+    assert_eq!(first["field_accuracy"], 0.0);
+    // Twice as good as a guess, which would be right in 31 % of fields.
+    assert!(last["field_accuracy"].as_f64().unwrap() > 0.62, "{last}");
+    for line in result["memory"].as_array().unwrap().iter().filter(|line| line["purpose"] != "all") {
+        let bytes = |name: &str| line[name].as_f64().unwrap();
+        if line["purpose"] != "loader and the rest" {
+            assert_eq!(bytes("planned_bytes"), bytes("measured_bytes"), "{line}");
+        }
+    }
+    assert!(run(&words).status.code() == Some(2));
+}
+
+#[test]
+fn going_back_to_an_older_checkpoint_keeps_what_it_needs() {
+    let folder = scratch("train-back");
+    let dataset = dataset(&folder, 40);
+    let output = folder.join("out");
+    let flags = ["--max-steps", "12", "--save-steps", "3", "--save-total-limit", "4", "--eval-split", "0.1"];
+    let first = train(&dataset, &output, &[&flags[..], &["--eval-steps", "3"]].concat());
+    assert!(first.status.success(), "{}", told(&first));
+    let whole = losses(&output);
+    let from = output.join("checkpoint-6");
+    let more = ["--eval-steps", "3", "--resume", from.to_str().unwrap(), "--save-total-limit", "1"];
+    let second = train(&dataset, &output, &[&flags[..], &more].concat());
+    assert!(second.status.success(), "{}", told(&second));
+    assert_eq!(losses(&output), whole);
+    assert!(output.join("checkpoint-12").is_dir() && !output.join("checkpoint-9").exists());
+    assert!(output.join("abandoned-9-1").is_dir() && output.join("abandoned-12-1").is_dir());
+    // The best one so far is not in another folder, and other settings are told.
+    let other = folder.join("other");
+    let from = output.join("checkpoint-12");
+    let more =
+        ["--eval-steps", "3", "--max-steps", "15", "--resume", from.to_str().unwrap(), "--learning-rate", "1e-3"];
+    let third = train(&dataset, &other, &[&flags[..], &more].concat());
+    assert!(third.status.success(), "{}", told(&third));
+    assert!(told(&third).contains("changed: `learning-rate` was 0.005 and is 0.001"), "{}", told(&third));
+    // A checkpoint that is further than the run is refused.
+    let short = train(&dataset, &output, &[&flags[..], &["--max-steps", "5", "--resume", "auto"]].concat());
+    assert!(told(&short).contains("it is at step 12, and the run ends at step 5"), "{}", told(&short));
+}
+
+#[test]
+fn a_broken_validation_split_is_no_reason_to_take_another() {
+    let folder = scratch("train-split");
+    let data = folder.join("data");
+    std::fs::create_dir_all(&data).unwrap();
+    let dataset = dataset(&data, 12);
+    std::fs::write(data.join("validation.jsonl"), "").unwrap();
+    let flags = ["--max-steps", "3", "--eval-dataset", data.to_str().unwrap()];
+    let refused = train(&dataset, &folder.join("out"), &flags);
+    assert_eq!(refused.status.code(), Some(2), "{}", told(&refused));
+    assert!(told(&refused).contains("validation.jsonl"), "{}", told(&refused));
+    std::fs::remove_file(data.join("validation.jsonl")).unwrap();
+    let same = train(&dataset, &folder.join("out"), &flags);
+    assert!(told(&same).contains("the rows to evaluate on are those that are learnt"), "{}", told(&same));
+}
+
+/// With `--early-stopping` a run that gets no better ends, its result is the best step, and the numbers are those of the result.
+#[test]
+fn early_stopping_gives_the_best_step() {
+    let folder = scratch("train-early");
+    let dataset = dataset(&folder, 30);
+    let output = folder.join("out");
+    let flags = [
+        "--max-steps",
+        "60",
+        "--eval-split",
+        "0.2",
+        "--eval-steps",
+        "2",
+        "--early-stopping",
+        "2",
+        "--learning-rate",
+        "0.1",
+    ];
+    let ended = train(&dataset, &output, &[&flags[..], &["--json"]].concat());
+    assert!(ended.status.success(), "{}", told(&ended));
+    let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let progress = &told["result"]["progress"];
+    let (step, best) = (progress["step"].as_u64().unwrap(), progress["best"][0].as_u64().unwrap());
+    assert_eq!((told["result"]["end"].as_str(), step), (Some("early_stopping"), best + 4));
+    assert_eq!(told["evaluations"]["last"]["step"].as_u64(), Some(best));
+    assert_eq!(told["predictions"][0]["step"].as_u64(), Some(best));
+    // Going on with the same patience is over at once.
+    let again = train(&dataset, &output, &[&flags[..], &["--resume"]].concat());
+    assert!(again.status.success());
+    assert_eq!(result(&output)["progress"]["step"].as_u64(), Some(step));
+}
