@@ -5,6 +5,7 @@ objects. `Tracing` finds the lines whose allocations are still there, and what a
 itself, so each has a process of its own: a walk through a process with torch in it takes two seconds, and a minute while allocations are traced.
 """
 import gc
+import math
 import os
 import sys
 import tracemalloc
@@ -17,6 +18,8 @@ FRAMES = 12
 MOST_SHOWN = 8
 # Enough for a process with torch and transformers loaded; beyond it the rest is left unseen, and that is told.
 MOST_OBJECTS = 3_000_000
+# With so many objects seen, what is left of a container is estimated from what was weighed.
+MOST_WEIGHED = 200_000
 DEEPEST_PATH = 6
 NEVER_ENTERED = (ModuleType, FrameType, CodeType, BuiltinFunctionType)
 PLAIN = (str, bytes, int, float, bool, complex, type(None))
@@ -283,18 +286,40 @@ def _weight(thing, added):
     if isinstance(thing, bytearray):
         return added
     newest = _newest(thing, added)
-    if isinstance(thing, dict):
-        newest += list(thing)[-added:]
+    if not newest:
+        return 0
+    keys = list(thing)[-added:] if isinstance(thing, dict) else newest
     seen = {id(thing)}
+    weights = []
+    for place in _spread(len(newest)):
+        weights.append(_weigh([keys[place], newest[place]], seen))
+        if len(seen) > MOST_WEIGHED:
+            break
+    # What all of them share is counted with the first, so the others tell what those that were not weighed add.
+    others = weights[1:]
+    return int(weights[0] + (sum(others) / len(others) * (len(newest) - 1) if others else 0))
+
+
+def _spread(length):
+    """All places below `length`, so that however many are taken, they lie evenly: each next one is the golden ratio of the whole further."""
+    step = max(1, round(length * 0.618))
+    while math.gcd(step, length) > 1:
+        step += 1
+    return (place * step % length for place in range(length))
+
+
+def _weigh(waiting, seen):
+    """The bytes of these objects and of all that is reached through them, apart from what was seen before, and now is."""
     total = 0
-    waiting = newest
-    while waiting and len(seen) < 200_000:
+    while waiting and len(seen) < MOST_OBJECTS:
         one = waiting.pop()
         if id(one) in seen or issubclass(type(one), NEVER_ENTERED + (FunctionType, type)):
             continue
         seen.add(id(one))
         total += _size(one)
         waiting.extend(gc.get_referents(one))
+        # Python leaves out keys that are texts, as no cycle goes through them.
+        waiting.extend(dict.keys(one) if issubclass(type(one), dict) else ())
     return total
 
 
