@@ -1,10 +1,11 @@
 //! How long reading and judging a trace takes, for a small and a large one: cost grows linearly with the samples.
 
+#![allow(clippy::print_stdout, reason = "a benchmark tells its figures")]
+
 use std::fmt::Write;
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use garden_memory::{Question, RunFacts, diagnose};
 use garden_trace::{ReadOptions, Writer, read};
 
@@ -49,21 +50,30 @@ fn read_and_judge(bytes: &[u8], samples: usize) {
     black_box(diagnose(&trace, &Question { facts, ..Question::default() }));
 }
 
-fn bench(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("read_and_judge");
-    group.sample_size(10).measurement_time(Duration::from_secs(5));
-    for samples in [1_000, 1_000_000] {
-        group.throughput(Throughput::Elements(samples as u64));
+/// The median, least and most of so many times, after one that warms up.
+fn times(rounds: usize, work: impl Fn()) -> [Duration; 3] {
+    work();
+    let mut took: Vec<Duration> = (0..rounds)
+        .map(|_| {
+            let begin = Instant::now();
+            work();
+            begin.elapsed()
+        })
+        .collect();
+    took.sort();
+    [took[rounds / 2], took[0], took[rounds - 1]]
+}
+
+fn main() {
+    for (samples, rounds) in [(1_000, 1_000), (1_000_000, 11)] {
         let table = csv(samples);
         let inputs = [("csv", table.clone().into_bytes()), ("own", own(&table)), ("log", log(samples).into_bytes())];
         for (name, bytes) in inputs {
-            group.bench_with_input(BenchmarkId::new(name, samples), &bytes, |b, bytes| {
-                b.iter(|| read_and_judge(bytes, samples));
-            });
+            let [median, least, most] = times(rounds, || read_and_judge(&bytes, samples));
+            let per_second = samples as f64 / median.as_secs_f64() / 1e6;
+            println!(
+                "{name}, {samples:>7} samples: {median:>9.2?} ({least:.2?} to {most:.2?}), {per_second:.2} million a second"
+            );
         }
     }
-    group.finish();
 }
-
-criterion_group!(benches, bench);
-criterion_main!(benches);
