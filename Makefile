@@ -2,11 +2,18 @@
 
 CARGO ?= cargo
 PYTHON ?= python3
-BINARY := target/release/model-garden
+# Where cargo writes.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
+# Tests that draw at random, as cargo and unittest name them. All of them draw by GARDEN_SEED, which is 1 unless it is set.
+RANDOM := error_rates:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws train::a_killed_run
+RANDOM_PYTHON := -k Families -k Verdicts
+SEEDS ?= 5
+
 .DEFAULT_GOAL := help
-.PHONY: help build test check demo story bench fmt picture python setup setup-browser wheel
+.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,33 +33,65 @@ setup-browser:
 build: setup ## build the binary: target/release/model-garden
 	$(CARGO) build --release --locked
 
+# Does each of these, whatever became of the others; tells at the end what was skipped and what failed.
+define each
+	@mkdir -p $(TARGET) && rm -f $(TARGET)/*.tests; failed=; \
+	for part in $(1); do $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; done; echo; \
+	grep -hos 'skipped: .*' $(TARGET)/*.tests | sort -u; \
+	grep -hosE '^test .* FAILED$$|^(FAIL|ERROR): .*' $(TARGET)/*.tests | sort -u; \
+	if [ -n "$$failed" ]; then echo "failed:$$failed"; exit 1; fi; echo "passed: $(1)"
+endef
+
+# Shows what a command tells, keeps it for the end, and passes its exit code on.
+define told
+	{ $(2); echo $$? > $(TARGET)/$(1).code; } 2>&1 | tee $(TARGET)/$(1).tests; exit $$(cat $(TARGET)/$(1).code)
+endef
+
 test: setup setup-browser ## run every test
-	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory python
+	$(call each,rust python)
+
+check: setup setup-browser ## what CI runs: format, lints, tests, documentation
+	$(call each,format lints rust python documentation)
+
+rust:
+	@mkdir -p $(TARGET); $(call told,rust,$(CARGO) test --workspace --locked --no-fail-fast $(RUST_TESTS))
+
+format:
+	$(CARGO) fmt --all --check
+
+lints:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+documentation:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
 # The package needs nothing, but its tests are about images and arrays: without a network those skip themselves.
 python: ## run the tests of the Python package with the binary of this build
-	@if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
-		echo "skipped: the tests of the Python package need Python 3.9 or newer"; exit 0; fi; \
+	@mkdir -p $(TARGET); \
+	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
+		echo "skipped: the tests of the Python package need Python 3.9 or newer" | tee $(TARGET)/python.tests; exit 0; fi; \
 	python=$(PYTHON); \
 	if ! $(PYTHON) -c 'import PIL, numpy' 2>/dev/null; then \
-		python=target/python-venv/bin/python; \
-		$$python -c 'import PIL, numpy' 2>/dev/null || { $(PYTHON) -m venv target/python-venv \
+		python=$(TARGET)/python-venv/bin/python; \
+		$$python -c 'import PIL, numpy' 2>/dev/null || { $(PYTHON) -m venv $(TARGET)/python-venv \
 			&& $$python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 10 pillow numpy; } >/dev/null 2>&1 \
 			|| { echo "Pillow and numpy could not be installed: the tests that need them are skipped"; python=$(PYTHON); }; \
 	fi; \
-	$(CARGO) build --locked --quiet && MODEL_GARDEN_BINARY="$(CURDIR)/target/debug/model-garden" $$python -m unittest discover -s python/tests
+	$(CARGO) build --workspace --locked --quiet && MODEL_GARDEN_BINARY="$(abspath $(TARGET))/debug/model-garden" && export MODEL_GARDEN_BINARY \
+		&& { $(call told,python,$$python -u python/tests $(PYTHON_TESTS)); }
 
-check: setup setup-browser ## what CI runs: format, lints, tests, documentation
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked
-	@$(MAKE) --no-print-directory python
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
+soak: setup ## run every random test with new seeds: make soak SEEDS=20
+	@failed=; for number in $$(seq $(SEEDS)); do \
+		GARDEN_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); export GARDEN_SEED; \
+		echo "== GARDEN_SEED=$$GARDEN_SEED, $$number of $(SEEDS)"; \
+		$(MAKE) --no-print-directory rust RUST_TESTS="--test it -- $(RANDOM)" || failed="$$failed rust:$$GARDEN_SEED"; \
+		MODEL_GARDEN_TEST_DRAWS=1 $(MAKE) --no-print-directory python PYTHON_TESTS="$(RANDOM_PYTHON)" || failed="$$failed python:$$GARDEN_SEED"; \
+	done; \
+	if [ -n "$$failed" ]; then echo; echo "seeds that fail:$$failed"; exit 1; fi; echo "all $(SEEDS) seeds passed"
 
 demo: build ## train a tiny model on drawn pictures: make demo SEED=7
-	@rm -rf target/demo
-	@$(BINARY) demo --output-dir target/demo --seed $(or $(SEED),42)
+	@rm -rf $(TARGET)/demo
+	@$(BINARY) demo --output-dir $(TARGET)/demo --seed $(or $(SEED),42)
 
 story: build ## diagnose the two built-in production runs
 	@echo "== run 1: stopped at step 70 by a person who thought it was leaking =="

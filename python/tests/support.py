@@ -15,6 +15,8 @@ PACKAGE_FOLDER = os.path.dirname(TESTS)
 PROGRAMS = os.path.join(TESTS, "programs")
 REPOSITORY = os.path.dirname(PACKAGE_FOLDER)
 TIMEOUT_S = 60
+# Of everything that tests draw; `make soak` sets others.
+SEED = int(os.environ.get("GARDEN_SEED", 1))
 
 if PACKAGE_FOLDER not in sys.path:
     sys.path.insert(0, PACKAGE_FOLDER)

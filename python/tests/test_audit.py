@@ -7,12 +7,11 @@ import sys
 import unittest
 import unittest.mock
 
-from support import PROGRAMS, FolderCase, binary, environment, needs_binary, run_program, wait_until
+from support import PROGRAMS, SEED, FolderCase, binary, environment, needs_binary, run_program, wait_until
 
 import model_garden
 from model_garden import AuditError, Workaround
 
-SEED = int(os.environ.get("GARDEN_SEED", random.SystemRandom().randrange(1 << 20)))
 KIB = 1 << 10
 
 

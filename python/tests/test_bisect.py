@@ -1,6 +1,6 @@
 """`bisect` on pipelines whose cause is known, with sizes, counts and places that are drawn at random.
 
-MODEL_GARDEN_TEST_SEED repeats a draw, MODEL_GARDEN_TEST_DRAWS makes more of them, and `python -m unittest test_bisect.Families.test_flat` runs one family.
+GARDEN_SEED makes other draws, MODEL_GARDEN_TEST_DRAWS makes more of them, and `python -m unittest test_bisect.Families.test_flat` runs one family.
 """
 import importlib.util
 import json
@@ -12,13 +12,12 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import support
-from support import PROGRAMS, needs_binary
+from support import PROGRAMS, SEED, needs_binary
 
 sys.path.insert(0, PROGRAMS)
 import pipelines
 
 DRAWS = int(os.environ.get("MODEL_GARDEN_TEST_DRAWS", 3))
-SEED = os.environ.get("MODEL_GARDEN_TEST_SEED") or str(random.SystemRandom().randrange(10**6))
 NEEDED = {"opened_images": "PIL", "lazy_images": "PIL", "kept_arrays": "numpy"}
 AT_ONCE = 2
 TIMEOUT_S = 300
@@ -88,7 +87,7 @@ class Families(unittest.TestCase):
             if wrong:
                 failed.append(f"MODEL_GARDEN_DRAW={seed} ({case.examples} examples, batches of {case.pieces['batch_size']}): {'; '.join(wrong)}\n    {finding['summary']}")
         if failed:
-            self.fail(f"{len(failed)} of {DRAWS} draws of {family}; MODEL_GARDEN_TEST_SEED={SEED} repeats them\n  " + "\n  ".join(failed))
+            self.fail(f"{len(failed)} of {DRAWS} draws of {family}; GARDEN_SEED={SEED} repeats them\n  " + "\n  ".join(failed))
 
 
 def _add(family):

@@ -66,13 +66,13 @@ impl Drop for Held {
 #[test]
 fn memory_that_we_take_is_seen() {
     let Some(gpus) = Gpus::open() else {
-        eprintln!("skipped: no NVIDIA GPU here");
+        garden_testing::skip("no NVIDIA GPU here");
         return;
     };
     let before = gpus.look();
     assert!(before.total > 0 && before.used <= before.total, "{before:?}");
     let Some(held) = Held::take(512 * MIB) else {
-        eprintln!("skipped: GPU memory cannot be taken here");
+        garden_testing::skip("GPU memory cannot be taken here");
         return;
     };
     let during = gpus.look();

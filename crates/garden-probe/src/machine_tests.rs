@@ -36,7 +36,7 @@ fn this_machine_has_a_limit_and_something_left() {
 #[test]
 fn files_in_shared_memory_are_seen() {
     let Some(before) = shared_memory_used() else {
-        eprintln!("skipped: /dev/shm is not in memory");
+        garden_testing::skip("/dev/shm is not in memory");
         return;
     };
     let path = format!("/dev/shm/garden-probe-{}", std::process::id());
@@ -105,7 +105,7 @@ impl Drop for TestGroup {
 fn a_groups_limit_leaves_what_its_files_take_up() {
     const LIMIT: u64 = 256 * MIB;
     let Some(mut group) = TestGroup::make(LIMIT) else {
-        eprintln!("skipped: no control group can be made here");
+        garden_testing::skip("no control group can be made here");
         return;
     };
     // Reads 60 MiB of file (which the kernel can take back), then holds 30 MiB in a variable (which it cannot).
@@ -117,14 +117,14 @@ fn a_groups_limit_leaves_what_its_files_take_up() {
     );
     let mut shell = Command::new("bash");
     let Ok(mut child) = shell.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        eprintln!("skipped: no bash here");
+        garden_testing::skip("no bash here");
         return;
     };
     let (pid, mut input) = (child.id(), child.stdin.take().unwrap());
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     group.child = Some(child);
     if fs::write(group.folder.join("cgroup.procs"), pid.to_string()).is_err() {
-        eprintln!("skipped: no process can be put into a control group here");
+        garden_testing::skip("no process can be put into a control group here");
         return;
     }
     let mut surroundings = Surroundings::of(pid);

@@ -1,8 +1,9 @@
-//! What tests of several crates share: the seed of everything drawn at random, and a process of its own for a test that measures one.
+//! What tests of several crates share: the seed of everything drawn at random, a process of its own for a test that measures one, and a word about what is skipped.
 //! Only tests depend on it.
 
 #![allow(clippy::print_stdout, reason = "what a test tells is shown when it fails")]
 
+use std::io::Write as _;
 use std::process::Command;
 
 /// Set in the process that [`alone`] starts.
@@ -17,6 +18,12 @@ pub fn seed() -> u64 {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("GARDEN_SEED={text:?} is not a whole number")),
         Err(_) => 1,
     }
+}
+
+/// Says that this test, or the rest of it, is skipped, and why. Written past the test harness, which shows what a test prints only if it fails.
+pub fn skip(reason: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_string();
+    drop(writeln!(std::io::stderr(), "skipped: {test}: {reason}"));
 }
 
 /// Runs the test of this name (`module::function`) in a process of its own. It is for tests that measure their own process, where
@@ -38,4 +45,32 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     println!("{told}{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} failed in a process of its own: {}", output.status);
     assert!(told.contains("running 1 test"), "no test is called {name}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// `make soak` runs the tests that the Makefile lists under `RANDOM`: each file of tests that draws must be among them.
+    #[test]
+    fn every_random_test_is_soaked() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let makefile = fs::read_to_string(root.join("Makefile")).expect("the repository has a Makefile");
+        let listed = makefile.lines().find_map(|line| line.strip_prefix("RANDOM := ")).expect("it lists random tests");
+        let mut count = 0;
+        for member in fs::read_dir(root.join("crates")).expect("the repository has crates").flatten() {
+            let files = fs::read_dir(member.path().join("tests/it")).into_iter().flatten().flatten();
+            for path in files.map(|file| file.path()).filter(|path| path.is_file()) {
+                let text = fs::read_to_string(&path).expect("a file of tests is text");
+                let module = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_string() + "::";
+                if text.contains("garden_testing::seed()") {
+                    count += 1;
+                    let is_listed = listed.split_whitespace().any(|test| test.starts_with(&module));
+                    assert!(is_listed, "{module} draws at random, and `RANDOM` in the Makefile does not list it");
+                }
+            }
+        }
+        assert!(count > 5, "{count} files of random tests");
+    }
 }

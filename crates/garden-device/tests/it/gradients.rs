@@ -50,10 +50,9 @@ struct Bench {
 
 impl Bench {
     fn new(round: u64) -> Bench {
-        let seed = std::env::var("GARDEN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
         let mut cpu = Cpu::new(1 + (round % 2) as usize);
         cpu.reserve(Reserve { widest: 64, longest: 256, head_size: 32 }).unwrap();
-        Bench { cpu, random: Random(seed * 1000 + round) }
+        Bench { cpu, random: Random(garden_testing::seed() * 1000 + round) }
     }
 
     fn buffer(&mut self, values: &[f32]) -> Buffer {

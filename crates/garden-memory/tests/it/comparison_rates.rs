@@ -5,14 +5,10 @@
 
 #![allow(clippy::print_stdout, reason = "the seed and the rates are part of the result")]
 
-use crate::population::Random;
+use crate::population::{Random, runs};
 use garden_memory::{
     CompareQuestion, Comparison, Effect, Interval, MIB, Quantity, Run, Sample, TimeEffect, Trace, compare,
 };
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
 
 /// A kind of run: all that its runs share.
 #[derive(Clone, Copy)]
@@ -114,7 +110,7 @@ struct Rates {
 
 /// Draws pairs of kinds and so many runs of each; `change` makes the kind after the change from the one before it.
 fn measure(title: &str, replicates: usize, change: impl Fn(&mut Kind, &mut Random)) -> Rates {
-    let (seed, pairs) = (setting("GARDEN_SEED", 1), setting("GARDEN_RUNS", 600));
+    let (seed, pairs) = (garden_testing::seed(), runs());
     let mut sums = [0.0; 6];
     let mut ratios = 0.0;
     for pair in 0..pairs {

@@ -7,18 +7,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::population::{HEALTHY, Kind, LEAKS, Random, draw};
+use crate::population::{HEALTHY, Kind, LEAKS, Random, draw, runs};
 use garden_memory::{Question, Verdict, diagnose};
 
 const LOOKS: usize = 10;
 
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-}
-
 /// Runs each kind so many times and counts the runs for which `is_wrong` holds.
 fn errors(kinds: &[Kind], is_wrong: impl Fn(&crate::population::Run) -> bool) -> (f64, BTreeMap<Kind, f64>) {
-    let (seed, runs) = (setting("GARDEN_SEED", 1), setting("GARDEN_RUNS", 600));
+    let (seed, runs) = (garden_testing::seed(), runs());
     println!("seed {seed}, {runs} runs of each kind; set GARDEN_SEED and GARDEN_RUNS for others");
     let mut by_kind = BTreeMap::new();
     for &kind in kinds {

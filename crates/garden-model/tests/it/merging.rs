@@ -150,7 +150,7 @@ fn several_files_are_the_same_model() {
 
 fn transformers_agrees(case: &Case, exported: &Path) {
     let Some(python) = std::env::var_os("GARDEN_PYTHON") else {
-        println!("skipped: GARDEN_PYTHON names no interpreter with transformers and peft");
+        garden_testing::skip("GARDEN_PYTHON names no interpreter with transformers and peft");
         return;
     };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/check_merged.py");

@@ -55,7 +55,7 @@ fn a_saved_checkpoint_is_the_model_that_is_packed_on_load() {
 
 fn transformers_agrees(case: &Case, model: &Path, logits: &[f32]) {
     let Some(python) = std::env::var_os("GARDEN_PYTHON") else {
-        println!("skipped: GARDEN_PYTHON names no interpreter with transformers and bitsandbytes");
+        garden_testing::skip("GARDEN_PYTHON names no interpreter with transformers and bitsandbytes");
         return;
     };
     // Ours are f32; transformers would compute in the type that the weights had.

@@ -29,7 +29,7 @@ fn an_adapter_comes_back_as_it_was() {
 #[test]
 fn peft_takes_our_adapters() {
     let Some(python) = std::env::var_os("GARDEN_PYTHON") else {
-        println!("skipped: GARDEN_PYTHON names no Python with torch, transformers and peft");
+        garden_testing::skip("GARDEN_PYTHON names no Python with torch, transformers and peft");
         return;
     };
     let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/check_adapter.py");

@@ -106,14 +106,9 @@ fn options(random: &mut Random) -> ReadOptions {
     }
 }
 
-/// Other seeds: `GARDEN_SEED=7 cargo test -p garden-trace`.
-fn first_seed() -> u64 {
-    std::env::var("GARDEN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
-}
-
 #[test]
 fn damaged_files_never_panic() {
-    let first = first_seed();
+    let first = garden_testing::seed();
     for seed in first..first + 20_000 {
         let mut random = Random(seed);
         let (bytes, options) = (mutate(&mut random), options(&mut random));

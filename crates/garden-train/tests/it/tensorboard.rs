@@ -123,7 +123,7 @@ fn what_cannot_be_written_is_an_error() {
 #[test]
 fn tensorboard_reads_it() {
     let Some(python) = std::env::var_os("GARDEN_TENSORBOARD") else {
-        println!("skipped: GARDEN_TENSORBOARD names no interpreter with the package tensorboard");
+        garden_testing::skip("GARDEN_TENSORBOARD names no interpreter with the package tensorboard");
         return;
     };
     let folder = folder("theirs");

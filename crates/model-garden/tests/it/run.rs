@@ -1,7 +1,6 @@
 //! `model-garden run` on real trainers that leak, save, die and resume.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -317,7 +316,7 @@ fn a_fence_ends_what_the_forecast_could_not_foresee() {
     let talk = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(77), "{}", told(&output));
     if talk.contains("no fence, so only the forecast protects the machine") {
-        eprintln!("skipped: no fence can be built here");
+        garden_testing::skip("no fence can be built here");
     } else {
         // The kernel is usually first; if a sample came just before, the guard was.
         let is_ended = talk.contains("was killed (signal 9") || talk.contains("hardly anything is left");

@@ -8,6 +8,11 @@
 
 use garden_memory::{Activity, MIB, Quantity, RunFacts, Sample, Trace};
 
+/// How many runs of each kind are drawn: `GARDEN_RUNS`, else 600.
+pub fn runs() -> u64 {
+    std::env::var("GARDEN_RUNS").map_or(600, |text| text.parse().expect("GARDEN_RUNS is a number"))
+}
+
 /// SplitMix64 (Steele et al. 2014): small, seedable, good enough for tests.
 pub struct Random(pub u64);
 

@@ -1,7 +1,6 @@
 //! A headless Chromium, driven over two pipes: JSON messages that end with a zero byte, on descriptors 3 and 4.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set itself up must fail")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -40,7 +39,7 @@ impl Browser {
             found.is_ok_and(|status| status.success())
         };
         let Some(program) = NAMES.iter().find(is_there) else {
-            eprintln!("skipped: no Chromium or Chrome is installed");
+            garden_testing::skip("no Chromium or Chrome is installed");
             return None;
         };
         let profile = scratch(&format!("browser-{name}"));

@@ -1,7 +1,6 @@
 //! Runs the real binary.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot set itself up must fail")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod browser;
@@ -80,7 +79,7 @@ pub fn has_python() -> bool {
     let found =
         Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     if !found {
-        eprintln!("skipped: python3 is not installed");
+        garden_testing::skip("python3 is not installed");
     }
     found
 }
