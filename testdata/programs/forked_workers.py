@@ -9,6 +9,7 @@ leaked. The workers have their parent's command line and die with it.
 """
 import ctypes
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -21,30 +22,31 @@ libc = ctypes.CDLL(None)
 examples = [bytes(223) for _ in range(MIB * 4096)]  # 256 bytes each with its header
 
 
-def wait_for(step):
-    """Sleeps until the step's time has come, which is the same in all processes."""
-    time.sleep(max(0, start + step * STEP_TIME - time.monotonic()))
-
-
-def work():
+def work(steps, done):
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     looked_at = 0
     for step in range(1, STEPS + 1):
-        wait_for(step)
+        os.read(steps, 1)
         until = len(examples) * min(step, COPIED_AT) // COPIED_AT
         for index in range(looked_at, until):
             examples[index]
         looked_at = until
+        os.write(done, b".")
 
 
 print("***** Running training *****\n  Num examples = 40\n  Instantaneous batch size per device = 1\n"
       f"  Gradient Accumulation steps = 1\n  Total optimization steps = {STEPS}", flush=True)
-start = time.monotonic()
-workers = [multiprocessing.get_context("fork").Process(target=work, daemon=True) for _ in range(3)]
+orders, (done_out, done_in) = [os.pipe() for _ in range(3)], os.pipe()
+workers = [multiprocessing.get_context("fork").Process(target=work, args=(steps, done_in), daemon=True) for steps, _ in orders]
 for worker in workers:
     worker.start()
 for step in range(1, STEPS + 1):
-    wait_for(step)
+    time.sleep(STEP_TIME)
+    # A step is over when every worker has done it, however long that takes.
+    for _, order in orders:
+        os.write(order, b".")
+    for _ in workers:
+        os.read(done_out, 1)
     print(f"Step {step}: loss {1 / step:.3f}", flush=True)
 for worker in workers:
     worker.join(1)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{diagnose, has_python, model_garden, run, scratch, told};
+use crate::common::{Killed, diagnose, has_python, model_garden, repository, run, scratch, told};
 use serde_json::Value;
 
 /// Watches a command every 20 ms; gives the output and the trace.
@@ -134,7 +134,7 @@ fn steps_are_found_by_a_pattern_of_the_user() {
 
 #[test]
 fn a_command_goes_on_when_the_watching_is_over() {
-    let (output, _) = monitor("goes-on", &["--duration", "300ms"], &["sh", "-c", "sleep 1; echo still here"]);
+    let (output, _) = monitor("goes-on", &["--duration", "300ms"], &["sh", "-c", "sleep 3; echo still here"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("still here"), "{}", told(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the command goes on"), "{}", told(&output));
 }
@@ -189,29 +189,28 @@ fn the_command_s_own_code_is_passed_through() {
 
 #[test]
 fn a_running_process_is_watched_and_left_alone() {
-    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let mut sleeper = Killed(Command::new("sleep").arg("60").spawn().unwrap());
     let trace = scratch("attach").join("trace.jsonl");
-    let pid = sleeper.id().to_string();
+    let pid = sleeper.0.id().to_string();
     let output =
-        run(&["monitor", "--pid", &pid, "--interval", "20ms", "--duration", "400ms", "-o", trace.to_str().unwrap()]);
-    let is_alive = sleeper.try_wait().unwrap().is_none();
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
-    assert!(is_alive);
+        run(&["monitor", "--pid", &pid, "--interval", "20ms", "--duration", "3s", "-o", trace.to_str().unwrap()]);
+    assert!(sleeper.0.try_wait().unwrap().is_none());
     assert_eq!((output.status.code(), &judged(&trace)["verdict"]), (Some(0), &"flat".into()), "{}", told(&output));
 }
 
 #[test]
 fn a_trace_survives_the_sudden_end_of_the_monitor() {
     let trace = scratch("killed").join("trace.jsonl");
-    let words = ["monitor", "--interval", "20ms", "-o", trace.to_str().unwrap(), "--", "sleep", "2"];
-    let mut watcher = model_garden(&words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let patience = Instant::now() + Duration::from_secs(10);
+    let words = ["monitor", "--interval", "20ms", "-o", trace.to_str().unwrap(), "--", "cat"];
+    // `cat` ends with its standard input, that is with this test.
+    let mut command = model_garden(&words);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut watcher = Killed(command.spawn().unwrap());
+    let patience = Instant::now() + Duration::from_secs(60);
     while std::fs::read_to_string(&trace).map_or(0, |text| text.lines().count()) < 12 && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(20));
     }
-    watcher.kill().unwrap();
-    watcher.wait().unwrap();
+    watcher.0.kill().unwrap();
     let found = judged(&trace);
     assert!(found["input"]["samples"].as_u64().unwrap() >= 10, "{}", found["input"]);
 }
@@ -242,17 +241,12 @@ fn a_process_that_was_not_started_here_can_still_tell() {
     // The program waits for its watcher, tells, and goes on after it has said that it ends.
     let script = "import os, sys, time\nwhile not os.path.exists(os.environ['MODEL_GARDEN_EVENTS']): time.sleep(0.02)\n\
                   exec(open('testdata/programs/event_channel.py').read())\ntell(event='exit')\ntime.sleep(20)";
-    let mut program = Command::new("python3")
-        .args(["-c", script])
-        .env("MODEL_GARDEN_EVENTS", &socket)
-        .current_dir(crate::common::repository(""))
-        .spawn()
-        .unwrap();
-    let pid = program.id().to_string();
+    let mut command = Command::new("python3");
+    command.args(["-c", script]).env("MODEL_GARDEN_EVENTS", &socket).current_dir(repository(""));
+    let program = Killed(command.spawn().unwrap());
+    let pid = program.0.id().to_string();
     let flags = ["--interval", "20ms", "-o", trace.to_str().unwrap(), "--channel", socket.to_str().unwrap()];
     let output = run(&[&["monitor", "--pid", &pid][..], &flags[..]].concat());
-    program.kill().unwrap();
-    program.wait().unwrap();
     let found = judged(&trace);
     assert_eq!((&found["verdict"], &found["clock"]), (&"leak".into(), &"step".into()), "{}", told(&output));
     assert!(!socket.exists());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{has_python, model_garden, run, scratch, told};
+use crate::common::{Killed, has_python, model_garden, run, scratch, told};
 
 /// What a pipe takes before whoever writes to it has to wait.
 const PIPE_BYTES: usize = 65_536;
@@ -94,17 +94,13 @@ fn orphans_do_not_pile_up() {
     }
     let folder = scratch("odd-orphans");
     let words = words(&folder, "orphans", "100", &[]);
-    let mut child = model_garden(&words.iter().map(String::as_str).collect::<Vec<_>>())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = model_garden(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let child = Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     std::thread::sleep(Duration::from_secs(3));
-    let children = Command::new("ps").args(["--no-headers", "-o", "stat", "--ppid", &child.id().to_string()]).output();
+    let children =
+        Command::new("ps").args(["--no-headers", "-o", "stat", "--ppid", &child.0.id().to_string()]).output();
     let zombies =
         String::from_utf8_lossy(&children.unwrap().stdout).lines().filter(|line| line.starts_with('Z')).count();
-    child.kill().unwrap();
-    child.wait().unwrap();
     assert!(zombies < 200, "{zombies} zombies");
 }
 
@@ -140,19 +136,19 @@ fn nobody_who_reads_does_not_stop_the_guard() {
     let swap = |word: &str| word.replace("100ms", "10ms").replace("500MB", "250MB");
     let words: Vec<String> = words.iter().map(|word| swap(word)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let mut child = model_garden(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = Killed(model_garden(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
     // Nothing is read until long after the limit would have been reached.
     let saved = || std::fs::read_dir(folder.join("out")).is_ok_and(|found| found.count() > 0);
-    let patience = Instant::now() + Duration::from_secs(30);
+    let patience = Instant::now() + Duration::from_secs(120);
     while !saved() && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(50));
     }
     let is_saved = saved();
     let mut talk = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut talk).unwrap();
+    child.0.stderr.take().unwrap().read_to_string(&mut talk).unwrap();
     assert!(is_saved, "{talk}");
     assert!(talk.len() > PIPE_BYTES, "the pipe was never full: {} bytes", talk.len());
-    assert_eq!(child.wait().unwrap().code(), Some(75), "{talk}");
+    assert_eq!(child.0.wait().unwrap().code(), Some(75), "{talk}");
 }
 
 #[test]

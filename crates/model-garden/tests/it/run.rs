@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{diagnose, has_python, model_garden, run, scratch, told};
+use crate::common::{Killed, diagnose, has_python, model_garden, run, scratch, told};
 use serde_json::Value;
 
 const RESUME: [&str; 4] = ["--on-limit", "restart", "--resume-with", "--resume_from_checkpoint {checkpoint}"];
@@ -205,18 +205,8 @@ fn the_program_s_own_end_is_ours() {
     assert!(begin.elapsed() >= Duration::from_millis(900), "{:?}", begin.elapsed());
 }
 
-/// Kills a supervisor that a test left alive.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(30);
+    let patience = Instant::now() + Duration::from_secs(120);
     while !is_so() {
         assert!(Instant::now() < patience, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -10,7 +10,7 @@ use crate::common::{has_python, repository, scratch, told};
 const TAKEN: &str = "\u{1b}[?1049h";
 const GIVEN_BACK: &str = "\u{1b}[?1049l";
 
-/// Runs the binary in a terminal of this size and presses keys, each written as `SECONDS=KEYS`.
+/// Runs the binary in a terminal of this size and presses keys, each written as `TEXT=KEYS`: once the text is shown.
 fn in_terminal(size: &str, keys: &[&str], words: &[&str]) -> Output {
     let mut command = Command::new("python3");
     command.arg("testdata/programs/in_terminal.py").arg(size).args(keys).arg("--");
@@ -51,7 +51,7 @@ fn a_watched_command_is_drawn_and_reported() {
     }
     let trace = trace("terminal-monitor");
     let words = ["monitor", "--interval", "50ms", "-o", &trace, "--", "python3", "testdata/programs/leak.py"];
-    let output = in_terminal("80x24", &["0.6=?", "0.9=?", "1.0=o", "1.1=p", "1.2=c", "1.3=+"], &words);
+    let output = in_terminal("80x24", &["q stop watching=?", "help=?", "=o", "=p", "=c", "=+"], &words);
     let shown = letters(&output);
     assert!(shown.contains("q stop watching") && shown.contains("1 process"), "{shown}");
     assert!(shown.contains("╭ help ─"), "the explanations: {shown}");
@@ -69,8 +69,8 @@ fn leaving_the_picture_leaves_the_command_alone() {
         return;
     }
     let trace = trace("terminal-quit");
-    let words = ["monitor", "--interval", "50ms", "-o", &trace, "--", "sh", "-c", "sleep 2; echo not ended"];
-    let output = in_terminal("120x40", &["0.7=q"], &words);
+    let words = ["monitor", "--interval", "50ms", "-o", &trace, "--", "sh", "-c", "sleep 5; echo not ended"];
+    let output = in_terminal("120x40", &["q stop watching=q"], &words);
     check_given_back(&output);
     let text = String::from_utf8_lossy(&output.stdout);
     let after = &text[text.rfind(GIVEN_BACK).unwrap()..];
@@ -84,7 +84,7 @@ fn ctrl_c_reaches_the_command() {
     }
     let trace = trace("terminal-interrupt");
     let words = ["monitor", "--passthrough", "--interval", "50ms", "-o", &trace, "--", "sleep", "30"];
-    let output = in_terminal("80x24", &["0.7=\\x03"], &words);
+    let output = in_terminal("80x24", &["q stop watching=\\x03"], &words);
     check_given_back(&output);
     assert_eq!(output.status.code(), Some(130), "{}", told(&output));
 }
@@ -97,7 +97,7 @@ fn in_plain_form_the_keyboard_is_the_command_s() {
     let trace = trace("terminal-plain");
     let script = "import os, sys\nname = input('name? ')\nprint('hello', name, os.get_terminal_size().columns, sys.stdin.isatty())";
     let words = ["monitor", "--plain", "--interval", "200ms", "-o", &trace, "--", "python3", "-c", script];
-    let output = in_terminal("97x30", &["1.0=World\\n"], &words);
+    let output = in_terminal("97x30", &["name? =World\\n"], &words);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("hello World 97 True"), "{}", told(&output));
     assert!(!text.contains(TAKEN), "{}", told(&output));
@@ -115,7 +115,7 @@ fn a_guarded_command_is_asked_to_save_when_somebody_presses_q() {
     let (trace, out) = (place("trace.jsonl"), place("out"));
     let words =
         [&["run", "--interval", "100ms", "--memory-limit", "1GB", "-o", &trace, "--"], &trainer[..], &[&out]].concat();
-    let output = in_terminal("200x50", &["2.0=q"], &words);
+    let output = in_terminal("200x50", &["guard will send SIGTERM=q"], &words);
     check_given_back(&output);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
     let shown = letters(&output);

@@ -8,7 +8,7 @@ pub mod browser;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
 use serde_json::json;
@@ -35,6 +35,16 @@ pub fn model_garden(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_model-garden"));
     command.args(words).current_dir(repository("")).env_remove("NO_COLOR").stdin(Stdio::null());
     command
+}
+
+/// A process that ends with its test, whatever happens.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// Runs the binary to its end.
