@@ -1,5 +1,8 @@
 //! Names of tensors: files on the hub have `visual.*` and `model.*`, newer ones `model.visual.*` and `model.language_model.*`.
 
+/// The head, unless it is tied to the embedding.
+pub(crate) const HEAD: &str = "lm_head.weight";
+
 /// A name in the newer form, whichever a file has.
 pub(crate) fn newer(name: &str) -> String {
     if let Some(rest) = name.strip_prefix("visual.") {
@@ -10,6 +13,18 @@ pub(crate) fn newer(name: &str) -> String {
             format!("model.language_model.{rest}")
         }
         _ => name.to_string(),
+    }
+}
+
+/// A name as transformers saves it, whichever form it has: that of the hub, which all its versions and other programs load.
+pub(crate) fn saved(name: &str) -> String {
+    let name = newer(name);
+    if let Some(rest) = name.strip_prefix("model.visual.") {
+        return format!("visual.{rest}");
+    }
+    match name.strip_prefix("model.language_model.") {
+        Some(rest) => format!("model.{rest}"),
+        None => name,
     }
 }
 
@@ -33,6 +48,14 @@ mod tests {
         assert_eq!(newer("model.layers.0.mlp.up_proj.weight"), "model.language_model.layers.0.mlp.up_proj.weight");
         assert_eq!(newer("model.language_model.norm.weight"), "model.language_model.norm.weight");
         assert_eq!(newer("lm_head.weight"), "lm_head.weight");
+    }
+
+    #[test]
+    fn both_forms_are_saved_as_on_the_hub() {
+        for name in ["visual.blocks.0.norm1.weight", "model.layers.0.mlp.up_proj.weight", "lm_head.weight"] {
+            assert_eq!(saved(name), name);
+            assert_eq!(saved(&newer(name)), name);
+        }
     }
 
     #[test]
