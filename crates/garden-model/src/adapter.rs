@@ -198,7 +198,7 @@ pub fn write_adapter(
     folder: &Path,
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
-    model.write_values(device, Kind::F32, &folder.join(WEIGHTS))?;
+    model.write_values(device, Kind::F32, &str::to_string, &folder.join(WEIGHTS))?;
     let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
     write_whole(&folder.join(CONFIG), text.as_bytes())
 }

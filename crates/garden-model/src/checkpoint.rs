@@ -130,6 +130,11 @@ impl Checkpoint {
         self.tensors.values().map(|place| place.shape.iter().product::<usize>()).sum()
     }
 
+    /// The name that a tensor has in its file, given that in the newer form.
+    pub(crate) fn stored_name(&self, name: &str) -> Option<&str> {
+        self.tensors.get(name).map(|place| place.name.as_str())
+    }
+
     /// The kind that most values of floating point have.
     pub(crate) fn usual_kind(&self) -> Kind {
         let values = |wanted: Dtype| {

@@ -25,7 +25,7 @@ pub fn saved_kind(base: &Path) -> Result<Kind, Error> {
 }
 
 impl Model {
-    /// Writes all weights into a folder; the configuration is that of the folder `base`, but for the type of the values.
+    /// Writes all weights into a folder; names and configuration are those of the folder `base`, but for the type of the values.
     pub fn write_checkpoint(
         &self,
         device: &mut dyn Device,
@@ -35,7 +35,10 @@ impl Model {
     ) -> Result<(), Error> {
         let mut config = read_config(base)?;
         name_dtype(&mut config, kind);
-        self.write_values(device, kind, &folder.join(WEIGHTS))?;
+        let checkpoint = Checkpoint::open(base)?;
+        // Two forms of names are about; transformers saves the one that it has loaded.
+        let named = |name: &str| checkpoint.stored_name(name).unwrap_or(name).to_string();
+        self.write_values(device, kind, &named, &folder.join(WEIGHTS))?;
         write_config(folder, &config)
     }
 

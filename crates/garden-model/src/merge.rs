@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::four_bit::{self, Packed};
 use crate::generator::{Generator, GeneratorLimits};
 use crate::model::bytes_of;
-use crate::names::{HEAD, newer, saved};
+use crate::names::{HEAD, newer};
 use crate::shapes::PATCHES;
 use crate::shard::{Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index};
 
@@ -72,8 +72,8 @@ enum Source<'a> {
 /// A tensor of the new checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Item<'a> {
-    /// As it is saved.
-    pub name: String,
+    /// As the file has it, and as transformers would save it again.
+    pub name: &'a str,
     /// In the newer form.
     pub newer: String,
     pub shape: Vec<usize>,
@@ -127,8 +127,7 @@ impl<'a> Merge<'a> {
                     continue;
                 }
                 let shape = if newer == PATCHES { model.vision.kernel().to_vec() } else { shape };
-                let (name, kind) = (saved(stored.name), settings.kind.unwrap_or(was));
-                items.push(Item { name, newer, shape, kind, source, pair });
+                items.push(Item { name: stored.name, newer, shape, kind: settings.kind.unwrap_or(was), source, pair });
             }
         }
         match pairs.into_keys().next() {
@@ -187,7 +186,7 @@ impl<'a> Merge<'a> {
                 1 => "model.safetensors".to_string(),
                 count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
             };
-            let places = items.iter().map(|item| Place::new(item.name.clone(), item.kind, item.shape.clone()));
+            let places = items.iter().map(|item| Place::new(item.name.into(), item.kind, item.shape.clone()));
             let shard = Shard::create(&to.join(&file), places.collect())?;
             for item in *items {
                 if progress(report.tensors, self.items.len()).is_break() {
@@ -198,7 +197,7 @@ impl<'a> Merge<'a> {
                 report.merged += usize::from(item.pair.is_some());
                 report.unpacked += usize::from(matches!(item.source, Source::Packed(_)));
                 report.bytes += item.bytes() as u64;
-                weight_map.insert(item.name.clone(), file.clone());
+                weight_map.insert(item.name.to_string(), file.clone());
             }
             shard.finish()?;
         }
@@ -303,9 +302,9 @@ impl Item<'_> {
                     true => format!("is too large for {} at {}", torch_name(self.kind), part.start + place),
                     false => format!("has no finite number at {}", part.start + place),
                 };
-                return Err(Error::tensor(reader.path(), self.name.as_str(), problem));
+                return Err(Error::tensor(reader.path(), self.name, problem));
             }
-            shard.write_at(&self.name, part.start * size, bytes)?;
+            shard.write_at(self.name, part.start * size, bytes)?;
             reader.forget(part);
         }
         Ok(())

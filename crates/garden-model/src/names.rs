@@ -16,18 +16,6 @@ pub(crate) fn newer(name: &str) -> String {
     }
 }
 
-/// A name as transformers saves it, whichever form it has: that of the hub, which all its versions and other programs load.
-pub(crate) fn saved(name: &str) -> String {
-    let name = newer(name);
-    if let Some(rest) = name.strip_prefix("model.visual.") {
-        return format!("visual.{rest}");
-    }
-    match name.strip_prefix("model.language_model.") {
-        Some(rest) => format!("model.{rest}"),
-        None => name,
-    }
-}
-
 /// Whether the usual trainers leave a parameter out of weight decay: biases and what is called a norm.
 ///
 /// The vision tower's `norm1`, `norm2` and `ln_q` are not called so, and are decayed there.
@@ -48,14 +36,6 @@ mod tests {
         assert_eq!(newer("model.layers.0.mlp.up_proj.weight"), "model.language_model.layers.0.mlp.up_proj.weight");
         assert_eq!(newer("model.language_model.norm.weight"), "model.language_model.norm.weight");
         assert_eq!(newer("lm_head.weight"), "lm_head.weight");
-    }
-
-    #[test]
-    fn both_forms_are_saved_as_on_the_hub() {
-        for name in ["visual.blocks.0.norm1.weight", "model.layers.0.mlp.up_proj.weight", "lm_head.weight"] {
-            assert_eq!(saved(name), name);
-            assert_eq!(saved(&newer(name)), name);
-        }
     }
 
     #[test]

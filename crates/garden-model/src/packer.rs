@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::four_bit::{self, FourBit};
 use crate::model::bytes_of;
-use crate::names::{HEAD, newer, saved};
+use crate::names::{HEAD, newer};
 use crate::shapes::PATCHES;
 use crate::shard::{INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index};
 
@@ -83,7 +83,7 @@ fn pack_files(
             false => {
                 let is_kernel = newer(stored.name) == PATCHES;
                 let shape = if is_kernel { model.vision.kernel().to_vec() } else { stored.tensor.shape.to_vec() };
-                vec![Place::new(saved(stored.name), stored.tensor.kind, shape)]
+                vec![Place::new(stored.name.into(), stored.tensor.kind, shape)]
             }
         });
         let writer = Shard::create(&to.join(path.file_name().unwrap_or_default()), places.collect())?;
@@ -97,7 +97,7 @@ fn pack_files(
                 report.packed += 1;
                 computed_in = stored.tensor.kind;
             } else {
-                writer.write(&saved(stored.name), stored.tensor.bytes)?;
+                writer.write(stored.name, stored.tensor.bytes)?;
             }
             stored.tensor.forget();
             done += 1;
@@ -142,7 +142,7 @@ fn quantization_config(settings: &FourBit, computed_in: Kind) -> Value {
 
 /// The parts of a packed weight.
 fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
-    let (name, length) = (saved(stored.name), stored.tensor.shape.iter().product());
+    let (name, length) = (stored.name, stored.tensor.shape.iter().product());
     let blocks = nf4::blocks(length);
     let part = |part: &str, kind, shape| Place::new(format!("{name}{part}"), kind, shape);
     let mut places = vec![
@@ -163,10 +163,10 @@ fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
 
 /// Packs a weight.
 fn pack(writer: &Shard, stored: &Stored<'_>, settings: &FourBit) -> Result<(), Error> {
-    let name = saved(stored.name);
+    let name = stored.name;
     let mut filled = 0;
     let scales = four_bit::pack(&stored.tensor, |bytes| {
-        let written = writer.write_at(&name, filled, bytes);
+        let written = writer.write_at(name, filled, bytes);
         filled += bytes.len();
         written
     })?;

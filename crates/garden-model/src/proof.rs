@@ -255,7 +255,7 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
         if tensor.kind != item.kind || tensor.shape != item.shape {
             let problem =
                 format!("is {:?} {:?}; {:?} {:?} was written", tensor.kind, tensor.shape, item.kind, item.shape);
-            return Err(Error::tensor(tensor.path, item.name.as_str(), problem));
+            return Err(Error::tensor(tensor.path, item.name, problem));
         }
         let (columns, reader) = (item.columns(), item.reader());
         let rows = item.length() / columns.max(1);
@@ -278,7 +278,7 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
                 let error = off / distance(item.kind, exact);
                 // What is no number is never again exceeded.
                 if error > largest || error.is_nan() {
-                    (largest, roughest) = (error, item.name.clone());
+                    (largest, roughest) = (error, item.name.to_string());
                 }
                 checked += 1;
             }

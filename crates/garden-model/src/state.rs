@@ -10,7 +10,6 @@ use garden_device::{Buffer, Device, Kind, Moments};
 use crate::checkpoint::{Checkpoint, not_finite};
 use crate::error::Error;
 use crate::model::{Model, bytes_of};
-use crate::names::saved;
 use crate::parameters::Parameter;
 use crate::shapes::PATCHES;
 use crate::shard::{Place, Shard, torch_name};
@@ -88,19 +87,25 @@ impl Model {
         Ok(())
     }
 
-    /// Writes all values that are trained, rounded to a kind, under the names and in the shapes that transformers and PEFT save.
-    pub(crate) fn write_values(&self, device: &mut dyn Device, kind: Kind, path: &Path) -> Result<(), Error> {
+    /// Writes all values that are trained, rounded to a kind; `named` says under which name each is saved.
+    pub(crate) fn write_values(
+        &self,
+        device: &mut dyn Device,
+        kind: Kind,
+        named: &dyn Fn(&str) -> String,
+        path: &Path,
+    ) -> Result<(), Error> {
         let place = |parameter: &Parameter| {
             let shape = match parameter.name.as_str() {
                 PATCHES => self.config().vision.kernel().to_vec(),
                 _ => parameter.shape.clone(),
             };
-            Place::new(saved(&parameter.name), kind, shape)
+            Place::new(named(&parameter.name), kind, shape)
         };
         let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
         let (mut values, mut bytes) = (Vec::new(), Vec::new());
         for parameter in self.parameters() {
-            let (name, length) = (saved(&parameter.name), parameter.value.length());
+            let (name, length) = (named(&parameter.name), parameter.value.length());
             for first in (0..length).step_by(PIECE) {
                 let part = parameter.value.part(first, PIECE.min(length - first));
                 values.resize(part.length(), 0.0);
