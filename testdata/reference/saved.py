@@ -136,7 +136,8 @@ def check(kind, folder, base):
     else:
         kinds = {str(value.dtype) for value in model.state_dict().values() if value.is_floating_point()}
         # bitsandbytes keeps scales as float32.
-        if kinds - ({"torch.float32"} if kind == "quantised" else set()) != {f"torch.{dtype}"}:
+        others = kinds - {f"torch.{dtype}"} - ({"torch.float32"} if kind == "quantised" else set())
+        if others or f"torch.{dtype}" not in kinds:
             sys.exit(f"error: {folder} has {kinds}, and its config.json says {dtype}")
     processor = AutoProcessor.from_pretrained(folder)
     question = [{"role": "user", "content": [{"type": "text", "text": "What is it?"}]}]

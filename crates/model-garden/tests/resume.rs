@@ -5,6 +5,8 @@
 
 mod common;
 
+use std::cell::Cell;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -133,7 +135,7 @@ impl Scene {
         let words = self.words(output, more);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let guard = model_garden(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        Running { guard, output: output.to_path_buf() }
+        Running { guard, worker: Cell::new(None), output: output.to_path_buf() }
     }
 
     /// The flags that a next command has besides the usual ones.
@@ -192,7 +194,7 @@ impl Scene {
             Happened::AskedInSave => self.start(output, &["--save-steps", "1"]).caught(in_save, |it| it.ask()),
             Happened::WorkerKilled => self.start(output, &[]).caught(in_step, |it| {
                 signal("-KILL", it.worker());
-                let ended = it.guard.wait_with_output().unwrap();
+                let ended = it.end();
                 assert!(ended.status.success(), "{}", told(&ended));
             }),
             Happened::GuardKilled => self.start(output, &[]).caught(in_step, Running::kill_guard),
@@ -247,10 +249,26 @@ enum Tried {
     Impossible,
 }
 
-/// A command under way.
+/// A command under way; killed, with the process that trains, when the test ends before it.
 struct Running {
     guard: Child,
+    worker: Cell<Option<u32>>,
     output: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.guard.kill());
+        drop(self.guard.wait());
+        // Whoever has its number now is left alone.
+        let is_ours = |pid: &u32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).contains(self.output.to_str().unwrap())
+        };
+        if let Some(worker) = self.worker.get().filter(is_ours) {
+            drop(Command::new("kill").args(["-KILL", &worker.to_string()]).stderr(Stdio::null()).status());
+        }
+    }
 }
 
 impl Running {
@@ -261,6 +279,7 @@ impl Running {
             let children = format!("/proc/{0}/task/{0}/children", self.guard.id());
             let text = std::fs::read_to_string(children).unwrap_or_default();
             if let Some(pid) = text.split_whitespace().next().and_then(|pid| pid.parse().ok()) {
+                self.worker.set(Some(pid));
                 return pid;
             }
             assert!(begin.elapsed() < PATIENCE, "no process that trains");
@@ -268,10 +287,23 @@ impl Running {
         }
     }
 
-    /// Halts the process that trains at a moment, and does something then; without, it is halted no more after that.
-    fn caught(mut self, is_now: impl Fn() -> bool, then: impl FnOnce(Running)) -> Tried {
+    /// Waits for the end of the command.
+    fn end(&mut self) -> Output {
+        let [mut stdout, mut stderr] = [Vec::new(), Vec::new()];
+        let mut talk = self.guard.stderr.take();
+        std::thread::scope(|scope| {
+            scope.spawn(|| talk.as_mut().map(|pipe| pipe.read_to_end(&mut stderr)));
+            if let Some(pipe) = &mut self.guard.stdout {
+                pipe.read_to_end(&mut stdout).unwrap();
+            }
+        });
+        Output { status: self.guard.wait().unwrap(), stdout, stderr }
+    }
+
+    /// Halts the process that trains at a moment, and does something then.
+    fn caught(mut self, is_now: impl Fn() -> bool, then: impl FnOnce(&mut Running)) -> Tried {
         let Some(worker) = self.halt(&is_now) else { return Tried::Missed };
-        then(self);
+        then(&mut self);
         // It may be gone.
         drop(Command::new("kill").args(["-CONT", &worker.to_string()]).stderr(Stdio::null()).status());
         Tried::Happened
@@ -299,18 +331,18 @@ impl Running {
     }
 
     /// Ctrl-C, and the end that follows from it.
-    fn ask(self) {
+    fn ask(&mut self) {
         let worker = self.worker();
         signal("-INT", self.guard.id());
         signal("-CONT", worker);
-        let ended = self.guard.wait_with_output().unwrap();
+        let ended = self.end();
         let is_asked = ended.status.code() == Some(130) && !self.output.join("result.json").exists();
         // The last step may have been made before it was heard.
         assert!(is_asked || ended.status.success(), "{}", told(&ended));
     }
 
     /// The guard alone is killed: the process that trains notices, saves and ends.
-    fn kill_guard(mut self) {
+    fn kill_guard(&mut self) {
         let worker = self.worker();
         signal("-KILL", self.guard.id());
         self.guard.wait().unwrap();
@@ -322,7 +354,7 @@ impl Running {
         }
     }
 
-    fn kill_both(mut self) {
+    fn kill_both(&mut self) {
         let worker = self.worker();
         signal("-KILL", self.guard.id());
         signal("-KILL", worker);
@@ -493,16 +525,16 @@ fn one_run_folder_has_one_trainer() {
     let mut next = scene.start(&output, &["--resume", "auto"]);
     let begin = Instant::now();
     let mut said = String::new();
-    let mut talk = std::io::BufReader::new(next.guard.stderr.take().unwrap());
+    let mut talk = BufReader::new(next.guard.stderr.take().unwrap());
     while !said.contains("waiting until it has saved and ended") {
         assert!(begin.elapsed() < PATIENCE);
-        assert!(std::io::BufRead::read_line(&mut talk, &mut said).unwrap() > 0, "{said}");
+        assert!(talk.read_line(&mut said).unwrap() > 0, "{said}");
     }
     assert!(said.contains(&format!("process {worker} still works in")), "{said}");
     assert!(next.guard.try_wait().unwrap().is_none());
     signal("-CONT", worker);
-    std::io::Read::read_to_string(&mut talk, &mut said).unwrap();
-    let ended = next.guard.wait_with_output().unwrap();
+    talk.read_to_string(&mut said).unwrap();
+    let ended = next.end();
     assert!(ended.status.success(), "{said}");
     assert!(said.contains("going on from"), "{said}");
     assert_eq!(losses(&output), losses(&whole));
