@@ -2,7 +2,9 @@
 
 CARGO ?= cargo
 PYTHON ?= python3
-BINARY := target/release/model-garden
+# Where cargo builds; set CARGO_TARGET_DIR for another place.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 .DEFAULT_GOAL := help
@@ -36,12 +38,12 @@ python: ## run the tests of the Python package with the binary of this build
 		echo "skipped: the tests of the Python package need Python 3.9 or newer"; exit 0; fi; \
 	python=$(PYTHON); \
 	if ! $(PYTHON) -c 'import PIL, numpy' 2>/dev/null; then \
-		python=target/python-venv/bin/python; \
-		$$python -c 'import PIL, numpy' 2>/dev/null || { $(PYTHON) -m venv target/python-venv \
+		python=$(TARGET)/python-venv/bin/python; \
+		$$python -c 'import PIL, numpy' 2>/dev/null || { $(PYTHON) -m venv $(TARGET)/python-venv \
 			&& $$python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 10 pillow numpy; } >/dev/null 2>&1 \
 			|| { echo "Pillow and numpy could not be installed: the tests that need them are skipped"; python=$(PYTHON); }; \
 	fi; \
-	$(CARGO) build --locked --quiet && MODEL_GARDEN_BINARY="$(CURDIR)/target/debug/model-garden" $$python -m unittest discover -s python/tests
+	$(CARGO) build --locked --quiet && MODEL_GARDEN_BINARY="$(TARGET)/debug/model-garden" $$python -m unittest discover -s python/tests
 
 check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	$(CARGO) fmt --all --check
@@ -51,8 +53,8 @@ check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
 demo: build ## train a tiny model on drawn pictures: make demo SEED=7
-	@rm -rf target/demo
-	@$(BINARY) demo --output-dir target/demo --seed $(or $(SEED),42)
+	@rm -rf $(TARGET)/demo
+	@$(BINARY) demo --output-dir $(TARGET)/demo --seed $(or $(SEED),42)
 
 story: build ## diagnose the two built-in production runs
 	@echo "== run 1: stopped at step 70 by a person who thought it was leaking =="
@@ -62,17 +64,17 @@ story: build ## diagnose the two built-in production runs
 	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS)
 
 picture: build ## draw docs/report.png again, the picture in the README
-	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS) --format html -o target/report.html
+	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS) --format html -o $(TARGET)/report.html
 	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,1000 \
-		--screenshot=docs/report.png "file://$(CURDIR)/target/report.html" 2>/dev/null
+		--screenshot=docs/report.png "file://$(TARGET)/report.html" 2>/dev/null
 
 bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden
 
 wheel: setup ## build the Python wheel with the binary in it: target/wheels
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "error: Python 3.9 or newer is needed"; echo "hint: make wheel PYTHON=python3.12"; exit 2; }
-	test -x target/wheel-venv/bin/maturin || { $(PYTHON) -m venv target/wheel-venv && target/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
-	cd python && ../target/wheel-venv/bin/maturin build --release --locked --out ../target/wheels
+	test -x $(TARGET)/wheel-venv/bin/maturin || { $(PYTHON) -m venv $(TARGET)/wheel-venv && $(TARGET)/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
+	cd python && $(TARGET)/wheel-venv/bin/maturin build --release --locked --out $(TARGET)/wheels
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -427,3 +427,45 @@ pub(crate) fn has_same_evaluation(before: &Recipe, now: &Recipe) -> bool {
 fn sync_folder(folder: &Path) -> Result<(), Error> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(|error| Error::file(folder, error))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// A checkpoint that is whole, or one that lacks a file.
+    fn write_state(path: &Path, lacks: &[&str]) {
+        fs::create_dir_all(path).unwrap();
+        let values = [("base-model", "a"), ("dataset", "b"), ("output-dir", "c")];
+        let values = values.map(|(name, value)| (name.to_string(), Value::from(value)));
+        let recipe = Recipe::from_values(values.to_vec()).unwrap();
+        let files = lacks.iter().map(|name| (name.to_string(), Stamp { bytes: 1, crc32c: 0 })).collect();
+        let state = State { progress: Progress::default(), recipe, rows: (1, 0), contents: None, files };
+        fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
+    }
+
+    /// A run may be killed between any two steps of a replacement.
+    #[test]
+    fn what_is_replaced_comes_back_unless_its_successor_is_there() {
+        let folder = std::env::temp_dir().join(format!("garden-recover-{}", std::process::id()));
+        let place = |name: &str| folder.join(name);
+        // Killed before the new one got its name; after; while the old one was deleted; while the new one was written.
+        write_state(&place(".checkpoint-4.old"), &[]);
+        write_state(&place(".checkpoint-4.partial"), &[]);
+        write_state(&place(".checkpoint-5.old"), &[]);
+        write_state(&place("checkpoint-5"), &[]);
+        write_state(&place(".checkpoint-6.old"), &["optimizer.safetensors"]);
+        fs::create_dir_all(place(".checkpoint-7.partial")).unwrap();
+        fs::create_dir_all(place(".guard")).unwrap();
+        recover(&folder);
+        let mut left: Vec<String> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".guard", "checkpoint-4", "checkpoint-5"]);
+        assert!(newest(&folder).0.is_some_and(|path| path.ends_with("checkpoint-5")));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -258,6 +258,24 @@ fn transformers_and_peft_load_every_result() {
     }
 }
 
+/// A rate that no run has makes weights that float16 cannot hold: the result is there all the same, and says what it is.
+#[test]
+fn values_too_large_for_16_bits_keep_32() {
+    let folder = scratch("results-large");
+    let dataset = picture_rows(&folder, 8, |row| format!("Picture {row}?"));
+    let [base, output] = ["base", "out"].map(|name| folder.join(name));
+    write_base(&base, Changes { dtype: Some((Kind::F16, "float16")), shards: 1, ..Changes::default() });
+    let fixed = ["train-vision", "--full", "--base-model", base.to_str().unwrap(), "--dataset"];
+    let more = ["--max-steps", "1", "--warmup-steps", "0", "--learning-rate", "1e5", "--max-pixels", "12544"];
+    let output_words = [dataset.to_str().unwrap(), "--output-dir", output.to_str().unwrap()];
+    let done = run(&[&fixed[..], &output_words, &more].concat());
+    assert!(done.status.success(), "{}", told(&done));
+    assert!(told(&done).contains("is too large for float16"), "{}", told(&done));
+    let (dtype, tensors) = described(&output);
+    assert_eq!(dtype.as_deref(), Some("float32"));
+    assert!(tensors.values().all(|about| about.starts_with("F32")));
+}
+
 /// Checkpoints keep what rounding would lose, so a run that goes on makes the same result, bit for bit.
 #[test]
 fn a_full_run_goes_on_exactly() {
