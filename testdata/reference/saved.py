@@ -2,7 +2,7 @@
 """Records the names, shapes and types that transformers and peft save, for each kind of result; or loads results that another program saved.
 
 usage: saved.py --out recorded_saved.json
-       saved.py --check KIND FOLDER [--base FOLDER]        KIND: full, adapter, merged, quantised
+       saved.py --check KIND FOLDER BASE [--check ...]        KIND: full, adapter, merged, quantised
 
 Recording takes bases of this repository and variants of testdata/tiny-model: another type, a head of its own, names as in transformers 5.
 Checking loads the folder with AutoModelForImageTextToText (an adapter with peft onto its base) and AutoProcessor, generates a token (with weights that are not packed), and exits 1
@@ -146,24 +146,23 @@ def check(kind, folder, base):
     count = inputs["input_ids"].shape[1]
     if kind == "quantised":
         # On a processor bitsandbytes computes with rows of whole blocks alone, which a tiny model does not have; check_saved_quantised.py compares logits.
-        print(f"{kind}: {dtype}, {count} tokens")
+        print(f"{folder.name}: {dtype}, {count} tokens")
         return
     # Not every processor that torch takes for one can compute in 16 bits.
     answer = model.float().generate(**inputs, max_new_tokens=1, do_sample=False)
-    print(f"{kind}: {dtype}, {count} tokens, then {answer[0, -1].item()}")
+    print(f"{folder.name}: {dtype}, {count} tokens, then {answer[0, -1].item()}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--check", nargs=2, metavar=("KIND", "FOLDER"))
-    parser.add_argument("--base", type=Path)
+    parser.add_argument("--check", nargs=3, metavar=("KIND", "FOLDER", "BASE"), action="append", default=[])
     arguments = parser.parse_args()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    if arguments.check:
-        check(arguments.check[0], Path(arguments.check[1]), arguments.base)
-    else:
+    for kind, folder, base in arguments.check:
+        check(kind, Path(folder), Path(base))
+    if arguments.out:
         record_all(arguments.out)
 
 

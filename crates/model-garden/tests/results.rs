@@ -245,17 +245,19 @@ fn transformers_and_peft_load_every_result() {
         return;
     }
     let has_four_bits = Command::new(&python).args(["-c", "import bitsandbytes, accelerate"]).output().unwrap();
+    // One process for all: what takes time is to load the packages.
+    let mut command = Command::new(&python);
+    command.arg(repository("testdata/reference/saved.py"));
     for made in MADE.iter() {
         if made.kind == "quantised" && !has_four_bits.status.success() {
             eprintln!("skipped: {python} has no bitsandbytes and accelerate, so {} is not loaded", made.base);
             continue;
         }
-        let mut command = Command::new(&python);
-        command.arg(repository("testdata/reference/saved.py")).args(["--check", made.kind]).arg(&made.folder);
-        let done = command.arg("--base").arg(&made.base_folder).output().unwrap();
-        assert!(done.status.success(), "{} {}: {}", made.base, made.kind, told(&done));
-        eprintln!("{}: {}", made.base, String::from_utf8_lossy(&done.stdout).trim());
+        command.args(["--check", made.kind]).arg(&made.folder).arg(&made.base_folder);
     }
+    let done = command.output().unwrap();
+    assert!(done.status.success(), "{}", told(&done));
+    eprintln!("{}", String::from_utf8_lossy(&done.stdout));
 }
 
 /// A rate that no run has makes weights that float16 cannot hold: the result is there all the same, and says what it is.
