@@ -424,8 +424,8 @@ fn drafts(output: &Path) -> usize {
 /// Whether an evaluation after the first step has begun and not ended, by the trace.
 fn is_in_evaluation(output: &Path) -> bool {
     let trace = std::fs::read_to_string(output.join("trace.jsonl")).unwrap_or_default();
-    let events = trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let last = events.filter(|line| line["event"].as_str().is_some_and(|event| event.starts_with("eval_"))).last();
+    let mut events = trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let last = events.rfind(|line| line["event"].as_str().is_some_and(|event| event.starts_with("eval_")));
     last.is_some_and(|line| line["event"] == "eval_start" && line["step"].as_u64().is_some_and(|step| step > 0))
 }
 
@@ -433,7 +433,7 @@ fn is_in_evaluation(output: &Path) -> bool {
 fn is_newest_evaluated(output: &Path) -> bool {
     let state = std::fs::read(checkpoints(output).last().unwrap().join("garden_state.json")).unwrap();
     let progress = &serde_json::from_slice::<Value>(&state).unwrap()["progress"];
-    progress["evaluated"] == progress["step"] || progress["step"].as_u64().unwrap() as usize % 4 != 0
+    progress["evaluated"] == progress["step"] || !progress["step"].as_u64().unwrap().is_multiple_of(4)
 }
 
 #[test]
