@@ -2,8 +2,8 @@
 
 CARGO ?= cargo
 PYTHON ?= python3
-# Where cargo writes.
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Where cargo builds; set CARGO_TARGET_DIR for another place.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
@@ -77,7 +77,7 @@ python: ## run the tests of the Python package with the binary of this build
 			&& $$python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 10 pillow numpy; } >/dev/null 2>&1 \
 			|| { echo "Pillow and numpy could not be installed: the tests that need them are skipped"; python=$(PYTHON); }; \
 	fi; \
-	$(CARGO) build --workspace --locked --quiet && MODEL_GARDEN_BINARY="$(abspath $(TARGET))/debug/model-garden" && export MODEL_GARDEN_BINARY \
+	$(CARGO) build --workspace --locked --quiet && MODEL_GARDEN_BINARY="$(TARGET)/debug/model-garden" && export MODEL_GARDEN_BINARY \
 		&& { $(call told,python,$$python -u python/tests $(PYTHON_TESTS)); }
 
 soak: setup ## run every random test with new seeds: make soak SEEDS=20
@@ -101,17 +101,17 @@ story: build ## diagnose the two built-in production runs
 	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS)
 
 picture: build ## draw docs/report.png again, the picture in the README
-	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS) --format html -o target/report.html
+	@$(BINARY) diagnose testdata/production/run2.csv $(RUN2_FACTS) --format html -o $(TARGET)/report.html
 	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,1000 \
-		--screenshot=docs/report.png "file://$(CURDIR)/target/report.html" 2>/dev/null
+		--screenshot=docs/report.png "file://$(TARGET)/report.html" 2>/dev/null
 
 bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden
 
 wheel: setup ## build the Python wheel with the binary in it: target/wheels
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "error: Python 3.9 or newer is needed"; echo "hint: make wheel PYTHON=python3.12"; exit 2; }
-	test -x target/wheel-venv/bin/maturin || { $(PYTHON) -m venv target/wheel-venv && target/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
-	cd python && ../target/wheel-venv/bin/maturin build --release --locked --out ../target/wheels
+	test -x $(TARGET)/wheel-venv/bin/maturin || { $(PYTHON) -m venv $(TARGET)/wheel-venv && $(TARGET)/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
+	cd python && $(TARGET)/wheel-venv/bin/maturin build --release --locked --out $(TARGET)/wheels
 
 fmt: ## format the code
 	$(CARGO) fmt --all

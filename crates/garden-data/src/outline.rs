@@ -1,9 +1,8 @@
 //! A row whose pictures are known by their headers: what it takes to count tokens, without the pixels.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
+use crate::fingerprint::Fingerprint;
 use crate::length::SizedPicture;
-use crate::template::Message;
+use crate::template::{Content, Message, Part};
 
 /// A conversation with what the headers of its pictures say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,14 +42,32 @@ impl PictureOutline {
 }
 
 impl Outline {
-    /// The same for rows that say and show the same.
+    /// The same for rows that say and show the same. Checkpoints have it, so it must stay what it is: what a message may have besides is added only
+    /// where it has it.
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.messages.hash(&mut hasher);
-        for picture in &self.pictures {
-            picture.fingerprint.hash(&mut hasher);
+        let mut made = Fingerprint::default();
+        for message in &self.messages {
+            made.text(&message.role);
+            let parts = match &message.content {
+                Content::Text(text) => {
+                    made.bytes(b"text");
+                    made.text(text);
+                    continue;
+                }
+                Content::Parts(parts) => parts,
+            };
+            for part in parts {
+                match part {
+                    Part::Text(text) => {
+                        made.bytes(b"part");
+                        made.text(text);
+                    }
+                    Part::Image => made.bytes(b"image"),
+                }
+            }
         }
-        hasher.finish()
+        self.pictures.iter().for_each(|picture| made.number(picture.fingerprint));
+        made.value()
     }
 
     /// Whether the last answer says nothing.

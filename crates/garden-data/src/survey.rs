@@ -9,7 +9,6 @@ mod look;
 mod most;
 mod problem;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::mpsc::sync_channel;
 
 use garden_model::{Config, Limits};
@@ -17,6 +16,7 @@ use serde::Serialize;
 
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
+use crate::fingerprint::Fingerprint;
 use crate::processor::Processor;
 use crate::tally::Tally;
 use look::{Fit, Look, Looker, Seen};
@@ -245,9 +245,9 @@ impl Sum {
     fn finish(self) -> Survey {
         let Sum { mut survey, most, fingerprints } = self;
         survey.limits = most.limits();
-        let mut hasher = DefaultHasher::new();
-        fingerprints.hash(&mut hasher);
-        survey.fingerprint = hasher.finish();
+        let mut made = Fingerprint::default();
+        fingerprints.iter().for_each(|row| made.number(*row));
+        survey.fingerprint = made.value();
         let mut duplicates = duplicates(&fingerprints, &survey.left_out);
         survey.duplicate_count = duplicates.len();
         duplicates.truncate(KEPT_PROBLEMS);

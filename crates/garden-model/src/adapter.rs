@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use garden_device::{Buffer, Device};
+use garden_device::{Buffer, Device, Kind};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Tensor};
@@ -198,7 +198,7 @@ pub fn write_adapter(
     folder: &Path,
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
-    model.write_values(device, &folder.join(WEIGHTS))?;
+    model.write_values(device, Kind::F32, &str::to_string, &folder.join(WEIGHTS))?;
     let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
     write_whole(&folder.join(CONFIG), text.as_bytes())
 }

@@ -130,6 +130,21 @@ impl Checkpoint {
         self.tensors.values().map(|place| place.shape.iter().product::<usize>()).sum()
     }
 
+    /// The name that a tensor has in its file, given that in the newer form.
+    pub(crate) fn stored_name(&self, name: &str) -> Option<&str> {
+        self.tensors.get(name).map(|place| place.name.as_str())
+    }
+
+    /// The kind that most values of floating point have.
+    pub(crate) fn usual_kind(&self) -> Kind {
+        let values = |wanted: Dtype| {
+            let places = self.tensors.values().filter(move |place| place.dtype == wanted);
+            places.map(|place| place.shape.iter().product::<usize>()).sum::<usize>()
+        };
+        let kinds = [(Dtype::F32, Kind::F32), (Dtype::F16, Kind::F16), (Dtype::BF16, Kind::Bf16)];
+        kinds.into_iter().max_by_key(|(dtype, _)| values(*dtype)).map_or(Kind::F32, |(_, kind)| kind)
+    }
+
     /// Bytes of a tensor in its file, or that it would have there.
     pub fn stored_bytes(&self, name: &str) -> usize {
         let values = |place: &Place| place.shape.iter().product::<usize>();

@@ -91,6 +91,11 @@ impl VisionConfig {
         self.hidden / self.heads
     }
 
+    /// The shape of the patches' convolution, as files have it; here it is a matrix.
+    pub fn kernel(&self) -> [usize; 5] {
+        [self.hidden, CHANNELS, self.frames, self.patch, self.patch]
+    }
+
     /// Pixel values of a patch.
     pub fn patch_values(&self) -> usize {
         CHANNELS * self.frames * self.patch * self.patch

@@ -18,9 +18,9 @@ use crate::error::Error;
 use crate::four_bit::{self, Packed};
 use crate::generator::{Generator, GeneratorLimits};
 use crate::model::bytes_of;
-use crate::names::newer;
-use crate::packer::torch_name;
-use crate::shard::{Place, Shard, copy_others, read_config, write_config, write_index};
+use crate::names::{HEAD, newer};
+use crate::shapes::PATCHES;
+use crate::shard::{Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index};
 
 /// Values that are merged or copied at a time: 4 MiB as f32.
 const PIECE: usize = 1 << 20;
@@ -72,7 +72,7 @@ enum Source<'a> {
 /// A tensor of the new checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Item<'a> {
-    /// As the file has it.
+    /// As the file has it, and as transformers would save it again.
     pub name: &'a str,
     /// In the newer form.
     pub newer: String,
@@ -104,7 +104,8 @@ impl<'a> Merge<'a> {
                 "has 4 bits: merge onto the checkpoint that it was made from",
             ));
         }
-        fits(base, adapter)?;
+        let model = Config::read(&base.path().join("config.json"))?;
+        fits(base, adapter, &model)?;
         let mut pairs = adapter.pairs()?;
         let mut items = Vec::new();
         for (path, stored) in base.files()? {
@@ -121,6 +122,11 @@ impl<'a> Merge<'a> {
                     return Err(Error::tensor(path, stored.name, "is U8; F32, BF16 or F16 is needed"));
                 }
                 let pair = newer.strip_suffix(".weight").and_then(|module| pairs.remove(module));
+                // A tied head is the embedding, and is not saved beside it.
+                if model.is_tied && newer == HEAD && pair.is_none() {
+                    continue;
+                }
+                let shape = if newer == PATCHES { model.vision.kernel().to_vec() } else { shape };
                 items.push(Item { name: stored.name, newer, shape, kind: settings.kind.unwrap_or(was), source, pair });
             }
         }
@@ -217,38 +223,30 @@ impl<'a> Merge<'a> {
         shards
     }
 
-    /// The base's configuration, with what has changed.
+    /// The kind that most values will have.
+    fn usual_kind(&self) -> Kind {
+        let values = |kind: Kind| {
+            let items = self.items.iter().filter(move |item| item.kind == kind);
+            items.map(Item::length).sum::<usize>()
+        };
+        [Kind::F32, Kind::F16, Kind::Bf16].into_iter().max_by_key(|kind| values(*kind)).unwrap_or(Kind::F32)
+    }
+
+    /// The base's configuration, with what has changed: it names the type that the values have.
     fn new_config(&self) -> Value {
         let mut config = self.config.clone();
-        let packed = config.as_object_mut().and_then(|fields| fields.remove("quantization_config"));
-        // Unpacked weights are what they were before, and so the type that the file names is right.
-        let Some(kind) = self.settings.kind else { return config };
-        let has_name = |config: &Value| config.get("dtype").or_else(|| config.get("torch_dtype")).is_some();
-        if !has_name(&config) || packed.is_some() {
-            config["torch_dtype"] = torch_name(kind).into();
+        if let Some(fields) = config.as_object_mut() {
+            fields.remove("quantization_config");
         }
-        let name = |fields: &mut Value| {
-            for field in ["dtype", "torch_dtype"] {
-                if fields.get(field).is_some_and(|value| !value.is_null()) {
-                    fields[field] = torch_name(kind).into();
-                }
-            }
-        };
-        name(&mut config);
-        for inner in ["text_config", "vision_config"] {
-            if let Some(fields) = config.get_mut(inner).filter(|fields| fields.is_object()) {
-                name(fields);
-            }
-        }
+        name_dtype(&mut config, self.usual_kind());
         config
     }
 }
 
 /// Builds the model without computing anything: every tensor and every part of the adapter must fit.
-fn fits(base: &Checkpoint, adapter: &Adapter) -> Result<(), Error> {
-    let config = Config::read(&base.path().join("config.json"))?;
+fn fits(base: &Checkpoint, adapter: &Adapter, config: &Config) -> Result<(), Error> {
     let limits = GeneratorLimits { rows: 1, context: 1, patches: 0 };
-    Generator::build(&mut Planner::for_cpu(1), &config, base, Some(adapter), None, limits).map(drop)
+    Generator::build(&mut Planner::for_cpu(1), config, base, Some(adapter), None, limits).map(drop)
 }
 
 impl Item<'_> {

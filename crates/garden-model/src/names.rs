@@ -1,5 +1,8 @@
 //! Names of tensors: files on the hub have `visual.*` and `model.*`, newer ones `model.visual.*` and `model.language_model.*`.
 
+/// The head, unless it is tied to the embedding.
+pub(crate) const HEAD: &str = "lm_head.weight";
+
 /// A name in the newer form, whichever a file has.
 pub(crate) fn newer(name: &str) -> String {
     if let Some(rest) = name.strip_prefix("visual.") {

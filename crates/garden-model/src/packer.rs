@@ -8,11 +8,13 @@ use garden_device::{Kind, dynamic, nf4};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Stored};
+use crate::config::Config;
 use crate::error::Error;
 use crate::four_bit::{self, FourBit};
 use crate::model::bytes_of;
-use crate::names::newer;
-use crate::shard::{INDEX, Place, Shard, copy_others, read_config, write_config, write_index};
+use crate::names::{HEAD, newer};
+use crate::shapes::PATCHES;
+use crate::shard::{INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index};
 
 /// What packing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,8 +63,10 @@ fn pack_files(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<PackReport, Error> {
     copy_others(from, to)?;
-    let is_tied = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(false);
-    let files = checkpoint.files()?;
+    let model = Config::read(&from.join("config.json"))?;
+    let mut files = checkpoint.files()?;
+    // A tied head is the embedding, and is not saved beside it.
+    files.iter_mut().for_each(|file| file.1.retain(|stored| !(model.is_tied && newer(stored.name) == HEAD)));
     let total: usize = files.iter().map(|file| file.1.len()).sum();
     let (mut report, mut done, mut weight_map) = (PackReport::default(), 0, BTreeMap::new());
     // Others compute in the type that the weights had.
@@ -72,12 +76,15 @@ fn pack_files(
             let name = newer(tensor.name);
             let module = name.strip_suffix(".weight").unwrap_or("");
             let is_linear = tensor.tensor.shape.len() == 2 && !module.is_empty() && !module.ends_with("embed_tokens");
-            // A tied head is the embedding, which is never packed.
-            is_linear && !(is_tied && module == "lm_head") && settings.packs(module)
+            is_linear && name != PATCHES && settings.packs(module)
         };
         let places = tensors.iter().flat_map(|stored| match packs(stored) {
             true => packed_places(stored, settings),
-            false => vec![Place::new(stored.name.into(), stored.tensor.kind, stored.tensor.shape.to_vec())],
+            false => {
+                let is_kernel = newer(stored.name) == PATCHES;
+                let shape = if is_kernel { model.vision.kernel().to_vec() } else { stored.tensor.shape.to_vec() };
+                vec![Place::new(stored.name.into(), stored.tensor.kind, shape)]
+            }
         });
         let writer = Shard::create(&to.join(path.file_name().unwrap_or_default()), places.collect())?;
         for stored in &tensors {
@@ -106,6 +113,7 @@ fn pack_files(
     if from.join(INDEX).exists() {
         write_index(to, report.bytes_after, &weight_map)?;
     }
+    name_dtype(config, checkpoint.usual_kind());
     config["quantization_config"] = quantization_config(settings, computed_in);
     write_config(to, config)?;
     Ok(report)
@@ -192,14 +200,6 @@ fn state(stored: &Stored<'_>, settings: &FourBit, offset: f32) -> String {
     }
     let text = state.to_string();
     format!("{text:<width$}", width = text.len().max(STATE_LENGTH))
-}
-
-pub(crate) fn torch_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Bf16 => "bfloat16",
-        Kind::F16 => "float16",
-        _ => "float32",
-    }
 }
 
 /// The longest text of a state.

@@ -2,11 +2,14 @@
 
 use crate::config::Config;
 
+/// The convolution that makes patches.
+pub(crate) const PATCHES: &str = "model.visual.patch_embed.proj.weight";
+
 /// Names (in the newer form) and shapes of all tensors of a model.
 pub(crate) fn tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
     let (text, vision) = (&config.text, &config.vision);
     let mut list = List::default();
-    list.add("model.visual.patch_embed.proj.weight", &[vision.hidden, vision.patch_values()]);
+    list.add(PATCHES, &vision.kernel());
     for index in 0..vision.depth {
         let name = format!("model.visual.blocks.{index}");
         list.add(&format!("{name}.norm1.weight"), &[vision.hidden]);

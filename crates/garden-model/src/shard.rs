@@ -106,6 +106,35 @@ pub(crate) fn write_config(folder: &Path, config: &Value) -> Result<(), Error> {
     write_whole(&folder.join("config.json"), format!("{config:#}\n").as_bytes())
 }
 
+/// Names the type of the values in a configuration, everywhere where it is named.
+pub(crate) fn name_dtype(config: &mut Value, kind: Kind) {
+    let name = |fields: &mut Value| {
+        for field in ["dtype", "torch_dtype"] {
+            if fields.get(field).is_some_and(|value| !value.is_null()) {
+                fields[field] = torch_name(kind).into();
+            }
+        }
+    };
+    if !["dtype", "torch_dtype"].iter().any(|field| config.get(field).is_some_and(|value| !value.is_null())) {
+        config["torch_dtype"] = torch_name(kind).into();
+    }
+    name(config);
+    for inner in ["text_config", "vision_config"] {
+        if let Some(fields) = config.get_mut(inner).filter(|fields| fields.is_object()) {
+            name(fields);
+        }
+    }
+}
+
+/// What PyTorch calls a kind.
+pub(crate) fn torch_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Bf16 => "bfloat16",
+        Kind::F16 => "float16",
+        _ => "float32",
+    }
+}
+
 /// Writes which tensor is in which file.
 pub(crate) fn write_index(folder: &Path, bytes: u64, weight_map: &BTreeMap<String, String>) -> Result<(), Error> {
     let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});

@@ -7,13 +7,16 @@ use std::path::Path;
 
 use garden_device::{Buffer, Device, Kind, Moments};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, not_finite};
 use crate::error::Error;
 use crate::model::{Model, bytes_of};
 use crate::parameters::Parameter;
-use crate::shard::{Place, Shard};
+use crate::shapes::PATCHES;
+use crate::shard::{Place, Shard, torch_name};
 
 const UPDATES: &str = "updates";
+/// Values that are written at a time: 4 MiB as f32.
+const PIECE: usize = 1 << 20;
 
 /// The buffers of a parameter's moments, by what follows its name.
 fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
@@ -84,18 +87,63 @@ impl Model {
         Ok(())
     }
 
-    /// Writes all values that are trained, under their own names.
-    pub fn write_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
-        let place = |parameter: &Parameter| Place::new(parameter.name.clone(), Kind::F32, parameter.shape.clone());
+    /// Writes all values that are trained, rounded to a kind; `named` says under which name each is saved.
+    pub(crate) fn write_values(
+        &self,
+        device: &mut dyn Device,
+        kind: Kind,
+        named: &dyn Fn(&str) -> String,
+        path: &Path,
+    ) -> Result<(), Error> {
+        let place = |parameter: &Parameter| {
+            let shape = match parameter.name.as_str() {
+                PATCHES => self.config().vision.kernel().to_vec(),
+                _ => parameter.shape.clone(),
+            };
+            Place::new(named(&parameter.name), kind, shape)
+        };
         let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
+        let (mut values, mut bytes) = (Vec::new(), Vec::new());
         for parameter in self.parameters() {
-            shard.write(&parameter.name, &downloaded(device, parameter.value))?;
+            let (name, length) = (named(&parameter.name), parameter.value.length());
+            for first in (0..length).step_by(PIECE) {
+                let part = parameter.value.part(first, PIECE.min(length - first));
+                values.resize(part.length(), 0.0);
+                device.download(part, &mut values);
+                bytes.resize(part.length() * kind.size(), 0);
+                kind.narrow(&values, &mut bytes);
+                if let Some(place) = not_finite(kind, &bytes) {
+                    let problem = match values[place].is_finite() {
+                        true => format!("is too large for {} at {}", torch_name(kind), first + place),
+                        false => format!("has no finite number at {}", first + place),
+                    };
+                    return Err(Error::tensor(path, name, problem));
+                }
+                shard.write_at(&name, first * kind.size(), &bytes)?;
+            }
         }
         shard.finish()
     }
 
+    /// Rounds all values that are trained to a kind, as [`Model::write_values`] does.
+    pub fn round_values(&self, device: &mut dyn Device, kind: Kind) {
+        let (mut values, mut bytes) = (Vec::new(), Vec::new());
+        for parameter in self.parameters() {
+            let length = parameter.value.length();
+            for first in (0..length).step_by(PIECE) {
+                let part = parameter.value.part(first, PIECE.min(length - first));
+                values.resize(part.length(), 0.0);
+                device.download(part, &mut values);
+                bytes.resize(part.length() * kind.size(), 0);
+                kind.narrow(&values, &mut bytes);
+                kind.widen(&bytes, &mut values);
+                device.upload(part, bytes_of(&values));
+            }
+        }
+    }
+
     /// Reads what [`Model::write_values`] has written.
-    pub fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+    pub(crate) fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
         for parameter in self.parameters() {
             let tensor = file.shaped(&parameter.name, &parameter.shape)?;

@@ -1,14 +1,15 @@
 //! Checkpoints: `checkpoint-N/` with everything that is needed to go on exactly.
 //!
-//! A checkpoint is written under another name, brought to the disk, and then renamed, so that one with its name is whole. Its `garden_state.json`
-//! has the length and a checksum of every other file: one that the disk has damaged is recognised and skipped.
+//! A checkpoint is written under another name (`.checkpoint-N.partial`), brought to the disk, and then renamed, so that one with its name is whole. One
+//! that goes, or is replaced, is renamed first as well (`.checkpoint-N.old`): whenever a run is killed, one of the three is whole, and [`recover`] finds it.
+//! `garden_state.json` has the length and a checksum of every other file: what the disk has damaged is recognised and skipped.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use garden_device::Device;
+use garden_device::{Device, Kind};
 use garden_model::{Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -21,9 +22,11 @@ use crate::recipe::Recipe;
 
 const STATE: &str = "garden_state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
-const VALUES: &str = "model.safetensors";
 const TRAINER_STATE: &str = "trainer_state.json";
 const NAME: &str = "checkpoint-";
+/// How names end that a checkpoint has while it is written, and before it goes.
+const DRAFT: &str = ".partial";
+const OLD: &str = ".old";
 
 /// How far a run is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -53,9 +56,9 @@ pub(crate) struct State {
     pub recipe: Recipe,
     /// Rows of the dataset, and those of them that are not used.
     pub rows: (usize, usize),
-    /// What the rows say and show, in one number.
+    /// What the rows say and show, in one number. Checkpoints of earlier versions have none that could be compared.
     #[serde(default)]
-    pub fingerprint: u64,
+    pub contents: Option<u64>,
     files: BTreeMap<String, Stamp>,
 }
 
@@ -90,23 +93,26 @@ pub(crate) fn save(
     device: &mut dyn Device,
 ) -> Result<PathBuf, Error> {
     let folder = job.recipe.output_dir.as_path();
-    let path = folder.join(format!("{NAME}{}", progress.step));
+    let path = of_step(folder, progress.step);
     // A start that went on from an older checkpoint comes to the same step with the same values: what is whole stays.
     if open(&path).is_ok_and(|state| state.progress == *progress && state.recipe == job.recipe) {
         return Ok(path);
     }
-    let draft = folder.join(format!(".{NAME}{}.partial", progress.step));
-    remove(&draft)?;
+    let (draft, old) = (hidden(&path, DRAFT), hidden(&path, OLD));
+    delete(&draft)?;
     fs::create_dir_all(&draft).map_err(|error| Error::file(&draft, error))?;
     let written = write(job, progress, log, model, device, &draft);
     let renamed = written.and_then(|()| {
-        // One that is torn, or of other settings.
-        remove(&path)?;
+        // One that is torn, of other settings, or from before the evaluation of its step.
+        put_away(&path, &old)?;
         fs::rename(&draft, &path).map_err(|error| Error::file(&path, error))?;
         sync_folder(folder)
     });
     match renamed {
-        Ok(()) => Ok(path),
+        Ok(()) => {
+            delete(&old)?;
+            Ok(path)
+        }
         Err(error) => {
             // Half a checkpoint is of no use, and on a full disk in the way.
             drop(fs::remove_dir_all(&draft));
@@ -135,8 +141,8 @@ fn write(
         files.insert(name, stamp.map_err(|error| Error::file(&path, error))?);
     }
     let rows = (job.train.rows, job.train.left_out.len());
-    let fingerprint = job.train.fingerprint;
-    let state = State { progress: progress.clone(), recipe: job.recipe.clone(), rows, fingerprint, files };
+    let contents = Some(job.train.fingerprint);
+    let state = State { progress: progress.clone(), recipe: job.recipe.clone(), rows, contents, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -144,15 +150,11 @@ fn write(
     sync_folder(draft)
 }
 
-/// Writes what is trained into a folder: an adapter in PEFT's layout, or all weights.
+/// Writes what is trained into a folder, with all its digits: an adapter in PEFT's layout, or all weights.
 pub(crate) fn write_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
     match job.recipe.training() {
         Training::Lora(lora) => write_adapter(device, model, &lora, Some(&job.recipe.base_model), folder)?,
-        Training::Full => {
-            model.write_values(device, &folder.join(VALUES))?;
-            let config = folder.join("config.json");
-            fs::copy(job.base.join("config.json"), &config).map_err(|error| Error::file(&config, error))?;
-        }
+        Training::Full => model.write_checkpoint(device, &job.base, Kind::F32, folder)?,
     }
     Ok(())
 }
@@ -161,7 +163,7 @@ pub(crate) fn write_trained(job: &Job, model: &Model, device: &mut dyn Device, f
 pub(crate) fn read_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
     match job.recipe.training() {
         Training::Lora(_) => read_adapter(folder)?.put(device, model)?,
-        Training::Full => model.read_values(device, &folder.join(VALUES))?,
+        Training::Full => model.read_checkpoint(device, folder)?,
     }
     Ok(())
 }
@@ -251,23 +253,35 @@ pub(crate) fn rotate(folder: &Path, keep: usize, best: Option<usize>) -> Result<
     let mut found = all(folder);
     let newest: Vec<usize> = found.keys().rev().take(keep).copied().collect();
     found.retain(|step, _| !newest.contains(step) && Some(*step) != best);
-    found.values().try_for_each(|path| remove(path))
+    for path in found.values() {
+        // Under another name first: nobody shall take for a checkpoint what is half gone.
+        let old = hidden(path, OLD);
+        put_away(path, &old)?;
+        delete(&old)?;
+    }
+    Ok(())
 }
 
-/// Removes what starts that were killed left behind.
-pub(crate) fn sweep(folder: &Path) {
+/// Puts in order what a start that was killed left behind: a whole checkpoint that was about to be replaced gets its name back, halves of others go.
+/// Only for whoever has the folder to itself.
+pub fn recover(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(&format!(".{NAME}")) && name.ends_with(".partial") {
-            // What cannot be removed now is not in the way either.
-            drop(fs::remove_dir_all(entry.path()));
+        let (hidden, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let Some(name) = name.strip_prefix('.').filter(|name| name.starts_with(NAME)) else { continue };
+        // What cannot be renamed or removed now is not in the way either.
+        if let Some(name) = name.strip_suffix(OLD) {
+            let path = folder.join(name);
+            let is_needed = !path.exists() && open(&hidden).is_ok();
+            drop(if is_needed { fs::rename(&hidden, &path) } else { fs::remove_dir_all(&hidden) });
+        } else if name.ends_with(DRAFT) {
+            drop(fs::remove_dir_all(&hidden));
         }
     }
 }
 
-/// Checkpoints of later steps than the one that a run goes on from are those of another run now: they get other names. Returns these.
-pub(crate) fn set_aside(folder: &Path, step: usize) -> Result<Vec<PathBuf>, Error> {
-    let later = all(folder).into_iter().filter(|(found, _)| *found > step);
+/// Checkpoints that a run does not go on from, and that come after where it is, are those of another run now: they get other names. Returns these.
+pub(crate) fn set_aside(folder: &Path, step: Option<usize>) -> Result<Vec<PathBuf>, Error> {
+    let later = all(folder).into_iter().filter(|(found, _)| step.is_none_or(|step| *found > step));
     later
         .map(|(found, path)| {
             let free =
@@ -347,9 +361,6 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             hint: Some("more `epochs` or `max-steps` would go on from there".into()),
         });
     }
-    if state.fingerprint != job.train.fingerprint {
-        changed.push("the dataset has other rows than before, or has them in another order".to_string());
-    }
     let rows = (job.train.rows, job.train.left_out.len());
     if state.rows != rows {
         return Err(Error::Checkpoint {
@@ -361,16 +372,38 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             hint: Some("go on with the same rows, or begin anew in another `output-dir`".into()),
         });
     }
-    Ok(changed)
+    match state.contents {
+        Some(contents) if contents != job.train.fingerprint => Err(Error::Checkpoint {
+            path: path.to_path_buf(),
+            problem: "its dataset had other rows, or had them in another order".into(),
+            hint: Some("go on with the same rows, or begin anew in another `output-dir`".into()),
+        }),
+        Some(_) => Ok(changed),
+        None => {
+            changed.push("an earlier version made the checkpoint: its rows are taken to be the same".to_string());
+            Ok(changed)
+        }
+    }
 }
 
-/// Removes a folder, under another name: nobody shall take for a checkpoint what is half gone.
-fn remove(path: &Path) -> Result<(), Error> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let doomed = path.with_file_name(format!(".{}.partial", name.trim_matches('.').trim_end_matches(".partial")));
-    let renamed = if doomed == path { Ok(()) } else { fs::rename(path, &doomed) };
-    match renamed.and_then(|()| fs::remove_dir_all(&doomed)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file(path, error)),
+/// A name beside that of a checkpoint that is never taken for one.
+fn hidden(path: &Path, ending: &str) -> PathBuf {
+    path.with_file_name(format!(".{}{ending}", path.file_name().unwrap_or_default().to_string_lossy()))
+}
+
+/// Gives a checkpoint another name, if it is there.
+fn put_away(path: &Path, to: &Path) -> Result<(), Error> {
+    delete(to)?;
+    match fs::rename(path, to) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::file(path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Deletes a folder, if it is there.
+fn delete(path: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::file(path, error)),
         _ => Ok(()),
     }
 }
@@ -393,4 +426,46 @@ pub(crate) fn has_same_evaluation(before: &Recipe, now: &Recipe) -> bool {
 /// A renamed folder is there after a power cut only if the folder that it is in was brought to the disk.
 fn sync_folder(folder: &Path) -> Result<(), Error> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(|error| Error::file(folder, error))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// A checkpoint that is whole, or one that lacks a file.
+    fn write_state(path: &Path, lacks: &[&str]) {
+        fs::create_dir_all(path).unwrap();
+        let values = [("base-model", "a"), ("dataset", "b"), ("output-dir", "c")];
+        let values = values.map(|(name, value)| (name.to_string(), Value::from(value)));
+        let recipe = Recipe::from_values(values.to_vec()).unwrap();
+        let files = lacks.iter().map(|name| (name.to_string(), Stamp { bytes: 1, crc32c: 0 })).collect();
+        let state = State { progress: Progress::default(), recipe, rows: (1, 0), contents: None, files };
+        fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
+    }
+
+    /// A run may be killed between any two steps of a replacement.
+    #[test]
+    fn what_is_replaced_comes_back_unless_its_successor_is_there() {
+        let folder = std::env::temp_dir().join(format!("garden-recover-{}", std::process::id()));
+        let place = |name: &str| folder.join(name);
+        // Killed before the new one got its name; after; while the old one was deleted; while the new one was written.
+        write_state(&place(".checkpoint-4.old"), &[]);
+        write_state(&place(".checkpoint-4.partial"), &[]);
+        write_state(&place(".checkpoint-5.old"), &[]);
+        write_state(&place("checkpoint-5"), &[]);
+        write_state(&place(".checkpoint-6.old"), &["optimizer.safetensors"]);
+        fs::create_dir_all(place(".checkpoint-7.partial")).unwrap();
+        fs::create_dir_all(place(".guard")).unwrap();
+        recover(&folder);
+        let mut left: Vec<String> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".guard", "checkpoint-4", "checkpoint-5"]);
+        assert!(newest(&folder).0.is_some_and(|path| path.ends_with("checkpoint-5")));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -26,6 +26,13 @@ pub enum Error {
         /// What would help, where that is known.
         hint: Option<String>,
     },
+    /// Another process works in the run's folder.
+    Busy {
+        /// The folder.
+        folder: PathBuf,
+        /// The process; 0 if that cannot be told.
+        pid: u32,
+    },
     /// The adapter to begin with was made with other settings than the recipe has.
     Adapter {
         /// Its folder.
@@ -75,6 +82,10 @@ impl Error {
             )),
             Error::Data(error) => error.hint().map(str::to_string),
             Error::Checkpoint { hint, .. } => hint.clone(),
+            Error::Busy { .. } => Some(
+                "wait until it has ended: Ctrl-C, or SIGTERM to that process, makes it save and end; or give another `output-dir`"
+                    .into(),
+            ),
             Error::Adapter { field, found, .. } => Some(format!("go on as it was made: `--{field} {found}`")),
             Error::BadRows { .. } => Some(
                 "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them, \
@@ -105,6 +116,9 @@ impl fmt::Display for Error {
             Error::Model(error) => error.fmt(f),
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
             Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
+            Error::Busy { folder, pid } => {
+                write!(f, "`{}` is in use: process {pid} trains there", folder.display())
+            }
             Error::Adapter { path, field, given, found } => {
                 let path = path.display();
                 write!(f, "the adapter `{path}` was made with `{field}` {found}, and the recipe says {given}")

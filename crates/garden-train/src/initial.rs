@@ -1,5 +1,6 @@
 //! The first values of an adapter: A as PEFT draws it, B zero, so that the first step begins with the base model.
 
+use garden_data::Fingerprint;
 use garden_device::Device;
 use garden_model::Model;
 
@@ -20,11 +21,10 @@ struct Random(u64);
 
 impl Random {
     fn new(seed: u64, name: &str) -> Random {
-        // FNV-1a: each matrix has numbers of its own, however many others there are.
-        let hash = name
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        Random(hash ^ mixed(seed))
+        // Each matrix has numbers of its own, however many others there are.
+        let mut hash = Fingerprint::default();
+        hash.bytes(name.as_bytes());
+        Random(hash.value() ^ mixed(seed))
     }
 
     /// A number of at least 0 and below 1.

@@ -8,20 +8,23 @@ mod error;
 mod evaluation;
 mod initial;
 mod job;
+mod lock;
 mod log;
 mod observer;
 mod plan;
 mod prepare;
 mod recipe;
+mod result;
 mod schedule;
 mod scoring;
 mod tensorboard;
 mod trainer;
 
-pub use checkpoint::{Progress, check_resume, has_checkpoints, newest};
+pub use checkpoint::{Progress, check_resume, has_checkpoints, newest, recover};
 pub use error::Error;
 pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions, report_of};
 pub use job::{Job, Rows};
+pub use lock::RunLock;
 pub use log::{LOG, read_losses};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{

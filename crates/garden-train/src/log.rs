@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 
+use crate::checkpoint::Progress;
 use crate::error::Error;
 use crate::tensorboard::EventFile;
 
@@ -28,11 +29,11 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the log of a folder to go on after a step; without one it begins anew.
-    pub fn open(folder: &Path, step: usize) -> Result<Log, Error> {
+    /// Opens the log of a folder to go on from where a run is: what came later is cut off.
+    pub fn open(folder: &Path, progress: &Progress) -> Result<Log, Error> {
         let path = folder.join(LOG);
         let failed = |error| Error::file(&path, error);
-        let end = if step == 0 { 0 } else { end_of(&path, step).map_err(failed)? };
+        let end = end_of(&path, progress).map_err(failed)?;
         let mut file = OpenOptions::new().create(true).append(true).read(true).open(&path).map_err(failed)?;
         file.set_len(end).and_then(|()| file.flush()).map_err(failed)?;
         let events = folder.join(EVENTS);
@@ -101,8 +102,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_string() } else { name.trim().to_string() }
 }
 
-/// Where the lines up to a step end. A line that was torn is not counted.
-fn end_of(path: &Path, step: usize) -> std::io::Result<u64> {
+/// Where the lines end that a run had when it was there. A line that was torn is not counted, nor an evaluation that the run does not know of: it is
+/// made again.
+fn end_of(path: &Path, progress: &Progress) -> std::io::Result<u64> {
     let mut reader = match File::open(path) {
         Ok(file) => BufReader::new(file),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
@@ -113,10 +115,15 @@ fn end_of(path: &Path, step: usize) -> std::io::Result<u64> {
         line.clear();
         let read = reader.by_ref().read_until(b'\n', &mut line)?;
         let value = serde_json::from_slice::<Value>(&line).ok().filter(|_| line.ends_with(b"\n"));
-        match value.as_ref().and_then(|value| value.get("step")?.as_u64()) {
-            Some(at) if at as usize <= step => end += read as u64,
+        let Some(value) = value else { return Ok(end) };
+        let at = value.get("step").and_then(Value::as_u64).map(|step| step as usize);
+        let is_evaluation = value.get("eval_loss").is_some();
+        match at {
+            Some(at) if at < progress.step => {}
+            Some(at) if at == progress.step && (!is_evaluation || progress.evaluated == Some(at)) => {}
             _ => return Ok(end),
         }
+        end += read as u64;
     }
 }
 
@@ -131,17 +138,27 @@ mod tests {
     fn a_resumed_log_ends_at_its_checkpoint() {
         let folder = std::env::temp_dir().join(format!("garden-log-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let mut log = Log::open(&folder, 0).unwrap();
+        let at = |step, evaluated| Progress { step, evaluated, ..Progress::default() };
+        let mut log = Log::open(&folder, &at(0, None)).unwrap();
+        log.add(&json!({"step": 0, "eval_loss": 0.5})).unwrap();
         (1..=5).for_each(|step| log.add(&json!({"step": step, "loss": 0.5})).unwrap());
         log.file.write_all(b"{\"step\": 6, \"lo").unwrap();
-        let mut log = Log::open(&folder, 3).unwrap();
+        let mut log = Log::open(&folder, &at(3, Some(0))).unwrap();
         log.add(&json!({"step": 4})).unwrap();
+        log.add(&json!({"step": 4, "eval_loss": 0.4})).unwrap();
         let mut list = Vec::new();
         log.copy_as_list(&mut list).unwrap();
         let steps: Vec<Value> = serde_json::from_slice(&list).unwrap();
-        assert_eq!(steps.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 3, 4]);
-        Log::open(&folder, 0).unwrap();
-        assert_eq!(std::fs::read(folder.join(LOG)).unwrap(), b"");
+        assert_eq!(steps.iter().map(|line| line["step"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 4]);
+        // An evaluation stays where the run knows that it was made.
+        let lines = |progress: &Progress| {
+            Log::open(&folder, progress).unwrap();
+            std::fs::read_to_string(folder.join(LOG)).unwrap().lines().count()
+        };
+        assert_eq!(lines(&at(4, Some(4))), 6);
+        assert_eq!(lines(&at(4, Some(0))), 5);
+        assert_eq!(lines(&at(0, Some(0))), 1);
+        assert_eq!(lines(&at(0, None)), 0);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

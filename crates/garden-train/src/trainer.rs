@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use garden_data::{Loader, MicroBatch, Normalisation, Processor};
-use garden_device::Device;
+use garden_device::{Device, Kind};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
@@ -17,8 +17,10 @@ use crate::error::Error;
 use crate::evaluation::Evaluation;
 use crate::initial::{draw_adapter, mixed};
 use crate::job::Job;
+use crate::lock::RunLock;
 use crate::log::Log;
 use crate::observer::{EvalReport, Observer, StepReport};
+use crate::result::write_result;
 use crate::schedule::Schedule;
 
 /// Why training ended.
@@ -52,6 +54,22 @@ pub struct Proof {
     pub with: f64,
     /// With every B zero, as the base model has it; nothing where all weights were trained.
     pub without: Option<f64>,
+    /// Before the values were rounded to the type of the result, where they were.
+    pub unrounded: Option<f64>,
+}
+
+/// How long a trainer waits for its folder: the command that starts it gives it up just before.
+const HANDOVER: Duration = Duration::from_secs(10);
+
+/// What an evaluation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evaluated {
+    /// The loss is the lowest so far.
+    Better,
+    /// It is not.
+    NoBetter,
+    /// Somebody wants an end: it is made again after going on from the checkpoint.
+    Stopped,
 }
 
 /// A run under way.
@@ -78,6 +96,10 @@ pub fn train(
     device: &mut dyn Device,
     observer: &mut dyn Observer,
 ) -> Result<Finish, Error> {
+    let folder = job.recipe.output_dir.as_path();
+    std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
+    // Held to the end. Whoever looks whether the folder is free holds it for a moment.
+    let _lock = RunLock::take(folder, HANDOVER, &mut |_| {})?;
     let mut run = Run::begin(job, resume, device, observer)?;
     let end = run.steps()?;
     run.finish(end)
@@ -91,8 +113,7 @@ impl<'a> Run<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Run<'a>, Error> {
         let recipe = &job.recipe;
-        std::fs::create_dir_all(&recipe.output_dir).map_err(|error| Error::file(&recipe.output_dir, error))?;
-        checkpoint::sweep(&recipe.output_dir);
+        checkpoint::recover(&recipe.output_dir);
         let mut model = build(job, device)?;
         let mut progress = Progress::default();
         match resume {
@@ -101,11 +122,12 @@ impl<'a> Run<'a> {
                 checkpoint::compare(path, &state, job)?;
                 checkpoint::restore(job, &mut model, device, path)?;
                 progress = state.progress;
-                for aside in checkpoint::set_aside(&recipe.output_dir, progress.step)? {
+                for aside in checkpoint::set_aside(&recipe.output_dir, Some(progress.step))? {
                     observer.say(&format!("a checkpoint of later steps is {} now", aside.display()));
                 }
-                // What was the best has to be there, and to mean the same.
-                let is_there = |best: (usize, f64)| checkpoint::of_step(&recipe.output_dir, best.0).is_dir();
+                // What was the best has to be there, whole, and to mean the same.
+                let is_there =
+                    |best: (usize, f64)| checkpoint::open(&checkpoint::of_step(&recipe.output_dir, best.0)).is_ok();
                 let is_same = checkpoint::has_same_evaluation(&state.recipe, recipe);
                 if progress.best.is_some_and(|best| !is_same || !is_there(best)) {
                     observer.say(
@@ -114,7 +136,12 @@ impl<'a> Run<'a> {
                     (progress.best, progress.worse) = (None, 0);
                 }
             }
-            None => first_values(job, device, &model)?,
+            None => {
+                for aside in checkpoint::set_aside(&recipe.output_dir, None)? {
+                    observer.say(&format!("a checkpoint that could not be used is {} now", aside.display()));
+                }
+                first_values(job, device, &model)?;
+            }
         }
         let processor = Arc::new(job.processor()?);
         let evaluation = match &job.eval {
@@ -124,7 +151,7 @@ impl<'a> Run<'a> {
                 Some(Evaluation::new(job, rows.open()?, processor.clone(), generator)?)
             }
         };
-        let log = Log::open(&recipe.output_dir, progress.step)?;
+        let log = Log::open(&recipe.output_dir, &progress)?;
         Ok(Run {
             job,
             device,
@@ -154,8 +181,12 @@ impl<'a> Run<'a> {
         // What is known before the first step is what the last one is compared with.
         let step = self.progress.step;
         let is_due = step.is_multiple_of(job.eval_steps()) || step == steps;
-        if self.evaluation.is_some() && is_due && self.progress.evaluated != Some(step) && self.evaluate()? {
-            self.save()?;
+        if self.evaluation.is_some() && is_due && self.progress.evaluated != Some(step) {
+            match self.evaluate()? {
+                Evaluated::Better => self.save()?,
+                Evaluated::NoBetter => {}
+                Evaluated::Stopped => return self.end_as_asked(),
+            }
         }
         let is_over = |progress: &Progress| recipe.early_stopping.is_some_and(|patience| progress.worse >= patience);
         if is_over(&self.progress) {
@@ -163,16 +194,18 @@ impl<'a> Run<'a> {
         }
         while self.progress.step < steps {
             if self.observer.wants_end() {
-                self.save()?;
-                return Ok(End::Asked);
+                return self.end_as_asked();
             }
             self.step(&mut loader)?;
             let step = self.progress.step;
             let is_last = step == steps;
-            let is_evaluated = self.evaluation.is_some() && (is_last || step.is_multiple_of(job.eval_steps()));
-            let is_better = is_evaluated && self.evaluate()?;
+            let is_due = self.evaluation.is_some() && (is_last || step.is_multiple_of(job.eval_steps()));
+            let evaluated = if is_due { self.evaluate()? } else { Evaluated::NoBetter };
+            if evaluated == Evaluated::Stopped {
+                return self.end_as_asked();
+            }
             let is_over = is_over(&self.progress);
-            if is_last || is_better || is_over || step.is_multiple_of(recipe.save_steps) {
+            if is_last || evaluated == Evaluated::Better || is_over || step.is_multiple_of(recipe.save_steps) {
                 self.save()?;
             }
             if is_over && !is_last {
@@ -180,6 +213,12 @@ impl<'a> Run<'a> {
             }
         }
         Ok(End::Done)
+    }
+
+    /// Saves where the run is, so that it can go on from there.
+    fn end_as_asked(&mut self) -> Result<End, Error> {
+        self.save()?;
+        Ok(End::Asked)
     }
 
     /// One step: the gradients of some micro-batches, and an update.
@@ -277,15 +316,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Evaluates; returns whether the loss is the lowest so far.
-    fn evaluate(&mut self) -> Result<bool, Error> {
+    fn evaluate(&mut self) -> Result<Evaluated, Error> {
         let (step, job) = (self.progress.step, self.job);
-        let Some(evaluation) = &mut self.evaluation else { return Ok(false) };
+        let Some(evaluation) = &mut self.evaluation else { return Ok(Evaluated::NoBetter) };
         self.observer.evaluating();
         let observer = &mut *self.observer;
         let found = evaluation.run(job, &mut self.model, self.device, step, &mut || observer.wants_end())?;
-        // Asked to end meanwhile: it is made again after going on from the checkpoint.
-        let Some(mut report) = found else { return Ok(false) };
+        let Some(mut report) = found else { return Ok(Evaluated::Stopped) };
         // Before the first step there is nothing that could be the best.
         report.is_best = step > 0 && self.progress.best.is_none_or(|best| report.loss < best.1);
         if report.is_best {
@@ -299,9 +336,9 @@ impl<'a> Run<'a> {
         self.log.add(&eval_line(&report, step as f64 / job.steps_per_epoch() as f64))?;
         self.observer.evaluated(&report);
         self.progress.evaluated = Some(step);
-        let is_best = report.is_best;
+        let evaluated = if report.is_best { Evaluated::Better } else { Evaluated::NoBetter };
         self.evaluated = Some(report);
-        Ok(is_best)
+        Ok(evaluated)
     }
 
     fn save(&mut self) -> Result<(), Error> {
@@ -319,17 +356,25 @@ impl<'a> Run<'a> {
             // The result is the best one that was seen, where there was an evaluation.
             if let Some((best, _)) = self.progress.best.filter(|best| best.0 != self.progress.step) {
                 let path = checkpoint::of_step(folder, best);
-                checkpoint::read_trained(job, &self.model, self.device, &path)?;
-                self.observer.say(&format!("the result is that of step {best}, which had the lowest evaluation loss"));
+                match checkpoint::open(&path) {
+                    Ok(_) => {
+                        checkpoint::read_trained(job, &self.model, self.device, &path)?;
+                        self.observer
+                            .say(&format!("the result is that of step {best}, which had the lowest evaluation loss"));
+                    }
+                    Err(error) => self.observer.say(&format!(
+                        "the result is that of the last step: the one with the lowest evaluation loss cannot be read again: {error}"
+                    )),
+                }
             }
-            checkpoint::write_trained(job, &self.model, self.device, folder)?;
-            proof = Some(self.prove()?);
+            let kind = write_result(job, &self.model, self.device, self.observer)?;
+            proof = Some(self.prove(kind)?);
         }
         Ok(Finish { end, progress: self.progress, evaluation: self.evaluated, proof })
     }
 
     /// Reads the result again into the model that it came from, and compares losses with it and without.
-    fn prove(&mut self) -> Result<Proof, Error> {
+    fn prove(&mut self, kind: Kind) -> Result<Proof, Error> {
         let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
         let batches = job.train.batches(1, None);
         let mut settings = job.loader(garden_data::Ahead { threads: 1, bytes: 0 });
@@ -343,6 +388,11 @@ impl<'a> Run<'a> {
             let losses = model.evaluate(device, &batch)?;
             Ok(losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len().max(1) as f64)
         };
+        let mut unrounded = None;
+        if kind != Kind::F32 {
+            unrounded = Some(loss(&mut self.model, self.device)?);
+            self.model.round_values(self.device, kind);
+        }
         let before = loss(&mut self.model, self.device)?;
         for parameter in self.model.parameters().iter().filter(|parameter| parameter.name.contains(".lora_B.")) {
             self.model.set(self.device, parameter, &vec![0.0; parameter.shape.iter().product()]);
@@ -355,7 +405,7 @@ impl<'a> Run<'a> {
             let problem = format!("read again, the result has loss {with}; before it was written it had {before}");
             return Err(Error::checkpoint(folder, problem));
         }
-        Ok(Proof { with, without })
+        Ok(Proof { with, without, unrounded })
     }
 
     fn leak(&mut self) {

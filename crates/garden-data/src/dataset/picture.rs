@@ -1,7 +1,6 @@
 //! A picture that a row names or carries: its bytes, still compressed, or what its header says.
 
 use std::fs::File;
-use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -134,9 +133,8 @@ impl Found<'_> {
         };
         self.filled(source.length())?;
         let Glance { width, height, is_whole } = glance(&self.name, &source, max_pixels)?;
-        let mut hasher = DefaultHasher::new();
-        source.hash(&mut hasher).map_err(|error| self.unreadable(&error))?;
-        let (bytes, fingerprint) = (source.length(), hasher.finish());
+        let fingerprint = source.fingerprint().map_err(|error| self.unreadable(&error))?;
+        let bytes = source.length();
         Ok(PictureOutline { name: self.name, width, height, is_whole, bytes, fingerprint })
     }
 

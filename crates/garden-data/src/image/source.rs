@@ -5,11 +5,11 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::hash::{Hash, Hasher};
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
 use crate::base64::{self, Digits};
+use crate::fingerprint::Fingerprint;
 
 /// Bytes that are read at once: Exif data with a preview picture, at most one segment of JPEG, fit as a rule.
 pub(crate) const BEGINNING: usize = 64 << 10;
@@ -116,16 +116,17 @@ impl<'a> Source<'a> {
         Ok(Cow::Owned(bytes))
     }
 
-    /// Adds what tells pictures apart: length, beginning and end.
-    pub fn hash(&self, hasher: &mut impl Hasher) -> io::Result<()> {
-        self.length.hash(hasher);
-        self.beginning[..self.beginning.len().min(BEGINNING)].hash(hasher);
+    /// What tells pictures apart: length, beginning and end.
+    pub fn fingerprint(&self) -> io::Result<u64> {
+        let mut made = Fingerprint::default();
+        made.number(self.length);
+        made.bytes(&self.beginning[..self.beginning.len().min(BEGINNING)]);
         if self.length > BEGINNING as u64 {
             let mut end = [0; END];
             self.read_at(self.length - END as u64, &mut end)?;
-            end.hash(hasher);
+            made.bytes(&end);
         }
-        Ok(())
+        Ok(made.value())
     }
 }
 

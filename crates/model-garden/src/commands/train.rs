@@ -14,11 +14,11 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise};
+use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_train::{
-    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, check_output, check_resume, has_checkpoints,
-    ignored, newest,
+    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, RunLock, check_output, check_resume,
+    has_checkpoints, ignored, newest, recover,
 };
 
 use super::Outcome;
@@ -62,10 +62,8 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
             hint: Some("leave --device away, or give --device cpu".into()),
         });
     }
+    let lock = if is_dry { None } else { Some(take_run_folder(&recipe.output_dir, printer)?) };
     let resume = find_resume(&recipe, printer)?;
-    if !is_dry {
-        check_output(&recipe.output_dir).map_err(|error| failure("cannot write to the output folder", &error))?;
-    }
     let prepared = prepare(recipe, printer)?;
     if let Some(path) = &resume {
         let changes = check_resume(&prepared.job, path).map_err(|error| failure("cannot go on from there", &error))?;
@@ -79,7 +77,7 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
     printer.say(planned.text.split("\n\n").next().unwrap_or_default());
-    train(prepared, planned.plan, resume, is_json, printer)
+    train(prepared, planned.plan, resume, lock, is_json, printer)
 }
 
 /// The recipe of a file and flags.
@@ -103,6 +101,36 @@ fn recipe_failure(what: String, error: RecipeError) -> Failure {
 
 fn failure(what: impl Into<String>, error: &Error) -> Failure {
     Failure { what: what.into(), causes: vec![error.to_string()], hint: error.hint() }
+}
+
+/// Makes the folder of a run ours, until the process that trains takes it over. A trainer whose guard was killed saves and ends: it is waited for.
+fn take_run_folder(folder: &Path, printer: &Printer) -> Result<RunLock, Failure> {
+    check_output(folder).map_err(|error| failure("cannot write to the output folder", &error))?;
+    let refuse_guarded = || match supervisor_of(&folder.join(GUARD)) {
+        Ok(Some(pid)) => Err(in_use(&Error::Busy { folder: folder.to_path_buf(), pid })),
+        // No guard was ever there, or none is now.
+        _ => Ok(()),
+    };
+    refuse_guarded()?;
+    let mut last: Option<Instant> = None;
+    let mut tell = |pid: u32| {
+        if last.is_none_or(|last| last.elapsed() >= WORD) {
+            last = Some(Instant::now());
+            printer.say(&format!(
+                "process {pid} still works in {}: waiting until it has saved and ended",
+                folder.display()
+            ));
+        }
+    };
+    let lock = RunLock::take(folder, GRACE, &mut tell).map_err(|error| in_use(&error))?;
+    // One that began while we waited has given the folder to its trainer in this moment.
+    refuse_guarded()?;
+    recover(folder);
+    Ok(lock)
+}
+
+fn in_use(error: &Error) -> Failure {
+    failure("one run folder, one trainer", error)
 }
 
 /// The checkpoint to go on from.
@@ -143,6 +171,7 @@ fn train(
     prepared: Prepared,
     plan: MemoryPlan,
     resume: Option<PathBuf>,
+    lock: Option<RunLock>,
     is_json: bool,
     printer: &Printer,
 ) -> Result<Outcome, Failure> {
@@ -164,13 +193,15 @@ fn train(
         recipe.gradient_accumulation
     ));
     let orders = orders(&prepared, &job_path, state)?;
+    // From here on it belongs to the process that trains; others see that it has a guard.
+    drop(lock);
     let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
     let watched = supervise(&orders, &mut progress);
     progress.close();
     let summary = watched.map_err(super::run::failure)?;
     super::run::say_summary(&summary, orders.limit, printer);
     let result = RunResult::gather(&prepared, &plan, &summary, begin.elapsed().as_secs_f64())?;
-    result.write(printer)?;
+    result.write(printer);
     printer.out(&if is_json { result.json() } else { result.text() })?;
     Ok(result.outcome())
 }

@@ -18,19 +18,6 @@ use crate::printer::Printer;
 
 /// Predictions that are printed.
 const SHOWN: usize = 3;
-/// What is copied beside the result, so that its folder can be used as it is.
-const COPIED: [&str; 10] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.json",
-    "chat_template.jinja",
-    "preprocessor_config.json",
-    "processor_config.json",
-];
 
 /// What came of a run.
 pub struct RunResult<'a> {
@@ -80,25 +67,13 @@ impl<'a> RunResult<'a> {
         }
     }
 
-    /// Writes what goes beside the adapter.
-    pub fn write(&self, printer: &Printer) -> Result<(), Failure> {
+    /// Writes the pages about the run.
+    pub fn write(&self, printer: &Printer) {
         let job = &self.prepared.job;
         super::write_pages(
             &Story::of(job, Some(self.summary), self.judged.as_ref(), self.seconds, self.planned()),
             printer,
         );
-        if self.finish.is_none() {
-            return Ok(());
-        }
-        for name in COPIED {
-            let (from, to) = (job.base.join(name), job.recipe.output_dir.join(name));
-            if from.exists()
-                && let Err(error) = std::fs::copy(&from, &to)
-            {
-                printer.say(&format!("cannot copy `{}`: {error}", from.display()));
-            }
-        }
-        Ok(())
     }
 
     /// The same for the page.
@@ -194,6 +169,10 @@ impl<'a> RunResult<'a> {
             (self.number(&["proof", "loss"]), self.number(&["proof", "loss_without_adapter"]))
         {
             let _ = writeln!(text, "adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})");
+        } else if let Some(with) = self.number(&["proof", "loss"]) {
+            let rounded = self.number(&["proof", "loss_unrounded"]);
+            let rounded = rounded.map_or_else(String::new, |loss| format!("; {loss:.4} before values were rounded"));
+            let _ = writeln!(text, "weights: {folder} (read again: loss {with:.4} on a row{rounded})");
         }
         text
     }

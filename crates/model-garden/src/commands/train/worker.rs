@@ -60,7 +60,11 @@ fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64) -> Val
         "first_loss": losses.map(|losses| losses.0),
         "last_loss": losses.map(|losses| losses.1),
         "evaluation": finish.evaluation,
-        "proof": finish.proof.map(|proof| json!({"loss": proof.with, "loss_without_adapter": proof.without})),
+        "proof": finish.proof.map(|proof| json!({
+            "loss": proof.with,
+            "loss_without_adapter": proof.without,
+            "loss_unrounded": proof.unrounded,
+        })),
         "seconds": seconds,
         "arena": teller.arena,
         "resident": teller.resident,
@@ -111,9 +115,12 @@ impl<'a> Teller<'a> {
                 }
             }
         });
-        let channel = std::env::var_os(ENVIRONMENT).and_then(|path| UnixStream::connect(path).ok());
-        if let Some(channel) = &channel {
-            obey(channel, Arc::clone(&should_end));
+        let guard = std::env::var_os(ENVIRONMENT);
+        let channel = guard.as_ref().and_then(|path| UnixStream::connect(path).ok());
+        match &channel {
+            Some(channel) => obey(channel, Arc::clone(&should_end)),
+            // A guard that is gone already is one that cannot stop us.
+            None => should_end.store(guard.is_some(), Ordering::Release),
         }
         let recipe = &job.recipe;
         let facts = json!({

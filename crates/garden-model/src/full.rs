@@ -1,0 +1,49 @@
+//! All weights of a trained model as a checkpoint that transformers loads: `model.safetensors` and `config.json`, which names the type of its values.
+
+use std::path::Path;
+
+use garden_device::{Device, Kind};
+use serde_json::Value;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::Error;
+use crate::model::Model;
+use crate::shard::{name_dtype, read_config, write_config};
+
+const WEIGHTS: &str = "model.safetensors";
+
+/// What the values of a checkpoint become when transformers loads and saves it: what its `config.json` names, else what most of them are.
+pub fn saved_kind(base: &Path) -> Result<Kind, Error> {
+    let config = read_config(base)?;
+    let named = ["dtype", "torch_dtype"].iter().find_map(|field| config.get(field).and_then(Value::as_str));
+    match named.map(|name| name.trim_start_matches("torch.")) {
+        Some("float32") => Ok(Kind::F32),
+        Some("bfloat16") => Ok(Kind::Bf16),
+        Some("float16") => Ok(Kind::F16),
+        _ => Ok(Checkpoint::open(base)?.usual_kind()),
+    }
+}
+
+impl Model {
+    /// Writes all weights into a folder; names and configuration are those of the folder `base`, but for the type of the values.
+    pub fn write_checkpoint(
+        &self,
+        device: &mut dyn Device,
+        base: &Path,
+        kind: Kind,
+        folder: &Path,
+    ) -> Result<(), Error> {
+        let mut config = read_config(base)?;
+        name_dtype(&mut config, kind);
+        let checkpoint = Checkpoint::open(base)?;
+        // Two forms of names are about; transformers saves the one that it has loaded.
+        let named = |name: &str| checkpoint.stored_name(name).unwrap_or(name).to_string();
+        self.write_values(device, kind, &named, &folder.join(WEIGHTS))?;
+        write_config(folder, &config)
+    }
+
+    /// Reads the weights that [`Model::write_checkpoint`] has written.
+    pub fn read_checkpoint(&self, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
+        self.read_values(device, &folder.join(WEIGHTS))
+    }
+}

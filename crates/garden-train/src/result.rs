@@ -1,0 +1,68 @@
+//! The result of a run: what was trained, with everything that others need to load its folder.
+
+use std::fs;
+use std::path::Path;
+
+use garden_device::{Device, Kind};
+use garden_model::{Error as ModelError, Model, Training, saved_kind};
+
+use crate::checkpoint::write_trained;
+use crate::error::Error;
+use crate::job::Job;
+use crate::observer::Observer;
+
+/// What processors and tokenizers are loaded from.
+const PROCESSOR: [&str; 11] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.json",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+];
+/// What belongs to the weights; an adapter's base has it.
+const GENERATION: &str = "generation_config.json";
+
+/// Writes the result into the output folder; returns what the values were rounded to.
+pub(crate) fn write_result(
+    job: &Job,
+    model: &Model,
+    device: &mut dyn Device,
+    observer: &mut dyn Observer,
+) -> Result<Kind, Error> {
+    let folder = job.recipe.output_dir.as_path();
+    for name in PROCESSOR.into_iter().chain(job.recipe.full.then_some(GENERATION)) {
+        copy(&job.base.join(name), &folder.join(name))?;
+    }
+    let Training::Full = job.recipe.training() else {
+        write_trained(job, model, device, folder)?;
+        return Ok(Kind::F32);
+    };
+    let kind = saved_kind(&job.base)?;
+    match model.write_checkpoint(device, &job.base, kind, folder) {
+        // Too large for 16 bits: a result that is twice as large is better than none.
+        Err(error @ ModelError::Tensor { .. }) if kind == Kind::F16 => {
+            observer.say(&format!("the result has values of 32 bits: {error}"));
+            model.write_checkpoint(device, &job.base, Kind::F32, folder)?;
+            Ok(Kind::F32)
+        }
+        written => Ok(written.map(|()| kind)?),
+    }
+}
+
+/// Copies a file as a whole or not at all; what the base does not have, its result does not need.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    // A run may be told to write into the folder of its base: then it is there already.
+    let is_same = |one: &Path, other: &Path| Some((fs::canonicalize(one).ok()?, fs::canonicalize(other).ok()?));
+    if !from.exists() || is_same(from, to).is_some_and(|(from, to)| from == to) {
+        return Ok(());
+    }
+    let draft = to.with_extension("partial");
+    let copied = fs::copy(from, &draft).and_then(|_| fs::rename(&draft, to));
+    copied.map_err(|error| Error::file(to, error))
+}
