@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::advice::{advice, advice_for_too_few};
-use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
 use crate::diagnosis::*;
 use crate::evidence::{evidence, restarts};

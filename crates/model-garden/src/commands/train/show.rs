@@ -213,12 +213,15 @@ mod tests {
     #[test]
     fn the_time_of_a_step_does_not_depend_on_how_many_are_told() {
         let printer = Printer::new();
-        let mut progress = Progress::new(&printer, 200, 10, None);
+        let mut progress = Progress::new(&printer, 200, 1000, None);
         let begin = Instant::now();
-        // Every eighth step is told, 60 ms after the one before it was done.
-        progress.times = (1..=10).map(|n| (8 * n, begin + Duration::from_millis(60 * 8 * n as u64))).collect();
-        progress.step = 80;
-        let words = progress.words();
-        assert!(words.contains("60 ms/step") && words.contains("7 s left"), "{words}");
+        // Only every eighth step has a loss to tell.
+        for step in [8.0, 16.0, 24.0] {
+            progress.hear(&Message { step: Some(step), loss: Some(0.5), ..Message::default() });
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        let most = begin.elapsed().as_secs_f64() / 16.0;
+        let pace = progress.pace().unwrap_or_default();
+        assert!((0.08 / 16.0..=most).contains(&pace), "{pace} of at most {most} seconds");
     }
 }
