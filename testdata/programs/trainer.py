@@ -41,6 +41,7 @@ def parse_arguments():
     add("--base", type=float, default=0, metavar="MIB", help="memory held from the start")
     add("--grow", type=float, default=0, metavar="MIB", help="memory added by each step and kept for ever")
     add("--settle_at", type=int, metavar="STEP", help="the last step that grows")
+    add("--cache_steps", type=int, metavar="N", help="grow only in the first N steps of each process, as a cache that is filled anew does")
     add("--save_steps", type=int, default=0, metavar="K", help="save every K steps; 0: only at the end or when stopped")
     add("--save_time", type=float, default=0, metavar="SECONDS", help="how long a save takes")
     add("--save_memory", type=float, default=0, metavar="MIB", help="memory held only while saving")
@@ -191,6 +192,7 @@ class Trainer:
             raise RuntimeError(f"cannot go on from {resumed}")
         self.steps_done = restore(resumed, arguments.own_layout) if resumed else []
         self.step = self.saved_at = self.steps_done[-1] if self.steps_done else 0
+        self.first = self.step
         self.saves_until_death = None if resumed else arguments.die_while_saving
         self.random = random.Random(f"{arguments.jitter} {self.step}")  # another course in each attempt
         self.kept = [take(arguments.base)]
@@ -238,7 +240,8 @@ class Trainer:
         time.sleep(self.vary(arguments.step_time))
         if step == arguments.crash_at:
             raise RuntimeError(f"crash at step {step}")
-        if arguments.settle_at is None or step <= arguments.settle_at:
+        is_full = arguments.cache_steps is not None and step > self.first + arguments.cache_steps
+        if (arguments.settle_at is None or step <= arguments.settle_at) and not is_full:
             self.kept.append(take(self.vary(arguments.grow)))
         self.step = step
         self.steps_done.append(step)

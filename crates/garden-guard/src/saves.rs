@@ -56,7 +56,7 @@ struct Known {
     writing: Option<Writing>,
     /// Whether its files are being removed, as programs do that keep only the last few.
     is_going: bool,
-    /// The last step that it holds.
+    /// The step that was told last when its first file was seen.
     step: Option<f64>,
 }
 
@@ -127,9 +127,12 @@ impl Saves {
         self.failed.extend(found.map(|found| (found.path.clone(), found.listing())));
     }
 
-    /// The last step that a checkpoint holds, as it was told while it was written.
-    pub fn step_of(&self, checkpoint: &Path) -> Option<f64> {
-        self.known.get(checkpoint).and_then(|known| known.step)
+    /// The last step that a checkpoint holds, where `last` was told last: the one in its name if that fits what was told since its
+    /// first file was seen, for a name may also count epochs; else what was told then.
+    pub fn step_of(&self, checkpoint: &Checkpoint, last: f64) -> Option<f64> {
+        let named = checkpoint.step.map(|step| step as f64);
+        let Some(told) = self.known.get(&checkpoint.path).and_then(|known| known.step) else { return named };
+        named.filter(|named| (told - STEP_SLACK..=last + STEP_SLACK).contains(named)).or(Some(told))
     }
 
     /// The folder.
@@ -190,7 +193,7 @@ impl Saves {
                 known.writing = None;
                 // As it was when it was found complete: its last file may have come since the folder was read.
                 known.listing = checkpoint.listing();
-                known.step = kept_step(&checkpoint, writing.step, now.step);
+                known.step = writing.step;
                 saved.push((checkpoint, writing));
             } else if now.is_last {
                 known.writing = None;
@@ -214,19 +217,6 @@ impl Known {
             let begun = Writing { since: now.time_s, step: now.step, changed: now.time_s, is_new };
             self.writing.get_or_insert(begun).changed = now.time_s;
         }
-    }
-}
-
-/// The last step that a checkpoint holds: the one in its name if that fits what was told while it was written, since a name may
-/// also count epochs; else what was told when its first file was seen.
-fn kept_step(checkpoint: &Checkpoint, first: Option<f64>, last: Option<f64>) -> Option<f64> {
-    let named = checkpoint.step.map(|step| step as f64);
-    match (named, first, last) {
-        (Some(named), first, Some(last)) if named >= first.unwrap_or(0.0) - STEP_SLACK && named <= last + STEP_SLACK => {
-            Some(named)
-        }
-        (_, Some(first), _) => Some(first),
-        (named, None, _) => named,
     }
 }
 

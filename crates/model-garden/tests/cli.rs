@@ -91,9 +91,9 @@ fn sizes_and_pairs_of_flags_are_checked() {
         exit 2
         ----- stderr
         error: the following required arguments were not provided:
-          --max-variation <SIZE>
+          <--max-variation <SIZE>|--max-growth <SIZE>>
 
-        Usage: model-garden diagnose --stable-after <STEP> --max-variation <SIZE> <TRACE>
+        Usage: model-garden diagnose --stable-after <STEP> <--max-variation <SIZE>|--max-growth <SIZE>> <TRACE>
 
         For more information, try '--help'.
     "#]],

@@ -52,8 +52,7 @@ impl Guard<'_, '_> {
     /// Steps that were done after the last one that a checkpoint holds.
     fn lost_since(&self, newest: &Checkpoint) -> Option<f64> {
         let last = self.attempt.last_step?;
-        let seen = self.keeper.saves.as_ref().and_then(|saves| saves.step_of(&newest.path));
-        let kept = seen.or(newest.step.map(|step| step as f64))?;
+        let kept = self.keeper.saves.as_ref().and_then(|saves| saves.step_of(newest, last))?;
         Some((last - kept).max(0.0))
     }
 }
