@@ -18,7 +18,7 @@ use crate::checkpoint::Checkpoint;
 use crate::launch::Ending;
 use crate::live::{Happening, Live};
 use crate::method::{Method, Who, kill, terminate};
-use crate::policy::{Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
+use crate::policy::{LAST_LINE, Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
 use crate::saves::{Look, Saved};
 use crate::signals::{Stop, pass_stop_on};
 use crate::state::State;
@@ -182,7 +182,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         // An event that cannot be written is no reason to leave children behind.
         drop(self.live.watch.event(EventKind::Exit));
         let moment = self.moment();
-        if matches!(ending, Ending::Signal(9) | Ending::Code(137)) && moment.held >= moment.last_line {
+        let was_full = moment.held as f64 >= LAST_LINE * moment.limit as f64;
+        if matches!(ending, Ending::Signal(9) | Ending::Code(137)) && was_full {
             self.keeper.pace.outgrew();
         }
         self.clear();

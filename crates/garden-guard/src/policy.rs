@@ -31,8 +31,9 @@ pub const LAST_LINE: f64 = 0.98;
 /// Saves whose time and memory are remembered: what saving cost while the program warmed up is forgotten.
 const SAVES_REMEMBERED: usize = 8;
 /// Below this share of the limit no checkpoint is called the last one that fits, unless the growth is known not to end: the
-/// rise from one checkpoint to the next is a guess from one or two intervals, and a cache may be full before the next.
-const GUESSED_FROM: f64 = 0.8;
+/// rise from one checkpoint to the next is a guess from one or two intervals, and a cache may be full before the next. Four
+/// fifths of the limit that was asked for, of which pages of files in a fence can take a little off.
+const GUESSED_FROM: f64 = 0.82;
 /// Samples that must be there before growth is told from what a save takes.
 const FEWEST_TO_TELL_GROWTH: usize = 3;
 /// A highest level that has not risen by more than this share of the limit in the recent past is an old one.
@@ -231,9 +232,13 @@ impl Pace {
     /// What is added in so many seconds outside saves.
     fn growth_over(&self, seconds: f64) -> f64 {
         let ends = self.recent.front().zip(self.recent.back());
-        let mean = ends.map_or(0.0, |(&(from, low), &(to, high))| {
-            if to > from { high.saturating_sub(low) as f64 * seconds / (to - from) } else { 0.0 }
-        });
+        let mean =
+            ends.map_or(
+                0.0,
+                |(&(from, low), &(to, high))| {
+                    if to > from { high.saturating_sub(low) as f64 * seconds / (to - from) } else { 0.0 }
+                },
+            );
         self.lasting_rise(seconds).max(mean)
     }
 

@@ -199,7 +199,8 @@ impl Supervisor<'_> {
 
     /// The program could not go on from a checkpoint: perhaps it can from an older one.
     fn try_the_one_before(&mut self, tried: &Path, ending: Ending, how: &str) -> Next {
-        let end = (Outcome::Own { code: ending.code() }, format!("{how} when it was to go on from {}", tried.display()));
+        let end =
+            (Outcome::Own { code: ending.code() }, format!("{how} when it was to go on from {}", tried.display()));
         let Some(saves) = &mut self.keeper.saves else { return Next::Finish(end) };
         saves.distrust(tried);
         if saves.newest().complete.is_none() {
@@ -219,8 +220,12 @@ impl Supervisor<'_> {
         self.newest_before = written.max(self.newest_before);
         self.barren = if is_newer { 0 } else { self.barren + 1 };
         if self.barren > allowed {
-            let starts = if self.barren == 1 { "its last start".into() } else { format!("its last {} starts", self.barren) };
-            return Next::Finish((Outcome::BudgetSpent, format!("{what}; {starts} brought no newer checkpoint: {kept}")));
+            let starts =
+                if self.barren == 1 { "its last start".into() } else { format!("its last {} starts", self.barren) };
+            return Next::Finish((
+                Outcome::BudgetSpent,
+                format!("{what}; {starts} brought no newer checkpoint: {kept}"),
+            ));
         }
         let skipped = found.flawed.into_iter().map(|(checkpoint, flaw)| self.skip(checkpoint, &flaw)).collect();
         let from = found.complete.as_ref().map_or("the beginning".into(), |found| found.path.display().to_string());
@@ -244,8 +249,12 @@ impl Supervisor<'_> {
 fn kept_words(attempt: &Attempt, kept: Kept) -> String {
     let path = attempt.checkpoint.as_ref().map_or("a checkpoint".into(), |path| path.display().to_string());
     match kept {
-        Kept::All if attempt.lost_steps.is_none_or(|lost| lost <= 0.0) => format!("{path} is complete, nothing is lost"),
-        Kept::All | Kept::Part => format!("{path} is complete, {:.0} steps after it are lost", attempt.lost_steps.unwrap_or(0.0)),
+        Kept::All if attempt.lost_steps.is_none_or(|lost| lost <= 0.0) => {
+            format!("{path} is complete, nothing is lost")
+        }
+        Kept::All | Kept::Part => {
+            format!("{path} is complete, {:.0} steps after it are lost", attempt.lost_steps.unwrap_or(0.0))
+        }
         Kept::Nothing => "there is no complete checkpoint".into(),
         Kept::Unknown => {
             "it ended by itself, but whether it saved is not known (name the folder with --checkpoint-dir)".into()

@@ -255,12 +255,19 @@ fn each_missing_file_is_named() {
 #[test]
 fn a_layout_of_somebody_s_own_is_good() {
     let scratch = Scratch::new();
-    let own: [(&str, &[(&str, Vec<u8>)]); 5] = [
+    type Files<'a> = &'a [(&'a str, Vec<u8>)];
+    let own: [(&str, Files); 5] = [
         ("adapter", &[("adapter_model.safetensors", safetensors()), ("trainer_state.json", trainer_state(5))]),
         ("counts_epochs", &[("model.pt", torch()), ("trainer_state.json", trainer_state(1))]),
-        ("no_state", &[("config.json", b"{}".to_vec()), ("model.safetensors", safetensors()), ("optimizer.pt", torch())]),
+        (
+            "no_state",
+            &[("config.json", b"{}".to_vec()), ("model.safetensors", safetensors()), ("optimizer.pt", torch())],
+        ),
         ("no_random_states", &[("model.safetensors", safetensors()), ("optimizer.bin", torch())]),
-        ("lines", &[("adapter.pt", torch()), ("adapter_config.json", b"{}".to_vec()), ("log.json", b"{}\n{}\n".to_vec())]),
+        (
+            "lines",
+            &[("adapter.pt", torch()), ("adapter_config.json", b"{}".to_vec()), ("log.json", b"{}\n{}\n".to_vec())],
+        ),
     ];
     for (name, files) in own {
         let folder = format!("{name}/checkpoint-5");

@@ -190,8 +190,7 @@ fn evaluations_are_judged_apart() {
 fn stability_is_asserted_on_what_was_seen() {
     let values = |step: u64| (step as f64, GIB + if step < 50 { step << 22 } else { (step % 3) << 20 });
     let ask = |last: u64, bound: u64| {
-        let stability =
-            Stability { from: 60.0, to: None, max_variation: Some(Bytes(bound << 20)), max_growth: None };
+        let stability = Stability { from: 60.0, to: None, max_variation: Some(Bytes(bound << 20)), max_growth: None };
         let question = Question { stability: Some(stability), ..Question::default() };
         diagnose(&trace_of((0..=last).map(values)), &question).stability.unwrap()
     };
@@ -205,7 +204,8 @@ fn stability_is_asserted_on_what_was_seen() {
 #[test]
 fn memory_may_fall_where_growth_is_bounded_and_only_a_window_counts() {
     // Flat to step 60, then 1 MiB less with each step, and 40 MiB more from step 90 on.
-    let values = |step: u64| (step as f64, GIB - (step.saturating_sub(60) << 20) + if step < 90 { 0 } else { 40 << 20 });
+    let values =
+        |step: u64| (step as f64, GIB - (step.saturating_sub(60) << 20) + if step < 90 { 0 } else { 40 << 20 });
     let ask = |from: f64, to: Option<f64>, variation: Option<u64>, growth: Option<u64>| {
         let bound = |mib: Option<u64>| mib.map(|mib| Bytes(mib << 20));
         let stability = Stability { from, to, max_variation: bound(variation), max_growth: bound(growth) };

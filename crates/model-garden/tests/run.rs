@@ -264,7 +264,8 @@ fn if_the_newest_checkpoint_cannot_be_gone_on_from_the_one_before_is_tried() {
         return;
     }
     // Its third save kills it; the second cannot be gone on from, though nothing is wrong that could be seen.
-    let trainer = ["--max_steps", "50", "--base", "40", "--save_steps", "10", "--die_while_saving", "3", "--fail_from", "20"];
+    let trainer =
+        ["--max_steps", "50", "--base", "40", "--save_steps", "10", "--die_while_saving", "3", "--fail_from", "20"];
     let found = guard("one-before", &RESUME, &trainer);
     assert_eq!(found.code(), Some(0), "{}", told(&found.output));
     let talk = found.talk();
@@ -272,7 +273,8 @@ fn if_the_newest_checkpoint_cannot_be_gone_on_from_the_one_before_is_tried() {
     assert!(talk.contains("out/checkpoint-10 (without a newer checkpoint 1 of 5"), "{talk}");
     assert!(each_once(&found.kept(), 50) && found.folder.join("out/checkpoint-20").is_dir(), "{talk}");
     // Without another one the program's own code is ours.
-    let trainer = ["--max_steps", "50", "--base", "40", "--save_steps", "10", "--die_while_saving", "2", "--fail_from", "10"];
+    let trainer =
+        ["--max_steps", "50", "--base", "40", "--save_steps", "10", "--die_while_saving", "2", "--fail_from", "10"];
     let found = guard("none-before", &RESUME, &trainer);
     assert_eq!(found.code(), Some(1), "{}", told(&found.output));
     assert!(found.talk().contains("there is no other checkpoint to try"), "{}", found.talk());
@@ -302,7 +304,8 @@ fn steps_after_the_last_checkpoint_are_counted() {
     let folder = scratch("run-lost").join("state");
     let state = ["--state-dir", folder.to_str().unwrap()];
     // Steps of 5 ms; each save is noticed only a second after it, when two hundred more steps are done.
-    let trainer = ["--max_steps", "100000", "--base", "60", "--grow", "0.4", "--save_steps", "250", "--step_time", "0.005"];
+    let trainer =
+        ["--max_steps", "100000", "--base", "60", "--grow", "0.4", "--save_steps", "250", "--step_time", "0.005"];
     let found = guard("lost", &state, &[&trainer[..], &["--own_layout", "--on_sigterm", "die"]].concat());
     let exit = json(&folder.join("exit.json"));
     let attempt = &exit["attempts"][0];

@@ -42,7 +42,8 @@ pub fn check(checkpoint: &Path, entries: &Entries) -> Result<(), Flaw> {
     }
     let folders: Vec<Folder> = entries.folders.iter().map(|name| Folder::of(checkpoint, entries, name)).collect();
     folders.iter().try_for_each(Folder::check_names).map_err(Flaw::Damaged)?;
-    let unread = entries.failures.iter().map(|failure| (failure.name.as_path(), format!("cannot be read: {}", failure.error)));
+    let unread =
+        entries.failures.iter().map(|failure| (failure.name.as_path(), format!("cannot be read: {}", failure.error)));
     if let Some((name, why)) = unread.chain(unreadable).next() {
         return Err(Flaw::Unfinished(match name.as_os_str().is_empty() {
             true => format!("the folder {why}"),
