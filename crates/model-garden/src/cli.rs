@@ -318,7 +318,7 @@ fn pattern(text: &str) -> Result<Regex, String> {
 const MONITOR_HELP: &str = "\
 Exit codes:
   those of `diagnose`   0, 1 for bad news or a failed assertion, 3 for too little data
-  4                     the command failed: it ended with a code other than 0, or was killed, and nobody had asked it to end
+  4                     the command failed or was killed, and nobody had asked it to end
   2                     it could not be started or watched
   With --passthrough, the command's own code instead.
 
