@@ -41,15 +41,19 @@ def parse_arguments():
     add("--base", type=float, default=0, metavar="MIB", help="memory held from the start")
     add("--grow", type=float, default=0, metavar="MIB", help="memory added by each step and kept for ever")
     add("--settle_at", type=int, metavar="STEP", help="the last step that grows")
+    add("--cache_steps", type=int, metavar="N", help="grow only in the first N steps of each process, as a cache that is filled anew does")
     add("--save_steps", type=int, default=0, metavar="K", help="save every K steps; 0: only at the end or when stopped")
     add("--save_time", type=float, default=0, metavar="SECONDS", help="how long a save takes")
     add("--save_memory", type=float, default=0, metavar="MIB", help="memory held only while saving")
-    add("--on_sigterm", choices=["save", "die", "ignore", "late"], default="die",
-        help="save and stop at the end of the step; die at once, as a plain HF Trainer does; ignore it; or save and stop, but "
-             f"only at the end of every {LATE_STEPS}th step (default: die)")
+    add("--keep", type=int, default=0, metavar="K", help="remove all but the last K checkpoints after each save, file by file")
+    add("--own_layout", action="store_true", help="save adapter_model.safetensors and trainer_state.json alone")
+    add("--on_sigterm", choices=["save", "die", "ignore", "late", "catch"], default="die",
+        help="save and stop at the end of the step; die at once, as a plain HF Trainer does; ignore it; save and stop, but "
+             f"only at the end of every {LATE_STEPS}th step; or catch it and go on (default: die)")
     add("--channel", action="store_true", help="talk over the socket in MODEL_GARDEN_EVENTS, if set, and obey its stop command")
     add("--resume_from_checkpoint", metavar="PATH", help="go on from this checkpoint, which must be whole")
     add("--die_while_saving", type=int, metavar="N", help="kill -9 itself in the middle of the Nth save, unless resumed")
+    add("--fail_from", type=int, metavar="STEP", help="fail to go on from the checkpoint of this step")
     add("--crash_at", type=int, metavar="STEP", help="raise an error in this step, in every attempt that gets there")
     add("--workers", type=int, default=0, metavar="N", help="fork N idle loader workers, whose death is an error, as in torch")
     add("--jitter", type=int, metavar="SEED", help="step time, save time and growth vary by up to half")
@@ -88,13 +92,16 @@ def optimizer_bytes(step):
     return file.getvalue()
 
 
-def restore(path):
+def restore(path, own_layout):
     """The steps that a checkpoint holds; an error if one of its files is torn."""
     with open(os.path.join(path, "trainer_state.json")) as file:
         state = json.load(file)
-    with open(os.path.join(path, "model.safetensors"), "rb") as file:
+    name = "adapter_model.safetensors" if own_layout else "model.safetensors"
+    with open(os.path.join(path, name), "rb") as file:
         if file.read() != model_bytes(state["global_step"]):
-            raise RuntimeError(f"{path}: model.safetensors is torn or of another step")
+            raise RuntimeError(f"{path}: {name} is torn or of another step")
+    if own_layout:
+        return state["steps_done"]
     with zipfile.ZipFile(os.path.join(path, "optimizer.pt")) as archive:
         if archive.testzip():
             raise RuntimeError(f"{path}: optimizer.pt is torn")
@@ -176,11 +183,16 @@ class Trainer:
         self.terminated = False
         if arguments.on_sigterm in ("save", "late"):
             signal.signal(signal.SIGTERM, self.on_sigterm)
+        elif arguments.on_sigterm == "catch":
+            signal.signal(signal.SIGTERM, lambda number, frame: None)
         elif arguments.on_sigterm == "ignore":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         resumed = arguments.resume_from_checkpoint
-        self.steps_done = restore(resumed) if resumed else []
+        if resumed and os.path.basename(resumed) == f"checkpoint-{arguments.fail_from}":
+            raise RuntimeError(f"cannot go on from {resumed}")
+        self.steps_done = restore(resumed, arguments.own_layout) if resumed else []
         self.step = self.saved_at = self.steps_done[-1] if self.steps_done else 0
+        self.first = self.step
         self.saves_until_death = None if resumed else arguments.die_while_saving
         self.random = random.Random(f"{arguments.jitter} {self.step}")  # another course in each attempt
         self.kept = [take(arguments.base)]
@@ -228,7 +240,8 @@ class Trainer:
         time.sleep(self.vary(arguments.step_time))
         if step == arguments.crash_at:
             raise RuntimeError(f"crash at step {step}")
-        if arguments.settle_at is None or step <= arguments.settle_at:
+        is_full = arguments.cache_steps is not None and step > self.first + arguments.cache_steps
+        if (arguments.settle_at is None or step <= arguments.settle_at) and not is_full:
             self.kept.append(take(self.vary(arguments.grow)))
         self.step = step
         self.steps_done.append(step)
@@ -248,7 +261,10 @@ class Trainer:
         held = take(self.arguments.save_memory)
         pause = self.vary(self.arguments.save_time) / (2 * PIECES)
         os.makedirs(folder, exist_ok=True)
-        for name, content in (("model.safetensors", model_bytes(self.step)), ("optimizer.pt", optimizer_bytes(self.step))):
+        files = [("model.safetensors", model_bytes(self.step)), ("optimizer.pt", optimizer_bytes(self.step))]
+        if self.arguments.own_layout:
+            files = [("adapter_model.safetensors", model_bytes(self.step))]
+        for name, content in files:
             with open(os.path.join(folder, name), "wb", buffering=0) as file:
                 for piece in range(PIECES):
                     if name == "optimizer.pt" and piece == PIECES // 2 and self.saves_until_death == 0:
@@ -261,6 +277,18 @@ class Trainer:
             held.close()
         self.saved_at = self.step
         self.channel.tell(event="checkpoint", path=folder)
+        if self.arguments.keep:
+            self.rotate()
+
+    def rotate(self):
+        """Removes old checkpoints, the weights first; slowly, as it is with large files on a network."""
+        numbers = sorted(int(name.split("-")[1]) for name in os.listdir(self.arguments.output_dir) if name.startswith("checkpoint-"))
+        for number in numbers[:-self.arguments.keep]:
+            folder = os.path.join(self.arguments.output_dir, f"checkpoint-{number}")
+            for name in sorted(os.listdir(folder)):
+                os.remove(os.path.join(folder, name))
+                time.sleep(self.arguments.save_time / 3)
+            os.rmdir(folder)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ pub struct Attempt {
     pub started: u64,
     /// The checkpoint that it went on from.
     pub resumed_from: Option<PathBuf>,
-    /// Checkpoints that were newer but torn, with what is wrong with them.
-    pub skipped: Vec<Torn>,
+    /// Checkpoints that were newer but could not be used, with what is wrong with them.
+    pub skipped: Vec<Skipped>,
     /// The first step that it told.
     pub first_step: Option<f64>,
     /// The last step that it told.
@@ -43,11 +43,13 @@ pub struct Attempt {
 
 /// A checkpoint that cannot be used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Torn {
-    /// Where it is.
+pub struct Skipped {
+    /// Where it was.
     pub path: PathBuf,
     /// What is wrong with it.
     pub why: String,
+    /// Where it was set aside, if it is damaged; renaming it back undoes that.
+    pub now: Option<PathBuf>,
 }
 
 /// How the whole run ended.
@@ -61,7 +63,7 @@ pub enum Outcome {
     },
     /// It was stopped at the limit and has a checkpoint that holds all its steps, as far as it told them.
     StoppedWithCheckpoint,
-    /// The restart budget is spent, or restarts no longer bring it forward.
+    /// The restart budget is spent: too many starts in a row brought no newer checkpoint.
     BudgetSpent,
     /// It ended at the limit without having saved its last steps.
     CouldNotSave,

@@ -10,7 +10,11 @@
 //! writes; JSON). So what is missing shows without reading the weights: a file of weights costs a few kilobytes of reads, plus
 //! its header if it is a safetensors file (about 100 bytes for each tensor), and only JSON files are read whole, as a stream.
 //!
-//! Left out: whether somebody still writes (compare two fingerprints), whether the numbers inside are right, and whether a
+//! Only what is proven counts as damage: a file that ends too soon, an index that names what is not there. A file that a known
+//! writer would still write makes a checkpoint unfinished. Every other layout is somebody's own and is taken as it is: whether
+//! it can be resumed from only its program knows.
+//!
+//! Left out: whether somebody still writes (compare two listings), whether the numbers inside are right, and whether a
 //! pickle or any other format that does not state its length was cut.
 
 mod contents;
@@ -20,8 +24,8 @@ mod layout;
 mod name;
 
 use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -45,11 +49,26 @@ pub struct Checkpoint {
 pub enum State {
     /// Nothing that can be seen is missing.
     Complete,
-    /// Something is missing or was cut.
-    Torn {
-        /// What, in words; it names the file.
-        why: String,
-    },
+    /// It cannot be used, for this reason.
+    Flawed(Flaw),
+}
+
+/// What is wrong with a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Its writer is known and would still write something, or it cannot be read.
+    Unfinished(String),
+    /// A file of it was cut, or an index names what is not there: nobody can use it.
+    Damaged(String),
+}
+
+impl Flaw {
+    /// What it is, in words; it names the file.
+    pub fn words(&self) -> &str {
+        match self {
+            Flaw::Unfinished(why) | Flaw::Damaged(why) => why,
+        }
+    }
 }
 
 /// All checkpoints of a folder, newest first: by step, then by modification time; those without a step come last.
@@ -76,33 +95,28 @@ pub fn find(folder: &Path) -> io::Result<Vec<Checkpoint>> {
 pub struct Newest {
     /// The newest checkpoint that is complete.
     pub complete: Option<Checkpoint>,
-    /// Those that are newer and torn, newest first, each with the reason in words.
-    pub torn: Vec<(Checkpoint, String)>,
+    /// Those that are newer and cannot be used, newest first.
+    pub flawed: Vec<(Checkpoint, Flaw)>,
 }
 
 impl Newest {
     /// Looks at checkpoints in this order, up to the first complete one.
     pub fn of(checkpoints: impl IntoIterator<Item = Checkpoint>) -> Newest {
-        let mut torn = Vec::new();
+        let mut flawed = Vec::new();
         for checkpoint in checkpoints {
             match checkpoint.state() {
-                State::Complete => return Newest { complete: Some(checkpoint), torn },
-                State::Torn { why } => torn.push((checkpoint, why)),
+                State::Complete => return Newest { complete: Some(checkpoint), flawed },
+                State::Flawed(flaw) => flawed.push((checkpoint, flaw)),
             }
         }
-        Newest { complete: None, torn }
+        Newest { complete: None, flawed }
     }
 }
 
 impl Checkpoint {
     /// Looks at its files now; whether anybody still writes is not known here.
-    ///
-    /// What may not be read is torn as well: a program could not resume from it either.
     pub fn state(&self) -> State {
-        match layout::check(&self.path, &Entries::of(&self.path)) {
-            Ok(()) => State::Complete,
-            Err(why) => State::Torn { why },
-        }
+        layout::check(&self.path, &Entries::of(&self.path)).map_or_else(State::Flawed, |()| State::Complete)
     }
 
     /// Whether nothing more is to come once its files are whole: the file is there that its writer writes last, or it is a
@@ -125,24 +139,34 @@ impl Checkpoint {
         Some((first.min(last), last))
     }
 
-    /// A fingerprint of names, sizes and modification times, to see whether it still changes.
-    ///
-    /// It means something only beside another one from the same run of this program.
-    pub fn fingerprint(&self) -> u64 {
+    /// Its files as they are now, to see whether they still change.
+    pub fn listing(&self) -> Listing {
         let entries = Entries::of(&self.path);
-        let mut hasher = DefaultHasher::new();
-        for file in &entries.files {
-            (&file.name, file.bytes, file.modified).hash(&mut hasher);
-        }
-        entries.folders.hash(&mut hasher);
-        for failure in &entries.failures {
-            failure.name.hash(&mut hasher);
-        }
-        hasher.finish()
+        let files = entries.files.into_iter().map(|file| (file.name, (file.bytes, file.modified))).collect();
+        let failures = entries.failures.into_iter().map(|failure| failure.name);
+        Listing { files, others: entries.folders.into_iter().chain(failures).collect() }
     }
 
     /// The size of all its files, in bytes.
     pub fn size(&self) -> u64 {
         Entries::of(&self.path).files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+/// The files of a checkpoint at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Size and time of each file.
+    files: BTreeMap<PathBuf, (u64, Option<SystemTime>)>,
+    /// Folders, and what cannot be looked at.
+    others: BTreeSet<PathBuf>,
+}
+
+impl Listing {
+    /// Whether it is what is left of an earlier one after files were removed; drafts come and go.
+    pub fn is_rest_of(&self, earlier: &Listing) -> bool {
+        let has_lost = |name: &PathBuf| !self.files.contains_key(name) && !layout::has_draft_name(name);
+        self.files.iter().all(|(name, file)| earlier.files.get(name) == Some(file))
+            && earlier.files.keys().any(has_lost)
     }
 }

@@ -7,7 +7,7 @@
 mod accounts;
 mod keeper;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample};
 use garden_probe::{Role, open_for_writing};
@@ -18,8 +18,8 @@ use crate::checkpoint::Checkpoint;
 use crate::launch::Ending;
 use crate::live::{Happening, Live};
 use crate::method::{Method, Who, kill, terminate};
-use crate::policy::{Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
-use crate::saves::Saved;
+use crate::policy::{LAST_LINE, Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
+use crate::saves::{Look, Saved};
 use crate::signals::{Stop, pass_stop_on};
 use crate::state::State;
 
@@ -41,6 +41,17 @@ const SILENT_START: Duration = Duration::from_secs(30);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// Samples that are taken at least before the limit would be reached.
 const LOOKS_BEFORE: u32 = 20;
+/// A save that is under way may take memory this far above the limit, as a share of it, before the program is ended.
+const SAVE_MAY_REACH: f64 = 1.05;
+
+/// How far a start may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// As far as the forecast says is safe.
+    Forecast,
+    /// To the limit itself: stopping it before brought no newer checkpoint.
+    Limit,
+}
 
 /// How an attempt came to its end because of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,13 +99,14 @@ pub(crate) struct Guard<'k, 'a> {
     keeper: &'k mut Keeper<'a>,
     live: &'k mut Live,
     attempt: Attempt,
+    reach: Reach,
     phase: Phase,
     method: Method,
     method_due: Instant,
     /// What it does, in a sentence; empty until that is known.
     words: String,
-    /// The newest checkpoint of this start, and the step that was told last when it was complete.
-    newest: Option<(Checkpoint, Option<f64>)>,
+    /// The newest checkpoint of this start.
+    newest: Option<Checkpoint>,
     /// Whether the program told of a checkpoint after it was asked for one.
     has_told: bool,
     /// How the first process ended, while others go on.
@@ -107,22 +119,22 @@ pub(crate) struct Guard<'k, 'a> {
     asked_at: Option<Asked>,
 }
 
-/// A moment on three clocks: ours, the file system's and the watch's.
+/// A moment on our clock and the watch's.
 #[derive(Clone, Copy)]
 struct Asked {
     at: Instant,
-    date: SystemTime,
     time_s: f64,
 }
 
 impl<'k, 'a> Guard<'k, 'a> {
-    pub(crate) fn new(keeper: &'k mut Keeper<'a>, live: &'k mut Live, attempt: Attempt) -> Guard<'k, 'a> {
+    pub(crate) fn new(keeper: &'k mut Keeper<'a>, live: &'k mut Live, attempt: Attempt, reach: Reach) -> Guard<'k, 'a> {
         keeper.pace.restart();
         let now = Instant::now();
         Guard {
             keeper,
             live,
             attempt,
+            reach,
             phase: Phase::Running,
             method: Method::None,
             method_due: now,
@@ -167,12 +179,16 @@ impl<'k, 'a> Guard<'k, 'a> {
                 self.asked(stop);
             }
         };
-        if let Some(saves) = &mut self.keeper.saves {
-            saves.forget_unfinished();
-        }
         // An event that cannot be written is no reason to leave children behind.
         drop(self.live.watch.event(EventKind::Exit));
+        let moment = self.moment();
+        let was_full = moment.held as f64 >= LAST_LINE * moment.limit as f64;
+        if matches!(ending, Ending::Signal(9) | Ending::Code(137)) && was_full {
+            self.keeper.pace.outgrew();
+        }
         self.clear();
+        // What it saved last may have become complete with its end.
+        self.look_for_saves(moment, true);
         let kept = self.settle_accounts(ending);
         let is_done = self.is_at_its_end();
         Result { attempt: self.attempt, ending, reached: self.reached, kept, is_done }
@@ -213,7 +229,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             self.keeper.pace.begin();
         }
         self.reap();
-        let completed = self.look_for_saves(moment);
+        let completed = self.look_for_saves(moment, false);
         if self.keeper.is_saving() {
             self.keeper.pace.saving();
         } else {
@@ -228,7 +244,7 @@ impl<'k, 'a> Guard<'k, 'a> {
     /// A file was made or closed: a checkpoint may have become complete, and then every moment counts.
     fn woken(&mut self) {
         let moment = self.moment();
-        if self.look_for_saves(moment) {
+        if self.look_for_saves(moment, false) {
             self.act(moment, true);
         }
     }
@@ -239,7 +255,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             Phase::Waiting if completed => self.end(),
             Phase::Waiting => self.guard_waiting(moment),
             Phase::Saving(_) => self.guard_saving(moment, completed),
-            Phase::Ending { .. } => self.guard_ending(),
+            Phase::Ending { .. } => self.guard_ending(moment),
         }
     }
 
@@ -250,15 +266,21 @@ impl<'k, 'a> Guard<'k, 'a> {
         let around = self.live.watch.tree().around.headroom.map(|headroom| held.saturating_add(headroom));
         let asked = self.keeper.orders.limit.map(|limit| limit.0);
         let limit = around.into_iter().chain(asked).min().unwrap_or(u64::MAX);
-        Moment { time_s: self.live.watch.elapsed().as_secs_f64(), held, limit }
+        let moment = Moment::new(self.live.watch.elapsed().as_secs_f64(), held, limit);
+        match (self.reach, &self.keeper.orders.fence) {
+            (Reach::Limit, Some(_)) => Moment { last_line: u64::MAX, ..moment },
+            // The machine's own last memory is not there to be used up.
+            (Reach::Limit, None) if asked == Some(limit) => Moment { last_line: limit, ..moment },
+            _ => moment,
+        }
     }
 
     /// Looks at the checkpoints; true if one was completed.
-    fn look_for_saves(&mut self, moment: Moment) -> bool {
+    fn look_for_saves(&mut self, moment: Moment, is_last: bool) -> bool {
         let Some(saves) = &mut self.keeper.saves else { return false };
         let processes = &self.live.watch.tree().processes;
         let writers = || processes.iter().flat_map(|process| open_for_writing(process.identity.pid)).collect();
-        let saved = saves.look(moment.time_s, writers);
+        let saved = saves.look(Look { time_s: moment.time_s, step: self.attempt.last_step, is_last }, writers);
         if let (Phase::Saving(saving), Some(asked)) = (&mut self.phase, self.asked_at) {
             if !saving.has_begun && (saves.is_saving() || !saved.is_empty()) {
                 saving.has_begun = true;
@@ -270,15 +292,15 @@ impl<'k, 'a> Guard<'k, 'a> {
             }
         }
         let is_complete = !saved.is_empty();
-        for Saved { checkpoint, seconds, bytes, .. } in saved {
-            self.keeper.pace.save(seconds, bytes, moment.held);
+        for Saved { checkpoint, cost, .. } in saved {
+            self.keeper.pace.save(cost, moment.held);
             let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            self.say(&format!("{name} is complete ({}, {seconds:.1} s)", Bytes(checkpoint.size())));
-            // A program on the event channel tells it itself.
-            if self.method != Method::Channel {
+            self.say(&format!("{name} is complete ({}, {:.1} s)", Bytes(checkpoint.size()), cost.seconds));
+            // A program on the event channel tells it itself, and behind the end of the program nothing is written.
+            if self.method != Method::Channel && !is_last {
                 drop(self.live.watch.event(EventKind::Checkpoint));
             }
-            self.newest = Some((checkpoint, self.attempt.last_step));
+            self.newest = Some(checkpoint);
         }
         is_complete
     }
@@ -306,7 +328,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     fn reason_to_stop(&mut self, moment: Moment, completed: bool) -> Option<Reason> {
         // Memory that is taken for a save goes back; and after the last step the program ends by itself.
-        if (self.keeper.is_saving() && !completed) || self.is_at_its_end() {
+        if (self.keeper.is_saving() && !completed) || self.is_at_its_end() || self.reach == Reach::Limit {
             return at_last_line(moment);
         }
         let orders = self.keeper.orders;
@@ -338,13 +360,17 @@ impl<'k, 'a> Guard<'k, 'a> {
             Reached::TooLarge => format!("ending it: {words}, before its first step; the limit is too small for it"),
         });
         self.reached = Some(how);
+        match how {
+            Reached::Asked | Reached::JustSaved => self.keeper.pace.stopped(),
+            Reached::Unsaved | Reached::TooLarge => self.keeper.pace.outgrew(),
+        }
         self.asked_now();
         self.attempt.stopped_because = Some(words);
     }
 
     fn asked_now(&mut self) {
         let time_s = self.live.watch.elapsed().as_secs_f64();
-        self.asked_at = Some(Asked { at: Instant::now(), date: SystemTime::now(), time_s });
+        self.asked_at = Some(Asked { at: Instant::now(), time_s });
     }
 
     /// Looks for the best way to stop, and says it when it is known or changes.
@@ -412,20 +438,25 @@ impl<'k, 'a> Guard<'k, 'a> {
         } else if !is_writing && moment.held >= moment.limit {
             self.say("the limit is reached and nothing is being saved: ending the program");
             self.end();
+        } else if moment.held as f64 >= SAVE_MAY_REACH * moment.limit as f64 {
+            self.say("saving takes more memory than there is: ending the program");
+            self.end();
         }
     }
 
-    /// Ends everything: SIGTERM first, SIGKILL after a while.
+    /// Ends everything: SIGTERM first, SIGKILL after a while, or as soon as what is added meanwhile would pass the limit.
     fn end(&mut self) {
         terminate(&self.everybody());
         self.words = "ending what is left".into();
         self.phase = Phase::Ending { since: Instant::now(), is_killed: false };
     }
 
-    fn guard_ending(&mut self) {
+    fn guard_ending(&mut self, moment: Moment) {
         let everybody = self.everybody();
+        let left = self.keeper.pace.time_to(moment.limit, moment);
+        let left = left.and_then(|left| Duration::try_from_secs_f64(left).ok()).unwrap_or(TERM_PATIENCE);
         let Phase::Ending { since, is_killed } = &mut self.phase else { return };
-        if since.elapsed() < TERM_PATIENCE {
+        if since.elapsed() < TERM_PATIENCE && (left > SHORTEST_PAUSE || since.elapsed() < SHORTEST_PAUSE) {
             return;
         }
         kill(&everybody);
@@ -530,7 +561,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             limit_bytes: (moment.limit < u64::MAX).then_some(moment.limit),
             verdict: diagnosis.map(|diagnosis| diagnosis.verdict.name()),
             summary: diagnosis.map(|diagnosis| diagnosis.summary.as_str()),
-            checkpoint: self.newest.as_ref().map(|(checkpoint, _)| checkpoint.path.as_path()),
+            checkpoint: self.newest.as_ref().map(|checkpoint| checkpoint.path.as_path()),
             trace: &orders.trace,
             command: orders.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         };

@@ -22,7 +22,7 @@ mod supervisor;
 mod terminal;
 mod watch;
 
-pub use attempt::{Attempt, Outcome, Summary, Torn};
+pub use attempt::{Attempt, Outcome, Skipped, Summary};
 pub use channel::{Channel, ENVIRONMENT, Message};
 pub use fence::Fence;
 pub use history::History;

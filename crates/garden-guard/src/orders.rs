@@ -39,7 +39,7 @@ pub struct Orders {
     pub grace: Duration,
     /// What to do when the limit is near.
     pub on_limit: OnLimit,
-    /// How often it is started again at most.
+    /// How many starts in a row may bring no newer checkpoint before it is not started again.
     pub max_restarts: u32,
     /// Words that make it go on from a checkpoint.
     pub resume_with: Option<String>,

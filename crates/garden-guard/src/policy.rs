@@ -6,6 +6,9 @@
 //! has come twice in the recent past, with a margin. Only rises that lasted count: an evaluation that took memory and gave it
 //! back is no growth, and one jump alone may be the only one. The judge has the last word: a run that has settled, or whose
 //! growth ends below the limit, is left alone for as long as its memory is where it has been before.
+//!
+//! A cache that fills up and a leak look the same until the cache is full. So a run that was stopped once is let closer to the
+//! limit by its next start, where margins would stop it again and again: see [`Standing`].
 
 use std::collections::VecDeque;
 
@@ -24,7 +27,15 @@ const FEWEST_RECENT: usize = 8;
 /// Places kept of the recent past; more would not change the largest rise by much.
 const RESOLUTION: f64 = 64.0;
 /// Share of the limit at which even a run that has settled is stopped: the next garbage collection may come too late.
-const LAST_LINE: f64 = 0.98;
+pub const LAST_LINE: f64 = 0.98;
+/// Saves whose time and memory are remembered: what saving cost while the program warmed up is forgotten.
+const SAVES_REMEMBERED: usize = 8;
+/// Below this share of the limit no checkpoint is called the last one that fits, unless the growth is known not to end: the
+/// rise from one checkpoint to the next is a guess from one or two intervals, and a cache may be full before the next. Four
+/// fifths of the limit that was asked for, of which pages of files in a fence can take a little off.
+const GUESSED_FROM: f64 = 0.82;
+/// Samples that must be there before growth is told from what a save takes.
+const FEWEST_TO_TELL_GROWTH: usize = 3;
 /// A highest level that has not risen by more than this share of the limit in the recent past is an old one.
 const OLD_HIGH: f64 = 0.005;
 
@@ -37,6 +48,39 @@ pub struct Moment {
     pub held: u64,
     /// What the tree may hold before something is killed.
     pub limit: u64,
+    /// What it may hold whatever is known about it.
+    pub last_line: u64,
+}
+
+impl Moment {
+    /// A moment with the usual last line.
+    pub fn new(time_s: f64, held: u64, limit: u64) -> Moment {
+        Moment { time_s, held, limit, last_line: (LAST_LINE * limit as f64) as u64 }
+    }
+}
+
+/// What earlier starts of the same program have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It was never stopped.
+    #[default]
+    New,
+    /// It was stopped once. It may have been about to settle, so it is let as close to the limit as one more step and a save
+    /// need, without margins, and past its periodic checkpoints.
+    OnTrial,
+    /// It was stopped again, or has come to the limit: it outgrows it.
+    Outgrows,
+}
+
+/// What a save was seen to cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// From its first file to its last change, in seconds.
+    pub seconds: f64,
+    /// How far memory rose to its highest level meanwhile.
+    pub rise: u64,
+    /// The time of that rise, in seconds: it begins at the last sample before the save.
+    pub rise_s: f64,
 }
 
 /// What is known about how fast the run moves and what saving costs.
@@ -48,28 +92,36 @@ pub struct Pace {
     has_begun: bool,
     /// Whether something was saved since the last step: then its duration is not that of a step.
     has_saved_since: bool,
-    /// Longest save, in seconds.
-    save_s: Option<f64>,
-    /// Most memory that a save took on top.
-    save_bytes: Option<u64>,
+    /// The last saves: their seconds, and the memory that they took beyond the growth of that time, if that is known.
+    saves: VecDeque<(f64, Option<u64>)>,
     /// Longest time from being asked to save to the first file.
     reaction_s: Option<f64>,
     /// What was held at the last checkpoint, or when training began.
     held_at_save: Option<u64>,
-    /// Largest rise from one checkpoint to the next.
-    gap_bytes: Option<u64>,
+    /// Rises from one checkpoint to the next: the last one, and the one before it.
+    gaps: (Option<u64>, Option<u64>),
+    standing: Standing,
 }
 
 impl Pace {
     /// Begins with another process: its memory and steps are new, what saving costs is known.
     pub fn restart(&mut self) {
         *self = Pace {
-            save_s: self.save_s,
-            save_bytes: self.save_bytes,
+            saves: std::mem::take(&mut self.saves),
             reaction_s: self.reaction_s,
-            gap_bytes: self.gap_bytes,
+            standing: self.standing,
             ..Pace::default()
         };
+    }
+
+    /// Takes in that it was stopped with a checkpoint.
+    pub fn stopped(&mut self) {
+        self.standing = if self.standing == Standing::New { Standing::OnTrial } else { Standing::Outgrows };
+    }
+
+    /// Takes in that it came to the limit.
+    pub fn outgrew(&mut self) {
+        self.standing = Standing::Outgrows;
     }
 
     /// Takes in a sample that was not taken during a save.
@@ -121,13 +173,18 @@ impl Pace {
     }
 
     /// Takes in what a save cost, and what is held after it.
-    pub fn save(&mut self, seconds: f64, bytes: u64, held: u64) {
+    pub fn save(&mut self, cost: Cost, held: u64) {
+        // What would have been added in that time anyway is growth. Before there are samples of that, all of it could be.
+        let is_known = self.recent.len() >= FEWEST_TO_TELL_GROWTH;
+        let bytes = is_known.then(|| cost.rise.saturating_sub(self.growth_over(cost.rise_s) as u64));
         self.begin();
         self.has_saved_since = true;
-        self.save_s = Some(self.save_s.unwrap_or(0.0).max(seconds));
-        self.save_bytes = Some(self.save_bytes.unwrap_or(0).max(bytes));
+        if self.saves.len() == SAVES_REMEMBERED {
+            self.saves.pop_front();
+        }
+        self.saves.push_back((cost.seconds, bytes));
         if let Some(before) = self.held_at_save.replace(held) {
-            self.gap_bytes = Some(self.gap_bytes.unwrap_or(0).max(held.saturating_sub(before)));
+            self.gaps = (Some(held.saturating_sub(before)), self.gaps.0);
         }
     }
 
@@ -157,7 +214,32 @@ impl Pace {
     fn horizon_s(&self, interval_s: f64) -> f64 {
         // A program that looks at its flag only every few steps takes longer than one step.
         let reaction = self.step_s().unwrap_or(0.0).max(self.reaction_s.unwrap_or(0.0));
-        interval_s + COST_MARGIN * (reaction + self.save_s.unwrap_or(0.0))
+        let save_s = self.saves.iter().map(|(seconds, _)| *seconds).fold(0.0, f64::max);
+        interval_s + self.with_margin(COST_MARGIN, reaction + save_s)
+    }
+
+    /// A figure with its margin; on trial there is none.
+    fn with_margin(&self, margin: f64, figure: f64) -> f64 {
+        if self.standing == Standing::OnTrial { figure } else { margin * figure }
+    }
+
+    /// The rise until the next checkpoint: that since the last one, or where that was less than before, halfway to what it was.
+    fn gap(&self) -> Option<f64> {
+        let last = self.gaps.0? as f64;
+        Some(self.gaps.1.map_or(last, |before| last.max((last + before as f64) / 2.0)))
+    }
+
+    /// What is added in so many seconds outside saves.
+    fn growth_over(&self, seconds: f64) -> f64 {
+        let ends = self.recent.front().zip(self.recent.back());
+        let mean =
+            ends.map_or(
+                0.0,
+                |(&(from, low), &(to, high))| {
+                    if to > from { high.saturating_sub(low) as f64 * seconds / (to - from) } else { 0.0 }
+                },
+            );
+        self.lasting_rise(seconds).max(mean)
     }
 
     /// The largest rise over a stretch of so many seconds that has come twice in the recent past; from shorter stretches where
@@ -287,6 +369,8 @@ pub enum Outlook {
     Bounded(u64),
     /// It may go on.
     Open,
+    /// It goes on: no bounded explanation is left.
+    Leak,
 }
 
 impl Outlook {
@@ -304,21 +388,21 @@ impl Outlook {
                 (Some(plateau), Some(odds)) if odds.bounded > 0.5 => Outlook::Bounded(plateau.high),
                 _ => Outlook::Open,
             },
-            Verdict::Leak | Verdict::Insufficient => Outlook::Open,
+            Verdict::Leak => Outlook::Leak,
+            Verdict::Insufficient => Outlook::Open,
         }
     }
 }
 
 /// Whether there is hardly anything left.
 pub fn at_last_line(moment: Moment) -> Option<Reason> {
-    let Moment { held, limit, .. } = moment;
-    (held as f64 >= LAST_LINE * limit as f64).then_some(Reason::LastLine { held, limit })
+    let Moment { held, limit, last_line, .. } = moment;
+    (held >= last_line).then_some(Reason::LastLine { held, limit })
 }
 
 /// Decides whether the program must be told to stop now. The judge is only asked when it matters.
 pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() -> Outlook) -> Option<Reason> {
     let Moment { held, limit, .. } = moment;
-    let reached = |share: f64| held as f64 >= share * limit as f64;
     if let Some(reason) = at_last_line(moment) {
         return Some(reason);
     }
@@ -327,8 +411,9 @@ pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() ->
         return None;
     }
     let saving = saving(pace, rules, limit);
-    let rise = (RISE_MARGIN * pace.lasting_rise(pace.horizon_s(rules.interval_s))) as u64;
-    let reason = if reached(rules.stop_at) {
+    let rise = pace.lasting_rise(pace.horizon_s(rules.interval_s));
+    let rise = pace.with_margin(RISE_MARGIN, rise) as u64;
+    let reason = if pace.standing != Standing::OnTrial && held as f64 >= rules.stop_at * limit as f64 {
         Reason::Share { held, limit }
     } else if held.saturating_add(rise).saturating_add(saving) >= limit {
         Reason::Forecast { held, rise, saving, limit }
@@ -344,18 +429,22 @@ pub fn is_last_chance(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnO
     let saving = saving(pace, rules, limit);
     // What came from the last checkpoint to this one, and a step more: checkpoints are not exactly on the beat.
     let step = pace.lasting_rise(rules.interval_s + pace.step_s().unwrap_or(0.0));
-    let rise = (RISE_MARGIN * (pace.gap_bytes? as f64 + step)) as u64;
+    let rise = (RISE_MARGIN * (pace.gap()? + step)) as u64;
     if held.saturating_add(rise).saturating_add(saving) < limit {
         return None;
     }
-    (!pace.is_safe(moment, judge())).then_some(Reason::Gap { held, rise, saving, limit })
+    let outlook = judge();
+    let is_sure = pace.standing == Standing::Outgrows || outlook == Outlook::Leak;
+    let may_guess = pace.standing == Standing::New && held as f64 >= GUESSED_FROM * limit as f64;
+    ((is_sure || may_guess) && !pace.is_safe(moment, outlook)).then_some(Reason::Gap { held, rise, saving, limit })
 }
 
 /// What a save needs: as measured, or until then what `--stop-at` leaves.
 fn saving(pace: &Pace, rules: Rules, limit: u64) -> u64 {
     let assumed = (1.0 - rules.stop_at) * limit as f64;
     let least = (1.0 - LAST_LINE) * limit as f64;
-    pace.save_bytes.map_or(assumed, |bytes| least.max(COST_MARGIN * bytes as f64)) as u64
+    let measured = pace.saves.iter().filter_map(|(_, bytes)| *bytes).max();
+    measured.map_or(assumed, |bytes| least.max(pace.with_margin(COST_MARGIN, bytes as f64))) as u64
 }
 
 impl Pace {
@@ -366,7 +455,7 @@ impl Pace {
             Outlook::Bounded(level) => {
                 (level.max(held) as f64) < LAST_LINE * limit as f64 && (held <= level || self.is_old_high(limit))
             }
-            Outlook::Open => false,
+            Outlook::Open | Outlook::Leak => false,
         }
     }
 }
@@ -387,7 +476,7 @@ mod tests {
             if second % 2 == 0 {
                 pace.step(time_s / 2.0 + 1.0, time_s);
             }
-            let moment = Moment { time_s, held: (held(time_s) * MIB as f64) as u64, limit: LIMIT };
+            let moment = Moment::new(time_s, (held(time_s) * MIB as f64) as u64, LIMIT);
             pace.sample(moment, RULES.interval_s);
             if let Some(reason) = decide(moment, pace, RULES, || outlook) {
                 return Some((time_s, moment.held / MIB, reason));
@@ -396,14 +485,22 @@ mod tests {
         None
     }
 
+    /// What is known after a save on a level that does not rise.
+    fn known_save(seconds: f64, rise: u64) -> Pace {
+        let mut pace = Pace::default();
+        (0..4).for_each(|second| pace.sample(Moment::new(f64::from(second), 100 * MIB, LIMIT), 1.0));
+        pace.save(Cost { seconds, rise, rise_s: seconds }, 100 * MIB);
+        pace.restart();
+        pace
+    }
+
     #[test]
     fn a_leak_is_stopped_while_a_step_and_a_save_still_fit() {
         // Nothing is known about saving, so what --stop-at leaves is kept free: 100 MiB. A step adds 4 MiB.
         let (_, held, reason) = first_stop(|t| 200.0 + 2.0 * t, Outlook::Open, &mut Pace::default()).unwrap();
         assert!((880..900).contains(&held), "{held} {reason:?}");
         // A save that took 50 MiB and 20 s was seen: 62 MiB on top, and the growth of 25 s.
-        let mut pace = Pace::default();
-        pace.save(20.0, 50 * MIB, 0);
+        let mut pace = known_save(20.0, 50 * MIB);
         let (_, held, reason) = first_stop(|t| 200.0 + 2.0 * t, Outlook::Open, &mut pace).unwrap();
         assert!((850..880).contains(&held), "{held} {reason:?}");
     }
@@ -459,34 +556,106 @@ mod tests {
     fn loading_a_model_is_no_growth() {
         let mut pace = Pace::default();
         for second in 0..8 {
-            let moment = Moment { time_s: f64::from(second), held: 100 * u64::from(second as u32) * MIB, limit: LIMIT };
+            let moment = Moment::new(f64::from(second), 100 * u64::from(second as u32) * MIB, LIMIT);
             pace.sample(moment, 1.0);
             assert_eq!(decide(moment, &pace, RULES, || Outlook::Open), None, "{second}");
         }
-        let stuffed = Moment { time_s: 9.0, held: 985 * MIB, limit: LIMIT };
+        let stuffed = Moment::new(9.0, 985 * MIB, LIMIT);
         assert!(matches!(decide(stuffed, &pace, RULES, || Outlook::Open), Some(Reason::LastLine { .. })));
     }
 
+    /// A run that saves every `every` seconds and cannot be asked to; what it holds at the checkpoints after which it is stopped,
+    /// one for each start, until it has run for `seconds` or was started five times.
+    fn stops_after_saves(held: impl Fn(f64) -> f64, every: u32, seconds: u32, save: Cost) -> Vec<u64> {
+        let (mut pace, mut stops) = (Pace::default(), Vec::new());
+        'starts: for _ in 0..5 {
+            pace.restart();
+            for second in 0..seconds {
+                let time_s = f64::from(second);
+                pace.step(time_s + 1.0, time_s);
+                let moment = Moment::new(time_s, (held(time_s) * MIB as f64) as u64, LIMIT);
+                pace.sample(moment, 1.0);
+                if moment.held >= moment.last_line {
+                    pace.outgrew();
+                    continue 'starts;
+                }
+                if second % every == every - 1 {
+                    pace.save(save, moment.held);
+                    if is_last_chance(moment, &pace, RULES, || Outlook::Open).is_some() {
+                        stops.push(moment.held / MIB);
+                        pace.stopped();
+                        continue 'starts;
+                    }
+                }
+            }
+            break;
+        }
+        stops
+    }
+
+    const TINY_SAVE: Cost = Cost { seconds: 0.01, rise: 0, rise_s: 0.0 };
+
     #[test]
     fn the_last_periodic_checkpoint_that_fits_is_the_last() {
-        // 10 MiB per second; a checkpoint every 20 s, which takes 30 MiB for a moment.
-        let mut pace = Pace::default();
-        let mut stopped = None;
-        for second in 0..200 {
-            let time_s = f64::from(second);
-            pace.step(time_s + 1.0, time_s);
-            let moment = Moment { time_s, held: (100 + 10 * second as u64) * MIB, limit: LIMIT };
-            pace.sample(moment, 1.0);
-            if second % 20 == 19 {
-                pace.save(0.5, 30 * MIB, moment.held);
-                if is_last_chance(moment, &pace, RULES, || Outlook::Open).is_some() {
-                    stopped = Some(moment.held / MIB);
-                    break;
+        // 5 MiB per second; a checkpoint every 20 s, which takes 30 MiB for a moment: at 895 the next one would not fit.
+        let save = Cost { seconds: 0.5, rise: 30 * MIB, rise_s: 0.5 };
+        let leak = |t: f64| 100.0 + 5.0 * t;
+        let stops = stops_after_saves(leak, 20, 400, save);
+        // One start was on trial and came to the limit; the others were stopped in time.
+        assert_eq!(stops, [895, 895, 895, 895], "{stops:?}");
+    }
+
+    #[test]
+    fn a_cache_that_fits_is_stopped_at_most_once_and_not_below_four_fifths() {
+        for peak in [600.0, 720.0, 800.0, 870.0, 920.0, 950.0] {
+            for every in [1, 2, 5, 10, 20] {
+                for fill_s in [15.0, 40.0, 100.0] {
+                    let cache = |t: f64| 100.0 + (peak - 100.0) * (t / fill_s).min(1.0);
+                    let stops = stops_after_saves(cache, every, 300, TINY_SAVE);
+                    let is_well = stops.len() <= 1 && stops.iter().all(|stop| *stop >= 800);
+                    assert!(is_well, "peak {peak}, every {every} s, full after {fill_s} s: {stops:?}");
                 }
             }
         }
-        // At 690 the next one would come at 890 and fit, with margins 690 + 1.25 * 210 + 38 = 990; at 890 it would not.
-        assert!(matches!(stopped, Some(690 | 890)), "{stopped:?}");
+    }
+
+    #[test]
+    fn after_the_first_interval_only_recent_ones_count() {
+        // 400 MiB until the first checkpoint, then 10 MiB from one to the next, to 820.
+        let warm_up = |t: f64| if t < 20.0 { 300.0 + 20.0 * t } else { 700.0 + 0.5 * (t - 20.0).min(240.0) };
+        assert_eq!(stops_after_saves(warm_up, 20, 300, TINY_SAVE), [0; 0]);
+    }
+
+    #[test]
+    fn growth_during_a_save_is_no_cost_of_it() {
+        let mut pace = Pace::default();
+        pace.step(1.0, 0.0);
+        for second in 0..20 {
+            pace.sample(Moment::new(f64::from(second), (100 + 45 * second as u64) * MIB, LIMIT), 1.0);
+        }
+        // Two seconds of growth lay between the sample before the save and its end.
+        pace.save(Cost { seconds: 0.01, rise: 90 * MIB, rise_s: 2.0 }, 955 * MIB);
+        assert!(saving(&pace, RULES, LIMIT) < 21 * MIB);
+        // What it took beyond that is.
+        pace.save(Cost { seconds: 0.01, rise: 190 * MIB, rise_s: 2.0 }, 955 * MIB);
+        assert_eq!(saving(&pace, RULES, LIMIT), 125 * MIB);
+        // And it is forgotten once it has not come again for a while.
+        (0..SAVES_REMEMBERED).for_each(|_| pace.save(TINY_SAVE, 955 * MIB));
+        assert!(saving(&pace, RULES, LIMIT) < 21 * MIB);
+    }
+
+    #[test]
+    fn a_run_that_can_save_is_let_closer_once_and_only_once() {
+        let mut pace = known_save(0.1, 0);
+        let mut stop = || {
+            pace.restart();
+            let held = first_stop(|t| 100.0 + 5.0 * t, Outlook::Open, &mut pace).unwrap().1;
+            pace.stopped();
+            held
+        };
+        let (first, trial, third, fourth) = (stop(), stop(), stop(), stop());
+        assert!((890..=900).contains(&first) && trial > 955 && trial + 2 * 5 + 20 <= 1000, "{first} {trial}");
+        assert_eq!((third, fourth), (first, first));
     }
 
     #[test]

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use garden_probe::Sampler;
 use serde::Serialize;
 
-use crate::attempt::{Attempt, Outcome, Summary, Torn};
+use crate::attempt::{Attempt, Outcome, Skipped, Summary};
 use crate::channel::{Channel, ENVIRONMENT};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Flaw};
 use crate::fence::Fence;
-use crate::guard::{Guard, Keeper, Kept, Reached, Result as Guarded};
+use crate::guard::{Guard, Keeper, Kept, Reach, Reached, Result as Guarded};
 use crate::launch::{Ending, Launch, Notice, launch};
 use crate::live::Live;
 use crate::orders::{Error, Observer, OnLimit, Orders};
@@ -50,7 +50,7 @@ pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary
     if older > 0 {
         keeper.observer.say("checkpoints of an earlier run are there; only those that this one writes count");
     }
-    let result = Supervisor { keeper, attempts: Vec::new(), newest_before: None }.run(notices);
+    let result = Supervisor { keeper, attempts: Vec::new(), newest_before: None, barren: 0 }.run(notices);
     if let Some(state) = &orders.state {
         // Whoever asks for it will not find it then; the exit code is still ours.
         drop(match &result {
@@ -76,13 +76,15 @@ struct Supervisor<'a> {
     attempts: Vec<Attempt>,
     /// When the newest checkpoint had been written at the last restart.
     newest_before: Option<SystemTime>,
+    /// Starts in a row that brought no newer checkpoint.
+    barren: u32,
 }
 
 /// What the next start goes on from.
 #[derive(Default)]
 struct Resume {
     checkpoint: Option<Checkpoint>,
-    skipped: Vec<Torn>,
+    skipped: Vec<Skipped>,
 }
 
 /// How it all ends, and in words.
@@ -109,7 +111,8 @@ impl Supervisor<'_> {
         let mut attempt = first;
         let mut backoff = FIRST_BACKOFF;
         loop {
-            let guarded = Guard::new(&mut self.keeper, &mut live, attempt).follow();
+            let reach = if self.barren == 0 { Reach::Forecast } else { Reach::Limit };
+            let guarded = Guard::new(&mut self.keeper, &mut live, attempt, reach).follow();
             let was_short = guarded.attempt.seconds < SHORT_ATTEMPT;
             match self.next(guarded) {
                 Next::Finish(end) => return Ok(self.summary(end, &live)),
@@ -166,8 +169,14 @@ impl Supervisor<'_> {
         let was_killed = is_kill && reached.is_none() && !self.keeper.was_asked;
         let words = kept_words(&attempt, kept);
         let how = format!("the program {}", attempt.ending);
-        self.attempts.push(attempt);
         let is_own = reached.is_none() && !was_killed;
+        let has_failed_at_once = is_own && ending != Ending::Code(0) && self.is_over_at_once(&attempt);
+        let resumed_from = attempt.resumed_from.clone().filter(|_| has_failed_at_once);
+        self.attempts.push(attempt);
+        let can_restart = self.keeper.orders.on_limit == OnLimit::Restart && !self.keeper.was_asked;
+        if let Some(tried) = resumed_from.filter(|_| can_restart) {
+            return self.try_the_one_before(&tried, ending, &how);
+        }
         if is_own || (is_done && ending == Ending::Code(0)) {
             return Next::Finish((Outcome::Own { code: ending.code() }, how));
         }
@@ -179,46 +188,73 @@ impl Supervisor<'_> {
         let is_saved = kept == Kept::All && !was_killed;
         let outcome = if is_saved { Outcome::StoppedWithCheckpoint } else { Outcome::CouldNotSave };
         let end = (outcome, format!("{what}: {words}"));
-        if self.keeper.orders.on_limit == OnLimit::Restart && !self.keeper.was_asked {
-            return self.restart(&what, &words, end);
-        }
-        Next::Finish(end)
+        if can_restart { self.restart(&what, &words, end) } else { Next::Finish(end) }
     }
 
+    /// Whether a start ended before its first step; where no steps are told, within a minute.
+    fn is_over_at_once(&self, attempt: &Attempt) -> bool {
+        let tells_steps = self.attempts.iter().any(|attempt| attempt.first_step.is_some());
+        attempt.first_step.is_none() && (tells_steps || attempt.seconds < SHORT_ATTEMPT)
+    }
+
+    /// The program could not go on from a checkpoint: perhaps it can from an older one.
+    fn try_the_one_before(&mut self, tried: &Path, ending: Ending, how: &str) -> Next {
+        let end =
+            (Outcome::Own { code: ending.code() }, format!("{how} when it was to go on from {}", tried.display()));
+        let Some(saves) = &mut self.keeper.saves else { return Next::Finish(end) };
+        saves.distrust(tried);
+        if saves.newest().complete.is_none() {
+            return Next::Finish((end.0, format!("{}; there is no other checkpoint to try", end.1)));
+        }
+        self.keeper.observer.say(&format!("{}: it is left where it is, and the one before is tried", end.1));
+        self.restart(&end.1.clone(), "an older checkpoint is there", end)
+    }
+
+    /// Starts it again from the newest checkpoint, unless that has brought nothing too often.
     fn restart(&mut self, what: &str, kept: &str, end: End) -> Next {
-        let (used, allowed) = (self.attempts.len() as u32 - 1, self.keeper.orders.max_restarts);
-        if used >= allowed {
-            let words = format!("{what}, and all {used} restarts are used up: {kept}");
-            return Next::Finish((Outcome::BudgetSpent, words));
-        }
+        let allowed = self.keeper.orders.max_restarts;
         let found = self.keeper.saves.as_ref().map(Saves::newest).unwrap_or_default();
-        // The first start may have had nothing to go on from; from then on each must bring a newer checkpoint.
-        let newest = found.complete.as_ref().map(|checkpoint| checkpoint.path.as_path());
         let written = found.complete.as_ref().and_then(Checkpoint::written).map(|(_, last)| last);
-        if used > 0 && written == self.newest_before {
-            let words =
-                format!("{what}; no progress was made since the last restart, so another would not help: {kept}");
-            return Next::Finish((Outcome::BudgetSpent, words));
+        // An older one than before, if that could not be gone on from, is no news either.
+        let is_newer = written > self.newest_before;
+        self.newest_before = written.max(self.newest_before);
+        self.barren = if is_newer { 0 } else { self.barren + 1 };
+        if self.barren > allowed {
+            let starts =
+                if self.barren == 1 { "its last start".into() } else { format!("its last {} starts", self.barren) };
+            return Next::Finish((
+                Outcome::BudgetSpent,
+                format!("{what}; {starts} brought no newer checkpoint: {kept}"),
+            ));
         }
-        self.newest_before = written;
-        let from = newest.map_or("the beginning".into(), |path| path.display().to_string());
-        let mut skipped = Vec::new();
-        for (checkpoint, why) in found.torn {
-            let aside =
-                set_aside(&checkpoint.path).map_or(String::new(), |aside| format!(" (now {})", aside.display()));
-            self.keeper.observer.say(&format!("skipping {}{aside}: {why}", checkpoint.path.display()));
-            skipped.push(Torn { path: checkpoint.path, why });
-        }
-        self.keeper.observer.say(&format!("restart {} of {allowed}: going on from {from}", used + 1));
+        let skipped = found.flawed.into_iter().map(|(checkpoint, flaw)| self.skip(checkpoint, &flaw)).collect();
+        let from = found.complete.as_ref().map_or("the beginning".into(), |found| found.path.display().to_string());
+        let to_the_limit = match self.barren {
+            0 => String::new(),
+            barren => format!(" (without a newer checkpoint {barren} of {allowed}: it may go to the limit)"),
+        };
+        self.keeper.observer.say(&format!("restart {}: going on from {from}{to_the_limit}", self.attempts.len()));
         Next::Restart(Resume { checkpoint: found.complete, skipped }, end)
+    }
+
+    /// Passes over a checkpoint that cannot be used; only a damaged one is set aside.
+    fn skip(&mut self, checkpoint: Checkpoint, flaw: &Flaw) -> Skipped {
+        let now = matches!(flaw, Flaw::Damaged(_)).then(|| set_aside(&checkpoint.path)).flatten();
+        let place = now.as_ref().map_or("left where it is".into(), |now| format!("now {}", now.display()));
+        self.keeper.observer.say(&format!("skipping {} ({place}): {}", checkpoint.path.display(), flaw.words()));
+        Skipped { path: checkpoint.path, why: flaw.words().into(), now }
     }
 }
 
 fn kept_words(attempt: &Attempt, kept: Kept) -> String {
     let path = attempt.checkpoint.as_ref().map_or("a checkpoint".into(), |path| path.display().to_string());
     match kept {
-        Kept::All => format!("{path} is complete, nothing is lost"),
-        Kept::Part => format!("{path} is complete, {:.0} steps after it are lost", attempt.lost_steps.unwrap_or(0.0)),
+        Kept::All if attempt.lost_steps.is_none_or(|lost| lost <= 0.0) => {
+            format!("{path} is complete, nothing is lost")
+        }
+        Kept::All | Kept::Part => {
+            format!("{path} is complete, {:.0} steps after it are lost", attempt.lost_steps.unwrap_or(0.0))
+        }
         Kept::Nothing => "there is no complete checkpoint".into(),
         Kept::Unknown => {
             "it ended by itself, but whether it saved is not known (name the folder with --checkpoint-dir)".into()
@@ -226,7 +262,7 @@ fn kept_words(attempt: &Attempt, kept: Kept) -> String {
     }
 }
 
-/// Renames a torn checkpoint: a program that looks for the newest one by itself must not find it, and one that saves into the
+/// Renames a damaged checkpoint: a program that looks for the newest one by itself must not find it, and one that saves into the
 /// same folder again must not leave a mixture of both.
 fn set_aside(torn: &Path) -> Option<PathBuf> {
     let name = torn.file_name()?.to_string_lossy();

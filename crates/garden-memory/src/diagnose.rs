@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::advice::{advice, advice_for_too_few};
-use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
 use crate::diagnosis::*;
 use crate::evidence::{evidence, restarts};
@@ -13,7 +12,7 @@ use crate::processes::{changes, process_evidence};
 use crate::series::{Memory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
 use crate::signs::{Signs, company_of, evaluation_height};
-use crate::stability::check_stability;
+use crate::stability::{Stability, check_stability};
 use crate::summary::{summary, too_few};
 use crate::trace::{Quantity, RunFacts, Trace};
 use crate::words::out_of_order;
@@ -25,8 +24,8 @@ pub struct Question {
     pub facts: RunFacts,
     /// Judge this quantity alone; otherwise what the kernel cannot take back is judged, or all resident memory.
     pub only: Option<Quantity>,
-    /// Assert that the level stays within so many bytes after this step.
-    pub stable_after: Option<(f64, Bytes)>,
+    /// Assert that the level stays where it is.
+    pub stability: Option<Stability>,
 }
 
 /// The total must have grown this many times as much as what the kernel cannot take back for file pages to be the story.
@@ -68,8 +67,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
             .collect();
         diagnosis.evidence.insert(0, restarts(&diagnosis.parts));
     }
-    diagnosis.stability =
-        question.stable_after.map(|(step, bound)| check_stability(&judged.series, step, bound, clock));
+    diagnosis.stability = question.stability.map(|asked| check_stability(&judged.series, asked, clock));
     if let Some(check) = diagnosis.stability.as_ref().filter(|check| !check.passed) {
         diagnosis.summary += &format!(" The stability check failed: {}.", check.text);
     }

@@ -335,17 +335,23 @@ impl ProcessChange {
     }
 }
 
-/// The outcome of `--stable-after STEP --max-variation BYTES`.
+/// The outcome of `--stable-after` or `--stable-between`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StabilityCheck {
-    /// Whether the level stayed within the bound, and the trace reaches far enough to say so.
+    /// Whether memory kept within the bounds, and the trace reaches far enough to say so.
     pub passed: bool,
-    /// The step after which the level had to be stable.
+    /// The first step that counts.
     pub after_step: f64,
-    /// The bound.
-    pub max_variation_bytes: u64,
-    /// The highest level minus the lowest after that step; `None` if there are too few samples.
+    /// The last one; `None` for the end of the trace.
+    pub until_step: Option<f64>,
+    /// The bound on the variation, if there is one.
+    pub max_variation_bytes: Option<u64>,
+    /// The highest level minus the lowest; `None` if there are too few samples.
     pub variation_bytes: Option<u64>,
+    /// The bound on the growth, if there is one.
+    pub max_growth_bytes: Option<u64>,
+    /// The largest rise from one level to a later one; `None` if there are too few samples.
+    pub growth_bytes: Option<u64>,
     /// The outcome in one sentence.
     pub text: String,
 }

@@ -35,4 +35,5 @@ pub use compare::{CompareQuestion, Run, compare};
 pub use comparison::*;
 pub use diagnose::{Question, diagnose, judged_places, judged_series, quantity_series};
 pub use diagnosis::*;
+pub use stability::Stability;
 pub use trace::{Activity, Event, EventKind, ProcessTrack, Quantity, RunFacts, Sample, Trace};

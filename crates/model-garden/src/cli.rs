@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use garden_memory::{Bytes, RunFacts};
+use garden_memory::{Bytes, RunFacts, Stability};
 use garden_trace::Unit;
 use regex_lite::Regex;
 
@@ -192,8 +192,9 @@ const RUN_HELP: &str = "\
 Exit codes:
   the command's own   it ended by itself, or because you asked for it
   75                  stopped at the limit with a complete checkpoint
-  76                  the restarts are used up, or bring no progress
+  76                  more starts in a row than --max-restarts brought no newer checkpoint
   77                  ended at the limit, or killed, without its last steps being saved
+  1                   it ended with 0, but --stable-after or --stable-between failed
   2                   it could not be started or watched
 
 Examples:
@@ -223,7 +224,7 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = OnLimit::Stop)]
     pub on_limit: OnLimit,
 
-    /// How often the program is started again at most.
+    /// How many starts in a row may bring no newer checkpoint before it is not started again.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub max_restarts: u32,
 
@@ -305,6 +306,9 @@ pub struct Watching {
 
     #[command(flatten)]
     pub facts: Facts,
+
+    #[command(flatten)]
+    pub gate: Gate,
 }
 
 fn pattern(text: &str) -> Result<Regex, String> {
@@ -312,11 +316,16 @@ fn pattern(text: &str) -> Result<Regex, String> {
 }
 
 const MONITOR_HELP: &str = "\
-Exit codes are those of `diagnose`; with --passthrough, the command's own.
+Exit codes:
+  those of `diagnose`   0, 1 for bad news or a failed assertion, 3 for too little data
+  4                     the command failed or was killed, and nobody had asked it to end
+  2                     it could not be started or watched
+  With --passthrough, the command's own code instead.
 
 Examples:
   model-garden monitor -- python train.py
   model-garden monitor --report report.html -- python train.py
+  model-garden monitor --stable-after 90 --max-growth 500MB -- python train.py
   model-garden monitor --pid 4711 --interval 5s --duration 10m
   model-garden monitor --find-training --steps-per-epoch 83";
 
@@ -344,7 +353,7 @@ pub struct Monitor {
     #[arg(long, value_name = "SOCKET", conflicts_with = "command")]
     pub channel: Option<PathBuf>,
 
-    /// Exit with the command's own code instead of the verdict's.
+    /// Exit with the command's own code, whatever the verdict is.
     #[arg(long, requires = "command")]
     pub passthrough: bool,
 
@@ -376,7 +385,7 @@ Verdicts and exit codes:
   growing       cannot be told yet; 1 if even the bounded forecast exceeds the limit
   leak          unbounded growth of the floor                                     1
   insufficient  too little data, and what is missing                              3
-  A failed --stable-after exits with 1, unreadable input or wrong arguments with 2.
+  A failed --stable-after or --stable-between exits with 1, unreadable input or wrong arguments with 2.
 
 Examples:
   model-garden diagnose train.log --examples 663 --batch-size 2 --gradient-accumulation 4
@@ -412,13 +421,49 @@ pub struct Diagnose {
     #[arg(long)]
     pub unit: Option<Unit>,
 
-    /// Fail (exit 1) unless memory stays within --max-variation from this step on.
-    #[arg(long, value_name = "STEP", requires = "max_variation")]
+    #[command(flatten)]
+    pub gate: Gate,
+}
+
+/// What memory must do for a run to pass: a gate for CI.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Assertion")]
+#[command(group = clap::ArgGroup::new("stretch"))]
+#[command(group = clap::ArgGroup::new("bound").multiple(true))]
+pub struct Gate {
+    /// Fail (exit 1) unless memory keeps within the bounds from this step on.
+    #[arg(long, value_name = "STEP", group = "stretch", requires = "bound")]
     pub stable_after: Option<u64>,
 
-    /// How far memory may vary after --stable-after, for example 500MB.
-    #[arg(long, value_name = "SIZE", requires = "stable_after")]
+    /// Fail (exit 1) unless memory keeps within the bounds between these steps, for example 90..120.
+    #[arg(long, value_name = "FROM..TO", group = "stretch", requires = "bound", value_parser = stretch)]
+    pub stable_between: Option<(u64, u64)>,
+
+    /// How far the highest level there may exceed the lowest, for example 500MB.
+    #[arg(long, value_name = "SIZE", group = "bound", requires = "stretch")]
     pub max_variation: Option<Bytes>,
+
+    /// How far memory may rise there above an earlier level; it may fall as far as it likes.
+    #[arg(long, value_name = "SIZE", group = "bound", requires = "stretch")]
+    pub max_growth: Option<Bytes>,
+}
+
+impl Gate {
+    /// What is asserted, if anything is.
+    pub fn stability(&self) -> Option<Stability> {
+        let between = self.stable_between.map(|(from, to)| (from, Some(to)));
+        let (from, to) = between.or(self.stable_after.map(|from| (from, None)))?;
+        let to = to.map(|to| to as f64);
+        Some(Stability { from: from as f64, to, max_variation: self.max_variation, max_growth: self.max_growth })
+    }
+}
+
+fn stretch(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || format!("`{text}` is no stretch of steps; write for example 90..120");
+    let (from, to) = text.split_once("..").ok_or_else(wrong)?;
+    let step = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+    let (from, to) = (step(from)?, step(to)?);
+    if from < to { Ok((from, to)) } else { Err(format!("{from} is not before {to}")) }
 }
 
 const COMPARE_HELP: &str = "\

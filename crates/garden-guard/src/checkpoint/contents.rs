@@ -15,6 +15,7 @@ use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use super::Flaw;
 use super::entries::FileEntry;
 use super::json;
 use super::name::extension;
@@ -24,9 +25,6 @@ const TORCH: [&str; 9] = ["pt", "pth", "bin", "ckpt", "pkl", "tar", "zip", "npz"
 
 /// Endings of other formats that hold weights; their length is not checked.
 const OTHER_WEIGHTS: [&str; 5] = ["safetensors", "distcp", "msgpack", "h5", "gguf"];
-
-/// Endings of files that are often empty and never needed to resume.
-const MAY_BE_EMPTY: [&str; 6] = ["lock", "py", "log", "out", "err", "done"];
 
 /// The longest header that the safetensors library itself accepts.
 const LONGEST_HEADER: u64 = 100_000_000;
@@ -61,35 +59,31 @@ pub fn holds_state(name: &OsStr) -> bool {
     has_weights(Path::new(name)) || extension(&name.to_string_lossy().to_ascii_lowercase()) == "json"
 }
 
-/// Says in words why a file is not whole; the words follow its name.
-pub fn check(file: &FileEntry) -> Result<(), String> {
+/// Says why a file is not whole; the words follow its name.
+pub fn check(file: &FileEntry) -> Result<(), Flaw> {
     let name = file.name.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     // `.metadata` has no extension by the usual rule, but is a pickle.
     let extension = if name == ".metadata" { "metadata" } else { extension(&name) };
     if file.bytes == 0 {
-        return if may_be_empty(&name, extension) { Ok(()) } else { Err("is empty".into()) };
+        // Others may be markers whose being there says all.
+        let must_hold_something = holds_state(OsStr::new(&name)) || extension == "metadata" || name == "latest";
+        return if must_hold_something { Err(Flaw::Damaged("is empty".into())) } else { Ok(()) };
     }
     let checked = match extension {
         "safetensors" => check_safetensors(file),
-        "json" => json::check(&file.path).map_err(|error| match error.is_io() {
-            true => Problem::Unreadable(error.into()),
-            false => Problem::Damaged(format!("is not whole JSON: {error}")),
-        }),
+        "json" => check_json(file),
         "distcp" => check_torch(file, Archive::Last),
         _ if TORCH.contains(&extension) => check_torch(file, Archive::Whole),
         _ => Ok(()),
     };
     checked.map_err(|problem| match problem {
         // It was cut between the look at its size and the read.
-        Problem::Unreadable(error) if error.kind() == ErrorKind::UnexpectedEof => "became shorter".into(),
-        Problem::Unreadable(error) => format!("cannot be read: {error}"),
-        Problem::Damaged(why) => why,
+        Problem::Unreadable(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            Flaw::Unfinished("became shorter".into())
+        }
+        Problem::Unreadable(error) => Flaw::Unfinished(format!("cannot be read: {error}")),
+        Problem::Damaged(why) => Flaw::Damaged(why),
     })
-}
-
-/// Names without an extension, and hidden ones, are markers whose being there says all; DeepSpeed's `latest` is not.
-fn may_be_empty(name: &str, extension: &str) -> bool {
-    (extension.is_empty() && name != "latest") || MAY_BE_EMPTY.contains(&extension)
 }
 
 /// Why a file was not accepted.
@@ -106,6 +100,18 @@ impl From<io::Error> for Problem {
 
 fn damaged<T>(why: impl Into<String>) -> Result<T, Problem> {
     Err(Problem::Damaged(why.into()))
+}
+
+fn check_json(file: &FileEntry) -> Result<(), Problem> {
+    let Err(error) = json::check(&file.path) else { return Ok(()) };
+    let mut first = [0];
+    File::open(&file.path)?.read_exact(&mut first)?;
+    match error.is_io() {
+        true => Err(Problem::Unreadable(error.into())),
+        // What ends in the middle was cut, and zeros are no text; anything else is a format of somebody's own.
+        false if error.is_eof() || first == [0] => damaged(format!("is not whole JSON: {error}")),
+        false => Ok(()),
+    }
 }
 
 fn check_safetensors(file: &FileEntry) -> Result<(), Problem> {

@@ -1,7 +1,7 @@
 //! Whether a checkpoint has all the files that belong together.
 //!
-//! Each rule follows from the order in which a program writes, or from what it needs to load: only what every version of it
-//! writes is asked for.
+//! Each rule follows from the order in which a known program writes, or from what a format needs to be read. What belongs
+//! together in a layout that is not known here, only its program can tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,6 +11,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::Flaw;
 use super::contents;
 use super::entries::{Entries, FileEntry};
 use super::json;
@@ -19,9 +20,8 @@ use super::name::{extension, is_draft, trainer_step};
 /// Hugging Face's `Trainer` writes this file last, whatever else it writes.
 pub const TRAINER_STATE: &str = "trainer_state.json";
 
-/// Files that tell a checkpoint of the `Trainer`, beside the name of its folder. Random states (`rng_state*`) do too.
-const TRAINER_FILES: [&str; 6] =
-    ["optimizer.pt", "scheduler.pt", "training_args.bin", "adapter_config.json", "config.json", TRAINER_STATE];
+/// The `Trainer` writes this file just after the weights, and nobody else has a reason to.
+const TRAINING_ARGUMENTS: &str = "training_args.bin";
 
 /// What files and folders are called that hold something other than weights, by the start of their names.
 const NO_WEIGHTS: [&str; 7] =
@@ -30,25 +30,37 @@ const NO_WEIGHTS: [&str; 7] =
 /// Longest text that DeepSpeed's `latest`, which holds the name of a folder, is read to.
 const LONGEST_NAME: u64 = 4096;
 
-/// Says in words why a checkpoint is torn.
-pub fn check(checkpoint: &Path, entries: &Entries) -> Result<(), String> {
-    if let Some(failure) = entries.failures.first() {
-        return Err(match failure.name.as_os_str().is_empty() {
-            true => format!("the folder cannot be read: {}", failure.error),
-            false => format!("`{}` cannot be read: {}", failure.name.display(), failure.error),
-        });
+/// What is wrong with a checkpoint; damage before anything else.
+pub fn check(checkpoint: &Path, entries: &Entries) -> Result<(), Flaw> {
+    let mut unreadable = None;
+    for file in entries.files.iter().filter(|file| !has_draft_name(&file.name)) {
+        match contents::check(file) {
+            Err(Flaw::Unfinished(why)) => unreadable = unreadable.or(Some((file.name.as_path(), why))),
+            Err(Flaw::Damaged(why)) => return Err(Flaw::Damaged(format!("`{}` {why}", file.name.display()))),
+            Ok(()) => {}
+        }
     }
+    let folders: Vec<Folder> = entries.folders.iter().map(|name| Folder::of(checkpoint, entries, name)).collect();
+    folders.iter().try_for_each(Folder::check_names).map_err(Flaw::Damaged)?;
+    let unread =
+        entries.failures.iter().map(|failure| (failure.name.as_path(), format!("cannot be read: {}", failure.error)));
+    if let Some((name, why)) = unread.chain(unreadable).next() {
+        return Err(Flaw::Unfinished(match name.as_os_str().is_empty() {
+            true => format!("the folder {why}"),
+            false => format!("`{}` {why}", name.display()),
+        }));
+    }
+    check_finished(checkpoint, entries, &folders).map_err(Flaw::Unfinished)
+}
+
+/// Whether nothing more is to come, as far as the writer is known.
+fn check_finished(checkpoint: &Path, entries: &Entries, folders: &[Folder]) -> Result<(), String> {
     if entries.files.is_empty() {
         return Err("it holds no files".into());
     }
     check_drafts(entries)?;
-    for file in entries.files.iter().filter(|file| !has_draft_name(&file.name)) {
-        contents::check(file).map_err(|why| format!("`{}` {why}", file.name.display()))?;
-    }
-    for name in &entries.folders {
-        Folder::of(checkpoint, entries, name).check()?;
-    }
-    if entries.folders.is_empty() { Ok(()) } else { check_whole(checkpoint, entries) }
+    folders.iter().try_for_each(Folder::check_finished)?;
+    if folders.is_empty() { Ok(()) } else { check_whole(checkpoint, entries) }
 }
 
 /// Nothing may be half written. A program that is killed leaves its drafts behind, though, and saves into the same folder when
@@ -63,7 +75,8 @@ fn check_drafts(entries: &Entries) -> Result<(), String> {
     }
 }
 
-fn has_draft_name(path: &Path) -> bool {
+/// Whether a file's name says that it is not finished.
+pub fn has_draft_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| is_draft(&name.to_string_lossy()))
 }
 
@@ -73,20 +86,13 @@ fn check_whole(checkpoint: &Path, entries: &Entries) -> Result<(), String> {
     if !entries.files.iter().any(holds_state) {
         return Err("it holds no file with weights or state".into());
     }
+    // The rules that follow are those of the trainer itself; others who write some of its files have their own.
     let top = Folder::of(checkpoint, entries, Path::new(""));
-    if top.is_accelerate() {
-        return top.need("random_states_0.pkl", top.any("random_states_"), "which Accelerate writes last");
-    }
-    let Some(step) = checkpoint.file_name().and_then(trainer_step) else { return Ok(()) };
-    if !TRAINER_FILES.iter().any(|file| top.has(file)) && !top.any("rng_state") {
+    let Some(step) = checkpoint.file_name().and_then(trainer_step).filter(|_| top.has(TRAINING_ARGUMENTS)) else {
         return Ok(());
-    }
+    };
     top.need(TRAINER_STATE, top.has(TRAINER_STATE), "which the trainer writes last")?;
     check_step(&checkpoint.join(TRAINER_STATE), step)?;
-    // Only the trainer itself leaves this one; others who write in its layout may do with fewer files.
-    if !top.has("training_args.bin") {
-        return Ok(());
-    }
     let is_other = |name: &str| NO_WEIGHTS.iter().any(|start| name.starts_with(start));
     let has_weights = |file: &FileEntry| contents::has_weights(&file.name) && !is_other(&file.name.to_string_lossy());
     if !entries.files.iter().any(has_weights) {
@@ -146,32 +152,29 @@ impl<'a> Folder<'a> {
         self.files.iter().any(|name| extension(name) == end)
     }
 
-    /// Accelerate's own layout. The trainer uses `optimizer.bin` as well, with FSDP, but beside files of its own.
-    fn is_accelerate(&self) -> bool {
-        let of_trainer = ["scheduler.pt", "training_args.bin", TRAINER_STATE].iter().any(|file| self.has(file));
-        (self.has("optimizer.bin") || self.any("random_states_")) && !of_trainer && !self.any("rng_state")
-    }
-
     fn need(&self, file: &str, is_there: bool, remark: &str) -> Result<(), String> {
         if is_there { Ok(()) } else { Err(format!("`{}` is missing, {remark}", self.name.join(file).display())) }
     }
 
-    /// The rules that hold in every folder.
-    fn check(&self) -> Result<(), String> {
+    /// Whether all is there that an index or a numbered name says must be there.
+    fn check_names(&self) -> Result<(), String> {
         self.check_indexes()?;
         self.check_shards()?;
-        let adapter = self.any("adapter_model.");
-        self.need(
-            "adapter_model.safetensors",
-            adapter || !self.has("adapter_config.json"),
-            "though its settings are there",
-        )?;
-        self.need("adapter_config.json", !adapter || self.has("adapter_config.json"), "though the adapter is there")?;
-        // PyTorch's distributed checkpoints: each process writes its share, then one writes what lies where.
-        let (shares, metadata) = (self.any_ending("distcp"), self.has(".metadata"));
-        self.need(".metadata", !shares || metadata, "which is written after the `*.distcp` files")?;
-        self.need("__0_0.distcp", shares || !metadata, "though `.metadata` is there")?;
+        let is_named = self.has(".metadata");
+        self.need("__0_0.distcp", self.any_ending("distcp") || !is_named, "though `.metadata` is there")?;
         self.check_latest()
+    }
+
+    /// Whether the files are there that are written after others.
+    fn check_finished(&self) -> Result<(), String> {
+        // PyTorch's distributed checkpoints: each process writes its share, then one writes what lies where.
+        let is_named = self.has(".metadata") || !self.any_ending("distcp");
+        self.need(".metadata", is_named, "which is written after the `*.distcp` files")?;
+        self.need("latest", self.has("latest") || !self.is_deepspeed(), "which DeepSpeed writes last")
+    }
+
+    fn is_deepspeed(&self) -> bool {
+        self.folders.iter().any(|name| name.starts_with("global_step"))
     }
 
     /// Every shard that an index names must be there.
@@ -208,16 +211,15 @@ impl<'a> Folder<'a> {
 
     /// DeepSpeed saves into a folder for the step, and writes that folder's name into `latest` when all processes are done.
     fn check_latest(&self) -> Result<(), String> {
-        if !self.folders.iter().any(|name| name.starts_with("global_step")) {
+        if !self.is_deepspeed() || !self.has("latest") {
             return Ok(());
         }
-        self.need("latest", self.has("latest"), "which DeepSpeed writes last")?;
         let mut text = String::new();
         let path = self.checkpoint.join(self.name).join("latest");
-        File::open(path)
-            .and_then(|file| file.take(LONGEST_NAME).read_to_string(&mut text))
-            .map_err(|error| format!("`{}` cannot be read: {error}", self.name.join("latest").display()))?;
-        self.need(text.trim(), self.folders.contains(text.trim()), "though `latest` names it")
+        let read = File::open(path).and_then(|file| file.take(LONGEST_NAME).read_to_string(&mut text));
+        // What cannot be read was told already.
+        let is_there = read.is_err() || self.folders.contains(text.trim());
+        self.need(text.trim(), is_there, "though `latest` names it")
     }
 }
 

@@ -22,7 +22,10 @@ impl Guard<'_, '_> {
     pub(super) fn settle_accounts(&mut self, ending: Ending) -> Kept {
         let newest = self.keeper.saves.as_ref().and_then(|saves| saves.newest().complete);
         let is_ended_by_us = matches!(self.phase, Phase::Ending { .. });
-        let lost_steps = newest.as_ref().map_or(self.attempt.last_step, |newest| self.lost_since(newest));
+        let lost_steps = match &newest {
+            Some(newest) => self.lost_since(newest),
+            None => self.attempt.first_step.zip(self.attempt.last_step).map(|(first, last)| last - first + 1.0),
+        };
         let kept = match (&newest, self.reached) {
             (Some(_), Some(Reached::JustSaved)) => Kept::All,
             (Some(_), _) if lost_steps.is_none_or(|lost| lost <= 0.0) => Kept::All,
@@ -39,29 +42,17 @@ impl Guard<'_, '_> {
         };
         attempt.stopping_seconds = self.asked_at.map(|asked| asked.at.elapsed().as_secs_f64());
         attempt.checkpoint_step = newest.as_ref().and_then(|checkpoint| checkpoint.step);
-        attempt.lost_steps = if kept == Kept::All { attempt.last_step.map(|_| 0.0) } else { lost_steps };
+        // A program that told of its checkpoint knows best.
+        let is_told = kept == Kept::All && self.reached != Some(Reached::JustSaved);
+        attempt.lost_steps = if is_told { attempt.last_step.map(|_| 0.0) } else { lost_steps };
         attempt.checkpoint = newest.map(|checkpoint| checkpoint.path);
         kept
     }
 
-    /// Steps that were told after a checkpoint was complete.
+    /// Steps that were done after the last one that a checkpoint holds.
     fn lost_since(&self, newest: &Checkpoint) -> Option<f64> {
         let last = self.attempt.last_step?;
-        let seen = self.newest.as_ref().filter(|(seen, _)| seen.path == newest.path).and_then(|(_, step)| *step);
-        let named = newest.step.map(|step| step as f64);
-        let kept = match (seen, named) {
-            // What is told comes a little before or after the checkpoint is seen, so the name says it best; but it may count epochs.
-            (Some(seen), Some(named)) if (seen - named).abs() <= 2.0 => named,
-            (Some(seen), _) => seen,
-            // It was complete only when the program had ended.
-            (None, _)
-                if self.asked_at.is_some_and(|asked| newest.written().is_some_and(|(_, at)| at >= asked.date)) =>
-            {
-                last
-            }
-            (None, Some(named)) => named,
-            (None, None) => return None,
-        };
+        let kept = self.keeper.saves.as_ref().and_then(|saves| saves.step_of(newest, last))?;
         Some((last - kept).max(0.0))
     }
 }

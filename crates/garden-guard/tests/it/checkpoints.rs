@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use garden_guard::checkpoint::{Checkpoint, Newest, State, find};
+use garden_guard::checkpoint::{Checkpoint, Flaw, Newest, State, find};
 
 /// A folder that goes away with the test.
 struct Scratch(PathBuf);
@@ -57,8 +57,12 @@ fn at(path: &Path) -> Checkpoint {
 fn why(checkpoint: &Checkpoint) -> String {
     match checkpoint.state() {
         State::Complete => "complete".into(),
-        State::Torn { why } => why,
+        State::Flawed(flaw) => flaw.words().into(),
     }
+}
+
+fn is_damaged(checkpoint: &Checkpoint) -> bool {
+    matches!(checkpoint.state(), State::Flawed(Flaw::Damaged(_)))
 }
 
 fn safetensors() -> Vec<u8> {
@@ -222,11 +226,7 @@ fn each_missing_file_is_named() {
         (full(5), "model.safetensors", "it holds no file with weights"),
         (full(5), "optimizer.pt", "`optimizer.pt` is missing, though the state of training was saved"),
         (full(5), "scheduler.pt", "`scheduler.pt` is missing, though `optimizer.pt` was saved"),
-        (
-            adapter(5),
-            "adapter_model.safetensors",
-            "`adapter_model.safetensors` is missing, though its settings are there",
-        ),
+        (adapter(5), "adapter_model.safetensors", "it holds no file with weights"),
         (
             sharded(5),
             "model-00002-of-00002.safetensors",
@@ -241,15 +241,60 @@ fn each_missing_file_is_named() {
     ];
     for (number, (layout, missing, expected)) in cases.into_iter().enumerate() {
         let left: Vec<_> = layout.into_iter().filter(|(name, _)| *name != missing).collect();
-        assert_eq!(why(&scratch.fill(&format!("{number}/checkpoint-5"), &left)), expected);
+        let checkpoint = scratch.fill(&format!("{number}/checkpoint-5"), &left);
+        assert_eq!(why(&checkpoint), expected);
+        // A writer that was interrupted is no proof of damage; an index that names what is not there is.
+        assert_eq!(is_damaged(&checkpoint), missing.starts_with("model-0"), "{missing}");
     }
     let shards =
         [("model-00001-of-00003.safetensors", safetensors()), ("model-00003-of-00003.safetensors", safetensors())];
     let expected = "`model-00002-of-00003.safetensors` is missing, though other shards are there";
     assert_eq!(why(&scratch.fill("step_5", &shards)), expected);
-    let accelerate = [("model.safetensors", safetensors()), ("optimizer.bin", torch())];
-    let expected = "`random_states_0.pkl` is missing, which Accelerate writes last";
-    assert_eq!(why(&scratch.fill("checkpoint_0", &accelerate)), expected);
+}
+
+#[test]
+fn a_layout_of_somebody_s_own_is_good() {
+    let scratch = Scratch::new();
+    type Files<'a> = &'a [(&'a str, Vec<u8>)];
+    let own: [(&str, Files); 5] = [
+        ("adapter", &[("adapter_model.safetensors", safetensors()), ("trainer_state.json", trainer_state(5))]),
+        ("counts_epochs", &[("model.pt", torch()), ("trainer_state.json", trainer_state(1))]),
+        (
+            "no_state",
+            &[("config.json", b"{}".to_vec()), ("model.safetensors", safetensors()), ("optimizer.pt", torch())],
+        ),
+        ("no_random_states", &[("model.safetensors", safetensors()), ("optimizer.bin", torch())]),
+        (
+            "lines",
+            &[("adapter.pt", torch()), ("adapter_config.json", b"{}".to_vec()), ("log.json", b"{}\n{}\n".to_vec())],
+        ),
+    ];
+    for (name, files) in own {
+        let folder = format!("{name}/checkpoint-5");
+        let checkpoint = scratch.fill(&folder, files);
+        assert_eq!(why(&checkpoint), "complete", "{name}");
+        // A cut is damage in any layout.
+        let (file, bytes) = &files[0];
+        scratch.write(&format!("{folder}/{file}"), &bytes[..bytes.len() - 1]);
+        assert!(is_damaged(&checkpoint), "{name}: {}", why(&checkpoint));
+    }
+}
+
+#[test]
+fn files_that_go_away_are_told_from_files_that_are_written() {
+    let scratch = Scratch::new();
+    let checkpoint = scratch.fill("checkpoint-5", &full(5));
+    let whole = checkpoint.listing();
+    fs::remove_file(checkpoint.path.join("optimizer.pt")).unwrap();
+    let rest = checkpoint.listing();
+    assert!(rest.is_rest_of(&whole) && !whole.is_rest_of(&rest) && !whole.is_rest_of(&whole));
+    scratch.write("checkpoint-5/optimizer.pt", "anew");
+    assert!(!checkpoint.listing().is_rest_of(&whole));
+    // A draft that becomes a file, or is given up, is no removal.
+    scratch.write("checkpoint-5/more.tmp", "x");
+    let with_draft = checkpoint.listing();
+    fs::remove_file(checkpoint.path.join("more.tmp")).unwrap();
+    assert!(!checkpoint.listing().is_rest_of(&with_draft));
 }
 
 #[test]
@@ -276,7 +321,8 @@ fn what_is_wrong_is_said_in_words() {
             "`trainer_state.json` is not whole JSON: EOF while parsing an object at line 1 column 7",
         ),
         ("trainer_state.json", trainer_state(4), "`trainer_state.json` is of step 4, not 5"),
-        ("vocab.txt", Vec::new(), "`vocab.txt` is empty"),
+        ("vocab.txt", Vec::new(), "complete"),
+        ("notes.json", b"{} // not what we read".to_vec(), "complete"),
         ("model.safetensors.tmp", vec![1], "`model.safetensors.tmp` is a draft: somebody has not finished writing"),
         (".tmpAb12", vec![1], "`.tmpAb12` is a draft: somebody has not finished writing"),
         (".gitkeep", Vec::new(), "complete"),
@@ -308,7 +354,7 @@ fn a_draft_left_over_from_an_earlier_try_does_not_count() {
 }
 
 #[test]
-fn the_newest_complete_one_is_found_and_torn_ones_are_told() {
+fn the_newest_complete_one_is_found_and_flawed_ones_are_told() {
     let scratch = Scratch::new();
     for step in [9, 10, 100, 11] {
         scratch.fill(&format!("checkpoint-{step}"), &full(step));
@@ -321,11 +367,11 @@ fn the_newest_complete_one_is_found_and_torn_ones_are_told() {
     assert_eq!(steps, [Some(100), Some(11), Some(10), Some(9)]);
     fs::remove_file(scratch.0.join("checkpoint-100/trainer_state.json")).unwrap();
     scratch.write("checkpoint-11/optimizer.pt", "");
-    let Newest { complete, torn } = Newest::of(find(&scratch.0).unwrap());
+    let Newest { complete, flawed } = Newest::of(find(&scratch.0).unwrap());
     assert_eq!(complete.unwrap().step, Some(10));
-    let torn: Vec<_> = torn.into_iter().map(|(checkpoint, why)| (checkpoint.step.unwrap(), why)).collect();
-    let last = "`trainer_state.json` is missing, which the trainer writes last";
-    assert_eq!(torn, [(100, last.into()), (11, "`optimizer.pt` is empty".into())]);
+    let flawed: Vec<_> = flawed.into_iter().map(|(checkpoint, flaw)| (checkpoint.step.unwrap(), flaw)).collect();
+    let last = Flaw::Unfinished("`trainer_state.json` is missing, which the trainer writes last".into());
+    assert_eq!(flawed, [(100, last), (11, Flaw::Damaged("`optimizer.pt` is empty".into()))]);
 }
 
 #[test]
@@ -345,11 +391,11 @@ fn links_are_followed_and_loops_end() {
     symlink(scratch.0.join("elsewhere"), scratch.0.join("elsewhere/self")).unwrap();
     symlink(scratch.0.join("gone"), scratch.0.join("checkpoint-6")).unwrap();
     symlink(scratch.0.join("checkpoint-7"), scratch.0.join("checkpoint-7")).unwrap();
-    let Newest { complete, torn } = Newest::of(find(&scratch.0).unwrap());
+    let Newest { complete, flawed } = Newest::of(find(&scratch.0).unwrap());
     let newest = complete.unwrap();
     assert_eq!(newest.step, Some(5));
     assert_eq!(newest.size(), full(5).iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>());
-    let whys: Vec<_> = torn.into_iter().map(|(_, why)| why).collect();
+    let whys: Vec<_> = flawed.iter().map(|(_, flaw)| flaw.words()).collect();
     assert!(whys[0].starts_with("`checkpoint-7` cannot be read: "), "{whys:?}");
     assert!(whys[1].starts_with("`checkpoint-6` cannot be read: "), "{whys:?}");
 }
@@ -379,19 +425,19 @@ fn odd_names_pipes_and_forbidden_files_do_no_harm() {
 }
 
 #[test]
-fn a_fingerprint_changes_with_the_files_and_only_then() {
+fn a_listing_changes_with_the_files_and_only_then() {
     let scratch = Scratch::new();
     let checkpoint = scratch.fill("checkpoint-5", &deepspeed(5));
-    let before = checkpoint.fingerprint();
-    assert_eq!(checkpoint.fingerprint(), before);
+    let before = checkpoint.listing();
+    assert_eq!(checkpoint.listing(), before);
     scratch.write("checkpoint-5/global_step5/more.pt", "x");
-    let with_more = checkpoint.fingerprint();
+    let with_more = checkpoint.listing();
     assert_ne!(with_more, before);
     fs::remove_file(checkpoint.path.join("global_step5/more.pt")).unwrap();
-    assert_eq!(checkpoint.fingerprint(), before);
+    assert_eq!(checkpoint.listing(), before);
     let file = fs::File::options().write(true).open(checkpoint.path.join("latest")).unwrap();
     file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-    assert_ne!(checkpoint.fingerprint(), before);
+    assert_ne!(checkpoint.listing(), before);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 
 use crate::population::{HEALTHY, LEAKS, Random, draw};
 use garden_memory::{
-    Activity, Bytes, Diagnosis, EventKind, GIB, ProcessTrack, Quantity, Question, RunFacts, Sample, Trace, Verdict,
-    diagnose,
+    Activity, Bytes, Diagnosis, EventKind, GIB, ProcessTrack, Quantity, Question, RunFacts, Sample, Stability, Trace,
+    Verdict, diagnose,
 };
 
 fn trace_of(values: impl IntoIterator<Item = (f64, u64)>) -> Trace {
@@ -58,8 +58,13 @@ fn nonsense(random: &mut Random) -> (Trace, Question) {
         total_steps: huge(random),
         memory_limit: huge(random).map(Bytes),
     };
-    let stable_after = random.chance(0.3).then(|| (random.normal() * 100.0, Bytes(random.bits())));
-    (trace, Question { facts, only: None, stable_after })
+    let stability = random.chance(0.3).then(|| Stability {
+        from: random.normal() * 100.0,
+        to: random.chance(0.5).then(|| random.normal() * 100.0),
+        max_variation: random.chance(0.5).then(|| Bytes(random.bits())),
+        max_growth: random.chance(0.5).then(|| Bytes(random.bits())),
+    });
+    (trace, Question { facts, only: None, stability })
 }
 
 fn assert_sane(diagnosis: &Diagnosis) {
@@ -185,7 +190,8 @@ fn evaluations_are_judged_apart() {
 fn stability_is_asserted_on_what_was_seen() {
     let values = |step: u64| (step as f64, GIB + if step < 50 { step << 22 } else { (step % 3) << 20 });
     let ask = |last: u64, bound: u64| {
-        let question = Question { stable_after: Some((60.0, Bytes(bound << 20))), ..Question::default() };
+        let stability = Stability { from: 60.0, to: None, max_variation: Some(Bytes(bound << 20)), max_growth: None };
+        let question = Question { stability: Some(stability), ..Question::default() };
         diagnose(&trace_of((0..=last).map(values)), &question).stability.unwrap()
     };
     assert!(ask(100, 2).passed);
@@ -193,6 +199,29 @@ fn stability_is_asserted_on_what_was_seen() {
     // Too short to say so: five samples, but not a quarter of the way on.
     let short = ask(66, 500);
     assert_eq!((short.passed, short.variation_bytes), (false, None));
+}
+
+#[test]
+fn memory_may_fall_where_growth_is_bounded_and_only_a_window_counts() {
+    // Flat to step 60, then 1 MiB less with each step, and 40 MiB more from step 90 on.
+    let values =
+        |step: u64| (step as f64, GIB - (step.saturating_sub(60) << 20) + if step < 90 { 0 } else { 40 << 20 });
+    let ask = |from: f64, to: Option<f64>, variation: Option<u64>, growth: Option<u64>| {
+        let bound = |mib: Option<u64>| mib.map(|mib| Bytes(mib << 20));
+        let stability = Stability { from, to, max_variation: bound(variation), max_growth: bound(growth) };
+        let question = Question { stability: Some(stability), ..Question::default() };
+        diagnose(&trace_of((10..=120).map(values)), &question).stability.unwrap()
+    };
+    // The rise counts from the lowest level before it, not from the beginning.
+    let found = ask(60.0, None, None, Some(39));
+    assert_eq!((found.passed, found.growth_bytes), (true, Some(39 << 20)), "{}", found.text);
+    assert!(!ask(60.0, None, None, Some(38)).passed && !ask(60.0, None, Some(19), Some(39)).passed);
+    assert!(ask(20.0, Some(60.0), Some(0), Some(0)).passed && ask(60.0, Some(89.0), Some(29), Some(0)).passed);
+    // A window that the trace does not cover, or with too few samples, cannot pass.
+    for (from, to) in [(100.0, 121.0), (9.0, 50.0), (60.0, 61.0), (70.0, 60.0)] {
+        let found = ask(from, Some(to), Some(1000), None);
+        assert_eq!((found.passed, found.variation_bytes), (false, None), "{from} to {to}: {}", found.text);
+    }
 }
 
 #[test]

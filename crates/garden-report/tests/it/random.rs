@@ -213,8 +213,11 @@ impl Random {
             stability: self.maybe(|random| StabilityCheck {
                 passed: random.next().is_multiple_of(2),
                 after_step: random.number(),
-                max_variation_bytes: random.bytes(),
+                until_step: random.maybe(Random::number),
+                max_variation_bytes: random.maybe(Random::bytes),
                 variation_bytes: random.maybe(Random::bytes),
+                max_growth_bytes: random.maybe(Random::bytes),
+                growth_bytes: random.maybe(Random::bytes),
                 text: random.words(),
             }),
             input: Input {

@@ -21,7 +21,7 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
     let question = Question {
         facts: RunFacts::from(&arguments.facts),
         only: arguments.column.is_some().then_some(Quantity::Rss),
-        stable_after: arguments.stable_after.map(|step| step as f64).zip(arguments.max_variation),
+        stability: arguments.gate.stability(),
     };
     let judged = Judged::of(read, question);
     let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };

@@ -26,6 +26,8 @@ pub enum Outcome {
     BadNews,
     /// There is not enough data for an answer.
     NotEnoughData,
+    /// The program under watch failed.
+    CommandFailed,
     /// What the program under watch said.
     Program(i32),
 }
@@ -37,6 +39,7 @@ impl Outcome {
             Outcome::Fine => 0,
             Outcome::BadNews => 1,
             Outcome::NotEnoughData => 3,
+            Outcome::CommandFailed => 4,
             // A program ended by signal n is reported as 128 + n, which fits; anything else was a byte before.
             Outcome::Program(code) => u8::try_from(code).unwrap_or(u8::MAX),
         }

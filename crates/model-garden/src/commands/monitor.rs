@@ -13,7 +13,7 @@ use garden_guard::{
     Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Stop, Watch, launch, listen_for_stops,
     origin, pass_stop_on,
 };
-use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts};
+use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts, Stability};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
 use garden_report::{Section, Style};
 use garden_trace::{ReadOptions, read_path};
@@ -59,18 +59,21 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     if let Some(launched) = target.launched {
         launched.follow(sender);
     }
-    let end = follow(&mut live, &mut show, target.pid, is_ours, arguments)?;
+    let mut was_asked = false;
+    let end = follow(&mut live, &mut show, target.pid, is_ours, arguments, &mut was_asked)?;
     show.close();
-    let judged = report(&mut live, &end, watching.report.as_deref(), printer)?;
+    let judged = report(&mut live, &end, watching, printer)?;
     let ending = match end {
         End::Program(ending) => Some(ending),
-        End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer)?),
+        End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer, &mut was_asked)?),
         End::Watching => None,
     };
-    match ending {
-        Some(ending) if arguments.passthrough => Ok(Outcome::Program(ending.code())),
-        _ => Ok(judged.outcome()),
-    }
+    Ok(match ending {
+        Some(ending) if arguments.passthrough => Outcome::Program(ending.code()),
+        // How a program ends that was told to is no failure of its own.
+        Some(ending) if ending != Ending::Code(0) && !was_asked => Outcome::CommandFailed,
+        _ => judged.outcome(),
+    })
 }
 
 /// What ended.
@@ -173,6 +176,7 @@ fn follow(
     pid: u32,
     is_ours: bool,
     arguments: &cli::Monitor,
+    was_asked: &mut bool,
 ) -> Result<End, Failure> {
     let until = arguments.duration.map(|duration| Instant::now() + duration);
     while let Some(happening) = live.next(until).map_err(cannot_write)? {
@@ -185,14 +189,20 @@ fn follow(
             // Without a terminal there is nobody to show it to, but the trace is still wanted.
             Happening::Asked(Stop::HungUp) if is_ours => {}
             // A program of ours is asked to end and watched until it has; another one is left alone.
-            Happening::Asked(stop) if is_ours => pass_stop_on(pid, stop),
+            Happening::Asked(stop) if is_ours => {
+                *was_asked = true;
+                pass_stop_on(pid, stop);
+            }
             Happening::Asked(_) => return Ok(End::Watching),
             Happening::Gone if !is_ours => return Ok(End::Watching),
             Happening::Told(message) if message.event == Some(EventKind::Exit) && !is_ours => return Ok(End::Watching),
             _ => {}
         }
         match wish {
-            Some(Wish::Interrupt) if is_ours => pass_stop_on(pid, Stop::Interrupt),
+            Some(Wish::Interrupt) if is_ours => {
+                *was_asked = true;
+                pass_stop_on(pid, Stop::Interrupt);
+            }
             Some(_) => return Ok(End::Watching),
             None => {}
         }
@@ -205,10 +215,10 @@ fn cannot_write(error: io::Error) -> Failure {
 }
 
 /// Judges the trace that was written, and says what happened.
-fn report(live: &mut Live, end: &End, page: Option<&Path>, printer: &Printer) -> Result<Judged, Failure> {
+fn report(live: &mut Live, end: &End, watching: &cli::Watching, printer: &Printer) -> Result<Judged, Failure> {
     let path = live.watch.path().to_path_buf();
-    let judged = judge_and_print(&path, printer)?;
-    if let Some(page) = page {
+    let judged = judge_and_print(&path, watching.gate.stability(), printer)?;
+    if let Some(page) = &watching.report {
         write_page(&judged, &path, page, Vec::new(), printer);
     }
     if let End::Program(ending) = end {
@@ -220,10 +230,10 @@ fn report(live: &mut Live, end: &End, page: Option<&Path>, printer: &Printer) ->
 }
 
 /// Judges a trace as `diagnose` does, and prints its report.
-pub fn judge_and_print(path: &Path, printer: &Printer) -> Result<Judged, Failure> {
+pub fn judge_and_print(path: &Path, stability: Option<Stability>, printer: &Printer) -> Result<Judged, Failure> {
     let read = read_path(path, &ReadOptions::default())
         .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
-    let judged = Judged::of(read, Question::default());
+    let judged = Judged::of(read, Question { stability, ..Question::default() });
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
     printer.out(&judged.report(&title(path), Format::Text, style, printer.columns(), Vec::new()))?;
     Ok(judged)
@@ -267,14 +277,23 @@ pub fn say_troubles(live: &Live, printer: &Printer) {
 }
 
 /// The watching is over but the command is not: it goes on, and its output still needs us to get through.
-fn see_out(live: &mut Live, pid: u32, stage: &Stage, printer: &Printer) -> Result<Ending, Failure> {
+fn see_out(
+    live: &mut Live,
+    pid: u32,
+    stage: &Stage,
+    printer: &Printer,
+    was_asked: &mut bool,
+) -> Result<Ending, Failure> {
     printer.say(&format!("the command goes on as process {pid}; its output is passed on until it ends"));
     // What was drawn is nowhere else; the rest gets through by itself.
     let was_drawn = matches!(stage, Stage::View { .. });
     loop {
         match live.wait() {
             Some(Notice::Ended(ending)) => return Ok(ending),
-            Some(Notice::Asked(stop)) => pass_stop_on(pid, stop),
+            Some(Notice::Asked(stop)) => {
+                *was_asked = true;
+                pass_stop_on(pid, stop);
+            }
             Some(Notice::Output(output)) if was_drawn => printer.pass_on(&output),
             Some(_) => {}
             None => return Ok(Ending::Code(0)),

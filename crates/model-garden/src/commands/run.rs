@@ -104,15 +104,21 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     show.close();
     let summary = result.map_err(failure)?;
     say_summary(&summary, orders.limit, printer);
-    // The program's own outcome counts, whatever becomes of the report.
-    match judge_and_print(&orders.trace, printer) {
+    let stability = watching.gate.stability();
+    // The program's own outcome counts, whatever becomes of the report; a run that went well must also pass what was asserted.
+    let passed = match judge_and_print(&orders.trace, stability, printer) {
         Ok(judged) => {
             if let Some(page) = &watching.report {
                 write_page(&judged, &orders.trace, page, vec![guarded(&summary)], printer);
             }
+            judged.diagnosis.stability.is_none_or(|check| check.passed)
         }
-        Err(failure) => printer.failure(&failure),
-    }
+        Err(failure) => {
+            printer.failure(&failure);
+            stability.is_none()
+        }
+    };
+    let outcome = if summary.code == 0 && !passed { Outcome::BadNews } else { Outcome::Program(summary.code) };
     let [late, failed, unwritten] = summary.troubles;
     if late + failed + unwritten > 0 {
         let words = format!(
@@ -121,12 +127,13 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         printer.say(&format!("model-garden: {words}"));
     }
     printer.say(&format!(
-        "model-garden: {} (exit code {}); trace: {}",
+        "model-garden: {}{} (exit code {}); trace: {}",
         summary.words,
-        summary.code,
+        if passed { "" } else { ", but the stability check failed" },
+        outcome.code(),
         orders.trace.display()
     ));
-    Ok(Outcome::Program(summary.code))
+    Ok(outcome)
 }
 
 /// What went wrong before or while guarding.

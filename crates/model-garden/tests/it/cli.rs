@@ -89,9 +89,9 @@ fn sizes_and_pairs_of_flags_are_checked() {
         exit 2
         ----- stderr
         error: the following required arguments were not provided:
-          --max-variation <SIZE>
+          <--max-variation <SIZE>|--max-growth <SIZE>>
 
-        Usage: model-garden diagnose --stable-after <STEP> --max-variation <SIZE> <TRACE>
+        Usage: model-garden diagnose --stable-after <STEP> <--max-variation <SIZE>|--max-growth <SIZE>> <TRACE>
 
         For more information, try '--help'.
     "#]],
@@ -236,6 +236,13 @@ fn the_stability_assertion_decides_the_exit_code() {
     let (code, passed, text) = ask("90", "500MB");
     assert_eq!((code, passed), (1, false), "{text}");
     assert!(text.contains("662 MiB"), "{text}");
+    // Memory that falls is no growth, and in the window that the team asked for it hardly moves.
+    let (found, code) = diagnose(RUN2, &["--stable-after", "90", "--max-growth", "500MB"]);
+    assert_eq!((code, &found["stability"]["growth_bytes"]), (0, &(36_u64 << 20).into()), "{}", found["stability"]);
+    let (found, code) = diagnose(RUN2, &["--stable-between", "90..120", "--max-variation", "500MB"]);
+    assert_eq!((code, &found["stability"]["variation_bytes"]), (0, &(36_u64 << 20).into()), "{}", found["stability"]);
+    let (found, code) = diagnose(RUN2, &["--stable-between", "40..90", "--max-growth", "500MB"]);
+    assert_eq!((code, &found["stability"]["passed"]), (1, &false.into()), "{}", found["stability"]);
     assert_eq!((ask("90", "700MB").0, ask("90", "700MB").1), (0, true));
     // The trace ends at step 240: too early to speak of what comes after step 220.
     let (code, passed, text) = ask("220", "10GB");
@@ -340,7 +347,9 @@ fn help_shows_every_flag_and_the_exit_codes() {
         "--column",
         "--unit",
         "--stable-after",
+        "--stable-between",
         "--max-variation",
+        "--max-growth",
         "insufficient",
         "exit codes",
     ] {

@@ -188,8 +188,11 @@ pub fn run2() -> Case {
         stability: Some(StabilityCheck {
             passed: false,
             after_step: 90.0,
-            max_variation_bytes: mib(500.0),
+            until_step: None,
+            max_variation_bytes: Some(mib(500.0)),
             variation_bytes: Some(mib(662.0)),
+            max_growth_bytes: None,
+            growth_bytes: Some(mib(36.0)),
             text: "after step 90 the memory varies by 662 MiB, more than the 500 MiB that were allowed".into(),
         }),
         input: csv(24),

@@ -13,7 +13,7 @@ use crate::printer::Printer;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Cells of the bar.
 const CELLS: usize = 20;
-/// Steps that the time of a step is taken from.
+/// Told steps that the time of a step is taken from.
 const RECENT: usize = 50;
 
 /// Shows a run.
@@ -28,8 +28,8 @@ pub struct Progress<'a> {
     step: usize,
     loss: Option<f64>,
     rate: Option<f64>,
-    /// When the last steps were told.
-    times: Vec<Instant>,
+    /// The last steps that were told, and when; not every step is.
+    times: Vec<(usize, Instant)>,
     drawn: Option<Instant>,
     /// Whether there is a line that has to be drawn over.
     is_drawn: bool,
@@ -90,7 +90,7 @@ impl<'a> Progress<'a> {
         if !is_new || message.loss.is_none() {
             return;
         }
-        self.times.push(Instant::now());
+        self.times.push((step, Instant::now()));
         if self.times.len() > RECENT {
             self.times.remove(0);
         }
@@ -103,8 +103,8 @@ impl<'a> Progress<'a> {
     /// Seconds of a step, from the last ones.
     fn pace(&self) -> Option<f64> {
         let (first, last) = (self.times.first()?, self.times.last()?);
-        let count = self.times.len().checked_sub(1).filter(|count| *count > 0)?;
-        Some((*last - *first).as_secs_f64() / count as f64)
+        let steps = last.0.checked_sub(first.0).filter(|steps| *steps > 0)?;
+        Some((last.1 - first.1).as_secs_f64() / steps as f64)
     }
 
     fn words(&self) -> String {
@@ -203,5 +203,25 @@ pub fn clock(seconds: f64) -> String {
         (0, 0) => format!("{seconds} s"),
         (0, minutes) => format!("{minutes} min {seconds} s"),
         (hours, minutes) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_step_does_not_depend_on_how_many_are_told() {
+        let printer = Printer::new();
+        let mut progress = Progress::new(&printer, 200, 1000, None);
+        let begin = Instant::now();
+        // Only every eighth step has a loss to tell.
+        for step in [8.0, 16.0, 24.0] {
+            progress.hear(&Message { step: Some(step), loss: Some(0.5), ..Message::default() });
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        let most = begin.elapsed().as_secs_f64() / 16.0;
+        let pace = progress.pace().unwrap_or_default();
+        assert!((0.08 / 16.0..=most).contains(&pace), "{pace} of at most {most} seconds");
     }
 }
