@@ -18,6 +18,9 @@ pub enum Quantity {
     Rss,
     /// Resident anonymous memory (heap, stacks), in bytes.
     Anon,
+    /// The least that the anonymous memory of a tree can be, in bytes. A sample that has it does not know its anonymous and
+    /// resident memory, and says what they are at most.
+    AnonLeast,
     /// Resident pages of mapped files, in bytes; reclaimable while clean.
     File,
     /// Resident shared memory (`/dev/shm`, pinned host buffers), in bytes.
@@ -58,9 +61,10 @@ pub enum Quantity {
 
 impl Quantity {
     /// All quantities, in the order in which files and tables show them.
-    pub const ALL: [Quantity; 20] = [
+    pub const ALL: [Quantity; 21] = [
         Quantity::Rss,
         Quantity::Anon,
+        Quantity::AnonLeast,
         Quantity::File,
         Quantity::Shmem,
         Quantity::Pss,
@@ -86,6 +90,7 @@ impl Quantity {
         match self {
             Quantity::Rss => "rss",
             Quantity::Anon => "anon",
+            Quantity::AnonLeast => "anon_least",
             Quantity::File => "file",
             Quantity::Shmem => "shmem",
             Quantity::Pss => "pss",
@@ -154,6 +159,18 @@ impl Sample {
     pub fn set(&mut self, quantity: Quantity, value: u64) {
         // The largest number marks "absent" in a trace's columns.
         self.values[quantity as usize] = Some(value.min(u64::MAX - 1));
+    }
+
+    /// Whether its anonymous and resident memory are upper bounds, not measurements.
+    pub fn is_bound(&self) -> bool {
+        self.get(Quantity::AnonLeast).is_some()
+    }
+
+    /// What the kernel cannot take back, in bytes: anonymous, shared and swapped memory, of which at least so much is known.
+    pub fn held(&self) -> u64 {
+        let anon = self.get(Quantity::AnonLeast).or(self.get(Quantity::Anon));
+        let others = [self.get(Quantity::Shmem), self.get(Quantity::Swap)];
+        others.into_iter().chain([anon]).flatten().fold(0, u64::saturating_add)
     }
 
     /// Whether no quantity has a value.
