@@ -118,6 +118,11 @@ impl Quantity {
         matches!(self, GpuUsed | Group | Available | DevShm | Pressure)
     }
 
+    /// Whether it is a bound where the anonymous memory is one.
+    pub fn follows_anon(self) -> bool {
+        matches!(self, Quantity::Anon | Quantity::Rss)
+    }
+
     /// Whether it counts things rather than bytes.
     pub fn is_count(self) -> bool {
         matches!(self, Quantity::Tensors | Quantity::TensorsCpu | Quantity::TensorsGpu | Quantity::Objects)
@@ -166,11 +171,19 @@ impl Sample {
         self.get(Quantity::AnonLeast).is_some()
     }
 
-    /// What the kernel cannot take back, in bytes: anonymous, shared and swapped memory, of which at least so much is known.
+    /// What the kernel cannot take back, in bytes: anonymous, shared and swapped memory, or the least that it can be.
     pub fn held(&self) -> u64 {
-        let anon = self.get(Quantity::AnonLeast).or(self.get(Quantity::Anon));
-        let others = [self.get(Quantity::Shmem), self.get(Quantity::Swap)];
-        others.into_iter().chain([anon]).flatten().fold(0, u64::saturating_add)
+        self.held_with(self.get(Quantity::AnonLeast).or(self.get(Quantity::Anon)))
+    }
+
+    /// What the kernel cannot take back, in bytes, or the most that it can be.
+    pub fn held_at_most(&self) -> u64 {
+        self.held_with(self.get(Quantity::Anon))
+    }
+
+    fn held_with(&self, anon: Option<u64>) -> u64 {
+        let parts = [anon, self.get(Quantity::Shmem), self.get(Quantity::Swap)];
+        parts.into_iter().flatten().fold(0, u64::saturating_add)
     }
 
     /// Whether no quantity has a value.
@@ -378,6 +391,21 @@ impl Trace {
     /// A quantity of one sample.
     pub fn value(&self, index: usize, quantity: Quantity) -> Option<u64> {
         self.columns.get(&quantity)?.get(index)
+    }
+
+    /// Whether a sample's anonymous and resident memory are upper bounds, not measurements.
+    pub fn is_bound(&self, index: usize) -> bool {
+        self.value(index, Quantity::AnonLeast).is_some()
+    }
+
+    /// A quantity of one sample: what was measured, or the least that it can be.
+    pub fn at_least(&self, index: usize, quantity: Quantity) -> Option<u64> {
+        let value = self.value(index, quantity)?;
+        let (Some(least), true) = (self.value(index, Quantity::AnonLeast), quantity.follows_anon()) else {
+            return Some(value);
+        };
+        let most = self.value(index, Quantity::Anon).unwrap_or(least);
+        Some(value.saturating_sub(most.saturating_sub(least)))
     }
 
     /// The step of one sample.
