@@ -4,8 +4,8 @@ usage: forking.py NAME [SCALE]
        forking.py --list
 
 Each program takes memory, forks, and does something with it in parent and children, then holds still until its input ends.
-It prints `quiet` once nothing moves any more; from then on the sum of Pss_Anon over all of its processes is the truth. SCALE divides all
-sizes, for quick tests. Children die with their parent.
+It prints `begun`, and `quiet` once nothing moves any more; from then on the sum of Pss_Anon over all of its processes is the truth. SCALE divides all
+sizes and pauses, for quick tests. Children die with their parent.
 """
 import ctypes
 import mmap
@@ -21,6 +21,10 @@ PAGE = mmap.PAGESIZE
 
 libc = ctypes.CDLL(None, use_errno=True)
 scale = 1.0
+
+
+def rest(seconds):
+    time.sleep(seconds / scale)
 
 
 def block(mib, huge=False):
@@ -40,7 +44,7 @@ def touch(taken, share=1.0, begin=0.0, pause=0.0):
         for page in range(first + (last - first) * piece // 16, first + (last - first) * (piece + 1) // 16):
             taken[page * PAGE] = 1
         if pause:
-            time.sleep(pause)
+            rest(pause)
 
 
 def look(taken):
@@ -63,7 +67,7 @@ def fork(work=None, pause=0.0):
         while True:
             time.sleep(3600)
     os.close(outbox)
-    time.sleep(pause)
+    rest(pause)
     return inbox
 
 
@@ -90,19 +94,19 @@ kept = []
 def idle_children():
     """16 idle children, 0.12 s apart, of a parent that waited."""
     kept.append(block(1000))
-    time.sleep(2)
+    rest(2)
     wait([fork(pause=0.12) for _ in range(15)])
 
 
 def one_idle_child():
     kept.append(block(100))
-    time.sleep(1)
+    rest(1)
     wait([fork()])
 
 
 def large_parent():
     kept.append(block(2000))
-    time.sleep(1)
+    rest(1)
     wait([fork(pause=0.3) for _ in range(15)])
 
 
@@ -119,7 +123,7 @@ def one_child_copies_all():
 def parent_copies_all():
     kept.append(block(500))
     children = [fork() for _ in range(4)]
-    time.sleep(1)
+    rest(1)
     touch(kept[0], pause=0.2)
     wait(children)
 
@@ -143,14 +147,14 @@ def parent_grows_after_the_fork():
     children = [fork() for _ in range(6)]
     for _ in range(6):
         kept.append(block(100))
-        time.sleep(0.3)
+        rest(0.3)
     wait(children)
 
 
 def parent_gives_back():
     kept.append(block(800))
     children = [fork() for _ in range(3)]
-    time.sleep(1)
+    rest(1)
     kept.pop().close()
     wait(children)
 
@@ -158,7 +162,7 @@ def parent_gives_back():
 def parent_gives_back_at_once():
     """Forks and gives back between two samples."""
     kept.append(block(600))
-    time.sleep(1)
+    rest(1)
     children = [fork() for _ in range(2)]
     kept.pop().close()
     wait(children)
@@ -178,7 +182,7 @@ def children_come_and_go():
     kept.append(block(700))
     for _ in range(20):
         brief(lambda: touch(kept[0], 0.05))
-        time.sleep(0.1)
+        rest(0.1)
     wait([fork() for _ in range(5)])
 
 
@@ -188,7 +192,7 @@ def a_child_that_copied_goes():
     pid = os.fork()
     if pid == 0:
         touch(kept[0], 0.8)
-        time.sleep(1)
+        rest(1)
         os._exit(0)
     os.waitpid(pid, 0)
     wait(children)
@@ -221,7 +225,7 @@ def orphans():
                 time.sleep(0.2)
             os._exit(0)
 
-    time.sleep(1)
+    rest(1)
     brief(daemon)
     os.close(outbox)
     wait([fork(), inbox])
@@ -230,19 +234,18 @@ def orphans():
 def other_programs():
     """Children that become other programs, beside forks."""
     kept.append(block(500))
-    program = "held = bytearray(b'x') * int(%f); import time; time.sleep(3600)" % ((80 << 20) / scale)
     children = [fork() for _ in range(3)]
-
-    def become():
-        time.sleep(0.3)
-        os.execv(sys.executable, [sys.executable, "-c", program])
-
     for _ in range(3):
+        inbox, outbox = os.pipe()
+        os.set_inheritable(outbox, True)
+        program = f"import os, time; held = bytearray(b'x') * {int((80 << 20) / scale)}; os.write({outbox}, b'x'); time.sleep(3600)"
         if os.fork() == 0:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            become()
+            rest(0.3)
+            os.execv(sys.executable, [sys.executable, "-c", program])
+        os.close(outbox)
+        children.append(inbox)
     wait(children)
-    time.sleep(3)
 
 
 def huge_pages():
@@ -255,7 +258,6 @@ def huge_pages():
 def threads_write_and_fork():
     """Threads of the parent write and take memory while it forks."""
     kept.extend([block(400), block(200)])
-    over = threading.Event()
 
     def churn():
         # Not the same pages twice, so that this ends somewhere.
@@ -263,8 +265,7 @@ def threads_write_and_fork():
             touch(kept[0], 1 / 40, piece / 40)
             taken = block(20)
             taken.close()
-            if over.wait(0.05):
-                return
+            rest(0.05)
 
     workers = [threading.Thread(target=churn) for _ in range(2)]
     for worker in workers:
@@ -287,6 +288,7 @@ if __name__ == "__main__":
         print("\n".join(program.__name__ for program in PROGRAMS))
         sys.exit()
     scale = float(sys.argv[2]) if len(sys.argv) > 2 else 1.0
+    print("begun", flush=True)
     {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()
     print("quiet", flush=True)
     sys.stdin.read()

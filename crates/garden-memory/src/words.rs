@@ -51,7 +51,9 @@ pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
     match bounds {
         Bounds::None => None,
         Bounds::LeftOut(count) => Some(format!("{count} of {} left out: {why}", counted(samples, "sample"))),
-        Bounds::Taken(count) => Some(format!("{count} of {} taken as the least they can be: {why}", counted(samples, "sample"))),
+        Bounds::Taken(count) => {
+            Some(format!("{count} of {} taken as the least they can be: {why}", counted(samples, "sample")))
+        }
     }
 }
 

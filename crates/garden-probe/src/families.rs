@@ -48,6 +48,8 @@ pub struct Families {
     /// How many families there were so far, by which they are named.
     named: u64,
     has_looked: bool,
+    /// What relatives can have made and given back between the last two looks.
+    moved: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +61,15 @@ struct Member {
     faulted: u64,
     /// At most so many bytes has it made since its last fork: nobody else has them, and they go when it goes.
     made: u64,
+}
+
+impl Member {
+    /// What it can have made and given back since its counters were these; nothing if it was not there.
+    fn moved_since(&self, earlier: Option<&(u64, u64)>) -> u64 {
+        let (anon, faulted) = earlier.copied().unwrap_or((self.anon, self.faulted));
+        let made = self.faulted.saturating_sub(faulted);
+        made + (made + anon).saturating_sub(self.anon)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,6 +104,12 @@ impl Families {
         Bounds { least, most: common + self.members.values().map(|member| member.made).sum::<u64>() }
     }
 
+    /// What relatives can have made and given back between the last two looks, in bytes: so much shares that are read one after
+    /// the other can be off for each look that it takes.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
     /// The counters as they are now.
     pub fn now(&self) -> Earlier {
         let counters = self.members.iter().map(|(&pid, member)| (pid, (member.anon, member.faulted)));
@@ -121,6 +138,7 @@ impl Families {
             family.common = family.common.saturating_add(huge);
         }
         self.has_looked = true;
+        self.moved = self.moved_since(&before);
         self.settle();
     }
 
@@ -139,13 +157,10 @@ impl Families {
         let mut found: BTreeMap<u64, Read> = BTreeMap::new();
         for reading in readings {
             let Some(member) = self.members.get(&reading.pid) else { continue };
-            let (anon, faulted) = earlier.counters.get(&reading.pid).copied().unwrap_or_default();
-            let made = member.faulted.saturating_sub(faulted);
-            let given_back = (made + anon).saturating_sub(member.anon);
             let read = found.entry(member.family).or_default();
             read.members += 1;
             read.sum += if reading.is_borrowed { 0 } else { reading.pss().anon };
-            read.slack += made + given_back;
+            read.slack += member.moved_since(earlier.counters.get(&reading.pid));
         }
         for (name, read) in found {
             let Some(family) = self.families.get_mut(&name).filter(|family| family.size == read.members) else {
@@ -176,6 +191,13 @@ impl Families {
             family.common = most.saturating_sub(made);
         }
         self.settle();
+    }
+
+    /// What relatives can have made and given back since an earlier look.
+    fn moved_since(&self, earlier: &Earlier) -> u64 {
+        let has_relatives = |member: &Member| self.families.get(&member.family).is_some_and(|family| family.size > 1);
+        let members = self.members.iter().filter(|(_, member)| has_relatives(member));
+        members.map(|(pid, member)| member.moved_since(earlier.counters.get(pid))).sum()
     }
 
     /// Takes in the counters of a member that was there before.

@@ -35,9 +35,20 @@ impl Pace {
         Instant::now() >= self.due
     }
 
+    /// Whether the work may be done now and leaves half of what can be saved up for better times.
+    pub fn is_affordable(&self) -> bool {
+        let earned = self.at.elapsed().as_secs_f64() * self.share;
+        self.is_due() && self.saved + earned >= self.most / 2.0
+    }
+
     /// Notes that the work was done, beginning at a moment and ending now.
     pub fn done(&mut self, begin: Instant) {
         self.spent(begin, begin.elapsed());
+    }
+
+    /// Notes that the work was done, of which only what it took of a processor counts: on a busy machine it waits as well.
+    pub fn computed(&mut self, begin: &Stopwatch) {
+        self.spent(begin.at, processor_time().saturating_sub(begin.processor));
     }
 
     fn spent(&mut self, begin: Instant, cost: Duration) {
@@ -54,6 +65,25 @@ impl Pace {
     pub fn set_due(&mut self, due: Instant) {
         self.due = due;
     }
+}
+
+/// A moment, and what this thread had taken of a processor's time then.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    at: Instant,
+    processor: Duration,
+}
+
+impl Stopwatch {
+    pub fn start() -> Stopwatch {
+        Stopwatch { at: Instant::now(), processor: processor_time() }
+    }
+}
+
+/// What this thread has taken of a processor's time.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -80,6 +110,15 @@ mod tests {
         near(pace.due, 3600 * second + 10 * cost);
         pace.spent(begin + 3600 * second, cost);
         near(pace.due, 3606 * second);
+    }
+
+    #[test]
+    fn waiting_costs_nothing() {
+        let mut pace = Pace::new(0.0001);
+        let begin = Stopwatch::start();
+        std::thread::sleep(Duration::from_millis(20));
+        pace.computed(&begin);
+        assert!(pace.due.duration_since(pace.at) < Duration::from_secs(100), "{pace:?}");
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl Round {
         self.set == Set::of(present)
     }
 
+    /// Samples that a round among so many takes.
+    pub fn samples(processes: usize) -> usize {
+        processes.min(MOST_SAMPLES)
+    }
+
     /// Who is to be read at this sample, of those who may be.
     pub fn next(&self, open: impl Iterator<Item = u32>) -> Vec<u32> {
         let count = self.set.0.len().div_ceil(MOST_SAMPLES);

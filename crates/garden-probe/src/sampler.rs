@@ -14,10 +14,10 @@ use crate::families::{Bounds, Families};
 use crate::gpu::{GpuSample, Gpus};
 use crate::huge::Faults;
 use crate::machine::{Around, Surroundings};
-use crate::pace::Pace;
+use crate::pace::{Pace, Stopwatch};
 use crate::process::{Identity, Memory, Process, Shares};
 use crate::role::Role;
-use crate::round::{Round, had_visitors};
+use crate::round::{Round, Set, had_visitors};
 use crate::sharing::{Kinds, Present, Reading, Sharing};
 use crate::tree::Tree;
 
@@ -26,8 +26,8 @@ const SHARES_BUDGET: f64 = 0.0002;
 /// Time that may be spent on shares beyond that, and is saved up again: two rounds of sixteen processes of 2 GiB each, at 10 ms
 /// for a GiB.
 const SHARES_SAVINGS: Duration = Duration::from_millis(640);
-/// Share of the time that may be spent on shares while there are savings: one in twenty.
-const SHARES_BURST: f64 = 0.05;
+/// Share of the time that may be spent on shares while there are savings: one in ten.
+const SHARES_BURST: f64 = 0.1;
 /// Share of the time that may be spent on shares when a decision hangs on them: one in a hundred.
 const DECISION_BUDGET: f64 = 0.01;
 /// Share of the time that may be spent on asking GPUs: one in a thousand.
@@ -142,11 +142,13 @@ impl Sampler {
     /// Reads the tree; `None` once no process is left.
     pub fn sample(&mut self) -> Option<TreeSample> {
         self.tree.look();
+        let before = Set::of(&self.present);
         let mut processes = self.read_counters();
-        if self.wants_shares() && self.shares_pace.is_due() {
-            let begin = Instant::now();
+        // While processes come and go no round would come to its end.
+        if before == Set::of(&self.present) && self.wants_shares() && self.can_read_shares() {
+            let begin = Stopwatch::start();
             processes = self.read_some_shares();
-            self.shares_pace.done(begin);
+            self.shares_pace.computed(&begin);
         }
         self.put_together(processes)
     }
@@ -158,7 +160,7 @@ impl Sampler {
         if self.bounds().are_close() || !self.decision_pace.is_due() {
             return None;
         }
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         self.tree.look();
         let mut processes = self.read_counters();
         self.round = None;
@@ -169,7 +171,7 @@ impl Sampler {
                 break;
             }
         }
-        self.decision_pace.done(begin);
+        self.decision_pace.computed(&begin);
         self.put_together(processes)
     }
 
@@ -240,6 +242,15 @@ impl Sampler {
         let strangers = self.sharing.unread_strangers(&self.present);
         let bounds = self.families.bounds();
         !bounds.are_close() || !Bounds { least: bounds.most, most: bounds.most + strangers }.are_close()
+    }
+
+    /// Whether the budget allows for shares to be read. What is saved up is kept for times in which processes stand still enough
+    /// for a round to end in a measurement.
+    fn can_read_shares(&self) -> bool {
+        let off = self.families.moved().saturating_mul(Round::samples(self.present.len()).saturating_sub(1) as u64);
+        let most = self.families.bounds().most;
+        let will_measure = Bounds { least: most.saturating_sub(off), most }.are_close();
+        if will_measure { self.shares_pace.is_due() } else { self.shares_pace.is_affordable() }
     }
 
     /// Reads the shares of the next few processes, then everybody's counters again, to see whether they still are the same.

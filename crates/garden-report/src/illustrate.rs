@@ -195,7 +195,8 @@ impl<'a> Scene<'a> {
             Some(most.saturating_sub(least) as f64)
         };
         let values = self.samples.iter().zip(&judged.values);
-        let values: Vec<f64> = values.map(|(&(index, _), least)| gap(index).map_or(f64::NAN, |gap| least + gap)).collect();
+        let values: Vec<f64> =
+            values.map(|(&(index, _), least)| gap(index).map_or(f64::NAN, |gap| least + gap)).collect();
         let is_any = values.iter().any(|value| value.is_finite());
         is_any.then(|| Curve { name: "at most".into(), role: Role::Line, tone: Tone::Muted, values })
     }
