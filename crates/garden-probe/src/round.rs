@@ -77,3 +77,73 @@ pub fn had_visitors(before: &[Present], after: &[Present]) -> bool {
     let faults = |present: &[Present]| present.iter().map(|process| process.faults_of_children).collect::<Vec<_>>();
     faults(before) != faults(after)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::Shares;
+    use crate::sharing::Kinds;
+
+    fn present(count: u32) -> Vec<Present> {
+        let process = |pid: u32| Present {
+            pid,
+            started: 1,
+            parent: 1,
+            origin: (pid > 10).then_some(10),
+            image: 7,
+            execs: 0,
+            held: Kinds::default(),
+            faulted: 0,
+            faults_of_children: 0,
+        };
+        (10..10 + count).map(process).collect()
+    }
+
+    fn read(pids: Vec<u32>) -> Vec<Reading> {
+        let shares = |pid: u32| Shares { pss: u64::from(pid), ..Shares::default() };
+        let reading = |pid| Reading { pid, held: Kinds::default(), shares: shares(pid), is_borrowed: false };
+        pids.into_iter().map(reading).collect()
+    }
+
+    /// Samples that a round takes, and the most processes that it reads at one of them.
+    fn course(count: u32) -> (usize, usize) {
+        let present = present(count);
+        let pids = || present.iter().map(|process| process.pid);
+        let mut round = Round::new(&present, Earlier::default());
+        let (mut samples, mut most) = (0, 0);
+        while round.finished(&present, pids()).is_none() {
+            let next = round.next(pids());
+            most = most.max(next.len());
+            samples += 1;
+            round.add(read(next));
+        }
+        (samples, most)
+    }
+
+    #[test]
+    fn one_process_a_sample_and_at_most_eight_samples() {
+        assert_eq!((course(2), course(8), course(16), course(17)), ((2, 1), (8, 1), (8, 2), (6, 3)));
+    }
+
+    #[test]
+    fn a_round_is_of_the_same_processes_as_the_same_programs() {
+        let before = present(3);
+        let round = Round::new(&before, Earlier::default());
+        assert!(round.is_of(&before) && !round.is_of(&before[..2]) && !round.is_of(&present(4)));
+        let mut after = before.clone();
+        after[1].execs = 1;
+        assert!(!round.is_of(&after));
+        after = before.clone();
+        after[2].started = 2;
+        assert!(!round.is_of(&after));
+    }
+
+    #[test]
+    fn a_child_that_came_and_went_is_noticed() {
+        let before = present(3);
+        let mut after = before.clone();
+        assert!(!had_visitors(&before, &after));
+        after[0].faults_of_children = 5;
+        assert!(had_visitors(&before, &after));
+    }
+}

@@ -28,8 +28,8 @@ const SHARES_BUDGET: f64 = 0.0002;
 const SHARES_SAVINGS: Duration = Duration::from_millis(640);
 /// Share of the time that may be spent on shares while there are savings: one in ten.
 const SHARES_BURST: f64 = 0.1;
-/// Share of the time that may be spent on shares when a decision hangs on them: one in a hundred.
-const DECISION_BUDGET: f64 = 0.01;
+/// Share of the time that may be spent on shares when a decision hangs on them: one in twenty.
+const DECISION_BUDGET: f64 = 0.05;
 /// Share of the time that may be spent on asking GPUs: one in a thousand.
 const GPU_BUDGET: f64 = 0.001;
 /// A process whose counter moves by more than this during a page walk says nothing about the counter's error.

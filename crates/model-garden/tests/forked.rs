@@ -24,10 +24,8 @@ fn memory_that_is_known_by_bounds_is_marked() {
     let program = ["python3", "testdata/programs/forking.py", "one_child_copies_all", "4"];
     let output = run(&[&["monitor", "--plain", "--interval", "20ms", "-o", trace, "--"][..], &program[..]].concat());
     let samples = samples(trace);
-    let bounds: Vec<(u64, u64)> = samples
-        .iter()
-        .filter_map(|sample| Some((sample["anon_least"].as_u64()?, sample["anon"].as_u64()?)))
-        .collect();
+    let bounds: Vec<(u64, u64)> =
+        samples.iter().filter_map(|sample| Some((sample["anon_least"].as_u64()?, sample["anon"].as_u64()?))).collect();
     assert!(!bounds.is_empty() && bounds.len() < samples.len(), "{} of {}", bounds.len(), samples.len());
     assert!(bounds.iter().all(|(least, most)| least < most), "{bounds:?}");
     let talk = told(&output);
@@ -71,7 +69,8 @@ fn copies_of_shared_pages_are_stopped_before_the_limit() {
     let (output, samples) = guarded("forked-copies", "400MiB", work);
     let talk = told(&output);
     assert!(!talk.contains("finished") && output.status.code() != Some(0), "{talk}");
-    let measured = samples.iter().filter(|sample| sample["anon_least"].is_null()).filter_map(|sample| sample["anon"].as_u64());
+    let measured =
+        samples.iter().filter(|sample| sample["anon_least"].is_null()).filter_map(|sample| sample["anon"].as_u64());
     let highest = measured.max().unwrap() >> 20;
     assert!((200..=400).contains(&highest), "{highest} MiB: {talk}");
 }
