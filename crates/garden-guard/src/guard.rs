@@ -9,7 +9,7 @@ mod keeper;
 
 use std::time::{Duration, Instant};
 
-use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample};
+use garden_memory::{Bytes, EventKind, RunFacts, Sample};
 use garden_probe::{Role, open_for_writing};
 
 use crate::attempt::Attempt;
@@ -52,6 +52,9 @@ pub(crate) enum Reach {
     /// To the limit itself: stopping it before brought no newer checkpoint.
     Limit,
 }
+
+/// Memory that is known by bounds only is measured if it may be above this share of the limit: below, nothing is decided by it.
+const BOUNDS_MATTER: f64 = 0.5;
 
 /// How an attempt came to its end because of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,7 +223,12 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// Looks at the new sample and does what must be done.
     fn sampled(&mut self) {
-        let moment = self.moment();
+        let mut moment = self.moment();
+        if self.live.watch.last().held_at_most() as f64 > BOUNDS_MATTER * moment.limit as f64 {
+            // The recorder keeps what it cannot write to itself.
+            drop(self.live.watch.measure());
+            moment = self.moment();
+        }
         self.attempt.highest_bytes = self.attempt.highest_bytes.max(moment.held);
         if let Some(saves) = &mut self.keeper.saves {
             saves.holds(moment.time_s, moment.held);
@@ -261,7 +269,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// The run as the last sample saw it.
     fn moment(&self) -> Moment {
-        let held = held(self.live.watch.last());
+        let held = self.live.watch.last().held();
         // The smallest of what was asked for and what the control group and the machine have left.
         let around = self.live.watch.tree().around.headroom.map(|headroom| held.saturating_add(headroom));
         let asked = self.keeper.orders.limit.map(|limit| limit.0);
@@ -542,6 +550,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         let Some(folder) = &orders.state else { return };
         let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
         let (step, total_steps) = (self.live.watch.recorder().step(), self.live.watch.recorder().facts().total_steps);
+        let bound = Some(self.live.watch.last()).filter(|last| last.is_bound());
+        let held_at_most_bytes = bound.map(Sample::held_at_most);
         let diagnosis = self.live.watch.verdict(&facts);
         let state = State {
             pid: std::process::id(),
@@ -558,6 +568,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             step,
             total_steps,
             held_bytes: moment.held,
+            held_at_most_bytes,
             limit_bytes: (moment.limit < u64::MAX).then_some(moment.limit),
             verdict: diagnosis.map(|diagnosis| diagnosis.verdict.name()),
             summary: diagnosis.map(|diagnosis| diagnosis.summary.as_str()),
@@ -586,11 +597,6 @@ impl<'k, 'a> Guard<'k, 'a> {
             let _ = pid.map(|pid| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG));
         }
     }
-}
-
-/// What the kernel cannot take back from a tree.
-fn held(sample: &Sample) -> u64 {
-    [Quantity::Anon, Quantity::Shmem, Quantity::Swap].iter().filter_map(|&quantity| sample.get(quantity)).sum()
 }
 
 /// Takes note of every child that has ended, once the program itself has.

@@ -35,6 +35,9 @@ pub(crate) struct State<'a> {
     pub step: Option<f64>,
     pub total_steps: Option<u64>,
     pub held_bytes: u64,
+    /// Where the memory of a forked tree is known by bounds only: then the other is the lower one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_at_most_bytes: Option<u64>,
     pub limit_bytes: Option<u64>,
     pub verdict: Option<&'static str>,
     pub summary: Option<&'a str>,

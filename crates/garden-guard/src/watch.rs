@@ -166,6 +166,20 @@ impl Watch {
     /// Takes one sample; false once no process is left.
     pub fn sample(&mut self) -> io::Result<bool> {
         let Some(tree) = self.sampler.sample() else { return Ok(false) };
+        self.take(tree)?;
+        Ok(true)
+    }
+
+    /// Takes one more sample at once if the last one knows bounds only, since a decision hangs on it: shares of memory are read
+    /// unless that was done too much of late.
+    pub fn measure(&mut self) -> io::Result<()> {
+        match self.sampler.measure() {
+            Some(tree) => self.take(tree),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, tree: TreeSample) -> io::Result<()> {
         let time_s = self.elapsed().as_secs_f64();
         self.last = self.recorder.sample(&tree, time_s)?;
         self.history.push(&self.last);
@@ -178,7 +192,7 @@ impl Watch {
             self.first_seen.entry(key(&process.identity)).or_insert(process.own);
         }
         self.tree = tree;
-        Ok(true)
+        Ok(())
     }
 
     /// The verdict so far, at most a little old: it is made anew as often as a budget allows.

@@ -15,7 +15,7 @@ use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::{Stability, check_stability};
 use crate::summary::{summary, too_few};
 use crate::trace::{Quantity, RunFacts, Trace};
-use crate::words::out_of_order;
+use crate::words::{about_bounds, out_of_order};
 
 /// What to find out besides the verdict.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +48,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let parts = split_at_restarts(trace, &timeline);
     let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
     let last = parts.last().cloned().unwrap_or(0..0);
+    let samples_judged = last.len();
     let judged = judge_part(trace, last.clone(), &timeline, question.only, epoch);
     let seconds = seconds_per_unit(trace, last.clone(), &timeline);
     let mut diagnosis = match &judged.shape {
@@ -76,6 +77,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     }
     diagnosis.input.samples = trace.len();
     diagnosis.input.column = (!trace.is_empty()).then(|| judged.memory.column_names(trace));
+    diagnosis.input.notes.extend(about_bounds(judged.series.bounds, samples_judged));
     if judged.series.out_of_order > 0 {
         diagnosis.input.skipped += judged.series.out_of_order;
         diagnosis.input.notes.push(out_of_order(judged.series.out_of_order, clock));

@@ -21,18 +21,27 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// The amount at one sample, if the sample has it.
+    /// The amount at one sample, if the sample has it: what was measured, or the least that it can be.
     pub(crate) fn at(self, trace: &Trace, index: usize) -> Option<f64> {
         let or_zero = |quantity| trace.value(index, quantity).unwrap_or(0);
         let bytes = match self {
             Memory::Unreclaimable => trace
-                .value(index, Quantity::Anon)?
+                .at_least(index, Quantity::Anon)?
                 .saturating_add(or_zero(Quantity::Shmem))
                 .saturating_add(or_zero(Quantity::Swap)),
-            Memory::Total => trace.value(index, total_quantity(trace))?.saturating_add(or_zero(Quantity::Swap)),
-            Memory::Only(quantity) => trace.value(index, quantity)?,
+            Memory::Total => trace.at_least(index, total_quantity(trace))?.saturating_add(or_zero(Quantity::Swap)),
+            Memory::Only(quantity) => trace.at_least(index, quantity)?,
         };
         Some(bytes as f64)
+    }
+
+    /// Whether it is known by bounds where the anonymous memory of a tree is.
+    fn is_bound(self, trace: &Trace, index: usize) -> bool {
+        let follows = match self {
+            Memory::Unreclaimable | Memory::Total => true,
+            Memory::Only(quantity) => quantity.follows_anon(),
+        };
+        follows && trace.is_bound(index)
     }
 
     /// The file's names of what is judged, for example `anon_mb + shmem_mb`.
@@ -201,12 +210,36 @@ pub(crate) struct Series {
     pub events: Vec<f64>,
     /// Samples dropped because their clock went back.
     pub out_of_order: usize,
+    /// Samples that know bounds only.
+    pub bounds: Bounds,
+}
+
+/// Samples that know bounds only, and what becomes of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Bounds {
+    #[default]
+    None,
+    /// So many are left out: a bound is no measurement, and there are enough of those.
+    LeftOut(usize),
+    /// So many are most of them: each is taken as the least that it can be.
+    Taken(usize),
+}
+
+impl Bounds {
+    fn of(trace: &Trace, part: &Range<usize>, memory: Memory) -> Bounds {
+        match part.clone().filter(|&index| memory.is_bound(trace, index)).count() {
+            0 => Bounds::None,
+            count if 2 * count > part.len() => Bounds::Taken(count),
+            count => Bounds::LeftOut(count),
+        }
+    }
 }
 
 impl Series {
     /// Puts the series of one part of a trace together.
     pub(crate) fn of(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: Memory) -> Series {
-        let mut series = Series::default();
+        let mut series = Series { bounds: Bounds::of(trace, &part, memory), ..Series::default() };
+        let leaves_bounds_out = matches!(series.bounds, Bounds::LeftOut(_));
         let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();
         let mut latest = f64::NEG_INFINITY;
         let mut was_aside = false;
@@ -216,6 +249,9 @@ impl Series {
             }
             let in_evaluation = evaluations.peek().is_some_and(|range| range.contains(&index));
             let (Some(x), Some(y)) = (timeline.place(index), memory.at(trace, index)) else { continue };
+            if leaves_bounds_out && memory.is_bound(trace, index) {
+                continue;
+            }
             if x < latest {
                 series.out_of_order += 1;
                 continue;

@@ -62,7 +62,9 @@ impl<'a> Signs<'a> {
         let company = finding.growth.map_or_else(Vec::new, |growth| {
             Quantity::ALL
                 .into_iter()
-                .filter(|&quantity| trace.has(quantity) && !quantity.is_surroundings())
+                .filter(|&quantity| {
+                    trace.has(quantity) && !quantity.is_surroundings() && quantity != Quantity::AnonLeast
+                })
                 .filter_map(|quantity| {
                     let series = Series::of(trace, part.clone(), timeline, Memory::Only(quantity));
                     company_of(&series.points, quantity, growth.from, growth.to, growth.rise)

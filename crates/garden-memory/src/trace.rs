@@ -18,6 +18,9 @@ pub enum Quantity {
     Rss,
     /// Resident anonymous memory (heap, stacks), in bytes.
     Anon,
+    /// The least that the anonymous memory of a tree can be, in bytes. A sample that has it does not know its anonymous and
+    /// resident memory, and says what they are at most.
+    AnonLeast,
     /// Resident pages of mapped files, in bytes; reclaimable while clean.
     File,
     /// Resident shared memory (`/dev/shm`, pinned host buffers), in bytes.
@@ -58,9 +61,10 @@ pub enum Quantity {
 
 impl Quantity {
     /// All quantities, in the order in which files and tables show them.
-    pub const ALL: [Quantity; 20] = [
+    pub const ALL: [Quantity; 21] = [
         Quantity::Rss,
         Quantity::Anon,
+        Quantity::AnonLeast,
         Quantity::File,
         Quantity::Shmem,
         Quantity::Pss,
@@ -86,6 +90,7 @@ impl Quantity {
         match self {
             Quantity::Rss => "rss",
             Quantity::Anon => "anon",
+            Quantity::AnonLeast => "anon_least",
             Quantity::File => "file",
             Quantity::Shmem => "shmem",
             Quantity::Pss => "pss",
@@ -111,6 +116,11 @@ impl Quantity {
     pub fn is_surroundings(self) -> bool {
         use Quantity::{Available, DevShm, GpuUsed, Group, Pressure};
         matches!(self, GpuUsed | Group | Available | DevShm | Pressure)
+    }
+
+    /// Whether it is a bound where the anonymous memory is one.
+    pub fn follows_anon(self) -> bool {
+        matches!(self, Quantity::Anon | Quantity::Rss)
     }
 
     /// Whether it counts things rather than bytes.
@@ -154,6 +164,26 @@ impl Sample {
     pub fn set(&mut self, quantity: Quantity, value: u64) {
         // The largest number marks "absent" in a trace's columns.
         self.values[quantity as usize] = Some(value.min(u64::MAX - 1));
+    }
+
+    /// Whether its anonymous and resident memory are upper bounds, not measurements.
+    pub fn is_bound(&self) -> bool {
+        self.get(Quantity::AnonLeast).is_some()
+    }
+
+    /// What the kernel cannot take back, in bytes: anonymous, shared and swapped memory, or the least that it can be.
+    pub fn held(&self) -> u64 {
+        self.held_with(self.get(Quantity::AnonLeast).or(self.get(Quantity::Anon)))
+    }
+
+    /// What the kernel cannot take back, in bytes, or the most that it can be.
+    pub fn held_at_most(&self) -> u64 {
+        self.held_with(self.get(Quantity::Anon))
+    }
+
+    fn held_with(&self, anon: Option<u64>) -> u64 {
+        let parts = [anon, self.get(Quantity::Shmem), self.get(Quantity::Swap)];
+        parts.into_iter().flatten().fold(0, u64::saturating_add)
     }
 
     /// Whether no quantity has a value.
@@ -361,6 +391,21 @@ impl Trace {
     /// A quantity of one sample.
     pub fn value(&self, index: usize, quantity: Quantity) -> Option<u64> {
         self.columns.get(&quantity)?.get(index)
+    }
+
+    /// Whether a sample's anonymous and resident memory are upper bounds, not measurements.
+    pub fn is_bound(&self, index: usize) -> bool {
+        self.value(index, Quantity::AnonLeast).is_some()
+    }
+
+    /// A quantity of one sample: what was measured, or the least that it can be.
+    pub fn at_least(&self, index: usize, quantity: Quantity) -> Option<u64> {
+        let value = self.value(index, quantity)?;
+        let (Some(least), true) = (self.value(index, Quantity::AnonLeast), quantity.follows_anon()) else {
+            return Some(value);
+        };
+        let most = self.value(index, Quantity::Anon).unwrap_or(least);
+        Some(value.saturating_sub(most.saturating_sub(least)))
     }
 
     /// The step of one sample.

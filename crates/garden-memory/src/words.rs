@@ -4,6 +4,7 @@
 
 use crate::bytes::Bytes;
 use crate::diagnosis::Clock;
+use crate::series::Bounds;
 use crate::signs::Signs;
 
 /// An amount for a sentence.
@@ -44,6 +45,18 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
 }
 
 /// The note about samples whose clock went back.
+/// What became of samples that know bounds only.
+pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
+    let why = "the memory of the process tree is known by bounds only, since its processes forked or copied pages and were not read yet";
+    match bounds {
+        Bounds::None => None,
+        Bounds::LeftOut(count) => Some(format!("{count} of {} left out: {why}", counted(samples, "sample"))),
+        Bounds::Taken(count) => {
+            Some(format!("{count} of {} taken as the least they can be: {why}", counted(samples, "sample")))
+        }
+    }
+}
+
 pub(crate) fn out_of_order(count: usize, clock: Clock) -> String {
     format!("{} skipped: the {} goes back behind an earlier one", counted(count, "sample"), clock.unit())
 }

@@ -2,13 +2,16 @@
 //!
 //! Everything here only looks: starting, stopping and signalling processes is left to others.
 
+mod families;
 mod files;
 mod gpu;
 mod groups;
+mod huge;
 mod machine;
 mod pace;
 mod process;
 mod role;
+mod round;
 mod sampler;
 mod sharing;
 mod tree;

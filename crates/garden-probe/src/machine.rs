@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use garden_memory::{Bytes, KIB};
 
@@ -78,7 +78,7 @@ impl Surroundings {
             meminfo: File::open("/proc/meminfo").ok(),
             pressure,
             groups: places.iter().map(Group::all_of).find(|groups| !groups.is_empty()).unwrap_or_default(),
-            pace: Pace::new(STAT_BUDGET, Duration::ZERO),
+            pace: Pace::new(STAT_BUDGET),
             buffer: vec![0; 8192],
         }
     }

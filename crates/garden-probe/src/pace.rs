@@ -2,25 +2,32 @@
 
 use std::time::{Duration, Instant};
 
-/// Says when a piece of work is due again, given what it cost last time.
+/// Says when a piece of work is due again, given what it cost so far.
+///
+/// Time that was not spent is saved up, to a limit; what was spent beyond it is a debt that must be paid first.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     share: f64,
-    pause: Duration,
-    /// What may be spent beyond the share, so that short runs too are seen more than once.
-    credit: Duration,
+    /// Share of the time that may be spent while something is saved up.
+    burst: f64,
+    /// The most that is saved up, in seconds.
+    most: f64,
+    saved: f64,
+    /// When what is saved up was last reckoned.
+    at: Instant,
     due: Instant,
 }
 
 impl Pace {
-    /// Work that may take `share` of the time and is done at most once per `pause`; the first time is at once.
-    pub fn new(share: f64, pause: Duration) -> Pace {
-        Pace { share, pause, credit: Duration::ZERO, due: Instant::now() }
+    /// Work that may take `share` of the time; the first time is at once.
+    pub fn new(share: f64) -> Pace {
+        let now = Instant::now();
+        Pace { share, burst: share, most: 0.0, saved: 0.0, at: now, due: now }
     }
 
-    /// Allows some time to be spent beyond the share.
-    pub fn with_credit(self, credit: Duration) -> Pace {
-        Pace { credit, ..self }
+    /// Begins with some time saved up, which may be spent as `burst` of the time, and saves up as much again.
+    pub fn with_savings(self, savings: Duration, burst: f64) -> Pace {
+        Pace { most: savings.as_secs_f64(), saved: savings.as_secs_f64(), burst, ..self }
     }
 
     /// Whether the work may be done now.
@@ -28,15 +35,29 @@ impl Pace {
         Instant::now() >= self.due
     }
 
+    /// Whether the work may be done now and leaves half of what can be saved up for better times.
+    pub fn is_affordable(&self) -> bool {
+        let earned = self.at.elapsed().as_secs_f64() * self.share;
+        self.is_due() && self.saved + earned >= self.most / 2.0
+    }
+
     /// Notes that the work was done, beginning at a moment and ending now.
     pub fn done(&mut self, begin: Instant) {
         self.spent(begin, begin.elapsed());
     }
 
+    /// Notes that the work was done, of which only what it took of a processor counts: on a busy machine it waits as well.
+    pub fn computed(&mut self, begin: &Stopwatch) {
+        self.spent(begin.at, processor_time().saturating_sub(begin.processor));
+    }
+
     fn spent(&mut self, begin: Instant, cost: Duration) {
-        let owed = cost.saturating_sub(self.credit);
-        self.credit = self.credit.saturating_sub(cost);
-        self.due = begin + self.pause.max(owed.div_f64(self.share));
+        let earned = begin.saturating_duration_since(self.at).as_secs_f64() * self.share;
+        self.saved = (self.saved + earned).min(self.most) - cost.as_secs_f64();
+        self.at = begin;
+        let pause = cost.div_f64(self.burst);
+        let debt = Duration::from_secs_f64((-self.saved).max(0.0)).div_f64(self.share);
+        self.due = begin + pause.max(debt);
     }
 
     /// Makes the work due at a moment, whatever it cost.
@@ -46,20 +67,65 @@ impl Pace {
     }
 }
 
+/// A moment, and what this thread had taken of a processor's time then.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    at: Instant,
+    processor: Duration,
+}
+
+impl Stopwatch {
+    pub fn start() -> Stopwatch {
+        Stopwatch { at: Instant::now(), processor: processor_time() }
+    }
+}
+
+/// What this thread has taken of a processor's time.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn credit_is_spent_before_the_share() {
-        let second = Duration::from_secs(1);
-        let mut pace = Pace::new(0.001, second).with_credit(Duration::from_millis(10));
-        let begin = Instant::now();
+    fn what_is_saved_up_is_spent_before_the_share_and_comes_back() {
+        let (second, cost) = (Duration::from_secs(1), Duration::from_millis(8));
+        let mut pace = Pace::new(0.001).with_savings(Duration::from_millis(10), 0.1);
+        let begin = pace.at;
+        let near = |found: Instant, expected: Duration| {
+            let distance = found.duration_since(begin).abs_diff(expected);
+            assert!(distance < Duration::from_millis(1), "{:?}", found.duration_since(begin));
+        };
+        pace.spent(begin, cost);
+        near(pace.due, 10 * cost);
+        pace.spent(begin, cost);
+        near(pace.due, 6 * second);
+        pace.spent(begin + 6 * second, cost);
+        near(pace.due, 14 * second);
+        // Ten seconds save ten milliseconds, and no more than that is ever saved.
+        pace.spent(begin + 3600 * second, cost);
+        near(pace.due, 3600 * second + 10 * cost);
+        pace.spent(begin + 3600 * second, cost);
+        near(pace.due, 3606 * second);
+    }
+
+    #[test]
+    fn waiting_costs_nothing() {
+        let mut pace = Pace::new(0.0001);
+        let begin = Stopwatch::start();
+        std::thread::sleep(Duration::from_millis(20));
+        pace.computed(&begin);
+        assert!(pace.due.duration_since(pace.at) < Duration::from_secs(100), "{pace:?}");
+    }
+
+    #[test]
+    fn without_savings_the_share_is_kept_each_time() {
+        let mut pace = Pace::new(0.001);
+        let begin = pace.at;
         pace.spent(begin, Duration::from_millis(8));
-        assert_eq!(pace.due, begin + second);
-        pace.spent(begin, Duration::from_millis(8));
-        assert_eq!(pace.due, begin + 6 * second);
-        pace.spent(begin, Duration::from_millis(8));
-        assert_eq!(pace.due, begin + 8 * second);
+        assert!(pace.due.duration_since(begin).abs_diff(Duration::from_secs(8)) < Duration::from_millis(1));
     }
 }

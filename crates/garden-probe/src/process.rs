@@ -35,7 +35,7 @@ impl Identity {
     /// Finds out who a process is; `None` if there is none of this id.
     pub fn of(pid: u32) -> Option<Identity> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut identity = parse_stat(&stat)?;
+        let mut identity = Stat::parse(&stat)?.identity()?;
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let text = String::from_utf8_lossy(&words);
         identity.command = text.trim_end_matches('\0').replace('\0', " ");
@@ -53,22 +53,42 @@ impl Identity {
     }
 }
 
-/// Parses `/proc/PID/stat`: the name stands in brackets and may itself hold brackets and spaces.
-fn parse_stat(stat: &str) -> Option<Identity> {
-    let (pid, rest) = stat.split_once(" (")?;
-    let (name, rest) = rest.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    let id = |index: usize| number(index).and_then(|n| u32::try_from(n).ok());
-    Some(Identity {
-        pid: pid.trim().parse().ok()?,
-        parent: id(1)?,
-        session: id(3)?,
-        started: number(19)?,
-        name: name.to_string(),
-        command: String::new(),
-        image: number(25)?,
-    })
+/// `/proc/PID/stat`, taken apart: the name stands in brackets and may itself hold brackets and spaces.
+struct Stat<'a> {
+    pid: &'a str,
+    name: &'a str,
+    /// What follows the name, beginning with the state.
+    fields: Vec<&'a str>,
+}
+
+impl Stat<'_> {
+    fn parse(text: &str) -> Option<Stat<'_>> {
+        let (pid, rest) = text.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        Some(Stat { pid, name, fields: rest.split_ascii_whitespace().collect() })
+    }
+
+    fn number(&self, index: usize) -> Option<u64> {
+        self.fields.get(index)?.parse().ok()
+    }
+
+    /// Page faults of the process, and of its children that have ended; with and without reading from a disk.
+    fn faults(&self) -> Option<(u64, u64)> {
+        Some((self.number(7)? + self.number(9)?, self.number(8)? + self.number(10)?))
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let id = |index: usize| self.number(index).and_then(|n| u32::try_from(n).ok());
+        Some(Identity {
+            pid: self.pid.trim().parse().ok()?,
+            parent: id(1)?,
+            session: id(3)?,
+            started: self.number(19)?,
+            name: self.name.to_string(),
+            command: String::new(),
+            image: self.number(25)?,
+        })
+    }
 }
 
 /// What a process holds, in bytes, as its counters say.
@@ -86,6 +106,10 @@ pub struct Memory {
     pub swap: u64,
     /// The most that was resident at one moment.
     pub peak: u64,
+    /// Page faults so far, of all its threads: without one it gets no page, except by a fork.
+    pub faults: u64,
+    /// Page faults of the children that it has taken note of after their end: they change when a child came and went.
+    pub faults_of_children: u64,
 }
 
 /// How a process's pages are shared, in bytes, as `smaps_rollup` says after walking through all of them.
@@ -116,6 +140,7 @@ pub struct Process {
     /// Who it is.
     pub identity: Identity,
     status: File,
+    stat: File,
     /// Reused for each reading: a status file has about 1.5 KB.
     buffer: Vec<u8>,
     found: Instant,
@@ -126,19 +151,26 @@ pub struct Process {
 impl Process {
     /// Begins to watch a process.
     pub fn open(identity: Identity) -> io::Result<Process> {
-        let status = File::open(format!("/proc/{}/status", identity.pid))?;
-        Ok(Process { identity, status, buffer: vec![0; 4096], found: Instant::now(), peak: 0, execs: 0 })
+        let open = |name: &str| File::open(format!("/proc/{}/{name}", identity.pid));
+        let (status, stat) = (open("status")?, open("stat")?);
+        Ok(Process { identity, status, stat, buffer: vec![0; 4096], found: Instant::now(), peak: 0, execs: 0 })
     }
 
     /// Reads the counters; an error means that the process has gone, `None` that it is a zombie without memory.
     pub fn memory(&mut self) -> io::Result<Option<Memory>> {
         let length = self.status.read_at(&mut self.buffer, 0)?;
         let status = &self.buffer[..length];
-        let Some(memory) = parse_status(status) else { return Ok(None) };
+        let Some(mut memory) = parse_status(status) else { return Ok(None) };
         let has_new_name = field(status, b"Name:").is_some_and(|name| name != self.identity.name);
+        let length = self.stat.read_at(&mut self.buffer, 0)?;
+        let mut has_new_image = false;
+        if let Some(stat) = std::str::from_utf8(&self.buffer[..length]).ok().and_then(Stat::parse) {
+            (memory.faults, memory.faults_of_children) = stat.faults().unwrap_or_default();
+            has_new_image = stat.number(25).is_some_and(|image| image != self.identity.image);
+        }
         // A process caught between `fork` and `exec` looks like its parent, and the program it becomes may have the same
         // name. Its peak begins anew then; but a young one is asked in any case, in case it grew quickly.
-        if has_new_name || memory.peak < self.peak || self.found.elapsed() < YOUNG {
+        if has_new_name || has_new_image || memory.peak < self.peak || self.found.elapsed() < YOUNG {
             self.ask_again();
         }
         self.peak = memory.peak;
@@ -239,11 +271,13 @@ mod tests {
 
     #[test]
     fn names_with_brackets_and_spaces_do_not_confuse() {
-        let stat = "4711 (tmux: (a) b) S 1 4711 4712 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3 4 5 140000 7";
-        let found = parse_stat(stat).unwrap();
+        let text = "4711 (tmux: (a) b) S 1 4711 4712 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2 3 4 5 140000 7";
+        let stat = Stat::parse(text).unwrap();
+        let found = stat.identity().unwrap();
         assert_eq!((found.pid, found.name.as_str(), found.parent), (4711, "tmux: (a) b", 1));
         assert_eq!((found.session, found.started, found.image), (4712, 987654, 140000));
-        assert_eq!(parse_stat("4711 (torn"), None);
+        assert_eq!(stat.faults(), Some((1 + 3, 2 + 4)));
+        assert!(Stat::parse("4711 (torn").is_none());
     }
 
     #[test]

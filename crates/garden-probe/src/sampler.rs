@@ -1,8 +1,8 @@
 //! Samples a process tree: counters each time, shares and GPUs when they are due, and what surrounds the tree.
 //!
 //! Forked processes share pages, and their counters count a shared page once for each of them. Proportional shares count it
-//! once in all, but reading them walks through every page. So shares are read as often as a budget allows, and in between
-//! the arithmetic of forks says what is shared (see `sharing`).
+//! once in all, but reading them walks through every page. So the counters give bounds (see `families`), and shares are read, a
+//! few processes a sample (see `round`) and within a budget, only where the bounds are too far apart to be a measurement.
 
 use std::collections::HashSet;
 use std::io;
@@ -10,20 +10,26 @@ use std::time::{Duration, Instant};
 
 use garden_memory::{MIB, Quantity, Sample};
 
+use crate::families::{Bounds, Families};
 use crate::gpu::{GpuSample, Gpus};
+use crate::huge::Faults;
 use crate::machine::{Around, Surroundings};
-use crate::pace::Pace;
+use crate::pace::{Pace, Stopwatch};
 use crate::process::{Identity, Memory, Process, Shares};
 use crate::role::Role;
+use crate::round::{Round, Set, had_visitors};
 use crate::sharing::{Kinds, Present, Reading, Sharing};
 use crate::tree::Tree;
 
 /// Share of the time that may be spent on reading shares: one in five thousand.
 const SHARES_BUDGET: f64 = 0.0002;
-/// Shares are not read more often than this, however cheap.
-const SHARES_PAUSE: Duration = Duration::from_secs(1);
-/// Time that may be spent on shares beyond that: a dozen readings of a small tree, none of a large one.
-const SHARES_CREDIT: Duration = Duration::from_millis(50);
+/// Time that may be spent on shares beyond that, and is saved up again: two rounds of sixteen processes of 2 GiB each, at 10 ms
+/// for a GiB.
+const SHARES_SAVINGS: Duration = Duration::from_millis(640);
+/// Share of the time that may be spent on shares while there are savings: one in ten.
+const SHARES_BURST: f64 = 0.1;
+/// Share of the time that may be spent on shares when a decision hangs on them: one in twenty.
+const DECISION_BUDGET: f64 = 0.05;
 /// Share of the time that may be spent on asking GPUs: one in a thousand.
 const GPU_BUDGET: f64 = 0.001;
 /// A process whose counter moves by more than this during a page walk says nothing about the counter's error.
@@ -33,8 +39,13 @@ const STANDS_STILL: u64 = MIB;
 #[derive(Debug)]
 pub struct Sampler {
     tree: Tree,
+    present: Vec<Present>,
     sharing: Sharing,
+    families: Families,
+    faults: Faults,
+    round: Option<Round>,
     shares_pace: Pace,
+    decision_pace: Pace,
     /// Pages of one process alone and pages of several, summed when shares were last read.
     private_and_shared: Option<(u64, u64)>,
     /// The processes whose shares were read then.
@@ -82,15 +93,20 @@ impl Sampler {
     pub fn of(pid: u32) -> io::Result<Sampler> {
         Ok(Sampler {
             tree: Tree::of(pid)?,
+            present: Vec::new(),
             sharing: Sharing::default(),
-            shares_pace: Pace::new(SHARES_BUDGET, SHARES_PAUSE).with_credit(SHARES_CREDIT),
+            families: Families::default(),
+            faults: Faults::new(),
+            round: None,
+            shares_pace: Pace::new(SHARES_BUDGET).with_savings(SHARES_SAVINGS, SHARES_BURST),
+            decision_pace: Pace::new(DECISION_BUDGET),
             private_and_shared: None,
             read: Vec::new(),
             closed: HashSet::new(),
             zombies: Vec::new(),
             surroundings: Surroundings::of(pid),
             gpus: Gpus::open(),
-            gpu_pace: Pace::new(GPU_BUDGET, Duration::ZERO),
+            gpu_pace: Pace::new(GPU_BUDGET),
             gpu: GpuSample::default(),
             failed: 0,
             counter_error: 0,
@@ -126,14 +142,42 @@ impl Sampler {
     /// Reads the tree; `None` once no process is left.
     pub fn sample(&mut self) -> Option<TreeSample> {
         self.tree.look();
+        let before = Set::of(&self.present);
         let mut processes = self.read_counters();
-        if processes.is_empty() {
+        // While processes come and go no round would come to its end.
+        if before == Set::of(&self.present) && self.wants_shares() && self.can_read_shares() {
+            let begin = Stopwatch::start();
+            processes = self.read_some_shares();
+            self.shares_pace.computed(&begin);
+        }
+        self.put_together(processes)
+    }
+
+    /// Reads the tree and, if its memory is known by bounds only, everybody's shares at once; a decision hangs on it.
+    ///
+    /// `None` once no process is left, if the bounds are close anyway, or if this was done too much of late.
+    pub fn measure(&mut self) -> Option<TreeSample> {
+        if self.bounds().are_close() || !self.decision_pace.is_due() {
             return None;
         }
-        if processes.len() > 1 && self.shares_pace.is_due() {
-            let begin = Instant::now();
-            self.read_shares();
-            self.shares_pace.done(begin);
+        let begin = Stopwatch::start();
+        self.tree.look();
+        let mut processes = self.read_counters();
+        self.round = None;
+        // Each call reads a few more, unless somebody comes or goes.
+        for _ in 0..self.present.len() {
+            processes = self.read_some_shares();
+            if self.round.is_none() {
+                break;
+            }
+        }
+        self.decision_pace.computed(&begin);
+        self.put_together(processes)
+    }
+
+    fn put_together(&mut self, mut processes: Vec<ProcessSample>) -> Option<TreeSample> {
+        if processes.is_empty() {
+            return None;
         }
         self.ask_gpus();
         for process in &mut processes {
@@ -155,14 +199,24 @@ impl Sampler {
 
     /// Reads every process's counters and follows who came and went.
     fn read_counters(&mut self) -> Vec<ProcessSample> {
-        let (mut processes, mut present, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut processes, mut gone) = (Vec::new(), Vec::new());
         self.zombies.clear();
+        self.present.clear();
         for member in self.tree.members() {
             match member.process.memory() {
                 Ok(Some(memory)) => {
                     let identity = member.process.identity.clone();
-                    let (pid, origin, execs) = (identity.pid, member.origin(), member.process.execs());
-                    present.push(Present { pid, held: Kinds::from(&memory), origin, execs });
+                    self.present.push(Present {
+                        pid: identity.pid,
+                        started: identity.started,
+                        parent: identity.parent,
+                        origin: member.origin(),
+                        image: identity.image,
+                        execs: member.process.execs(),
+                        held: Kinds::from(&memory),
+                        faulted: self.faults.bytes(memory.faults),
+                        faults_of_children: memory.faults_of_children,
+                    });
                     processes.push(ProcessSample { identity, role: member.role(), memory, own: memory.rss, gpu: None });
                 }
                 // A zombie holds nothing but its entry.
@@ -173,39 +227,89 @@ impl Sampler {
         for pid in gone {
             self.tree.remove(pid);
         }
-        self.sharing.follow(&present);
+        let huge = self.faults.look();
+        if let Some(round) = &mut self.round {
+            round.earlier.add_huge(huge);
+        }
+        self.sharing.follow(&self.present);
+        self.families.follow(&self.present, huge);
         processes
     }
 
-    /// Reads how pages are shared, and on the way how far the counters are off.
-    fn read_shares(&mut self) {
-        let mut readings = Vec::new();
-        let (mut private, mut shared) = (0, 0);
-        for member in self.tree.members() {
-            let who = (member.process.identity.pid, member.process.identity.started);
-            if self.closed.contains(&who) {
-                continue;
+    /// Whether shares must be read: the bounds of anonymous memory are too far apart, or programs that are no forks of each
+    /// other may have the same files in memory.
+    fn wants_shares(&self) -> bool {
+        let strangers = self.sharing.unread_strangers(&self.present);
+        let bounds = self.families.bounds();
+        !bounds.are_close() || !Bounds { least: bounds.most, most: bounds.most + strangers }.are_close()
+    }
+
+    /// Whether the budget allows for shares to be read. What is saved up is kept for times in which processes stand still enough
+    /// for a round to end in a measurement.
+    fn can_read_shares(&self) -> bool {
+        let off = self.families.moved().saturating_mul(Round::samples(self.present.len()).saturating_sub(1) as u64);
+        let most = self.families.bounds().most;
+        let will_measure = Bounds { least: most.saturating_sub(off), most }.are_close();
+        if will_measure { self.shares_pace.is_due() } else { self.shares_pace.is_affordable() }
+    }
+
+    /// Reads the shares of the next few processes, then everybody's counters again, to see whether they still are the same.
+    fn read_some_shares(&mut self) -> Vec<ProcessSample> {
+        let round = match self.round.take() {
+            Some(round) if round.is_of(&self.present) => round,
+            _ => Round::new(&self.present, self.families.now()),
+        };
+        let next = round.next(open(&self.present, &self.closed));
+        let readings: Vec<Reading> = next.into_iter().filter_map(|pid| self.read_share(pid)).collect();
+        let before = (self.present.clone(), self.zombies.clone());
+        self.round = Some(round);
+        self.tree.look();
+        let processes = self.read_counters();
+        let Some(mut round) = self.round.take().filter(|round| round.is_of(&self.present)) else { return processes };
+        if !had_visitors(&before.0, &self.present) && before.1 == self.zombies {
+            round.add(readings);
+        }
+        match round.finished(&self.present, open(&self.present, &self.closed)) {
+            Some(readings) => self.learn(&readings, &round),
+            None => self.round = Some(round),
+        }
+        processes
+    }
+
+    /// Reads one process's shares, and on the way how far its counter is off.
+    fn read_share(&mut self, pid: u32) -> Option<Reading> {
+        let member = self.tree.members().find(|member| member.process.identity.pid == pid)?;
+        let who = (pid, member.process.identity.started);
+        match read_share(&mut member.process) {
+            Ok(found) => {
+                let (reading, error) = found?;
+                self.counter_error = self.counter_error.max(error);
+                Some(reading)
             }
-            match read_share(&mut member.process) {
-                Ok(Some((reading, error))) => {
-                    private += reading.shares.private;
-                    shared += reading.shares.shared;
-                    readings.push(reading);
-                    self.counter_error = self.counter_error.max(error);
-                }
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    self.closed.insert(who);
+            Err(error) => {
+                if error.kind() == io::ErrorKind::PermissionDenied && self.closed.insert(who) {
                     self.failed += 1;
                 }
-                // Gone meanwhile.
-                Ok(None) | Err(_) => {}
+                // Else it has gone meanwhile.
+                None
             }
         }
-        if !readings.is_empty() {
-            self.sharing.learn(&readings);
-            self.private_and_shared = Some((private, shared));
-            self.read = readings.iter().map(|reading| reading.pid).collect();
+    }
+
+    fn learn(&mut self, readings: &[Reading], round: &Round) {
+        if readings.is_empty() {
+            return;
         }
+        self.sharing.learn(readings);
+        self.families.learn(readings, &round.earlier);
+        let sum = |of: fn(&Shares) -> u64| readings.iter().map(|reading| of(&reading.shares)).sum::<u64>();
+        self.private_and_shared = Some((sum(|shares| shares.private), sum(|shares| shares.shared)));
+        self.read = readings.iter().map(|reading| reading.pid).collect();
+    }
+
+    /// The bounds of the anonymous memory of the tree, from counters and what was read so far.
+    fn bounds(&self) -> Bounds {
+        self.families.bounds()
     }
 
     fn ask_gpus(&mut self) {
@@ -218,9 +322,14 @@ impl Sampler {
     fn total(&self, processes: &[ProcessSample], around: &Around) -> Sample {
         let sum = |of: fn(&Memory) -> u64| processes.iter().map(|p| of(&p.memory)).sum::<u64>();
         let held = Kinds { anon: sum(|m| m.anon), file: sum(|m| m.file), shmem: sum(|m| m.shmem) };
-        let excess = self.sharing.excess();
-        let once = held.less(excess);
+        let bounds = self.bounds();
+        let anon = if bounds.are_close() { bounds.least } else { bounds.most };
+        let once = Kinds { anon, ..held.less(self.sharing.excess()) };
+        let excess = held.less(once);
         let mut total = Sample::default();
+        if !bounds.are_close() {
+            total.set(Quantity::AnonLeast, bounds.least);
+        }
         total.set(Quantity::Rss, once.total());
         total.set(Quantity::Anon, once.anon);
         total.set(Quantity::File, once.file);
@@ -248,6 +357,11 @@ impl Sampler {
     }
 }
 
+/// Those whose shares we may read.
+fn open<'a>(present: &'a [Present], closed: &'a HashSet<(u32, u64)>) -> impl Iterator<Item = u32> + 'a {
+    present.iter().filter(|process| !closed.contains(&(process.pid, process.started))).map(|process| process.pid)
+}
+
 /// A training program that only starts a larger one, as home-made launchers do, is that one's wrapper.
 fn name_launchers(processes: &mut [ProcessSample]) {
     let training = |process: &ProcessSample| process.role == Role::Training;
@@ -272,7 +386,7 @@ fn read_share(process: &mut Process) -> io::Result<Option<(Reading, u64)>> {
     let Some(before) = process.memory()? else { return Ok(None) };
     let shares = process.shares()?;
     let after = process.memory()?.unwrap_or(before);
-    let reading = Reading { pid: process.identity.pid, held: Kinds::from(&before), shares };
+    let reading = Reading { pid: process.identity.pid, held: Kinds::from(&before), shares, is_borrowed: false };
     Ok(Some((reading, counter_error(before.rss, &shares, after.rss))))
 }
 

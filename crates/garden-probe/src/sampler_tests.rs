@@ -101,6 +101,19 @@ fn assert_stays_near(sampler: &mut Sampler, expected: u64) {
     }
 }
 
+/// Takes samples until memory is measured again, whatever that costs.
+fn wait_for_measurement(sampler: &mut Sampler) -> TreeSample {
+    let patience = Instant::now() + Duration::from_secs(30);
+    loop {
+        sampler.shares_pace.set_due(Instant::now());
+        let sample = sampler.sample().unwrap();
+        if !sample.total.is_bound() {
+            return sample;
+        }
+        assert!(Instant::now() < patience, "{:?}", sample.total);
+    }
+}
+
 #[test]
 fn forks_change_nothing_whether_shares_are_read_or_not() {
     let far = Duration::from_secs(3600);
@@ -133,8 +146,11 @@ fn what_a_fork_writes_to_becomes_its_own() {
     program.ask("fork 4");
     assert_stays_near(&mut sampler, alone);
     program.ask("dirty 50");
-    sampler.shares_pace.set_due(Instant::now());
-    let sample = sampler.sample().unwrap();
+    // At once it is what it can be at most, and once everybody's shares have been read it is known.
+    let at_once = sampler.sample().unwrap();
+    assert!(at_once.total.is_bound(), "{:?}", at_once.total);
+    assert_near(rss(&at_once), alone + 50 * MIB, 10 * MIB);
+    let sample = wait_for_measurement(&mut sampler);
     assert_near(rss(&sample), alone + 50 * MIB, 10 * MIB);
     let mut own: Vec<u64> = sample.processes.iter().map(|process| process.own).collect();
     own.sort_unstable();
@@ -146,6 +162,48 @@ fn what_a_fork_writes_to_becomes_its_own() {
     assert!(sampler.counter_error() < 8 * MIB, "{}", sampler.counter_error());
     program.ask("end");
     assert_near(rss(&sampler.sample().unwrap()), alone, 10 * MIB);
+}
+
+/// A fork that is not known yet has the pages that are read, so a round in which somebody came does not count.
+#[test]
+fn a_fork_during_a_round_of_readings_begins_it_anew() {
+    let Some(mut program) = Program::start(200) else { return };
+    let mut sampler = Sampler::of(program.child.id()).unwrap();
+    let alone = rss(&sampler.sample().unwrap());
+    program.ask("fork 4");
+    sampler.sample().unwrap();
+    program.ask("dirty 50");
+    for processes in 5..8 {
+        // The first sample sees who came, and a round begins at the second.
+        for _ in 0..3 {
+            sampler.shares_pace.set_due(Instant::now());
+            let sample = sampler.sample().unwrap();
+            assert_eq!(sample.processes.len(), processes);
+            assert!(sample.total.is_bound(), "{:?}", sample.total);
+            assert_near(rss(&sample), alone + 50 * MIB, 10 * MIB);
+        }
+        assert!(sampler.round.as_ref().unwrap().is_of(&sampler.present));
+        program.ask("fork 1");
+    }
+    let sample = wait_for_measurement(&mut sampler);
+    assert_eq!(sample.processes.len(), 8);
+    assert_near(rss(&sample), alone + 50 * MIB, 10 * MIB);
+}
+
+#[test]
+fn when_a_decision_hangs_on_it_everybody_is_read_at_once() {
+    let Some(mut program) = Program::start(200) else { return };
+    let mut sampler = Sampler::of(program.child.id()).unwrap();
+    let alone = rss(&sampler.sample().unwrap());
+    program.ask("fork 10");
+    sampler.shares_pace.set_due(Instant::now() + Duration::from_secs(3600));
+    program.ask("dirty 50");
+    assert!(sampler.sample().unwrap().total.is_bound());
+    let sample = sampler.measure().unwrap();
+    assert!(!sample.total.is_bound(), "{:?}", sample.total);
+    assert_near(rss(&sample), alone + 50 * MIB, 10 * MIB);
+    // There is nothing more to measure.
+    assert!(sampler.measure().is_none());
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The arithmetic of shared pages: how much the sum of the counters counts more than once, and who shares what.
+//! Who shares what: which part of a process's memory is its own, and what the sum of the counters counts more than once.
 //!
-//! Forked processes share pages, and each one's counters count them. The tree's excess is what the sum counts too often:
-//! total = sum of counters - excess. It is known exactly only when proportional shares are read, which walks through every
-//! page. In between it is carried on by what is known about forks: a new fork shares all that it has with the process it
-//! came from, one that goes or becomes another program takes along what it shared, and nobody shares more than it holds.
-//! For S bytes shared by n processes the excess is (n - 1) S, so each one that goes takes S off, whichever it is.
+//! Processes share pages, and each one's counters count them. The excess is what the sum of the counters counts too often. It is
+//! known exactly only when proportional shares are read, which walks through every page. In between it is carried on by what
+//! is known about forks: a new fork shares all that it has with the process it came from, one that goes or becomes another
+//! program takes along what it shared, and nobody shares more than it holds. For S bytes shared by n processes the excess is
+//! (n - 1) S, so each one that goes takes S off, whichever it is. The excess is of pages of files and shared memory: what a tree
+//! holds of anonymous memory, which the kernel cannot take back, is not assumed but bounded (see `families`).
 
 use std::collections::BTreeMap;
 
@@ -27,6 +28,11 @@ impl From<&Memory> for Kinds {
 impl Kinds {
     pub fn total(self) -> u64 {
         self.anon + self.file + self.shmem
+    }
+
+    /// Without anonymous memory.
+    pub fn mapped(self) -> Kinds {
+        Kinds { anon: 0, ..self }
     }
 
     /// The difference, nowhere below zero.
@@ -72,12 +78,22 @@ impl Kinds {
 #[derive(Clone, Copy, Debug)]
 pub struct Present {
     pub pid: u32,
-    /// What its counters say.
-    pub held: Kinds,
+    /// When it was started, which tells it from a later one of the same id.
+    pub started: u64,
+    /// Its parent's id when it was found.
+    pub parent: u32,
     /// The process of the tree that it was forked from, if it still is the same program.
     pub origin: Option<u32>,
+    /// What its forks have too and no other program; zero where it is not known.
+    pub image: u64,
     /// How many times it became another program.
     pub execs: u32,
+    /// What its counters say.
+    pub held: Kinds,
+    /// The memory that its page faults so far can have brought, huge pages apart.
+    pub faulted: u64,
+    /// Page faults of its children that came and went.
+    pub faults_of_children: u64,
 }
 
 /// A process's shares and its counters at about the same moment.
@@ -86,6 +102,22 @@ pub struct Reading {
     pub pid: u32,
     pub held: Kinds,
     pub shares: Shares,
+    /// Whether it runs in its origin's memory itself, as between `vfork` and `exec`, which page walks do not see as sharing.
+    pub is_borrowed: bool,
+}
+
+impl Reading {
+    /// Proportional shares by kind; kernels before 5.9 give the sum only, which is then split like the counters.
+    pub fn pss(&self) -> Kinds {
+        let shares = &self.shares;
+        let kinds = Kinds { anon: shares.pss_anon, file: shares.pss_file, shmem: shares.pss_shmem };
+        if kinds.total() == 0 { self.held.spread(shares.pss, self.held) } else { kinds }
+    }
+
+    /// Whether two processes run in the same memory.
+    pub fn is_same_memory(&self, other: &Reading) -> bool {
+        self.shares == other.shares && self.shares.private > self.shares.shared
+    }
 }
 
 /// Who shares how much in a tree.
@@ -106,7 +138,7 @@ struct Part {
 }
 
 impl Sharing {
-    /// Bytes that the sum of the counters counts more than once.
+    /// Pages of files and shared memory that the sum of the counters counts more than once.
     pub fn excess(&self) -> Kinds {
         self.excess
     }
@@ -115,6 +147,21 @@ impl Sharing {
     pub fn own(&self, pid: u32, held: u64) -> u64 {
         let fork = self.parts.get(&pid).filter(|part| part.origin.is_some());
         fork.map_or(held, |part| held.saturating_sub(part.shared.total()))
+    }
+
+    /// Pages of files and shared memory that programs may have in common and nobody has read yet. Forks are assumed to share
+    /// them with their origins, so those count that are no forks, all but the one that has most of them.
+    pub fn unread_strangers(&self, present: &[Present]) -> u64 {
+        let is_unread = |process: &&Present| self.parts.get(&process.pid).is_none_or(|part| !part.is_read);
+        let strangers = || present.iter().filter(|process| process.origin.is_none());
+        if strangers().all(|process| !is_unread(&process)) {
+            return 0;
+        }
+        let (sum, most) = strangers().fold((0, 0), |(sum, most), process| {
+            let mapped = process.held.mapped().total();
+            (sum + mapped, mapped.max(most))
+        });
+        sum - most
     }
 
     /// Takes in who is there now, in the order of process ids.
@@ -152,30 +199,28 @@ impl Sharing {
 
     /// Takes in shares that were read. Processes that could not be read keep what was assumed of them.
     pub fn learn(&mut self, readings: &[Reading]) {
-        let reading_of = |pid: u32| readings.iter().find(|reading| reading.pid == pid);
         let mut unread = self.parts.clone();
         let (mut held, mut proportional) = (Kinds::default(), Kinds::default());
         for reading in readings {
             let Some(part) = self.parts.get_mut(&reading.pid) else { continue };
-            let origin = part.origin.and_then(reading_of);
-            if origin.is_some_and(|origin| is_same_memory(&reading.shares, &origin.shares)) {
+            if reading.is_borrowed {
                 continue;
             }
-            let pss = pss_by_kind(reading);
-            held = held.plus(reading.held);
-            proportional = proportional.plus(pss);
+            let pss = reading.pss();
+            held = held.plus(reading.held.mapped());
+            proportional = proportional.plus(pss.mapped());
             part.shared = reading.held.spread(reading.shares.shared, reading.held.less(pss));
             part.is_read = true;
             unread.remove(&reading.pid);
         }
-        let assumed = unread.values().filter(|part| part.origin.is_some()).map(|part| part.shared);
+        let assumed = unread.values().filter(|part| part.origin.is_some()).map(|part| part.shared.mapped());
         self.excess = assumed.fold(held.less(proportional), Kinds::plus);
     }
 
     /// Nobody shares more than it holds: what it gave back, it no longer shares.
     fn limit(&mut self, pid: u32, held: Kinds) {
         if let Some(part) = self.parts.get_mut(&pid) {
-            self.excess = self.excess.less(part.shared.less(held));
+            self.excess = self.excess.less(part.shared.less(held).mapped());
             part.shared = part.shared.min(held);
         }
     }
@@ -187,7 +232,7 @@ impl Sharing {
         let common = process.held.min(origin.held);
         let assumed = Kinds { anon: if is_new { common.anon } else { 0 }, ..common };
         let shared = part.shared.max(assumed);
-        self.excess = self.excess.plus(shared.less(part.shared));
+        self.excess = self.excess.plus(shared.less(part.shared).mapped());
         part.shared = shared;
         // Not more than the origin holds: what it has given back since was taken off the excess already.
         if let Some(part) = self.parts.get_mut(&origin.pid) {
@@ -198,7 +243,7 @@ impl Sharing {
     /// A process has gone, or become another program.
     fn leave(&mut self, pid: u32) {
         let Some(part) = self.parts.remove(&pid) else { return };
-        self.excess = self.excess.less(part.shared);
+        self.excess = self.excess.less(part.shared.mapped());
         // Its forks still share with each other: they now count as forks of its own origin, or of the eldest of them.
         let mut forks: Vec<u32> =
             self.parts.iter().filter(|(_, other)| other.origin == Some(pid)).map(|(&pid, _)| pid).collect();
@@ -209,24 +254,7 @@ impl Sharing {
                 part.origin = Some(heir).filter(|&heir| heir != other);
             }
         }
-        // Anonymous memory is shared by forks only, so the last one of a family has all of it for itself.
-        let is_alone = self.parts.values().all(|part| part.origin != Some(heir));
-        if let Some(part) = self.parts.get_mut(&heir).filter(|part| is_alone && part.origin.is_none()) {
-            part.shared.anon = 0;
-        }
     }
-}
-
-/// Between `vfork` and `exec` a process runs in its origin's memory itself, which page walks do not see as sharing.
-fn is_same_memory(one: &Shares, other: &Shares) -> bool {
-    one == other && one.private > one.shared
-}
-
-/// Proportional shares by kind; kernels before 5.9 give the sum only, which is then split like the counters.
-fn pss_by_kind(reading: &Reading) -> Kinds {
-    let shares = &reading.shares;
-    let kinds = Kinds { anon: shares.pss_anon, file: shares.pss_file, shmem: shares.pss_shmem };
-    if kinds.total() == 0 { reading.held.spread(shares.pss, reading.held) } else { kinds }
 }
 
 #[cfg(test)]

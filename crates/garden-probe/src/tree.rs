@@ -151,11 +151,11 @@ impl Tree {
         }
     }
 
-    /// Who a new process was forked from: its parent, or one of the same family if the parent has gone already.
+    /// Who a new process was forked from: its parent, or one of the same family if the parent has gone or become another program.
     fn origin_of(&self, identity: &Identity) -> Option<u32> {
         let is_origin = |member: &&Member| identity.is_fork_of(&member.process.identity);
         let parent = self.members.get(&identity.parent);
-        let family = || self.members.values().filter(|_| parent.is_none() && identity.image != 0).find(is_origin);
+        let family = || self.members.values().filter(|_| identity.image != 0).find(is_origin);
         parent.filter(is_origin).or_else(family).map(|member| member.process.identity.pid)
     }
 }

@@ -112,7 +112,9 @@ impl<'a> Scene<'a> {
         chart.size = Size::Large;
         chart.curves = self.components();
         let is_stacked = chart.curves.iter().any(|curve| curve.role == Role::Stacked);
-        chart.curves.push(self.judged(is_stacked));
+        let judged = self.judged(is_stacked);
+        chart.curves.extend(self.at_most(&judged));
+        chart.curves.push(judged);
         if overlap(&diagnosis.parts) {
             self.part_attempts(&mut chart);
         }
@@ -152,7 +154,7 @@ impl<'a> Scene<'a> {
         let used = kinds.into_iter().filter(|kind| trace.has(kind.0) && is_used(kind.0));
         let curve = |(quantity, name, tone): (Quantity, &str, Tone)| Curve {
             tone,
-            ..self.curve(name.into(), Role::Stacked, |index| trace.value(index, quantity))
+            ..self.curve(name.into(), Role::Stacked, |index| trace.at_least(index, quantity))
         };
         used.map(curve).collect()
     }
@@ -165,7 +167,7 @@ impl<'a> Scene<'a> {
         let names: Vec<&str> = present.map(|&quantity| trace.name_of(quantity)).collect();
         let column = self.report.diagnosis.input.column.as_deref();
         let sum = |index: usize, quantities: &[Quantity]| {
-            let first = trace.value(index, *quantities.first()?)?;
+            let first = trace.at_least(index, *quantities.first()?)?;
             let rest = quantities.iter().skip(1).filter_map(|&quantity| trace.value(index, quantity));
             Some(rest.fold(first, u64::saturating_add))
         };
@@ -183,6 +185,20 @@ impl<'a> Scene<'a> {
             }
             false => self.curve(column.unwrap_or("memory").to_string(), Role::Area, |index| sum(index, quantities)),
         }
+    }
+
+    /// What the judged memory was at most, where it is known by bounds only.
+    fn at_most(&self, judged: &Curve) -> Option<Curve> {
+        let trace = self.trace;
+        let gap = |index: usize| {
+            let (most, least) = (trace.value(index, Quantity::Anon)?, trace.value(index, Quantity::AnonLeast)?);
+            Some(most.saturating_sub(least) as f64)
+        };
+        let values = self.samples.iter().zip(&judged.values);
+        let values: Vec<f64> =
+            values.map(|(&(index, _), least)| gap(index).map_or(f64::NAN, |gap| least + gap)).collect();
+        let is_any = values.iter().any(|value| value.is_finite());
+        is_any.then(|| Curve { name: "at most".into(), role: Role::Line, tone: Tone::Muted, values })
     }
 
     /// Where attempts count the same steps again, only the last one is drawn in full; the others are lines.

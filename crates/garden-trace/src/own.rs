@@ -44,6 +44,7 @@ struct Record<'a> {
     activity: Option<&'a str>,
     rss: Option<Count>,
     anon: Option<Count>,
+    anon_least: Option<Count>,
     file: Option<Count>,
     shmem: Option<Count>,
     pss: Option<Count>,
@@ -70,6 +71,7 @@ impl Record<'_> {
         let count = match quantity {
             Quantity::Rss => self.rss,
             Quantity::Anon => self.anon,
+            Quantity::AnonLeast => self.anon_least,
             Quantity::File => self.file,
             Quantity::Shmem => self.shmem,
             Quantity::Pss => self.pss,

@@ -202,6 +202,7 @@ impl<'a> Show<'a> {
                 shmem: value(index, Quantity::Shmem),
                 swap: value(index, Quantity::Swap),
                 step: trace.step(index),
+                anon_least: trace.value(index, Quantity::AnonLeast),
             })
             .collect();
         let (tree, last) = (watch.tree(), watch.last());
@@ -353,8 +354,13 @@ fn line(sample: &Sample, last: Option<&Sample>, tree: &TreeSample) -> String {
     let gpu = sample.get(Quantity::Gpu).or(sample.get(Quantity::GpuUsed));
     let gpu = gpu.map_or(String::new(), |gpu| format!(", GPU {}", Bytes(gpu)));
     let count = tree.processes.len();
+    // A tree whose processes have just forked is known by bounds only.
+    let (at_most, at_least) = match sample.get(Quantity::AnonLeast) {
+        Some(least) => ("at most ", format!(", at least {}", Bytes(least))),
+        None => ("", String::new()),
+    };
     format!(
-        "[{:>7.1} s]  {step}{} ({})  anon {}, file {}, shared {}{swap}{gpu}  {count} {}",
+        "[{:>7.1} s]  {step}{at_most}{} ({})  anon {at_most}{}{at_least}, file {}, shared {}{swap}{gpu}  {count} {}",
         sample.time_s.unwrap_or(0.0),
         Bytes(bytes(Quantity::Rss)),
         format_change(change),

@@ -95,6 +95,8 @@ pub struct Point {
     pub swap: u64,
     /// The training step, if known.
     pub step: Option<f64>,
+    /// The least that the anonymous memory can be, in bytes, where that above is what it can be at most.
+    pub anon_least: Option<u64>,
 }
 
 impl Point {

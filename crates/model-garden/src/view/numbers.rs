@@ -65,9 +65,10 @@ fn now(last: &Point, limit: Option<u64>) -> Item {
     let detail =
         limit.map_or(String::new(), |limit| format!(" of {} ({:.0} %)", Bytes(limit), 100.0 * share(resident, limit)));
     // Pages of files are reclaimed before anything is killed, so they alarm nobody.
-    let held = resident.saturating_sub(last.file);
+    let held = last.anon_least.unwrap_or(last.anon).saturating_add(last.shmem);
     let is_alarming = limit.is_some_and(|limit| share(held, limit) > NEAR_LIMIT);
-    Item { detail, is_alarming, ..item("now", Bytes(resident)) }
+    let at_most = if last.anon_least.is_some() { "at most " } else { "" };
+    Item { detail, is_alarming, ..item("now", format!("{at_most}{}", Bytes(resident))) }
 }
 
 /// The growth at present; a growth that has ended is told as none.

@@ -87,7 +87,15 @@ fn history(
         let step = step(time_s);
         let place = step.unwrap_or(time_s);
         let anon = mib(anon(place) + 12.0 * noise(n));
-        Point { time_s, anon, file: mib(file(place)), shmem: mib(192.0 + 16.0 * noise(n + 7)), swap: 0, step }
+        Point {
+            time_s,
+            anon,
+            file: mib(file(place)),
+            shmem: mib(192.0 + 16.0 * noise(n + 7)),
+            swap: 0,
+            step,
+            anon_least: None,
+        }
     };
     (0..count).map(point).collect()
 }

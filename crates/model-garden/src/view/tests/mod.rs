@@ -3,7 +3,7 @@
 mod made_up;
 
 use expect_test::{Expect, expect, expect_file};
-use garden_memory::Verdict;
+use garden_memory::{Bytes, Verdict};
 use garden_report::Style as Colours;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -47,6 +47,17 @@ fn a_growing_run_with_its_forecast() {
     expect_file!["growing-80x24.txt"].assert_eq(&text(&run, 80, 24));
     expect_file!["growing-120x40.txt"].assert_eq(&text(&run, 120, 40));
     expect_file!["growing-200x50.txt"].assert_eq(&text(&run, 200, 50));
+}
+
+#[test]
+fn memory_that_is_known_by_bounds_is_marked() {
+    let mut run = settled();
+    assert!(!text(&run, 120, 40).contains("at most "));
+    if let Some(last) = run.history.last_mut() {
+        last.anon_least = Some(last.anon / 2);
+    }
+    let resident = Bytes(run.history.last().unwrap().resident());
+    assert!(text(&run, 120, 40).contains(&format!("at most {resident}")), "{}", text(&run, 120, 40));
 }
 
 #[test]

@@ -1,0 +1,291 @@
+//! Tests of the bounds: what forks do to pages, as counters show it, and a simulation that knows every page.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::process::Shares;
+use crate::sharing::Kinds;
+
+const PAGE: u64 = 4096;
+const M: u64 = MIB;
+
+fn process(pid: u32, parent: u32, anon: u64, faulted: u64) -> Present {
+    Present {
+        pid,
+        started: u64::from(pid),
+        parent,
+        origin: (parent != 1).then_some(parent),
+        image: 7,
+        execs: 0,
+        held: Kinds { anon, ..Kinds::default() },
+        faulted,
+        faults_of_children: 0,
+    }
+}
+
+fn reading(process: &Present, pss: u64) -> Reading {
+    let shares = Shares { pss, pss_anon: pss, ..Shares::default() };
+    Reading { pid: process.pid, held: process.held, shares, is_borrowed: false }
+}
+
+/// The bounds after each state in turn, in MiB.
+fn follow(states: &[&[Present]]) -> Vec<(u64, u64)> {
+    let mut families = Families::default();
+    let step = |present: &&[Present]| {
+        families.follow(present, 0);
+        let Bounds { least, most } = families.bounds();
+        (least / M, most / M)
+    };
+    states.iter().map(step).collect()
+}
+
+#[test]
+fn idle_forks_cost_what_they_faulted() {
+    let p = process(10, 1, 1000 * M, 1100 * M);
+    let forks: Vec<Present> = (11..27).map(|pid| process(pid, 10, 1000 * M, M)).collect();
+    let all = [&[p][..], &forks].concat();
+    assert_eq!(
+        follow(&[&[p], &all, &all, &all[..9], &[p]]),
+        [(1000, 1000), (1000, 1016), (1000, 1016), (1000, 1008), (1000, 1000)]
+    );
+}
+
+#[test]
+fn what_a_fork_may_have_copied_counts_until_it_goes() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
+    let (b, copied) = (process(12, 10, 100 * M, 0), process(11, 10, 100 * M, 60 * M));
+    assert_eq!(follow(&[&[p], &[p, a, b], &[p, copied, b], &[p, b]]), [(100, 100), (100, 100), (100, 160), (100, 100)]);
+    // Nobody copies more than it has.
+    assert_eq!(follow(&[&[p], &[p, process(11, 10, 100 * M, 900 * M)]])[1], (100, 200));
+}
+
+#[test]
+fn what_the_parent_gives_back_its_forks_still_hold() {
+    let (p, a, b) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0), process(12, 10, 100 * M, 0));
+    let small = process(10, 1, 5 * M, 100 * M);
+    assert_eq!(follow(&[&[p], &[p, a, b], &[small, a, b]])[2], (100, 100));
+    // It forked and gave back between two looks.
+    assert_eq!(follow(&[&[p], &[small, a]])[1], (100, 100));
+    // It made more, forked, and gave all of that back.
+    let more = process(11, 10, 130 * M, 0);
+    assert_eq!(follow(&[&[p], &[process(10, 1, 5 * M, 130 * M), more]])[1], (130, 130));
+}
+
+#[test]
+fn a_fork_whose_parent_nobody_saw_may_have_anything() {
+    let p = process(10, 1, 100 * M, 100 * M);
+    let orphan = Present { parent: 1, origin: Some(10), ..process(12, 10, 300 * M, 0) };
+    assert_eq!(follow(&[&[p], &[p, orphan]])[1], (300, 400));
+    // Nor is it known what was before the first look.
+    assert_eq!(follow(&[&[p, process(11, 10, 100 * M, 0)]])[0], (100, 200));
+}
+
+#[test]
+fn a_grandchild_has_what_its_parent_made() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 150 * M, 50 * M));
+    let grandchild = process(12, 11, 150 * M, 0);
+    assert_eq!(follow(&[&[p], &[p, a, grandchild], &[p, grandchild]]), [(100, 100), (150, 150), (150, 150)]);
+}
+
+#[test]
+fn another_program_is_a_family_of_its_own() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
+    let other = Present { execs: 1, image: 8, origin: None, ..process(11, 10, 40 * M, 50 * M) };
+    let forks = |family: &[Present]| [&[p][..], family].concat();
+    assert_eq!(follow(&[&[p], &forks(&[a]), &forks(&[other])]), [(100, 100), (100, 100), (140, 140)]);
+    // It forked before it was seen as another program: what it had in between is bounded by its faults.
+    let child = Present { image: 8, ..process(12, 11, 40 * M, 0) };
+    assert_eq!(follow(&[&[p], &forks(&[a]), &forks(&[other, child])])[2], (140, 150));
+}
+
+#[test]
+fn the_last_of_a_family_takes_nothing_off_another_one() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
+    let other = |process: Present| Present { image: 8, ..process };
+    let (q, b) = (other(process(20, 1, 100 * M, 100 * M)), other(process(21, 20, 100 * M, 0)));
+    assert_eq!(follow(&[&[p, q], &[p, a, q, b], &[a, q, b], &[q, b]])[1..], [(200, 200), (200, 200), (100, 100)]);
+}
+
+#[test]
+fn huge_pages_count_for_families_only() {
+    let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
+    let mut families = Families::default();
+    families.follow(&[p], 0);
+    families.follow(&[p], 64 * M);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 100 * M });
+    families.follow(&[p, a], 32 * M);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 132 * M });
+}
+
+#[test]
+fn a_reading_brings_the_bounds_together_and_is_carried_on() {
+    let (p, a, b) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 90 * M), process(12, 10, 100 * M, 0));
+    let mut families = Families::default();
+    families.follow(&[p], 0);
+    families.follow(&[p, a, b], 0);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 190 * M });
+    // 40 MiB were copied, the rest of the faults was something else.
+    let earlier = families.now();
+    families.learn(&[reading(&p, 40 * M), reading(&a, 60 * M), reading(&b, 40 * M)], &earlier);
+    assert_eq!(families.bounds(), Bounds { least: 140 * M, most: 140 * M });
+    let grown = process(12, 10, 130 * M, 30 * M);
+    families.follow(&[p, a, grown], 0);
+    assert_eq!(families.bounds(), Bounds { least: 170 * M, most: 170 * M });
+    // At least 20 MiB of the first fork were nobody else's.
+    families.follow(&[p, grown], 0);
+    assert_eq!(families.bounds(), Bounds { least: 130 * M, most: 150 * M });
+}
+
+#[test]
+fn what_happens_during_a_reading_widens_it() {
+    let (p, a) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 50 * M));
+    let mut families = Families::default();
+    families.follow(&[p], 0);
+    families.follow(&[p, a], 0);
+    let earlier = families.now();
+    families.follow(&[p, process(11, 10, 100 * M, 54 * M)], 0);
+    families.learn(&[reading(&p, 50 * M), reading(&a, 50 * M)], &earlier);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 108 * M });
+}
+
+#[test]
+fn shares_that_somebody_unseen_made_smaller_do_not_count() {
+    let (p, a) = (process(10, 1, 100 * M, 0), process(11, 10, 100 * M, 50 * M));
+    let mut families = Families::default();
+    families.follow(&[p], 0);
+    families.follow(&[p, a], 0);
+    let earlier = families.now();
+    families.learn(&[reading(&p, 33 * M), reading(&a, 33 * M)], &earlier);
+    assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 150 * M });
+}
+
+/// Processes whose every page is known.
+#[derive(Default)]
+struct World {
+    pages: BTreeMap<u32, BTreeSet<u64>>,
+    parents: BTreeMap<u32, u32>,
+    faults: BTreeMap<u32, u64>,
+    next_page: u64,
+    next_pid: u32,
+    seed: u64,
+}
+
+impl World {
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % below
+    }
+
+    fn any(&mut self) -> u32 {
+        let pids: Vec<u32> = self.pages.keys().copied().collect();
+        pids[self.random(pids.len() as u64) as usize]
+    }
+
+    fn sharers(&self, page: u64) -> usize {
+        self.pages.values().filter(|pages| pages.contains(&page)).count()
+    }
+
+    /// Something that programs do.
+    fn act(&mut self) {
+        let pid = self.any();
+        let count = 1 + self.random(40);
+        match self.random(8) {
+            0 | 1 => (0..count).for_each(|_| self.make(pid)),
+            2 | 3 => {
+                let pages: Vec<u64> = self.pages[&pid].iter().copied().take(count as usize).collect();
+                pages.into_iter().for_each(|page| self.write(pid, page));
+            }
+            4 => {
+                let pages: Vec<u64> = self.pages[&pid].iter().rev().copied().take(count as usize).collect();
+                self.pages.entry(pid).and_modify(|own| own.retain(|page| !pages.contains(page)));
+            }
+            5 if self.pages.len() < 12 => {
+                self.next_pid += 1;
+                let child = self.next_pid;
+                self.pages.insert(child, self.pages[&pid].clone());
+                self.parents.insert(child, pid);
+                self.faults.insert(child, 0);
+            }
+            6 if self.pages.len() > 1 => {
+                self.pages.remove(&pid);
+                for parent in self.parents.values_mut().filter(|parent| **parent == pid) {
+                    *parent = 1;
+                }
+            }
+            // A file is read.
+            _ => *self.faults.entry(pid).or_default() += 1,
+        }
+    }
+
+    fn make(&mut self, pid: u32) {
+        self.next_page += 1;
+        self.pages.entry(pid).or_default().insert(self.next_page);
+        *self.faults.entry(pid).or_default() += 1;
+    }
+
+    /// Copies a page if it is shared, and faults in any case.
+    fn write(&mut self, pid: u32, page: u64) {
+        if self.sharers(page) > 1 {
+            self.pages.entry(pid).or_default().remove(&page);
+            self.make(pid);
+        } else {
+            *self.faults.entry(pid).or_default() += 1;
+        }
+    }
+
+    fn distinct(&self) -> u64 {
+        self.pages.values().flatten().collect::<BTreeSet<_>>().len() as u64 * PAGE
+    }
+
+    fn present(&self) -> Vec<Present> {
+        let of = |(&pid, pages): (&u32, &BTreeSet<u64>)| {
+            let (parent, faults) = (self.parents[&pid], self.faults[&pid]);
+            Present { origin: None, ..process(pid, parent, pages.len() as u64 * PAGE, faults * PAGE) }
+        };
+        self.pages.iter().map(of).collect()
+    }
+
+    fn read(&self, process: &Present) -> Reading {
+        let share = |page: &u64| PAGE as f64 / self.sharers(*page) as f64;
+        reading(process, self.pages[&process.pid].iter().map(share).sum::<f64>() as u64)
+    }
+}
+
+/// Whatever forks do between looks, and while shares are read one process a look, the bounds hold.
+#[test]
+fn bounds_hold_whatever_happens() {
+    for seed in 1..400 {
+        let mut world = World { next_pid: 10, seed: seed * 0x9e37_79b9, ..World::default() };
+        world.pages.insert(10, BTreeSet::new());
+        (world.parents.insert(10, 1), world.faults.insert(10, 0));
+        (0..200).for_each(|_| world.make(10));
+        let mut families = Families::default();
+        let mut round: Option<(Vec<u32>, Vec<Reading>, Earlier)> = None;
+        for look in 0..60 {
+            for _ in 0..world.random(if look % 20 < 8 { 6 } else { 2 }) {
+                world.act();
+            }
+            let present = world.present();
+            let set: Vec<u32> = present.iter().map(|process| process.pid).collect();
+            families.follow(&present, 0);
+            let (_, mut readings, earlier) = round
+                .take()
+                .filter(|round| round.0 == set)
+                .unwrap_or_else(|| (set.clone(), Vec::new(), families.now()));
+            if let Some(process) = present.get(readings.len()) {
+                readings.push(world.read(process));
+            }
+            if readings.len() == present.len() {
+                families.learn(&readings, &earlier);
+            } else {
+                round = Some((set, readings, earlier));
+            }
+            let (bounds, truth) = (families.bounds(), world.distinct());
+            // Shares are rounded down to bytes.
+            let holds = bounds.least <= truth && truth <= bounds.most + 16;
+            assert!(holds, "seed {seed}, look {look}: {truth} is not in {bounds:?}");
+        }
+    }
+}
