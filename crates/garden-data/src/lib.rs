@@ -7,6 +7,7 @@ mod collate;
 mod dataset;
 mod error;
 mod example;
+mod free;
 mod image;
 mod json;
 mod keys;
@@ -23,15 +24,17 @@ mod tally;
 mod template;
 mod tokenizer;
 mod turns;
+mod unused;
 
 pub use batches::Batches;
 pub use collate::Collator;
 pub use dataset::{Ahead, Dataset, Order, Prefetch, model_folder};
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
+pub use free::{Json, Real};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, picture_size};
 pub use keys::{COMMON_SHARE, KeyCounter};
-pub use length::{LengthLimit, SizedPicture, TooLong};
+pub use length::{LengthLimit, PixelBounds, SizedPicture, TooLong};
 pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};
 pub use normalisation::Normalisation;
 pub use outline::{Outline, PictureOutline};
@@ -40,8 +43,9 @@ pub use processor::{PictureFile, Processor, Prompt};
 pub use record::{Record, StoredPicture};
 pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
 pub use survey::{
-    Bar, Distribution, Duplicate, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, Survey, SurveySettings,
+    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, Survey,
+    SurveySettings,
 };
 pub use tally::Tally;
-pub use template::{Content, Ending, Message, Part, Template};
+pub use template::{Chat, Content, Ending, Message, Part, Template, TemplateFile, Weight};
 pub use tokenizer::{SpecialTokens, Tokenizer};

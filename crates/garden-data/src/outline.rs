@@ -2,7 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::length::SizedPicture;
+use crate::free::Json;
+use crate::length::{PixelBounds, SizedPicture};
 use crate::template::Message;
 
 /// A conversation with what the headers of its pictures say.
@@ -12,10 +13,14 @@ pub struct Outline {
     pub place: String,
     /// Who says and shows what; the last message is an answer.
     pub messages: Vec<Message>,
+    /// Tools that the assistant may call.
+    pub tools: Vec<Json>,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<PictureOutline>,
     /// Bytes that are held to read the row with its whole pictures: the row as it is stored, and the pictures still compressed.
     pub bytes: u64,
+    /// Fields that are not read, without the numbers of list elements: `id`, `messages[].content[].detail`.
+    pub ignored: Vec<String>,
 }
 
 /// What is known of a picture without decoding it.
@@ -33,12 +38,14 @@ pub struct PictureOutline {
     pub bytes: u64,
     /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.
     pub fingerprint: u64,
+    /// Bounds on its pixels that the row asks for.
+    pub bounds: PixelBounds,
 }
 
 impl PictureOutline {
     /// Its name and size.
     pub fn sized(&self) -> SizedPicture<'_> {
-        SizedPicture { name: &self.name, width: self.width, height: self.height }
+        SizedPicture { name: &self.name, width: self.width, height: self.height, bounds: self.bounds }
     }
 }
 
@@ -47,14 +54,15 @@ impl Outline {
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.messages.hash(&mut hasher);
+        self.tools.hash(&mut hasher);
         for picture in &self.pictures {
-            picture.fingerprint.hash(&mut hasher);
+            (picture.fingerprint, picture.bounds).hash(&mut hasher);
         }
         hasher.finish()
     }
 
-    /// Whether the last answer says nothing.
+    /// Whether the last answer says nothing and calls nothing.
     pub fn has_empty_answer(&self) -> bool {
-        self.messages.last().is_some_and(|message| message.words().trim().is_empty())
+        self.messages.last().is_some_and(|message| message.words().trim().is_empty() && message.calls().is_empty())
     }
 }

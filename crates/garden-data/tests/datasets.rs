@@ -70,7 +70,7 @@ fn archives_have_the_same_rows_and_captions() {
     let rows = read_all(&dataset);
     assert_eq!((dataset.len(), dataset.files()), (4, 2));
     assert_eq!(rows[..3], expected()[..3]);
-    let shown = Message { role: "user".to_string(), content: Content::Parts(vec![Part::Image]) };
+    let shown = Message::new("user", Content::Parts(vec![Part::Image]));
     assert_eq!(rows[3], (vec![shown, Message::text("assistant", "A sign at an airport.")], vec![picture("gate.jpg")]));
     assert!(dataset.read(1).unwrap().place.ends_with("train-000000.tar:rows/000001"));
 }
@@ -234,8 +234,8 @@ fn bad_rows() {
             "`a.jsonl:2`: field `messages[0].content` is missing: the message has `role`\nhint: `content` or `value`",
         ),
         (
-            r#"{"messages": [{"role": "tool", "content": "a"}]}"#,
-            "`a.jsonl:2`: field `messages[0].role` is `tool`, which is nobody known\nhint: `system`, `user` (`human`) and `assistant` (`gpt`) are; tools are not supported",
+            r#"{"messages": [{"role": "narrator", "content": "a"}]}"#,
+            "`a.jsonl:2`: field `messages[0].role` is `narrator`, which is nobody known\nhint: `system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) and `function_call` (`tool_call`) are",
         ),
         (
             r#"{"messages": [{"role": "user", "content": 1}]}"#,

@@ -5,10 +5,12 @@ use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::conversation::unnumbered;
 use super::value::{Value, shortened};
 use crate::base64;
 use crate::error::Error;
 use crate::image::{Glance, Source, glance};
+use crate::length::PixelBounds;
 use crate::outline::PictureOutline;
 use crate::record::StoredPicture;
 
@@ -65,6 +67,7 @@ impl PictureField<'_> {
         self,
         place: &str,
         beside: Beside<'_>,
+        ignored: &mut Vec<String>,
         make: &impl Fn(Found<'_>) -> Result<P, Error>,
     ) -> Result<P, Error> {
         let field = self.field.as_str();
@@ -89,7 +92,10 @@ impl PictureField<'_> {
                         Error::row_field(place, field, problem).with_hint("`url`, `path` or `bytes` would be one")
                     );
                 };
-                PictureField { field: format!("{field}.{inner}"), value }.find(place, beside, make)
+                // Hugging Face keeps the name of the file beside its bytes.
+                let left = object.0.iter().filter(|(name, value)| *value != Value::Null && name != "path");
+                ignored.extend(left.map(|(name, _)| unnumbered(&format!("{field}.{name}"))));
+                PictureField { field: format!("{field}.{inner}"), value }.find(place, beside, ignored, make)
             }
             other => {
                 let problem = format!("is {other}, not a picture");
@@ -114,7 +120,7 @@ impl Found<'_> {
             }
         };
         self.filled(data.len() as u64)?;
-        Ok(StoredPicture { name: self.name, data })
+        Ok(StoredPicture { name: self.name, data, ..StoredPicture::default() })
     }
 
     /// Reads its header.
@@ -137,7 +143,15 @@ impl Found<'_> {
         let mut hasher = DefaultHasher::new();
         source.hash(&mut hasher).map_err(|error| self.unreadable(&error))?;
         let (bytes, fingerprint) = (source.length(), hasher.finish());
-        Ok(PictureOutline { name: self.name, width, height, is_whole, bytes, fingerprint })
+        Ok(PictureOutline {
+            name: self.name,
+            width,
+            height,
+            is_whole,
+            bytes,
+            fingerprint,
+            bounds: PixelBounds::default(),
+        })
     }
 
     fn held(&mut self) -> Vec<u8> {

@@ -10,6 +10,7 @@ use crate::length::SizedPicture;
 use crate::outline::{Outline, PictureOutline};
 use crate::processor::Processor;
 use crate::tally::Tally;
+use crate::template::Chat;
 
 /// Who looks.
 #[derive(Clone, Copy)]
@@ -30,10 +31,13 @@ pub(super) enum Look {
 
 /// What there is in a row.
 pub(super) struct Seen {
+    pub place: String,
     pub fingerprint: u64,
     pub bytes: u64,
     pub pictures: Vec<SeenPicture>,
     pub has_empty_answer: bool,
+    /// Fields that are not read by us or by the template; each once.
+    pub ignored: Vec<String>,
     pub fit: Fit,
 }
 
@@ -63,7 +67,7 @@ impl SeenPicture {
 
 impl Looker<'_> {
     pub(super) fn look(&self, row: usize) -> Look {
-        let outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
+        let mut outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
             Ok(outline) => outline,
             Err(error) => return Look::Unread(Problem::of(row, self.dataset.place(row), error)),
         };
@@ -74,8 +78,15 @@ impl Looker<'_> {
             let PictureOutline { width, height, is_whole, bytes, .. } = picture;
             SeenPicture { width, height, is_whole, bytes }
         };
+        let mut ignored = std::mem::take(&mut outline.ignored);
+        if matches!(fit, Fit::Kept { .. }) {
+            let unused = Example::unused_fields(self.processor, chat(&outline), self.settings);
+            ignored.extend(unused.into_iter().map(|name| format!("messages[].{name}")));
+        }
+        ignored.sort_unstable();
+        ignored.dedup();
         let (bytes, pictures) = (outline.bytes, outline.pictures.into_iter().map(seen).collect());
-        Look::Read(Seen { fingerprint, bytes, pictures, has_empty_answer, fit })
+        Look::Read(Seen { place: outline.place, fingerprint, bytes, pictures, has_empty_answer, ignored, fit })
     }
 
     fn fit(&self, row: usize, outline: &Outline) -> Fit {
@@ -92,6 +103,10 @@ impl Looker<'_> {
 
     fn outcome(&self, outline: &Outline) -> Result<Outcome, Error> {
         let pictures: Vec<SizedPicture> = outline.pictures.iter().map(PictureOutline::sized).collect();
-        Example::of_sized(self.processor, &outline.place, &outline.messages, &pictures, self.settings)
+        Example::of_sized(self.processor, &outline.place, chat(outline), &pictures, self.settings)
     }
+}
+
+fn chat(outline: &Outline) -> Chat<'_> {
+    Chat { messages: &outline.messages, tools: &outline.tools }
 }
