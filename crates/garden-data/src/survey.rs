@@ -29,6 +29,8 @@ pub use problem::{Problem, ProblemKind};
 pub const KEPT_PROBLEMS: usize = 1000;
 /// Names of ignored fields that are kept; a dataset whose rows have names of their own must not fill memory.
 const KEPT_FIELDS: usize = 200;
+/// Characters of such a name.
+const LONGEST_NAME: usize = 80;
 /// Rows that a thread looks at before the next one has its turn.
 const STRETCH: usize = 32;
 /// Stretches that a thread may be ahead.
@@ -223,7 +225,7 @@ impl Sum {
     fn add_seen(&mut self, row: usize, seen: Seen) -> Option<Problem> {
         let survey = &mut self.survey;
         survey.row_bytes = survey.row_bytes.max(seen.bytes);
-        for field in seen.ignored {
+        for field in seen.ignored.iter().map(|name| printable(name)) {
             match survey.ignored.iter().position(|known| known.field == field) {
                 Some(known) => survey.ignored[known].rows += 1,
                 None if survey.ignored.len() < KEPT_FIELDS => {
@@ -280,6 +282,15 @@ impl Sum {
         survey.duplicates = duplicates;
         survey
     }
+}
+
+/// A name that comes from outside: nothing in it moves a terminal's cursor, and it is not long.
+fn printable(name: &str) -> String {
+    let mut text = String::new();
+    for character in name.chars().take(LONGEST_NAME) {
+        if character.is_control() { text.extend(character.escape_default()) } else { text.push(character) }
+    }
+    if name.chars().nth(LONGEST_NAME).is_some() { text + "..." } else { text }
 }
 
 /// Rows that are the same as an earlier one, ascending.

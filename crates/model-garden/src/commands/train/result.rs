@@ -90,7 +90,9 @@ impl<'a> RunResult<'a> {
         if self.finish.is_none() {
             return Ok(());
         }
-        for name in COPIED {
+        // A template that was given is there already, and takes the place of the base's own.
+        let is_copied = |name: &&'static str| job.chat_template.is_none() || !name.starts_with("chat_template");
+        for name in COPIED.into_iter().filter(is_copied) {
             let (from, to) = (job.base.join(name), job.recipe.output_dir.join(name));
             if from.exists()
                 && let Err(error) = std::fs::copy(&from, &to)
