@@ -38,12 +38,17 @@ pub struct PixelBounds {
 }
 
 impl PixelBounds {
-    /// The settings for this picture. It may only ask for less room than others have, so what bounds all pictures bounds it too; a lower bound
-    /// gives way to an upper one.
-    pub(crate) fn within(self, settings: &ImageSettings) -> ImageSettings {
-        let max_pixels = self.most.unwrap_or(u64::MAX).min(settings.max_pixels);
-        let min_pixels = self.least.unwrap_or(0).max(settings.min_pixels).min(max_pixels);
-        ImageSettings { min_pixels, max_pixels, ..settings.clone() }
+    /// Patches of a picture: it is brought within its own bounds first and then within those of all pictures, as qwen-vl-utils and the model's
+    /// processor do it one after the other.
+    pub(crate) fn grid(self, settings: &ImageSettings, width: usize, height: usize) -> Result<Grid, String> {
+        if self == PixelBounds::default() {
+            return settings.grid(width, height);
+        }
+        let max_pixels = self.most.unwrap_or(settings.max_pixels);
+        let min_pixels = self.least.unwrap_or(settings.min_pixels).min(max_pixels);
+        let own = ImageSettings { min_pixels, max_pixels, ..settings.clone() };
+        let (height, width) = own.smart_resize(height, width)?;
+        settings.grid(width, height)
     }
 }
 
@@ -80,7 +85,7 @@ impl Pictures<'_> {
     pub fn grids(&self, max_pixels: u64) -> Result<Vec<Grid>, Error> {
         let settings = ImageSettings { max_pixels, ..self.settings.clone() };
         let grid = |picture: &SizedPicture| {
-            let grid = picture.bounds.within(&settings).grid(picture.width, picture.height);
+            let grid = picture.bounds.grid(&settings, picture.width, picture.height);
             grid.map_err(|problem| Error::picture(picture.name, problem))
         };
         self.pictures.iter().map(grid).collect()
