@@ -19,8 +19,11 @@ fn processor(template: &str) -> Processor {
 
 /// What was recorded of each row, and the row as a dataset of its own: pictures are found beside it.
 fn each_row(mut check: impl FnMut(&str, &Value, &Dataset)) {
-    let folder =
-        std::env::temp_dir().join(format!("garden-rows-{}-{:?}", std::process::id(), std::thread::current().id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "rows-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
     std::fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(testdata("data/recorded/pictures").canonicalize().unwrap(), folder.join("pictures"))
         .unwrap();
