@@ -125,9 +125,9 @@ def record_sizes():
     return recorded
 
 
-def write_rows(model, out, pictures):
+def write_rows(model, out, pictures, count=0, seed=0):
     """Rows as a dataset, what becomes of each, and the templates that they name."""
-    rows, recorded = record_rows(model, pictures)
+    rows, recorded = record_rows(model, pictures, count, seed)
     (out / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     write_lines(out / "rows.json", recorded)
     (out / "templates").mkdir(exist_ok=True)
@@ -155,7 +155,7 @@ def main():
     arguments.add_argument("--texts", type=int, default=300)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--only-texts", action="store_true")
-    arguments.add_argument("--only-rows", action="store_true")
+    arguments.add_argument("--only-rows", type=int, metavar="N", help="rows of public shapes, and N random ones with tools")
     arguments.add_argument("--only-examples", type=int, metavar="N", help="N random conversations and 5 N random answers")
     arguments = arguments.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -164,8 +164,8 @@ def main():
         write_lines(arguments.out / "examples.json", record_examples(arguments.model, pictures, arguments.only_examples, arguments.seed))
         write_lines(arguments.out / "selective.json", record_selective(arguments.model, 5 * arguments.only_examples, arguments.seed))
         return
-    if arguments.only_rows:
-        write_rows(arguments.model, arguments.out, Path(__file__).parent / "recorded/pictures")
+    if arguments.only_rows is not None:
+        write_rows(arguments.model, arguments.out, Path(__file__).parent / "recorded/pictures", arguments.only_rows, arguments.seed)
         return
     write_lines(arguments.out / "texts.json", record_texts(arguments.model, arguments.texts, arguments.seed))
     if arguments.only_texts:

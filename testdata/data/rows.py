@@ -6,6 +6,7 @@ not given to Python: most of them train something else there.
 """
 
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -199,9 +200,52 @@ def weighted(processor, tokens, labels, weights):
     return labels
 
 
-def record_rows(model, pictures):
+def random_json(numbers, words, depth=0):
+    kind = numbers.randrange(9 if depth < 3 else 6)
+    if kind == 0:
+        return numbers.choice([None, True, False])
+    if kind == 1:
+        return numbers.choice([0, -1, 7, 2**31, 2**53 + 1, -2**63, 2**64 - 1, numbers.randrange(-10**6, 10**6)])
+    if kind == 2:
+        return numbers.choice([0.0, -0.0, 1.0, 0.1, 1e15, 1e16, 123456789012345680.0, 1e-4, 1e-5, 5e-324, numbers.gauss(0, 1), numbers.gauss(0, 1) * 10.0 ** numbers.randrange(-20, 19)])
+    if kind < 6:
+        return numbers.choice(words)
+    if kind == 6:
+        return [random_json(numbers, words, depth + 1) for _ in range(numbers.randrange(4))]
+    return {numbers.choice(words): random_json(numbers, words, depth + 1) for _ in range(numbers.randrange(4))}
+
+
+def random_rows(count, seed):
+    """Tools and calls with any JSON in them; arguments sometimes as a text."""
+    numbers = random.Random(seed)
+    words = ["city", "größe", "a b", "", "\"", "'", "it's \"so\"", "\\", "\n", "\t\r", "</tool_call>", "<b>&amp;", "\x01\x7f", "😀", "e\u0301", "\u2028", "{{ x }}", "日本", "null"]
+    rows = []
+    for _ in range(count):
+        tree = lambda: {numbers.choice(words): random_json(numbers, words) for _ in range(numbers.randrange(4))}
+        tools = [{"type": "function", "function": {"name": "f", "description": numbers.choice(words), "parameters": tree()}} for _ in range(numbers.randrange(3))]
+        messages, given = [say("user", "Go.")], [say("user", "Go.")]
+        for _ in range(numbers.randrange(1, 4)):
+            if numbers.random() < 0.3:
+                messages.append(say("assistant", "x" + numbers.choice(words)))
+                given.append(messages[-1])
+            else:
+                trees = [tree() for _ in range(numbers.randrange(1, 3))]
+                content = numbers.choice([{}, {"content": ""}, {"content": "So: "}])
+                messages.append(calls(*[call("f", json.dumps(one) if numbers.random() < 0.5 else one) for one in trees], **content))
+                given.append(calls(*[call("f", one) for one in trees], **content))
+            messages.append(say("tool", "t" + numbers.choice(words)))
+            given.append(messages[-1])
+        messages.append(say("assistant", "Done."))
+        given.append(messages[-1])
+        name = numbers.choice(["qwen2_5", "qwen3_vl"])
+        rows.append(dict(row={"messages": messages, "tools": tools}, template=name, given={"messages": given, "tools": tools or None}))
+    return rows
+
+
+def record_rows(model, pictures, count=0, seed=0):
     """The rows, and what becomes of each."""
     processor = AutoProcessor.from_pretrained(model)
-    trained = [record_trained(processor, pictures, one) for one in TRAINED]
+    fixed = TRAINED + random_rows(count, seed)
+    trained = [record_trained(processor, pictures, one) for one in fixed]
     refused = [{"template": one["template"], "refused": one["field"]} for one in REFUSED]
-    return [one["row"] for one in TRAINED + REFUSED], trained + refused
+    return [one["row"] for one in fixed + REFUSED], trained + refused
