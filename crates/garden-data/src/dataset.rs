@@ -19,6 +19,7 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use conversation::unnumbered;
 pub use hub::model_folder;
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};

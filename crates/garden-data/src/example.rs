@@ -100,8 +100,7 @@ impl Example {
             Ok(SizedPicture { name: &picture.name, width, height, bounds: picture.bounds })
         };
         let pictures = record.pictures.iter().map(sized).collect::<Result<Vec<SizedPicture>, Error>>()?;
-        let chat = Chat { messages: &record.messages, tools: &record.tools };
-        Example::of_sized(processor, &record.place, chat, &pictures, settings)
+        Example::of_sized(processor, &record.place, record.chat(), &pictures, settings)
     }
 
     /// Makes an example of a conversation whose pictures are known by their sizes.
@@ -138,7 +137,7 @@ impl Example {
         }
     }
 
-    /// Fields of messages that the template does not read, by name, once for each message that has one.
+    /// Fields of messages that the template does not read: `messages[].name`, for each message that has one.
     pub(crate) fn unused_fields(processor: &Processor, chat: Chat, settings: &ExampleSettings) -> Vec<String> {
         let messages = settings.system.before(chat.messages);
         unused_fields(&processor.template, Chat { messages: &messages, ..chat })

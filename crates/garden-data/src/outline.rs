@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::free::Json;
 use crate::length::{PixelBounds, SizedPicture};
-use crate::template::Message;
+use crate::template::{Chat, Message};
 
 /// A conversation with what the headers of its pictures say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Outline {
     pub messages: Vec<Message>,
     /// Tools that the assistant may call.
     pub tools: Vec<Json>,
+    /// What the row calls each message, such as `conversations[1]`.
+    pub fields: Vec<String>,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<PictureOutline>,
     /// Bytes that are held to read the row with its whole pictures: the row as it is stored, and the pictures still compressed.
@@ -50,6 +52,11 @@ impl PictureOutline {
 }
 
 impl Outline {
+    /// What a template renders.
+    pub fn chat(&self) -> Chat<'_> {
+        Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
+    }
+
     /// The same for rows that say and show the same.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();

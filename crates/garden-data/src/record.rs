@@ -2,7 +2,7 @@
 
 use crate::free::Json;
 use crate::length::PixelBounds;
-use crate::template::Message;
+use crate::template::{Chat, Message};
 
 /// A conversation with its pictures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,11 +13,18 @@ pub struct Record {
     pub messages: Vec<Message>,
     /// Tools that the assistant may call.
     pub tools: Vec<Json>,
+    /// What the row calls each message, such as `conversations[1]`.
+    pub fields: Vec<String>,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<StoredPicture>,
 }
 
 impl Record {
+    /// What a template renders.
+    pub fn chat(&self) -> Chat<'_> {
+        Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
+    }
+
     /// Bytes that it holds: texts and pictures.
     pub fn bytes(&self) -> usize {
         let pictures: usize = self.pictures.iter().map(|picture| picture.data.len() + picture.name.len()).sum();

@@ -78,12 +78,22 @@ pub struct Chat<'a> {
     pub messages: &'a [Message],
     /// Descriptions of tools.
     pub tools: &'a [Json],
+    /// What the row calls each message; without, they are `messages`.
+    pub fields: &'a [String],
 }
 
 impl<'a> Chat<'a> {
     /// A conversation without tools.
     pub fn of(messages: &'a [Message]) -> Chat<'a> {
-        Chat { messages, tools: &[] }
+        Chat { messages, ..Chat::default() }
+    }
+
+    /// What the row calls a message.
+    pub(crate) fn field(&self, number: usize) -> String {
+        // Instructions that the row does not have stand before all others.
+        let added = self.messages.len().saturating_sub(self.fields.len());
+        let known = number.checked_sub(added).and_then(|number| self.fields.get(number));
+        known.cloned().unwrap_or_else(|| format!("messages[{number}]"))
     }
 }
 

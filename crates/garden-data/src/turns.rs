@@ -26,13 +26,14 @@ pub(crate) fn turns(template: &Template, chat: Chat, rendered: &str) -> Result<V
     let mut turns = Vec::new();
     for (number, _) in chat.messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT) {
         if number == 0 {
-            return Err(Error::Conversation("`messages[0]` is an answer, and nothing was asked".to_string()));
+            let problem = format!("`{}` is an answer, and nothing was asked", chat.field(0));
+            return Err(Error::Conversation(problem));
         }
         let start = beginning(template, chat, number, Ending::Answer, rendered)?;
         let end = beginning(template, chat, number + 1, Ending::Nothing, rendered)?;
         if end < start {
             let problem =
-                format!("the chat template ends `messages[{number}]` before it begins; its answer cannot be found");
+                format!("the chat template ends `{}` before it begins; its answer cannot be found", chat.field(number));
             return Err(Error::Conversation(problem));
         }
         turns.push(Turn { message: number, bytes: start..end });
@@ -52,8 +53,8 @@ fn beginning(template: &Template, chat: Chat, count: usize, ending: Ending, rend
     let same = rendered.char_indices().zip(part.chars()).take_while(|((_, one), other)| one == other).last();
     let place = same.map_or(0, |((place, one), _)| place + one.len_utf8());
     let what = match ending {
-        Ending::Answer => format!("the beginning of the answer `messages[{count}]`"),
-        Ending::Nothing => format!("`messages[{}]` with what is before it", count - 1),
+        Ending::Answer => format!("the beginning of the answer `{}`", chat.field(count)),
+        Ending::Nothing => format!("`{}` with what is before it", chat.field(count - 1)),
     };
     Err(Error::Conversation(format!(
         "the chat template writes {what} otherwise when the conversation goes on: {:?} becomes {:?}; answers cannot be found in such texts. \

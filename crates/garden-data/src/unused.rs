@@ -3,6 +3,7 @@
 //! A template reads what it likes and says nothing about the rest: one that knows no tools renders a call of one as an empty answer. So the
 //! conversation is rendered once more without the thing in question: if the text stays the same, the thing is lost.
 
+use crate::dataset::unnumbered;
 use crate::error::Error;
 use crate::free::Json;
 use crate::template::{Chat, Content, Ending, Message, TOOL_CALLS, Template};
@@ -24,7 +25,7 @@ pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered:
         for call in 0..message.calls().len() {
             let without = changed(chat, number, |message| remove_call(message, call));
             if stays(Chat { messages: &without, ..chat }) {
-                return Err(lost(format!("messages[{number}].tool_calls[{call}]"), "is a call of a tool"));
+                return Err(lost(format!("{}.{TOOL_CALLS}[{call}]", chat.field(number)), "is a call of a tool"));
             }
         }
         // Nearly always a text stands in the rendering as it is, which is seen at once.
@@ -32,14 +33,14 @@ pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered:
         if !message.parts().flatten().all(is_written) {
             let without = changed(chat, number, |message| message.content = Content::Text(String::new()));
             if stays(Chat { messages: &without, ..chat }) {
-                return Err(lost(format!("messages[{number}].content"), "is a text"));
+                return Err(lost(format!("{}.content", chat.field(number)), "is a text"));
             }
         }
     }
     Ok(())
 }
 
-/// Other fields of messages that change nothing, by name.
+/// Other fields of messages that change nothing: `messages[].name`, for each message that has one.
 pub(crate) fn unused_fields(template: &Template, chat: Chat) -> Vec<String> {
     let is_other = |name: &str| name != TOOL_CALLS;
     let has_others = |message: &Message| message.fields.iter().any(|(name, _)| is_other(name));
@@ -53,7 +54,7 @@ pub(crate) fn unused_fields(template: &Template, chat: Chat) -> Vec<String> {
             let without = changed(chat, number, |message| message.fields.retain(|(name, _)| name != field));
             let text = template.render(Chat { messages: &without, ..chat }, Ending::Nothing);
             if text.is_ok_and(|text| text == rendered) {
-                unused.push(field.clone());
+                unused.push(unnumbered(&format!("{}.{field}", chat.field(number))));
             }
         }
     }

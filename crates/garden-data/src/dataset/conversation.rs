@@ -85,6 +85,7 @@ pub(crate) struct Row<'a> {
 struct Made<P> {
     messages: Vec<Message>,
     tools: Vec<Json>,
+    fields: Vec<String>,
     pictures: Vec<(P, PixelBounds)>,
     /// Fields that nothing reads.
     ignored: Vec<String>,
@@ -94,25 +95,25 @@ impl<'a> Row<'a> {
     /// The conversation, with its pictures read.
     pub(crate) fn into_record(self) -> Result<Record, Error> {
         let place = self.place.to_string();
-        let Made { messages, tools, pictures, .. } = self.read(|found| found.load())?;
+        let Made { messages, tools, fields, pictures, .. } = self.read(|found| found.load())?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
         });
-        Ok(Record { place, messages, tools, pictures: pictures.collect() })
+        Ok(Record { place, messages, tools, fields, pictures: pictures.collect() })
     }
 
     /// The conversation, with the headers of its pictures read.
     pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
         let (place, bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
-        let Made { messages, tools, pictures, mut ignored } = self.read(|found| found.outline(max_pixels))?;
+        let Made { messages, tools, fields, pictures, mut ignored } = self.read(|found| found.outline(max_pixels))?;
         let bytes = bytes + pictures.iter().map(|(picture, _)| picture.bytes).sum::<u64>();
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
         });
         ignored.extend(unread.iter().cloned());
-        Ok(Outline { place, messages, tools, pictures: pictures.collect(), bytes, ignored })
+        Ok(Outline { place, messages, tools, fields, pictures: pictures.collect(), bytes, ignored })
     }
 
     /// The conversation, with what is made of its pictures.
@@ -164,6 +165,8 @@ struct Draft<'p, 'a> {
     place: &'p str,
     reader: Reader<'p>,
     messages: Vec<Message>,
+    /// What the row calls each of them.
+    fields: Vec<String>,
     tools: Vec<Json>,
     slots: Vec<Slot<'a>>,
     /// Fields that nothing reads.
@@ -173,11 +176,17 @@ struct Draft<'p, 'a> {
 impl<'p, 'a> Draft<'p, 'a> {
     fn new(place: &'p str) -> Draft<'p, 'a> {
         let reader = Reader { place, nulls: Nulls::Written };
-        Draft { place, reader, messages: Vec::new(), tools: Vec::new(), slots: Vec::new(), ignored: Vec::new() }
+        let (messages, fields, tools, slots, ignored) = Default::default();
+        Draft { place, reader, messages, fields, tools, slots, ignored }
     }
 
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
         Error::row_field(self.place, field, problem)
+    }
+
+    fn push(&mut self, field: &str, message: Message) {
+        self.messages.push(message);
+        self.fields.push(field.to_string());
     }
 
     fn text(&self, field: &str, value: Value<'a>) -> Result<String, Error> {
@@ -224,7 +233,7 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_system(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
         let Some(system) = object.take("system").filter(|system| !system.is_empty()) else { return Ok(()) };
         let text = self.text("system", system)?;
-        self.messages.push(Message::text("system", &text));
+        self.push("system", Message::text("system", &text));
         Ok(())
     }
 
@@ -277,7 +286,7 @@ impl<'p, 'a> Draft<'p, 'a> {
                     text = format!("{text}\n{}", self.text("input", input)?);
                 }
                 let content = self.with_placeholders(field, &text)?;
-                self.messages.push(Message::new("user", content));
+                self.push(field, Message::new("user", content));
             }
         }
         self.has_one_system("prompt")?;
@@ -288,7 +297,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             }
             (field, answer) => {
                 let answer = self.text(field, answer)?;
-                self.messages.push(Message::text("assistant", &answer));
+                self.push(field, Message::text("assistant", &answer));
             }
         }
         Ok(())
@@ -371,7 +380,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         if !calls.is_empty() {
             fields.push((TOOL_CALLS.to_string(), Json::List(calls)));
         }
-        self.messages.push(Message { role: speaker.role().to_string(), content, fields, weight });
+        self.push(field, Message { role: speaker.role().to_string(), content, fields, weight });
         Ok(())
     }
 
@@ -574,12 +583,13 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
         let mut of_row = of_row.into_iter();
         let mut pictures = Vec::with_capacity(self.slots.len());
-        for Slot { own, bounds } in self.slots {
+        for Slot { own, bounds } in std::mem::take(&mut self.slots) {
             if let Some(field) = own.or_else(|| of_row.next()) {
                 pictures.push((field.find(self.place, beside, &mut self.ignored, &make)?, bounds));
             }
         }
-        Ok(Made { messages: self.messages, tools: self.tools, pictures, ignored: self.ignored })
+        let Draft { messages, tools, fields, ignored, .. } = self;
+        Ok(Made { messages, tools, fields, pictures, ignored })
     }
 
     /// Shows pictures before the first message of the user, or of anybody if there is none.

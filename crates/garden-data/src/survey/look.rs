@@ -10,7 +10,6 @@ use crate::length::SizedPicture;
 use crate::outline::{Outline, PictureOutline};
 use crate::processor::Processor;
 use crate::tally::Tally;
-use crate::template::Chat;
 
 /// Who looks.
 #[derive(Clone, Copy)]
@@ -80,8 +79,7 @@ impl Looker<'_> {
         };
         let mut ignored = std::mem::take(&mut outline.ignored);
         if matches!(fit, Fit::Kept { .. }) {
-            let unused = Example::unused_fields(self.processor, chat(&outline), self.settings);
-            ignored.extend(unused.into_iter().map(|name| format!("messages[].{name}")));
+            ignored.extend(Example::unused_fields(self.processor, outline.chat(), self.settings));
         }
         ignored.sort_unstable();
         ignored.dedup();
@@ -103,10 +101,6 @@ impl Looker<'_> {
 
     fn outcome(&self, outline: &Outline) -> Result<Outcome, Error> {
         let pictures: Vec<SizedPicture> = outline.pictures.iter().map(PictureOutline::sized).collect();
-        Example::of_sized(self.processor, &outline.place, chat(outline), &pictures, self.settings)
+        Example::of_sized(self.processor, &outline.place, outline.chat(), &pictures, self.settings)
     }
-}
-
-fn chat(outline: &Outline) -> Chat<'_> {
-    Chat { messages: &outline.messages, tools: &outline.tools }
 }
