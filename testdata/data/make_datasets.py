@@ -4,6 +4,7 @@
 """
 
 import argparse
+import datetime
 import base64
 import io
 import json
@@ -176,6 +177,24 @@ def write_parquet(out, pictures):
     pyarrow.parquet.write_table(table, folder / "pages.parquet", row_group_size=16, data_page_size=64, write_batch_size=3, use_dictionary=["image.path"])
 
 
+def write_tools(out):
+    """Tools and calls as JSON Lines, and as the tables that `datasets` makes of them: each structure has the fields of all rows, null where a row has none."""
+    arguments = [{"city": "Paris", "days": 2}, {"scale": 0.5, "is_now": True, "near": [1, 2]}, {"city": "Rome", "is_now": False}]
+    call = lambda given: {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": given}}], "weight": 1}
+    tool = lambda fields: {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": fields}}}
+    rows = [
+        {"messages": [{"role": "user", "content": f"Call {number}."}, call(given), {"role": "tool", "content": "done"}, {"role": "assistant", "content": "Yes.", "weight": number % 2}, {"role": "user", "content": "And?"}, {"role": "assistant", "content": "No."}],
+         "tools": [tool({name: {"type": "string"} for name in given})], "score": 0.5, "taken": "2026-11-15"}
+        for number, given in enumerate(arguments)
+    ]
+    write_lines(out / "tools.jsonl", rows)
+    for row in rows:
+        row["taken"] = datetime.date.fromisoformat(row["taken"])
+    table = pyarrow.Table.from_pylist(rows)
+    pyarrow.parquet.write_table(table, out / "tools.parquet")
+    pyarrow.parquet.write_table(table, out / "tools-v2.parquet", data_page_version="2.0", use_dictionary=False, compression="zstd")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
@@ -192,6 +211,7 @@ def main():
     write_folder(out, pictures)
     write_tar(out, pictures)
     write_parquet(out, pictures)
+    write_tools(out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 usage: record.py --model ../tiny-model --out FOLDER [--texts 300] [--seed 0]
 
-Writes texts.json, conversations.json, sizes.json, pictures.json with a folder of pictures, examples.json, borders.json and selective.json (README.md says what is in them).
+Writes texts.json, conversations.json, sizes.json, pictures.json with a folder of pictures, examples.json, borders.json, selective.json, and rows.jsonl with rows.json and templates (README.md says what is in them).
 """
 
 import argparse
@@ -20,6 +20,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from examples import record_borders, record_examples, record_selective
 from pictures import all_pictures
+from rows import TEMPLATES, record_rows, template_source
 from texts import test_texts
 
 MIN_PIXELS, MAX_PIXELS = 28 * 28 * 3, 28 * 28 * 10
@@ -124,6 +125,16 @@ def record_sizes():
     return recorded
 
 
+def write_rows(model, out, pictures, count=0, seed=0):
+    """Rows as a dataset, what becomes of each, and the templates that they name."""
+    rows, recorded = record_rows(model, pictures, count, seed)
+    (out / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_lines(out / "rows.json", recorded)
+    (out / "templates").mkdir(exist_ok=True)
+    for name in TEMPLATES:
+        (out / f"templates/{name}.jinja").write_text(template_source(name))
+
+
 def write_lines(path, value):
     """One record on a line, so that changes can be read."""
     if isinstance(value, list):
@@ -144,6 +155,7 @@ def main():
     arguments.add_argument("--texts", type=int, default=300)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--only-texts", action="store_true")
+    arguments.add_argument("--only-rows", type=int, metavar="N", help="rows of public shapes, and N random ones with tools")
     arguments.add_argument("--only-examples", type=int, metavar="N", help="N random conversations and 5 N random answers")
     arguments = arguments.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -151,6 +163,9 @@ def main():
         pictures = Path(__file__).parent / "recorded/pictures"
         write_lines(arguments.out / "examples.json", record_examples(arguments.model, pictures, arguments.only_examples, arguments.seed))
         write_lines(arguments.out / "selective.json", record_selective(arguments.model, 5 * arguments.only_examples, arguments.seed))
+        return
+    if arguments.only_rows is not None:
+        write_rows(arguments.model, arguments.out, Path(__file__).parent / "recorded/pictures", arguments.only_rows, arguments.seed)
         return
     write_lines(arguments.out / "texts.json", record_texts(arguments.model, arguments.texts, arguments.seed))
     if arguments.only_texts:
@@ -161,6 +176,7 @@ def main():
     write_lines(arguments.out / "examples.json", record_examples(arguments.model, arguments.out / "pictures"))
     write_lines(arguments.out / "borders.json", record_borders(arguments.model, arguments.out / "pictures"))
     write_lines(arguments.out / "selective.json", record_selective(arguments.model))
+    write_rows(arguments.model, arguments.out, arguments.out / "pictures")
 
 
 if __name__ == "__main__":

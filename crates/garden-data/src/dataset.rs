@@ -4,6 +4,7 @@
 //! holds that one. So memory does not depend on how many rows there are beyond the index, nor on how large they are.
 //! What is wrong with a row is found when it is read; whether that ends a run is up to whoever reads.
 
+mod calls;
 mod conversation;
 mod folder;
 mod hub;
@@ -18,6 +19,7 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use conversation::unnumbered;
 pub use hub::model_folder;
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};

@@ -15,8 +15,9 @@ use crate::length::{LengthLimit, Pictures, SizedPicture, TooLong};
 use crate::processor::Processor;
 use crate::record::{Record, StoredPicture};
 use crate::selective::{Level, SelectiveLoss};
-use crate::template::{Ending, Message};
-use crate::turns::turns;
+use crate::template::{Chat, Ending, Message, Weight};
+use crate::turns::{Turn, turns};
+use crate::unused::{check_used, unused_fields};
 
 /// Who gives instructions, in chat templates.
 const SYSTEM: &str = "system";
@@ -96,17 +97,17 @@ impl Example {
     pub fn of<'a>(processor: &Processor, record: &'a Record, settings: &ExampleSettings) -> Result<Outcome, Error> {
         let sized = |picture: &'a StoredPicture| {
             let (width, height) = picture_size(&picture.name, &picture.data, processor.max_decoded_pixels)?;
-            Ok(SizedPicture { name: &picture.name, width, height })
+            Ok(SizedPicture { name: &picture.name, width, height, bounds: picture.bounds })
         };
         let pictures = record.pictures.iter().map(sized).collect::<Result<Vec<SizedPicture>, Error>>()?;
-        Example::of_sized(processor, &record.place, &record.messages, &pictures, settings)
+        Example::of_sized(processor, &record.place, record.chat(), &pictures, settings)
     }
 
     /// Makes an example of a conversation whose pictures are known by their sizes.
     pub fn of_sized(
         processor: &Processor,
         place: &str,
-        messages: &[Message],
+        chat: Chat,
         pictures: &[SizedPicture],
         settings: &ExampleSettings,
     ) -> Result<Outcome, Error> {
@@ -114,7 +115,7 @@ impl Example {
             Error::Conversation(problem) => Error::row(place, problem),
             other => other,
         };
-        let text = Text::of(processor, messages, settings).map_err(told)?;
+        let text = Text::of(processor, place, chat, settings).map_err(told)?;
         text.check(processor, pictures.len()).map_err(told)?;
         let pictures = Pictures { settings: &processor.images, pictures };
         let grids = pictures.grids(processor.images.max_pixels)?;
@@ -134,6 +135,12 @@ impl Example {
                 Ok(Outcome::Kept(text.example(processor, place, shrunk.grids, Some(shrunk.max_pixels))))
             }
         }
+    }
+
+    /// Fields of messages that the template does not read: `messages[].name`, for each message that has one.
+    pub(crate) fn unused_fields(processor: &Processor, chat: Chat, settings: &ExampleSettings) -> Vec<String> {
+        let messages = settings.system.before(chat.messages);
+        unused_fields(&processor.template, Chat { messages: &messages, ..chat })
     }
 
     /// Tokens whose prediction is trained. The first token of a row has nothing before it that could predict it.
@@ -177,27 +184,39 @@ struct Text {
 }
 
 impl Text {
-    fn of(processor: &Processor, messages: &[Message], settings: &ExampleSettings) -> Result<Text, Error> {
-        let messages = settings.system.before(messages);
-        let rendered = processor.template.render(&messages, Ending::Nothing)?;
+    fn of(processor: &Processor, place: &str, chat: Chat, settings: &ExampleSettings) -> Result<Text, Error> {
+        let messages = settings.system.before(chat.messages);
+        let chat = Chat { messages: &messages, ..chat };
+        let rendered = processor.template.render(chat, Ending::Nothing)?;
+        check_used(&processor.template, place, chat, &rendered)?;
+        let is_all = settings.labels == Labels::All;
+        let has_zero = messages.iter().any(|message| message.weight == Weight::Zero);
         // Where everything is trained and nothing is taken out, no answer has to be found, and any template will do.
-        let turns = match settings.labels == Labels::All && settings.selective.level == Level::Off {
+        let turns = match is_all && settings.selective.level == Level::Off && !has_zero {
             true => Vec::new(),
-            false => turns(&processor.template, &messages, &rendered)?,
+            false => turns(&processor.template, chat, &rendered)?,
         };
-        if turns.is_empty() && settings.labels != Labels::All {
-            let problem = "`messages` has no answer (role `assistant`), so nothing would be trained";
+        let is_wanted = |turn: &Turn| match messages[turn.message].weight {
+            Weight::Usual => settings.labels != Labels::Completion || turns.last() == Some(turn),
+            Weight::Prompt => is_all,
+            Weight::Zero => false,
+        };
+        if !is_all && !turns.iter().any(is_wanted) {
+            let problem = match turns.is_empty() {
+                true => "`messages` has no answer (role `assistant`), so nothing would be trained",
+                false => "the answers that would be trained have weight 0, so nothing would be",
+            };
             return Err(Error::Conversation(problem.to_string()));
         }
         let (tokens, spans) = processor.tokenizer.encode_spans(&rendered);
-        let answers: Vec<Range<usize>> = turns.iter().map(|turn| tokens_in(&spans, turn)).collect();
-        let mut text = Text { is_trained: vec![false; tokens.len()], tokens, answers, answer_tokens: 0, masked: 0 };
-        if settings.labels == Labels::All {
-            text.is_trained.fill(true);
-        }
-        let first = if settings.labels == Labels::Completion { turns.len() - 1 } else { 0 };
-        for (number, turn) in turns.iter().enumerate().skip(first) {
-            text.train(processor, settings, &rendered, turn, &spans, number);
+        let answers: Vec<Range<usize>> = turns.iter().map(|turn| tokens_in(&spans, &turn.bytes)).collect();
+        let mut text = Text { is_trained: vec![is_all; tokens.len()], tokens, answers, answer_tokens: 0, masked: 0 };
+        for (number, turn) in turns.iter().enumerate() {
+            if is_wanted(turn) {
+                text.train(processor, settings, &rendered, &turn.bytes, &spans, number);
+            } else if messages[turn.message].weight == Weight::Zero {
+                text.is_trained[text.answers[number].clone()].fill(false);
+            }
         }
         for (token, is_trained) in text.tokens.iter().zip(&mut text.is_trained) {
             *is_trained &= !processor.is_vision(*token);

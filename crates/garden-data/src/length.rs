@@ -28,6 +28,30 @@ pub struct LengthLimit {
     pub too_long: TooLong,
 }
 
+/// Bounds on the pixels of one picture, as qwen-vl-utils reads them beside it (`min_pixels`, `max_pixels`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PixelBounds {
+    /// It is enlarged to so many.
+    pub least: Option<u64>,
+    /// It is shrunk to so many.
+    pub most: Option<u64>,
+}
+
+impl PixelBounds {
+    /// Patches of a picture: it is brought within its own bounds first and then within those of all pictures, as qwen-vl-utils and the model's
+    /// processor do it one after the other.
+    pub(crate) fn grid(self, settings: &ImageSettings, width: usize, height: usize) -> Result<Grid, String> {
+        if self == PixelBounds::default() {
+            return settings.grid(width, height);
+        }
+        let max_pixels = self.most.unwrap_or(settings.max_pixels);
+        let min_pixels = self.least.unwrap_or(settings.min_pixels).min(max_pixels);
+        let own = ImageSettings { min_pixels, max_pixels, ..settings.clone() };
+        let (height, width) = own.smart_resize(height, width)?;
+        settings.grid(width, height)
+    }
+}
+
 /// What the header of a picture says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizedPicture<'a> {
@@ -37,6 +61,8 @@ pub struct SizedPicture<'a> {
     pub width: usize,
     /// Rows, as it is shown.
     pub height: usize,
+    /// Bounds on its pixels that the row asks for.
+    pub bounds: PixelBounds,
 }
 
 /// The pictures of a row under the settings of a model.
@@ -59,7 +85,7 @@ impl Pictures<'_> {
     pub fn grids(&self, max_pixels: u64) -> Result<Vec<Grid>, Error> {
         let settings = ImageSettings { max_pixels, ..self.settings.clone() };
         let grid = |picture: &SizedPicture| {
-            let grid = settings.grid(picture.width, picture.height);
+            let grid = picture.bounds.grid(&settings, picture.width, picture.height);
             grid.map_err(|problem| Error::picture(picture.name, problem))
         };
         self.pictures.iter().map(grid).collect()
@@ -106,7 +132,7 @@ mod tests {
     use super::*;
 
     fn picture(width: usize, height: usize) -> SizedPicture<'static> {
-        SizedPicture { name: "x", width, height }
+        SizedPicture { name: "x", width, height, bounds: PixelBounds::default() }
     }
 
     #[test]

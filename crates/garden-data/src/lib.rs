@@ -8,6 +8,7 @@ mod dataset;
 mod error;
 mod example;
 mod fingerprint;
+mod free;
 mod image;
 mod json;
 mod keys;
@@ -24,6 +25,7 @@ mod tally;
 mod template;
 mod tokenizer;
 mod turns;
+mod unused;
 
 pub use batches::Batches;
 pub use collate::Collator;
@@ -31,9 +33,10 @@ pub use dataset::{Ahead, Dataset, Order, Prefetch, model_folder};
 pub use error::Error;
 pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
 pub use fingerprint::Fingerprint;
+pub use free::{Json, Real};
 pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, picture_size};
 pub use keys::{COMMON_SHARE, KeyCounter};
-pub use length::{LengthLimit, SizedPicture, TooLong};
+pub use length::{LengthLimit, PixelBounds, SizedPicture, TooLong};
 pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};
 pub use normalisation::Normalisation;
 pub use outline::{Outline, PictureOutline};
@@ -42,8 +45,9 @@ pub use processor::{PictureFile, Processor, Prompt};
 pub use record::{Record, StoredPicture};
 pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
 pub use survey::{
-    Bar, Distribution, Duplicate, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, Survey, SurveySettings,
+    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, Survey,
+    SurveySettings,
 };
 pub use tally::Tally;
-pub use template::{Content, Ending, Message, Part, Template};
+pub use template::{Chat, Content, Ending, Message, Part, Template, TemplateFile, Weight};
 pub use tokenizer::{SpecialTokens, Tokenizer};

@@ -1,8 +1,9 @@
 //! A row whose pictures are known by their headers: what it takes to count tokens, without the pixels.
 
 use crate::fingerprint::Fingerprint;
-use crate::length::SizedPicture;
-use crate::template::{Content, Message, Part};
+use crate::free::Json;
+use crate::length::{PixelBounds, SizedPicture};
+use crate::template::{Chat, Content, Message, Part, Weight};
 
 /// A conversation with what the headers of its pictures say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,10 +12,16 @@ pub struct Outline {
     pub place: String,
     /// Who says and shows what; the last message is an answer.
     pub messages: Vec<Message>,
+    /// Tools that the assistant may call.
+    pub tools: Vec<Json>,
+    /// What the row calls each message, such as `conversations[1]`.
+    pub fields: Vec<String>,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<PictureOutline>,
     /// Bytes that are held to read the row with its whole pictures: the row as it is stored, and the pictures still compressed.
     pub bytes: u64,
+    /// Fields that are not read, without the numbers of list elements: `id`, `messages[].content[].detail`.
+    pub ignored: Vec<String>,
 }
 
 /// What is known of a picture without decoding it.
@@ -32,46 +39,72 @@ pub struct PictureOutline {
     pub bytes: u64,
     /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.
     pub fingerprint: u64,
+    /// Bounds on its pixels that the row asks for.
+    pub bounds: PixelBounds,
 }
 
 impl PictureOutline {
     /// Its name and size.
     pub fn sized(&self) -> SizedPicture<'_> {
-        SizedPicture { name: &self.name, width: self.width, height: self.height }
+        SizedPicture { name: &self.name, width: self.width, height: self.height, bounds: self.bounds }
     }
 }
 
 impl Outline {
-    /// The same for rows that say and show the same. Checkpoints have it, so it must stay what it is: what a message may have besides is added only
-    /// where it has it.
+    /// What a template renders.
+    pub fn chat(&self) -> Chat<'_> {
+        Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
+    }
+
+    /// The same for rows that say and show the same. Checkpoints have it, so it must stay what it is: what a row may have besides texts and pictures is
+    /// added only where it has it.
     pub fn fingerprint(&self) -> u64 {
         let mut made = Fingerprint::default();
         for message in &self.messages {
             made.text(&message.role);
-            let parts = match &message.content {
+            match &message.content {
+                Content::Absent => made.bytes(b"absent"),
                 Content::Text(text) => {
                     made.bytes(b"text");
                     made.text(text);
-                    continue;
                 }
-                Content::Parts(parts) => parts,
-            };
-            for part in parts {
-                match part {
+                Content::Parts(parts) => parts.iter().for_each(|part| match part {
                     Part::Text(text) => {
                         made.bytes(b"part");
                         made.text(text);
                     }
                     Part::Image => made.bytes(b"image"),
+                }),
+            }
+            for (name, value) in &message.fields {
+                made.bytes(b"field");
+                made.text(name);
+                value.mark(&mut made);
+            }
+            match message.weight {
+                Weight::Usual => {}
+                Weight::Prompt => made.bytes(b"prompt"),
+                Weight::Zero => made.bytes(b"weight 0"),
+            }
+        }
+        for tool in &self.tools {
+            made.bytes(b"tool");
+            tool.mark(&mut made);
+        }
+        for picture in &self.pictures {
+            made.number(picture.fingerprint);
+            for (name, bound) in [(b"least", picture.bounds.least), (b"most ", picture.bounds.most)] {
+                if let Some(bound) = bound {
+                    made.bytes(name);
+                    made.number(bound);
                 }
             }
         }
-        self.pictures.iter().for_each(|picture| made.number(picture.fingerprint));
         made.value()
     }
 
-    /// Whether the last answer says nothing.
+    /// Whether the last answer says nothing and calls nothing.
     pub fn has_empty_answer(&self) -> bool {
-        self.messages.last().is_some_and(|message| message.words().trim().is_empty())
+        self.messages.last().is_some_and(|message| message.words().trim().is_empty() && message.calls().is_empty())
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::Error;
 use crate::image::{Grid, ImageSettings, MAX_PIXELS, Patcher, picture_size};
-use crate::template::{Ending, Message, Template};
+use crate::template::{Chat, Ending, Message, Template, TemplateFile};
 use crate::tokenizer::Tokenizer;
 
 /// The token that stands for a part of an image, unless `tokenizer_config.json` names another.
@@ -51,9 +51,14 @@ pub struct Processor {
 impl Processor {
     /// Opens a model's folder.
     pub fn open(folder: &Path) -> Result<Processor, Error> {
+        Processor::open_with(folder, None)
+    }
+
+    /// Opens a model's folder with another chat template than its own, where one is given.
+    pub fn open_with(folder: &Path, template: Option<&TemplateFile>) -> Result<Processor, Error> {
         let tokenizer_path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::read(&tokenizer_path)?;
-        let template = Template::open(folder)?;
+        let template = Template::open(folder, template)?;
         // Newer folders have the settings of all processors in one file.
         let [older, newer] = ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name));
         let images = ImageSettings::read(if !older.exists() && newer.exists() { &newer } else { &older })?;
@@ -85,7 +90,7 @@ impl Processor {
 
     /// The tokens of a conversation whose pictures have these grids.
     pub fn tokens(&self, messages: &[Message], grids: &[Grid], ending: Ending) -> Result<Vec<i32>, Error> {
-        let text = self.template.render(messages, ending)?;
+        let text = self.template.render(Chat::of(messages), ending)?;
         let tokens = self.tokenizer.encode(&text);
         let places = tokens.iter().filter(|token| **token == self.image_token).count();
         if places != grids.len() {

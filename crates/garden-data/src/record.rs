@@ -1,6 +1,8 @@
 //! A row of a dataset as it was written: a conversation, and its pictures still compressed.
 
-use crate::template::{Content, Message, Part};
+use crate::free::Json;
+use crate::length::PixelBounds;
+use crate::template::{Chat, Message};
 
 /// A conversation with its pictures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,26 +11,32 @@ pub struct Record {
     pub place: String,
     /// Who says and shows what; the last message is an answer.
     pub messages: Vec<Message>,
+    /// Tools that the assistant may call.
+    pub tools: Vec<Json>,
+    /// What the row calls each message, such as `conversations[1]`.
+    pub fields: Vec<String>,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<StoredPicture>,
 }
 
 impl Record {
+    /// What a template renders.
+    pub fn chat(&self) -> Chat<'_> {
+        Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
+    }
+
     /// Bytes that it holds: texts and pictures.
     pub fn bytes(&self) -> usize {
         let pictures: usize = self.pictures.iter().map(|picture| picture.data.len() + picture.name.len()).sum();
-        let texts: usize = self.messages.iter().map(|message| text_bytes(&message.content)).sum();
-        self.place.len() + texts + pictures
+        let texts: usize = self.messages.iter().map(text_bytes).sum();
+        let tools: usize = self.tools.iter().map(Json::bytes).sum();
+        self.place.len() + texts + tools + pictures
     }
 }
 
-fn text_bytes(content: &Content) -> usize {
-    match content {
-        Content::Text(text) => text.len(),
-        Content::Parts(parts) => {
-            parts.iter().map(|part| if let Part::Text(text) = part { text.len() } else { 0 }).sum()
-        }
-    }
+fn text_bytes(message: &Message) -> usize {
+    let texts: usize = message.parts().flatten().map(str::len).sum();
+    texts + message.fields.iter().map(|(name, value)| name.len() + value.bytes()).sum::<usize>()
 }
 
 /// A picture of a record.
@@ -38,4 +46,6 @@ pub struct StoredPicture {
     pub name: String,
     /// The file's bytes.
     pub data: Vec<u8>,
+    /// Bounds on its pixels that the row asks for.
+    pub bounds: PixelBounds,
 }

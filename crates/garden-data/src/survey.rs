@@ -27,6 +27,10 @@ pub use problem::{Problem, ProblemKind};
 
 /// How many problems, duplicates and empty answers are kept one by one; the rest is only counted.
 pub const KEPT_PROBLEMS: usize = 1000;
+/// Names of ignored fields that are kept; a dataset whose rows have names of their own must not fill memory.
+const KEPT_FIELDS: usize = 200;
+/// Characters of such a name.
+const LONGEST_NAME: usize = 80;
 /// Rows that a thread looks at before the next one has its turn.
 const STRETCH: usize = 32;
 /// Stretches that a thread may be ahead.
@@ -66,6 +70,10 @@ pub struct Survey {
     pub empty_answers: Vec<u32>,
     /// Rows whose last answer says nothing.
     pub empty_answer_count: usize,
+    /// Fields that rows have and nothing reads, in the order in which they were met; 200 at most.
+    pub ignored: Vec<IgnoredField>,
+    /// Fields of other names, counted once for each row.
+    pub more_ignored: usize,
     /// The row with the most tokens.
     pub largest: Option<Largest>,
     /// What the largest micro-batch needs that any order of the rows can bring. Each number is a bound of its own: no single
@@ -111,6 +119,17 @@ pub struct Largest {
     pub patches: usize,
     /// Width and height of its pictures as they are shown, before they are resized.
     pub pictures: Vec<[usize; 2]>,
+}
+
+/// A field that rows have and nothing reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct IgnoredField {
+    /// Its name, such as `id` or `messages[].content[].detail`.
+    pub field: String,
+    /// Rows that have it.
+    pub rows: usize,
+    /// Where the first of them stands.
+    pub first: String,
 }
 
 /// Pictures in numbers.
@@ -206,6 +225,15 @@ impl Sum {
     fn add_seen(&mut self, row: usize, seen: Seen) -> Option<Problem> {
         let survey = &mut self.survey;
         survey.row_bytes = survey.row_bytes.max(seen.bytes);
+        for field in seen.ignored.iter().map(|name| printable(name)) {
+            match survey.ignored.iter().position(|known| known.field == field) {
+                Some(known) => survey.ignored[known].rows += 1,
+                None if survey.ignored.len() < KEPT_FIELDS => {
+                    survey.ignored.push(IgnoredField { field, rows: 1, first: seen.place.clone() });
+                }
+                None => survey.more_ignored += 1,
+            }
+        }
         for picture in &seen.pictures {
             survey.pictures.add(picture.pixels(), picture.bytes, picture.is_whole);
             survey.pixels.add(picture.pixels());
@@ -254,6 +282,15 @@ impl Sum {
         survey.duplicates = duplicates;
         survey
     }
+}
+
+/// A name that comes from outside: nothing in it moves a terminal's cursor, and it is not long.
+fn printable(name: &str) -> String {
+    let mut text = String::new();
+    for character in name.chars().take(LONGEST_NAME) {
+        if character.is_control() { text.extend(character.escape_default()) } else { text.push(character) }
+    }
+    if name.chars().nth(LONGEST_NAME).is_some() { text + "..." } else { text }
 }
 
 /// Rows that are the same as an earlier one, ascending.

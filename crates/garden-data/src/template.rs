@@ -11,31 +11,43 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use minijinja::{Environment, Value, context};
-use serde_json::Value as Json;
+use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::free::{Json, ordered};
 
 /// The name that the template goes by in its environment.
 const NAME: &str = "chat_template";
 /// Special tokens that templates may name.
 const TOKENS: [&str; 5] = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"];
+/// The field of a message that has the assistant's calls of tools.
+pub(crate) const TOOL_CALLS: &str = "tool_calls";
+/// Names of the field that has an assistant's thoughts. transformers copies it to the first two, which are those that templates read.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`.
+    /// Who speaks: `system`, `user`, `assistant`, `tool`.
     pub role: String,
     /// What is said and shown.
     pub content: Content,
+    /// What else the row says about the message and a template may read: `tool_calls`, `reasoning_content`, `name`, in their order.
+    pub fields: Vec<(String, Json)>,
+    /// Whether it is trained where it is an answer.
+    pub weight: Weight,
 }
 
-/// What a message says. Some templates treat the two differently.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What a message says. Some templates treat them differently.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A text.
     Text(String),
     /// Texts and images in their order.
     Parts(Vec<Part>),
+    /// Nothing: an assistant that only calls tools.
+    #[default]
+    Absent,
 }
 
 /// A part of a message.
@@ -47,25 +59,65 @@ pub enum Part {
     Image,
 }
 
+/// Whether a message is trained where it is an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Weight {
+    /// It is, as the labels say.
+    #[default]
+    Usual,
+    /// It is part of a `prompt` beside a `completion`: only where everything is trained.
+    Prompt,
+    /// The row says that it is not.
+    Zero,
+}
+
+/// What a template renders: messages, and the tools that the assistant may call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chat<'a> {
+    /// Who says and shows what.
+    pub messages: &'a [Message],
+    /// Descriptions of tools.
+    pub tools: &'a [Json],
+    /// What the row calls each message; without, they are `messages`.
+    pub fields: &'a [String],
+}
+
+impl<'a> Chat<'a> {
+    /// A conversation without tools.
+    pub fn of(messages: &'a [Message]) -> Chat<'a> {
+        Chat { messages, ..Chat::default() }
+    }
+
+    /// What the row calls a message.
+    pub(crate) fn field(&self, number: usize) -> String {
+        // Instructions that the row does not have stand before all others.
+        let added = self.messages.len().saturating_sub(self.fields.len());
+        let known = number.checked_sub(added).and_then(|number| self.fields.get(number));
+        known.cloned().unwrap_or_else(|| format!("messages[{number}]"))
+    }
+}
+
 impl Message {
     /// A message that is a text.
     pub fn text(role: &str, text: &str) -> Message {
-        Message { role: role.to_string(), content: Content::Text(text.to_string()) }
+        Message::new(role, Content::Text(text.to_string()))
     }
 
     /// A message of images and a text behind them.
     pub fn with_images(role: &str, images: usize, text: &str) -> Message {
         let mut parts = vec![Part::Image; images];
         parts.push(Part::Text(text.to_string()));
-        Message { role: role.to_string(), content: Content::Parts(parts) }
+        Message::new(role, Content::Parts(parts))
+    }
+
+    /// A message of which nothing else is known.
+    pub fn new(role: &str, content: Content) -> Message {
+        Message { role: role.to_string(), content, ..Message::default() }
     }
 
     /// Images of the message.
     pub fn images(&self) -> usize {
-        match &self.content {
-            Content::Text(_) => 0,
-            Content::Parts(parts) => parts.iter().filter(|part| **part == Part::Image).count(),
-        }
+        self.parts().filter(|part| part.is_none()).count()
     }
 
     /// The texts of the message, one behind the other.
@@ -73,16 +125,45 @@ impl Message {
         match &self.content {
             Content::Text(text) => Cow::Borrowed(text),
             Content::Parts(parts) => parts.iter().filter_map(Part::text).collect(),
+            Content::Absent => Cow::Borrowed(""),
         }
     }
 
+    /// The calls of tools.
+    pub fn calls(&self) -> &[Json] {
+        match self.fields.iter().find(|(name, _)| name == TOOL_CALLS) {
+            Some((_, Json::List(calls))) => calls,
+            _ => &[],
+        }
+    }
+
+    /// The texts of the message, and nothing for each image.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Option<&str>> {
+        let (text, parts) = match &self.content {
+            Content::Text(text) => (Some(Some(text.as_str())), &[][..]),
+            Content::Parts(parts) => (None, parts.as_slice()),
+            Content::Absent => (None, &[][..]),
+        };
+        text.into_iter().chain(parts.iter().map(Part::text))
+    }
+
     fn value(&self) -> Value {
+        let mut fields = vec![("role".to_string(), Value::from(self.role.as_str()))];
         match &self.content {
-            Content::Text(text) => context! { role => self.role.as_str(), content => text },
-            Content::Parts(parts) => {
-                context! { role => self.role.as_str(), content => parts.iter().map(Part::value).collect::<Vec<_>>() }
+            Content::Text(text) => fields.push(("content".to_string(), Value::from(text.as_str()))),
+            Content::Parts(parts) => fields.push(("content".to_string(), parts.iter().map(Part::value).collect())),
+            Content::Absent => {}
+        }
+        fields.extend(self.fields.iter().map(|(name, value)| (name.clone(), value.value())));
+        let thoughts = REASONING.iter().find_map(|name| self.fields.iter().find(|(field, _)| field == name));
+        if let Some((_, thoughts)) = thoughts {
+            fields.retain(|(name, _)| name != REASONING[0]);
+            fields.push((REASONING[0].to_string(), thoughts.value()));
+            if !fields.iter().any(|(name, _)| name == REASONING[1]) {
+                fields.push((REASONING[1].to_string(), thoughts.value()));
             }
         }
+        ordered(fields)
     }
 }
 
@@ -99,6 +180,27 @@ impl Part {
             Part::Text(text) => context! { type => "text", text => text },
             Part::Image => context! { type => "image" },
         }
+    }
+}
+
+/// A chat template that takes the place of the model's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateFile {
+    /// Where it was read.
+    pub path: PathBuf,
+    /// The template.
+    pub source: String,
+}
+
+impl TemplateFile {
+    /// Reads a template: a Jinja file, or a JSON file with the field `chat_template`, such as `tokenizer_config.json`.
+    pub fn read(path: &Path) -> Result<TemplateFile, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+        let source = match path.extension().is_some_and(|ending| ending == "json") {
+            true => source_in(path, &read_json(path)?)?,
+            false => text,
+        };
+        Ok(TemplateFile { path: path.to_path_buf(), source })
     }
 }
 
@@ -121,20 +223,18 @@ pub struct Template {
 }
 
 impl Template {
-    /// Finds the template of a model: `chat_template.jinja`, else `chat_template.json`, else in `tokenizer_config.json`.
-    pub fn open(folder: &Path) -> Result<Template, Error> {
+    /// Finds the template of a model: the one that is given, else `chat_template.jinja`, else `chat_template.json`, else in `tokenizer_config.json`.
+    pub fn open(folder: &Path, given: Option<&TemplateFile>) -> Result<Template, Error> {
         let settings_path = folder.join("tokenizer_config.json");
-        let settings = if settings_path.exists() { read_json(&settings_path)? } else { Json::Null };
+        let settings = if settings_path.exists() { read_json(&settings_path)? } else { serde_json::Value::Null };
         let tokens = TOKENS.into_iter().filter_map(|name| Some((name, token_text(&settings[name])?))).collect();
-        let path = folder.join("chat_template.jinja");
-        if path.exists() {
-            let source = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
-            return Template::new(&path, &source, tokens);
+        if let Some(TemplateFile { path, source }) = given {
+            return Template::new(path, source, tokens);
         }
-        let path = folder.join("chat_template.json");
-        if path.exists() {
-            let source = source_in(&path, &read_json(&path)?)?;
-            return Template::new(&path, &source, tokens);
+        for path in ["chat_template.jinja", "chat_template.json"].map(|name| folder.join(name)) {
+            if path.exists() {
+                return Template::new(&path, &TemplateFile::read(&path)?.source, tokens);
+            }
         }
         if settings.is_null() {
             let problem = "has no `chat_template.jinja`, `chat_template.json` or `tokenizer_config.json`";
@@ -151,17 +251,25 @@ impl Template {
         Ok(Template { environment, path: path.to_path_buf(), tokens })
     }
 
+    /// Where it was read.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The special token of a field of `tokenizer_config.json`.
     pub(crate) fn token(&self, field: &str) -> Option<&str> {
         self.tokens.iter().find(|(name, _)| *name == field).map(|(_, text)| text.as_str())
     }
 
     /// The text of a conversation, with one placeholder for each image.
-    pub fn render(&self, messages: &[Message], ending: Ending) -> Result<String, Error> {
-        let messages: Vec<Value> = messages.iter().map(Message::value).collect();
+    pub fn render(&self, chat: Chat, ending: Ending) -> Result<String, Error> {
+        let messages: Vec<Value> = chat.messages.iter().map(Message::value).collect();
+        let tools = if chat.tools.is_empty() { Value::from(()) } else { chat.tools.iter().map(Json::value).collect() };
         let tokens: BTreeMap<&str, String> = self.tokens.iter().cloned().collect();
         let values = context! {
             messages,
+            tools,
+            documents => (),
             add_generation_prompt => ending == Ending::Answer,
             ..Value::from(tokens)
         };
@@ -174,13 +282,13 @@ impl Template {
     }
 }
 
-fn read_json(path: &Path) -> Result<Json, Error> {
+fn read_json(path: &Path) -> Result<serde_json::Value, Error> {
     let text = std::fs::read(path).map_err(|error| Error::file(path, error))?;
     serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))
 }
 
 /// The field is a text, or a list of named templates of which `default` is the one for chats.
-fn source_in(path: &Path, value: &Json) -> Result<String, Error> {
+fn source_in(path: &Path, value: &serde_json::Value) -> Result<String, Error> {
     let field = &value["chat_template"];
     let named = field.as_array().and_then(|list| list.iter().find(|one| one["name"] == "default"));
     let source = field.as_str().or_else(|| named?["template"].as_str());
@@ -188,6 +296,6 @@ fn source_in(path: &Path, value: &Json) -> Result<String, Error> {
 }
 
 /// A special token is a text, or an object with its text.
-fn token_text(value: &Json) -> Option<String> {
+fn token_text(value: &serde_json::Value) -> Option<String> {
     value.as_str().or_else(|| value["content"].as_str()).map(str::to_string)
 }

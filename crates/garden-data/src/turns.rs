@@ -7,50 +7,54 @@
 use std::ops::Range;
 
 use crate::error::Error;
-use crate::template::{Ending, Message, Template};
+use crate::template::{Chat, Ending, Template};
 
 /// Who gives answers, in chat templates.
 pub(crate) const ASSISTANT: &str = "assistant";
 
-/// The bytes of each answer in the rendered conversation: all that the template writes from behind the header of the turn to the end of the turn.
-pub(crate) fn turns(template: &Template, messages: &[Message], rendered: &str) -> Result<Vec<Range<usize>>, Error> {
+/// An answer in the rendered conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The number of its message.
+    pub message: usize,
+    /// Where it stands.
+    pub bytes: Range<usize>,
+}
+
+/// Each answer in the rendered conversation: all that the template writes from behind the header of the turn to the end of the turn.
+pub(crate) fn turns(template: &Template, chat: Chat, rendered: &str) -> Result<Vec<Turn>, Error> {
     let mut turns = Vec::new();
-    for (number, _) in messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT) {
+    for (number, _) in chat.messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT) {
         if number == 0 {
-            return Err(Error::Conversation("`messages[0]` is an answer, and nothing was asked".to_string()));
-        }
-        let start = beginning(template, messages, number, Ending::Answer, rendered)?;
-        let end = beginning(template, messages, number + 1, Ending::Nothing, rendered)?;
-        if end < start {
-            let problem =
-                format!("the chat template ends `messages[{number}]` before it begins; its answer cannot be found");
+            let problem = format!("`{}` is an answer, and nothing was asked", chat.field(0));
             return Err(Error::Conversation(problem));
         }
-        turns.push(start..end);
+        let start = beginning(template, chat, number, Ending::Answer, rendered)?;
+        let end = beginning(template, chat, number + 1, Ending::Nothing, rendered)?;
+        if end < start {
+            let problem =
+                format!("the chat template ends `{}` before it begins; its answer cannot be found", chat.field(number));
+            return Err(Error::Conversation(problem));
+        }
+        turns.push(Turn { message: number, bytes: start..end });
     }
     Ok(turns)
 }
 
 /// How far the first messages reach in the rendered conversation.
-fn beginning(
-    template: &Template,
-    messages: &[Message],
-    count: usize,
-    ending: Ending,
-    rendered: &str,
-) -> Result<usize, Error> {
-    if count == messages.len() && ending == Ending::Nothing {
+fn beginning(template: &Template, chat: Chat, count: usize, ending: Ending, rendered: &str) -> Result<usize, Error> {
+    if count == chat.messages.len() && ending == Ending::Nothing {
         return Ok(rendered.len());
     }
-    let part = template.render(&messages[..count], ending)?;
+    let part = template.render(Chat { messages: &chat.messages[..count], ..chat }, ending)?;
     if rendered.starts_with(&part) {
         return Ok(part.len());
     }
     let same = rendered.char_indices().zip(part.chars()).take_while(|((_, one), other)| one == other).last();
     let place = same.map_or(0, |((place, one), _)| place + one.len_utf8());
     let what = match ending {
-        Ending::Answer => format!("the beginning of the answer `messages[{count}]`"),
-        Ending::Nothing => format!("`messages[{}]` with what is before it", count - 1),
+        Ending::Answer => format!("the beginning of the answer `{}`", chat.field(count)),
+        Ending::Nothing => format!("`{}` with what is before it", chat.field(count - 1)),
     };
     Err(Error::Conversation(format!(
         "the chat template writes {what} otherwise when the conversation goes on: {:?} becomes {:?}; answers cannot be found in such texts. \

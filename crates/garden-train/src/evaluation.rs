@@ -57,6 +57,8 @@ pub(crate) struct Evaluation {
 struct Question {
     row: usize,
     record: Record,
+    /// The right answer.
+    expected: String,
     prompt: Prompt,
 }
 
@@ -188,9 +190,9 @@ impl Evaluation {
 
 impl Question {
     fn scored(self, step: usize, answer: &str, score: &mut Score) -> Prediction {
-        let mut messages = self.record.messages.iter().rev();
-        let expected = messages.next().map(|message| message.words().into_owned()).unwrap_or_default();
-        let question = messages.next().map(|message| message.words().into_owned()).unwrap_or_default();
+        let expected = self.expected;
+        let question =
+            self.record.messages.iter().rev().nth(1).map(|message| message.words().into_owned()).unwrap_or_default();
         let is_right = score.add(&expected, answer);
         Prediction {
             step,
@@ -228,6 +230,11 @@ fn question(
     if example.tokens[begin..].contains(&processor.image_token()) {
         return Ok(None);
     }
+    let expected = match record.messages.last() {
+        Some(last) if last.calls().is_empty() => last.words().into_owned(),
+        // Calls of tools are what the template writes.
+        _ => processor.tokenizer.decode(&example.tokens[begin..], SpecialTokens::Skip).trim().to_string(),
+    };
     match collator.add(example, &record.pictures) {
         Err(_) if skip => return Ok(None),
         added => added?,
@@ -235,7 +242,7 @@ fn question(
     let (rows, images) = collator.finish();
     let mut tokens = rows.into_iter().next().map(|row| row.tokens).unwrap_or_default();
     tokens.truncate(begin);
-    Ok(Some(Question { row, record, prompt: Prompt { tokens, images } }))
+    Ok(Some(Question { row, record, expected, prompt: Prompt { tokens, images } }))
 }
 
 /// The file of answers of an evaluation, until it is known whether they are the best.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use garden_data::{
     Ahead, Batches, Dataset, ExampleSettings, LengthLimit, LoaderSettings, Processor, SelectiveLoss, SystemPrompt,
+    TemplateFile,
 };
 use garden_model::{FourBit, GeneratorLimits, Limits, LoraConfig, Optimizer, Recompute, Storage, Targets, Training};
 use serde::{Deserialize, Serialize};
@@ -54,6 +55,9 @@ pub struct Job {
     pub recipe: Recipe,
     /// The folder of the base model.
     pub base: PathBuf,
+    /// The chat template that takes the place of the model's own, as it was when the run began.
+    #[serde(default)]
+    pub chat_template: Option<TemplateFile>,
     /// Rows to learn from.
     pub train: Rows,
     /// Rows to evaluate on.
@@ -93,9 +97,9 @@ impl Job {
         self.recipe.eval_steps.unwrap_or_else(|| self.steps_per_epoch())
     }
 
-    /// The processor of the base model with the recipe's bounds on pixels.
+    /// The processor of the base model with the recipe's chat template and bounds on pixels.
     pub fn processor(&self) -> Result<Processor, Error> {
-        let mut processor = Processor::open(&self.base)?;
+        let mut processor = Processor::open_with(&self.base, self.chat_template.as_ref())?;
         self.recipe.bound_pixels(&mut processor);
         Ok(processor)
     }
@@ -163,7 +167,7 @@ impl Recipe {
     pub fn example(&self, common_keys: &[String]) -> ExampleSettings {
         ExampleSettings {
             labels: self.labels,
-            system: SystemPrompt::Own,
+            system: self.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
             length: self.max_length.map(|tokens| LengthLimit { tokens, too_long: self.on_long_row }),
             selective: SelectiveLoss {
                 level: self.selective_loss,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{
     Batches, COMMON_SHARE, Dataset, ExampleSettings, KeyCounter, Level, MAX_PIXELS, Problem, Processor, SelectiveLoss,
-    Survey, SurveySettings, model_folder,
+    Survey, SurveySettings, TemplateFile, model_folder,
 };
 use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
 
@@ -16,6 +16,9 @@ use crate::recipe::Recipe;
 const ANSWERS_AT_ONCE: usize = 4;
 /// What the rows of an evaluation are chosen with, besides the seed: not the order of training.
 const HELD_OUT: u64 = 0x6865_6c64_206f_7574;
+
+/// Fields that nothing reads which are named before a run.
+const SHOWN_FIELDS: usize = 10;
 
 /// A job, and what was found in its datasets.
 #[derive(Clone, Debug)]
@@ -44,7 +47,8 @@ impl Prepared {
         if let (Some(folder), Training::Lora(wanted)) = (first, recipe.training()) {
             check_adapter(folder, &read_adapter(folder)?.config, &wanted)?;
         }
-        let mut processor = Processor::open(&base)?;
+        let chat_template = recipe.chat_template.as_deref().map(TemplateFile::read).transpose()?;
+        let mut processor = Processor::open_with(&base, chat_template.as_ref())?;
         recipe.bound_pixels(&mut processor);
         if processor.images.min_pixels > processor.images.max_pixels {
             let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
@@ -56,6 +60,7 @@ impl Prepared {
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
             base,
+            chat_template,
             train: Rows {
                 path: recipe.dataset.clone(),
                 split: "train".into(),
@@ -69,12 +74,13 @@ impl Prepared {
             common_keys: Vec::new(),
             recipe: recipe.clone(),
         };
-        let (mut eval, mut notes) = (None, Vec::new());
+        let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
         if let Some(path) = &recipe.eval_dataset {
             let (split, dataset) = open_eval(path)?;
             let batch_size = recipe.eval_batch_size.unwrap_or(recipe.batch_size).min(recipe.batch_size);
             let survey = looker.look(&dataset, batch_size, progress)?;
             index_bytes += dataset.index_bytes();
+            notes.extend(notes_of(&survey, &dataset));
             job.limits = job.limits.max(survey.limits);
             let (left_out, fingerprint) = (survey.left_out.clone(), survey.fingerprint);
             if fingerprint == train.fingerprint {
@@ -133,6 +139,27 @@ impl Looker<'_> {
             _ => Ok(survey),
         }
     }
+}
+
+/// What of rows is not used or teaches nothing, in words.
+fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
+    let rows = |count: usize| if count == 1 { "1 row".to_string() } else { format!("{count} rows") };
+    let shown = survey.ignored.iter().take(SHOWN_FIELDS);
+    let mut notes: Vec<String> =
+        shown.map(|one| format!("not used: `{}` of {}, first `{}`", one.field, rows(one.rows), one.first)).collect();
+    let more = survey.ignored.len().saturating_sub(SHOWN_FIELDS);
+    if more > 0 || survey.more_ignored > 0 {
+        let least = if survey.more_ignored > 0 { "at least " } else { "" };
+        notes.push(format!("not used: {least}{more} more fields; `model-garden check` lists them"));
+    }
+    if let Some(first) = survey.empty_answers.first() {
+        let place = dataset.place(*first as usize);
+        notes.push(format!(
+            "{} with an empty answer, first `{place}`: it teaches to say nothing",
+            rows(survey.empty_answer_count)
+        ));
+    }
+    notes
 }
 
 /// A problem with its place.

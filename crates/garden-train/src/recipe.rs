@@ -103,6 +103,8 @@ pub struct Recipe {
     #[serde(rename = "load-in-4bit")]
     pub load_in_4bit: bool,
     pub recompute: Recompute,
+    pub system_prompt: Option<String>,
+    pub chat_template: Option<PathBuf>,
     pub max_pixels: Option<u64>,
     pub min_pixels: Option<u64>,
     pub max_length: Option<usize>,
@@ -167,6 +169,8 @@ impl Default for Recipe {
             full: false,
             load_in_4bit: false,
             recompute: Recompute::Layer,
+            system_prompt: None,
+            chat_template: None,
             max_pixels: None,
             min_pixels: None,
             max_length: None,

@@ -36,7 +36,9 @@ pub(crate) fn write_result(
     observer: &mut dyn Observer,
 ) -> Result<Kind, Error> {
     let folder = job.recipe.output_dir.as_path();
-    for name in PROCESSOR.into_iter().chain(job.recipe.full.then_some(GENERATION)) {
+    // A template that was given is there already, and takes the place of the base's own.
+    let is_copied = |name: &&str| job.chat_template.is_none() || !name.starts_with("chat_template");
+    for name in PROCESSOR.into_iter().filter(is_copied).chain(job.recipe.full.then_some(GENERATION)) {
         copy(&job.base.join(name), &folder.join(name))?;
     }
     let Training::Full = job.recipe.training() else {

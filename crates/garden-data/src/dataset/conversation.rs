@@ -2,25 +2,62 @@
 //!
 //! | shape | fields |
 //! | --- | --- |
-//! | question and answer | `prompt` or `text` or `question`; `response`, `output`, `answer` or `completion`; `system` |
-//! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image` |
-//! | ShareGPT, LLaVA | `conversations` with `from` and `value` |
+//! | question and answer | `prompt` or `text` or `question`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system` |
+//! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image`; `tools`, `tool_calls`, `weight` |
+//! | ShareGPT, LLaVA, LLaMA-Factory | `conversations` with `from` and `value`; `system`, `tools`; calls as messages by `function_call` |
+//! | TRL | `prompt` and `completion` as lists of messages |
 //!
 //! Pictures of the whole row are in `image`, `images` or `file_name`. They go where a text says `<image>`, or a part has type `image` and no
 //! picture of its own; if nothing says where, they go before the first message of the user. Nothing is loaded before all of
-//! that fits together.
+//! that fits together. What is known and not supported is refused by name, what a message holds besides goes to the chat template, and what is
+//! left over is named: nothing is lost without a word.
 
+use super::calls::{Nulls, Reader};
 use super::picture::{Beside, Found, PictureField};
 use super::value::{Object, Value, shortened};
 use crate::error::Error;
+use crate::free::Json;
+use crate::length::PixelBounds;
 use crate::outline::Outline;
 use crate::record::Record;
-use crate::template::{Content, Message, Part};
+use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
 
 const PLACEHOLDER: &str = "<image>";
-const PROMPTS: [&str; 3] = ["prompt", "text", "question"];
+const VIDEO_PLACEHOLDER: &str = "<video>";
+/// Where ms-swift puts the names and boxes of `objects`.
+const OBJECT_PLACEHOLDERS: [&str; 2] = ["<ref-object>", "<bbox>"];
+const INSTRUCTION: &str = "instruction";
+pub(crate) const PROMPTS: [&str; 4] = ["prompt", "text", "question", INSTRUCTION];
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
 const PICTURES: [&str; 3] = ["images", "image", "file_name"];
+const LISTS: [&str; 2] = ["messages", "conversations"];
+/// What rows may hold that changes what they mean and is not supported, and what to do instead.
+const REFUSED: [(&str, &str, Option<&str>); 7] = [
+    ("video", "videos are not supported", None),
+    ("videos", "videos are not supported", None),
+    ("audio", "sound is not supported", None),
+    ("audios", "sound is not supported", None),
+    ("history", "earlier turns beside a question are not supported", Some("write them as `messages`")),
+    ("functions", "this older form is not supported", Some("`tools` and `tool_calls` are")),
+    (
+        "chat_template_kwargs",
+        "settings of the template are the same for all rows",
+        Some("`--chat-template FILE` gives another template"),
+    ),
+];
+/// Columns of tables that are read.
+pub(crate) fn is_known(column: &str) -> bool {
+    let others = ["system", "tools", "input", "objects", "caption"];
+    let refused = REFUSED.iter().map(|(name, ..)| name);
+    LISTS
+        .iter()
+        .chain(&PROMPTS)
+        .chain(&ANSWERS)
+        .chain(&PICTURES)
+        .chain(&others)
+        .chain(refused)
+        .any(|name| *name == column)
+}
 
 /// What a `text` means that has no answer beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,64 +74,119 @@ pub(crate) struct Row<'a> {
     pub value: Value<'a>,
     pub beside: Beside<'a>,
     pub lone_text: LoneText,
+    pub nulls: Nulls,
     /// Bytes that are held for it before its pictures are read.
     pub bytes: u64,
+    /// What of it is not even read.
+    pub unread: &'a [String],
+}
+
+/// A conversation with what was made of its pictures.
+struct Made<P> {
+    messages: Vec<Message>,
+    tools: Vec<Json>,
+    fields: Vec<String>,
+    pictures: Vec<(P, PixelBounds)>,
+    /// Fields that nothing reads.
+    ignored: Vec<String>,
 }
 
 impl<'a> Row<'a> {
     /// The conversation, with its pictures read.
     pub(crate) fn into_record(self) -> Result<Record, Error> {
         let place = self.place.to_string();
-        let (messages, pictures) = self.read(|found| found.load())?;
-        Ok(Record { place, messages, pictures })
+        let Made { messages, tools, fields, pictures, .. } = self.read(|found| found.load())?;
+        let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
+            picture.bounds = bounds;
+            picture
+        });
+        Ok(Record { place, messages, tools, fields, pictures: pictures.collect() })
     }
 
     /// The conversation, with the headers of its pictures read.
     pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
-        let (place, bytes) = (self.place.to_string(), self.bytes);
-        let (messages, pictures) = self.read(|found| found.outline(max_pixels))?;
-        let bytes = bytes + pictures.iter().map(|picture| picture.bytes).sum::<u64>();
-        Ok(Outline { place, messages, pictures, bytes })
+        let (place, bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
+        let Made { messages, tools, fields, pictures, mut ignored } = self.read(|found| found.outline(max_pixels))?;
+        let bytes = bytes + pictures.iter().map(|(picture, _)| picture.bytes).sum::<u64>();
+        let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
+            picture.bounds = bounds;
+            picture
+        });
+        ignored.extend(unread.iter().cloned());
+        Ok(Outline { place, messages, tools, fields, pictures: pictures.collect(), bytes, ignored })
     }
 
     /// The conversation, with what is made of its pictures.
-    fn read<P>(self, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<(Vec<Message>, Vec<P>), Error> {
-        let Row { place, value, beside, lone_text, .. } = self;
+    fn read<P>(self, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
+        let Row { place, value, beside, lone_text, nulls, .. } = self;
         let mut object = match value {
             Value::Object(object) => object,
             other => return Err(Error::row_field(place, "", format!("is {other}, not an object with fields"))),
         };
+        let mut draft = Draft { reader: Reader { place, nulls }, ..Draft::new(place) };
+        draft.refuse(&mut object)?;
         let of_row = row_pictures(place, &mut object)?;
-        let mut draft = Draft { place, messages: Vec::new(), slots: Vec::new() };
-        if let Some(messages) = object.take("messages") {
-            draft.read_messages("messages", messages)?;
-        } else if let Some(messages) = object.take("conversations") {
-            draft.read_messages("conversations", messages)?;
-        } else {
-            draft.read_question(&mut object, lone_text)?;
+        if let Some(tools) = object.take("tools") {
+            draft.tools = draft.reader.tools("tools", tools)?;
         }
+        match object.take_any(&LISTS) {
+            Some((field, messages)) => {
+                draft.read_system(&mut object)?;
+                draft.read_messages(field, messages, Weight::Usual)?;
+                draft.ends_with_answer(field)?;
+                draft.has_one_system(field)?;
+            }
+            None => {
+                let has_pictures = !of_row.is_empty() || matches!(beside, Beside::Archive { members: [_, ..], .. });
+                draft.read_question(&mut object, lone_text, has_pictures)?;
+            }
+        }
+        draft.check_objects(&mut object)?;
+        draft.leave("", object);
         draft.finish(of_row, beside, make)
     }
 }
 
-/// Where a picture of the conversation comes from.
-enum Slot<'a> {
-    /// From the row's list.
-    OfRow,
-    /// From the part itself.
-    Own(PictureField<'a>),
+/// Where a picture of the conversation comes from, and the bounds that its part names.
+struct Slot<'a> {
+    /// From the part itself; nothing: from the row's list.
+    own: Option<PictureField<'a>>,
+    bounds: PixelBounds,
+}
+
+impl Slot<'_> {
+    fn of_row() -> Self {
+        Slot { own: None, bounds: PixelBounds::default() }
+    }
 }
 
 /// A conversation whose pictures are not read yet.
 struct Draft<'p, 'a> {
     place: &'p str,
+    reader: Reader<'p>,
     messages: Vec<Message>,
+    /// What the row calls each of them.
+    fields: Vec<String>,
+    tools: Vec<Json>,
     slots: Vec<Slot<'a>>,
+    /// Fields that nothing reads.
+    ignored: Vec<String>,
 }
 
-impl<'a> Draft<'_, 'a> {
+impl<'p, 'a> Draft<'p, 'a> {
+    fn new(place: &'p str) -> Draft<'p, 'a> {
+        let reader = Reader { place, nulls: Nulls::Written };
+        let (messages, fields, tools, slots, ignored) = Default::default();
+        Draft { place, reader, messages, fields, tools, slots, ignored }
+    }
+
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
         Error::row_field(self.place, field, problem)
+    }
+
+    fn push(&mut self, field: &str, message: Message) {
+        self.messages.push(message);
+        self.fields.push(field.to_string());
     }
 
     fn text(&self, field: &str, value: Value<'a>) -> Result<String, Error> {
@@ -104,9 +196,59 @@ impl<'a> Draft<'_, 'a> {
         }
     }
 
-    fn read_question(&mut self, object: &mut Object<'a>, lone_text: LoneText) -> Result<(), Error> {
+    /// Names the fields of an object that nobody took.
+    fn leave(&mut self, inside: &str, object: Object<'a>) {
+        let left = object.0.into_iter().filter(|(_, value)| *value != Value::Null);
+        self.ignored.extend(left.map(|(name, _)| unnumbered(&format!("{inside}{name}"))));
+    }
+
+    /// What would change the meaning of the row and is not supported.
+    fn refuse(&self, object: &mut Object<'a>) -> Result<(), Error> {
+        for (name, problem, hint) in REFUSED {
+            if let Some(value) = object.take(name).filter(|value| !value.is_empty()) {
+                let error = self.error(name, format!("is {value}: {problem}"));
+                return Err(match hint {
+                    Some(hint) => error.with_hint(hint),
+                    None => error,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// ms-swift writes names and boxes of a row's `objects` into its texts. Elsewhere `objects` are notes.
+    fn check_objects(&self, object: &mut Object<'a>) -> Result<(), Error> {
+        let shows = |message: &Message| {
+            let words = message.words();
+            OBJECT_PLACEHOLDERS.iter().any(|placeholder| words.contains(placeholder))
+        };
+        let has_objects = object.0.iter().any(|(name, value)| name == "objects" && !value.is_empty());
+        if has_objects && self.messages.iter().any(shows) {
+            let problem = "belongs into the texts where they say `<ref-object>` or `<bbox>`, which is not supported";
+            return Err(self.error("objects", problem).with_hint("write names and boxes into the texts"));
+        }
+        Ok(())
+    }
+
+    fn read_system(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
+        let Some(system) = object.take("system").filter(|system| !system.is_empty()) else { return Ok(()) };
+        let text = self.text("system", system)?;
+        self.push("system", Message::text("system", &text));
+        Ok(())
+    }
+
+    fn has_one_system(&self, field: &str) -> Result<(), Error> {
+        match &self.messages[..] {
+            [one, other, ..] if one.role == "system" && other.role == "system" => {
+                Err(self
+                    .error("system", format!("means the same as the first message of `{field}`, and both are there")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_question(&mut self, object: &mut Object<'a>, lone_text: LoneText, has_pictures: bool) -> Result<(), Error> {
         let names = object.names();
-        let system = object.take("system");
         let prompt = object.take_any(&PROMPTS);
         let answer = object.take_any(&ANSWERS).or_else(|| Some(("caption", object.take("caption")?)));
         for (fields, first) in [(&PROMPTS[..], &prompt), (&ANSWERS[..], &answer)] {
@@ -115,6 +257,11 @@ impl<'a> Draft<'_, 'a> {
             }
         }
         let (prompt, answer) = match (prompt, answer) {
+            (None, Some((answer, _))) if !has_pictures => {
+                let error =
+                    self.error("prompt", format!("is missing: `{answer}` answers nothing; the row has {names}"));
+                return Err(error.with_hint("the question is called `prompt`, `text`, `question` or `instruction`"));
+            }
             (prompt, Some(answer)) => (prompt, answer),
             (Some(("text", text)), None) if lone_text == LoneText::Caption => (None, ("text", text)),
             (Some((prompt, _)), None) => {
@@ -126,32 +273,61 @@ impl<'a> Draft<'_, 'a> {
                 return Err(error.with_hint("rows have `messages`, `conversations`, or `prompt` and `response`"));
             }
         };
-        if let Some(system) = system {
-            let text = self.text("system", system)?;
-            self.messages.push(Message::text("system", &text));
+        self.read_system(object)?;
+        match prompt {
+            Some((field, prompt @ Value::List(_))) => self.read_messages(field, prompt, Weight::Prompt)?,
+            prompt => {
+                let field = prompt.as_ref().map_or("prompt", |(field, _)| *field);
+                let mut text = prompt.map_or(Ok(String::new()), |(field, value)| self.text(field, value))?;
+                // As Alpaca's rows are put together.
+                if field == INSTRUCTION
+                    && let Some(input) = object.take("input").filter(|input| !input.is_empty())
+                {
+                    text = format!("{text}\n{}", self.text("input", input)?);
+                }
+                let content = self.with_placeholders(field, &text)?;
+                self.push(field, Message::new("user", content));
+            }
         }
-        let prompt = prompt.map_or(Ok(String::new()), |(field, value)| self.text(field, value))?;
-        let content = self.with_placeholders(&prompt);
-        self.messages.push(Message { role: "user".to_string(), content });
-        let answer = self.text(answer.0, answer.1)?;
-        self.messages.push(Message::text("assistant", &answer));
+        self.has_one_system("prompt")?;
+        match answer {
+            (field, answer @ Value::List(_)) => {
+                self.read_messages(field, answer, Weight::Usual)?;
+                self.ends_with_answer(field)?;
+            }
+            (field, answer) => {
+                let answer = self.text(field, answer)?;
+                self.push(field, Message::text("assistant", &answer));
+            }
+        }
         Ok(())
     }
 
-    fn read_messages(&mut self, field: &str, messages: Value<'a>) -> Result<(), Error> {
+    fn read_messages(&mut self, field: &str, messages: Value<'a>, weight: Weight) -> Result<(), Error> {
         let Value::List(messages) = messages else {
             return Err(self.error(field, format!("is {messages}, not a list of messages")));
         };
+        if messages.is_empty() {
+            return Err(self.error(field, "is an empty list"));
+        }
+        let first = self.messages.len();
         for (index, message) in messages.into_iter().enumerate() {
             self.read_message(&format!("{field}[{index}]"), message)?;
         }
+        for message in &mut self.messages[first..] {
+            // A prompt is not trained, whatever weights its messages have.
+            message.weight = if weight == Weight::Prompt { weight } else { message.weight };
+        }
+        Ok(())
+    }
+
+    fn ends_with_answer(&self, field: &str) -> Result<(), Error> {
         match self.messages.last() {
-            None => Err(self.error(field, "is an empty list")),
             Some(last) if last.role != "assistant" => {
                 let error = self.error(field, format!("has no answer: the last message is by `{}`", last.role));
                 Err(error.with_hint("a row ends with a message of the assistant"))
             }
-            Some(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -169,33 +345,117 @@ impl<'a> Draft<'_, 'a> {
             error.with_hint(format!("`{what}` or `{other}`"))
         };
         let (role_field, role) = message.take_any(&["role", "from"]).ok_or_else(|| missing("role", "from"))?;
-        let (content_field, content) =
-            message.take_any(&["content", "value"]).ok_or_else(|| missing("content", "value"))?;
+        let content = message.take_any(&["content", "value"]);
         let role_field = format!("{field}.{role_field}");
         let role = self.text(&role_field, role)?;
-        let role = self.known_role(&role_field, &role)?;
-        let content = self.read_content(&format!("{field}.{content_field}"), role, content)?;
-        self.messages.push(Message { role: role.to_string(), content });
+        let speaker = self.known_role(&role_field, &role)?;
+        let mut calls = self.read_calls(field, speaker, &mut message)?;
+        let (content_field, content) = match content {
+            Some((name, content)) => (format!("{field}.{name}"), Some(content)),
+            None if !calls.is_empty() => (String::new(), None),
+            None => return Err(missing("content", "value")),
+        };
+        let content = match content {
+            None => Content::Absent,
+            // The content of such a message is the call, or a list of calls.
+            Some(content) if speaker == Speaker::Call => {
+                calls.extend(self.reader.calls(&content_field, content)?);
+                if calls.is_empty() {
+                    return Err(self.error(&content_field, "has no call of a tool"));
+                }
+                Content::Absent
+            }
+            Some(content) => self.read_content(&content_field, speaker, content)?,
+        };
+        let weight = self.read_weight(field, speaker, &mut message)?;
+        let mut fields = Vec::new();
+        for (name, value) in message.0 {
+            if value != Value::Null {
+                fields.push((name.to_string(), self.reader.free(&format!("{field}.{name}"), value)?));
+            }
+        }
+        if speaker == Speaker::Call && self.call_more(&mut calls) {
+            return Ok(());
+        }
+        if !calls.is_empty() {
+            fields.push((TOOL_CALLS.to_string(), Json::List(calls)));
+        }
+        self.push(field, Message { role: speaker.role().to_string(), content, fields, weight });
         Ok(())
     }
 
-    fn known_role(&self, field: &str, role: &str) -> Result<&'static str, Error> {
+    /// Calls that an assistant's message has beside its content.
+    fn read_calls(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Vec<Json>, Error> {
+        let older = message.0.iter().any(|(name, value)| name == "function_call" && !value.is_empty());
+        if older {
+            let error = self.error(&format!("{field}.function_call"), "is an older form that is not supported");
+            return Err(error.with_hint("`tools` and `tool_calls` are"));
+        }
+        let Some(calls) = message.take(TOOL_CALLS).filter(|calls| !calls.is_empty()) else { return Ok(Vec::new()) };
+        let field = format!("{field}.{TOOL_CALLS}");
+        match speaker {
+            Speaker::Assistant => self.reader.calls(&field, calls),
+            other => Err(self.error(&field, format!("is not for `{}`: only the assistant calls tools", other.role()))),
+        }
+    }
+
+    /// Calls in messages of their own belong to the assistant's turn before them: written as turns of their own they would teach to end
+    /// the turn between the calls.
+    fn call_more(&mut self, calls: &mut Vec<Json>) -> bool {
+        let Some(last) = self.messages.last_mut().filter(|last| last.role == Speaker::Assistant.role()) else {
+            return false;
+        };
+        match last.fields.iter_mut().find(|(name, _)| name == TOOL_CALLS) {
+            Some((_, Json::List(known))) => known.append(calls),
+            _ => last.fields.push((TOOL_CALLS.to_string(), Json::List(std::mem::take(calls)))),
+        }
+        true
+    }
+
+    /// Whether an answer is trained: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false).
+    fn read_weight(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Weight, Error> {
+        if speaker.role() != "assistant" {
+            return Ok(Weight::Usual);
+        }
+        let mut weight = Weight::Usual;
+        for name in ["weight", "loss"] {
+            weight = match message.take(name) {
+                None => weight,
+                Some(Value::Integer(1) | Value::Bool(true)) => weight,
+                Some(Value::Integer(0) | Value::Bool(false)) => Weight::Zero,
+                Some(Value::Number(number)) if number == 1.0 => weight,
+                Some(Value::Number(0.0)) => Weight::Zero,
+                Some(other) => {
+                    let error = self.error(&format!("{field}.{name}"), format!("is {other}"));
+                    return Err(error.with_hint("0: the message is not trained; 1: it is"));
+                }
+            };
+        }
+        Ok(weight)
+    }
+
+    fn known_role(&self, field: &str, role: &str) -> Result<Speaker, Error> {
         match role {
-            "system" | "developer" => Ok("system"),
-            "user" | "human" => Ok("user"),
-            "assistant" | "gpt" | "model" => Ok("assistant"),
+            "system" | "developer" => Ok(Speaker::System),
+            "user" | "human" => Ok(Speaker::User),
+            "assistant" | "gpt" | "model" => Ok(Speaker::Assistant),
+            "function_call" | "tool_call" => Ok(Speaker::Call),
+            "tool" | "observation" | "tool_response" => Ok(Speaker::Tool),
             other => {
                 let error = self.error(field, format!("is `{}`, which is nobody known", shortened(other)));
-                Err(error.with_hint("`system`, `user` (`human`) and `assistant` (`gpt`) are; tools are not supported"))
+                Err(error.with_hint(
+                    "`system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) and \
+                     `function_call` (`tool_call`) are",
+                ))
             }
         }
     }
 
-    fn read_content(&mut self, field: &str, role: &str, content: Value<'a>) -> Result<Content, Error> {
+    fn read_content(&mut self, field: &str, speaker: Speaker, content: Value<'a>) -> Result<Content, Error> {
         match content {
             // What the assistant says is learnt as it is.
-            Value::Text(text) if role == "assistant" => Ok(Content::Text(text.into_owned())),
-            Value::Text(text) => Ok(self.with_placeholders(&text)),
+            Value::Text(text) if speaker == Speaker::Assistant => Ok(Content::Text(text.into_owned())),
+            Value::Text(text) => self.with_placeholders(field, &text),
             Value::List(parts) => {
                 let mut read = Vec::with_capacity(parts.len());
                 for (index, part) in parts.into_iter().enumerate() {
@@ -222,37 +482,62 @@ impl<'a> Draft<'_, 'a> {
             return Err(self.error(&kind_field, format!("is missing: the part has {names}")));
         };
         let kind = self.text(&kind_field, kind)?;
-        match kind.as_str() {
+        let read = match kind.as_str() {
             "text" => match part.take_any(&["text", "content"]) {
-                Some((name, text)) => Ok(Part::Text(self.text(&format!("{field}.{name}"), text)?)),
-                None => Err(self.error(&format!("{field}.text"), format!("is missing: the part has {names}"))),
+                Some((name, text)) => Part::Text(self.text(&format!("{field}.{name}"), text)?),
+                None => return Err(self.error(&format!("{field}.text"), format!("is missing: the part has {names}"))),
             },
             "image" | "image_url" => {
                 let own = part.take_any(&["image_url", "image", "url", "path", "bytes"]);
-                self.slots.push(match own {
-                    Some((name, value)) => Slot::Own(PictureField { field: format!("{field}.{name}"), value }),
-                    None => Slot::OfRow,
-                });
-                Ok(Part::Image)
+                let own = own.map(|(name, value)| PictureField { field: format!("{field}.{name}"), value });
+                let bounds = self.read_bounds(field, &mut part)?;
+                self.slots.push(Slot { own, bounds });
+                Part::Image
             }
             other => {
                 let error = self.error(&kind_field, format!("is `{}`, which is not supported", shortened(other)));
-                Err(error.with_hint("`text`, `image_url` and `image` are"))
+                return Err(error.with_hint("`text`, `image_url` and `image` are"));
             }
+        };
+        self.leave(&format!("{field}."), part);
+        Ok(read)
+    }
+
+    /// Bounds on the pixels of one picture, as qwen-vl-utils reads them.
+    fn read_bounds(&self, field: &str, part: &mut Object<'a>) -> Result<PixelBounds, Error> {
+        if let Some((name, value)) = part.take_any(&["resized_height", "resized_width"]) {
+            let error = self.error(&format!("{field}.{name}"), format!("is {value}: fixed sizes are not supported"));
+            return Err(error.with_hint("`min_pixels` and `max_pixels` are"));
+        }
+        let mut bound = |name: &str| match part.take(name) {
+            None => Ok(None),
+            Some(Value::Integer(pixels)) if pixels > 0 && u64::try_from(pixels).is_ok() => Ok(Some(pixels as u64)),
+            Some(Value::Number(pixels)) if pixels >= 1.0 && pixels.fract() == 0.0 => Ok(Some(pixels as u64)),
+            Some(other) => Err(self.error(&format!("{field}.{name}"), format!("is {other}, not a number of pixels"))),
+        };
+        let (least, most) = (bound("min_pixels")?, bound("max_pixels")?);
+        match (least, most) {
+            (Some(least), Some(most)) if least > most => {
+                Err(self.error(&format!("{field}.min_pixels"), format!("is {least}, more than `max_pixels` ({most})")))
+            }
+            _ => Ok(PixelBounds { least, most }),
         }
     }
 
     /// A text with a picture of the row at each placeholder. The line break that sets a placeholder apart goes with it.
-    fn with_placeholders(&mut self, text: &str) -> Content {
+    fn with_placeholders(&mut self, field: &str, text: &str) -> Result<Content, Error> {
+        if text.contains(VIDEO_PLACEHOLDER) {
+            return Err(self.error(field, "shows a video (`<video>`): videos are not supported"));
+        }
         if !text.contains(PLACEHOLDER) {
-            return Content::Text(text.to_string());
+            return Ok(Content::Text(text.to_string()));
         }
         let mut parts = Vec::new();
         for (index, piece) in text.split(PLACEHOLDER).enumerate() {
             let mut piece = piece;
             if index > 0 {
                 parts.push(Part::Image);
-                self.slots.push(Slot::OfRow);
+                self.slots.push(Slot::of_row());
                 piece = piece.strip_prefix('\n').unwrap_or(piece);
             }
             if !piece.is_empty() {
@@ -265,7 +550,7 @@ impl<'a> Draft<'_, 'a> {
         {
             text.pop();
         }
-        Content::Parts(parts)
+        Ok(Content::Parts(parts))
     }
 
     fn finish<P>(
@@ -273,11 +558,11 @@ impl<'a> Draft<'_, 'a> {
         of_row: Vec<PictureField<'a>>,
         beside: Beside<'_>,
         make: impl Fn(Found<'_>) -> Result<P, Error>,
-    ) -> Result<(Vec<Message>, Vec<P>), Error> {
+    ) -> Result<Made<P>, Error> {
         let members = match beside {
             // Pictures of an archive need no field: they are in the row's group.
             Beside::Archive { members, .. }
-                if of_row.is_empty() && !self.slots.iter().any(|slot| matches!(slot, Slot::Own(_))) =>
+                if of_row.is_empty() && self.slots.iter().all(|slot| slot.own.is_none()) =>
             {
                 members
             }
@@ -287,7 +572,7 @@ impl<'a> Draft<'_, 'a> {
             .iter()
             .map(|member| PictureField { field: "image".to_string(), value: Value::Text(member.name.clone().into()) });
         let of_row: Vec<PictureField<'a>> = of_row.into_iter().chain(of_members).collect();
-        let places = self.slots.iter().filter(|slot| matches!(slot, Slot::OfRow)).count();
+        let places = self.slots.iter().filter(|slot| slot.own.is_none()).count();
         if places == 0 {
             self.place_in_front(of_row.len());
         } else if places != of_row.len() {
@@ -298,16 +583,13 @@ impl<'a> Draft<'_, 'a> {
         }
         let mut of_row = of_row.into_iter();
         let mut pictures = Vec::with_capacity(self.slots.len());
-        for slot in self.slots {
-            let field = match slot {
-                Slot::Own(field) => Some(field),
-                Slot::OfRow => of_row.next(),
-            };
-            if let Some(field) = field {
-                pictures.push(field.find(self.place, beside, &make)?);
+        for Slot { own, bounds } in std::mem::take(&mut self.slots) {
+            if let Some(field) = own.or_else(|| of_row.next()) {
+                pictures.push((field.find(self.place, beside, &mut self.ignored, &make)?, bounds));
             }
         }
-        Ok((self.messages, pictures))
+        let Draft { messages, tools, fields, ignored, .. } = self;
+        Ok(Made { messages, tools, fields, pictures, ignored })
     }
 
     /// Shows pictures before the first message of the user, or of anybody if there is none.
@@ -317,9 +599,10 @@ impl<'a> Draft<'_, 'a> {
         }
         let first = self.messages.iter().position(|message| message.role == "user").unwrap_or(0);
         let before: usize = self.messages[..first].iter().map(Message::images).sum();
-        self.slots.splice(before..before, (0..count).map(|_| Slot::OfRow));
+        self.slots.splice(before..before, (0..count).map(|_| Slot::of_row()));
         let content = &mut self.messages[first].content;
         let parts = match std::mem::replace(content, Content::Parts(Vec::new())) {
+            Content::Absent => Vec::new(),
             Content::Text(text) if text.is_empty() => Vec::new(),
             Content::Text(text) => vec![Part::Text(text)],
             Content::Parts(parts) => parts,
@@ -340,4 +623,36 @@ fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureF
         Value::List(list) => list.into_iter().enumerate().map(one).collect(),
         value => vec![PictureField { field: field.to_string(), value }],
     })
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaker {
+    System,
+    User,
+    Assistant,
+    /// The assistant, whose message is a call of a tool and nothing else.
+    Call,
+    Tool,
+}
+
+impl Speaker {
+    /// What templates call them.
+    fn role(self) -> &'static str {
+        match self {
+            Speaker::System => "system",
+            Speaker::User => "user",
+            Speaker::Assistant | Speaker::Call => "assistant",
+            Speaker::Tool => "tool",
+        }
+    }
+}
+
+/// A field without the numbers of list elements: the same field of all of them.
+pub(crate) fn unnumbered(field: &str) -> String {
+    let mut name = String::with_capacity(field.len());
+    for piece in field.split_inclusive('[') {
+        name += piece.trim_start_matches(|digit: char| name.ends_with('[') && digit.is_ascii_digit());
+    }
+    name
 }

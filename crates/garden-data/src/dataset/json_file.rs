@@ -6,6 +6,7 @@ use std::path::Path;
 
 use memchr::{memchr, memchr2};
 
+use super::calls::Nulls;
 use super::conversation::{LoneText, Row};
 use super::picture::Beside;
 use super::stored::{Span, Stored, span};
@@ -68,7 +69,7 @@ impl JsonFile {
         let value = parse(&place, &bytes, self.layout)?;
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
         let (beside, lone_text, bytes) = (Beside::Folder(folder), self.lone_text, u64::from(row.length));
-        make(Row { place: &place, value, beside, lone_text, bytes })
+        make(Row { place: &place, value, beside, lone_text, nulls: Nulls::Written, bytes, unread: &[] })
     }
 }
 

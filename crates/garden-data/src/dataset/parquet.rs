@@ -1,6 +1,6 @@
 //! Parquet tables as Hugging Face writes them: pictures as structures of bytes and path, conversations as lists of structures.
 //!
-//! Written here because what training needs is small (byte arrays, plain or through a dictionary, four compressions), and because readers for
+//! Written here because what training needs is small (plain values and dictionaries, four compressions), and because readers for
 //! analytics hold whole pages: a table of photographs often has a row group in one page, a hundred megabytes. Here a value is
 //! skipped or read in a stream, and memory is a few hundred kilobytes for each column, whatever the page.
 
@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::calls::Nulls;
 use super::conversation::{LoneText, Row};
 use super::picture::Beside;
 use super::stored::Stored;
@@ -84,7 +85,8 @@ impl Parquet {
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
         let (beside, lone_text) = (Beside::Folder(folder), LoneText::Caption);
         // Values are moved, not copied: the pictures are all there is.
-        make(Row { place: &place, value, beside, lone_text, bytes: 0 })
+        let (nulls, unread) = (Nulls::Fillers, self.footer.unread.as_slice());
+        make(Row { place: &place, value, beside, lone_text, nulls, bytes: 0, unread })
     }
 
     fn value(&self, place: &str, index: u64) -> Result<Value<'static>, Error> {

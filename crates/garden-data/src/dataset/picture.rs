@@ -4,10 +4,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::conversation::unnumbered;
 use super::value::{Value, shortened};
 use crate::base64;
 use crate::error::Error;
 use crate::image::{Glance, Source, glance};
+use crate::length::PixelBounds;
 use crate::outline::PictureOutline;
 use crate::record::StoredPicture;
 
@@ -64,6 +66,7 @@ impl PictureField<'_> {
         self,
         place: &str,
         beside: Beside<'_>,
+        ignored: &mut Vec<String>,
         make: &impl Fn(Found<'_>) -> Result<P, Error>,
     ) -> Result<P, Error> {
         let field = self.field.as_str();
@@ -88,7 +91,10 @@ impl PictureField<'_> {
                         Error::row_field(place, field, problem).with_hint("`url`, `path` or `bytes` would be one")
                     );
                 };
-                PictureField { field: format!("{field}.{inner}"), value }.find(place, beside, make)
+                // Hugging Face keeps the name of the file beside its bytes.
+                let left = object.0.iter().filter(|(name, value)| *value != Value::Null && name != "path");
+                ignored.extend(left.map(|(name, _)| unnumbered(&format!("{field}.{name}"))));
+                PictureField { field: format!("{field}.{inner}"), value }.find(place, beside, ignored, make)
             }
             other => {
                 let problem = format!("is {other}, not a picture");
@@ -113,7 +119,7 @@ impl Found<'_> {
             }
         };
         self.filled(data.len() as u64)?;
-        Ok(StoredPicture { name: self.name, data })
+        Ok(StoredPicture { name: self.name, data, ..StoredPicture::default() })
     }
 
     /// Reads its header.
@@ -134,8 +140,8 @@ impl Found<'_> {
         self.filled(source.length())?;
         let Glance { width, height, is_whole } = glance(&self.name, &source, max_pixels)?;
         let fingerprint = source.fingerprint().map_err(|error| self.unreadable(&error))?;
-        let bytes = source.length();
-        Ok(PictureOutline { name: self.name, width, height, is_whole, bytes, fingerprint })
+        let (bytes, bounds) = (source.length(), PixelBounds::default());
+        Ok(PictureOutline { name: self.name, width, height, is_whole, bytes, fingerprint, bounds })
     }
 
     fn held(&mut self) -> Vec<u8> {

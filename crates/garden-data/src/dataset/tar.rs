@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::path::Path;
 
-use super::conversation::{LoneText, Row};
+use super::calls::Nulls;
+use super::conversation::{LoneText, PROMPTS, Row};
 use super::picture::{Beside, Member};
 use super::stored::{Span, Stored, span};
 use super::value::{Object, Value};
@@ -16,6 +17,7 @@ use crate::error::Error;
 const BLOCK: u64 = 512;
 /// Names longer than this are a broken archive.
 const LONGEST_NAME: u64 = 1 << 16;
+const VIDEOS: [&str; 6] = ["mp4", "webm", "mov", "avi", "mkv", "mpg"];
 const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
 /// Whether a file begins as an archive does.
@@ -68,6 +70,7 @@ impl Tar {
         let end = row.offset + u64::from(row.length);
         let mut walk = Walk { stored: &self.stored, file: &file, offset: row.offset, end };
         let (mut place, mut json, mut text, mut pictures) = (self.place(index), None, None, Vec::new());
+        let mut unread = Vec::new();
         while let Some(entry) = walk.next()? {
             let Some((key, ending)) = key_and_ending(&entry.name) else { continue };
             place = format!("{}:{key}", self.stored.path.display());
@@ -78,13 +81,21 @@ impl Tar {
                 kind if PICTURES.contains(&kind) => {
                     pictures.push(Member { name: entry.name.clone(), offset: entry.data, size: entry.size });
                 }
-                _ => {}
+                kind if VIDEOS.contains(&kind) => {
+                    return Err(Error::row_field(
+                        &place,
+                        &format!(".{ending}"),
+                        "is a video: videos are not supported",
+                    ));
+                }
+                _ => unread.push(format!(".{ending}")),
             }
         }
         let value = row_value(&place, json.as_deref(), text)?;
         let beside = Beside::Archive { file: &file, members: &pictures };
         let bytes = json.as_ref().map_or(0, Vec::len) as u64;
-        make(Row { place: &place, value, beside, lone_text: LoneText::Caption, bytes })
+        let (lone_text, nulls) = (LoneText::Caption, Nulls::Written);
+        make(Row { place: &place, value, beside, lone_text, nulls, bytes, unread: &unread })
     }
 }
 
@@ -107,7 +118,7 @@ fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> 
         let text = String::from_utf8(text).map_err(|_| Error::row_field(place, "txt", "is no UTF-8 text"))?;
         let text = Value::Text(Cow::Owned(text.trim_end_matches('\n').to_string()));
         // With a question in the JSON, the text is its answer.
-        let asked = object.0.iter().any(|(name, _)| name == "prompt" || name == "text" || name == "question");
+        let asked = object.0.iter().any(|(name, _)| PROMPTS.contains(&name.as_ref()));
         object.0.push((Cow::Borrowed(if asked { "response" } else { "text" }), text));
     }
     Ok(value)

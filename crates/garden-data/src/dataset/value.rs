@@ -16,6 +16,7 @@ const SHOWN: usize = 40;
 pub(crate) enum Value<'a> {
     Null,
     Bool(bool),
+    Integer(i128),
     Number(f64),
     Text(Cow<'a, str>),
     /// Only parquet and archives have these.
@@ -32,7 +33,7 @@ impl<'a> Object<'a> {
     /// Takes a field out. Null is as good as missing: tables have to write something.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value<'a>> {
         let place = self.0.iter().rposition(|(key, value)| key == name && *value != Value::Null)?;
-        Some(self.0.swap_remove(place).1)
+        Some(self.0.remove(place).1)
     }
 
     /// Takes the first of several fields that is there.
@@ -47,12 +48,26 @@ impl<'a> Object<'a> {
     }
 }
 
+impl Value<'_> {
+    /// Whether it says nothing: null, or a text, list or object with nothing in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Value::Null => true,
+            Value::Text(text) => text.is_empty(),
+            Value::List(list) => list.is_empty(),
+            Value::Object(object) => object.0.iter().all(|(_, value)| value.is_empty()),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Value<'_> {
     /// The value as errors show it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Null => f.write_str("null"),
             Value::Bool(value) => write!(f, "{value}"),
+            Value::Integer(value) => write!(f, "the number {value}"),
             Value::Number(value) => write!(f, "the number {value}"),
             Value::Text(text) => write!(f, "the text `{}`", shortened(text)),
             Value::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
@@ -95,11 +110,11 @@ impl<'de> Visitor<'de> for Reader {
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(value as f64))
+        Ok(Value::Integer(value.into()))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value<'de>, E> {
-        Ok(Value::Number(value as f64))
+        Ok(Value::Integer(value.into()))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value<'de>, E> {

@@ -30,10 +30,13 @@ pub(super) enum Look {
 
 /// What there is in a row.
 pub(super) struct Seen {
+    pub place: String,
     pub fingerprint: u64,
     pub bytes: u64,
     pub pictures: Vec<SeenPicture>,
     pub has_empty_answer: bool,
+    /// Fields that are not read by us or by the template; each once.
+    pub ignored: Vec<String>,
     pub fit: Fit,
 }
 
@@ -63,7 +66,7 @@ impl SeenPicture {
 
 impl Looker<'_> {
     pub(super) fn look(&self, row: usize) -> Look {
-        let outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
+        let mut outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
             Ok(outline) => outline,
             Err(error) => return Look::Unread(Problem::of(row, self.dataset.place(row), error)),
         };
@@ -74,8 +77,14 @@ impl Looker<'_> {
             let PictureOutline { width, height, is_whole, bytes, .. } = picture;
             SeenPicture { width, height, is_whole, bytes }
         };
+        let mut ignored = std::mem::take(&mut outline.ignored);
+        if matches!(fit, Fit::Kept { .. }) {
+            ignored.extend(Example::unused_fields(self.processor, outline.chat(), self.settings));
+        }
+        ignored.sort_unstable();
+        ignored.dedup();
         let (bytes, pictures) = (outline.bytes, outline.pictures.into_iter().map(seen).collect());
-        Look::Read(Seen { fingerprint, bytes, pictures, has_empty_answer, fit })
+        Look::Read(Seen { place: outline.place, fingerprint, bytes, pictures, has_empty_answer, ignored, fit })
     }
 
     fn fit(&self, row: usize, outline: &Outline) -> Fit {
@@ -92,6 +101,6 @@ impl Looker<'_> {
 
     fn outcome(&self, outline: &Outline) -> Result<Outcome, Error> {
         let pictures: Vec<SizedPicture> = outline.pictures.iter().map(PictureOutline::sized).collect();
-        Example::of_sized(self.processor, &outline.place, &outline.messages, &pictures, self.settings)
+        Example::of_sized(self.processor, &outline.place, outline.chat(), &pictures, self.settings)
     }
 }

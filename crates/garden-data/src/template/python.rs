@@ -1,13 +1,11 @@
 //! What templates expect of Python: its way to write JSON, values and dates, errors, methods, and a tag of Hugging Face's.
 
-use std::io;
+use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 /// Steps that a template may take, far more than a conversation of a million tokens needs.
 const FUEL: u64 = 100_000_000;
@@ -34,12 +32,8 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     environment.set_fuel(Some(FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, state, value| match (value.kind(), value.is_true()) {
-        (ValueKind::Bool, true) => Ok(out.write_str("True")?),
-        (ValueKind::Bool, false) => Ok(out.write_str("False")?),
-        (ValueKind::None, _) => Ok(out.write_str("None")?),
-        _ => minijinja::escape_formatter(out, state, value),
-    });
+    environment.set_formatter(|out, _, value| Ok(out.write_str(&text_of(value)?)?));
+    environment.add_filter("string", |value: Value| text_of(&value));
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| date(format, SystemTime::now()));
@@ -71,35 +65,176 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 
 /// `json.dumps` as templates call it: a blank behind commas and colons, letters as they are.
 fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
-    let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
     let indent: Option<usize> = options.get("indent")?;
-    let _: Option<bool> = options.get("ensure_ascii")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
+    let style = Style {
+        indent,
+        comma: separators.as_ref().and_then(|pair| pair.first().cloned()),
+        colon: separators.as_ref().and_then(|pair| pair.get(1).cloned()),
+        is_sorted: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
+        is_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
+    };
     options.assert_all_used()?;
-    let mut text = Vec::new();
-    match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced)).map_err(failed)?,
-        Some(indent) => {
-            let blanks = vec![b' '; indent];
-            let formatter = PrettyFormatter::with_indent(&blanks);
-            value.serialize(&mut Serializer::with_formatter(&mut text, formatter)).map_err(failed)?;
-        }
-    }
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    let mut text = String::new();
+    style.write(&value, 0, &mut text)?;
+    Ok(text)
 }
 
-struct Spaced;
+/// How JSON is written.
+struct Style {
+    indent: Option<usize>,
+    comma: Option<String>,
+    colon: Option<String>,
+    is_sorted: bool,
+    is_ascii: bool,
+}
 
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+impl Style {
+    fn write(&self, value: &Value, depth: usize, text: &mut String) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => text.push_str("null"),
+            ValueKind::Bool => text.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => text.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])),
+            ValueKind::String => self.quote(value.as_str().unwrap_or_default(), text),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.group(["[", "]"], items, depth, text, |style, item, text| style.write(&item, depth + 1, text))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.is_sorted {
+                    keys.sort();
+                }
+                self.group(["{", "}"], keys, depth, text, |style, key, text| {
+                    style.quote(&text_of(&key)?, text);
+                    text.push_str(style.colon.as_deref().unwrap_or(": "));
+                    style.write(&value.get_item(&key)?, depth + 1, text)
+                })?;
+            }
+            kind => return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} cannot be written as JSON"))),
+        }
+        Ok(())
     }
 
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn group(
+        &self,
+        [open, close]: [&str; 2],
+        items: Vec<Value>,
+        depth: usize,
+        text: &mut String,
+        write: impl Fn(&Style, Value, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let line = |text: &mut String, depth: usize| {
+            if let Some(indent) = self.indent {
+                text.push('\n');
+                text.extend(std::iter::repeat_n(' ', indent * depth));
+            }
+        };
+        let comma = self.comma.as_deref().unwrap_or(if self.indent.is_some() { "," } else { ", " });
+        let is_empty = items.is_empty();
+        text.push_str(open);
+        for (index, item) in items.into_iter().enumerate() {
+            text.push_str(if index > 0 { comma } else { "" });
+            line(text, depth + 1);
+            write(self, item, text)?;
+        }
+        if !is_empty {
+            line(text, depth);
+        }
+        text.push_str(close);
+        Ok(())
     }
 
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
+    fn quote(&self, words: &str, text: &mut String) {
+        let quoted = serde_json::Value::from(words).to_string();
+        for character in quoted.chars() {
+            if self.is_ascii && !character.is_ascii() {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "\\u{unit:04x}");
+                }
+            } else {
+                text.push(character);
+            }
+        }
+    }
+}
+
+/// What Python's `str` makes of a value.
+fn text_of(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Ok(String::new()),
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().to_string()),
+        _ => representation(value),
+    }
+}
+
+/// What Python's `repr` makes of a value.
+fn representation(value: &Value) -> Result<String, Error> {
+    Ok(match value.kind() {
+        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_string(),
+        ValueKind::None => "None".to_string(),
+        ValueKind::Number => number(value, ["nan", "inf", "-inf"]),
+        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+        ValueKind::Seq => {
+            let items: Vec<String> = value.try_iter()?.map(|item| representation(&item)).collect::<Result<_, _>>()?;
+            format!("[{}]", items.join(", "))
+        }
+        ValueKind::Map => {
+            let pair =
+                |key: Value| Ok(format!("{}: {}", representation(&key)?, representation(&value.get_item(&key)?)?));
+            let pairs: Vec<String> = value.try_iter()?.map(pair).collect::<Result<_, Error>>()?;
+            format!("{{{}}}", pairs.join(", "))
+        }
+        _ => value.to_string(),
+    })
+}
+
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut result = String::from(quote);
+    for character in text.chars() {
+        match character {
+            '\\' => result += "\\\\",
+            '\n' => result += "\\n",
+            '\r' => result += "\\r",
+            '\t' => result += "\\t",
+            one if one == quote => result.extend(['\\', one]),
+            one if (one as u32) < 0x20 || one as u32 == 0x7f => result += &format!("\\x{:02x}", one as u32),
+            one => result.push(one),
+        }
+    }
+    result.push(quote);
+    result
+}
+
+/// A number as Python writes it: the shortest digits, and an exponent below 1e-4 and from 1e16 on.
+fn number(value: &Value, [not_a_number, infinite, negative]: [&str; 3]) -> String {
+    let real = match f64::try_from(value.clone()) {
+        Ok(real) if !value.is_integer() => real,
+        _ => return value.to_string(),
+    };
+    if !real.is_finite() {
+        return if real.is_nan() {
+            not_a_number
+        } else if real > 0.0 {
+            infinite
+        } else {
+            negative
+        }
+        .to_string();
+    }
+    let scientific = format!("{real:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    match exponent.parse::<i32>().unwrap_or(0) {
+        exponent @ -4..16 => {
+            let text = real.to_string();
+            if exponent < 0 || text.contains('.') { text } else { text + ".0" }
+        }
+        exponent => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
     }
 }
 
@@ -168,6 +303,22 @@ mod tests {
     fn templates_see_what_they_see_in_python() {
         let check = |source: &str, expected: &str| assert_eq!(render(source), expected, "{source}");
         check("{{ {'a': [1, 2.5, none, true], 'ä': '<'} | tojson }}", r#"{"a": [1, 2.5, null, true], "ä": "<"}"#);
+        check(
+            "{{ [1.0, 0.0, -2.5, 1e16, 1.5e-7, 0.0001, 1e15, 123456789.125] | tojson }}",
+            "[1.0, 0.0, -2.5, 1e+16, 1.5e-07, 0.0001, 1000000000000000.0, 123456789.125]",
+        );
+        check(
+            "{{ {'b': 1, 'a': 'ä\\n'} | tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}",
+            r#"{"a":"\u00e4\n","b":1}"#,
+        );
+        check(
+            "{{ {'a': [], 'b': [1, {}]} | tojson(indent=2) }}",
+            "{\n  \"a\": [],\n  \"b\": [\n    1,\n    {}\n  ]\n}",
+        );
+        check(
+            "{{ {'a': [1, 2.0, none, true], 'b': \"it's\"} }}{{ 1e22 }}{{ true | string }}",
+            "{'a': [1, 2.0, None, True], 'b': \"it's\"}1e+22True",
+        );
         check("{{ ' a b '.strip().split(' ')[0] }}{{ 'x'.startswith('x') }}{{ none }}", "aTrueNone");
         check("{%- generation -%} x {%- endgeneration %}y", "xy");
         check("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01");

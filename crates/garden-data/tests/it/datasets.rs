@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use garden_data::{Content, Dataset, Error, Message, Part, Record};
+use garden_data::{Content, Dataset, Error, Message, Part, Record, Weight};
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/datasets").join(name)
@@ -70,7 +70,7 @@ fn archives_have_the_same_rows_and_captions() {
     let rows = read_all(&dataset);
     assert_eq!((dataset.len(), dataset.files()), (4, 2));
     assert_eq!(rows[..3], expected()[..3]);
-    let shown = Message { role: "user".to_string(), content: Content::Parts(vec![Part::Image]) };
+    let shown = Message::new("user", Content::Parts(vec![Part::Image]));
     assert_eq!(rows[3], (vec![shown, Message::text("assistant", "A sign at an airport.")], vec![picture("gate.jpg")]));
     assert!(dataset.read(1).unwrap().place.ends_with("train-000000.tar:rows/000001"));
 }
@@ -234,8 +234,8 @@ fn bad_rows() {
             "`a.jsonl:2`: field `messages[0].content` is missing: the message has `role`\nhint: `content` or `value`",
         ),
         (
-            r#"{"messages": [{"role": "tool", "content": "a"}]}"#,
-            "`a.jsonl:2`: field `messages[0].role` is `tool`, which is nobody known\nhint: `system`, `user` (`human`) and `assistant` (`gpt`) are; tools are not supported",
+            r#"{"messages": [{"role": "narrator", "content": "a"}]}"#,
+            "`a.jsonl:2`: field `messages[0].role` is `narrator`, which is nobody known\nhint: `system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) and `function_call` (`tool_call`) are",
         ),
         (
             r#"{"messages": [{"role": "user", "content": 1}]}"#,
@@ -390,4 +390,21 @@ fn pictures_go_where_the_text_says() {
     let messages = r#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}], "images": ["a.jpg"]}"#;
     let record = Dataset::open(&scratch.write("a.jsonl", messages)).unwrap().read(0).unwrap();
     assert_eq!(record.messages[1], Message::with_images("user", 1, "q"));
+}
+
+#[test]
+fn tables_hold_tools_calls_and_numbers_as_json_does() {
+    let of_json = Dataset::open(&testdata("tools.jsonl")).unwrap();
+    for name in ["tools.parquet", "tools-v2.parquet"] {
+        let table = Dataset::open(&testdata(name)).unwrap();
+        for row in 0..3 {
+            let (one, other) = (of_json.read(row).unwrap(), table.read(row).unwrap());
+            assert_eq!((&one.messages, &one.tools), (&other.messages, &other.tools), "{name}, row {row}");
+            assert_eq!(one.messages[3].weight == Weight::Zero, row % 2 == 0);
+            assert_eq!((one.tools.len(), one.messages[1].calls().len()), (1, 1));
+        }
+        // Columns of other names are not read, and named.
+        assert_eq!(table.outline(0, 1).unwrap().ignored, ["score", "taken"]);
+    }
+    assert_eq!(of_json.outline(0, 1).unwrap().ignored, ["score", "taken"]);
 }

@@ -35,19 +35,20 @@ fn message(value: &Value) -> Message {
         Value::String(text) => Content::Text(text.clone()),
         parts => Content::Parts(parts.as_array().unwrap().iter().map(part).collect()),
     };
-    Message { role: value["role"].as_str().unwrap().to_string(), content }
+    Message::new(value["role"].as_str().unwrap(), content)
 }
 
 fn record(value: &Value, number: usize) -> Record {
     let picture = |name: &Value| {
         let name = name.as_str().unwrap();
         let data = std::fs::read(testdata("data/recorded/pictures").join(name)).unwrap();
-        StoredPicture { name: name.to_string(), data }
+        StoredPicture { name: name.to_string(), data, ..StoredPicture::default() }
     };
     Record {
         place: format!("rows.jsonl:{}", number + 1),
         messages: value["messages"].as_array().unwrap().iter().map(message).collect(),
         pictures: value["pictures"].as_array().unwrap().iter().map(picture).collect(),
+        ..Record::default()
     }
 }
 
@@ -258,7 +259,7 @@ fn long_rows_are_refused_shrunk_or_dropped() {
 }
 
 fn row(messages: &[Message]) -> Record {
-    Record { place: "rows.jsonl:9".to_string(), messages: messages.to_vec(), pictures: Vec::new() }
+    Record { place: "rows.jsonl:9".to_string(), messages: messages.to_vec(), ..Record::default() }
 }
 
 #[test]
@@ -301,7 +302,7 @@ fn rows_that_cannot_be_trained_are_told() {
     );
     let mut thin = row(&[Message::with_images("user", 1, "Hi."), Message::text("assistant", "Yes.")]);
     let data = std::fs::read(testdata("data/recorded/pictures/rgb.png")).unwrap();
-    thin.pictures.push(StoredPicture { name: "rows.jsonl:9 images[0]".to_string(), data });
+    thin.pictures.push(StoredPicture { name: "rows.jsonl:9 images[0]".to_string(), data, ..StoredPicture::default() });
     let settings = ExampleSettings::default();
     assert!(Example::of(&processor, &thin, &settings).is_ok());
     thin.pictures[0].data.truncate(10);

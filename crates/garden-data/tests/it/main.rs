@@ -7,6 +7,7 @@ mod loader;
 mod memory;
 mod pictures;
 mod processor;
+mod rows;
 mod selective;
 mod survey;
 mod texts;

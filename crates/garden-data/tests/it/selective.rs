@@ -108,7 +108,7 @@ fn what_is_masked_is_structure_and_what_is_not_has_content() {
         let record = Record {
             place: "x".to_string(),
             messages: vec![Message::text("user", "{\"a\": 1}"), Message::text("assistant", &answer)],
-            pictures: Vec::new(),
+            ..Record::default()
         };
         let selective = SelectiveLoss { level: Level::Conservative, ..SelectiveLoss::default() };
         let settings = ExampleSettings { selective, ..ExampleSettings::default() };
@@ -138,7 +138,8 @@ fn invoice() -> Record {
     Record {
         place: "invoices.jsonl:1".to_string(),
         messages: vec![Message::with_images("user", 1, "What is the total?"), Message::text("assistant", answer)],
-        pictures: vec![StoredPicture { name: "sign.png".to_string(), data }],
+        pictures: vec![StoredPicture { name: "sign.png".to_string(), data, ..StoredPicture::default() }],
+        ..Record::default()
     }
 }
 
@@ -174,7 +175,7 @@ fn a_preview_shows_what_is_trained() {
 fn a_row_cannot_change_the_terminal() {
     let processor = Processor::open(&testdata("tiny-model")).unwrap();
     let messages = vec![Message::text("user", "\x1b[2J\x07"), Message::text("assistant", "a\rb\u{9b}")];
-    let record = Record { place: "x".to_string(), messages, pictures: Vec::new() };
+    let record = Record { place: "x".to_string(), messages, ..Record::default() };
     let Outcome::Kept(example) = Example::of(&processor, &record, &ExampleSettings::default()).unwrap() else {
         unreachable!()
     };

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use garden_data::{Content, Ending, Message, Part, SpecialTokens, Template, Tokenizer};
+use garden_data::{Chat, Content, Ending, Message, Part, SpecialTokens, Template, Tokenizer};
 use serde_json::Value;
 
 fn testdata(path: &str) -> PathBuf {
@@ -47,7 +47,7 @@ fn message(value: &Value) -> Message {
         Value::String(text) => Content::Text(text.clone()),
         parts => Content::Parts(parts.as_array().unwrap().iter().map(part).collect()),
     };
-    Message { role: value["role"].as_str().unwrap().to_string(), content }
+    Message::new(value["role"].as_str().unwrap(), content)
 }
 
 fn part(value: &Value) -> Part {
@@ -59,10 +59,10 @@ fn part(value: &Value) -> Part {
 
 #[test]
 fn conversations_are_rendered_as_in_python() {
-    let template = Template::open(&testdata("tiny-model")).unwrap();
+    let template = Template::open(&testdata("tiny-model"), None).unwrap();
     for one in json(&testdata("data/recorded/conversations.json")).as_array().unwrap() {
         let messages: Vec<Message> = one["messages"].as_array().unwrap().iter().map(message).collect();
         let ending = if one["add_generation_prompt"] == true { Ending::Answer } else { Ending::Nothing };
-        assert_eq!(template.render(&messages, ending).unwrap(), one["rendered"].as_str().unwrap());
+        assert_eq!(template.render(Chat::of(&messages), ending).unwrap(), one["rendered"].as_str().unwrap());
     }
 }

@@ -1,5 +1,6 @@
 //! The tests of this crate from outside, as one program: a program for each file would link the crate as many times.
 
+mod bounds;
 mod comparison_rates;
 mod error_rates;
 mod judgement;

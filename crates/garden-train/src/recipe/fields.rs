@@ -122,6 +122,20 @@ pub const FIELDS: &[Field] = &[
     ),
     field(
         ROWS,
+        "system-prompt",
+        "TEXT",
+        &["default-system", "system"],
+        "Instructions for rows that have none of their own [default: what the chat template says]",
+    ),
+    field(
+        ROWS,
+        "chat-template",
+        "FILE",
+        &["chat-template-path"],
+        "A chat template (Jinja) instead of the model's own; it is written into the result",
+    ),
+    field(
+        ROWS,
         "max-pixels",
         "N",
         &["image-max-pixels"],
@@ -222,7 +236,7 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("report-to", "logs for TensorBoard are always written"),
     ("logging-dir", "logs are in the output folder"),
     ("overwrite-output-dir", "earlier results are never written over: name another `output-dir`, or `resume`"),
-    ("remove-unused-columns", "fields that are not known are not read"),
+    ("remove-unused-columns", "fields that are not used are listed and left alone"),
     ("save-safetensors", "it is always safetensors"),
 ];
 

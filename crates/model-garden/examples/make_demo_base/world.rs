@@ -103,8 +103,8 @@ pub fn picture(random: &mut Random) -> Record {
         });
         messages.push(Message::text("assistant", answer));
     }
-    let pictures = vec![StoredPicture { name: "drawing".into(), data }];
-    Record { place: "base".into(), messages, pictures }
+    let pictures = vec![StoredPicture { name: "drawing".into(), data, ..StoredPicture::default() }];
+    Record { place: "base".into(), messages, pictures, ..Record::default() }
 }
 
 /// Words that are to be written as JSON.
@@ -121,5 +121,5 @@ pub fn text(random: &mut Random) -> Record {
     let question = format!("Answer in JSON: {}.", said.join(", "));
     let answer = format!("{{{}}}", written.join(","));
     let messages = vec![Message::text("user", &question), Message::text("assistant", &answer)];
-    Record { place: "base".into(), messages, pictures: Vec::new() }
+    Record { place: "base".into(), messages, ..Record::default() }
 }

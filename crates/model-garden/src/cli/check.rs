@@ -47,6 +47,14 @@ pub struct Check {
     #[arg(long, value_name = "N")]
     pub min_pixels: Option<u64>,
 
+    /// Instructions for rows that have none of their own [default: what the chat template says].
+    #[arg(long, value_name = "TEXT")]
+    pub system_prompt: Option<String>,
+
+    /// A chat template (Jinja) instead of the model's own.
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+
     /// Which tokens are trained: assistant, completion or all.
     #[arg(long, value_name = "WHICH", default_value = "assistant")]
     pub labels: Labels,

@@ -40,6 +40,10 @@ pub struct Generate {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 
+    /// A chat template (Jinja) [default: the one that the adapter was trained with, else the model's own].
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+
     /// Prompts from a file of JSON lines, answered together.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system"])]
     pub prompts: Option<PathBuf>,
@@ -119,6 +123,14 @@ pub struct Preview {
     /// How many rows.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: u64,
+
+    /// Instructions for rows that have none of their own [default: what the chat template says].
+    #[arg(long, value_name = "TEXT")]
+    pub system_prompt: Option<String>,
+
+    /// A chat template (Jinja) instead of the model's own.
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
 
     /// Which tokens are trained: assistant, completion or all.
     #[arg(long, value_name = "WHICH", default_value = "assistant")]

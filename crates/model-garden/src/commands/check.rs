@@ -5,7 +5,7 @@ mod text;
 
 use std::time::{Duration, Instant};
 
-use garden_data::{Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings};
+use garden_data::{Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt};
 use garden_model::Config;
 
 use super::Outcome;
@@ -60,6 +60,7 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     })?;
     let example = ExampleSettings {
         labels: arguments.labels,
+        system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
         length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
         ..ExampleSettings::default()
     };
@@ -93,7 +94,8 @@ fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
         hint: Some("--base-model is the folder of a model, with config.json and tokenizer.json".to_string()),
     };
     let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
-    let mut processor = Processor::open(folder).map_err(|error| failed(error.to_string()))?;
+    let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
+    let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(error.to_string()))?;
     let images = &mut processor.images;
     images.max_pixels = arguments.max_pixels.unwrap_or(images.max_pixels);
     images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);

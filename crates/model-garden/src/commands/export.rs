@@ -54,6 +54,12 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
         written => written.map_err(|error| cannot_write(arguments, &error))?,
     };
 
+    if let Some(template) = super::chat_template(None, Some(&arguments.adapter))? {
+        let (to, older) = (draft.join(super::CHAT_TEMPLATE), draft.join("chat_template.json"));
+        let written = fs::write(&to, &template.source)
+            .and_then(|()| if older.exists() { fs::remove_file(&older) } else { Ok(()) });
+        written.map_err(|error| cannot_write(arguments, &error_at(&to, error)))?;
+    }
     let mut proof = None;
     if !arguments.no_verify {
         if is_watched {

@@ -39,8 +39,9 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let questions = questions(arguments)?;
     let sampling = sampling(arguments)?;
     sampling.check().map_err(|error| failure("cannot draw tokens that way", error))?;
-    let mut processor =
-        Processor::open(model).map_err(|error| failure(format!("cannot use `{}`", model.display()), error))?;
+    let template = super::chat_template(arguments.chat_template.as_deref(), arguments.adapter.as_deref())?;
+    let mut processor = Processor::open_with(model, template.as_ref())
+        .map_err(|error| failure(format!("cannot use `{}`", model.display()), error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
     processor.images.min_pixels = arguments.min_pixels.unwrap_or(processor.images.min_pixels);
     if processor.images.min_pixels > processor.images.max_pixels {

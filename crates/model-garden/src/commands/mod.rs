@@ -17,6 +17,15 @@ pub mod report;
 pub mod run;
 pub mod train;
 
+use std::path::Path;
+
+use garden_data::TemplateFile;
+
+use crate::failure::Failure;
+
+/// Where a result keeps the chat template that it was trained with, and transformers looks first.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -49,4 +58,17 @@ impl Outcome {
 /// The memory that is free for this program, if that can be told.
 fn headroom() -> Option<u64> {
     garden_probe::Surroundings::of(std::process::id()).look().headroom
+}
+
+/// The chat template that takes the place of a model's own: the one that is given, else the one that an adapter was trained with. A checkpoint of a run
+/// goes by the one in the folder of the run.
+fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<TemplateFile>, Failure> {
+    let is_checkpoint =
+        |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
+    let around = adapter.filter(is_checkpoint).and_then(Path::parent);
+    let beside = adapter.into_iter().chain(around).map(|folder| folder.join(CHAT_TEMPLATE)).find(|path| path.exists());
+    let path = given.map(Path::to_path_buf).or(beside);
+    path.map(|path| TemplateFile::read(&path))
+        .transpose()
+        .map_err(|error| Failure::new("cannot use the chat template", &error, None))
 }

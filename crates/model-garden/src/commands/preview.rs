@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use garden_data::{
     COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level, Outcome as Kept, Paint,
-    Preview, Processor, SelectiveLoss,
+    Preview, Processor, SelectiveLoss, SystemPrompt,
 };
 use serde_json::{Value, json};
 
@@ -15,7 +15,8 @@ use crate::printer::Printer;
 
 /// Runs the command.
 pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failure> {
-    let mut processor = Processor::open(&arguments.base_model)
+    let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
+    let mut processor = Processor::open_with(&arguments.base_model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", arguments.base_model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
     let dataset = Dataset::open_split(&arguments.dataset, &arguments.split)
@@ -30,6 +31,7 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     }
     let settings = ExampleSettings {
         labels: arguments.labels,
+        system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
         length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
         selective: selective(&dataset, arguments.selective_loss)?,
         ..ExampleSettings::default()

@@ -182,6 +182,9 @@ fn train(
     drop(std::fs::remove_file(folder.join(FINISH)));
     keep_trace(folder);
     write_text(&folder.join(RECIPE), &recipe.to_toml())?;
+    if let Some(template) = &job.chat_template {
+        write_text(&folder.join(super::CHAT_TEMPLATE), &template.source)?;
+    }
     let job_path = folder.join(JOB);
     JobFile { job: job.clone(), resume }.write(&job_path)?;
     let steps = job.steps();

@@ -3,29 +3,16 @@
 use std::fs::File;
 
 use super::thrift::{self, Item};
+use crate::dataset::conversation::is_known;
 use crate::dataset::stored::Stored;
 use crate::error::Error;
 
 pub(crate) const MAGIC: &[u8] = b"PAR1";
-/// Columns that are read; others may be as large as they like.
-const KNOWN: [&str; 14] = [
-    "messages",
-    "conversations",
-    "images",
-    "image",
-    "file_name",
-    "system",
-    "prompt",
-    "text",
-    "question",
-    "response",
-    "output",
-    "answer",
-    "completion",
-    "caption",
-];
 /// The physical type of texts and bytes.
 const BYTE_ARRAY: i64 = 6;
+/// Converted types of whole numbers without a sign, and of those with one.
+const UNSIGNED: std::ops::RangeInclusive<i64> = 11..=14;
+const SIGNED: std::ops::RangeInclusive<i64> = 15..=18;
 const OPTIONAL: i64 = 1;
 const REPEATED: i64 = 2;
 
@@ -45,18 +32,44 @@ pub(crate) struct Node {
 pub(crate) enum Kind {
     Text,
     Bytes,
+    Number(Number),
     Object(Vec<Node>),
     /// A group around a repeated one; whether that one is only a wrapper of the element.
     List(Box<Node>, bool),
 }
 
-/// A column of bytes at the bottom of the tree.
+/// How a number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Number {
+    Bool,
+    Int32,
+    Int64,
+    Unsigned32,
+    Unsigned64,
+    Float,
+    Double,
+}
+
+impl Number {
+    /// Bytes of a value; a truth value has a bit.
+    pub(crate) fn width(self) -> Option<usize> {
+        match self {
+            Number::Bool => None,
+            Number::Int32 | Number::Unsigned32 | Number::Float => Some(4),
+            Number::Int64 | Number::Unsigned64 | Number::Double => Some(8),
+        }
+    }
+}
+
+/// A column at the bottom of the tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     /// Among all columns of the file.
     ordinal: usize,
     pub definition: u8,
     pub repetition: u8,
+    /// How its numbers are stored; nothing where it has texts or bytes.
+    pub number: Option<Number>,
 }
 
 /// Rows that are stored together.
@@ -82,6 +95,8 @@ pub(crate) struct Footer {
     pub columns: Vec<Node>,
     pub leaves: Vec<Leaf>,
     pub groups: Vec<Group>,
+    /// Columns, or parts of them, that are not read.
+    pub unread: Vec<String>,
 }
 
 impl Footer {
@@ -106,7 +121,7 @@ impl Footer {
 
     fn of(stored: &Stored, item: &Item) -> Result<Footer, Error> {
         let broken = |what: &str| Error::dataset(&stored.path, format!("has a broken footer: {what}"));
-        let mut schema = Schema { elements: item.list(2), next: 0, ordinal: 0, leaves: Vec::new() };
+        let mut schema = Schema { elements: item.list(2), next: 0, ordinal: 0, leaves: Vec::new(), unread: Vec::new() };
         let columns = schema.root().ok_or_else(|| broken("the schema does not fit together"))?;
         if columns.is_empty() {
             let names: Vec<String> =
@@ -119,7 +134,7 @@ impl Footer {
                 "columns are `messages`, `conversations`, or `prompt` and `response`, with `image` or `images`",
             ));
         }
-        let leaves = schema.leaves;
+        let (leaves, unread) = (schema.leaves, schema.unread);
         let mut groups = Vec::new();
         let mut first_row = 0;
         for group in item.list(4) {
@@ -136,7 +151,7 @@ impl Footer {
             });
             first_row += rows;
         }
-        Ok(Footer { columns, leaves, groups })
+        Ok(Footer { columns, leaves, groups, unread })
     }
 }
 
@@ -155,6 +170,7 @@ struct Schema<'a> {
     next: usize,
     ordinal: usize,
     leaves: Vec<Leaf>,
+    unread: Vec<String>,
 }
 
 impl Schema<'_> {
@@ -164,14 +180,18 @@ impl Schema<'_> {
         self.next = 1;
         let mut columns = Vec::new();
         for _ in 0..children {
-            let known = KNOWN.contains(&self.elements.get(self.next)?.text(4)?.as_str());
-            columns.extend(self.node(0, 0, known, 0)?);
+            let name = self.elements.get(self.next)?.text(4)?;
+            let is_wanted = is_known(&name);
+            if !is_wanted {
+                self.unread.push(name.clone());
+            }
+            columns.extend(self.node(0, 0, is_wanted.then_some(name.as_str()), 0)?);
         }
         Some(columns)
     }
 
-    /// The next node, or nothing inside if no byte array of it is read.
-    fn node(&mut self, definition: u8, repetition: u8, wanted: bool, depth: usize) -> Option<Option<Node>> {
+    /// The next node, or nothing inside if nothing of it is read. `wanted` is the path of one that should be.
+    fn node(&mut self, definition: u8, repetition: u8, wanted: Option<&str>, depth: usize) -> Option<Option<Node>> {
         let element = self.elements.get(self.next)?;
         self.next += 1;
         let (repeated, optional) = (element.int(3) == Some(REPEATED), element.int(3) == Some(OPTIONAL));
@@ -179,13 +199,15 @@ impl Schema<'_> {
         let repetition = repetition + u8::from(repeated);
         let name = element.text(4)?;
         let kind = match element.int(5).filter(|children| *children > 0) {
-            None => self.leaf(element, Leaf { ordinal: self.ordinal, definition, repetition }, wanted),
+            None => self.leaf(element, Leaf { ordinal: self.ordinal, definition, repetition, number: None }, wanted),
             Some(_) if depth > 32 => return None,
             Some(children) => {
                 let wrapper = self.wraps_an_element(children, &name);
                 let mut nodes = Vec::new();
                 for _ in 0..children {
-                    nodes.extend(self.node(definition, repetition, wanted, depth + 1)?);
+                    let inner = self.elements.get(self.next)?.text(4)?;
+                    let path = wanted.map(|path| format!("{path}.{inner}"));
+                    nodes.extend(self.node(definition, repetition, path.as_deref(), depth + 1)?);
                 }
                 match nodes.len() {
                     0 => None,
@@ -197,10 +219,17 @@ impl Schema<'_> {
         Some(kind.map(|kind| Node { name, repeated, optional, definition, repetition, kind }))
     }
 
-    fn leaf(&mut self, element: &Item, leaf: Leaf, wanted: bool) -> Option<Kind> {
+    fn leaf(&mut self, element: &Item, leaf: Leaf, wanted: Option<&str>) -> Option<Kind> {
         self.ordinal += 1;
-        if !wanted || element.int(1) != Some(BYTE_ARRAY) {
-            return None;
+        let path = wanted?;
+        if element.int(1) != Some(BYTE_ARRAY) {
+            let Some(number) = number(element) else {
+                // The groups that a list is made of are no fields.
+                self.unread.push(path.replace(".list.element", "[]"));
+                return None;
+            };
+            self.leaves.push(Leaf { number: Some(number), ..leaf });
+            return Some(Kind::Number(number));
         }
         self.leaves.push(leaf);
         // Converted types UTF8, ENUM and JSON, or the logical type of strings.
@@ -215,5 +244,24 @@ impl Schema<'_> {
         let Some(inner) = self.elements.get(self.next) else { return false };
         let name = inner.text(4).unwrap_or_default();
         children == 1 && inner.int(5) == Some(1) && name != "array" && name != format!("{list}_tuple")
+    }
+}
+
+/// How a leaf stores plain numbers; nothing for dates, decimals and the like, which are stored as numbers and mean something else.
+fn number(element: &Item) -> Option<Number> {
+    let converted = element.int(6);
+    // The logical type of whole numbers.
+    if element.field(10).is_some_and(|logical| logical.field(10).is_none()) {
+        return None;
+    }
+    match (element.int(1)?, converted) {
+        (0, None) => Some(Number::Bool),
+        (1, Some(kind)) if UNSIGNED.contains(&kind) => Some(Number::Unsigned32),
+        (2, Some(kind)) if UNSIGNED.contains(&kind) => Some(Number::Unsigned64),
+        (1, kind) if kind.is_none_or(|kind| SIGNED.contains(&kind)) => Some(Number::Int32),
+        (2, kind) if kind.is_none_or(|kind| SIGNED.contains(&kind)) => Some(Number::Int64),
+        (4, None) => Some(Number::Float),
+        (5, None) => Some(Number::Double),
+        _ => None,
     }
 }

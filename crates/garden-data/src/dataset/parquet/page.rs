@@ -8,7 +8,7 @@ use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::footer::{Chunk, Leaf};
+use super::footer::{Chunk, Leaf, Number};
 use super::snappy::Snappy;
 use super::thrift::{self, Failure, Item};
 
@@ -102,8 +102,10 @@ impl PageHeader {
     }
 }
 
-/// Texts or bytes one after the other, each behind its length.
+/// Values one after the other: texts or bytes each behind its length, numbers as wide as they are.
 pub(crate) struct Plain {
+    /// Bytes of a number.
+    width: Option<usize>,
     source: Source,
     /// Where the first value is in the uncompressed bytes.
     skip: u64,
@@ -113,9 +115,9 @@ pub(crate) struct Plain {
 
 impl Plain {
     /// The values of a dictionary.
-    pub(crate) fn dictionary(file: &Arc<File>, chunk: &Chunk, header: &PageHeader) -> io::Result<Plain> {
+    pub(crate) fn dictionary(file: &Arc<File>, chunk: &Chunk, leaf: &Leaf, header: &PageHeader) -> io::Result<Plain> {
         let source = Source::new(file, header.start, header.end, chunk.codec, header.uncompressed)?;
-        Ok(Plain { source, skip: 0, stream: None, next: 0 })
+        Ok(Plain { width: leaf.number.and_then(Number::width), source, skip: 0, stream: None, next: 0 })
     }
 
     /// A value by its number.
@@ -132,12 +134,26 @@ impl Plain {
         value
     }
 
+    /// All bytes of the values.
+    fn all(&self) -> io::Result<Vec<u8>> {
+        let mut stream = self.source.open()?;
+        stream.skip(self.skip)?;
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
     fn advance(&mut self, index: usize) -> io::Result<Vec<u8>> {
         let Some(stream) = &mut self.stream else { return Err(broken("a page")) };
         loop {
-            let mut length = [0; 4];
-            stream.read_exact(&mut length)?;
-            let length = u64::from(u32::from_le_bytes(length));
+            let length = match self.width {
+                Some(width) => width as u64,
+                None => {
+                    let mut length = [0; 4];
+                    stream.read_exact(&mut length)?;
+                    u64::from(u32::from_le_bytes(length))
+                }
+            };
             if length > self.source.uncompressed {
                 return Err(broken("a value longer than its page"));
             }
@@ -157,6 +173,8 @@ enum Values {
     Plain(Plain),
     /// Numbers of values in the dictionary.
     Indices(Vec<u32>),
+    /// Truth values.
+    Bits(Vec<u32>),
 }
 
 /// A page of data whose levels are known.
@@ -199,8 +217,11 @@ impl Page {
             }
         };
         let present = definition.iter().filter(|level| **level == leaf.definition).count();
-        let plain = Plain { source, skip, stream: None, next: 0 };
+        let plain = Plain { width: leaf.number.and_then(Number::width), source, skip, stream: None, next: 0 };
+        let is_bool = leaf.number == Some(Number::Bool);
         let values = match header.encoding {
+            0 if is_bool => Values::Bits(read_bits(&plain, present)?),
+            3 if is_bool => Values::Bits(read_runs(&plain, present)?),
             0 => Values::Plain(plain),
             2 | 8 => Values::Indices(read_indices(&plain, present)?),
             other => return Err(unsupported(format!("encoding {other}; `PLAIN` and dictionaries are read"))),
@@ -212,6 +233,9 @@ impl Page {
     pub(crate) fn value(&mut self, index: usize, dictionary: &mut Option<Plain>) -> io::Result<Vec<u8>> {
         match &mut self.values {
             Values::Plain(plain) => plain.get(index),
+            Values::Bits(bits) => {
+                bits.get(index).map(|bit| vec![*bit as u8]).ok_or_else(|| broken("too few values in a page"))
+            }
             Values::Indices(indices) => {
                 let entry = *indices.get(index).ok_or_else(|| broken("too few values in a page"))?;
                 dictionary.as_mut().ok_or_else(|| broken("a dictionary is missing"))?.get(entry as usize)
@@ -238,11 +262,24 @@ fn read_levels(bytes: &[u8], highest: u8, count: usize) -> io::Result<Vec<u8>> {
     Ok(read_hybrid(bytes, width, count)?.into_iter().map(|level| level as u8).collect())
 }
 
+/// Truth values, a bit each.
+fn read_bits(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
+    let mut numbers = Vec::new();
+    unpack(&plain.all()?, 1, count, &mut numbers);
+    if numbers.len() < count { Err(broken("a page of truth values")) } else { Ok(numbers) }
+}
+
+/// Truth values in runs, behind their length.
+fn read_runs(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
+    let bytes = plain.all()?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    read_hybrid(bytes.get(4..).unwrap_or_default(), 1, count)
+}
+
 fn read_indices(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
-    let mut stream = plain.source.open()?;
-    stream.skip(plain.skip)?;
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes)?;
+    let bytes = plain.all()?;
     match bytes.split_first() {
         None if count == 0 => Ok(Vec::new()),
         Some((width, bytes)) if *width <= 32 => read_hybrid(bytes, u32::from(*width), count),

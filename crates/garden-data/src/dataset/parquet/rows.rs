@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use super::footer::{Chunk, Footer, Group, Kind, Leaf, Node};
+use super::footer::{Chunk, Footer, Group, Kind, Leaf, Node, Number};
 use super::page::{Page, PageHeader, Plain, broken};
 use crate::dataset::value::{Object, Value};
 
@@ -95,7 +95,7 @@ impl ColumnReader {
             let header = PageHeader::read(&self.file, self.next_page, self.chunk.end)?;
             self.next_page = header.end;
             if header.is_dictionary() {
-                self.dictionary = Some(Plain::dictionary(&self.file, &self.chunk, &header)?);
+                self.dictionary = Some(Plain::dictionary(&self.file, &self.chunk, &self.leaf, &header)?);
             } else if header.is_data() {
                 let flat = self.leaf.repetition == 0;
                 self.first_row = self.end_row;
@@ -142,7 +142,7 @@ impl ColumnReader {
 /// Columns below a node.
 fn width(node: &Node) -> usize {
     match &node.kind {
-        Kind::Text | Kind::Bytes => 1,
+        Kind::Text | Kind::Bytes | Kind::Number(_) => 1,
         Kind::Object(nodes) => nodes.iter().map(width).sum(),
         Kind::List(node, _) => width(node),
     }
@@ -209,7 +209,23 @@ fn content(node: &Node, columns: &mut [&mut [Entry]]) -> io::Result<Value<'stati
             Ok(Value::Text(Cow::Owned(text)))
         }
         Kind::Bytes => Ok(Value::Bytes(taken(columns)?)),
+        Kind::Number(number) => number_of(*number, &taken(columns)?),
     }
+}
+
+fn number_of(number: Number, bytes: &[u8]) -> io::Result<Value<'static>> {
+    let wide = |_| broken("a number of another size than its column says");
+    let four = || bytes.try_into().map_err(wide);
+    let eight = || bytes.try_into().map_err(wide);
+    Ok(match number {
+        Number::Bool => Value::Bool(bytes.first().is_some_and(|byte| *byte != 0)),
+        Number::Int32 => Value::Integer(i32::from_le_bytes(four()?).into()),
+        Number::Unsigned32 => Value::Integer(u32::from_le_bytes(four()?).into()),
+        Number::Float => Value::Number(f32::from_le_bytes(four()?).into()),
+        Number::Int64 => Value::Integer(i64::from_le_bytes(eight()?).into()),
+        Number::Unsigned64 => Value::Integer(u64::from_le_bytes(eight()?).into()),
+        Number::Double => Value::Number(f64::from_le_bytes(eight()?)),
+    })
 }
 
 fn taken(columns: &mut [&mut [Entry]]) -> io::Result<Vec<u8>> {

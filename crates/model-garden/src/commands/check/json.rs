@@ -35,6 +35,8 @@ pub(super) fn value(checked: &Checked) -> Value {
         "steps_per_epoch": steps,
         "tally": survey.tally,
         "problems": survey.problems.iter().map(problem).collect::<Vec<Value>>(),
+        "ignored": survey.ignored,
+        "more_ignored": survey.more_ignored,
         "duplicate_count": survey.duplicate_count,
         "duplicates": survey.duplicates.iter().map(duplicate).collect::<Vec<Value>>(),
         "empty_answer_count": survey.empty_answer_count,

@@ -24,6 +24,7 @@ pub(super) fn write(checked: &Checked) -> String {
     let survey = &checked.survey;
     let mut text = headline(checked) + "\n";
     text += &problems(survey);
+    text += &ignored(survey);
     text += &warnings(checked);
     if let Some(largest) = &survey.largest {
         text += &chart("Tokens of a row", &survey.tokens, grouped);
@@ -85,6 +86,24 @@ fn problems(survey: &Survey) -> String {
         text += &format!("  ... and {more} more (--format json lists up to {})\n", garden_data::KEPT_PROBLEMS);
     }
     if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// Fields that nothing reads.
+fn ignored(survey: &Survey) -> String {
+    if survey.ignored.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        "\nNot used: fields that rows have and neither the program nor the chat template reads\n".to_string();
+    for one in survey.ignored.iter().take(SHOWN) {
+        text += &format!("  `{}` of {}, first {}\n", one.field, counted(one.rows as u64, "row"), one.first);
+    }
+    if survey.ignored.len() > SHOWN || survey.more_ignored > 0 {
+        let least = if survey.more_ignored > 0 { "at least " } else { "" };
+        let more = grouped(survey.ignored.len().saturating_sub(SHOWN) as u64);
+        text += &format!("  ... and {least}{more} more (--format json lists up to 200)\n");
+    }
+    text
 }
 
 fn warnings(checked: &Checked) -> String {

@@ -12,8 +12,9 @@ use super::story::Story;
 /// The line by which a card is known to be ours. A card without it was edited and stays.
 const OURS: &str = "<!-- Written by model-garden. Delete this line to keep your own text when the run is repeated. -->";
 /// Settings that say where things are on this machine, and nothing about the result.
-const LOCAL: [&str; 12] = [
+const LOCAL: [&str; 13] = [
     "base-model",
+    "chat-template",
     "dataset",
     "eval-dataset",
     "output-dir",
@@ -221,11 +222,15 @@ fn use_with_python(recipe: &Recipe) -> String {
             text(&hub_name(recipe))
         ),
     };
+    let system = recipe
+        .system_prompt
+        .as_deref()
+        .map_or_else(String::new, |words| format!("{{\"role\": \"system\", \"content\": {}}}, ", text(words)));
     let peft = if recipe.full { "" } else { "from peft import PeftModel\n" };
     format!(
         "## Use\n\n```python\n{peft}from PIL import Image\nfrom transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n\n\
          {model}\nprocessor = AutoProcessor.from_pretrained({folder})\n\n\
-         messages = [{{\"role\": \"user\", \"content\": [{{\"type\": \"image\"}}, {{\"type\": \"text\", \"text\": \"What is this?\"}}]}}]\n\
+         messages = [{system}{{\"role\": \"user\", \"content\": [{{\"type\": \"image\"}}, {{\"type\": \"text\", \"text\": \"What is this?\"}}]}}]\n\
          text = processor.apply_chat_template(messages, add_generation_prompt=True)\n\
          inputs = processor(text=[text], images=[Image.open(\"picture.png\")], return_tensors=\"pt\").to(model.device)\n\
          answer = model.generate(**inputs, max_new_tokens={})\n\
@@ -245,8 +250,10 @@ fn use_with_ours(recipe: &Recipe) -> String {
         true => format!("--model {folder}"),
         false => format!("--model {} --adapter {folder}", shell(&hub_name(recipe))),
     };
+    let system =
+        recipe.system_prompt.as_deref().map_or_else(String::new, |words| format!(" --system {}", shell(words)));
     format!(
-        "Or without Python:\n\n```sh\nmodel-garden generate {model} --image picture.png --prompt 'What is this?'\n```"
+        "Or without Python:\n\n```sh\nmodel-garden generate {model}{system} --image picture.png --prompt 'What is this?'\n```"
     )
 }
 

@@ -2,12 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-mod common;
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{has_python, model_garden, run, scratch, told};
+use crate::common::{has_python, model_garden, run, scratch, told};
 
 /// Watches a command with these flags.
 fn monitor(name: &str, flags: &[&str], command: &[&str]) -> Output {

@@ -3,11 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-mod common;
 
 use std::process::{Command, Output};
 
-use common::{repository, scratch, told};
+use crate::common::{repository, scratch, told};
 
 /// Runs a goal with a target folder of its own, in which the binary is there already.
 fn make(name: &str, words: &[&str]) -> Option<(String, Output)> {

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-mod common;
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{model_garden, picture_rows, run, scratch, told};
+use crate::common::{model_garden, picture_rows, run, scratch, told};
 use serde_json::Value;
 
 /// How long anything here may take on a busy machine.

@@ -2,9 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-mod common;
 
-use common::{diagnose, has_python, run, scratch, told};
+use crate::common::{diagnose, has_python, run, scratch, told};
 use serde_json::Value;
 
 /// The samples of a trace.

@@ -4,14 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-mod common;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use common::{picture_rows, repository, run, scratch, told};
+use crate::common::{picture_rows, repository, run, scratch, told};
 use garden_device::Kind;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};

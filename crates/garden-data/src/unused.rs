@@ -1,0 +1,78 @@
+//! What of a conversation a chat template does not write.
+//!
+//! A template reads what it likes and says nothing about the rest: one that knows no tools renders a call of one as an empty answer. So the
+//! conversation is rendered once more without the thing in question: if the text stays the same, the thing is lost.
+
+use crate::dataset::unnumbered;
+use crate::error::Error;
+use crate::free::Json;
+use crate::template::{Chat, Content, Ending, Message, TOOL_CALLS, Template};
+
+const OTHER_TEMPLATE: &str =
+    "a chat template that writes it can be given (`--chat-template FILE`); it becomes part of the result";
+
+/// Refuses a conversation of which something would be lost that has to be learnt or answered: tools, calls of them, or texts.
+pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered: &str) -> Result<(), Error> {
+    let lost = |field: String, what: &str| {
+        let problem = format!("{what}, which the chat template in `{}` does not write", template.path().display());
+        Error::row_field(place, &field, problem).with_hint(OTHER_TEMPLATE)
+    };
+    let stays = |chat: Chat| template.render(chat, Ending::Nothing).is_ok_and(|other| other == rendered);
+    if !chat.tools.is_empty() && stays(Chat { tools: &[], ..chat }) {
+        return Err(lost("tools".to_string(), "describes tools"));
+    }
+    for (number, message) in chat.messages.iter().enumerate() {
+        for call in 0..message.calls().len() {
+            let without = changed(chat, number, |message| remove_call(message, call));
+            if stays(Chat { messages: &without, ..chat }) {
+                return Err(lost(format!("{}.{TOOL_CALLS}[{call}]", chat.field(number)), "is a call of a tool"));
+            }
+        }
+        // Nearly always a text stands in the rendering as it is, which is seen at once.
+        let is_written = |text: &str| text.trim().is_empty() || rendered.contains(text.trim());
+        if !message.parts().flatten().all(is_written) {
+            let without = changed(chat, number, |message| message.content = Content::Text(String::new()));
+            if stays(Chat { messages: &without, ..chat }) {
+                return Err(lost(format!("{}.content", chat.field(number)), "is a text"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Other fields of messages that change nothing: `messages[].name`, for each message that has one.
+pub(crate) fn unused_fields(template: &Template, chat: Chat) -> Vec<String> {
+    let is_other = |name: &str| name != TOOL_CALLS;
+    let has_others = |message: &Message| message.fields.iter().any(|(name, _)| is_other(name));
+    let mut unused = Vec::new();
+    if !chat.messages.iter().any(has_others) {
+        return unused;
+    }
+    let Ok(rendered) = template.render(chat, Ending::Nothing) else { return unused };
+    for (number, message) in chat.messages.iter().enumerate() {
+        for (field, _) in message.fields.iter().filter(|(name, _)| is_other(name)) {
+            let without = changed(chat, number, |message| message.fields.retain(|(name, _)| name != field));
+            let text = template.render(Chat { messages: &without, ..chat }, Ending::Nothing);
+            if text.is_ok_and(|text| text == rendered) {
+                unused.push(unnumbered(&format!("{}.{field}", chat.field(number))));
+            }
+        }
+    }
+    unused
+}
+
+/// The messages with one of them changed.
+fn changed(chat: Chat, number: usize, change: impl Fn(&mut Message)) -> Vec<Message> {
+    let mut messages = chat.messages.to_vec();
+    messages.get_mut(number).map(change);
+    messages
+}
+
+fn remove_call(message: &mut Message, call: usize) {
+    for (_, value) in message.fields.iter_mut().filter(|(name, _)| name == TOOL_CALLS) {
+        if let Json::List(calls) = value {
+            calls.remove(call);
+        }
+    }
+    message.fields.retain(|(_, value)| *value != Json::List(Vec::new()));
+}
