@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::buffer::{Buffer, Kind, Purpose, Weight};
+use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::plan::Plan;
 
 /// Whether a result replaces what is there or is added to it.
@@ -67,7 +67,7 @@ pub struct Attention {
     /// Values of a head.
     pub head_size: usize,
     /// Where segments begin, and where the last one ends: [segments + 1].
-    pub starts: Buffer,
+    pub cu_seqlens: Buffer,
     /// How many segments there are.
     pub segments: usize,
     /// Whether a token sees only itself and those before it.
@@ -78,14 +78,14 @@ pub struct Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moments {
     /// As f32.
-    Wide {
+    F32 {
         /// First moment.
         first: Buffer,
         /// Second moment.
         second: Buffer,
     },
-    /// With 8 bits for each value and a scale for each block ([`crate::dynamic`]).
-    Narrow {
+    /// With 8 bits for each value and a scale for each block ([`crate::dynamic_8bit`]).
+    Int8 {
         /// Codes of the first moment and of the second, a byte for each value.
         codes: [Buffer; 2],
         /// Their scales: f32 for each 256 values.
@@ -121,7 +121,7 @@ pub struct AdamW {
 /// Sizes that do not fit together are mistakes of the model's code, and panic.
 pub trait Device {
     /// A new buffer of zeros.
-    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory>;
+    fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory>;
 
     /// Makes room for what operations need besides their buffers.
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory>;
@@ -132,7 +132,7 @@ pub trait Device {
     /// Whether it computes: one that does not need not be given any values.
     fn computes(&self) -> bool;
 
-    /// Fills a buffer from the host, as bytes of its kind.
+    /// Fills a buffer from the host, as bytes of its dtype.
     fn upload(&mut self, to: Buffer, bytes: &[u8]);
 
     /// Copies a buffer of f32 to the host.
@@ -190,21 +190,21 @@ pub trait Device {
     /// Rotates back, which is also the backward pass of `rotate`.
     fn rotate_backward(&mut self, dx: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
 
-    /// Mixes values into `y` [tokens, heads * head_size], and keeps the logarithm of each row's sum in `sums` [tokens, heads].
-    fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer);
+    /// Mixes values into `y` [tokens, heads * head_size], and keeps the logarithm of each row's sum in `lse` [tokens, heads].
+    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer);
 
     /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
     ///
-    /// Keys and values are those of the cache; `starts` cuts the queries. Those of segment s are the last of the `lengths[s]`
+    /// Keys and values are those of the cache; `cu_seqlens` cuts the queries. Those of segment s are the last of the `lengths[s]`
     /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it.
-    fn attend_cached(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
+    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
 
     /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again.
     fn attend_backward(
         &mut self,
         attention: &Attention,
         y: Buffer,
-        sums: Buffer,
+        lse: Buffer,
         dy: Buffer,
         dq: Heads,
         dk: Heads,

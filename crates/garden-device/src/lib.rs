@@ -9,13 +9,13 @@
 mod buffer;
 pub mod cpu;
 mod device;
-pub mod dynamic;
+pub mod dynamic_8bit;
 pub mod nf4;
 mod plan;
 mod planner;
 mod wide;
 
-pub use buffer::{Blocks, Buffer, Kind, Purpose, Scales, Weight};
+pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
 pub use cpu::Cpu;
 pub use device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
 pub use plan::{Plan, PlannedBuffer};

@@ -1,6 +1,6 @@
 //! What a device holds, buffer by buffer.
 
-use crate::buffer::{Kind, Purpose};
+use crate::buffer::{Dtype, Purpose};
 
 /// Buffers begin at multiples of this: a cache line, and what the widest vector instructions like.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -13,7 +13,7 @@ pub struct PlannedBuffer {
     /// What it holds, such as `layer 3 gate`.
     pub label: String,
     /// What its values are.
-    pub kind: Kind,
+    pub dtype: Dtype,
     /// How many there are.
     pub length: usize,
     /// What it takes, with what is lost to alignment.
@@ -28,9 +28,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn add(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> usize {
-        let bytes = (length * kind.size()).next_multiple_of(ALIGNMENT);
-        self.buffers.push(PlannedBuffer { purpose, label: label.to_string(), kind, length, bytes });
+    pub(crate) fn add(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> usize {
+        let bytes = (length * dtype.size()).next_multiple_of(ALIGNMENT);
+        self.buffers.push(PlannedBuffer { purpose, label: label.to_string(), dtype, length, bytes });
         bytes
     }
 

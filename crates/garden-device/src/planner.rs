@@ -1,6 +1,6 @@
 //! A device that computes nothing and counts every buffer it is asked for.
 
-use crate::buffer::{Buffer, Kind, Purpose, Weight};
+use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::cpu::workspace;
 use crate::device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};
 use crate::plan::Plan;
@@ -20,15 +20,15 @@ impl Planner {
 }
 
 impl Device for Planner {
-    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory> {
+    fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory> {
         let id = self.plan.buffers.len() as u32;
-        self.plan.add(purpose, label, kind, length);
-        Ok(Buffer { id, kind, offset: 0, length })
+        self.plan.add(purpose, label, dtype, length);
+        Ok(Buffer { id, dtype, offset: 0, length })
     }
 
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory> {
         for (label, length) in workspace(reserve, self.threads) {
-            self.buffer(Purpose::Workspace, label, Kind::F32, length)?;
+            self.buffer(Purpose::Workspace, label, Dtype::F32, length)?;
         }
         Ok(())
     }
@@ -73,7 +73,7 @@ impl Device for Planner {
     fn rotate(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn rotate_backward(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn attend(&mut self, _: &Attention, _: Buffer, _: Buffer) {}
-    fn attend_cached(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer) {}
+    fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer) {}
     fn attend_backward(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
     fn swiglu(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}

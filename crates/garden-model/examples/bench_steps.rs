@@ -12,14 +12,17 @@ use std::time::Instant;
 
 use case::Case;
 use garden_device::{Cpu, Device, Purpose};
-use garden_model::Recompute;
+use garden_model::GradientCheckpointing;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |place: usize, default: usize| words.get(place).and_then(|word| word.parse().ok()).unwrap_or(default);
     let (threads, steps, warm_up) = (number(1, 2), number(2, 10), number(3, 3));
-    let recompute =
-        if words.get(4).is_some_and(|word| word == "recompute") { Recompute::Layers } else { Recompute::Nothing };
+    let recompute = if words.get(4).is_some_and(|word| word == "recompute") {
+        GradientCheckpointing::PerLayer
+    } else {
+        GradientCheckpointing::Off
+    };
     let at_start = resident("VmRSS");
     let case = Case::read(Path::new(&words[0]));
     let mut cpu = Cpu::new(threads);

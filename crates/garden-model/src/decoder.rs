@@ -1,14 +1,14 @@
 //! The decoder: layers of attention and MLP, forward and backward side by side.
 
-use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Write};
 
-use crate::cache::{LayerCache, Step};
 use crate::config::TextConfig;
 use crate::error::Error;
-use crate::linear::{Linear, LinearRoom};
+use crate::kv_cache::{LayerKvCache, Step};
+use crate::linear::{Linear, LinearWorkspace};
+use crate::mode::Mode;
 use crate::parameters::Builder;
-use crate::passes::Passes;
-use crate::swiglu::{Swiglu, SwigluRoom};
+use crate::swiglu::{Swiglu, SwigluWorkspace};
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl Norm {
 
 /// What a layer's backward pass needs of its forward pass: one for each layer, or one for all that is filled again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerKept {
+pub(crate) struct LayerActivations {
     /// [tokens, heads * head], turned.
     q: Buffer,
     /// [tokens, key heads * head], turned.
@@ -58,7 +58,7 @@ pub(crate) struct LayerKept {
     /// [tokens, heads * head].
     attended: Buffer,
     /// [tokens, heads].
-    sums: Buffer,
+    lse: Buffer,
     /// x between attention and MLP [tokens, hidden].
     middle: Buffer,
     /// [tokens, inner].
@@ -66,25 +66,25 @@ pub(crate) struct LayerKept {
     up: Buffer,
 }
 
-impl LayerKept {
+impl LayerActivations {
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
         text: &TextConfig,
         tokens: usize,
-        passes: Passes,
-    ) -> Result<LayerKept, OutOfMemory> {
-        let keys = text.key_heads * text.head_size();
+        mode: Mode,
+    ) -> Result<LayerActivations, OutOfMemory> {
+        let keys = text.kv_heads * text.head_size();
         let mut make = |name: &str, rows: usize, width: usize| {
-            device.buffer(purpose, &format!("{label} {name}"), Kind::F32, rows * width)
+            device.buffer(purpose, &format!("{label} {name}"), Dtype::F32, rows * width)
         };
-        Ok(LayerKept {
+        Ok(LayerActivations {
             q: make("queries", tokens, text.hidden)?,
             k: make("keys", tokens, keys)?,
             v: make("values", tokens, keys)?,
             attended: make("attended", tokens, text.hidden)?,
-            sums: make("attention sums", passes.back(tokens), text.heads)?,
+            lse: make("log-sum-exp", mode.back(tokens), text.heads)?,
             middle: make("middle", tokens, text.hidden)?,
             gate: make("gate", tokens, text.intermediate)?,
             up: make("up", tokens, text.intermediate)?,
@@ -94,7 +94,7 @@ impl LayerKept {
 
 /// Room that layers share, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DecoderRoom {
+pub(crate) struct DecoderWorkspace {
     /// A norm's output [tokens, hidden].
     pub normed: Buffer,
     /// Its gradient [tokens, hidden].
@@ -110,19 +110,19 @@ pub(crate) struct DecoderRoom {
     pub gate_gradient: Buffer,
 }
 
-impl DecoderRoom {
+impl DecoderWorkspace {
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
         tokens: usize,
-        passes: Passes,
-    ) -> Result<DecoderRoom, OutOfMemory> {
-        let keys = text.key_heads * text.head_size();
-        let back = passes.back(tokens);
+        mode: Mode,
+    ) -> Result<DecoderWorkspace, OutOfMemory> {
+        let keys = text.kv_heads * text.head_size();
+        let back = mode.back(tokens);
         let mut make = |name: &str, rows: usize, width: usize| {
-            device.buffer(Purpose::Workspace, &format!("decoder {name}"), Kind::F32, rows * width)
+            device.buffer(Purpose::Workspace, &format!("decoder {name}"), Dtype::F32, rows * width)
         };
-        Ok(DecoderRoom {
+        Ok(DecoderWorkspace {
             normed: make("normed", tokens, text.hidden)?,
             normed_gradient: make("normed gradient", back, text.hidden)?,
             attended_gradient: make("attended gradient", back, text.hidden)?,
@@ -141,7 +141,7 @@ impl DecoderRoom {
 pub(crate) struct Sequence {
     pub tokens: usize,
     pub rows: usize,
-    pub row_starts: Buffer,
+    pub cu_seqlens: Buffer,
     /// [tokens, half a head].
     pub cosines: Buffer,
     pub sines: Buffer,
@@ -149,7 +149,7 @@ pub(crate) struct Sequence {
 
 impl Layer {
     pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
-        let (hidden, keys) = (text.hidden, text.key_heads * text.head_size());
+        let (hidden, keys) = (text.hidden, text.kv_heads * text.head_size());
         Ok(Layer {
             norm1: Norm::build(builder, &format!("{name}.input_layernorm"), hidden, text.epsilon)?,
             q: builder.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, true)?,
@@ -168,41 +168,41 @@ impl Layer {
         text: &TextConfig,
         x: Buffer,
         y: Option<Buffer>,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
+        saved: &LayerActivations,
+        workspace: &DecoderWorkspace,
+        linear: &LinearWorkspace,
         sequence: &Sequence,
     ) {
-        let kept = kept.of(text, sequence.tokens);
-        self.project(device, text, x, &kept, room, linear, sequence);
-        device.attend(&attention(text, &kept, sequence), kept.attended, kept.sums);
-        self.finish(device, text, x, y, &kept, room, linear, sequence.tokens);
+        let saved = saved.of(text, sequence.tokens);
+        self.project(device, text, x, &saved, workspace, linear, sequence);
+        device.attend(&attention(text, &saved, sequence), saved.attended, saved.lse);
+        self.finish(device, text, x, y, &saved, workspace, linear, sequence.tokens);
     }
 
     /// The same, forward only and in place: x [tokens, hidden] of new tokens, which see what the cache has of their rows and are added to it.
-    pub fn forward_cached(
+    pub fn forward_with_kv_cache(
         &self,
         device: &mut dyn Device,
         text: &TextConfig,
         x: Buffer,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
-        cache: &LayerCache,
+        saved: &LayerActivations,
+        workspace: &DecoderWorkspace,
+        linear: &LinearWorkspace,
+        kv_cache: &LayerKvCache,
         step: &Step,
     ) {
-        let (tokens, keys) = (step.sequence.tokens, text.key_heads * text.head_size());
-        let kept = kept.of(text, tokens);
-        self.project(device, text, x, &kept, room, linear, &step.sequence);
-        device.scatter(kept.k, step.places, cache.keys, tokens, keys);
-        device.scatter(kept.v, step.places, cache.values, tokens, keys);
+        let (tokens, keys) = (step.sequence.tokens, text.kv_heads * text.head_size());
+        let saved = saved.of(text, tokens);
+        self.project(device, text, x, &saved, workspace, linear, &step.sequence);
+        device.scatter(saved.k, step.places, kv_cache.keys, tokens, keys);
+        device.scatter(saved.v, step.places, kv_cache.values, tokens, keys);
         let attention = Attention {
-            key: heads(cache.keys, text.key_heads, text),
-            value: heads(cache.values, text.key_heads, text),
-            ..attention(text, &kept, &step.sequence)
+            key: heads(kv_cache.keys, text.kv_heads, text),
+            value: heads(kv_cache.values, text.kv_heads, text),
+            ..attention(text, &saved, &step.sequence)
         };
-        device.attend_cached(&attention, step.firsts, step.lengths, kept.attended);
-        self.finish(device, text, x, Some(x), &kept, room, linear, tokens);
+        device.attend_kv_cache(&attention, step.firsts, step.lengths, saved.attended);
+        self.finish(device, text, x, Some(x), &saved, workspace, linear, tokens);
     }
 
     /// Queries, keys and values of x, turned to their positions.
@@ -211,19 +211,19 @@ impl Layer {
         device: &mut dyn Device,
         text: &TextConfig,
         x: Buffer,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
+        saved: &LayerActivations,
+        workspace: &DecoderWorkspace,
+        linear: &LinearWorkspace,
         sequence: &Sequence,
     ) {
         let tokens = sequence.tokens;
-        let normed = room.normed.first(tokens * text.hidden);
+        let normed = workspace.normed.first(tokens * text.hidden);
         self.norm1.forward(device, x, normed, tokens);
-        self.q.forward(device, normed, kept.q, tokens, linear, Write::Set);
-        self.k.forward(device, normed, kept.k, tokens, linear, Write::Set);
-        self.v.forward(device, normed, kept.v, tokens, linear, Write::Set);
-        device.rotate(heads(kept.q, text.heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
-        device.rotate(heads(kept.k, text.key_heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
+        self.q.forward(device, normed, saved.q, tokens, linear, Write::Set);
+        self.k.forward(device, normed, saved.k, tokens, linear, Write::Set);
+        self.v.forward(device, normed, saved.v, tokens, linear, Write::Set);
+        device.rotate(heads(saved.q, text.heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
+        device.rotate(heads(saved.k, text.kv_heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
     }
 
     /// From what attention gave to y, which may be x.
@@ -233,21 +233,21 @@ impl Layer {
         text: &TextConfig,
         x: Buffer,
         y: Option<Buffer>,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
+        saved: &LayerActivations,
+        workspace: &DecoderWorkspace,
+        linear: &LinearWorkspace,
         tokens: usize,
     ) {
-        let normed = room.normed.first(tokens * text.hidden);
-        device.copy(x, kept.middle);
-        self.o.forward(device, kept.attended, kept.middle, tokens, linear, Write::Add);
-        self.norm2.forward(device, kept.middle, normed, tokens);
+        let normed = workspace.normed.first(tokens * text.hidden);
+        device.copy(x, saved.middle);
+        self.o.forward(device, saved.attended, saved.middle, tokens, linear, Write::Add);
+        self.norm2.forward(device, saved.middle, normed, tokens);
         match y {
             Some(y) => {
-                device.copy(kept.middle, y);
-                self.mlp.forward(device, normed, y, tokens, &swiglu_room(kept, room), linear);
+                device.copy(saved.middle, y);
+                self.mlp.forward(device, normed, y, tokens, &swiglu_workspace(saved, workspace), linear);
             }
-            None => self.mlp.forward_inner(device, normed, tokens, &swiglu_room(kept, room), linear),
+            None => self.mlp.forward_inner(device, normed, tokens, &swiglu_workspace(saved, workspace), linear),
         }
     }
 
@@ -259,30 +259,33 @@ impl Layer {
         x: Buffer,
         dx: Buffer,
         wants_dx: bool,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
+        saved: &LayerActivations,
+        workspace: &DecoderWorkspace,
+        linear: &LinearWorkspace,
         sequence: &Sequence,
     ) {
-        let (tokens, kept) = (sequence.tokens, kept.of(text, sequence.tokens));
+        let (tokens, saved) = (sequence.tokens, saved.of(text, sequence.tokens));
         let part = |buffer: Buffer, width: usize| buffer.first(tokens * width);
-        let (normed, dnormed) = (part(room.normed, text.hidden), part(room.normed_gradient, text.hidden));
+        let (normed, dnormed) = (part(workspace.normed, text.hidden), part(workspace.normed_gradient, text.hidden));
         // The MLP: its gradient joins the one that goes past it.
-        self.norm2.forward(device, kept.middle, normed, tokens);
-        self.mlp.backward(device, normed, dx, dnormed, tokens, &swiglu_room(&kept, room), linear);
-        self.norm2.backward(device, dnormed, kept.middle, dx, tokens, Write::Add);
+        self.norm2.forward(device, saved.middle, normed, tokens);
+        self.mlp.backward(device, normed, dx, dnormed, tokens, &swiglu_workspace(&saved, workspace), linear);
+        self.norm2.backward(device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
-        let dattended = part(room.attended_gradient, text.hidden);
-        self.o.backward(device, kept.attended, dx, Some((dattended, Write::Set)), tokens, linear);
-        let keys = text.key_heads * text.head_size();
-        let (dq, dk, dv) =
-            (part(room.q_gradient, text.hidden), part(room.k_gradient, keys), part(room.v_gradient, keys));
+        let dattended = part(workspace.attended_gradient, text.hidden);
+        self.o.backward(device, saved.attended, dx, Some((dattended, Write::Set)), tokens, linear);
+        let keys = text.kv_heads * text.head_size();
+        let (dq, dk, dv) = (
+            part(workspace.q_gradient, text.hidden),
+            part(workspace.k_gradient, keys),
+            part(workspace.v_gradient, keys),
+        );
         let [q_heads, k_heads, v_heads] =
-            [heads(dq, text.heads, text), heads(dk, text.key_heads, text), heads(dv, text.key_heads, text)];
+            [heads(dq, text.heads, text), heads(dk, text.kv_heads, text), heads(dv, text.kv_heads, text)];
         device.attend_backward(
-            &attention(text, &kept, sequence),
-            kept.attended,
-            kept.sums,
+            &attention(text, &saved, sequence),
+            saved.attended,
+            saved.lse,
             dattended,
             q_heads,
             k_heads,
@@ -301,17 +304,17 @@ impl Layer {
     }
 }
 
-impl LayerKept {
+impl LayerActivations {
     /// The part of it that a batch of so many tokens uses.
-    fn of(&self, text: &TextConfig, tokens: usize) -> LayerKept {
-        let keys = text.key_heads * text.head_size();
-        LayerKept {
+    fn of(&self, text: &TextConfig, tokens: usize) -> LayerActivations {
+        let keys = text.kv_heads * text.head_size();
+        LayerActivations {
             q: self.q.first(tokens * text.hidden),
             k: self.k.first(tokens * keys),
             v: self.v.first(tokens * keys),
             attended: self.attended.first(tokens * text.hidden),
             // Without a backward pass there are none.
-            sums: self.sums.first((tokens * text.heads).min(self.sums.length())),
+            lse: self.lse.first((tokens * text.heads).min(self.lse.length())),
             middle: self.middle.first(tokens * text.hidden),
             gate: self.gate.first(tokens * text.intermediate),
             up: self.up.first(tokens * text.intermediate),
@@ -323,24 +326,24 @@ fn heads(buffer: Buffer, heads: usize, text: &TextConfig) -> Heads {
     Heads { buffer, offset: 0, stride: heads * text.head_size(), heads }
 }
 
-fn attention(text: &TextConfig, kept: &LayerKept, sequence: &Sequence) -> Attention {
+fn attention(text: &TextConfig, saved: &LayerActivations, sequence: &Sequence) -> Attention {
     Attention {
-        query: heads(kept.q, text.heads, text),
-        key: heads(kept.k, text.key_heads, text),
-        value: heads(kept.v, text.key_heads, text),
+        query: heads(saved.q, text.heads, text),
+        key: heads(saved.k, text.kv_heads, text),
+        value: heads(saved.v, text.kv_heads, text),
         head_size: text.head_size(),
-        starts: sequence.row_starts,
+        cu_seqlens: sequence.cu_seqlens,
         segments: sequence.rows,
         is_causal: true,
     }
 }
 
-fn swiglu_room(kept: &LayerKept, room: &DecoderRoom) -> SwigluRoom {
-    SwigluRoom {
-        gate: kept.gate,
-        up: kept.up,
-        mixed: room.mixed,
-        mixed_gradient: room.mixed_gradient,
-        gate_gradient: room.gate_gradient,
+fn swiglu_workspace(saved: &LayerActivations, workspace: &DecoderWorkspace) -> SwigluWorkspace {
+    SwigluWorkspace {
+        gate: saved.gate,
+        up: saved.up,
+        mixed: workspace.mixed,
+        mixed_gradient: workspace.mixed_gradient,
+        gate_gradient: workspace.gate_gradient,
     }
 }

@@ -1,10 +1,10 @@
 //! The last norm, the head and the loss: only for places whose next token is asked for, and a chunk of them at a time.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose, Weight, Write};
 
 use crate::config::TextConfig;
 use crate::decoder::Norm;
-use crate::passes::Passes;
+use crate::mode::Mode;
 
 /// Rows of logits that exist at once.
 pub(crate) const CHUNK: usize = 64;
@@ -19,9 +19,9 @@ pub(crate) struct Head {
 
 /// Room for the loss.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeadRoom {
+pub(crate) struct HeadWorkspace {
     /// Rows that are asked [targets, hidden].
-    asked: Buffer,
+    loss_positions: Buffer,
     /// After the norm [targets, hidden].
     normed: Buffer,
     /// Gradients [targets, hidden].
@@ -32,18 +32,18 @@ pub(crate) struct HeadRoom {
     pub losses: Buffer,
 }
 
-impl HeadRoom {
+impl HeadWorkspace {
     /// Room for so many rows at once; those of the logits are made a chunk at a time.
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
         targets: usize,
-        passes: Passes,
-    ) -> Result<HeadRoom, OutOfMemory> {
-        let back = passes.back(targets);
-        let mut make = |name: &str, length: usize| device.buffer(Purpose::Workspace, name, Kind::F32, length);
-        Ok(HeadRoom {
-            asked: make("head inputs", back * text.hidden)?,
+        mode: Mode,
+    ) -> Result<HeadWorkspace, OutOfMemory> {
+        let back = mode.back(targets);
+        let mut make = |name: &str, length: usize| device.buffer(Purpose::Workspace, name, Dtype::F32, length);
+        Ok(HeadWorkspace {
+            loss_positions: make("head inputs", back * text.hidden)?,
             normed: make("head inputs, normed", targets * text.hidden)?,
             gradient: make("head gradient", back * text.hidden)?,
             logits: make("logits of a chunk", CHUNK.min(targets) * text.vocabulary)?,
@@ -69,17 +69,18 @@ impl Head {
         targets: Buffer,
         rows: usize,
         scale: f32,
-        room: &HeadRoom,
+        workspace: &HeadWorkspace,
     ) {
         let part = |buffer: Buffer| buffer.first(rows * text.hidden);
-        let (asked, normed, gradient) = (part(room.asked), part(room.normed), part(room.gradient));
-        device.gather(x, places, asked, rows, text.hidden);
-        self.norm.forward(device, asked, normed, rows);
+        let (loss_positions, normed, gradient) =
+            (part(workspace.loss_positions), part(workspace.normed), part(workspace.gradient));
+        device.gather(x, places, loss_positions, rows, text.hidden);
+        self.norm.forward(device, loss_positions, normed, rows);
         for (first, count) in chunks(rows) {
             let inputs = normed.part(first * text.hidden, count * text.hidden);
-            let logits = room.logits.first(count * text.vocabulary);
+            let logits = workspace.logits.first(count * text.vocabulary);
             device.matmul(inputs, &self.weight, logits, count, 1.0, Write::Set);
-            device.cross_entropy(logits, targets.part(first, count), room.losses.part(first, count), count, scale);
+            device.cross_entropy(logits, targets.part(first, count), workspace.losses.part(first, count), count, scale);
             if let Some(weight) = &self.gradient {
                 device.weight_gradient(logits, inputs, weight, count, 1.0);
             }
@@ -93,7 +94,7 @@ impl Head {
             );
         }
         // What the norm gave is needed no more: the gradient of its inputs takes that place.
-        self.norm.backward(device, gradient, asked, normed, rows, Write::Set);
+        self.norm.backward(device, gradient, loss_positions, normed, rows, Write::Set);
         device.zero(dx);
         device.scatter(normed, places, dx, rows, text.hidden);
     }
@@ -105,24 +106,31 @@ impl Head {
         text: &TextConfig,
         x: Buffer,
         rows: usize,
-        room: &HeadRoom,
+        workspace: &HeadWorkspace,
         mut take: impl FnMut(&[f32]),
     ) {
-        let most = room.normed.length() / text.hidden;
+        let most = workspace.normed.length() / text.hidden;
         let step = CHUNK.min(most).max(1);
         let mut values = vec![0.0; step * text.vocabulary];
         for first in (0..rows).step_by(step) {
             let count = step.min(rows - first);
-            let logits = self.chunk(device, text, x.part(first * text.hidden, count * text.hidden), count, room);
+            let logits = self.chunk(device, text, x.part(first * text.hidden, count * text.hidden), count, workspace);
             device.download(logits, &mut values[..count * text.vocabulary]);
             take(&values[..count * text.vocabulary]);
         }
     }
 
     /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than there is room for.
-    pub fn chunk(&self, device: &mut dyn Device, text: &TextConfig, x: Buffer, rows: usize, room: &HeadRoom) -> Buffer {
-        let normed = room.normed.first(rows * text.hidden);
-        let logits = room.logits.first(rows * text.vocabulary);
+    pub fn chunk(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        rows: usize,
+        workspace: &HeadWorkspace,
+    ) -> Buffer {
+        let normed = workspace.normed.first(rows * text.hidden);
+        let logits = workspace.logits.first(rows * text.vocabulary);
         self.norm.forward(device, x, normed, rows);
         device.matmul(normed, &self.weight, logits, rows, 1.0, Write::Set);
         logits

@@ -1,9 +1,9 @@
 //! A linear layer, with a low-rank adapter beside a frozen weight or with gradients of its own.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose, Weight, Write};
 
 use crate::lora::LoraConfig;
-use crate::passes::Passes;
+use crate::mode::Mode;
 
 /// y [rows, out] = x [rows, in] W^T + b + scale (drop(x) A^T) B^T.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Lora {
 
 /// Room that all linears share, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LinearRoom {
+pub(crate) struct LinearWorkspace {
     /// A x [rows, rank].
     pub narrow: Option<Buffer>,
     /// Its gradient [rows, rank].
@@ -45,24 +45,24 @@ pub(crate) struct LinearRoom {
     pub seed: u64,
 }
 
-impl LinearRoom {
+impl LinearWorkspace {
     /// Room for products with so many rows, and for adapters whose widest input has so many values.
     pub fn build(
         device: &mut dyn Device,
         lora: Option<(&LoraConfig, usize)>,
         rows: usize,
-        passes: Passes,
-    ) -> Result<LinearRoom, OutOfMemory> {
-        let mut room = LinearRoom { narrow: None, narrow_gradient: None, dropped: None, seed: 0 };
-        let Some((lora, widest)) = lora else { return Ok(room) };
+        mode: Mode,
+    ) -> Result<LinearWorkspace, OutOfMemory> {
+        let mut workspace = LinearWorkspace { narrow: None, narrow_gradient: None, dropped: None, seed: 0 };
+        let Some((lora, widest)) = lora else { return Ok(workspace) };
         let mut make =
-            |label: &str, width: usize| device.buffer(Purpose::Workspace, label, Kind::F32, rows * width).map(Some);
-        room.narrow = make("adapter", lora.rank)?;
-        if passes == Passes::Both {
-            room.narrow_gradient = make("adapter gradient", lora.rank)?;
-            room.dropped = if lora.dropout > 0.0 { make("dropped inputs", widest)? } else { None };
+            |label: &str, width: usize| device.buffer(Purpose::Workspace, label, Dtype::F32, rows * width).map(Some);
+        workspace.narrow = make("adapter", lora.rank)?;
+        if mode == Mode::Training {
+            workspace.narrow_gradient = make("adapter gradient", lora.rank)?;
+            workspace.dropped = if lora.dropout > 0.0 { make("dropped inputs", widest)? } else { None };
         }
-        Ok(room)
+        Ok(workspace)
     }
 }
 
@@ -77,13 +77,21 @@ impl Linear {
     }
 
     /// y = this of x, or added to y.
-    pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Buffer, rows: usize, room: &LinearRoom, write: Write) {
+    pub fn forward(
+        &self,
+        device: &mut dyn Device,
+        x: Buffer,
+        y: Buffer,
+        rows: usize,
+        workspace: &LinearWorkspace,
+        write: Write,
+    ) {
         device.matmul(x, &self.weight, y, rows, 1.0, write);
         if let Some(bias) = self.bias {
             device.add_bias(y, bias, rows);
         }
         if let Some(lora) = &self.lora {
-            let narrow = lora.narrow(device, x, rows, room);
+            let narrow = lora.narrow(device, x, rows, workspace);
             device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Add);
         }
     }
@@ -96,7 +104,7 @@ impl Linear {
         dy: Buffer,
         dx: Option<(Buffer, Write)>,
         rows: usize,
-        room: &LinearRoom,
+        workspace: &LinearWorkspace,
     ) {
         if let Some(gradient) = &self.weight_gradient {
             device.weight_gradient(dy, x, gradient, rows, 1.0);
@@ -108,7 +116,7 @@ impl Linear {
             device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
         }
         if let Some(lora) = &self.lora {
-            lora.backward(device, x, dy, dx.map(|dx| dx.0), rows, room);
+            lora.backward(device, x, dy, dx.map(|dx| dx.0), rows, workspace);
         }
     }
 }
@@ -118,21 +126,22 @@ impl Lora {
         self.down.rows
     }
 
-    fn seed(&self, room: &LinearRoom) -> Option<u64> {
-        (self.dropout > 0.0 && room.seed != 0).then(|| room.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    fn seed(&self, workspace: &LinearWorkspace) -> Option<u64> {
+        (self.dropout > 0.0 && workspace.seed != 0)
+            .then(|| workspace.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// drop(x) A^T [rows, rank].
-    fn narrow(&self, device: &mut dyn Device, x: Buffer, rows: usize, room: &LinearRoom) -> Buffer {
-        let narrow = first(room.narrow, rows * self.rank());
-        let x = self.dropped(device, x, room);
+    fn narrow(&self, device: &mut dyn Device, x: Buffer, rows: usize, workspace: &LinearWorkspace) -> Buffer {
+        let narrow = first(workspace.narrow, rows * self.rank());
+        let x = self.dropped(device, x, workspace);
         device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
         narrow
     }
 
-    fn dropped(&self, device: &mut dyn Device, x: Buffer, room: &LinearRoom) -> Buffer {
-        let Some(seed) = self.seed(room) else { return x };
-        let dropped = first(room.dropped, x.length());
+    fn dropped(&self, device: &mut dyn Device, x: Buffer, workspace: &LinearWorkspace) -> Buffer {
+        let Some(seed) = self.seed(workspace) else { return x };
+        let dropped = first(workspace.dropped, x.length());
         device.dropout(x, dropped, self.dropout, seed, Write::Set);
         dropped
     }
@@ -145,24 +154,24 @@ impl Lora {
         dy: Buffer,
         dx: Option<Buffer>,
         rows: usize,
-        room: &LinearRoom,
+        workspace: &LinearWorkspace,
     ) {
-        let narrow = self.narrow(device, x, rows, room);
+        let narrow = self.narrow(device, x, rows, workspace);
         if let Some(gradient) = &self.up_gradient {
             device.weight_gradient(dy, narrow, gradient, rows, self.scale);
         }
-        let dnarrow = first(room.narrow_gradient, rows * self.rank());
+        let dnarrow = first(workspace.narrow_gradient, rows * self.rank());
         device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
         // `narrow` has left the dropped inputs where they were made.
-        let inputs = self.seed(room).map_or(x, |_| first(room.dropped, x.length()));
+        let inputs = self.seed(workspace).map_or(x, |_| first(workspace.dropped, x.length()));
         if let Some(gradient) = &self.down_gradient {
             device.weight_gradient(dnarrow, inputs, gradient, rows, 1.0);
         }
         let Some(dx) = dx else { return };
-        match self.seed(room) {
+        match self.seed(workspace) {
             None => device.matmul_backward(dnarrow, &self.down, dx, rows, 1.0, Write::Add),
             Some(seed) => {
-                let back = first(room.dropped, dx.length());
+                let back = first(workspace.dropped, dx.length());
                 device.matmul_backward(dnarrow, &self.down, back, rows, 1.0, Write::Set);
                 device.dropout(back, dx, self.dropout, seed, Write::Add);
             }
@@ -170,6 +179,6 @@ impl Lora {
     }
 }
 
-fn first(room: Option<Buffer>, length: usize) -> Buffer {
-    room.unwrap_or_else(|| panic!("no room was made for adapters")).first(length)
+fn first(workspace: Option<Buffer>, length: usize) -> Buffer {
+    workspace.unwrap_or_else(|| panic!("no workspace was made for adapters")).first(length)
 }

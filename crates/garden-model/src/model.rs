@@ -1,23 +1,23 @@
 //! The whole model: its buffers, and one pass forward and backward over a batch.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Reserve};
+use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose, Reserve};
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, VisionConfig};
-use crate::decoder::{DecoderRoom, LayerKept, Sequence};
+use crate::decoder::{DecoderWorkspace, LayerActivations, Sequence};
 use crate::error::Error;
-use crate::head::HeadRoom;
-use crate::linear::LinearRoom;
+use crate::head::HeadWorkspace;
+use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
+use crate::mode::Mode;
 use crate::network::Network;
 use crate::optimizer::Optimizer;
 use crate::parameters::{Builder, Parameter, Part, Storage};
-use crate::passes::Passes;
-use crate::patches::{PatchRoom, Patches};
-use crate::vision::VisionRoom;
+use crate::patches::{PatchInputs, Patches};
+use crate::vision::VisionWorkspace;
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,11 +30,11 @@ pub enum Training {
 
 /// What is kept from the forward to the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recompute {
+pub enum GradientCheckpointing {
     /// Everything that takes a matrix product to make again.
-    Nothing,
+    Off,
     /// What each layer gets; the rest is made again.
-    Layers,
+    PerLayer,
 }
 
 /// The largest batch that there will be: buffers are made for it.
@@ -61,11 +61,11 @@ impl Limits {
     pub fn of(batch: &Batch) -> Limits {
         Limits {
             tokens: batch.tokens(),
-            rows: batch.row_starts.len() - 1,
+            rows: batch.cu_seqlens.len() - 1,
             targets: batch.targets(),
             patches: batch.patches(),
-            windows: batch.windows.window_starts.len() - 1,
-            images: batch.windows.image_starts.len() - 1,
+            windows: batch.windows.cu_window_seqlens.len() - 1,
+            images: batch.windows.cu_image_seqlens.len() - 1,
             longest: batch.longest(),
         }
     }
@@ -120,44 +120,44 @@ pub struct Model {
     /// The adapters, and their widest input.
     pub(crate) lora: Option<(LoraConfig, usize)>,
     trained: Vec<Parameter>,
-    room: Room,
+    workspace: Workspace,
     /// What operations need besides their buffers.
     pub(crate) reserve: Reserve,
 }
 
 /// All buffers that are no parameters.
 #[derive(Debug)]
-struct Room {
-    linear: LinearRoom,
-    decoder: DecoderRoom,
-    vision: VisionRoom,
-    head: HeadRoom,
+struct Workspace {
+    linear: LinearWorkspace,
+    decoder: DecoderWorkspace,
+    vision: VisionWorkspace,
+    head: HeadWorkspace,
     /// What each layer gets, and what the last one gives [tokens, hidden].
     inputs: Vec<Buffer>,
-    kept: Vec<LayerKept>,
+    saved: Vec<LayerActivations>,
     /// The gradient that goes down through the layers [tokens, hidden].
     dx: Buffer,
     squares: Buffer,
-    batch: BatchRoom,
+    batch: BatchInputs,
 }
 
 /// Where a batch is put.
 #[derive(Debug)]
-struct BatchRoom {
+struct BatchInputs {
     tokens: Buffer,
-    row_starts: Buffer,
-    asked: Buffer,
+    cu_seqlens: Buffer,
+    loss_positions: Buffer,
     targets: Buffer,
     cosines: Buffer,
     sines: Buffer,
-    images: PatchRoom,
+    images: PatchInputs,
 }
 
 /// A batch on the device.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     tokens: Buffer,
-    asked: Buffer,
+    loss_positions: Buffer,
     targets: Buffer,
     sequence: Sequence,
     images: Patches,
@@ -170,7 +170,7 @@ impl Model {
         config: &Config,
         checkpoint: &Checkpoint,
         training: &Training,
-        recompute: Recompute,
+        recompute: GradientCheckpointing,
         storage: &Storage,
         limits: Limits,
     ) -> Result<Model, Error> {
@@ -178,7 +178,7 @@ impl Model {
             Training::Lora(lora) => Some(lora),
             Training::Full => None,
         };
-        let mut builder = Builder::new(device, checkpoint, lora, Passes::Both, storage)?;
+        let mut builder = Builder::new(device, checkpoint, lora, Mode::Training, storage)?;
         let network = Network::build(&mut builder, config)?;
         let (trained, widest, widest_adapted) = (builder.trained, builder.widest, builder.widest_adapted);
         if trained.is_empty() {
@@ -188,11 +188,11 @@ impl Model {
         }
         let lora = lora.map(|lora| (lora.clone(), widest_adapted));
         let adapters = lora.as_ref().map(|(lora, widest)| (lora, *widest));
-        let room = Room::build(device, config, recompute, limits, adapters, network.vision.passes())?;
+        let workspace = Workspace::build(device, config, recompute, limits, adapters, network.vision.passes())?;
         let head_size = config.text.head_size().max(config.vision.head_size());
         let reserve = Reserve { widest, longest: limits.longest, head_size };
         device.reserve(reserve)?;
-        Ok(Model { config: config.clone(), limits, network, lora, trained, room, reserve })
+        Ok(Model { config: config.clone(), limits, network, lora, trained, workspace, reserve })
     }
 
     /// What it is.
@@ -206,8 +206,8 @@ impl Model {
     }
 
     /// Where images are put, and where they go through the vision tower.
-    pub(crate) fn rooms_of_images(&self) -> (PatchRoom, VisionRoom) {
-        (self.room.batch.images, self.room.vision.clone())
+    pub(crate) fn image_workspaces(&self) -> (PatchInputs, VisionWorkspace) {
+        (self.workspace.batch.images, self.workspace.vision.clone())
     }
 
     /// What is trained.
@@ -251,23 +251,33 @@ impl Model {
     /// Adds the gradients of `scale` times the sum of all losses of a batch. `seed` decides what is dropped; 0 drops nothing.
     pub fn learn(&mut self, device: &mut dyn Device, batch: &Batch, scale: f32, seed: u64) -> Result<(), Error> {
         let given = self.put(device, batch)?;
-        self.room.linear.seed = seed;
+        self.workspace.linear.seed = seed;
         self.forward(device, &given);
-        let (text, room, network) = (&self.config.text, &self.room, &self.network);
+        let (text, workspace, network) = (&self.config.text, &self.workspace, &self.network);
         let sequence = &given.sequence;
         let part = |buffer: Buffer| buffer.first(sequence.tokens * text.hidden);
-        let dx = part(room.dx);
-        let last = part(room.inputs[text.layers]);
-        network.head.loss(device, text, last, dx, given.asked, given.targets, batch.targets(), scale, &room.head);
+        let dx = part(workspace.dx);
+        let last = part(workspace.inputs[text.layers]);
+        network.head.loss(
+            device,
+            text,
+            last,
+            dx,
+            given.loss_positions,
+            given.targets,
+            batch.targets(),
+            scale,
+            &workspace.head,
+        );
         for (index, layer) in network.layers.iter().enumerate().rev() {
-            let x = part(room.inputs[index]);
-            let kept = &room.kept[index.min(room.kept.len() - 1)];
-            if room.kept.len() == 1 && network.layers.len() > 1 {
-                layer.forward(device, text, x, None, kept, &room.decoder, &room.linear, sequence);
+            let x = part(workspace.inputs[index]);
+            let saved = &workspace.saved[index.min(workspace.saved.len() - 1)];
+            if workspace.saved.len() == 1 && network.layers.len() > 1 {
+                layer.forward(device, text, x, None, saved, &workspace.decoder, &workspace.linear, sequence);
             }
             // Below the lowest layer there may be nothing that is trained.
             let wants_dx = index > 0 || network.embedding_gradient.is_some() || network.vision.is_trained();
-            layer.backward(device, text, x, dx, wants_dx, kept, &room.decoder, &room.linear, sequence);
+            layer.backward(device, text, x, dx, wants_dx, saved, &workspace.decoder, &workspace.linear, sequence);
         }
         if let Some(gradient) = &network.embedding_gradient {
             // Image tokens have been replaced, so their own embedding had no part.
@@ -276,7 +286,14 @@ impl Model {
             device.embed_backward(dx, given.tokens, gradient, sequence.tokens, &skipped);
         }
         if given.images.patches > 0 && network.vision.is_trained() {
-            network.vision.backward(device, &self.config.vision, dx, &room.vision, &room.linear, &given.images);
+            network.vision.backward(
+                device,
+                &self.config.vision,
+                dx,
+                &workspace.vision,
+                &workspace.linear,
+                &given.images,
+            );
         }
         Ok(())
     }
@@ -284,14 +301,24 @@ impl Model {
     /// The losses of the places that a batch asks for, in order. Nothing is learnt, and no gradient changes.
     pub fn evaluate(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         let given = self.put(device, batch)?;
-        self.room.linear.seed = 0;
+        self.workspace.linear.seed = 0;
         self.forward(device, &given);
-        let (text, room) = (&self.config.text, &self.room);
+        let (text, workspace) = (&self.config.text, &self.workspace);
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let last = part(room.inputs[text.layers]);
+        let last = part(workspace.inputs[text.layers]);
         // Gradients of nothing are zeros, so those that are summed up stay as they are.
         let head = &self.network.head;
-        head.loss(device, text, last, part(room.dx), given.asked, given.targets, batch.targets(), 0.0, &room.head);
+        head.loss(
+            device,
+            text,
+            last,
+            part(workspace.dx),
+            given.loss_positions,
+            given.targets,
+            batch.targets(),
+            0.0,
+            &workspace.head,
+        );
         Ok(self.losses(device, batch))
     }
 
@@ -304,45 +331,45 @@ impl Model {
     /// The losses of the places that were asked, in order, of the batch that was learnt last.
     pub fn losses(&self, device: &mut dyn Device, batch: &Batch) -> Vec<f32> {
         let mut losses = vec![0.0; batch.targets()];
-        device.download(self.room.head.losses.first(batch.targets()), &mut losses);
+        device.download(self.workspace.head.losses.first(batch.targets()), &mut losses);
         losses
     }
 
     /// Logits [tokens, vocabulary] of a batch.
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         let given = self.put(device, batch)?;
-        self.room.linear.seed = 0;
+        self.workspace.linear.seed = 0;
         self.forward(device, &given);
         let text = &self.config.text;
-        let last = self.room.inputs[text.layers].first(batch.tokens() * text.hidden);
+        let last = self.workspace.inputs[text.layers].first(batch.tokens() * text.hidden);
         let mut all = Vec::with_capacity(batch.tokens() * text.vocabulary);
         let head = &self.network.head;
-        head.logits(device, text, last, batch.tokens(), &self.room.head, |chunk| all.extend_from_slice(chunk));
+        head.logits(device, text, last, batch.tokens(), &self.workspace.head, |chunk| all.extend_from_slice(chunk));
         Ok(all)
     }
 
     /// Updates what took part in a batch with images or without; returns nothing until the norm is asked for.
     pub fn update(&mut self, device: &mut dyn Device, optimizer: &Optimizer, rate: f32, had_images: bool) {
         let taking_part = self.trained.iter_mut().filter(|parameter| had_images || parameter.part == Part::Decoder);
-        optimizer.update(device, taking_part, self.room.squares, rate);
+        optimizer.update(device, taking_part, self.workspace.squares, rate);
     }
 
     /// The norm of all gradients at the last update, before clipping.
     pub fn gradient_norm(&self, device: &mut dyn Device) -> f32 {
         let mut squares = [0.0];
-        device.download(self.room.squares, &mut squares);
+        device.download(self.workspace.squares, &mut squares);
         squares[0].sqrt()
     }
 
     fn forward(&self, device: &mut dyn Device, given: &Given) {
-        let (text, room) = (&self.config.text, &self.room);
+        let (text, workspace) = (&self.config.text, &self.workspace);
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let x = part(room.inputs[0]);
-        self.network.embed(device, &self.config, given.tokens, &given.images, x, &room.vision, &room.linear);
+        let x = part(workspace.inputs[0]);
+        self.network.embed(device, &self.config, given.tokens, &given.images, x, &workspace.vision, &workspace.linear);
         for (index, layer) in self.network.layers.iter().enumerate() {
-            let (x, y) = (part(room.inputs[index]), part(room.inputs[index + 1]));
-            let kept = &room.kept[index.min(room.kept.len() - 1)];
-            layer.forward(device, text, x, Some(y), kept, &room.decoder, &room.linear, &given.sequence);
+            let (x, y) = (part(workspace.inputs[index]), part(workspace.inputs[index + 1]));
+            let saved = &workspace.saved[index.min(workspace.saved.len() - 1)];
+            layer.forward(device, text, x, Some(y), saved, &workspace.decoder, &workspace.linear, &given.sequence);
         }
     }
 
@@ -352,57 +379,69 @@ impl Model {
         if needed.max(limits) != limits {
             return Err(Error::Batch(format!("the batch needs {needed:?}; the model was built for {limits:?}")));
         }
-        let room = &self.room.batch;
+        let workspace = &self.workspace.batch;
         Ok(Given {
-            tokens: upload(device, room.tokens, &batch.tokens),
-            asked: upload(device, room.asked, &batch.asked),
-            targets: upload(device, room.targets, &batch.targets),
+            tokens: upload(device, workspace.tokens, &batch.tokens),
+            loss_positions: upload(device, workspace.loss_positions, &batch.loss_positions),
+            targets: upload(device, workspace.targets, &batch.targets),
             sequence: Sequence {
                 tokens: batch.tokens(),
-                rows: batch.row_starts.len() - 1,
-                row_starts: upload(device, room.row_starts, &batch.row_starts),
-                cosines: upload(device, room.cosines, &batch.angles.cosines),
-                sines: upload(device, room.sines, &batch.angles.sines),
+                rows: batch.cu_seqlens.len() - 1,
+                cu_seqlens: upload(device, workspace.cu_seqlens, &batch.cu_seqlens),
+                cosines: upload(device, workspace.cosines, &batch.angles.cosines),
+                sines: upload(device, workspace.sines, &batch.angles.sines),
             },
-            images: room.images.put(device, batch),
+            images: workspace.images.put(device, batch),
         })
     }
 }
 
-impl Room {
+impl Workspace {
     fn build(
         device: &mut dyn Device,
         config: &Config,
-        recompute: Recompute,
+        recompute: GradientCheckpointing,
         limits: Limits,
         lora: Option<(&LoraConfig, usize)>,
-        vision_passes: Passes,
-    ) -> Result<Room, OutOfMemory> {
+        vision_mode: Mode,
+    ) -> Result<Workspace, OutOfMemory> {
         let text = &config.text;
-        let batch = BatchRoom::build(device, config, limits)?;
+        let batch = BatchInputs::build(device, config, limits)?;
         let real = |device: &mut dyn Device, purpose: Purpose, label: &str, length: usize| {
-            device.buffer(purpose, label, Kind::F32, length)
+            device.buffer(purpose, label, Dtype::F32, length)
         };
         let mut inputs = Vec::new();
         for index in 0..=text.layers {
-            inputs.push(real(device, Purpose::Kept, &format!("layer {index} input"), limits.tokens * text.hidden)?);
+            inputs.push(real(
+                device,
+                Purpose::Activations,
+                &format!("layer {index} input"),
+                limits.tokens * text.hidden,
+            )?);
         }
         let (purpose, layers) = match recompute {
-            Recompute::Nothing => (Purpose::Kept, text.layers),
-            Recompute::Layers => (Purpose::Recomputed, 1),
+            GradientCheckpointing::Off => (Purpose::Activations, text.layers),
+            GradientCheckpointing::PerLayer => (Purpose::RecomputedActivations, 1),
         };
-        let mut kept = Vec::new();
+        let mut saved = Vec::new();
         for index in 0..layers {
-            kept.push(LayerKept::build(device, purpose, &format!("layer {index}"), text, limits.tokens, Passes::Both)?);
+            saved.push(LayerActivations::build(
+                device,
+                purpose,
+                &format!("layer {index}"),
+                text,
+                limits.tokens,
+                Mode::Training,
+            )?);
         }
         let rows = limits.tokens.max(limits.patches);
-        Ok(Room {
-            linear: LinearRoom::build(device, lora, rows, Passes::Both)?,
-            decoder: DecoderRoom::build(device, text, limits.tokens, Passes::Both)?,
-            vision: VisionRoom::build(device, &config.vision, limits.patches, vision_passes, recompute)?,
-            head: HeadRoom::build(device, text, limits.targets, Passes::Both)?,
+        Ok(Workspace {
+            linear: LinearWorkspace::build(device, lora, rows, Mode::Training)?,
+            decoder: DecoderWorkspace::build(device, text, limits.tokens, Mode::Training)?,
+            vision: VisionWorkspace::build(device, &config.vision, limits.patches, vision_mode, recompute)?,
+            head: HeadWorkspace::build(device, text, limits.targets, Mode::Training)?,
             inputs,
-            kept,
+            saved,
             dx: real(device, Purpose::Workspace, "gradient", limits.tokens * text.hidden)?,
             squares: real(device, Purpose::Workspace, "sum of squares", 1)?,
             batch,
@@ -410,18 +449,18 @@ impl Room {
     }
 }
 
-impl BatchRoom {
-    fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchRoom, OutOfMemory> {
-        let mut make = |label: &str, kind: Kind, length: usize| device.buffer(Purpose::Batch, label, kind, length);
+impl BatchInputs {
+    fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchInputs, OutOfMemory> {
+        let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
         let half = config.text.head_size() / 2;
-        Ok(BatchRoom {
-            tokens: make("tokens", Kind::I32, limits.tokens)?,
-            row_starts: make("row starts", Kind::I32, limits.rows + 1)?,
-            asked: make("asked places", Kind::I32, limits.targets)?,
-            targets: make("targets", Kind::I32, limits.targets)?,
-            cosines: make("cosines", Kind::F32, limits.tokens * half)?,
-            sines: make("sines", Kind::F32, limits.tokens * half)?,
-            images: PatchRoom::build(device, config, limits.patches, limits.windows, limits.images)?,
+        Ok(BatchInputs {
+            tokens: make("tokens", Dtype::I32, limits.tokens)?,
+            cu_seqlens: make("row starts", Dtype::I32, limits.rows + 1)?,
+            loss_positions: make("loss_positions places", Dtype::I32, limits.targets)?,
+            targets: make("targets", Dtype::I32, limits.targets)?,
+            cosines: make("cosines", Dtype::F32, limits.tokens * half)?,
+            sines: make("sines", Dtype::F32, limits.tokens * half)?,
+            images: PatchInputs::build(device, config, limits.patches, limits.windows, limits.images)?,
         })
     }
 }

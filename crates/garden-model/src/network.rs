@@ -6,10 +6,10 @@ use crate::config::Config;
 use crate::decoder::{Layer, Norm};
 use crate::error::Error;
 use crate::head::Head;
-use crate::linear::LinearRoom;
+use crate::linear::LinearWorkspace;
 use crate::parameters::{Builder, Part};
 use crate::patches::Patches;
-use crate::vision::{Vision, VisionRoom};
+use crate::vision::{Vision, VisionWorkspace};
 
 /// All weights.
 #[derive(Clone, Debug)]
@@ -48,12 +48,12 @@ impl Network {
         tokens: Buffer,
         images: &Patches,
         x: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
+        workspace: &VisionWorkspace,
+        linear: &LinearWorkspace,
     ) {
         device.embed(&self.embedding, tokens, x, tokens.length());
         if images.patches > 0 {
-            self.vision.forward(device, &config.vision, x, room, linear, images);
+            self.vision.forward(device, &config.vision, x, workspace, linear, images);
         }
     }
 }

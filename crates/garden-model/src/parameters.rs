@@ -1,15 +1,15 @@
 //! Parameters: what a model is made of, with gradients and optimizer state for what is trained, and how they come into being.
 
-use garden_device::{Blocks, Buffer, Device, Kind, Moments, Purpose, Scales, Weight, dynamic, nf4};
+use garden_device::{Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Purpose, Weight, dynamic_8bit, nf4};
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
-use crate::four_bit::{self, FourBit, Packed, PackedScales};
 use crate::linear::{Linear, Lora};
 use crate::lora::{LoraConfig, Matcher};
+use crate::mode::Mode;
 use crate::model::bytes_of;
 use crate::names::is_decayed;
-use crate::passes::Passes;
+use crate::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
 
 /// Which half of the model a parameter belongs to: a batch without images does not reach the vision tower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Storage {
     /// Packs linears on load that the checkpoint has in more bits; what it has packed already stays as it is.
     pub four_bit: Option<FourBit>,
     /// Moments of 8 bits, for parameters with at least 4096 values.
-    pub has_narrow_moments: bool,
+    pub has_8bit_moments: bool,
 }
 
 /// Smaller parameters keep moments of 32 bits, as in bitsandbytes.
@@ -63,7 +63,7 @@ pub(crate) struct Builder<'a> {
     pub lora: Option<(LoraConfig, Matcher)>,
     pub is_full: bool,
     pub storage: Storage,
-    pub passes: Passes,
+    pub mode: Mode,
     pub part: Part,
     pub trained: Vec<Parameter>,
     /// Adapters that are only applied.
@@ -81,7 +81,7 @@ impl<'a> Builder<'a> {
         device: &'a mut dyn Device,
         checkpoint: &'a Checkpoint,
         lora: Option<&LoraConfig>,
-        passes: Passes,
+        mode: Mode,
         storage: &Storage,
     ) -> Result<Builder<'a>, Error> {
         let lora = match lora {
@@ -91,9 +91,9 @@ impl<'a> Builder<'a> {
         Ok(Builder {
             device,
             checkpoint,
-            is_full: lora.is_none() && passes == Passes::Both,
+            is_full: lora.is_none() && mode == Mode::Training,
             lora,
-            passes,
+            mode,
             storage: storage.clone(),
             part: Part::Vision,
             trained: Vec::new(),
@@ -109,8 +109,8 @@ impl<'a> Builder<'a> {
         let tensor = self.checked(name, shape)?;
         let length = shape.iter().product();
         // Biases and norms are small, and used value by value: widened once instead of at each use.
-        let kind = if self.is_full || shape.len() == 1 { Kind::F32 } else { tensor.kind };
-        let value = self.device.buffer(Purpose::Weights, name, kind, length)?;
+        let dtype = if self.is_full || shape.len() == 1 { Dtype::F32 } else { tensor.dtype };
+        let value = self.device.buffer(Purpose::Weights, name, dtype, length)?;
         self.fill(value, tensor);
         // It is on the device now: the pages of the file need not stay beside it.
         tensor.forget();
@@ -141,7 +141,7 @@ impl<'a> Builder<'a> {
         if !self.device.computes() {
             return;
         }
-        if value.kind() == tensor.kind {
+        if value.dtype() == tensor.dtype {
             self.device.upload(value, tensor.bytes);
             return;
         }
@@ -150,19 +150,20 @@ impl<'a> Builder<'a> {
 
     fn train(&mut self, name: String, shape: Vec<usize>, value: Buffer, is_decayed: bool) -> Result<Buffer, Error> {
         let length = value.length();
-        let gradient = self.device.buffer(Purpose::Gradients, &name, Kind::F32, length)?;
-        let mut make =
-            |what: &str, kind, length| self.device.buffer(Purpose::Optimizer, &format!("{name} {what}"), kind, length);
-        let moments = match self.storage.has_narrow_moments && length >= SMALLEST_NARROW {
-            false => Moments::Wide {
-                first: make("first moment", Kind::F32, length)?,
-                second: make("second moment", Kind::F32, length)?,
+        let gradient = self.device.buffer(Purpose::Gradients, &name, Dtype::F32, length)?;
+        let mut make = |what: &str, dtype, length| {
+            self.device.buffer(Purpose::Optimizer, &format!("{name} {what}"), dtype, length)
+        };
+        let moments = match self.storage.has_8bit_moments && length >= SMALLEST_NARROW {
+            false => Moments::F32 {
+                first: make("first moment", Dtype::F32, length)?,
+                second: make("second moment", Dtype::F32, length)?,
             },
             true => {
-                let blocks = length.div_ceil(dynamic::BLOCK);
-                Moments::Narrow {
-                    codes: [make("first moment", Kind::U8, length)?, make("second moment", Kind::U8, length)?],
-                    scales: [make("first scales", Kind::F32, blocks)?, make("second scales", Kind::F32, blocks)?],
+                let blocks = length.div_ceil(dynamic_8bit::BLOCK);
+                Moments::Int8 {
+                    codes: [make("first moment", Dtype::U8, length)?, make("second moment", Dtype::U8, length)?],
+                    scales: [make("first scales", Dtype::F32, blocks)?, make("second scales", Dtype::F32, blocks)?],
                 }
             }
         };
@@ -173,7 +174,7 @@ impl<'a> Builder<'a> {
     /// A matrix.
     pub fn weight(&mut self, name: &str, rows: usize, columns: usize) -> Result<(Weight, Option<Weight>), Error> {
         let (value, gradient) = self.parameter(name, &[rows, columns])?;
-        if value.kind() != Kind::F32 {
+        if value.dtype() != Dtype::F32 {
             self.widest = self.widest.max(columns);
         }
         let of = |buffer| Weight::plain(buffer, rows, columns);
@@ -208,35 +209,35 @@ impl<'a> Builder<'a> {
     }
 
     /// A weight that the checkpoint has packed.
-    fn packed(&mut self, name: &str, packed: &Packed<'_>) -> Result<(Buffer, Blocks), Error> {
+    fn packed(&mut self, name: &str, packed: &Packed<'_>) -> Result<(Buffer, Nf4Blocks), Error> {
         let mut put = |what: &str, tensor: &Tensor<'_>| -> Result<Buffer, Error> {
-            let length = tensor.bytes.len() / tensor.kind.size();
-            let buffer = self.device.buffer(Purpose::Weights, &format!("{name}{what}"), tensor.kind, length)?;
+            let length = tensor.bytes.len() / tensor.dtype.size();
+            let buffer = self.device.buffer(Purpose::Weights, &format!("{name}{what}"), tensor.dtype, length)?;
             self.device.upload(buffer, tensor.bytes);
             Ok(buffer)
         };
         let buffer = put("", &packed.codes)?;
         let scales = match &packed.scales {
-            PackedScales::Plain(scales) => Scales::Plain(put(" scales", scales)?),
-            PackedScales::Double { codes, scales, offset } => Scales::Double {
+            PackedScales::Plain(scales) => Nf4Scales::Plain(put(" scales", scales)?),
+            PackedScales::Double { codes, scales, offset } => Nf4Scales::Double {
                 codes: put(" scale codes", codes)?,
                 scales: put(" scales of scales", scales)?,
                 offset: *offset,
             },
         };
         packed.forget();
-        Ok((buffer, Blocks { scales, packed_from: packed.packed_from }))
+        Ok((buffer, Nf4Blocks { scales, packed_from: packed.packed_from }))
     }
 
     /// Packs a weight of the checkpoint piece by piece: it never exists as a whole beside the file.
-    fn pack(&mut self, name: &str, rows: usize, columns: usize, is_double: bool) -> Result<(Buffer, Blocks), Error> {
+    fn pack(&mut self, name: &str, rows: usize, columns: usize, is_double: bool) -> Result<(Buffer, Nf4Blocks), Error> {
         let tensor = self.checked(name, &[rows, columns])?;
         let (length, device) = (rows * columns, &mut *self.device);
-        let packed = device.buffer(Purpose::Weights, name, Kind::U8, nf4::packed_length(length))?;
+        let packed = device.buffer(Purpose::Weights, name, Dtype::U8, nf4::packed_length(length))?;
         let blocks = nf4::blocks(length);
         let mut filled = 0;
         let scales = match device.computes() {
-            true => four_bit::pack(&tensor, |bytes| {
+            true => nf4_checkpoint::pack(&tensor, |bytes| {
                 device.upload(packed.part(filled, bytes.len()), bytes);
                 filled += bytes.len();
                 Ok::<(), Error>(())
@@ -245,24 +246,24 @@ impl<'a> Builder<'a> {
             false => return Ok((packed, unfilled(device, name, blocks, is_double)?)),
         };
         tensor.forget();
-        let mut make = |what: &str, kind: Kind, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
-            let buffer = device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)?;
+        let mut make = |what: &str, dtype: Dtype, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
+            let buffer = device.buffer(Purpose::Weights, &format!("{name} {what}"), dtype, length)?;
             device.upload(buffer, bytes);
             Ok(buffer)
         };
         let scales = match is_double {
-            false => Scales::Plain(make("scales", Kind::F32, blocks, bytes_of(&scales))?),
+            false => Nf4Scales::Plain(make("scales", Dtype::F32, blocks, bytes_of(&scales))?),
             true => {
                 let double = nf4::DoubleScales::of(&scales);
-                Scales::Double {
-                    codes: make("scale codes", Kind::U8, blocks, &double.codes)?,
-                    scales: make("scales of scales", Kind::F32, double.scales.len(), bytes_of(&double.scales))?,
+                Nf4Scales::Double {
+                    codes: make("scale codes", Dtype::U8, blocks, &double.codes)?,
+                    scales: make("scales of scales", Dtype::F32, double.scales.len(), bytes_of(&double.scales))?,
                     offset: double.offset,
                 }
             }
         };
         // Everything is computed in f32, so there is nothing that backward passes would round to.
-        Ok((packed, Blocks { scales, packed_from: Kind::F32 }))
+        Ok((packed, Nf4Blocks { scales, packed_from: Dtype::F32 }))
     }
 
     /// A linear with its adapter, if it has one.
@@ -287,10 +288,10 @@ impl<'a> Builder<'a> {
         let (rank, scale, dropout) = (config.rank, config.scale(), config.dropout);
         let mut matrix = |side: &str, rows: usize, columns: usize| -> Result<(Weight, Option<Weight>), Error> {
             let full = format!("base_model.model.{name}.lora_{side}.weight");
-            let value = self.device.buffer(Purpose::Adapters, &full, Kind::F32, rows * columns)?;
+            let value = self.device.buffer(Purpose::Adapters, &full, Dtype::F32, rows * columns)?;
             let of = |buffer| Weight::plain(buffer, rows, columns);
             let shape = vec![rows, columns];
-            if self.passes == Passes::Forward {
+            if self.mode == Mode::Inference {
                 self.frozen.push(FrozenAdapter { name: full, shape, value });
                 return Ok((of(value), None));
             }
@@ -306,17 +307,17 @@ impl<'a> Builder<'a> {
 }
 
 /// Scales as [`Builder::pack`] makes them, without values.
-fn unfilled(device: &mut dyn Device, name: &str, blocks: usize, is_double: bool) -> Result<Blocks, Error> {
-    let mut make = |what: &str, kind: Kind, length: usize| {
-        device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)
+fn unfilled(device: &mut dyn Device, name: &str, blocks: usize, is_double: bool) -> Result<Nf4Blocks, Error> {
+    let mut make = |what: &str, dtype: Dtype, length: usize| {
+        device.buffer(Purpose::Weights, &format!("{name} {what}"), dtype, length)
     };
     let scales = match is_double {
-        false => Scales::Plain(make("scales", Kind::F32, blocks)?),
-        true => Scales::Double {
-            codes: make("scale codes", Kind::U8, blocks)?,
-            scales: make("scales of scales", Kind::F32, blocks.div_ceil(dynamic::BLOCK))?,
+        false => Nf4Scales::Plain(make("scales", Dtype::F32, blocks)?),
+        true => Nf4Scales::Double {
+            codes: make("scale codes", Dtype::U8, blocks)?,
+            scales: make("scales of scales", Dtype::F32, blocks.div_ceil(dynamic_8bit::BLOCK))?,
             offset: 0.0,
         },
     };
-    Ok(Blocks { scales, packed_from: Kind::F32 })
+    Ok(Nf4Blocks { scales, packed_from: Dtype::F32 })
 }

@@ -3,7 +3,7 @@
 use garden_device::{Buffer, Device, Write};
 
 use crate::error::Error;
-use crate::linear::{Linear, LinearRoom};
+use crate::linear::{Linear, LinearWorkspace};
 use crate::parameters::Builder;
 
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(crate) struct Swiglu {
 
 /// What an MLP needs for its passes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SwigluRoom {
+pub(crate) struct SwigluWorkspace {
     /// Kept: gate(x) [rows, inner].
     pub gate: Buffer,
     /// Kept: up(x) [rows, inner].
@@ -28,9 +28,9 @@ pub(crate) struct SwigluRoom {
     pub gate_gradient: Buffer,
 }
 
-impl SwigluRoom {
-    fn of(&self, length: usize) -> SwigluRoom {
-        SwigluRoom {
+impl SwigluWorkspace {
+    fn of(&self, length: usize) -> SwigluWorkspace {
+        SwigluWorkspace {
             gate: self.gate.first(length),
             up: self.up.first(length),
             mixed: self.mixed.first(length),
@@ -61,12 +61,12 @@ impl Swiglu {
         device: &mut dyn Device,
         x: Buffer,
         rows: usize,
-        room: &SwigluRoom,
-        linear: &LinearRoom,
+        workspace: &SwigluWorkspace,
+        linear: &LinearWorkspace,
     ) {
         let inner = rows * self.gate.outputs();
-        self.gate.forward(device, x, room.gate.first(inner), rows, linear, Write::Set);
-        self.up.forward(device, x, room.up.first(inner), rows, linear, Write::Set);
+        self.gate.forward(device, x, workspace.gate.first(inner), rows, linear, Write::Set);
+        self.up.forward(device, x, workspace.up.first(inner), rows, linear, Write::Set);
     }
 
     /// y [rows, hidden] += this of x [rows, hidden].
@@ -76,13 +76,13 @@ impl Swiglu {
         x: Buffer,
         y: Buffer,
         rows: usize,
-        room: &SwigluRoom,
-        linear: &LinearRoom,
+        workspace: &SwigluWorkspace,
+        linear: &LinearWorkspace,
     ) {
-        self.forward_inner(device, x, rows, room, linear);
+        self.forward_inner(device, x, rows, workspace, linear);
         let inner = rows * self.gate.outputs();
-        let mixed = room.mixed.first(inner);
-        device.swiglu(room.gate.first(inner), room.up.first(inner), mixed);
+        let mixed = workspace.mixed.first(inner);
+        device.swiglu(workspace.gate.first(inner), workspace.up.first(inner), mixed);
         self.down.forward(device, mixed, y, rows, linear, Write::Add);
     }
 
@@ -94,17 +94,23 @@ impl Swiglu {
         dy: Buffer,
         dx: Buffer,
         rows: usize,
-        room: &SwigluRoom,
-        linear: &LinearRoom,
+        workspace: &SwigluWorkspace,
+        linear: &LinearWorkspace,
     ) {
-        let room = room.of(rows * self.gate.outputs());
+        let workspace = workspace.of(rows * self.gate.outputs());
         if self.down.is_trained() {
-            device.swiglu(room.gate, room.up, room.mixed);
+            device.swiglu(workspace.gate, workspace.up, workspace.mixed);
         }
-        self.down.backward(device, room.mixed, dy, Some((room.mixed_gradient, Write::Set)), rows, linear);
-        let up_gradient = room.mixed;
-        device.swiglu_backward(room.mixed_gradient, room.gate, room.up, room.gate_gradient, up_gradient);
-        self.gate.backward(device, x, room.gate_gradient, Some((dx, Write::Set)), rows, linear);
+        self.down.backward(device, workspace.mixed, dy, Some((workspace.mixed_gradient, Write::Set)), rows, linear);
+        let up_gradient = workspace.mixed;
+        device.swiglu_backward(
+            workspace.mixed_gradient,
+            workspace.gate,
+            workspace.up,
+            workspace.gate_gradient,
+            up_gradient,
+        );
+        self.gate.backward(device, x, workspace.gate_gradient, Some((dx, Write::Set)), rows, linear);
         self.up.backward(device, x, up_gradient, Some((dx, Write::Add)), rows, linear);
     }
 }

@@ -1,16 +1,16 @@
 //! The vision tower: patches in window order through blocks of attention and MLP, and the merger that makes tokens of them.
 
-use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Weight, Write};
 
 use crate::config::{VISION_EPSILON, VisionConfig};
 use crate::decoder::Norm;
 use crate::error::Error;
-use crate::linear::{Linear, LinearRoom};
-use crate::model::Recompute;
+use crate::linear::{Linear, LinearWorkspace};
+use crate::mode::Mode;
+use crate::model::GradientCheckpointing;
 use crate::parameters::Builder;
-use crate::passes::Passes;
 use crate::patches::Patches;
-use crate::swiglu::{Swiglu, SwigluRoom};
+use crate::swiglu::{Swiglu, SwigluWorkspace};
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -44,12 +44,12 @@ struct Merger {
 
 /// What a block's backward pass needs of its forward pass.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockKept {
+pub(crate) struct BlockActivations {
     /// [patches, 3 hidden], queries and keys turned.
     qkv: Buffer,
     attended: Buffer,
     /// [patches, heads].
-    sums: Buffer,
+    lse: Buffer,
     middle: Buffer,
     /// [patches, inner].
     gate: Buffer,
@@ -58,11 +58,11 @@ pub(crate) struct BlockKept {
 
 /// Room that blocks share, and the merger's.
 #[derive(Clone, Debug)]
-pub(crate) struct VisionRoom {
+pub(crate) struct VisionWorkspace {
     /// What each block gets, and what the last one gives [patches, hidden]; without a backward pass two that take turns.
     inputs: Vec<Buffer>,
     /// One for each block, or one for all that is filled again.
-    kept: Vec<BlockKept>,
+    saved: Vec<BlockActivations>,
     /// Patches before they are put in window order [patches, hidden].
     embedded: Buffer,
     normed: Buffer,
@@ -83,31 +83,31 @@ pub(crate) struct VisionRoom {
     out: Buffer,
 }
 
-impl BlockKept {
+impl BlockActivations {
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
         vision: &VisionConfig,
         patches: usize,
-    ) -> Result<BlockKept, OutOfMemory> {
+    ) -> Result<BlockActivations, OutOfMemory> {
         let mut make =
-            |name: &str, width: usize| device.buffer(purpose, &format!("{label} {name}"), Kind::F32, patches * width);
-        Ok(BlockKept {
+            |name: &str, width: usize| device.buffer(purpose, &format!("{label} {name}"), Dtype::F32, patches * width);
+        Ok(BlockActivations {
             qkv: make("queries, keys, values", 3 * vision.hidden)?,
             attended: make("attended", vision.hidden)?,
-            sums: make("attention sums", vision.heads)?,
+            lse: make("log-sum-exp", vision.heads)?,
             middle: make("middle", vision.hidden)?,
             gate: make("gate", vision.intermediate)?,
             up: make("up", vision.intermediate)?,
         })
     }
 
-    fn of(&self, vision: &VisionConfig, patches: usize) -> BlockKept {
-        BlockKept {
+    fn of(&self, vision: &VisionConfig, patches: usize) -> BlockActivations {
+        BlockActivations {
             qkv: self.qkv.first(patches * 3 * vision.hidden),
             attended: self.attended.first(patches * vision.hidden),
-            sums: self.sums.first(patches * vision.heads),
+            lse: self.lse.first(patches * vision.heads),
             middle: self.middle.first(patches * vision.hidden),
             gate: self.gate.first(patches * vision.intermediate),
             up: self.up.first(patches * vision.intermediate),
@@ -115,35 +115,39 @@ impl BlockKept {
     }
 }
 
-impl VisionRoom {
+impl VisionWorkspace {
     pub fn build(
         device: &mut dyn Device,
         vision: &VisionConfig,
         patches: usize,
-        passes: Passes,
-        recompute: Recompute,
-    ) -> Result<VisionRoom, OutOfMemory> {
+        mode: Mode,
+        recompute: GradientCheckpointing,
+    ) -> Result<VisionWorkspace, OutOfMemory> {
         // A tower that is not trained has no backward pass, and nothing is kept.
-        let (purpose, inputs_purpose, blocks, buffers) = match (passes, recompute) {
-            (Passes::Forward, _) => (Purpose::Workspace, Purpose::Workspace, 1, 2),
-            (Passes::Both, Recompute::Nothing) => (Purpose::Kept, Purpose::Kept, vision.depth, vision.depth + 1),
-            (Passes::Both, Recompute::Layers) => (Purpose::Recomputed, Purpose::Kept, 1, vision.depth + 1),
+        let (purpose, inputs_purpose, blocks, buffers) = match (mode, recompute) {
+            (Mode::Inference, _) => (Purpose::Workspace, Purpose::Workspace, 1, 2),
+            (Mode::Training, GradientCheckpointing::Off) => {
+                (Purpose::Activations, Purpose::Activations, vision.depth, vision.depth + 1)
+            }
+            (Mode::Training, GradientCheckpointing::PerLayer) => {
+                (Purpose::RecomputedActivations, Purpose::Activations, 1, vision.depth + 1)
+            }
         };
         let label = |index: usize| format!("vision block {index}");
         let inputs = (0..buffers).map(|index| {
             let label = format!("{} input", label(index));
-            device.buffer(inputs_purpose, &label, Kind::F32, patches * vision.hidden)
+            device.buffer(inputs_purpose, &label, Dtype::F32, patches * vision.hidden)
         });
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
-        let kept = (0..blocks).map(|index| BlockKept::build(device, purpose, &label(index), vision, patches));
-        let kept = kept.collect::<Result<Vec<BlockKept>, OutOfMemory>>()?;
-        let back = passes.back(patches);
+        let saved = (0..blocks).map(|index| BlockActivations::build(device, purpose, &label(index), vision, patches));
+        let saved = saved.collect::<Result<Vec<BlockActivations>, OutOfMemory>>()?;
+        let back = mode.back(patches);
         let mut make = |name: &str, rows: usize, width: usize| {
-            device.buffer(Purpose::Workspace, &format!("vision {name}"), Kind::F32, rows * width)
+            device.buffer(Purpose::Workspace, &format!("vision {name}"), Dtype::F32, rows * width)
         };
-        Ok(VisionRoom {
+        Ok(VisionWorkspace {
             inputs,
-            kept,
+            saved,
             embedded: make("embedded", patches, vision.hidden)?,
             normed: make("normed", patches, vision.hidden)?,
             normed_gradient: make("normed gradient", back, vision.hidden)?,
@@ -159,7 +163,7 @@ impl VisionRoom {
             out: device.buffer(
                 Purpose::Workspace,
                 "vision tokens",
-                Kind::F32,
+                Dtype::F32,
                 patches / vision.merged() * vision.out,
             )?,
         })
@@ -191,8 +195,8 @@ impl Vision {
     }
 
     /// The passes that it has room for.
-    pub fn passes(&self) -> Passes {
-        if self.is_trained { Passes::Both } else { Passes::Forward }
+    pub fn passes(&self) -> Mode {
+        if self.is_trained { Mode::Training } else { Mode::Inference }
     }
 
     /// Pixels to tokens, which take their places in x [tokens, out].
@@ -201,32 +205,32 @@ impl Vision {
         device: &mut dyn Device,
         vision: &VisionConfig,
         x: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
+        workspace: &VisionWorkspace,
+        linear: &LinearWorkspace,
         given: &Patches,
     ) {
         let patches = given.patches;
         let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
-        let embedded = part(room.embedded, vision.hidden);
+        let embedded = part(workspace.embedded, vision.hidden);
         device.matmul(given.pixels, &self.patch, embedded, patches, 1.0, Write::Set);
-        let (inputs, kept) = (&room.inputs, &room.kept);
+        let (inputs, saved) = (&workspace.inputs, &workspace.saved);
         let at = |index: usize| inputs[index % inputs.len()];
         device.gather(embedded, given.order, part(inputs[0], vision.hidden), patches, vision.hidden);
         for (index, block) in self.blocks.iter().enumerate() {
             let (x, y) = (part(at(index), vision.hidden), part(at(index + 1), vision.hidden));
-            block.forward(device, vision, x, Some(y), &kept[index.min(kept.len() - 1)], room, linear, given);
+            block.forward(device, vision, x, Some(y), &saved[index.min(saved.len() - 1)], workspace, linear, given);
         }
-        self.merge(device, vision, part(at(vision.depth), vision.hidden), room, linear, patches);
+        self.merge(device, vision, part(at(vision.depth), vision.hidden), workspace, linear, patches);
         let tokens = patches / vision.merged();
         self.merger.second.forward(
             device,
-            part(room.active, vision.hidden),
-            room.out.first(tokens * vision.out),
+            part(workspace.active, vision.hidden),
+            workspace.out.first(tokens * vision.out),
             tokens,
             linear,
             Write::Set,
         );
-        device.scatter(room.out.first(tokens * vision.out), given.places, x, tokens, vision.out);
+        device.scatter(workspace.out.first(tokens * vision.out), given.places, x, tokens, vision.out);
     }
 
     /// The merger up to its second linear.
@@ -235,22 +239,22 @@ impl Vision {
         device: &mut dyn Device,
         vision: &VisionConfig,
         x: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
+        workspace: &VisionWorkspace,
+        linear: &LinearWorkspace,
         patches: usize,
     ) {
         let part = |buffer: Buffer| buffer.first(patches * vision.hidden);
-        self.merger.norm.forward(device, x, part(room.normed), patches);
+        self.merger.norm.forward(device, x, part(workspace.normed), patches);
         // [patches, hidden] is [tokens, merged * hidden]: patches of a token lie side by side.
         self.merger.first.forward(
             device,
-            part(room.normed),
-            part(room.merged),
+            part(workspace.normed),
+            part(workspace.merged),
             patches / vision.merged(),
             linear,
             Write::Set,
         );
-        device.gelu(part(room.merged), part(room.active));
+        device.gelu(part(workspace.merged), part(workspace.active));
     }
 
     /// Gradients from that of all tokens, `dy` [tokens, out].
@@ -259,30 +263,30 @@ impl Vision {
         device: &mut dyn Device,
         vision: &VisionConfig,
         dy: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
+        workspace: &VisionWorkspace,
+        linear: &LinearWorkspace,
         given: &Patches,
     ) {
-        let (patches, inputs, kept) = (given.patches, &room.inputs, &room.kept);
+        let (patches, inputs, saved) = (given.patches, &workspace.inputs, &workspace.saved);
         let tokens = patches / vision.merged();
-        device.gather(dy, given.places, room.out.first(tokens * vision.out), tokens, vision.out);
+        device.gather(dy, given.places, workspace.out.first(tokens * vision.out), tokens, vision.out);
         let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
-        let (dx, dnormed) = (part(room.dx, vision.hidden), part(room.normed_gradient, vision.hidden));
+        let (dx, dnormed) = (part(workspace.dx, vision.hidden), part(workspace.normed_gradient, vision.hidden));
         let x = part(inputs[vision.depth], vision.hidden);
-        self.merge(device, vision, x, room, linear, patches);
-        let dactive = part(room.attended_gradient, vision.hidden);
+        self.merge(device, vision, x, workspace, linear, patches);
+        let dactive = part(workspace.attended_gradient, vision.hidden);
         self.merger.second.backward(
             device,
-            part(room.active, vision.hidden),
-            room.out.first(tokens * vision.out),
+            part(workspace.active, vision.hidden),
+            workspace.out.first(tokens * vision.out),
             Some((dactive, Write::Set)),
             tokens,
             linear,
         );
-        device.gelu_backward(dactive, part(room.merged, vision.hidden), dactive);
+        device.gelu_backward(dactive, part(workspace.merged, vision.hidden), dactive);
         self.merger.first.backward(
             device,
-            part(room.normed, vision.hidden),
+            part(workspace.normed, vision.hidden),
             dactive,
             Some((dnormed, Write::Set)),
             tokens,
@@ -291,14 +295,14 @@ impl Vision {
         self.merger.norm.backward(device, dnormed, x, dx, patches, Write::Set);
         for (index, block) in self.blocks.iter().enumerate().rev() {
             let x = part(inputs[index], vision.hidden);
-            let kept_here = &kept[index.min(kept.len() - 1)];
-            if kept.len() == 1 && self.blocks.len() > 1 {
-                block.forward(device, vision, x, None, kept_here, room, linear, given);
+            let saved_here = &saved[index.min(saved.len() - 1)];
+            if saved.len() == 1 && self.blocks.len() > 1 {
+                block.forward(device, vision, x, None, saved_here, workspace, linear, given);
             }
-            block.backward(device, vision, x, dx, kept_here, room, linear, given);
+            block.backward(device, vision, x, dx, saved_here, workspace, linear, given);
         }
         if let Some(gradient) = &self.patch_gradient {
-            let embedded = part(room.embedded, vision.hidden);
+            let embedded = part(workspace.embedded, vision.hidden);
             device.scatter(dx, given.order, embedded, patches, vision.hidden);
             device.weight_gradient(embedded, given.pixels, gradient, patches, 1.0);
         }
@@ -325,28 +329,28 @@ impl Block {
         vision: &VisionConfig,
         x: Buffer,
         y: Option<Buffer>,
-        kept: &BlockKept,
-        room: &VisionRoom,
-        linear: &LinearRoom,
+        saved: &BlockActivations,
+        workspace: &VisionWorkspace,
+        linear: &LinearWorkspace,
         given: &Patches,
     ) {
-        let (patches, kept) = (given.patches, kept.of(vision, given.patches));
-        let normed = room.normed.first(patches * vision.hidden);
+        let (patches, saved) = (given.patches, saved.of(vision, given.patches));
+        let normed = workspace.normed.first(patches * vision.hidden);
         self.norm1.forward(device, x, normed, patches);
-        self.qkv.forward(device, normed, kept.qkv, patches, linear, Write::Set);
+        self.qkv.forward(device, normed, saved.qkv, patches, linear, Write::Set);
         for which in 0..2 {
-            device.rotate(heads(kept.qkv, which, vision), vision.head_size(), given.cosines, given.sines, patches);
+            device.rotate(heads(saved.qkv, which, vision), vision.head_size(), given.cosines, given.sines, patches);
         }
-        device.attend(&self.attention(kept.qkv, vision, given), kept.attended, kept.sums);
-        device.copy(x, kept.middle);
-        self.proj.forward(device, kept.attended, kept.middle, patches, linear, Write::Add);
-        self.norm2.forward(device, kept.middle, normed, patches);
+        device.attend(&self.attention(saved.qkv, vision, given), saved.attended, saved.lse);
+        device.copy(x, saved.middle);
+        self.proj.forward(device, saved.attended, saved.middle, patches, linear, Write::Add);
+        self.norm2.forward(device, saved.middle, normed, patches);
         match y {
             Some(y) => {
-                device.copy(kept.middle, y);
-                self.mlp.forward(device, normed, y, patches, &swiglu_room(&kept, room), linear);
+                device.copy(saved.middle, y);
+                self.mlp.forward(device, normed, y, patches, &swiglu_workspace(&saved, workspace), linear);
             }
-            None => self.mlp.forward_inner(device, normed, patches, &swiglu_room(&kept, room), linear),
+            None => self.mlp.forward_inner(device, normed, patches, &swiglu_workspace(&saved, workspace), linear),
         }
     }
 
@@ -357,25 +361,25 @@ impl Block {
         vision: &VisionConfig,
         x: Buffer,
         dx: Buffer,
-        kept: &BlockKept,
-        room: &VisionRoom,
-        linear: &LinearRoom,
+        saved: &BlockActivations,
+        workspace: &VisionWorkspace,
+        linear: &LinearWorkspace,
         given: &Patches,
     ) {
-        let (patches, kept) = (given.patches, kept.of(vision, given.patches));
+        let (patches, saved) = (given.patches, saved.of(vision, given.patches));
         let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
-        let (normed, dnormed) = (part(room.normed, vision.hidden), part(room.normed_gradient, vision.hidden));
-        self.norm2.forward(device, kept.middle, normed, patches);
-        self.mlp.backward(device, normed, dx, dnormed, patches, &swiglu_room(&kept, room), linear);
-        self.norm2.backward(device, dnormed, kept.middle, dx, patches, Write::Add);
-        let dattended = part(room.attended_gradient, vision.hidden);
-        self.proj.backward(device, kept.attended, dx, Some((dattended, Write::Set)), patches, linear);
-        let dqkv = part(room.qkv_gradient, 3 * vision.hidden);
+        let (normed, dnormed) = (part(workspace.normed, vision.hidden), part(workspace.normed_gradient, vision.hidden));
+        self.norm2.forward(device, saved.middle, normed, patches);
+        self.mlp.backward(device, normed, dx, dnormed, patches, &swiglu_workspace(&saved, workspace), linear);
+        self.norm2.backward(device, dnormed, saved.middle, dx, patches, Write::Add);
+        let dattended = part(workspace.attended_gradient, vision.hidden);
+        self.proj.backward(device, saved.attended, dx, Some((dattended, Write::Set)), patches, linear);
+        let dqkv = part(workspace.qkv_gradient, 3 * vision.hidden);
         let [dq, dk, dv] = [0, 1, 2].map(|which| heads(dqkv, which, vision));
         device.attend_backward(
-            &self.attention(kept.qkv, vision, given),
-            kept.attended,
-            kept.sums,
+            &self.attention(saved.qkv, vision, given),
+            saved.attended,
+            saved.lse,
             dattended,
             dq,
             dk,
@@ -390,9 +394,12 @@ impl Block {
 
     fn attention(&self, qkv: Buffer, vision: &VisionConfig, given: &Patches) -> Attention {
         let [query, key, value] = [0, 1, 2].map(|which| heads(qkv, which, vision));
-        let (starts, segments) =
-            if self.sees_all { (given.image_starts, given.images) } else { (given.window_starts, given.windows) };
-        Attention { query, key, value, head_size: vision.head_size(), starts, segments, is_causal: false }
+        let (cu_seqlens, segments) = if self.sees_all {
+            (given.cu_image_seqlens, given.images)
+        } else {
+            (given.cu_window_seqlens, given.windows)
+        };
+        Attention { query, key, value, head_size: vision.head_size(), cu_seqlens, segments, is_causal: false }
     }
 }
 
@@ -401,12 +408,12 @@ fn heads(qkv: Buffer, which: usize, vision: &VisionConfig) -> Heads {
     Heads { buffer: qkv, offset: which * vision.hidden, stride: 3 * vision.hidden, heads: vision.heads }
 }
 
-fn swiglu_room(kept: &BlockKept, room: &VisionRoom) -> SwigluRoom {
-    SwigluRoom {
-        gate: kept.gate,
-        up: kept.up,
-        mixed: room.mixed,
-        mixed_gradient: room.mixed_gradient,
-        gate_gradient: room.gate_gradient,
+fn swiglu_workspace(saved: &BlockActivations, workspace: &VisionWorkspace) -> SwigluWorkspace {
+    SwigluWorkspace {
+        gate: saved.gate,
+        up: saved.up,
+        mixed: workspace.mixed,
+        mixed_gradient: workspace.mixed_gradient,
+        gate_gradient: workspace.gate_gradient,
     }
 }

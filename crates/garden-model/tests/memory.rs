@@ -6,7 +6,7 @@ mod case;
 
 use case::{find, step};
 use garden_device::Cpu;
-use garden_model::{Generator, GeneratorLimits, Images, NewToken, Prompt, Recompute, Sampling};
+use garden_model::{Generator, GeneratorLimits, GradientCheckpointing, Images, NewToken, Prompt, Sampling};
 
 /// Anonymous memory may change by this much after the second step.
 const FLAT: i64 = 1 << 20;
@@ -22,7 +22,7 @@ fn memory_is_flat_after_the_second_step() {
     for name in ["vision_lora", "full_untied", "bfloat16"] {
         let case = find(name);
         let mut cpu = Cpu::new(2);
-        let mut model = case.build(&mut cpu, Recompute::Layers);
+        let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
         let mut early = 0;
         for number in 0..200 {
             step(&case, &mut cpu, &mut model, number);

@@ -17,7 +17,7 @@ use std::process::Command;
 use case::{Case, find};
 use garden_device::{Cpu, Device, Planner, Purpose, nf4};
 use garden_model::{
-    Checkpoint, Error, FourBit, Limits, Model, Optimizer, Recompute, Storage, Training, pack_checkpoint,
+    Checkpoint, Error, FourBit, GradientCheckpointing, Limits, Model, Optimizer, Storage, Training, pack_checkpoint,
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -45,7 +45,7 @@ fn a_saved_checkpoint_is_the_model_that_is_packed_on_load() {
         let stored = saved(&case, &to);
         let [one, other] = [&case, &stored].map(|case| {
             let mut cpu = Cpu::new(2);
-            let mut model = case.build(&mut cpu, Recompute::Layers);
+            let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
             let logits = model.logits(&mut cpu, &case.batches[0]).unwrap();
             (logits, cpu.plan().bytes(Purpose::Weights))
         });
@@ -84,9 +84,9 @@ fn transformers_agrees(case: &Case, model: &Path, logits: &[f32]) {
 fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
     let case = find("nf4_on_load");
     let mut planner = Planner::for_cpu(1);
-    case.build(&mut planner, Recompute::Layers);
+    case.build(&mut planner, GradientCheckpointing::PerLayer);
     let text = &case.config.text;
-    let keys = text.key_heads * text.head_size();
+    let keys = text.kv_heads * text.head_size();
     let values = [(text.hidden, text.hidden), (keys, text.hidden), (keys, text.hidden), (text.hidden, text.hidden)];
     let inner = [(text.intermediate, text.hidden), (text.intermediate, text.hidden), (text.hidden, text.intermediate)];
     let mut expected = 0;
@@ -111,13 +111,21 @@ fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
 fn narrow_moments_train() {
     let case = find("full_untied");
     let rate = case.numbers("training", "learning_rates")[0] as f32;
-    let run = |has_narrow_moments: bool| {
-        let storage = Storage { has_narrow_moments, ..Storage::default() };
+    let run = |has_8bit_moments: bool| {
+        let storage = Storage { has_8bit_moments, ..Storage::default() };
         let (mut cpu, mut planner) = (Cpu::new(2), Planner::for_cpu(2));
         let build = |device: &mut dyn Device| {
             let training = Training::Full;
-            Model::build(device, &case.config, &case.checkpoint, &training, Recompute::Layers, &storage, case.limits())
-                .unwrap()
+            Model::build(
+                device,
+                &case.config,
+                &case.checkpoint,
+                &training,
+                GradientCheckpointing::PerLayer,
+                &storage,
+                case.limits(),
+            )
+            .unwrap()
         };
         let mut model = build(&mut cpu);
         build(&mut planner);
@@ -132,7 +140,7 @@ fn narrow_moments_train() {
             model.update(&mut cpu, &Optimizer::default(), rate, true);
         }
         let bytes = model.parameters().iter().map(|parameter| match parameter.shape.iter().product::<usize>() {
-            length if has_narrow_moments && length >= 4096 => {
+            length if has_8bit_moments && length >= 4096 => {
                 length.next_multiple_of(64) + (4 * length.div_ceil(256)).next_multiple_of(64)
             }
             length => (4 * length).next_multiple_of(64),
@@ -187,7 +195,15 @@ fn what_cannot_be_read_is_find() {
         let build = |training: &Training| {
             let storage = Storage::default();
             let mut cpu = Cpu::new(1);
-            Model::build(&mut cpu, &case.config, &checkpoint, training, Recompute::Layers, &storage, case.limits())
+            Model::build(
+                &mut cpu,
+                &case.config,
+                &checkpoint,
+                training,
+                GradientCheckpointing::PerLayer,
+                &storage,
+                case.limits(),
+            )
         };
         let error = build(&case.training()).unwrap_err().to_string();
         for word in told {
@@ -203,7 +219,7 @@ fn what_cannot_be_read_is_find() {
         &case.config,
         &case.checkpoint,
         &Training::Full,
-        Recompute::Layers,
+        GradientCheckpointing::PerLayer,
         &storage,
         Limits::of(&case.batches[0]),
     );

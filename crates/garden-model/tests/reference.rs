@@ -8,7 +8,7 @@ mod case;
 
 use case::{Case, cases};
 use garden_device::{Cpu, Device, Planner};
-use garden_model::{Model, Optimizer, Recompute};
+use garden_model::{GradientCheckpointing, Model, Optimizer};
 
 /// How far f32 may be away, relative to the size of what is compared.
 const LOGITS: f64 = 1e-4;
@@ -32,8 +32,8 @@ fn mean(losses: &[f32]) -> f64 {
     losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64
 }
 
-fn both_policies() -> [Recompute; 2] {
-    [Recompute::Nothing, Recompute::Layers]
+fn both_policies() -> [GradientCheckpointing; 2] {
+    [GradientCheckpointing::Off, GradientCheckpointing::PerLayer]
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn logits_loss_and_every_gradient() {
     println!("worst: logits {:.1e}, loss {:.1e}, gradient {:.1e}", worst[0], worst[1], worst[2]);
 }
 
-fn gradients(case: &Case, cpu: &mut Cpu, model: &Model, recompute: Recompute) -> f64 {
+fn gradients(case: &Case, cpu: &mut Cpu, model: &Model, recompute: GradientCheckpointing) -> f64 {
     let expected = case.tensors("gradients.safetensors");
     let mut worst = 0.0_f64;
     let mut compared = 0;
@@ -98,7 +98,7 @@ fn ten_steps_of_training() {
     }
 }
 
-fn train(case: &Case, recompute: Recompute) {
+fn train(case: &Case, recompute: GradientCheckpointing) {
     let mut cpu = Cpu::new(2);
     let mut model = case.build(&mut cpu, recompute);
     let before: Vec<Vec<f32>> = model.parameters().iter().map(|parameter| model.value(&mut cpu, parameter)).collect();

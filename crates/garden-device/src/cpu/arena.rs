@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::borrow::Cow;
 use std::slice;
 
-use crate::buffer::{Buffer, Kind, Purpose};
+use crate::buffer::{Buffer, Dtype, Purpose};
 use crate::device::OutOfMemory;
 use crate::plan::{ALIGNMENT, Plan};
 
@@ -45,8 +45,14 @@ impl Arena {
         &self.plan
     }
 
-    pub fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory> {
-        let bytes = (length * kind.size()).next_multiple_of(ALIGNMENT);
+    pub fn buffer(
+        &mut self,
+        purpose: Purpose,
+        label: &str,
+        dtype: Dtype,
+        length: usize,
+    ) -> Result<Buffer, OutOfMemory> {
+        let bytes = (length * dtype.size()).next_multiple_of(ALIGNMENT);
         let refused = || OutOfMemory { label: label.to_string(), bytes };
         let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| refused())?;
         let start = match bytes {
@@ -64,44 +70,44 @@ impl Arena {
         }
         let id = self.memory.len() as u32;
         self.memory.push(Memory { start, layout });
-        self.plan.add(purpose, label, kind, length);
-        Ok(Buffer { id, kind, offset: 0, length })
+        self.plan.add(purpose, label, dtype, length);
+        Ok(Buffer { id, dtype, offset: 0, length })
     }
 
     fn start(&self, buffer: Buffer) -> *mut u8 {
         let memory = &self.memory[buffer.id as usize];
         assert!(
-            (buffer.offset + buffer.length) * buffer.kind.size() <= memory.layout.size(),
+            (buffer.offset + buffer.length) * buffer.dtype.size() <= memory.layout.size(),
             "a buffer ends beyond its memory"
         );
         // SAFETY: just checked.
-        unsafe { memory.start.add(buffer.offset * buffer.kind.size()) }
+        unsafe { memory.start.add(buffer.offset * buffer.dtype.size()) }
     }
 
     /// The values of a buffer of f32.
     pub fn read(&self, buffer: Buffer) -> &[f32] {
-        assert_eq!(buffer.kind, Kind::F32, "f32 is needed");
+        assert_eq!(buffer.dtype, Dtype::F32, "f32 is needed");
         // SAFETY: inside the memory, which lives as long as the arena; aligned, initialised, and any bits are an f32.
         unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
     }
 
     /// The values of a buffer of whole numbers.
     pub fn read_whole(&self, buffer: Buffer) -> &[i32] {
-        assert_eq!(buffer.kind, Kind::I32, "i32 is needed");
+        assert_eq!(buffer.dtype, Dtype::I32, "i32 is needed");
         // SAFETY: as in `read`.
         unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
     }
 
     /// The values of a buffer of 16-bit floating point.
     pub fn read_half(&self, buffer: Buffer) -> &[u16] {
-        assert!(matches!(buffer.kind, Kind::Bf16 | Kind::F16), "bf16 or f16 is needed");
+        assert!(matches!(buffer.dtype, Dtype::Bf16 | Dtype::F16), "bf16 or f16 is needed");
         // SAFETY: as in `read`.
         unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
     }
 
     /// A buffer of bytes.
     pub fn read_bytes(&self, buffer: Buffer) -> &[u8] {
-        assert_eq!(buffer.kind, Kind::U8, "bytes are needed");
+        assert_eq!(buffer.dtype, Dtype::U8, "bytes are needed");
         // SAFETY: as in `read`.
         unsafe { slice::from_raw_parts(self.start(buffer), buffer.length) }
     }
@@ -109,7 +115,7 @@ impl Arena {
     /// A buffer of bytes, to be filled; see `write`.
     #[allow(clippy::mut_from_ref)]
     pub fn write_bytes(&self, buffer: Buffer) -> &mut [u8] {
-        assert_eq!(buffer.kind, Kind::U8, "bytes are needed");
+        assert_eq!(buffer.dtype, Dtype::U8, "bytes are needed");
         // SAFETY: as in `write`.
         unsafe { slice::from_raw_parts_mut(self.start(buffer), buffer.length) }
     }
@@ -120,25 +126,25 @@ impl Arena {
     /// written overlaps with nothing else.
     #[allow(clippy::mut_from_ref)]
     pub fn write(&self, buffer: Buffer) -> &mut [f32] {
-        assert_eq!(buffer.kind, Kind::F32, "f32 is needed");
+        assert_eq!(buffer.dtype, Dtype::F32, "f32 is needed");
         // SAFETY: as in `read`; that no other slice overlaps is checked by `apart` in every operation.
         unsafe { slice::from_raw_parts_mut(self.start(buffer).cast(), buffer.length) }
     }
 
     /// A small buffer such as a bias as f32, whatever its storage.
     pub fn widened(&self, buffer: Buffer) -> Cow<'_, [f32]> {
-        match buffer.kind {
-            Kind::F32 => Cow::Borrowed(self.read(buffer)),
-            kind => {
+        match buffer.dtype {
+            Dtype::F32 => Cow::Borrowed(self.read(buffer)),
+            dtype => {
                 let mut values = vec![0.0; buffer.length];
-                widen(kind, self.read_half(buffer), &mut values);
+                widen(dtype, self.read_half(buffer), &mut values);
                 Cow::Owned(values)
             }
         }
     }
 
     pub fn upload(&self, to: Buffer, bytes: &[u8]) {
-        assert_eq!(bytes.len(), to.length * to.kind.size(), "as many bytes as the buffer has are needed");
+        assert_eq!(bytes.len(), to.length * to.dtype.size(), "as many bytes as the buffer has are needed");
         // SAFETY: the buffer has as many bytes, and the host's slice is no memory of the arena.
         unsafe { self.start(to).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }

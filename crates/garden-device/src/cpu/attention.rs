@@ -27,15 +27,15 @@ struct Piece {
 
 impl Piece {
     /// A piece whose keys are those of its own tokens.
-    fn of(number: usize, attention: &Attention, starts: &[i32]) -> Piece {
+    fn of(number: usize, attention: &Attention, cu_seqlens: &[i32]) -> Piece {
         let (segment, key_head) = (number / attention.key.heads, number % attention.key.heads);
-        let (begin, end) = (starts[segment] as usize, starts[segment + 1] as usize);
+        let (begin, end) = (cu_seqlens[segment] as usize, cu_seqlens[segment + 1] as usize);
         Piece { begin, end, first_key: begin, before: 0, key_head }
     }
 
     /// A piece whose keys lie in a cache.
-    fn cached(number: usize, attention: &Attention, starts: &[i32], firsts: &[i32], lengths: &[i32]) -> Piece {
-        let (segment, own) = (number / attention.key.heads, Piece::of(number, attention, starts));
+    fn cached(number: usize, attention: &Attention, cu_seqlens: &[i32], firsts: &[i32], lengths: &[i32]) -> Piece {
+        let (segment, own) = (number / attention.key.heads, Piece::of(number, attention, cu_seqlens));
         let before = lengths[segment] as usize - (own.end - own.begin);
         Piece { first_key: firsts[segment] as usize, before, ..own }
     }
@@ -62,32 +62,32 @@ fn check(heads: Heads, tokens: usize, head_size: usize) {
     );
 }
 
-pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer) {
+pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, lse: Buffer) {
     let (size, heads) = (attention.head_size, attention.query.heads);
-    let starts = &cpu.arena.read_whole(attention.starts)[..=attention.segments];
-    let tokens = starts[attention.segments] as usize;
+    let cu_seqlens = &cpu.arena.read_whole(attention.cu_seqlens)[..=attention.segments];
+    let tokens = cu_seqlens[attention.segments] as usize;
     for given in [attention.query, attention.key, attention.value] {
         check(given, tokens, size);
     }
-    cpu.arena.apart(&[attention.query.buffer, attention.key.buffer, attention.value.buffer], &[y, sums]);
-    let (to, logs) = (cpu.arena.write(y), cpu.arena.write(sums));
+    cpu.arena.apart(&[attention.query.buffer, attention.key.buffer, attention.value.buffer], &[y, lse]);
+    let (to, logs) = (cpu.arena.write(y), cpu.arena.write(lse));
     assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
     let shared = Shared::of((to.as_mut_ptr(), logs.as_mut_ptr()));
     cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
         let (to, logs) = shared.get();
         // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-        unsafe { mix(cpu, thread, attention, &Piece::of(number, attention, starts), to, Some(logs)) };
+        unsafe { mix(cpu, thread, attention, &Piece::of(number, attention, cu_seqlens), to, Some(logs)) };
     });
 }
 
 pub(super) fn forward_cached(cpu: &Cpu, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
     let (size, heads, segments) = (attention.head_size, attention.query.heads, attention.segments);
     assert!(attention.is_causal, "a cache has nothing of what comes later");
-    let starts = &cpu.arena.read_whole(attention.starts)[..=segments];
+    let cu_seqlens = &cpu.arena.read_whole(attention.cu_seqlens)[..=segments];
     let (firsts, lengths) = (&cpu.arena.read_whole(firsts)[..segments], &cpu.arena.read_whole(lengths)[..segments]);
-    let tokens = starts[segments] as usize;
+    let tokens = cu_seqlens[segments] as usize;
     check(attention.query, tokens, size);
-    for ((first, length), queries) in firsts.iter().zip(lengths).zip(starts.windows(2)) {
+    for ((first, length), queries) in firsts.iter().zip(lengths).zip(cu_seqlens.windows(2)) {
         assert!(*length >= queries[1] - queries[0], "queries are among the tokens that the cache holds");
         check(attention.key, (first + length) as usize, size);
         check(attention.value, (first + length) as usize, size);
@@ -97,7 +97,7 @@ pub(super) fn forward_cached(cpu: &Cpu, attention: &Attention, firsts: Buffer, l
     assert_eq!(to.len(), tokens * heads * size);
     let shared = Shared::of(to.as_mut_ptr());
     cpu.threads.each(segments * attention.key.heads, |thread, number| {
-        let piece = Piece::cached(number, attention, starts, firsts, lengths);
+        let piece = Piece::cached(number, attention, cu_seqlens, firsts, lengths);
         match piece.end - piece.begin {
             // SAFETY: what this piece writes belongs to it alone, and lies inside y.
             1 => unsafe { mix_one(cpu, thread, attention, &piece, shared.get()) },
@@ -249,21 +249,21 @@ pub(super) fn backward(
     cpu: &Cpu,
     attention: &Attention,
     y: Buffer,
-    sums: Buffer,
+    lse: Buffer,
     dy: Buffer,
     dq: Heads,
     dk: Heads,
     dv: Heads,
 ) {
     let (size, heads) = (attention.head_size, attention.query.heads);
-    let starts = &cpu.arena.read_whole(attention.starts)[..=attention.segments];
-    let tokens = starts[attention.segments] as usize;
+    let cu_seqlens = &cpu.arena.read_whole(attention.cu_seqlens)[..=attention.segments];
+    let tokens = cu_seqlens[attention.segments] as usize;
     for given in [attention.query, attention.key, attention.value, dq, dk, dv] {
         check(given, tokens, size);
     }
     for gradient in [dq, dk, dv] {
         cpu.arena.apart(
-            &[attention.query.buffer, attention.key.buffer, attention.value.buffer, y, sums, dy],
+            &[attention.query.buffer, attention.key.buffer, attention.value.buffer, y, lse, dy],
             &[gradient.buffer],
         );
     }
@@ -271,13 +271,13 @@ pub(super) fn backward(
     let scale = 1.0 / (size as f32).sqrt();
     let [q, k, v] =
         [attention.query, attention.key, attention.value].map(|given| cpu.arena.read(given.buffer).as_ptr());
-    let (made, logs, dy) = (cpu.arena.read(y), cpu.arena.read(sums), cpu.arena.read(dy));
+    let (made, logs, dy) = (cpu.arena.read(y), cpu.arena.read(lse), cpu.arena.read(dy));
     let [to_q, to_k, to_v] = [dq, dk, dv].map(|given| cpu.arena.write(given.buffer).as_mut_ptr());
     let shared = Shared::of((q, k, v, to_q, to_k, to_v));
     let width = heads * size;
     cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
         let (q, k, v, to_q, to_k, to_v) = shared.get();
-        let piece = Piece::of(number, attention, starts);
+        let piece = Piece::of(number, attention, cu_seqlens);
         let scratch = cpu.scores(thread);
         let key = rows(k, attention.key, piece.key_head, piece.begin, size);
         let value = rows(v, attention.value, piece.key_head, piece.begin, size);

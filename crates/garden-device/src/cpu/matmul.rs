@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gemm_f32::gemm::f32::get_gemm_fn;
 
-use crate::buffer::{Buffer, Scales, Weight};
+use crate::buffer::{Buffer, Nf4Scales, Weight};
 use crate::device::Write;
 use crate::nf4;
 
@@ -246,12 +246,12 @@ impl Cpu {
     fn widened_part(&self, weight: &Weight, first: usize, to: &mut [f32]) {
         match weight.blocks {
             None => {
-                widen(weight.buffer.kind(), &self.arena.read_half(weight.buffer)[first..first + to.len()], to);
+                widen(weight.buffer.dtype(), &self.arena.read_half(weight.buffer)[first..first + to.len()], to);
             }
             Some(blocks) => {
                 let scales = match blocks.scales {
-                    Scales::Plain(scales) => nf4::Scales::Plain(self.arena.read(scales)),
-                    Scales::Double { codes, scales, offset } => {
+                    Nf4Scales::Plain(scales) => nf4::Scales::Plain(self.arena.read(scales)),
+                    Nf4Scales::Double { codes, scales, offset } => {
                         nf4::Scales::Double(self.arena.read_bytes(codes), self.arena.read(scales), offset)
                     }
                 };

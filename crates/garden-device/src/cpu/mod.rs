@@ -13,8 +13,8 @@ mod norm;
 mod optimizer;
 mod rotary;
 mod rows;
+mod spin_pool;
 mod sums;
-mod team;
 mod threads;
 mod widen;
 
@@ -22,7 +22,7 @@ use arena::Arena;
 use threads::Threads;
 pub(crate) use widen::{narrow_bytes, widen_bytes};
 
-use crate::buffer::{Buffer, Kind, Purpose, Weight};
+use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
 use crate::plan::Plan;
 
@@ -65,14 +65,14 @@ pub(crate) fn workspace(reserve: Reserve, threads: usize) -> [(&'static str, usi
 }
 
 impl Device for Cpu {
-    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory> {
-        self.arena.buffer(purpose, label, kind, length)
+    fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory> {
+        self.arena.buffer(purpose, label, dtype, length)
     }
 
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory> {
         let [tile, scores] = workspace(reserve, self.threads.number());
-        self.tiles = Some(self.buffer(Purpose::Workspace, tile.0, Kind::F32, tile.1)?);
-        self.scores = Some(self.buffer(Purpose::Workspace, scores.0, Kind::F32, scores.1)?);
+        self.tiles = Some(self.buffer(Purpose::Workspace, tile.0, Dtype::F32, tile.1)?);
+        self.scores = Some(self.buffer(Purpose::Workspace, scores.0, Dtype::F32, scores.1)?);
         Ok(())
     }
 
@@ -175,11 +175,11 @@ impl Device for Cpu {
         rotary::rotate(&self.threads, self.arena.write(dx.buffer), dx, head_size, cosines, sines, rows, -1.0);
     }
 
-    fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer) {
-        attention::forward(self, attention, y, sums);
+    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer) {
+        attention::forward(self, attention, y, lse);
     }
 
-    fn attend_cached(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
         attention::forward_cached(self, attention, firsts, lengths, y);
     }
 
@@ -187,13 +187,13 @@ impl Device for Cpu {
         &mut self,
         attention: &Attention,
         y: Buffer,
-        sums: Buffer,
+        lse: Buffer,
         dy: Buffer,
         dq: Heads,
         dk: Heads,
         dv: Heads,
     ) {
-        attention::backward(self, attention, y, sums, dy, dq, dk, dv);
+        attention::backward(self, attention, y, lse, dy, dq, dk, dv);
     }
 
     fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer) {
@@ -275,12 +275,12 @@ impl Device for Cpu {
         let shrink = clip.map_or(1.0, |(squares, largest)| optimizer::shrink(self.arena.read(squares)[0], largest));
         let (value, gradient) = (self.arena.write(update.value), self.arena.read(update.gradient));
         match update.moments {
-            Moments::Wide { first, second } => {
+            Moments::F32 { first, second } => {
                 self.arena.apart(&[update.gradient], &[update.value, first, second]);
                 let (first, second) = (self.arena.write(first), self.arena.write(second));
                 optimizer::adamw(&self.threads, update, shrink, value, gradient, first, second);
             }
-            Moments::Narrow { codes, scales } => {
+            Moments::Int8 { codes, scales } => {
                 self.arena.apart(&[update.gradient], &[update.value, codes[0], codes[1], scales[0], scales[1]]);
                 let codes = codes.map(|codes| self.arena.write_bytes(codes));
                 let scales = scales.map(|scales| self.arena.write(scales));

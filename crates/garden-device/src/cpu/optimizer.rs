@@ -2,7 +2,7 @@
 
 use crate::device::AdamW;
 
-use crate::dynamic::{BLOCK, Map};
+use crate::dynamic_8bit::{BLOCK, Map};
 
 use super::matmul::Shared;
 use super::threads::Threads;

@@ -1,6 +1,6 @@
 //! Rows by number: embeddings, image rows in their places, windows.
 
-use crate::buffer::{Kind, Weight};
+use crate::buffer::{Dtype, Weight};
 
 use super::arena::Arena;
 use super::threads::Threads;
@@ -12,9 +12,9 @@ pub(super) fn embed(arena: &Arena, threads: &Threads, weight: &Weight, tokens: &
     threads.by_rows(y, width, |first, y| {
         for (token, y) in tokens[first..].iter().zip(y.chunks_exact_mut(width)) {
             let row = weight.buffer.part(*token as usize * width, width);
-            match row.kind() {
-                Kind::F32 => y.copy_from_slice(arena.read(row)),
-                kind => widen(kind, arena.read_half(row), y),
+            match row.dtype() {
+                Dtype::F32 => y.copy_from_slice(arena.read(row)),
+                dtype => widen(dtype, arena.read_half(row), y),
             }
         }
     });

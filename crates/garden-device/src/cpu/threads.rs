@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use crate::device::Write;
 
 use super::matmul::{multiply, row_major};
-use super::team::Team;
+use super::spin_pool::SpinPool;
 
 /// Values that are worth a piece of their own.
 const PIECE: usize = 16 * 1024;
@@ -16,13 +16,13 @@ const WARM_UP: usize = 768;
 /// The threads of a device.
 #[derive(Debug)]
 pub(super) struct Threads {
-    team: Team,
+    team: SpinPool,
 }
 
 impl Threads {
     pub fn new(wanted: usize) -> Threads {
         let number = if wanted == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { wanted };
-        let threads = Threads { team: Team::new(number) };
+        let threads = Threads { team: SpinPool::new(number) };
         threads.warm_up();
         threads
     }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use garden_device::{Cpu, Device};
 use garden_model::{
-    Adapter, Batch, Checkpoint, Config, FourBit, Images, Limits, Model, Optimizer, Recompute, Row, Storage, Training,
-    read_adapter,
+    Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, Model, Optimizer, Row, Storage,
+    Training, read_adapter,
 };
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ impl Case {
         self.batches.iter().map(Limits::of).fold(Limits::default(), Limits::max)
     }
 
-    pub fn build(&self, device: &mut dyn Device, recompute: Recompute) -> Model {
+    pub fn build(&self, device: &mut dyn Device, recompute: GradientCheckpointing) -> Model {
         let (training, storage) = (self.training(), self.storage());
         let model = Model::build(device, &self.config, &self.checkpoint, &training, recompute, &storage, self.limits())
             .unwrap();
@@ -93,7 +93,7 @@ impl Case {
 fn batch(config: &Config, file: &Path) -> Batch {
     let tensors = Checkpoint::open_file(file).unwrap();
     let whole = |name: &str| tensors.whole_numbers(name).unwrap();
-    let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.row_starts"));
+    let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.cu_seqlens"));
     let rows: Vec<Row> = starts
         .windows(2)
         .map(|pair| {

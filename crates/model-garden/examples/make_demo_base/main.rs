@@ -71,7 +71,7 @@ fn make(folder: &Path, steps: usize, seed: u64) {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let (training, storage) = (Training::Full, Storage::default());
     let mut model =
-        Model::build(&mut cpu, &config, &checkpoint, &training, Recompute::Nothing, &storage, limits).unwrap();
+        Model::build(&mut cpu, &config, &checkpoint, &training, GradientCheckpointing::Off, &storage, limits).unwrap();
     // The file is written anew, so nothing of it may be mapped any more.
     drop(checkpoint);
     let optimizer = Optimizer { beta2: 0.99, decay: 0.01, ..Optimizer::default() };

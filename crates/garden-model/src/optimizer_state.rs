@@ -5,21 +5,21 @@
 
 use std::path::Path;
 
-use garden_device::{Buffer, Device, Kind, Moments};
+use garden_device::{Buffer, Device, Dtype, Moments};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::model::{Model, bytes_of};
 use crate::parameters::Parameter;
-use crate::shard::{Place, Shard};
+use crate::safetensors_writer::{Place, Shard};
 
 const UPDATES: &str = "updates";
 
 /// The buffers of a parameter's moments, by what follows its name.
 fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
     match parameter.moments {
-        Moments::Wide { first, second } => vec![("first", first), ("second", second)],
-        Moments::Narrow { codes: [first, second], scales: [first_scales, second_scales] } => {
+        Moments::F32 { first, second } => vec![("first", first), ("second", second)],
+        Moments::Int8 { codes: [first, second], scales: [first_scales, second_scales] } => {
             vec![("first", first), ("second", second), ("first.scales", first_scales), ("second.scales", second_scales)]
         }
     }
@@ -27,7 +27,7 @@ fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
 
 /// The bytes of a buffer of numbers or codes.
 fn downloaded(device: &mut dyn Device, buffer: Buffer) -> Vec<u8> {
-    if buffer.kind() == Kind::U8 {
+    if buffer.dtype() == Dtype::U8 {
         return device.download_bytes(buffer);
     }
     let mut values = vec![0.0; buffer.length()];
@@ -39,10 +39,10 @@ impl Model {
     /// Writes moments and counts of updates.
     pub fn write_optimizer(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let parameters = self.parameters();
-        let mut places = vec![Place::new(UPDATES.into(), Kind::I32, vec![parameters.len()])];
+        let mut places = vec![Place::new(UPDATES.into(), Dtype::I32, vec![parameters.len()])];
         for parameter in parameters {
             let place = |(what, buffer): (&str, Buffer)| {
-                Place::new(format!("{}.{what}", parameter.name), buffer.kind(), vec![buffer.length()])
+                Place::new(format!("{}.{what}", parameter.name), buffer.dtype(), vec![buffer.length()])
             };
             places.extend(moments(parameter).into_iter().map(place));
         }
@@ -70,10 +70,10 @@ impl Model {
             for (what, buffer) in moments(parameter) {
                 let name = format!("{}.{what}", parameter.name);
                 let tensor = file.any(&name)?;
-                if tensor.kind != buffer.kind() || tensor.shape != [buffer.length()] {
-                    let found = format!("is {:?} {:?}", tensor.kind, tensor.shape);
+                if tensor.dtype != buffer.dtype() || tensor.shape != [buffer.length()] {
+                    let found = format!("is {:?} {:?}", tensor.dtype, tensor.shape);
                     let problem =
-                        format!("{found}, and this run keeps it as {:?} [{}]", buffer.kind(), buffer.length());
+                        format!("{found}, and this run keeps it as {:?} [{}]", buffer.dtype(), buffer.length());
                     return Err(Error::tensor(path, name, problem));
                 }
                 device.upload(buffer, tensor.bytes);
@@ -86,7 +86,7 @@ impl Model {
 
     /// Writes all values that are trained, under their own names.
     pub fn write_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
-        let place = |parameter: &Parameter| Place::new(parameter.name.clone(), Kind::F32, parameter.shape.clone());
+        let place = |parameter: &Parameter| Place::new(parameter.name.clone(), Dtype::F32, parameter.shape.clone());
         let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
         for parameter in self.parameters() {
             shard.write(&parameter.name, &downloaded(device, parameter.value))?;

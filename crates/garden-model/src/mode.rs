@@ -2,16 +2,16 @@
 
 /// The passes that a model is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passes {
+pub(crate) enum Mode {
     /// Only forward: nothing has a gradient, and nothing is kept.
-    Forward,
+    Inference,
     /// Forward and backward.
-    Both,
+    Training,
 }
 
-impl Passes {
+impl Mode {
     /// Rows of a buffer that only the backward pass uses.
     pub fn back(self, rows: usize) -> usize {
-        if self == Passes::Both { rows } else { 0 }
+        if self == Mode::Training { rows } else { 0 }
     }
 }
