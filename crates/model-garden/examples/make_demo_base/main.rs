@@ -25,8 +25,8 @@ use demo::random::Random;
 use garden_data::{Collator, Example, ExampleSettings, Outcome, PictureFile, Processor, Record, SpecialTokens};
 use garden_device::Cpu;
 use garden_model::{
-    Batch, Checkpoint, Config, Generator, GeneratorLimits, Images, Limits, Model, Optimizer, Prompt, Recompute,
-    Sampling, Storage, Training,
+    Batch, Checkpoint, Config, Generator, GeneratorLimits, GradientCheckpointing, Images, Limits, Model, Optimizer,
+    Prompt, Sampling, Storage, Training,
 };
 
 const THREADS: usize = 2;
