@@ -3,9 +3,9 @@
 /// What the values of a buffer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dtype {
-    /// 32-bit floating point: everything that is computed or trained.
+    /// 32-bit floating point: what is trained, statistics, and activations on some devices.
     F32,
-    /// bfloat16, as most checkpoints have it: frozen weights.
+    /// bfloat16, as most checkpoints have it: frozen weights, and activations on other devices.
     Bf16,
     /// IEEE half precision, as some checkpoints have it: frozen weights.
     F16,
@@ -150,17 +150,14 @@ impl Buffer {
     /// # Panics
     /// If it has fewer: the plan and the step disagree, which must never go unnoticed.
     pub fn part(self, offset: usize, length: usize) -> Buffer {
-        assert!(
-            offset + length <= self.length,
-            "values {offset}..{} are wanted of a buffer of {}",
-            offset + length,
-            self.length
-        );
+        let end = offset.checked_add(length).filter(|end| *end <= self.length);
+        assert!(end.is_some(), "{length} values from {offset} on are wanted of a buffer of {}", self.length);
         Buffer { offset: self.offset + offset, length, ..self }
     }
 }
 
-/// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row.
+/// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row; padding ([`crate::Profile::padded`])
+/// is counted, and holds zeros.
 ///
 /// Products are asked for by weight, never by storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -190,6 +187,10 @@ impl Weight {
 /// Blocks of a weight of 4 bits: [`crate::nf4`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nf4Blocks {
+    /// Outputs that are packed; those that the weight has more of are padding.
+    pub rows: usize,
+    /// Inputs of each output that are packed, likewise.
+    pub columns: usize,
     /// The scale of each block.
     pub scales: Nf4Scales,
     /// What the weight was before it was packed. Backward passes round to that, as those of bitsandbytes do; forward passes do not.

@@ -13,10 +13,14 @@ pub mod dynamic_8bit;
 pub mod nf4;
 mod plan;
 mod planner;
+mod profile;
+mod scalars;
 mod wide;
 
 pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
-pub use cpu::Cpu;
-pub use device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
-pub use plan::{Plan, PlannedBuffer};
+pub use cpu::{Cpu, CpuBf16};
+pub use device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Write};
+pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
+pub use profile::{Profile, Scratch};
+pub use scalars::{Part, Seed, StepScalars};

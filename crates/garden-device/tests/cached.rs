@@ -28,7 +28,7 @@ fn whole(cpu: &mut Cpu, values: &[i32]) -> Buffer {
 
 fn read(cpu: &mut Cpu, buffer: Buffer) -> Vec<f32> {
     let mut values = vec![0.0; buffer.length()];
-    cpu.download(buffer, &mut values);
+    cpu.download(buffer, &mut values).unwrap();
     values
 }
 
@@ -45,7 +45,7 @@ fn attention_over_a_cache() {
     {
         let (lengths, context, mut cpu) = ([17_usize, 1, 140], 150, Cpu::new(threads));
         let news: Vec<usize> = news.iter().zip(lengths).map(|(new, length)| length.min(*new)).collect();
-        cpu.reserve(Reserve { widest: 0, longest: context, head_size: size }).unwrap();
+        cpu.reserve(Reserve { widest: 0, longest: context, head_size: size, ..Reserve::default() }).unwrap();
         let (width, key_width, tokens) = (heads * size, kv_heads * size, lengths.iter().sum::<usize>());
         let (q, k, v) = (values(tokens * width, 1), values(tokens * key_width, 2), values(tokens * key_width, 3));
         let mut starts = vec![0];
@@ -98,7 +98,7 @@ fn products_with_few_rows() {
     for dtype in [Dtype::F32, Dtype::Bf16] {
         for (n, k) in [(1, 1), (5, 16), (64, 33), (130, 2100), (67, 70)] {
             let mut cpu = Cpu::new(2);
-            cpu.reserve(Reserve { widest: k, longest: 1, head_size: 1 }).unwrap();
+            cpu.reserve(Reserve { widest: k, longest: 1, head_size: 1, ..Reserve::default() }).unwrap();
             // bf16 is the upper half of an f32, so these are the same in both.
             let weights: Vec<f32> =
                 values(n * k, 1).iter().map(|value| f32::from_bits(value.to_bits() & 0xffff_0000)).collect();

@@ -5,7 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, Purpose, Reserve, Weight, Write};
+use garden_device::{
+    AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, Part, Purpose, Reserve, StepScalars, Weight, Write,
+};
 
 /// Steps of the differences: small enough for the third derivative, large enough for f32.
 const STEP: f32 = 2e-3;
@@ -52,7 +54,7 @@ impl Bench {
     fn new(round: u64) -> Bench {
         let seed = std::env::var("GARDEN_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
         let mut cpu = Cpu::new(1 + (round % 2) as usize);
-        cpu.reserve(Reserve { widest: 64, longest: 256, head_size: 32 }).unwrap();
+        cpu.reserve(Reserve { widest: 64, longest: 256, head_size: 32, ..Reserve::default() }).unwrap();
         Bench { cpu, random: Random(seed * 1000 + round) }
     }
 
@@ -84,9 +86,13 @@ impl Bench {
         buffer
     }
 
+    fn scalars(&mut self, scalars: StepScalars) -> Buffer {
+        self.whole(&scalars.words())
+    }
+
     fn get(&mut self, buffer: Buffer) -> Vec<f32> {
         let mut values = vec![0.0; buffer.length()];
-        self.cpu.download(buffer, &mut values);
+        self.cpu.download(buffer, &mut values).unwrap();
         values
     }
 
@@ -335,16 +341,17 @@ fn losses() {
         let targets = bench.whole(&targets);
         let (logits, work, losses) =
             (bench.empty(rows * vocabulary), bench.empty(rows * vocabulary), bench.empty(rows));
+        let scalars = bench.scalars(StepScalars { loss_scale: scale, ..StepScalars::default() });
         bench.cpu.copy(logits, work);
-        bench.cpu.cross_entropy(work, targets, losses, rows, scale);
+        bench.cpu.cross_entropy(work, targets, losses, rows, scalars);
         let gradient = bench.get(work);
         bench.check("loss", logits, losses, &vec![scale; rows], &gradient, |cpu| {
             cpu.copy(logits, work);
-            cpu.cross_entropy(work, targets, losses, rows, scale);
+            cpu.cross_entropy(work, targets, losses, rows, scalars);
         });
         // Large logits are no trouble.
         bench.set(logits, &vec![3e4; rows * vocabulary]);
-        bench.cpu.cross_entropy(logits, targets, losses, rows, scale);
+        bench.cpu.cross_entropy(logits, targets, losses, rows, scalars);
         assert!(bench.get(losses).iter().all(|loss| (loss - (vocabulary as f32).ln()).abs() < 1e-3));
     }
 }
@@ -365,13 +372,14 @@ fn updates() {
         let update = AdamW {
             value,
             gradient,
+            shadow: None,
             moments: Moments::F32 { first, second },
-            rate: 0.01,
             beta1: 0.9,
             beta2: 0.99,
             epsilon: 1e-6,
             decay: 0.1,
-            step: 3,
+            scalars: bench.scalars(StepScalars { rate: 0.01, decoder_updates: 3, ..StepScalars::default() }),
+            part: Part::Decoder,
         };
         bench.cpu.adamw(&update, Some((squares, 0.5)));
         let shrink = (0.5 / (sum.sqrt() + 1e-6)).min(1.0);

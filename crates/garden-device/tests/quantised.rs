@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use garden_device::{
-    AdamW, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Purpose, Weight, Write, dynamic_8bit, nf4,
+    AdamW, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, StepScalars, Weight, Write,
+    dynamic_8bit, nf4,
 };
 use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
@@ -96,9 +97,9 @@ fn packed_and_unpacked_bit_for_bit() {
             let double = nf4::DoubleScales::around(&scales, offset);
             assert_eq!(double.codes, recording.bytes(&format!("{name}.absmax_codes")), "{name}");
             assert_eq!(bits(&double.scales), bits(&of("nested_absmax")), "{name}");
-            let nested = nf4::Nf4Scales::Double(&double.codes, &double.scales, offset);
+            let nested = nf4::Scales::Double(&double.codes, &double.scales, offset);
             assert_eq!(bits(&nested.all(scales.len())), bits(&of("nested_scales")), "{name}");
-            for (given, part) in [(nf4::Nf4Scales::Plain(&scales), "plain"), (nested, "nested")] {
+            for (given, part) in [(nf4::Scales::Plain(&scales), "plain"), (nested, "nested")] {
                 if !recording.has(&format!("{name}.{part}.float32")) {
                     continue;
                 }
@@ -132,8 +133,8 @@ fn products_unpack_by_tiles() {
         let (mut packed, mut scales) = (Vec::new(), Vec::new());
         nf4::pack(&values, &mut packed, &mut scales);
         let double = nf4::DoubleScales::of(&scales);
-        let view = nf4::Nf4Scales::Double(&double.codes, &double.scales, double.offset);
-        let view = if is_double { view } else { nf4::Nf4Scales::Plain(&scales) };
+        let view = nf4::Scales::Double(&double.codes, &double.scales, double.offset);
+        let view = if is_double { view } else { nf4::Scales::Plain(&scales) };
         let mut plain = vec![0.0; n * k];
         nf4::unpack(&packed, view, 0, &mut plain);
         let mut put = |dtype: Dtype, bytes: &[u8]| {
@@ -150,7 +151,7 @@ fn products_unpack_by_tiles() {
             },
             false => Nf4Scales::Plain(put(Dtype::F32, &wide(&scales))),
         };
-        let blocks = Some(Nf4Blocks { scales, packed_from });
+        let blocks = Some(Nf4Blocks { rows: n, columns: k, scales, packed_from });
         let narrow = Weight { buffer: put(Dtype::U8, &packed), rows: n, columns: k, blocks };
         let all = all(packed_from);
         let rounded: Vec<f32> = plain.iter().map(|value| round(&all, *value)).collect();
@@ -159,15 +160,15 @@ fn products_unpack_by_tiles() {
         let dy = put(Dtype::F32, &wide(&(0..rows * n).map(number).collect::<Vec<f32>>()));
         let [y, y2] = [0, 1].map(|_| put(Dtype::F32, &wide(&vec![0.0; rows * n])));
         let [dx, dx2] = [0, 1].map(|_| put(Dtype::F32, &wide(&vec![0.0; rows * k])));
-        cpu.reserve(garden_device::Reserve { widest: k, longest: 1, head_size: 1 }).unwrap();
+        cpu.reserve(Reserve { widest: k, longest: 1, ..Reserve::default() }).unwrap();
         cpu.matmul(x, &narrow, y, rows, 0.5, Write::Set);
         cpu.matmul(x, &forward, y2, rows, 0.5, Write::Set);
         cpu.matmul_backward(dy, &narrow, dx, rows, 0.5, Write::Set);
         cpu.matmul_backward(dy, &backward, dx2, rows, 0.5, Write::Set);
         for (one, other, length) in [(y, y2, rows * n), (dx, dx2, rows * k)] {
             let [mut got, mut expected] = [0, 1].map(|_| vec![0.0; length]);
-            cpu.download(one, &mut got);
-            cpu.download(other, &mut expected);
+            cpu.download(one, &mut got).unwrap();
+            cpu.download(other, &mut expected).unwrap();
             let size = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
             for (got, expected) in got.iter().zip(&expected) {
                 assert!((got - expected).abs() < 1e-5 * size, "[{n}, {k}]: {got} instead of {expected}");
@@ -228,6 +229,7 @@ fn twenty_steps_of_8_bit_adamw() {
             let codes = [make(Dtype::U8, length), make(Dtype::U8, length)];
             let blocks = length.div_ceil(dynamic_8bit::BLOCK);
             let scales = [make(Dtype::F32, blocks), make(Dtype::F32, blocks)];
+            let scalars = make(Dtype::I32, StepScalars::LENGTH);
             let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
             cpu.upload(value, &wide(&start));
             let mut step = 0;
@@ -243,17 +245,20 @@ fn twenty_steps_of_8_bit_adamw() {
                 let update = AdamW {
                     value,
                     gradient,
+                    shadow: None,
                     moments: Moments::Int8 { codes, scales },
-                    rate: rates[index] as f32,
                     beta1: about["beta1"].as_f64().unwrap() as f32,
                     beta2: about["beta2"].as_f64().unwrap() as f32,
                     epsilon: about["epsilon"].as_f64().unwrap() as f32,
                     decay: tensor["weight_decay"].as_f64().unwrap() as f32,
-                    step,
+                    scalars,
+                    part: Part::Vision,
                 };
+                let now = StepScalars { rate: rates[index] as f32, vision_updates: step, ..StepScalars::default() };
+                cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
                 cpu.adamw(&update, None);
                 let mut got = vec![0.0; length];
-                cpu.download(value, &mut got);
+                cpu.download(value, &mut got).unwrap();
                 for (run, tolerance) in [("nearest", NEAREST.0), ("cpu", ON_A_CPU)] {
                     let recorded = format!("{run}.{name}.step_{}.parameter", index + 1);
                     if !recording.has(&recorded) {
@@ -273,7 +278,7 @@ fn twenty_steps_of_8_bit_adamw() {
                 for (which, codes) in codes.iter().enumerate() {
                     let recorded = format!("nearest.{name}.step_{}.state{}", index + 1, which + 1);
                     if recording.has(&recorded) {
-                        let got = cpu.download_bytes(*codes);
+                        let got = cpu.download_bytes(*codes).unwrap();
                         let differ = got.iter().zip(recording.bytes(&recorded)).filter(|(a, b)| a != b).count();
                         println!("{recorded}: {differ} of {length} codes differ");
                         assert!((differ as f64) < NEAREST.1 * length as f64, "{recorded}: {differ} of {length} differ");
@@ -293,14 +298,18 @@ fn a_gradient_that_is_no_number() {
     let (value, gradient) = (make(Dtype::F32, 300), make(Dtype::F32, 300));
     let codes = [make(Dtype::U8, 300), make(Dtype::U8, 300)];
     let scales = [make(Dtype::F32, 2), make(Dtype::F32, 2)];
+    let scalars = make(Dtype::I32, StepScalars::LENGTH);
     let gradients: Vec<u8> =
         (0..300).flat_map(|index| if index == 7 { f32::NAN } else { 1.0_f32 }.to_le_bytes()).collect();
     cpu.upload(gradient, &gradients);
     let moments = Moments::Int8 { codes, scales };
     let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
-    cpu.adamw(&AdamW { value, gradient, moments, rate: 0.1, beta1, beta2, epsilon, decay: 0.0, step: 1 }, None);
+    let now = StepScalars { rate: 0.1, decoder_updates: 1, ..StepScalars::default() };
+    cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
+    let (shadow, decay, part) = (None, 0.0, Part::Decoder);
+    cpu.adamw(&AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part }, None);
     let mut values = vec![0.0; 300];
-    cpu.download(value, &mut values);
+    cpu.download(value, &mut values).unwrap();
     for (index, value) in values.iter().enumerate() {
         let expected = if index == 7 { 0.0 } else { -0.1 };
         assert!((value - expected).abs() < 1e-5, "value {index} is {value}");

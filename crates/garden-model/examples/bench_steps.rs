@@ -32,10 +32,10 @@ fn main() {
     let (mut seconds, mut losses) = (Vec::new(), Vec::new());
     for _ in 0..warm_up + steps {
         let begin = Instant::now();
-        model.forget_gradients(&mut cpu);
+        model.begin_step(&mut cpu);
         model.learn(&mut cpu, batch, 1.0 / batch.targets() as f32, 0).unwrap();
-        model.update(&mut cpu, &optimizer, rate, true);
-        let all = model.losses(&mut cpu, batch);
+        model.update(&mut cpu, &optimizer, rate, 1.0, true);
+        let all = model.losses(&mut cpu, batch).unwrap();
         losses.push(all.iter().sum::<f32>() / all.len() as f32);
         seconds.push(begin.elapsed().as_secs_f64());
     }

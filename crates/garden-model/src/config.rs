@@ -110,6 +110,11 @@ impl Config {
             serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
         Fields { path, value: &value, name: "" }.config()
     }
+
+    /// The largest head of decoder and vision tower.
+    pub(crate) fn largest_head(&self) -> usize {
+        self.text.head_size().max(self.vision.head_size())
+    }
 }
 
 /// Fields of an object, with the way to it.

@@ -7,21 +7,23 @@ use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
 
 use serde::{Deserialize, Serialize};
 
+use crate::activations::{GradientCheckpointing, activations};
 use crate::adapter::Adapter;
 use crate::batch::{Batch, Images};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::decoder::{DecoderWorkspace, LayerActivations};
+use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
 use crate::error::Error;
-use crate::head::{self, HeadWorkspace};
+use crate::head::HeadWorkspace;
 use crate::kv_cache::{KvCache, Piece, StepInputs};
 use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
 use crate::mode::Mode;
-use crate::model::{GradientCheckpointing, Model, upload};
+use crate::model::{Model, upload};
 use crate::network::Network;
 use crate::nf4_checkpoint::FourBit;
 use crate::parameters::{Builder, FrozenAdapter, Storage};
+use crate::pass::Pass;
 use crate::patches::PatchInputs;
 use crate::rotary;
 use crate::sampling::{Random, Sampler, Sampling};
@@ -150,12 +152,12 @@ impl Generator {
         let storage = Storage { four_bit: four_bit.cloned(), ..Storage::default() };
         let mut builder = Builder::new(device, checkpoint, lora, Mode::Inference, &storage)?;
         let network = Network::build(&mut builder, config)?;
-        let (frozen, widest, widest_adapted) = (builder.frozen, builder.widest, builder.widest_adapted);
+        let (frozen, reserve, widest_adapted) = (builder.frozen, builder.reserve, builder.widest_adapted);
         let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
         let lora = lora.map(|lora| (lora, widest_adapted));
         let workspace = Workspace::build(device, config, lora, limits)?;
-        let head_size = config.text.head_size().max(config.vision.head_size());
-        device.reserve(Reserve { widest, longest: limits.context.max(limits.patches), head_size })?;
+        let longest = limits.context.max(limits.patches);
+        device.reserve(Reserve { longest, head_size: config.largest_head(), ..reserve })?;
         let logits = vec![0.0; config.text.vocabulary];
         let sampler = Sampler::default();
         Ok((Generator { config: config.clone(), limits, network, kv_cache, workspace, logits, sampler }, frozen))
@@ -243,7 +245,7 @@ impl Generator {
             self.prefill(device, 0, &batch);
             let x = workspace.x.first(batch.tokens() * text.hidden);
             let head = &self.network.head;
-            head.logits(device, text, x, batch.tokens(), &workspace.head, |chunk| all.extend_from_slice(chunk));
+            head.logits(device, text, x, batch.tokens(), &workspace.head, |chunk| all.extend_from_slice(chunk))?;
         }
         Ok(all)
     }
@@ -289,7 +291,8 @@ impl Generator {
         let images = workspace.images.put(device, batch);
         let given = upload(device, workspace.tokens, &batch.tokens);
         let x = workspace.x.first(tokens * text.hidden);
-        self.network.embed(device, &self.config, given, &images, x, &workspace.vision, &workspace.linear);
+        let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
+        self.network.embed(pass, &self.config.vision, &workspace.vision, given, &images, x);
         for before in (0..tokens).step_by(CHUNK) {
             let count = CHUNK.min(tokens - before);
             let angles = before * half..(before + count) * half;
@@ -320,17 +323,10 @@ impl Generator {
     fn forward(&self, device: &mut dyn Device, x: Buffer, pieces: &[Piece], cosines: &[f32], sines: &[f32]) {
         let (text, workspace) = (&self.config.text, &self.workspace);
         let step = workspace.step.put(device, &self.kv_cache, pieces, cosines, sines);
+        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &step.sequence };
+        let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
         for (layer, kv_cache) in self.network.layers.iter().zip(&self.kv_cache.layers) {
-            layer.forward_with_kv_cache(
-                device,
-                text,
-                x,
-                &workspace.layer,
-                &workspace.decoder,
-                &workspace.linear,
-                kv_cache,
-                &step,
-            );
+            layer.forward_with_kv_cache(pass, context, x, &workspace.layer, kv_cache, &step);
         }
     }
 
@@ -345,11 +341,12 @@ impl Generator {
         on_token: &mut dyn FnMut(NewToken<'_>),
     ) -> Result<(), Error> {
         let text = &self.config.text;
-        for (chunk, rows) in rows.chunks_mut(head::CHUNK).enumerate() {
-            let x = x.part(chunk * head::CHUNK * text.hidden, rows.len() * text.hidden);
+        let size = self.workspace.head.chunk;
+        for (chunk, rows) in rows.chunks_mut(size).enumerate() {
+            let x = x.part(chunk * size * text.hidden, rows.len() * text.hidden);
             let logits = self.network.head.chunk(device, text, x, rows.len(), &self.workspace.head);
             for (index, open) in rows.iter_mut().enumerate() {
-                device.download(logits.part(index * text.vocabulary, text.vocabulary), &mut self.logits);
+                device.download(logits.part(index * text.vocabulary, text.vocabulary), &mut self.logits)?;
                 let chosen = self.sampler.choose(sampling, &self.logits, &open.tokens, &mut open.random);
                 let Some(token) = chosen else {
                     let after = answers[open.row].tokens.len();
@@ -411,7 +408,7 @@ impl Workspace {
             tokens: device.buffer(Purpose::Batch, "tokens", Dtype::I32, all)?,
             images,
             step: StepInputs::build(device, text, limits.rows, at_once)?,
-            x: device.buffer(Purpose::Workspace, "decoder x", Dtype::F32, all * text.hidden)?,
+            x: activations(device, Purpose::Workspace, "decoder x", all, text.hidden)?,
             layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, mode)?,
             decoder: DecoderWorkspace::build(device, text, at_once, mode)?,
             vision,

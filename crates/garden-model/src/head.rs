@@ -1,13 +1,11 @@
 //! The last norm, the head and the loss: only for places whose next token is asked for, and a chunk of them at a time.
 
-use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Weight, Write};
 
+use crate::activations::activations;
 use crate::config::TextConfig;
 use crate::decoder::Norm;
 use crate::mode::Mode;
-
-/// Rows of logits that exist at once.
-pub(crate) const CHUNK: usize = 64;
 
 /// The norm before the head, and the head [vocabulary, hidden], which may be the embedding.
 #[derive(Clone, Copy, Debug)]
@@ -17,23 +15,37 @@ pub(crate) struct Head {
     pub gradient: Option<Weight>,
 }
 
-/// Room for the loss.
+/// Buffers of the loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadWorkspace {
-    /// Rows that are asked [targets, hidden].
-    loss_positions: Buffer,
+    /// Rows whose next token is asked for [targets, hidden].
+    inputs: Buffer,
     /// After the norm [targets, hidden].
     normed: Buffer,
     /// Gradients [targets, hidden].
     gradient: Buffer,
     /// [chunk, vocabulary].
     logits: Buffer,
-    /// The loss of each row [targets].
+    /// The loss of each row, f32 [targets].
     pub losses: Buffer,
+    /// Rows of logits that exist at once.
+    pub chunk: usize,
+}
+
+/// What the loss is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// Places whose next token is asked for, i32 [rows].
+    pub positions: Buffer,
+    /// Those tokens, i32 [rows].
+    pub targets: Buffer,
+    pub rows: usize,
+    /// The step's scalars, of which the loss scale is used.
+    pub scalars: Buffer,
 }
 
 impl HeadWorkspace {
-    /// Room for so many rows at once; those of the logits are made a chunk at a time.
+    /// For so many rows at once; those of the logits are made a chunk at a time.
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
@@ -41,62 +53,59 @@ impl HeadWorkspace {
         mode: Mode,
     ) -> Result<HeadWorkspace, OutOfMemory> {
         let back = mode.back(targets);
-        let mut make = |name: &str, length: usize| device.buffer(Purpose::Workspace, name, Dtype::F32, length);
+        let chunk = device.profile().logit_rows.min(targets);
+        let losses = device.buffer(Purpose::Workspace, "losses", Dtype::F32, back)?;
+        let mut make =
+            |name: &str, rows: usize, width: usize| activations(device, Purpose::Workspace, name, rows, width);
         Ok(HeadWorkspace {
-            loss_positions: make("head inputs", back * text.hidden)?,
-            normed: make("head inputs, normed", targets * text.hidden)?,
-            gradient: make("head gradient", back * text.hidden)?,
-            logits: make("logits of a chunk", CHUNK.min(targets) * text.vocabulary)?,
-            losses: make("losses", back)?,
+            inputs: make("head inputs", back, text.hidden)?,
+            normed: make("head inputs, normed", targets, text.hidden)?,
+            gradient: make("head gradient", back, text.hidden)?,
+            logits: make("logits of a chunk", chunk, text.vocabulary)?,
+            losses,
+            chunk: chunk.max(1),
         })
+    }
+
+    /// Chunks of rows: (first, how many).
+    fn chunks(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let chunk = self.chunk;
+        (0..rows).step_by(chunk).map(move |first| (first, chunk.min(rows - first)))
     }
 }
 
-/// Chunks of rows: (first, how many).
-fn chunks(rows: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rows).step_by(CHUNK).map(move |first| (first, CHUNK.min(rows - first)))
-}
-
 impl Head {
-    /// The loss of every row that is asked, and the gradient of `scale` times their sum in dx [tokens, hidden].
+    /// The loss of every row that is asked, and the gradient of the loss scale times their sum in dx [tokens, hidden].
     pub fn loss(
         &self,
         device: &mut dyn Device,
         text: &TextConfig,
         x: Buffer,
         dx: Buffer,
-        places: Buffer,
-        targets: Buffer,
-        rows: usize,
-        scale: f32,
+        asked: Asked,
         workspace: &HeadWorkspace,
     ) {
+        let Asked { positions, targets, rows, scalars } = asked;
         let part = |buffer: Buffer| buffer.first(rows * text.hidden);
-        let (loss_positions, normed, gradient) =
-            (part(workspace.loss_positions), part(workspace.normed), part(workspace.gradient));
-        device.gather(x, places, loss_positions, rows, text.hidden);
-        self.norm.forward(device, loss_positions, normed, rows);
-        for (first, count) in chunks(rows) {
-            let inputs = normed.part(first * text.hidden, count * text.hidden);
+        let [inputs, normed, gradient] = [workspace.inputs, workspace.normed, workspace.gradient].map(part);
+        device.gather(x, positions, inputs, rows, text.hidden);
+        self.norm.forward(device, inputs, normed, rows);
+        for (first, count) in workspace.chunks(rows) {
+            let [normed, gradient] =
+                [normed, gradient].map(|buffer| buffer.part(first * text.hidden, count * text.hidden));
             let logits = workspace.logits.first(count * text.vocabulary);
-            device.matmul(inputs, &self.weight, logits, count, 1.0, Write::Set);
-            device.cross_entropy(logits, targets.part(first, count), workspace.losses.part(first, count), count, scale);
+            device.matmul(normed, &self.weight, logits, count, 1.0, Write::Set);
+            let losses = workspace.losses.part(first, count);
+            device.cross_entropy(logits, targets.part(first, count), losses, count, scalars);
             if let Some(weight) = &self.gradient {
-                device.weight_gradient(logits, inputs, weight, count, 1.0);
+                device.weight_gradient(logits, normed, weight, count, 1.0);
             }
-            device.matmul_backward(
-                logits,
-                &self.weight,
-                gradient.part(first * text.hidden, count * text.hidden),
-                count,
-                1.0,
-                Write::Set,
-            );
+            device.matmul_backward(logits, &self.weight, gradient, count, 1.0, Write::Set);
         }
         // What the norm gave is needed no more: the gradient of its inputs takes that place.
-        self.norm.backward(device, gradient, loss_positions, normed, rows, Write::Set);
+        self.norm.backward(device, gradient, inputs, normed, rows, Write::Set);
         device.zero(dx);
-        device.scatter(normed, places, dx, rows, text.hidden);
+        device.scatter(normed, positions, dx, rows, text.hidden);
     }
 
     /// Logits of every row of x, given to `take` chunk by chunk.
@@ -108,19 +117,18 @@ impl Head {
         rows: usize,
         workspace: &HeadWorkspace,
         mut take: impl FnMut(&[f32]),
-    ) {
-        let most = workspace.normed.length() / text.hidden;
-        let step = CHUNK.min(most).max(1);
-        let mut values = vec![0.0; step * text.vocabulary];
-        for first in (0..rows).step_by(step) {
-            let count = step.min(rows - first);
-            let logits = self.chunk(device, text, x.part(first * text.hidden, count * text.hidden), count, workspace);
-            device.download(logits, &mut values[..count * text.vocabulary]);
+    ) -> Result<(), DeviceError> {
+        let mut values = vec![0.0; workspace.chunk * text.vocabulary];
+        for (first, count) in workspace.chunks(rows) {
+            let x = x.part(first * text.hidden, count * text.hidden);
+            let logits = self.chunk(device, text, x, count, workspace);
+            device.download(logits, &mut values[..count * text.vocabulary])?;
             take(&values[..count * text.vocabulary]);
         }
+        Ok(())
     }
 
-    /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than there is room for.
+    /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than a chunk has.
     pub fn chunk(
         &self,
         device: &mut dyn Device,

@@ -2,6 +2,7 @@
 
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
+use crate::activations::activations;
 use crate::config::TextConfig;
 use crate::decoder::Sequence;
 use crate::model::upload;
@@ -28,9 +29,9 @@ impl KvCache {
         rows: usize,
         context: usize,
     ) -> Result<KvCache, OutOfMemory> {
-        let length = rows * context * text.kv_heads * text.head_size();
+        let (length, width) = (rows.saturating_mul(context), text.kv_heads * text.head_size());
         let mut make = |layer: usize, name: &str| {
-            device.buffer(Purpose::KvCache, &format!("layer {layer} cached {name}"), Dtype::F32, length)
+            activations(device, Purpose::KvCache, &format!("layer {layer} cached {name}"), length, width)
         };
         let layers = (0..text.layers)
             .map(|layer| Ok(LayerKvCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));

@@ -4,8 +4,7 @@
 //! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other. A
 //! [`Generator`] is the same network without anything for training, and with a cache of keys and values.
 
-#![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
-
+mod activations;
 mod adapter;
 mod batch;
 mod checkpoint;
@@ -15,6 +14,7 @@ mod error;
 mod generator;
 mod head;
 mod kv_cache;
+mod layout;
 mod linear;
 mod lora;
 mod merge;
@@ -26,6 +26,7 @@ mod nf4_checkpoint;
 mod optimizer;
 mod optimizer_state;
 mod parameters;
+mod pass;
 mod patches;
 mod presets;
 mod proof;
@@ -38,6 +39,7 @@ mod swiglu;
 mod vision;
 mod windows;
 
+pub use activations::GradientCheckpointing;
 pub use adapter::{Adapter, read_adapter, write_adapter};
 pub use batch::{Batch, IGNORED, Images, Row};
 pub use checkpoint::{Checkpoint, Tensor};
@@ -46,7 +48,7 @@ pub use error::Error;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken, Prompt};
 pub use lora::{LoraConfig, Targets};
 pub use merge::{Merge, MergeReport, MergeSettings, PackedBase};
-pub use model::{GradientCheckpointing, Limits, Model, Training};
+pub use model::{Limits, Model, StepResult, Training};
 pub use nf4_checkpoint::FourBit;
 pub use optimizer::Optimizer;
 pub use parameters::{Parameter, Storage};

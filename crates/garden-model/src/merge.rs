@@ -302,7 +302,7 @@ impl Item<'_> {
             let part = first..(first + step).min(length);
             let bytes = match (&self.source, self.is_copied()) {
                 (Source::Plain(tensor), true) => &tensor.bytes[part.start * size..part.end * size],
-                _ => arithmetic.make(self, &reader, part.clone()),
+                _ => arithmetic.make(self, &reader, part.clone())?,
             };
             if let Some(place) = not_finite(self.dtype, bytes) {
                 let mut value = [0.0];
@@ -394,7 +394,7 @@ impl Arithmetic {
     }
 
     /// Some values of the new tensor.
-    fn make(&mut self, item: &Item<'_>, reader: &Reader<'_>, part: Range<usize>) -> &[u8] {
+    fn make(&mut self, item: &Item<'_>, reader: &Reader<'_>, part: Range<usize>) -> Result<&[u8], Error> {
         self.wide.resize(part.len(), 0.0);
         reader.read(part.start, &mut self.wide);
         if let Some(pair) = &item.pair {
@@ -406,10 +406,10 @@ impl Arithmetic {
             self.cpu.upload(values, bytes_of(&self.wide));
             // The backward pass of a linear is the product that is wanted: W += scale B A.
             self.cpu.matmul_backward(up, &down, values, rows, self.scale, Write::Add);
-            self.cpu.download(values, &mut self.wide);
+            self.cpu.download(values, &mut self.wide)?;
         }
         self.bytes.resize(part.len() * item.dtype.size(), 0);
         item.dtype.narrow(&self.wide, &mut self.bytes);
-        &self.bytes
+        Ok(&self.bytes)
     }
 }

@@ -1,9 +1,9 @@
-//! Which passes there will be, which decides what has to be there for them.
+//! What a model is built for, which decides what has to be there.
 
-/// The passes that a model is built for.
+/// What a model is built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Only forward: nothing has a gradient, and nothing is kept.
+    /// The forward pass alone: nothing has a gradient, and nothing is saved.
     Inference,
     /// Forward and backward.
     Training,

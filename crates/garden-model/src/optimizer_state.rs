@@ -5,11 +5,11 @@
 
 use std::path::Path;
 
-use garden_device::{Buffer, Device, Dtype, Moments};
+use garden_device::{Buffer, Device, Dtype, Moments, Part};
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
-use crate::model::{Model, bytes_of};
+use crate::model::{Model, Updates, bytes_of, downloaded};
 use crate::parameters::Parameter;
 use crate::safetensors_writer::{Place, Shard};
 
@@ -25,33 +25,45 @@ fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
     }
 }
 
-/// The bytes of a buffer of numbers or codes.
-fn downloaded(device: &mut dyn Device, buffer: Buffer) -> Vec<u8> {
+/// What a file has of a moment: without padding, but for codes of 8 bits, whose blocks are cut where they lie on the device.
+fn stored(device: &mut dyn Device, parameter: &Parameter, buffer: Buffer) -> Result<Vec<u8>, Error> {
     if buffer.dtype() == Dtype::U8 {
-        return device.download_bytes(buffer);
+        return Ok(device.download_bytes(buffer)?);
     }
-    let mut values = vec![0.0; buffer.length()];
-    device.download(buffer, &mut values);
-    bytes_of(&values).to_vec()
+    let values = downloaded(device, buffer)?;
+    Ok(bytes_of(&if is_padded_alike(parameter, buffer) { parameter.layout.unpad(values) } else { values }).to_vec())
+}
+
+/// Whether a moment has a value for each of its parameter's, padding included: scales of codes have not.
+fn is_padded_alike(parameter: &Parameter, buffer: Buffer) -> bool {
+    matches!(parameter.moments, Moments::F32 { .. }) && buffer.length() == parameter.value.length()
+}
+
+/// How many values a file has of a moment.
+fn stored_length(parameter: &Parameter, buffer: Buffer) -> usize {
+    if is_padded_alike(parameter, buffer) { parameter.shape.iter().product() } else { buffer.length() }
 }
 
 impl Model {
     /// Writes moments and counts of updates.
     pub fn write_optimizer(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+        // Nothing is written that a failed device has made.
+        device.finish()?;
         let parameters = self.parameters();
         let mut places = vec![Place::new(UPDATES.into(), Dtype::I32, vec![parameters.len()])];
         for parameter in parameters {
             let place = |(what, buffer): (&str, Buffer)| {
-                Place::new(format!("{}.{what}", parameter.name), buffer.dtype(), vec![buffer.length()])
+                let length = stored_length(parameter, buffer);
+                Place::new(format!("{}.{what}", parameter.name), buffer.dtype(), vec![length])
             };
             places.extend(moments(parameter).into_iter().map(place));
         }
         let shard = Shard::create(path, places)?;
-        let updates: Vec<i32> = parameters.iter().map(|parameter| parameter.steps as i32).collect();
+        let updates: Vec<i32> = parameters.iter().map(|parameter| self.updates().of(parameter.part) as i32).collect();
         shard.write(UPDATES, bytes_of(&updates))?;
         for parameter in parameters {
             for (what, buffer) in moments(parameter) {
-                shard.write(&format!("{}.{what}", parameter.name), &downloaded(device, buffer))?;
+                shard.write(&format!("{}.{what}", parameter.name), &stored(device, parameter, buffer)?)?;
             }
         }
         shard.finish()
@@ -60,36 +72,54 @@ impl Model {
     /// Reads what [`Model::write_optimizer`] has written; everything must be there and fit.
     pub fn read_optimizer(&mut self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
-        let updates = file.whole_numbers(UPDATES)?;
-        if updates.len() != self.parameters().len() {
-            let problem = format!("has {} numbers; {} are needed", updates.len(), self.parameters().len());
+        let counts = file.whole_numbers(UPDATES)?;
+        if counts.len() != self.parameters().len() {
+            let problem = format!("has {} numbers; {} are needed", counts.len(), self.parameters().len());
             return Err(Error::tensor(path, UPDATES, problem));
         }
-        let updates: Vec<u32> = updates.into_iter().map(|count| count as u32).collect();
+        // All parameters of a half have had as many updates.
+        let mut updates = Updates::default();
+        for part in [Part::Vision, Part::Decoder] {
+            let mut of_part = self.parameters().iter().zip(&counts).filter(|(parameter, _)| parameter.part == part);
+            let Some((_, first)) = of_part.next() else { continue };
+            if let Some((parameter, count)) = of_part.find(|(_, count)| *count != first) {
+                let problem = format!("has {count} for `{}` and {first} for others like it", parameter.name);
+                return Err(Error::tensor(path, UPDATES, problem));
+            }
+            let count = u32::try_from(*first)
+                .map_err(|_| Error::tensor(path, UPDATES, format!("has {first}, which is no number of updates")))?;
+            match part {
+                Part::Vision => updates.vision = count,
+                Part::Decoder => updates.decoder = count,
+            }
+        }
         for parameter in self.parameters() {
             for (what, buffer) in moments(parameter) {
                 let name = format!("{}.{what}", parameter.name);
-                let tensor = file.any(&name)?;
-                if tensor.dtype != buffer.dtype() || tensor.shape != [buffer.length()] {
+                let (tensor, length) = (file.any(&name)?, stored_length(parameter, buffer));
+                if tensor.dtype != buffer.dtype() || tensor.shape != [length] {
                     let found = format!("is {:?} {:?}", tensor.dtype, tensor.shape);
-                    let problem =
-                        format!("{found}, and this run keeps it as {:?} [{}]", buffer.dtype(), buffer.length());
+                    let problem = format!("{found}, and this run keeps it as {:?} [{length}]", buffer.dtype());
                     return Err(Error::tensor(path, name, problem));
                 }
-                device.upload(buffer, tensor.bytes);
+                match is_padded_alike(parameter, buffer) {
+                    true => device.upload(buffer, &parameter.layout.pad(tensor.bytes, buffer.dtype().size())),
+                    false => device.upload(buffer, tensor.bytes),
+                }
                 tensor.forget();
             }
         }
-        self.set_updates(&updates);
+        self.set_updates(updates);
         Ok(())
     }
 
     /// Writes all values that are trained, under their own names.
     pub fn write_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+        device.finish()?;
         let place = |parameter: &Parameter| Place::new(parameter.name.clone(), Dtype::F32, parameter.shape.clone());
         let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
         for parameter in self.parameters() {
-            shard.write(&parameter.name, &downloaded(device, parameter.value))?;
+            shard.write(&parameter.name, bytes_of(&self.value(device, parameter)?))?;
         }
         shard.finish()
     }
@@ -102,7 +132,7 @@ impl Model {
             if let Some(place) = tensor.not_finite() {
                 return Err(Error::tensor(path, parameter.name.as_str(), format!("has no finite number at {place}")));
             }
-            device.upload(parameter.value, bytes_of(&tensor.values()));
+            parameter.set(device, &tensor.values());
             tensor.forget();
         }
         Ok(())

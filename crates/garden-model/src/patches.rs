@@ -2,6 +2,7 @@
 
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
+use crate::activations::activations;
 use crate::batch::Batch;
 use crate::config::Config;
 use crate::model::upload;
@@ -10,6 +11,7 @@ use crate::model::upload;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patches {
     pub patches: usize,
+    /// [patches, values of a patch].
     pub pixels: Buffer,
     /// The patch at each place of the window order.
     pub order: Buffer,
@@ -43,15 +45,16 @@ impl PatchInputs {
         windows: usize,
         images: usize,
     ) -> Result<PatchInputs, OutOfMemory> {
+        let pixels = activations(device, Purpose::Batch, "pixels", patches, config.vision.patch_values())?;
         let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
-        let half = config.vision.head_size() / 2;
+        let angles = patches.saturating_mul(config.vision.head_size() / 2);
         Ok(PatchInputs {
-            pixels: make("pixels", Dtype::F32, patches * config.vision.patch_values())?,
+            pixels,
             order: make("patch order", Dtype::I32, patches)?,
             cu_window_seqlens: make("window starts", Dtype::I32, windows + 1)?,
             cu_image_seqlens: make("image starts", Dtype::I32, images + 1)?,
-            cosines: make("patch cosines", Dtype::F32, patches * half)?,
-            sines: make("patch sines", Dtype::F32, patches * half)?,
+            cosines: make("patch cosines", Dtype::F32, angles)?,
+            sines: make("patch sines", Dtype::F32, angles)?,
             places: make("image places", Dtype::I32, patches / config.vision.merged())?,
         })
     }
@@ -59,9 +62,11 @@ impl PatchInputs {
     /// Brings a batch's images to the device.
     pub fn put(&self, device: &mut dyn Device, batch: &Batch) -> Patches {
         let windows = &batch.windows;
+        let pixels = self.pixels.first(batch.pixels.len());
+        device.upload_f32(pixels, &batch.pixels);
         Patches {
             patches: batch.patches(),
-            pixels: upload(device, self.pixels, &batch.pixels),
+            pixels,
             order: upload(device, self.order, &batch.patch_order),
             cu_window_seqlens: upload(device, self.cu_window_seqlens, &windows.cu_window_seqlens),
             windows: windows.cu_window_seqlens.len() - 1,

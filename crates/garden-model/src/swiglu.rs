@@ -1,10 +1,12 @@
 //! The MLP of both towers: y = down(silu(gate(x)) up(x)).
 
-use garden_device::{Buffer, Device, Write};
+use garden_device::{Buffer, Write};
 
 use crate::error::Error;
-use crate::linear::{Linear, LinearWorkspace};
+use crate::layout::Width;
+use crate::linear::Linear;
 use crate::parameters::Builder;
+use crate::pass::Pass;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Swiglu {
@@ -13,12 +15,12 @@ pub(crate) struct Swiglu {
     pub down: Linear,
 }
 
-/// What an MLP needs for its passes.
+/// What an MLP saves, and its workspace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwigluWorkspace {
-    /// Kept: gate(x) [rows, inner].
+    /// Saved: gate(x) [rows, inner].
     pub gate: Buffer,
-    /// Kept: up(x) [rows, inner].
+    /// Saved: up(x) [rows, inner].
     pub up: Buffer,
     /// silu(gate) up, then the gradient of up(x) [rows, inner].
     pub mixed: Buffer,
@@ -48,6 +50,7 @@ impl Swiglu {
         inner: usize,
         has_bias: bool,
     ) -> Result<Swiglu, Error> {
+        let (hidden, inner) = (Width::exact(hidden), Width::inner(builder.device.profile(), inner));
         Ok(Swiglu {
             gate: builder.linear(&format!("{name}.gate_proj"), hidden, inner, has_bias)?,
             up: builder.linear(&format!("{name}.up_proj"), hidden, inner, has_bias)?,
@@ -56,61 +59,40 @@ impl Swiglu {
     }
 
     /// Makes what the backward pass needs, and nothing more.
-    pub fn forward_inner(
-        &self,
-        device: &mut dyn Device,
-        x: Buffer,
-        rows: usize,
-        workspace: &SwigluWorkspace,
-        linear: &LinearWorkspace,
-    ) {
+    pub fn forward_inner(&self, pass: &mut Pass, x: Buffer, rows: usize, workspace: &SwigluWorkspace) {
         let inner = rows * self.gate.outputs();
-        self.gate.forward(device, x, workspace.gate.first(inner), rows, linear, Write::Set);
-        self.up.forward(device, x, workspace.up.first(inner), rows, linear, Write::Set);
+        self.gate.forward(pass, x, workspace.gate.first(inner), rows, Write::Set);
+        self.up.forward(pass, x, workspace.up.first(inner), rows, Write::Set);
     }
 
     /// y [rows, hidden] += this of x [rows, hidden].
-    pub fn forward(
-        &self,
-        device: &mut dyn Device,
-        x: Buffer,
-        y: Buffer,
-        rows: usize,
-        workspace: &SwigluWorkspace,
-        linear: &LinearWorkspace,
-    ) {
-        self.forward_inner(device, x, rows, workspace, linear);
+    pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, workspace: &SwigluWorkspace) {
+        self.forward_inner(pass, x, rows, workspace);
         let inner = rows * self.gate.outputs();
         let mixed = workspace.mixed.first(inner);
-        device.swiglu(workspace.gate.first(inner), workspace.up.first(inner), mixed);
-        self.down.forward(device, mixed, y, rows, linear, Write::Add);
+        pass.device.swiglu(workspace.gate.first(inner), workspace.up.first(inner), mixed);
+        self.down.forward(pass, mixed, y, rows, Write::Add);
     }
 
     /// dx [rows, hidden] from dy [rows, hidden].
     pub fn backward(
         &self,
-        device: &mut dyn Device,
+        pass: &mut Pass,
         x: Buffer,
         dy: Buffer,
         dx: Buffer,
         rows: usize,
         workspace: &SwigluWorkspace,
-        linear: &LinearWorkspace,
     ) {
-        let workspace = workspace.of(rows * self.gate.outputs());
+        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient } =
+            workspace.of(rows * self.gate.outputs());
         if self.down.is_trained() {
-            device.swiglu(workspace.gate, workspace.up, workspace.mixed);
+            pass.device.swiglu(gate, up, mixed);
         }
-        self.down.backward(device, workspace.mixed, dy, Some((workspace.mixed_gradient, Write::Set)), rows, linear);
-        let up_gradient = workspace.mixed;
-        device.swiglu_backward(
-            workspace.mixed_gradient,
-            workspace.gate,
-            workspace.up,
-            workspace.gate_gradient,
-            up_gradient,
-        );
-        self.gate.backward(device, x, workspace.gate_gradient, Some((dx, Write::Set)), rows, linear);
-        self.up.backward(device, x, up_gradient, Some((dx, Write::Add)), rows, linear);
+        self.down.backward(pass, mixed, dy, Some((mixed_gradient, Write::Set)), rows);
+        let up_gradient = mixed;
+        pass.device.swiglu_backward(mixed_gradient, gate, up, gate_gradient, up_gradient);
+        self.gate.backward(pass, x, gate_gradient, Some((dx, Write::Set)), rows);
+        self.up.backward(pass, x, up_gradient, Some((dx, Write::Add)), rows);
     }
 }

@@ -133,11 +133,11 @@ fn narrow_moments_train() {
         let mut losses = Vec::new();
         for _ in 0..20 {
             let batch = &case.batches[0];
-            model.forget_gradients(&mut cpu);
+            model.begin_step(&mut cpu);
             model.learn(&mut cpu, batch, 1.0 / batch.targets() as f32, 0).unwrap();
-            let all = model.losses(&mut cpu, batch);
+            let all = model.losses(&mut cpu, batch).unwrap();
             losses.push(all.iter().sum::<f32>() / all.len() as f32);
-            model.update(&mut cpu, &Optimizer::default(), rate, true);
+            model.update(&mut cpu, &Optimizer::default(), rate, 1.0, true);
         }
         let bytes = model.parameters().iter().map(|parameter| match parameter.shape.iter().product::<usize>() {
             length if has_8bit_moments && length >= 4096 => {

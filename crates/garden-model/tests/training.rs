@@ -115,25 +115,25 @@ fn gradients_are_right_with_dropout() {
         case.adapter().unwrap().put(&mut cpu, &model).unwrap();
         let batch = &case.batches[0];
         let mut loss = |cpu: &mut Cpu| {
-            model.forget_gradients(cpu);
+            model.begin_step(cpu);
             model.learn(cpu, batch, 1.0, 7).unwrap();
-            model.losses(cpu, batch).iter().map(|loss| f64::from(*loss)).sum::<f64>()
+            model.losses(cpu, batch).unwrap().iter().map(|loss| f64::from(*loss)).sum::<f64>()
         };
         loss(&mut cpu);
         let parameters = model.parameters().to_vec();
         let (mut slope, mut expected) = (0.0, 0.0);
         for (index, parameter) in parameters.iter().enumerate().step_by(5) {
-            let start = model.value(&mut cpu, parameter);
-            model.forget_gradients(&mut cpu);
+            let start = model.value(&mut cpu, parameter).unwrap();
+            model.begin_step(&mut cpu);
             model.learn(&mut cpu, batch, 1.0, 7).unwrap();
-            let gradient = model.gradient(&mut cpu, parameter);
+            let gradient = model.gradient(&mut cpu, parameter).unwrap();
             let size = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
             let mut at = |h: f32| {
                 let moved: Vec<f32> = start.iter().zip(&gradient).map(|(x, g)| x + h * g / size).collect();
                 model.set(&mut cpu, parameter, &moved);
-                model.forget_gradients(&mut cpu);
+                model.begin_step(&mut cpu);
                 model.learn(&mut cpu, batch, 1.0, 7).unwrap();
-                model.losses(&mut cpu, batch).iter().map(|loss| f64::from(*loss)).sum::<f64>()
+                model.losses(&mut cpu, batch).unwrap().iter().map(|loss| f64::from(*loss)).sum::<f64>()
             };
             let difference = (at(5e-3) - at(-5e-3)) / 1e-2;
             model.set(&mut cpu, parameter, &start);

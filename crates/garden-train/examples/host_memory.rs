@@ -64,7 +64,7 @@ fn compute(threads: usize) {
     let weight = Weight::plain(buffer(Dtype::Bf16, outputs * columns), outputs, columns);
     let (x, y) = (buffer(Dtype::F32, rows * columns), buffer(Dtype::F32, rows * outputs));
     let dx = buffer(Dtype::F32, rows * columns);
-    cpu.reserve(Reserve { widest: columns, longest: rows, head_size: 128 }).unwrap();
+    cpu.reserve(Reserve { widest: columns, longest: rows, head_size: 128, ..Reserve::default() }).unwrap();
     for _ in 0..3 {
         cpu.matmul(x, &weight, y, rows, 1.0, Write::Set);
         cpu.matmul_backward(y, &weight, dx, rows, 1.0, Write::Set);

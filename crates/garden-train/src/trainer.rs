@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use garden_data::{Loader, MicroBatch, Normalisation, Processor};
+use garden_data::{Loader, MicroBatch, Processor};
 use garden_device::Device;
 use garden_memory::Bytes;
 use garden_model::{
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         let (job, number) = (self.job, self.progress.step);
         let (first, last) = (job.first_batch(number), job.first_batch(number + 1));
         let mut group = Group::default();
-        self.model.forget_gradients(self.device);
+        self.model.begin_step(self.device);
         for _ in first..last {
             let waiting = Instant::now();
             let Some(made) = loader.next() else { break };
@@ -199,16 +199,18 @@ impl<'a> Run<'a> {
                 loader.give_back(pixels);
             }
         }
-        let loss = group.loss(job.recipe.loss_normalisation);
+        let divisor = match group.batches {
+            0 => 1.0,
+            batches => job.recipe.loss_normalisation.divisor(batches, group.trained),
+        };
         if group.batches > 0 {
-            let divisor = job.recipe.loss_normalisation.divisor(group.batches, group.trained);
-            if divisor != 1.0 {
-                self.model.scale_gradients(self.device, (1.0 / divisor) as f32);
-            }
             let rate = self.schedule.rate(number) as f32;
-            self.model.update(self.device, &self.optimizer, rate, group.had_images);
+            let scale = (1.0 / divisor) as f32;
+            self.model.update(self.device, &self.optimizer, rate, scale, group.had_images);
         }
-        let gradient_norm = f64::from(self.model.gradient_norm(self.device));
+        // The one place of a step that waits for the device.
+        let result = self.model.step_result(self.device)?;
+        let (loss, gradient_norm) = (f64::from(result.loss) / divisor, f64::from(result.gradient_norm));
         for (what, value) in [("loss", loss), ("gradient norm", gradient_norm)] {
             if !value.is_finite() {
                 return Err(Error::NotFinite { step: number + 1, what });
@@ -242,9 +244,7 @@ impl<'a> Run<'a> {
         // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
         let seed = mixed(self.job.recipe.seed ^ mixed(made.number as u64 + 1)).max(1);
         self.model.learn(self.device, &batch, scale, seed)?;
-        let losses = self.model.losses(self.device, &batch);
-        let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
-        group.add(&batch, sum, trained);
+        group.add(&batch, trained);
         Ok(Some(batch.into_pixels()))
     }
 
@@ -373,29 +373,16 @@ struct Group {
     tokens: usize,
     /// Tokens that are trained.
     trained: usize,
-    /// The sum of all losses, and of the means of micro-batches.
-    sum: f64,
-    means: f64,
     had_images: bool,
     waited: f64,
 }
 
 impl Group {
-    fn add(&mut self, batch: &Batch, sum: f64, trained: usize) {
+    fn add(&mut self, batch: &Batch, trained: usize) {
         self.batches += 1;
         self.tokens += batch.tokens();
         self.trained += trained;
-        self.sum += sum;
-        self.means += sum / trained as f64;
         self.had_images |= batch.patches() > 0;
-    }
-
-    fn loss(&self, normalisation: Normalisation) -> f64 {
-        match (self.batches, normalisation) {
-            (0, _) => 0.0,
-            (_, Normalisation::MicroBatch) => self.means / self.batches as f64,
-            (_, Normalisation::Token) => self.sum / self.trained as f64,
-        }
     }
 }
 

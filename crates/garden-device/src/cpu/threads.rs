@@ -47,6 +47,16 @@ impl Threads {
         self.team.each(count, work);
     }
 
+    /// The same with scratch of its own for each thread: (the thread's part, the number).
+    pub fn each_with(&self, scratch: &mut [f32], count: usize, work: impl Fn(&mut [f32], usize) + Sync) {
+        let part = scratch.len() / self.number();
+        let scratch = Parts::of(scratch, part.max(1));
+        // SAFETY: a thread's number belongs to one thread while it works, and its part to no other.
+        self.each(count, |thread, number| {
+            work(if part > 0 { unsafe { scratch.part(thread) } } else { &mut [] }, number)
+        });
+    }
+
     /// Rows that make a piece.
     fn rows(width: usize) -> usize {
         PIECE.div_ceil(width.max(1)).max(1)

@@ -52,6 +52,10 @@ pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
 
 fn rounded_to_bf16(value: f32) -> f32 {
     let bits = value.to_bits();
+    // What is no number stays none, whatever its lower bits are.
+    if value.is_nan() {
+        return f32::from_bits(bits | 0x0040_0000);
+    }
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 

@@ -135,9 +135,9 @@ pub fn find(name: &str) -> Case {
 /// One step of training, with dropout where the case has it; returns the loss before the update.
 pub fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
     let batch = &case.batches[number % case.batches.len()];
-    model.forget_gradients(cpu);
+    model.begin_step(cpu);
     model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
-    model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
-    let losses = model.losses(cpu, batch);
+    model.update(cpu, &Optimizer::default(), 1e-4, 1.0, batch.patches() > 0);
+    let losses = model.losses(cpu, batch).unwrap();
     losses.iter().sum::<f32>() / losses.len() as f32
 }

@@ -133,7 +133,7 @@ fn draft(output: &Path) -> Result<PathBuf, Failure> {
 
 fn settings(arguments: &cli::Export) -> MergeSettings {
     MergeSettings {
-        kind: match arguments.dtype {
+        dtype: match arguments.dtype {
             ExportType::Auto => None,
             ExportType::Bfloat16 => Some(Dtype::Bf16),
             ExportType::Float16 => Some(Dtype::F16),
