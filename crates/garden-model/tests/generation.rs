@@ -120,7 +120,7 @@ impl Run {
 /// Rows with the images that belong to them.
 fn prompts(config: &Config, recorded: &Checkpoint) -> Vec<Prompt> {
     let whole = |name: &str| recorded.whole_numbers(name).unwrap();
-    let (tokens, starts) = (whole("prompt.input_ids"), whole("prompt.cu_seqlens"));
+    let (tokens, starts) = (whole("prompt.input_ids"), whole("prompt.row_starts"));
     let has_images = recorded.has("prompt.pixel_values");
     let pixels = if has_images { recorded.tensor("prompt.pixel_values").unwrap().values() } else { Vec::new() };
     let grids = if has_images { whole("prompt.image_grid_thw") } else { Vec::new() };

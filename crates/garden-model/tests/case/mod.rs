@@ -93,7 +93,7 @@ impl Case {
 fn batch(config: &Config, file: &Path) -> Batch {
     let tensors = Checkpoint::open_file(file).unwrap();
     let whole = |name: &str| tensors.whole_numbers(name).unwrap();
-    let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.cu_seqlens"));
+    let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.row_starts"));
     let rows: Vec<Row> = starts
         .windows(2)
         .map(|pair| {
