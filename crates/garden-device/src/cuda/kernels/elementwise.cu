@@ -127,7 +127,7 @@ __device__ void swiglu_backward(const T *dy, i64 dy_stride, const T *gate, i64 g
 }
 
 // The share of a normal distribution below x.
-__device__ __forceinline__ float normal_below(float x) { return 0.5f * (1.0f + erff(x * 0.70710678f)); }
+__device__ __forceinline__ float normal_below(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
 // y = exact GELU of x.
 template <class T>
