@@ -48,17 +48,27 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// What operations need besides their buffers, at most.
+/// What operations need besides their buffers, at most. Devices take of this what they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
     /// Columns of the widest weight that is not stored as f32: it is widened tile by tile.
     pub widest: usize,
     /// Values of the largest weight of 4 bits: some devices widen it as a whole.
     pub largest_packed: usize,
+    /// Values of the longest bias or norm that is trained.
+    pub longest_vector: usize,
     /// Tokens of the longest segment that attention runs over.
     pub longest: usize,
     /// The largest head.
     pub head_size: usize,
+    /// Tokens that attention runs over at once, and the segments that they are cut into.
+    pub attention_tokens: usize,
+    /// See above.
+    pub segments: usize,
+    /// Query heads of all those tokens.
+    pub query_heads: usize,
+    /// Values of all query heads of tokens that share key heads, in a backward pass.
+    pub grouped_values: usize,
 }
 
 /// Heads in a buffer: value `d` of head `h` of token `t` is at `offset + t * stride + h * head_size + d`.
@@ -89,6 +99,8 @@ pub struct Attention {
     pub cu_seqlens: Buffer,
     /// How many segments there are.
     pub segments: usize,
+    /// Queries of the longest segment: the host knows it, and some devices choose by it.
+    pub longest: usize,
     /// Whether a token sees only itself and those before it.
     pub is_causal: bool,
 }
@@ -148,6 +160,11 @@ pub struct AdamW {
 pub trait Device {
     /// How it computes.
     fn profile(&self) -> &Profile;
+
+    /// Takes all memory that a plan needs at once ([`Plan::total`]), before the first buffer of it. Some devices take buffer by buffer instead.
+    fn prepare(&mut self, _bytes: usize) -> Result<(), OutOfMemory> {
+        Ok(())
+    }
 
     /// A new buffer of zeros.
     fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory>;

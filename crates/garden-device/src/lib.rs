@@ -8,6 +8,7 @@
 
 mod buffer;
 pub mod cpu;
+pub mod cuda;
 mod device;
 pub mod dynamic_8bit;
 pub mod nf4;
@@ -19,6 +20,7 @@ mod wide;
 
 pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
 pub use cpu::{Cpu, CpuBf16};
+pub use cuda::{Card, Cuda, Unavailable};
 pub use device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Write};
 pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;

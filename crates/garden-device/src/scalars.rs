@@ -84,9 +84,14 @@ pub struct Seed {
 }
 
 impl Seed {
+    /// What makes another seed of the step's.
+    pub(crate) fn choice(self) -> u64 {
+        self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
     /// The seed of one choice.
-    pub fn mixed(self, scalars: &StepScalars) -> u64 {
-        scalars.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    pub(crate) fn mixed(self, scalars: &StepScalars) -> u64 {
+        scalars.seed ^ self.choice()
     }
 }
 

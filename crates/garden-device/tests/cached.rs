@@ -58,6 +58,7 @@ fn attention_over_a_cache() {
             head_size: size,
             cu_seqlens: whole(&mut cpu, &starts),
             segments: 3,
+            longest: 257,
             is_causal: true,
         };
         let y = real(&mut cpu, &values(tokens * width, 4));

@@ -262,6 +262,7 @@ fn attention_over_segments() {
             head_size: size,
             cu_seqlens: places,
             segments: starts.len() - 1,
+            longest: tokens,
             is_causal: round % 2 == 0,
         };
         let [y, dy] = [tokens * heads * size; 2].map(|length| bench.empty(length));
@@ -410,6 +411,7 @@ fn the_same_bits_every_time() {
             head_size: 32,
             cu_seqlens: places,
             segments: 2,
+            longest: 257,
             is_causal: true,
         };
         let (out, sums) = (bench.empty(257 * 64), bench.empty(257 * 2));

@@ -130,11 +130,15 @@ impl Batch {
 
     /// The longest stretch that attention runs over, in the decoder and in the vision tower.
     pub fn longest(&self) -> usize {
-        let longest = |starts: &[i32]| starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize;
         longest(&self.cu_seqlens)
             .max(longest(&self.windows.cu_image_seqlens))
             .max(longest(&self.windows.cu_window_seqlens))
     }
+}
+
+/// The longest of the stretches that begin at these places.
+pub(crate) fn longest(starts: &[i32]) -> usize {
+    starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize
 }
 
 fn check_images(config: &Config, images: &Images) -> Result<(), Error> {

@@ -147,6 +147,8 @@ impl DecoderWorkspace {
 pub(crate) struct Sequence {
     pub tokens: usize,
     pub rows: usize,
+    /// Tokens of the longest row.
+    pub longest: usize,
     pub cu_seqlens: Buffer,
     /// f32 [tokens, half a head].
     pub cosines: Buffer,
@@ -320,6 +322,7 @@ fn attention(context: DecoderContext, saved: &LayerActivations) -> Attention {
         head_size: text.head_size(),
         cu_seqlens: sequence.cu_seqlens,
         segments: sequence.rows,
+        longest: sequence.longest,
         is_causal: true,
     }
 }

@@ -156,8 +156,7 @@ impl Generator {
         let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
         let lora = lora.map(|lora| (lora, widest_adapted));
         let workspace = Workspace::build(device, config, lora, limits)?;
-        let longest = limits.context.max(limits.patches);
-        device.reserve(Reserve { longest, head_size: config.largest_head(), ..reserve })?;
+        device.reserve(answering(reserve, config, limits))?;
         let logits = vec![0.0; config.text.vocabulary];
         let sampler = Sampler::default();
         Ok((Generator { config: config.clone(), limits, network, kv_cache, workspace, logits, sampler }, frozen))
@@ -177,9 +176,18 @@ impl Generator {
         let lora = model.lora.as_ref().map(|(lora, widest)| (lora, *widest));
         let (images, vision) = model.image_workspaces();
         let workspace = Workspace::beside(device, config, lora, limits, images, vision)?;
-        // The model has room for its images already.
-        if limits.context > model.reserve.longest {
-            device.reserve(Reserve { longest: limits.context, ..model.reserve })?;
+        // What the model has reserved is enough for its images; answers may be longer than what it is trained with.
+        let (own, needed) = (model.reserve, answering(model.reserve, config, limits));
+        if needed.longest > own.longest
+            || needed.attention_tokens > own.attention_tokens
+            || needed.segments > own.segments
+        {
+            device.reserve(Reserve {
+                longest: needed.longest.max(own.longest),
+                attention_tokens: needed.attention_tokens.max(own.attention_tokens),
+                segments: needed.segments.max(own.segments),
+                ..own
+            })?;
         }
         let logits = vec![0.0; config.text.vocabulary];
         let (network, sampler) = (model.network.clone(), Sampler::default());
@@ -364,6 +372,18 @@ impl Generator {
             }
         }
         Ok(())
+    }
+}
+
+/// What operations need for answers within the limits, beside what the weights need.
+fn answering(reserve: Reserve, config: &Config, limits: GeneratorLimits) -> Reserve {
+    Reserve {
+        longest: limits.context.max(limits.patches),
+        head_size: config.largest_head(),
+        attention_tokens: limits.context.max(limits.patches).max(limits.rows),
+        // A window has a merged token at least.
+        segments: limits.rows.max(limits.patches / config.vision.merged()),
+        ..reserve
     }
 }
 

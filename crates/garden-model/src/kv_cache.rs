@@ -117,6 +117,7 @@ impl StepInputs {
         let sequence = Sequence {
             tokens: places.len(),
             rows: pieces.len(),
+            longest: pieces.iter().map(|piece| piece.tokens).max().unwrap_or(0),
             cu_seqlens: upload(device, self.cu_seqlens, &starts),
             cosines: upload(device, self.cosines, cosines),
             sines: upload(device, self.sines, sines),

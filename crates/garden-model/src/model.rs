@@ -5,7 +5,7 @@ use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpo
 use serde::{Deserialize, Serialize};
 
 use crate::activations::{GradientCheckpointing, Saved, activations};
-use crate::batch::Batch;
+use crate::batch::{Batch, longest};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, VisionConfig};
 use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
@@ -209,7 +209,17 @@ impl Model {
         builder.gradients = Some(gradients);
         let network = Network::build(&mut builder, config)?;
         let (trained, widest_adapted) = (builder.trained, builder.widest_adapted);
-        let reserve = Reserve { longest: limits.longest, head_size: config.largest_head(), ..builder.reserve };
+        let (text, vision) = (&config.text, &config.vision);
+        let is_grouped = text.heads != text.kv_heads;
+        let reserve = Reserve {
+            longest: limits.longest,
+            head_size: config.largest_head(),
+            attention_tokens: limits.tokens.max(limits.patches),
+            segments: limits.rows.max(limits.windows).max(limits.images),
+            query_heads: (limits.tokens * text.heads).max(limits.patches * vision.heads),
+            grouped_values: if is_grouped { limits.tokens * text.hidden } else { 0 },
+            ..builder.reserve
+        };
         if trained.is_empty() {
             return Err(Error::Batch(
                 "no linear of the model matches the adapter's targets: nothing would be trained".into(),
@@ -405,6 +415,7 @@ impl Model {
             sequence: Sequence {
                 tokens: batch.tokens(),
                 rows: batch.cu_seqlens.len() - 1,
+                longest: longest(&batch.cu_seqlens),
                 cu_seqlens: upload(device, inputs.cu_seqlens, &batch.cu_seqlens),
                 cosines: upload(device, inputs.cosines, &batch.angles.cosines),
                 sines: upload(device, inputs.sines, &batch.angles.sines),

@@ -124,6 +124,7 @@ impl<'a> Builder<'a> {
         if !self.is_full {
             return Ok((value, None));
         }
+        self.reserve.longest_vector = self.reserve.longest_vector.max(length.padded);
         let gradient = self.train(name.to_string(), tensor.shape.to_vec(), layout, value, None, is_decayed(name))?;
         Ok((value, Some(gradient)))
     }

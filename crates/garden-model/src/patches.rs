@@ -3,7 +3,7 @@
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
 use crate::activations::activations;
-use crate::batch::Batch;
+use crate::batch::{Batch, longest};
 use crate::config::Config;
 use crate::model::upload;
 
@@ -17,8 +17,12 @@ pub(crate) struct Patches {
     pub order: Buffer,
     pub cu_window_seqlens: Buffer,
     pub windows: usize,
+    /// Patches of the longest window.
+    pub longest_window: usize,
     pub cu_image_seqlens: Buffer,
     pub images: usize,
+    /// Patches of the longest frame.
+    pub longest_image: usize,
     pub cosines: Buffer,
     pub sines: Buffer,
     /// Where each merged token belongs among the tokens, in window order.
@@ -70,8 +74,10 @@ impl PatchInputs {
             order: upload(device, self.order, &batch.patch_order),
             cu_window_seqlens: upload(device, self.cu_window_seqlens, &windows.cu_window_seqlens),
             windows: windows.cu_window_seqlens.len() - 1,
+            longest_window: longest(&windows.cu_window_seqlens),
             cu_image_seqlens: upload(device, self.cu_image_seqlens, &windows.cu_image_seqlens),
             images: windows.cu_image_seqlens.len() - 1,
+            longest_image: longest(&windows.cu_image_seqlens),
             cosines: upload(device, self.cosines, &batch.patch_angles.cosines),
             sines: upload(device, self.sines, &batch.patch_angles.sines),
             places: upload(device, self.places, &batch.image_places),

@@ -339,11 +339,12 @@ impl Block {
     fn attention(&self, context: VisionContext, qkv: Buffer) -> Attention {
         let VisionContext { vision, images, .. } = context;
         let [query, key, value] = [0, 1, 2].map(|which| heads(qkv, which, vision));
-        let (cu_seqlens, segments) = match self.sees_all {
-            true => (images.cu_image_seqlens, images.images),
-            false => (images.cu_window_seqlens, images.windows),
+        let (cu_seqlens, segments, longest) = match self.sees_all {
+            true => (images.cu_image_seqlens, images.images, images.longest_image),
+            false => (images.cu_window_seqlens, images.windows, images.longest_window),
         };
-        Attention { query, key, value, head_size: vision.head_size(), cu_seqlens, segments, is_causal: false }
+        let head_size = vision.head_size();
+        Attention { query, key, value, head_size, cu_seqlens, segments, longest, is_causal: false }
     }
 }
 

@@ -108,7 +108,7 @@ fn bytes_of(buffer: Buffer) -> std::ops::Range<usize> {
 }
 
 /// Panics if anything that is written overlaps with something else that is read or written.
-pub(super) fn apart(read: &[Buffer], written: &[Buffer]) {
+pub(crate) fn apart(read: &[Buffer], written: &[Buffer]) {
     for (index, one) in written.iter().enumerate() {
         for other in read.iter().chain(&written[index + 1..]) {
             let (a, b) = (bytes_of(*one), bytes_of(*other));

@@ -20,6 +20,7 @@ mod threads;
 mod widen;
 
 use arena::Arena;
+pub(crate) use arena::apart;
 pub use bf16::CpuBf16;
 use threads::Threads;
 pub(crate) use widen::{narrow_bytes, widen_bytes};

@@ -191,7 +191,8 @@ impl Blas {
     fn prefer<T>(&self, attribute: c_int, value: &T) -> Result<(), String> {
         let place = std::ptr::from_ref(value).cast();
         // SAFETY: a value of the size that is said.
-        self.functions.check(unsafe { (self.functions.preference_set)(self.preference, attribute, place, size_of::<T>()) })
+        self.functions
+            .check(unsafe { (self.functions.preference_set)(self.preference, attribute, place, size_of::<T>()) })
     }
 
     /// Queues a product.
@@ -199,7 +200,8 @@ impl Blas {
     /// # Safety
     /// All operands lie inside memory of the GPU, as large as the shapes say, and the result overlaps with none; the workspace has its size.
     pub unsafe fn multiply(&mut self, of: &Operands, workspace: Address, stream: *mut c_void) -> Result<(), String> {
-        let alignment = [of.first, of.second, of.to].iter().map(|address| address.trailing_zeros().min(8)).min().unwrap_or(0);
+        let alignment =
+            [of.first, of.second, of.to].iter().map(|address| address.trailing_zeros().min(8)).min().unwrap_or(0);
         let key = Key {
             product: of.product,
             rows: rounded(of.rows),
@@ -263,13 +265,7 @@ impl Blas {
         }
         let to = if key.is_narrow { Dtype::Bf16 } else { Dtype::F32 };
         let [a, b, c] = self.layouts(key.product, key.rows, key.n, key.k, to)?;
-        let empty = Heuristic {
-            algorithm: Algorithm([0; 8]),
-            workspace: 0,
-            state: 0,
-            waves: 0.0,
-            reserved: [0; 4],
-        };
+        let empty = Heuristic { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let (mut found, mut count) = ([empty; 1], 0);
         // SAFETY: all handles are ours; there is room for one result.
         let status = unsafe {

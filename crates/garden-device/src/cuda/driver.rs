@@ -41,9 +41,7 @@ functions! {
         event_destroy = "cuEventDestroy_v2" (Handle) -> Status;
         event_record = "cuEventRecord" (Handle, Handle) -> Status;
         event_synchronize = "cuEventSynchronize" (Handle) -> Status;
-        event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle) -> Status;
         module_load = "cuModuleLoadData" (*mut Handle, *const c_void) -> Status;
-        module_unload = "cuModuleUnload" (Handle) -> Status;
         module_function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char) -> Status;
         function_attribute = "cuFuncSetAttribute" (Handle, c_int, c_int) -> Status;
         launch = "cuLaunchKernel" (
@@ -94,6 +92,10 @@ pub(super) struct Driver {
     stream: Handle,
     pub card: Card,
 }
+
+/// A compiled program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Module(Handle);
 
 /// A kernel.
 #[derive(Clone, Copy, Debug)]
@@ -281,20 +283,22 @@ impl Driver {
         self.functions.check(unsafe { (self.functions.event_record)(event.handle, self.stream) }, "recording an event")
     }
 
-    /// Kernels of a compiled program by name.
-    pub fn load(&self, cubin: &[u8], names: &[String]) -> Result<Vec<Function>, Failure> {
+    /// Loads a compiled program; it stays as long as the context.
+    pub fn load(&self, cubin: &[u8]) -> Result<Module, Failure> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: a whole program, which the driver copies. It stays loaded as long as the context.
-        self.functions.check(unsafe { (self.functions.module_load)(&mut module, cubin.as_ptr().cast()) }, "loading kernels")?;
-        let find = |name: &String| {
-            let mut function = std::ptr::null_mut();
-            let symbol = std::ffi::CString::new(name.as_str()).unwrap_or_default();
-            // SAFETY: a module that was just loaded and a name with its zero.
-            let status = unsafe { (self.functions.module_function)(&mut function, module, symbol.as_ptr()) };
-            self.functions.check(status, &format!("finding kernel {name}"))?;
-            Ok(Function(function))
-        };
-        names.iter().map(find).collect()
+        // SAFETY: a whole program, which the driver copies.
+        let status = unsafe { (self.functions.module_load)(&mut module, cubin.as_ptr().cast()) };
+        self.functions.check(status, "loading kernels")?;
+        Ok(Module(module))
+    }
+
+    /// A kernel by its name, if the program has it.
+    pub fn function(&self, module: Module, name: &str) -> Option<Function> {
+        let mut function = std::ptr::null_mut();
+        let symbol = std::ffi::CString::new(name).ok()?;
+        // SAFETY: a module that is loaded and a name with its zero.
+        let status = unsafe { (self.functions.module_function)(&mut function, module.0, symbol.as_ptr()) };
+        (status == 0).then_some(Function(function))
     }
 
     /// Lets blocks of a kernel have so much shared memory.
@@ -365,15 +369,6 @@ impl Event {
     pub fn wait(&self) -> Result<(), Failure> {
         // SAFETY: an event of ours.
         self.functions.check(unsafe { (self.functions.event_synchronize)(self.handle) }, "waiting for the GPU")
-    }
-
-    /// Milliseconds since an earlier event; both have been reached.
-    pub fn since(&self, earlier: &Event) -> Result<f32, Failure> {
-        let mut elapsed = 0.0;
-        // SAFETY: two events of ours.
-        let status = unsafe { (self.functions.event_elapsed)(&mut elapsed, earlier.handle, self.handle) };
-        self.functions.check(status, "timing")?;
-        Ok(elapsed)
     }
 }
 

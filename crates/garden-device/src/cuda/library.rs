@@ -38,15 +38,15 @@ impl Unavailable {
 macro_rules! functions {
     ($(#[$meta:meta])* $name:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }) => {
         $(#[$meta])*
-        pub(super) struct $name {
-            $(pub $field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        struct $name {
+            $($field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             /// The functions are code of the library: it must stay loaded for as long as they are.
             _library: libloading::Library,
         }
 
         impl $name {
             /// Looks all functions up; the name of the first that is missing otherwise.
-            pub fn of(library: libloading::Library) -> Result<$name, &'static str> {
+            fn of(library: libloading::Library) -> Result<$name, &'static str> {
                 $(
                     // SAFETY: the type is that of the C declaration.
                     let $field = *unsafe {
@@ -137,8 +137,10 @@ fn with_subfolders(root: PathBuf) -> Vec<PathBuf> {
 /// Entries of a folder whose names begin so, sorted.
 fn inside(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> =
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)).map(|entry| entry.path()).collect();
+    let mut found: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+        .map(|entry| entry.path())
+        .collect();
     found.sort();
     found
 }

@@ -2,6 +2,13 @@
 
 #define ALL_LANES 0xffffffffu
 
+// Numbers that change from step to step, as the host writes them (src/scalars.rs).
+struct Scalars {
+    u64 seed;
+    float loss_scale, gradient_scale, rate;
+    int vision_updates, decoder_updates, unused;
+};
+
 // An array of shared memory whose size the launch gives.
 #define DYNAMIC_SHARED extern __shared__ __align__(16) u8 dynamic_shared[]
 

@@ -34,9 +34,10 @@ __device__ void add(const T *x, T *y, i64 n) {
     });
 }
 
-// x *= factor.
+// x *= the gradient scale of the step.
 template <class T>
-__device__ void scale(T *x, float factor, i64 n) {
+__device__ void scale(T *x, const Scalars *scalars, i64 n) {
+    const float factor = scalars->gradient_scale;
     each_value(n, is_aligned(x), [=](i64 at, auto count) {
         constexpr int N = decltype(count)::value;
         float a[N];
@@ -155,10 +156,11 @@ __device__ void gelu_backward(const T *dy, const T *x, T *dx, i64 n) {
     });
 }
 
-// y = x / (1 - rate) where a hash of the seed and the place says so, else 0; added to y where `adds` is not 0.
-// `border` is rate 2^32 and `factor` 1 / (1 - rate), both as the CPU computes them.
+// y = x / (1 - rate) where a hash of the seed and the place says so, else 0; added to y where `adds` is not 0. `choice` makes another seed of
+// the step's for each user; `border` is rate 2^32 and `factor` 1 / (1 - rate), both as the CPU computes them.
 template <class T>
-__device__ void dropout(const T *x, T *y, u64 border, float factor, u64 seed, int adds, i64 n) {
+__device__ void dropout(const T *x, T *y, u64 border, float factor, const Scalars *scalars, u64 choice, int adds, i64 n) {
+    const u64 seed = scalars->seed ^ choice;
     each_value(n, is_aligned(x) && is_aligned(y), [=](i64 at, auto count) {
         constexpr int N = decltype(count)::value;
         float a[N], b[N] = {};
@@ -278,7 +280,7 @@ __device__ void rotate(T *x, i64 stride, const float *cosines, const float *sine
     extern "C" __global__ void zero_##NAME(T *x, i64 n) { zero(x, n); }                                                              \
     extern "C" __global__ void copy_##NAME(const T *x, T *y, i64 n) { copy(x, y, n); }                                               \
     extern "C" __global__ void add_##NAME(const T *x, T *y, i64 n) { add(x, y, n); }                                                 \
-    extern "C" __global__ void scale_##NAME(T *x, float factor, i64 n) { scale(x, factor, n); }                                      \
+    extern "C" __global__ void scale_##NAME(T *x, const Scalars *scalars, i64 n) { scale(x, scalars, n); }                           \
     extern "C" __global__ void bias_gradient_##NAME(const T *dy, i64 stride, float *partial, int rows, int width) {                  \
         bias_gradient_pieces(dy, stride, partial, rows, width);                                                                      \
     }                                                                                                                                \
@@ -292,8 +294,9 @@ __device__ void rotate(T *x, i64 stride, const float *cosines, const float *sine
     }                                                                                                                                \
     extern "C" __global__ void gelu_##NAME(const T *x, T *y, i64 n) { gelu(x, y, n); }                                               \
     extern "C" __global__ void gelu_backward_##NAME(const T *dy, const T *x, T *dx, i64 n) { gelu_backward(dy, x, dx, n); }          \
-    extern "C" __global__ void dropout_##NAME(const T *x, T *y, u64 border, float factor, u64 seed, int adds, i64 n) {               \
-        dropout(x, y, border, factor, seed, adds, n);                                                                                \
+    extern "C" __global__ void dropout_##NAME(const T *x, T *y, u64 border, float factor, const Scalars *scalars, u64 choice,        \
+                                              int adds, i64 n) {                                                                     \
+        dropout(x, y, border, factor, scalars, choice, adds, n);                                                                     \
     }                                                                                                                                \
     extern "C" __global__ void embed_backward_##NAME(const T *dy, const int *tokens, float *gradient, int rows, int width,           \
                                                      const int *skipped, int skips) {                                                \

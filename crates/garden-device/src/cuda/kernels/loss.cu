@@ -1,11 +1,12 @@
 // Cross entropy, and sums of losses and squares. All sums have a fixed order.
 
-// Each row's loss for its target, and the gradient of scale times their sum in place of the logits [rows, width].
+// Each row's loss for its target, and the gradient of the loss scale times their sum in place of the logits [rows, width].
 // A row with a negative target is none: its loss and its gradient are 0.
 // Grid (rows), block 1024. A thread keeps the highest of its logits and the sum of e^(logit - highest), so one pass finds both; the
 // second pass writes the gradient.
 template <class T>
-__device__ void cross_entropy(T *logits, const int *targets, float *losses, int width, float scale) {
+__device__ void cross_entropy(T *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+    const float scale = scalars->loss_scale;
     logits += (i64)blockIdx.x * width;
     const int target = targets[blockIdx.x];
     const bool aligned = is_aligned(logits);
@@ -51,20 +52,20 @@ __device__ void cross_entropy(T *logits, const int *targets, float *losses, int 
     if (threadIdx.x == 0) losses[blockIdx.x] = (float)(log(total) + (double)top - (double)asked);
 }
 
-extern "C" __global__ void cross_entropy_bf16(bf16 *logits, const int *targets, float *losses, int width, float scale) {
-    cross_entropy(logits, targets, losses, width, scale);
+extern "C" __global__ void cross_entropy_bf16(bf16 *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+    cross_entropy(logits, targets, losses, width, scalars);
 }
 
-extern "C" __global__ void cross_entropy_f32(float *logits, const int *targets, float *losses, int width, float scale) {
-    cross_entropy(logits, targets, losses, width, scale);
+extern "C" __global__ void cross_entropy_f32(float *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+    cross_entropy(logits, targets, losses, width, scalars);
 }
 
-// sum [1] += the sum of x [n]. Grid (1), block 1024.
-extern "C" __global__ void add_sum(const float *x, float *sum, i64 n) {
+// sum [1] += the loss scale times the sum of the losses [n]. Grid (1), block 1024.
+extern "C" __global__ void add_losses(const float *x, float *sum, const Scalars *scalars, i64 n) {
     double own = 0.0;
     for (i64 i = threadIdx.x; i < n; i += blockDim.x) own += x[i];
     const double all = block_sum(own);
-    if (threadIdx.x == 0) sum[0] += (float)all;
+    if (threadIdx.x == 0) sum[0] = (float)((double)sum[0] + (double)scalars->loss_scale * all);
 }
 
 // partial [blocks] = sums of squares of the parts of x [n]. Grid min(512, ceil(n / 2048)), block 256: the grid is the order of the sum, so it

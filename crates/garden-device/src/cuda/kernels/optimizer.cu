@@ -16,14 +16,16 @@ __device__ double power(double base, int exponent) {
     }
 }
 
-// Makes `step` [6 f32] of what changes from update to update, which lies in device memory so that a graph can be replayed: the learning rate,
-// how many updates there were with this one, and the sum of all squares with the largest norm, or null without clipping. Grid (1), block 1.
-extern "C" __global__ void adamw_step(const float *rate, const int *updates, const float *sum_of_squares, const float *largest_norm,
-                                      float beta1, float beta2, float epsilon, float decay, Step *step) {
+// Makes `step` [6 f32] of what changes from update to update: learning rate and number of updates (the vision tower's or the decoder's), and the
+// sum of all squares, or null without clipping to the largest norm. Grid (1), block 1.
+extern "C" __global__ void adamw_step(const Scalars *scalars, int is_vision, const float *sum_of_squares, float largest_norm, float beta1,
+                                      float beta2, float epsilon, float decay, Step *step) {
+    const float *const rate = &scalars->rate;
+    const int *const updates = is_vision ? &scalars->vision_updates : &scalars->decoder_updates;
     // Added to the norm before gradients are divided by it, as PyTorch does.
     const float clip_epsilon = 1e-6f;
     const double first = 1.0 - power(beta1, *updates), second = sqrt(1.0 - power(beta2, *updates));
-    step->shrink = sum_of_squares ? fminf(__fdiv_rn(*largest_norm, __fadd_rn(__fsqrt_rn(*sum_of_squares), clip_epsilon)), 1.0f) : 1.0f;
+    step->shrink = sum_of_squares ? fminf(__fdiv_rn(largest_norm, __fadd_rn(__fsqrt_rn(*sum_of_squares), clip_epsilon)), 1.0f) : 1.0f;
     step->keep = (float)__dsub_rn(1.0, __dmul_rn((double)*rate, (double)decay));
     step->wide_step = (float)((double)*rate / first);
     step->wide_root = (float)(1.0 / second);
