@@ -22,8 +22,8 @@
 // i is worth i + 1 (queries) or, with `is_of_keys`, as much as the tiles from it to the last.
 // Grid (ceil(capacity / 128)), block 128. The list depends on the starts alone: one serves all layers of a step.
 extern "C" __global__ void attend_tiles(const int *starts, int segments, int tile, int is_causal, int is_of_keys, int capacity, int2 *tiles) {
+    __shared__ int counts[128];
     const int own = blockIdx.x * blockDim.x + threadIdx.x;
-    if (own >= capacity) return;
     // starts[s] / tile + s rises by at least as much as segment s has tiles, so it can number them without a sum.
     int low = 0, high = segments;
     while (high - low > 1) {
@@ -35,12 +35,19 @@ extern "C" __global__ void attend_tiles(const int *starts, int segments, int til
     const int count = (starts[low + 1] - starts[low] + tile - 1) / tile, work = is_causal ? number + 1 : count;
     // Its place is the number of tiles that come before it.
     int place = 0, all = 0;
-    for (int other = 0; other < segments; other++) {
-        const int others = (starts[other + 1] - starts[other] + tile - 1) / tile;
-        all += others;
-        if (is_causal) place += max(0, others - work) + (other < segment && others >= work);
-        else place += others > count || (others == count && other < segment) ? others : 0;
+    for (int first = 0; first < segments; first += 128) {
+        const int load = first + threadIdx.x;
+        __syncthreads();
+        counts[threadIdx.x] = load < segments ? (starts[load + 1] - starts[load] + tile - 1) / tile : 0;
+        __syncthreads();
+        for (int i = 0; i < min(128, segments - first); i++) {
+            const int other = first + i, others = counts[i];
+            all += others;
+            if (is_causal) place += max(0, others - work) + (other < segment && others >= work);
+            else place += others > count || (others == count && other < segment) ? others : 0;
+        }
     }
+    if (own >= capacity) return;
     if (number < count) {
         if (is_causal) tiles[place] = make_int2(segment, is_of_keys ? count - work : number);
         else tiles[place + number] = make_int2(segment, number);
@@ -74,16 +81,16 @@ __device__ __forceinline__ u32 second_operand_place(u32 tile) {
     return tile + ((lane % 8 + lane / 16 * 8) * (D + 8) + lane / 8 % 2 * 8) * 2;
 }
 
-// scores [16, OTHER] += a [16, D] b [OTHER, D]^T for each of M first operands. `a(k, m, operand)` gives 16 columns of one.
-template <int D, int M, class A>
-__device__ __forceinline__ void multiply_by_rows(float (&scores)[M][OTHER / 8][4], u32 place, A a) {
+// scores [16, 8 N] += a [16, D] b [8 N, D]^T for each of M first operands. `a(k, m, operand)` gives 16 columns of one.
+template <int D, int M, int N, class A>
+__device__ __forceinline__ void multiply_by_rows(float (&scores)[M][N][4], u32 place, A a) {
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         u32 left[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) a(k, m, left[m]);
 #pragma unroll
-        for (int n = 0; n < OTHER / 16; n++) {
+        for (int n = 0; n < N / 2; n++) {
             u32 right[4];
             load_matrices(right, place + (n * 16 * (D + 8) + k * 16) * 2);
 #pragma unroll
@@ -95,11 +102,11 @@ __device__ __forceinline__ void multiply_by_rows(float (&scores)[M][OTHER / 8][4
     }
 }
 
-// sums [16, D] += p [16, OTHER] b [OTHER, D] for each of M first operands, which are accumulators that become bf16 here.
-template <int D, int M>
-__device__ __forceinline__ void multiply_by_columns(float (&sums)[M][D / 8][4], const float (&p)[M][OTHER / 8][4], u32 place) {
+// sums [16, D] += p [16, 8 N] b [8 N, D] for each of M first operands, which are accumulators that become bf16 here.
+template <int D, int M, int N>
+__device__ __forceinline__ void multiply_by_columns(float (&sums)[M][D / 8][4], const float (&p)[M][N][4], u32 place) {
 #pragma unroll
-    for (int k = 0; k < OTHER / 16; k++) {
+    for (int k = 0; k < N / 2; k++) {
         u32 left[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++) {
@@ -244,7 +251,7 @@ __device__ __forceinline__ void attend(const bf16 *q, int q_stride, const bf16 *
                 for (int n = 0; n < D / 8; n++) mix[m][n][2 * half] *= shrink, mix[m][n][2 * half + 1] *= shrink;
             }
         }
-        multiply_by_columns<D, M>(mix, scores, value_place);
+        multiply_by_columns<D>(mix, scores, value_place);
     }
 #pragma unroll
     for (int m = 0; m < M; m++) {
@@ -307,6 +314,10 @@ __device__ __forceinline__ void attend_backward_queries(const bf16 *q, int q_str
         log[0] = sums[row_low] * LOG2_E, log[1] = sums[row_high] * LOG2_E, own[0] = along[row_low], own[1] = along[row_high];
     }
     const float factor = scale * LOG2_E;
+    // Keys that this lane's rows see, counted from its first column.
+    int limit[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) limit[half] = (is_causal ? min(keys, first + warp * 16 + g + 8 * half + 1) : keys) - t * 2;
     float gradient[1][D / 8][4] = {};
     for (int j = 0; j < count; j++) {
         wait_for_copies<0>();
@@ -322,21 +333,25 @@ __device__ __forceinline__ void attend_backward_queries(const bf16 *q, int q_str
 #pragma unroll
             for (int i = 0; i < 4; i++) to[i] = query[n][i];
         });
-        multiply_by_rows<D>(ds, second_operand_place<D>(here + TILE), [&](int n, int, u32(&to)[4]) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) to[i] = given[n][i];
-        });
-        const bool is_whole = (j + 1) * OTHER <= (is_causal ? first + 1 : keys);
+        // The second product does not wait for the exponentials: a branch between them would make it.
 #pragma unroll
         for (int n = 0; n < OTHER / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int row = first + warp * 16 + g + i / 2 * 8, key = j * OTHER + n * 8 + t * 2 + i % 2;
-                const bool sees = is_whole || key < (is_causal ? min(keys, row + 1) : keys);
-                ds[0][n][i] = sees ? exp2_fast(p[0][n][i] * factor - log[i / 2]) * (ds[0][n][i] - own[i / 2]) : 0.0f;
+                const bool sees = n * 8 + i % 2 < limit[i / 2] - j * OTHER;
+                p[0][n][i] = sees ? exp2_fast(p[0][n][i] * factor - log[i / 2]) : 0.0f;
             }
         }
-        multiply_by_columns<D, 1>(gradient, ds, first_operand_place<D>(here));
+        multiply_by_rows<D>(ds, second_operand_place<D>(here + TILE), [&](int n, int, u32(&to)[4]) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[i] = given[n][i];
+        });
+#pragma unroll
+        for (int n = 0; n < OTHER / 8; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - own[i / 2]);
+        }
+        multiply_by_columns<D>(gradient, ds, first_operand_place<D>(here));
     }
     // Every warp must be done with the keys before their place is used to write.
     __syncthreads();
@@ -348,8 +363,9 @@ __device__ __forceinline__ void attend_backward_queries(const bf16 *q, int q_str
 // see them, of heads / kv_heads / splits query heads. Where splits is 1 it writes dk and dv; else each block writes f32 sums to
 // partial [2, splits, tokens, kv_heads, D] (keys, then values), which `attend_add_splits` adds. More splits are more blocks: take the
 // smallest divisor of heads / kv_heads that gives a card enough of them.
-// Tiles of 64 keys. Grid (kv_heads * splits, capacity), block 128, shared memory 320 (D + 8) bf16 and 256 f32.
-template <int D>
+// Tiles of 64 keys. Grid (kv_heads * splits, capacity), block 128, shared memory (128 + 4 QUERIES) (D + 8) bf16 and 4 QUERIES f32: keys and
+// values, and two stages of queries, what came back to them, their logarithms and their sums along.
+template <int D, int QUERIES>
 __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride,
                                                      int heads, int kv_heads, const int *starts, const int2 *tiles, int is_causal, float scale,
                                                      const bf16 *dy, const float *sums, const float *along, bf16 *dk, int dk_stride, bf16 *dv,
@@ -357,37 +373,34 @@ __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride
     constexpr int KEYS = 64, THREADS = 128;
     // Keys and values stay in registers where those are enough.
     constexpr bool KEEPS = D <= 80;
-    constexpr u32 TILE = OTHER * (D + 8) * 2;
+    constexpr u32 KEY_TILE = KEYS * (D + 8) * 2, TILE = QUERIES * (D + 8) * 2;
     DYNAMIC_SHARED;
     const int2 tile = tiles[blockIdx.y];
     if (tile.x < 0) return;
     const int kv = blockIdx.x / splits, split = blockIdx.x % splits, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int begin = starts[tile.x], queries = starts[tile.x + 1] - begin, first = tile.y * KEYS, rows = min(KEYS, queries - first);
-    const int each = heads / kv_heads / splits, first_head = (kv * splits + split) * each;
+    const int each = heads / kv_heads / splits;
     // Tiles of queries that see a key of this tile; the same for each head.
-    const int first_tile = is_causal ? first / OTHER : 0, per_head = (queries + OTHER - 1) / OTHER - first_tile, count = each * per_head;
-    const u32 key_tile = shared_address(dynamic_shared), value_tile = key_tile + TILE, given_tile = value_tile + TILE;
-    const u32 query_tiles = given_tile + TILE;
-    // Two stages, each with the logarithms and the sums along of 64 queries.
-    float *numbers = (float *)(dynamic_shared + 5 * TILE);
-    const u32 number_place = shared_address(numbers);
+    const int first_tile = is_causal ? first / QUERIES : 0, end_tile = (queries + QUERIES - 1) / QUERIES;
+    const u32 key_tile = shared_address(dynamic_shared), value_tile = key_tile + KEY_TILE, stages = value_tile + KEY_TILE;
+    float *numbers = (float *)(dynamic_shared + 2 * KEY_TILE + 4 * TILE);
 
-    auto copy_queries = [&](int i) {
-        const int head = first_head + i / per_head, at = (first_tile + i % per_head) * OTHER, there = queries - at;
-        copy_tile<D, OTHER, THREADS>(query_tiles + i % 2 * TILE, q + (i64)(begin + at) * q_stride + head * D, q_stride, there);
-        const int row = threadIdx.x % OTHER;
-        const float *from = (threadIdx.x < OTHER ? sums : along) + (i64)(begin + at + (row < there ? row : 0)) * heads + head;
-        copy4(number_place + (i % 2 * 2 * OTHER + threadIdx.x) * 4, from, row < there);
-    };
-    auto copy_given = [&](int i) {
-        const int head = first_head + i / per_head, at = (first_tile + i % per_head) * OTHER;
-        copy_tile<D, OTHER, THREADS>(given_tile, dy + ((i64)(begin + at) * heads + head) * D, heads * D, queries - at);
+    // The head and the tile of queries that are copied next.
+    int next_head = (kv * splits + split) * each, next_tile = first_tile;
+    auto copy_next = [&](int stage) {
+        const int at = next_tile * QUERIES, there = queries - at;
+        copy_tile<D, QUERIES, THREADS>(stages + stage * 2 * TILE, q + (i64)(begin + at) * q_stride + next_head * D, q_stride, there);
+        copy_tile<D, QUERIES, THREADS>(stages + stage * 2 * TILE + TILE, dy + ((i64)(begin + at) * heads + next_head) * D, heads * D, there);
+        if (threadIdx.x < 2 * QUERIES) {
+            const int row = threadIdx.x % QUERIES;
+            const float *from = (threadIdx.x < QUERIES ? sums : along) + (i64)(begin + at + min(row, there - 1)) * heads + next_head;
+            copy4(shared_address(numbers + stage * 2 * QUERIES + threadIdx.x), from, row < there);
+        }
+        if (++next_tile == end_tile) next_tile = first_tile, next_head++;
     };
     copy_tile<D, KEYS, THREADS>(key_tile, k + (i64)(begin + first) * k_stride + kv * D, k_stride, rows);
     copy_tile<D, KEYS, THREADS>(value_tile, v + (i64)(begin + first) * v_stride + kv * D, v_stride, rows);
-    copy_queries(0);
-    commit_copies();
-    copy_given(0);
+    copy_next(0);
     commit_copies();
 
     const u32 key_place = first_operand_place<D>(key_tile + warp * 16 * (D + 8) * 2);
@@ -395,18 +408,19 @@ __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride
     const float factor = scale * LOG2_E;
     float sum_k[1][D / 8][4] = {}, sum_v[1][D / 8][4] = {};
     u32 kept[KEEPS ? D / 16 : 1][2][4];
-    for (int i = 0; i < count; i++) {
-        // The queries are there; what came back to them may still come.
-        wait_for_copies<1>();
+    const int count = each * (end_tile - first_tile);
+    for (int i = 0, this_tile = first_tile; i < count; i++) {
+        // One barrier: what comes is there, and what the next stage held is used up.
+        wait_for_copies<0>();
         __syncthreads();
-        if (i + 1 < count) copy_queries(i + 1);
+        if (i + 1 < count) copy_next((i + 1) % 2);
         commit_copies();
         if (KEEPS && i == 0) {
 #pragma unroll
             for (int n = 0; n < D / 16; n++) load_matrices(kept[n][0], key_place + n * 32), load_matrices(kept[n][1], value_place + n * 32);
         }
-        const u32 query_tile = query_tiles + i % 2 * TILE;
-        float p[1][OTHER / 8][4] = {}, ds[1][OTHER / 8][4] = {};
+        const u32 query_tile = stages + i % 2 * 2 * TILE, given_tile = query_tile + TILE;
+        float p[1][QUERIES / 8][4] = {}, ds[1][QUERIES / 8][4] = {};
         multiply_by_rows<D>(p, second_operand_place<D>(query_tile), [&](int n, int, u32(&to)[4]) {
             if constexpr (KEEPS) {
 #pragma unroll
@@ -415,20 +429,18 @@ __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride
                 load_matrices(to, key_place + n * 32);
             }
         });
-        const float *logs = numbers + i % 2 * 2 * OTHER, *owns = logs + OTHER;
-        // Causal: only the first tile of queries has some that see no more than a part of the keys.
-        const bool is_whole = !is_causal || i % per_head > 0;
+        // The second product does not wait for the exponentials: a branch between them would make it.
+        const float *logs = numbers + i % 2 * 2 * QUERIES, *owns = logs + QUERIES;
+        const int ahead = is_causal ? this_tile * QUERIES - first + t * 2 - warp * 16 - g : KEYS;
 #pragma unroll
-        for (int n = 0; n < OTHER / 8; n++) {
+        for (int n = 0; n < QUERIES / 8; n++) {
             const float2 log = *(const float2 *)(logs + n * 8 + t * 2);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const bool sees = is_whole || n * 8 + t * 2 + j % 2 >= warp * 16 + g + j / 2 * 8;
+                const bool sees = ahead >= j / 2 * 8 - n * 8 - j % 2;
                 p[0][n][j] = sees ? exp2_fast(p[0][n][j] * factor - (j % 2 ? log.y : log.x) * LOG2_E) : 0.0f;
             }
         }
-        wait_for_copies<1>();
-        __syncthreads();
         multiply_by_rows<D>(ds, second_operand_place<D>(given_tile), [&](int n, int, u32(&to)[4]) {
             if constexpr (KEEPS) {
 #pragma unroll
@@ -437,24 +449,22 @@ __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride
                 load_matrices(to, value_place + n * 32);
             }
         });
-        multiply_by_columns<D, 1>(sum_v, p, first_operand_place<D>(given_tile));
-        __syncthreads();
-        if (i + 1 < count) copy_given(i + 1);
-        commit_copies();
 #pragma unroll
-        for (int n = 0; n < OTHER / 8; n++) {
+        for (int n = 0; n < QUERIES / 8; n++) {
             const float2 own = *(const float2 *)(owns + n * 8 + t * 2);
 #pragma unroll
             for (int j = 0; j < 4; j++) ds[0][n][j] = p[0][n][j] * (ds[0][n][j] - (j % 2 ? own.y : own.x));
         }
-        multiply_by_columns<D, 1>(sum_k, ds, first_operand_place<D>(query_tile));
+        multiply_by_columns<D>(sum_v, p, first_operand_place<D>(given_tile));
+        multiply_by_columns<D>(sum_k, ds, first_operand_place<D>(query_tile));
+        if (++this_tile == end_tile) this_tile = first_tile;
     }
     if (splits == 1) {
         // The rows of these tiles that only this warp reads.
         const int own = warp * 16;
         u8 *room = dynamic_shared + own * (D + 8) * 2;
         write_rows<D>(sum_k[0], scale, scale, room, dk + (i64)(begin + first + own) * dk_stride + kv * D, dk_stride, rows - own);
-        write_rows<D>(sum_v[0], 1.0f, 1.0f, room + TILE, dv + (i64)(begin + first + own) * dv_stride + kv * D, dv_stride, rows - own);
+        write_rows<D>(sum_v[0], 1.0f, 1.0f, room + KEY_TILE, dv + (i64)(begin + first + own) * dv_stride + kv * D, dv_stride, rows - own);
         return;
     }
     const i64 size = (i64)tokens * kv_heads * D;
@@ -509,12 +519,12 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
                                           dy, sums, along, dq, dq_stride);                                                           \
     }
 
-#define BACKWARD_KEYS(D)                                                                                                             \
+#define BACKWARD_KEYS(D, QUERIES)                                                                                                             \
     extern "C" __global__ void __launch_bounds__(128, 2) attend_backward_keys_##D(                                                   \
         const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride, int heads, int kv_heads,              \
         const int *starts, const int2 *tiles, int is_causal, float scale, const bf16 *dy, const float *sums, const float *along,     \
         bf16 *dk, int dk_stride, bf16 *dv, int dv_stride, float *partial, int splits, int tokens) {                                  \
-        attend_backward_keys<D>(q, q_stride, k, k_stride, v, v_stride, heads, kv_heads, starts, tiles, is_causal, scale, dy, sums,   \
+        attend_backward_keys<D, QUERIES>(q, q_stride, k, k_stride, v, v_stride, heads, kv_heads, starts, tiles, is_causal, scale, dy, sums,   \
                                 along, dk, dk_stride, dv, dv_stride, partial, splits, tokens);                                       \
     }
 
@@ -531,6 +541,6 @@ BACKWARD_QUERIES(80, 128, 8)
 BACKWARD_QUERIES(80, 64, 4)
 BACKWARD_QUERIES(128, 128, 8)
 BACKWARD_QUERIES(128, 64, 4)
-BACKWARD_KEYS(64)
-BACKWARD_KEYS(80)
-BACKWARD_KEYS(128)
+BACKWARD_KEYS(64, 64)
+BACKWARD_KEYS(80, 64)
+BACKWARD_KEYS(128, 32)

@@ -101,16 +101,26 @@ __device__ void attend(const T *q, i64 q_stride, const T *k, i64 k_stride, const
 }
 
 // along [tokens, heads] = sum(dy y) over a head: for both backward kernels, here and in attention.cu. y and dy [tokens, heads * head_size].
-// Grid (ceil(tokens * heads / 4)), block 128, no shared memory.
+// Eight lanes have a row. Grid (ceil(tokens * heads / 16)), block 128, no shared memory.
 template <class T>
 __device__ void attend_along(const T *y, const T *dy, float *along, i64 rows, int size) {
-    const i64 row = (i64)blockIdx.x * 4 + threadIdx.x / 32;
-    if (row >= rows) return;
-    float a[PARTS], b[PARTS];
-    load_parts(a, y + row * size, size);
-    load_parts(b, dy + row * size, size);
-    const float sum = dot(a, b);
-    if (threadIdx.x % 32 == 0) along[row] = sum;
+    const i64 row = (i64)blockIdx.x * 16 + threadIdx.x / 8;
+    const int lane = threadIdx.x % 8;
+    float sum = 0.0f;
+    if (row < rows) {
+        y += row * size, dy += row * size;
+        const int whole = is_aligned(y, size) && is_aligned(dy, size) ? size / 8 : 0;
+        for (int i = lane; i < whole; i += 8) {
+            float a[8], b[8];
+            load(y + i * 8, a), load(dy + i * 8, b);
+#pragma unroll
+            for (int j = 0; j < 8; j++) sum += a[j] * b[j];
+        }
+        for (int i = whole * 8 + lane; i < size; i += 8) sum += widen(y[i]) * widen(dy[i]);
+    }
+#pragma unroll
+    for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, step);
+    if (lane == 0 && row < rows) along[row] = sum;
 }
 
 // dq, laid out like q but with a stride of its own; dy [tokens, heads * head_size].
