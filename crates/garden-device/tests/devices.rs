@@ -12,8 +12,8 @@ mod bench;
 
 use bench::{Bench, Matrix, Output, Pair, Side, Stored, bits, check, download, rounded};
 use garden_device::{
-    AdamW, Attention, Buffer, Cpu, CpuBf16, Device, Dtype, Heads, Moments, Part, Purpose, Seed, StepScalars, Weight,
-    Write, dynamic_8bit,
+    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Purpose, Seed, StepScalars,
+    Weight, Write, dynamic_8bit,
 };
 
 fn cpu() -> Option<Box<dyn Device>> {
@@ -25,8 +25,13 @@ fn cpu_bf16() -> Option<Box<dyn Device>> {
 }
 
 fn cuda() -> Option<Box<dyn Device>> {
-    println!("skipped: no CUDA device");
-    None
+    match Cuda::open(0) {
+        Ok(cuda) => Some(Box::new(cuda)),
+        Err(unavailable) => {
+            println!("skipped: {unavailable}");
+            None
+        }
+    }
 }
 
 /// Each case becomes a test of each device.
@@ -168,8 +173,7 @@ fn zeros(bench: &mut Bench) {
         let device = &mut *bench.device;
         let block = device.open_block();
         device.enter_block(Some(block));
-        let [first, second] =
-            [0, 1].map(|_| device.buffer(Purpose::Workspace, "test", dtype, length).unwrap());
+        let [first, second] = [0, 1].map(|_| device.buffer(Purpose::Workspace, "test", dtype, length).unwrap());
         device.enter_block(None);
         let all = device.close_block(block, Dtype::U8).unwrap();
         device.upload(all, &vec![7; all.length()]);
@@ -378,9 +382,10 @@ impl Shape {
         [at(buffers[0], self.heads), at(buffers[1], self.kv_heads), at(buffers[2], self.kv_heads)]
     }
 
-    fn over(&self, [query, key, value]: [Heads; 3], cu_seqlens: Buffer, segments: usize) -> Attention {
+    fn over(&self, [query, key, value]: [Heads; 3], cu_seqlens: Buffer, lengths: &[usize]) -> Attention {
         let Shape { size: head_size, is_causal, .. } = *self;
-        Attention { query, key, value, head_size, cu_seqlens, segments, is_causal }
+        let (segments, longest) = (lengths.len(), lengths.iter().copied().max().unwrap_or(0));
+        Attention { query, key, value, head_size, cu_seqlens, segments, longest, is_causal }
     }
 }
 
@@ -401,7 +406,7 @@ fn attend(bench: &mut Bench, shape: Shape, lengths: &[usize]) {
     let given: Vec<f32> = bench.random.values(tokens * stride).iter().map(|value| 2.0 * value).collect();
     let all = bench.activations(&given);
     let (y, lse) = (bench.unfilled(tokens * heads * size), bench.unfilled_f32(tokens * heads));
-    let attention = |side: Side| shape.over(shape.together(all.on(side)), cu_seqlens.on(side), lengths.len());
+    let attention = |side: Side| shape.over(shape.together(all.on(side)), cu_seqlens.on(side), lengths);
     // Shares may be rounded before they are multiplied with values.
     let outputs = [Output::rows(y, size).rounded(2).of_terms(1.0), Output::values(lse).of_terms(1.0)];
     bench.run(&what, &outputs, |device, side| device.attend(&attention(side), y.on(side), lse.on(side)));
@@ -487,7 +492,7 @@ fn attention_over_a_cache(bench: &mut Bench) {
     let what = format!("{shape:?}, the last {news:?} of {lengths:?}");
     bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0)], |device, side| {
         let given = shape.apart([q, k, v].map(|pair| pair.on(side)));
-        let attention = shape.over(given, cu_seqlens.on(side), segments);
+        let attention = shape.over(given, cu_seqlens.on(side), &news);
         device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), y.on(side));
     });
 }

@@ -55,8 +55,13 @@ impl Compiler {
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         let zero = |text: &str| CString::new(text).map_err(|_| "a zero byte in a program".to_string());
         let (name, source) = (zero(name)?, zero(source)?);
-        let options = [zero(&format!("--gpu-architecture={architecture}"))?, zero("--std=c++17")?];
-        let options = options.each_ref().map(|option| option.as_ptr());
+        let options = [
+            format!("--gpu-architecture={architecture}"),
+            "--std=c++17".into(),
+            "--device-as-default-execution-space".into(),
+        ];
+        let options = options.iter().map(|option| zero(option)).collect::<Result<Vec<CString>, String>>()?;
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = std::ptr::null_mut();
         let none = std::ptr::null();
         // SAFETY: texts with their zeros, no headers, and a place for the program.

@@ -685,7 +685,7 @@ impl Device for Cuda {
         let [rows_argument, width_argument, pieces_argument] =
             [rows, width, pieces].map(|size| Argument::I32(size as i32));
         let arguments = [self.activation(dy), Argument::I64(width as i64), partial, rows_argument, width_argument];
-        self.launch("bias_gradient_bf16", [width.div_ceil(32), pieces, 1], [32, 8, 1], 0, &arguments);
+        self.launch("bias_gradient_bf16", [width.div_ceil(256), pieces, 1], [32, 8, 1], 0, &arguments);
         let arguments = [partial, self.of(gradient, Dtype::F32), pieces_argument, width_argument];
         self.launch("add_pieces", [width.div_ceil(256), 1, 1], [256, 1, 1], 0, &arguments);
     }
@@ -792,7 +792,7 @@ impl Device for Cuda {
             Argument::I64((tokens * heads) as i64),
             Argument::I32(head_size as i32),
         ];
-        self.launch("attend_along_bf16", [(tokens * heads).div_ceil(4), 1, 1], [128, 1, 1], 0, &arguments);
+        self.launch("attend_along_bf16", [(tokens * heads).div_ceil(16), 1, 1], [128, 1, 1], 0, &arguments);
         let starts = self.of(attention.cu_seqlens, Dtype::I32);
         let scale = Argument::F32(1.0 / (head_size as f32).sqrt());
         let causal = Argument::I32(is_causal.into());
@@ -872,7 +872,8 @@ impl Device for Cuda {
                 splits_argument,
                 tokens_argument,
             ];
-            let shared = 320 * (head_size + 8) * 2 + 256 * 4;
+            let queries = if head_size == 128 { 32 } else { 64 };
+            let shared = (128 + 4 * queries) * (head_size + 8) * 2 + 4 * queries * 4;
             self.launch(keys_name, [kv_heads * splits, capacity, 1], [128, 1, 1], shared, &arguments);
             if splits > 1 {
                 let width = kv_heads * head_size;
@@ -1126,7 +1127,7 @@ impl Device for Cuda {
                     value, shadow, gradient, codes1, codes2, scales1, scales2, signed, unsigned, step, beta1, beta2,
                     count,
                 ];
-                self.launch("adamw_narrow", [length.div_ceil(256).min(1056), 1, 1], [256, 1, 1], 0, &arguments);
+                self.launch("adamw_narrow", [length.div_ceil(2048).min(1056), 1, 1], [256, 1, 1], 0, &arguments);
             }
         }
     }

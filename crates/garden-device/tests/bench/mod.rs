@@ -25,7 +25,17 @@ const GUARD: usize = 16;
 /// Times that each case runs, with other shapes.
 pub const ROUNDS: usize = 12;
 /// The largest that cases use.
-pub const LARGEST: Reserve = Reserve { widest: 2200, largest_packed: 400 * 300, longest: 700, head_size: 128 };
+pub const LARGEST: Reserve = Reserve {
+    widest: 2200,
+    largest_packed: 400 * 300,
+    longest_vector: 2200,
+    longest: 700,
+    head_size: 128,
+    attention_tokens: 2000,
+    segments: 100,
+    query_heads: 2000 * 12,
+    grouped_values: 2000 * 12 * 128,
+};
 
 /// Random numbers: SplitMix64.
 pub struct Random(pub u64);
