@@ -2,10 +2,10 @@
 
 /// What the values of a buffer are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// 32-bit floating point: everything that is computed or trained.
+pub enum Dtype {
+    /// 32-bit floating point: what is trained, statistics, and activations on some devices.
     F32,
-    /// bfloat16, as most checkpoints have it: frozen weights.
+    /// bfloat16, as most checkpoints have it: frozen weights, and activations on other devices.
     Bf16,
     /// IEEE half precision, as some checkpoints have it: frozen weights.
     F16,
@@ -15,11 +15,11 @@ pub enum Kind {
     U8,
 }
 
-impl Kind {
+impl Dtype {
     /// A 16-bit value as f32.
     ///
     /// # Panics
-    /// For kinds of other sizes.
+    /// For dtypes of other sizes.
     pub fn widened(self, bits: u16) -> f32 {
         let mut wide = [0.0];
         self.widen(&bits.to_le_bytes(), &mut wide);
@@ -29,40 +29,40 @@ impl Kind {
     /// Values as files have them, little-endian, as f32.
     ///
     /// # Panics
-    /// For kinds that are no floating point, and where there are not as many values as places.
+    /// For dtypes that are no floating point, and where there are not as many values as places.
     pub fn widen(self, bytes: &[u8], to: &mut [f32]) {
         assert_eq!(bytes.len(), to.len() * self.size(), "{} values of {self:?} are needed", to.len());
         match self {
-            Kind::F32 => {
+            Dtype::F32 => {
                 let fours = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
                 to.iter_mut().zip(fours).for_each(|(to, value)| *to = value);
             }
-            Kind::Bf16 | Kind::F16 => crate::cpu::widen_bytes(self, bytes, to),
-            Kind::I32 | Kind::U8 => panic!("{self:?} is no floating point"),
+            Dtype::Bf16 | Dtype::F16 => crate::cpu::widen_bytes(self, bytes, to),
+            Dtype::I32 | Dtype::U8 => panic!("{self:?} is no floating point"),
         }
     }
 
-    /// Values as bytes of this kind, little-endian: the nearest that it has, of two equally near ones the even one. What is too large becomes infinite.
+    /// Values as bytes of this dtype, little-endian: the nearest that it has, of two equally near ones the even one. What is too large becomes infinite.
     ///
     /// # Panics
-    /// For kinds that are no floating point, and where there are not as many places as values.
+    /// For dtypes that are no floating point, and where there are not as many places as values.
     pub fn narrow(self, values: &[f32], to: &mut [u8]) {
         assert_eq!(to.len(), values.len() * self.size(), "places for {} values of {self:?} are needed", values.len());
         match self {
-            Kind::F32 => {
+            Dtype::F32 => {
                 to.chunks_exact_mut(4).zip(values).for_each(|(to, value)| to.copy_from_slice(&value.to_le_bytes()));
             }
-            Kind::Bf16 | Kind::F16 => crate::cpu::narrow_bytes(self, values, to),
-            Kind::I32 | Kind::U8 => panic!("{self:?} is no floating point"),
+            Dtype::Bf16 | Dtype::F16 => crate::cpu::narrow_bytes(self, values, to),
+            Dtype::I32 | Dtype::U8 => panic!("{self:?} is no floating point"),
         }
     }
 
     /// Bytes of one value.
     pub fn size(self) -> usize {
         match self {
-            Kind::F32 | Kind::I32 => 4,
-            Kind::Bf16 | Kind::F16 => 2,
-            Kind::U8 => 1,
+            Dtype::F32 | Dtype::I32 => 4,
+            Dtype::Bf16 | Dtype::F16 => 2,
+            Dtype::U8 => 1,
         }
     }
 }
@@ -79,11 +79,11 @@ pub enum Purpose {
     /// The optimizer's state.
     Optimizer,
     /// Activations that are kept from the forward to the backward pass.
-    Kept,
+    Activations,
     /// Activations of one layer that are made again in the backward pass.
-    Recomputed,
+    RecomputedActivations,
     /// Keys and values of the tokens so far, while generating.
-    Cache,
+    KvCache,
     /// The batch: tokens, pixels, places.
     Batch,
     /// Room that is used and forgotten within an operation or a layer.
@@ -97,9 +97,9 @@ impl Purpose {
         Purpose::Adapters,
         Purpose::Gradients,
         Purpose::Optimizer,
-        Purpose::Kept,
-        Purpose::Recomputed,
-        Purpose::Cache,
+        Purpose::Activations,
+        Purpose::RecomputedActivations,
+        Purpose::KvCache,
         Purpose::Batch,
         Purpose::Workspace,
     ];
@@ -111,9 +111,9 @@ impl Purpose {
             Purpose::Adapters => "adapters",
             Purpose::Gradients => "gradients",
             Purpose::Optimizer => "optimizer",
-            Purpose::Kept => "activations kept",
-            Purpose::Recomputed => "activations recomputed",
-            Purpose::Cache => "key/value cache",
+            Purpose::Activations => "activations kept",
+            Purpose::RecomputedActivations => "activations recomputed",
+            Purpose::KvCache => "key/value cache",
             Purpose::Batch => "batch",
             Purpose::Workspace => "workspace",
         }
@@ -124,7 +124,7 @@ impl Purpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     pub(crate) id: u32,
-    pub(crate) kind: Kind,
+    pub(crate) dtype: Dtype,
     pub(crate) offset: usize,
     pub(crate) length: usize,
 }
@@ -136,8 +136,8 @@ impl Buffer {
     }
 
     /// What the values are.
-    pub fn kind(self) -> Kind {
-        self.kind
+    pub fn dtype(self) -> Dtype {
+        self.dtype
     }
 
     /// The first values of it.
@@ -150,17 +150,14 @@ impl Buffer {
     /// # Panics
     /// If it has fewer: the plan and the step disagree, which must never go unnoticed.
     pub fn part(self, offset: usize, length: usize) -> Buffer {
-        assert!(
-            offset + length <= self.length,
-            "values {offset}..{} are wanted of a buffer of {}",
-            offset + length,
-            self.length
-        );
+        let end = offset.checked_add(length).filter(|end| *end <= self.length);
+        assert!(end.is_some(), "{length} values from {offset} on are wanted of a buffer of {}", self.length);
         Buffer { offset: self.offset + offset, length, ..self }
     }
 }
 
-/// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row.
+/// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row; padding ([`crate::Profile::padded`])
+/// is counted, and holds zeros.
 ///
 /// Products are asked for by weight, never by storage.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,7 +169,7 @@ pub struct Weight {
     /// Inputs.
     pub columns: usize,
     /// What codes of 4 bits stand for; `None` where the buffer holds the values themselves.
-    pub blocks: Option<Blocks>,
+    pub blocks: Option<Nf4Blocks>,
 }
 
 impl Weight {
@@ -183,22 +180,26 @@ impl Weight {
 
     /// Whether it can be read where it lies.
     pub fn is_f32(&self) -> bool {
-        self.buffer.kind == Kind::F32
+        self.buffer.dtype == Dtype::F32
     }
 }
 
 /// Blocks of a weight of 4 bits: [`crate::nf4`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Blocks {
+pub struct Nf4Blocks {
+    /// Outputs that are packed; those that the weight has more of are padding.
+    pub rows: usize,
+    /// Inputs of each output that are packed, likewise.
+    pub columns: usize,
     /// The scale of each block.
-    pub scales: Scales,
+    pub scales: Nf4Scales,
     /// What the weight was before it was packed. Backward passes round to that, as those of bitsandbytes do; forward passes do not.
-    pub packed_from: Kind,
+    pub packed_from: Dtype,
 }
 
 /// Scales of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scales {
+pub enum Nf4Scales {
     /// One f32 for each block.
     Plain(Buffer),
     /// With 8 bits for each block.

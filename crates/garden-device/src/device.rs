@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use crate::buffer::{Buffer, Kind, Purpose, Weight};
-use crate::plan::Plan;
+use crate::buffer::{Buffer, Dtype, Purpose, Weight};
+use crate::plan::{Block, Plan};
+use crate::profile::Profile;
+use crate::scalars::{Part, Seed};
 
 /// Whether a result replaces what is there or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +33,42 @@ impl fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// What operations need besides their buffers, at most.
+/// A device that failed while it was computing: a GPU that was lost, a kernel that trapped. Nothing that it holds can be trusted any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceError {
+    /// What happened, as a sentence without a full stop.
+    pub problem: String,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// What operations need besides their buffers, at most. Devices take of this what they use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
     /// Columns of the widest weight that is not stored as f32: it is widened tile by tile.
     pub widest: usize,
+    /// Values of the largest weight of 4 bits: some devices widen it as a whole.
+    pub largest_packed: usize,
+    /// Values of the longest bias or norm that is trained.
+    pub longest_vector: usize,
     /// Tokens of the longest segment that attention runs over.
     pub longest: usize,
     /// The largest head.
     pub head_size: usize,
+    /// Tokens that attention runs over at once, and the segments that they are cut into.
+    pub attention_tokens: usize,
+    /// See above.
+    pub segments: usize,
+    /// Query heads of all those tokens.
+    pub query_heads: usize,
+    /// Values of all query heads of tokens that share key heads, in a backward pass.
+    pub grouped_values: usize,
 }
 
 /// Heads in a buffer: value `d` of head `h` of token `t` is at `offset + t * stride + h * head_size + d`.
@@ -66,10 +95,12 @@ pub struct Attention {
     pub value: Heads,
     /// Values of a head.
     pub head_size: usize,
-    /// Where segments begin, and where the last one ends: [segments + 1].
-    pub starts: Buffer,
+    /// Where segments begin, and where the last one ends: i32 [segments + 1].
+    pub cu_seqlens: Buffer,
     /// How many segments there are.
     pub segments: usize,
+    /// Queries of the longest segment: the host knows it, and some devices choose by it.
+    pub longest: usize,
     /// Whether a token sees only itself and those before it.
     pub is_causal: bool,
 }
@@ -78,14 +109,14 @@ pub struct Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moments {
     /// As f32.
-    Wide {
+    F32 {
         /// First moment.
         first: Buffer,
         /// Second moment.
         second: Buffer,
     },
-    /// With 8 bits for each value and a scale for each block ([`crate::dynamic`]).
-    Narrow {
+    /// With 8 bits for each value and a scale for each block ([`crate::dynamic_8bit`]).
+    Int8 {
         /// Codes of the first moment and of the second, a byte for each value.
         codes: [Buffer; 2],
         /// Their scales: f32 for each 256 values.
@@ -96,14 +127,14 @@ pub enum Moments {
 /// One update of AdamW with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// What is trained.
+    /// The master of what is trained, f32.
     pub value: Buffer,
+    /// The same in the activations' dtype, for products; refreshed by the update.
+    pub shadow: Option<Buffer>,
     /// Its gradient.
     pub gradient: Buffer,
     /// Its moments.
     pub moments: Moments,
-    /// Learning rate.
-    pub rate: f32,
     /// Decay of the first moment.
     pub beta1: f32,
     /// Decay of the second moment.
@@ -112,16 +143,45 @@ pub struct AdamW {
     pub epsilon: f32,
     /// Weight decay; 0 for what is not decayed.
     pub decay: f32,
-    /// How many updates this parameter has had, with this one.
-    pub step: u32,
+    /// The step's scalars ([`crate::StepScalars`]): learning rate and numbers of updates.
+    pub scalars: Buffer,
+    /// Whose number of updates counts.
+    pub part: Part,
 }
 
 /// A device that holds buffers and fills them.
 ///
-/// Sizes that do not fit together are mistakes of the model's code, and panic.
+/// Operations are queued: one is done when its results are read, in the order in which operations were given, and none returns anything to the
+/// host. What fails is latched: operations after it do nothing, and whatever reads from the device returns the error, so nothing that a failed
+/// device made can reach a file. Sizes and dtypes that do not fit together are mistakes of the model's code, and panic. Operands of one operation
+/// do not overlap where one of them is written, unless the operation says that they may.
+///
+/// "Activations" are buffers of the profile's dtype; gradients of activations have it too.
 pub trait Device {
+    /// How it computes.
+    fn profile(&self) -> &Profile;
+
+    /// Takes all memory that a plan needs at once ([`Plan::total`]), before the first buffer of it. Some devices take buffer by buffer instead.
+    fn prepare(&mut self, _bytes: usize) -> Result<(), OutOfMemory> {
+        Ok(())
+    }
+
     /// A new buffer of zeros.
-    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory>;
+    fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory>;
+
+    /// Begins a block: one piece of memory for all buffers that are asked for while it is entered.
+    ///
+    /// They lie one after the other, so that one operation can fill all of them, or over each other where they are never in use at the same time.
+    fn open_block(&mut self) -> Block;
+
+    /// Puts the buffers that follow into a block, or into memory of their own again. Nothing of a block may be used before it is closed.
+    fn enter_block(&mut self, block: Option<Block>);
+
+    /// The buffers that follow lie over those that the block has already.
+    fn branch_block(&mut self, block: Block);
+
+    /// Ends a block; returns all of it, zeros between its buffers included, as values of one dtype.
+    fn close_block(&mut self, block: Block, dtype: Dtype) -> Result<Buffer, OutOfMemory>;
 
     /// Makes room for what operations need besides their buffers.
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory>;
@@ -132,26 +192,39 @@ pub trait Device {
     /// Whether it computes: one that does not need not be given any values.
     fn computes(&self) -> bool;
 
-    /// Fills a buffer from the host, as bytes of its kind.
+    /// Fills a buffer from the host, as bytes of its dtype. They are copied before this returns.
     fn upload(&mut self, to: Buffer, bytes: &[u8]);
 
-    /// Copies a buffer of f32 to the host.
-    fn download(&mut self, from: Buffer, to: &mut [f32]);
+    /// Fills a buffer of any floating point from f32.
+    fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
+        let mut bytes = vec![0; values.len() * to.dtype().size()];
+        to.dtype().narrow(values, &mut bytes);
+        self.upload(to, &bytes);
+    }
 
-    /// A buffer of bytes, copied to the host.
-    fn download_bytes(&mut self, from: Buffer) -> Vec<u8>;
+    /// Waits, and copies a buffer of any floating point to the host as f32.
+    fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Fills with zeros.
+    /// Waits, and copies a buffer of bytes to the host.
+    fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError>;
+
+    /// Waits until everything that was queued is done.
+    fn finish(&mut self) -> Result<(), DeviceError>;
+
+    /// Fills with zeros. Any dtype.
     fn zero(&mut self, x: Buffer);
 
-    /// y = x.
+    /// y = x, activations.
     fn copy(&mut self, x: Buffer, y: Buffer);
 
-    /// y += x.
+    /// y = x, each of any floating point: rounds to the nearest, of two equally near ones to the even one.
+    fn cast(&mut self, x: Buffer, y: Buffer);
+
+    /// y += x, activations.
     fn add(&mut self, x: Buffer, y: Buffer);
 
-    /// x *= factor.
-    fn scale(&mut self, x: Buffer, factor: f32);
+    /// x *= the gradient scale of the step's scalars; x is f32.
+    fn scale(&mut self, x: Buffer, scalars: Buffer);
 
     /// y [rows, n] = scale x [rows, k] W [n, k]^T.
     fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
@@ -159,19 +232,19 @@ pub trait Device {
     /// dx [rows, k] = scale dy [rows, n] W [n, k].
     fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write);
 
-    /// dW [n, k] += scale dy [rows, n]^T x [rows, k].
+    /// dW [n, k] += scale dy [rows, n]^T x [rows, k]; dW is f32.
     fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32);
 
-    /// `y [rows, n] += bias [n]`, for every row. A bias may be stored like any weight.
+    /// `y [rows, n] += bias [n]`, for every row; the bias is f32.
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize);
 
-    /// `dbias [n] +=` sum over the rows of `dy [rows, n]`.
+    /// `dbias [n] +=` sum over the rows of `dy [rows, n]`; dbias is f32.
     fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize);
 
-    /// y [rows, n] = w x / sqrt(mean(x^2) + eps), row by row.
+    /// y [rows, n] = w x / sqrt(mean(x^2) + eps), row by row; w is f32.
     fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32);
 
-    /// dx [rows, n] from dy [rows, n]; the gradient of w is added to `gradient` where there is one.
+    /// dx [rows, n] from dy [rows, n]; the gradient of w is added to `gradient`, f32, where there is one.
     fn rms_norm_backward(
         &mut self,
         dy: Buffer,
@@ -184,27 +257,28 @@ pub trait Device {
         write: Write,
     );
 
-    /// Rotates the pairs (i, i + half) of every head of `rows` tokens by angles whose cosines and sines are [rows, half].
+    /// Rotates the pairs (i, i + half) of every head of `rows` tokens by angles whose cosines and sines are f32 [rows, half].
     fn rotate(&mut self, x: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
 
     /// Rotates back, which is also the backward pass of `rotate`.
     fn rotate_backward(&mut self, dx: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
 
-    /// Mixes values into `y` [tokens, heads * head_size], and keeps the logarithm of each row's sum in `sums` [tokens, heads].
-    fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer);
+    /// Mixes values into `y` [tokens, heads * head_size]. The log-sum-exp of each row of scores goes to `lse`, f32 [tokens, heads].
+    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer);
 
     /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
     ///
-    /// Keys and values are those of the cache; `starts` cuts the queries. Those of segment s are the last of the `lengths[s]`
+    /// Keys and values are those of the cache; `cu_seqlens` cuts the queries. Those of segment s are the last of the `lengths[s]`
     /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it.
-    fn attend_cached(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
+    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
 
-    /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again.
+    /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again. Those three may lie in one buffer, as in a
+    /// projection of queries, keys and values at once; what they do not cover of it stays as it is.
     fn attend_backward(
         &mut self,
         attention: &Attention,
         y: Buffer,
-        sums: Buffer,
+        lse: Buffer,
         dy: Buffer,
         dq: Heads,
         dk: Heads,
@@ -214,7 +288,7 @@ pub trait Device {
     /// y = silu(gate) up, value by value.
     fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer);
 
-    /// Replaces gate and up by their gradients.
+    /// dgate, dup [rows, inner] from dy and the saved gate and up; none may overlap.
     fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer);
 
     /// y = exact GELU of x, value by value.
@@ -226,7 +300,7 @@ pub trait Device {
     /// y [rows, columns of W] = the rows of W that the tokens name.
     fn embed(&mut self, weight: &Weight, tokens: Buffer, y: Buffer, rows: usize);
 
-    /// dW += dy, row by row; tokens in `skipped` get nothing.
+    /// dW += dy, row by row, in the order of the tokens; those in `skipped` get nothing. dW is f32.
     fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]);
 
     /// y [rows, width] = rows of x that `places` names.
@@ -236,14 +310,18 @@ pub trait Device {
     fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
 
     /// y = x where a random number for (seed, place) says so, scaled by 1 / (1 - rate), else 0. The same seed gives the same choice.
-    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: u64, write: Write);
+    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write);
 
-    /// Each row's loss for its target, and the gradient of scale times their sum in place of the logits [rows, vocabulary].
-    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scale: f32);
+    /// Each row's loss for its target, f32 [rows], and in place of the logits [rows, vocabulary], activations, the gradient of the losses' sum
+    /// times the loss scale of the step's scalars.
+    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer);
 
-    /// `sum [1] +=` sum of squares of x.
+    /// `sum [1] +=` the loss scale of the step's scalars times the sum of the losses; both f32.
+    fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer);
+
+    /// `sum [1] +=` sum of squares of x; both f32.
     fn add_squares(&mut self, x: Buffer, sum: Buffer);
 
-    /// One update. With `clip`, gradients are scaled down to that norm first: (`[1]` with the sum of all squares, largest norm).
+    /// One update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);
 }

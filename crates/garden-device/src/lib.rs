@@ -8,15 +8,21 @@
 
 mod buffer;
 pub mod cpu;
+pub mod cuda;
 mod device;
-pub mod dynamic;
+pub mod dynamic_8bit;
 pub mod nf4;
 mod plan;
 mod planner;
+mod profile;
+mod scalars;
 mod wide;
 
-pub use buffer::{Blocks, Buffer, Kind, Purpose, Scales, Weight};
-pub use cpu::Cpu;
-pub use device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
-pub use plan::{Plan, PlannedBuffer};
+pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
+pub use cpu::{Cpu, CpuBf16};
+pub use cuda::{Card, Cuda, Unavailable};
+pub use device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Write};
+pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
+pub use profile::{Profile, Scratch};
+pub use scalars::{Part, Seed, StepScalars};

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::dynamic::{self, Map};
+use crate::dynamic_8bit::{self, Map};
 use crate::wide::widest;
 
 /// Values that share a scale.
@@ -120,7 +120,7 @@ impl DoubleScales {
     /// Quantises scales around a given middle.
     pub fn around(scales: &[f32], offset: f32) -> DoubleScales {
         let apart: Vec<f32> = scales.iter().map(|scale| scale - offset).collect();
-        let (codes, scales) = dynamic::quantise(&apart);
+        let (codes, scales) = dynamic_8bit::quantise(&apart);
         DoubleScales { codes, scales, offset }
     }
 }
@@ -140,7 +140,7 @@ impl Scales<'_> {
         match self {
             Scales::Plain(scales) => scales[block],
             Scales::Double(codes, scales, offset) => {
-                Map::signed().values[usize::from(codes[block])] * scales[block / dynamic::BLOCK] + offset
+                Map::signed().values[usize::from(codes[block])] * scales[block / dynamic_8bit::BLOCK] + offset
             }
         }
     }

@@ -1,9 +1,7 @@
-//! What a device holds, buffer by buffer.
+//! What a device holds, buffer by buffer, and where each of them lies: the one layout that planning and computing devices share.
 
-use crate::buffer::{Kind, Purpose};
-
-/// Buffers begin at multiples of this: a cache line, and what the widest vector instructions like.
-pub(crate) const ALIGNMENT: usize = 64;
+use crate::buffer::{Buffer, Dtype, Purpose};
+use crate::device::OutOfMemory;
 
 /// One buffer of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,25 +11,114 @@ pub struct PlannedBuffer {
     /// What it holds, such as `layer 3 gate`.
     pub label: String,
     /// What its values are.
-    pub kind: Kind,
+    pub dtype: Dtype,
     /// How many there are.
     pub length: usize,
-    /// What it takes, with what is lost to alignment.
+    /// The memory that it adds, with what is lost to alignment: nothing where it lies over others that are never in use at the same time.
     pub bytes: usize,
 }
 
-/// Everything that a device was asked for, in order.
+/// Memory that several buffers share; see [`crate::Device::open_block`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block(u32);
+
+/// A piece of memory that is allocated at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Memory {
+    bytes: usize,
+    /// Where the next buffer of a block goes.
+    next: usize,
+    /// The buffers of a block, by branch: each branch begins at the start of the block.
+    branches: Vec<Vec<usize>>,
+}
+
+/// Everything that a device was asked for, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The buffers.
     pub buffers: Vec<PlannedBuffer>,
+    alignment: usize,
+    memories: Vec<Memory>,
+    entered: Option<Block>,
 }
 
 impl Plan {
-    pub(crate) fn add(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> usize {
-        let bytes = (length * kind.size()).next_multiple_of(ALIGNMENT);
-        self.buffers.push(PlannedBuffer { purpose, label: label.to_string(), kind, length, bytes });
-        bytes
+    pub(crate) fn new(alignment: usize) -> Plan {
+        Plan { buffers: Vec::new(), alignment, memories: Vec::new(), entered: None }
+    }
+
+    /// Adds a buffer: in the block that was entered, or with memory of its own.
+    pub(crate) fn add(
+        &mut self,
+        purpose: Purpose,
+        label: &str,
+        dtype: Dtype,
+        length: usize,
+    ) -> Result<Buffer, OutOfMemory> {
+        let refused = || OutOfMemory { label: label.to_string(), bytes: usize::MAX };
+        let bytes = length.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_next_multiple_of(self.alignment));
+        let bytes = bytes.filter(|bytes| *bytes <= isize::MAX as usize).ok_or_else(refused)?;
+        let index = self.buffers.len();
+        self.buffers.push(PlannedBuffer { purpose, label: label.to_string(), dtype, length, bytes });
+        let (id, begin) = match self.entered {
+            None => {
+                self.memories.push(Memory { bytes, ..Memory::default() });
+                (self.memories.len() as u32 - 1, 0)
+            }
+            Some(Block(id)) => {
+                let memory = &mut self.memories[id as usize];
+                let begin = memory.next;
+                memory.next = begin.checked_add(bytes).ok_or_else(refused)?;
+                memory.bytes = memory.bytes.max(memory.next);
+                if let Some(branch) = memory.branches.last_mut() {
+                    branch.push(index);
+                }
+                (id, begin)
+            }
+        };
+        Ok(Buffer { id, dtype, offset: begin / dtype.size(), length })
+    }
+
+    pub(crate) fn open(&mut self) -> Block {
+        self.memories.push(Memory { branches: vec![Vec::new()], ..Memory::default() });
+        Block(self.memories.len() as u32 - 1)
+    }
+
+    pub(crate) fn enter(&mut self, block: Option<Block>) {
+        self.entered = block;
+    }
+
+    pub(crate) fn branch(&mut self, block: Block) {
+        let memory = &mut self.memories[block.0 as usize];
+        memory.next = 0;
+        memory.branches.push(Vec::new());
+    }
+
+    /// Ends a block. The branch that needs most counts; the others lie over it and add nothing.
+    pub(crate) fn close(&mut self, block: Block, dtype: Dtype) -> Buffer {
+        let memory = &mut self.memories[block.0 as usize];
+        let branches = std::mem::take(&mut memory.branches);
+        let bytes = |branch: &[usize], buffers: &[PlannedBuffer]| -> usize {
+            branch.iter().map(|index| buffers[*index].bytes).sum()
+        };
+        // Of two that need the same the first one counts.
+        let sizes = branches.iter().map(|branch| bytes(branch, &self.buffers));
+        let largest = sizes.enumerate().max_by_key(|(index, size)| (*size, usize::MAX - index)).map(|(index, _)| index);
+        for (index, branch) in branches.iter().enumerate().filter(|(index, _)| Some(*index) != largest) {
+            debug_assert!(Some(index) != largest);
+            branch.iter().for_each(|index| self.buffers[*index].bytes = 0);
+        }
+        Buffer { id: block.0, dtype, offset: 0, length: memory.bytes / dtype.size() }
+    }
+
+    /// The bytes of the memory that a buffer lies in.
+    pub(crate) fn memory_bytes(&self, buffer: Buffer) -> usize {
+        self.memories[buffer.id as usize].bytes
+    }
+
+    /// Whether buffers that are added now get memory of their own.
+    pub(crate) fn is_outside(&self) -> bool {
+        self.entered.is_none()
     }
 
     /// The bytes of one purpose.
@@ -42,5 +129,35 @@ impl Plan {
     /// All bytes.
     pub fn total(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn branches_of_a_block_lie_over_each_other() {
+        let mut plan = Plan::new(64);
+        let alone = plan.add(Purpose::Batch, "alone", Dtype::F32, 3).unwrap();
+        let block = plan.open();
+        plan.enter(Some(block));
+        let a = plan.add(Purpose::Workspace, "a", Dtype::Bf16, 100).unwrap();
+        let b = plan.add(Purpose::Workspace, "b", Dtype::F32, 5).unwrap();
+        plan.branch(block);
+        let c = plan.add(Purpose::RecomputedActivations, "c", Dtype::F32, 10).unwrap();
+        plan.enter(None);
+        let whole = plan.close(block, Dtype::U8);
+        assert_eq!((alone.offset, a.offset, b.offset * 4, c.offset, whole.length), (0, 0, 256, 0, 320));
+        assert_eq!(a.id, c.id);
+        assert_eq!((plan.total(), plan.bytes(Purpose::Workspace)), (64 + 320, 320));
+        assert_eq!(plan.bytes(Purpose::RecomputedActivations), 0);
+    }
+
+    #[test]
+    fn lengths_that_no_machine_has_are_refused() {
+        let mut plan = Plan::new(64);
+        assert!(plan.add(Purpose::Batch, "large", Dtype::F32, usize::MAX / 2).is_err());
+        assert!(plan.add(Purpose::Batch, "large", Dtype::U8, usize::MAX).is_err());
     }
 }

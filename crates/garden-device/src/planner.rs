@@ -1,34 +1,58 @@
 //! A device that computes nothing and counts every buffer it is asked for.
 
-use crate::buffer::{Buffer, Kind, Purpose, Weight};
-use crate::cpu::workspace;
-use crate::device::{AdamW, Attention, Device, Heads, OutOfMemory, Reserve, Write};
-use crate::plan::Plan;
+use crate::buffer::{Buffer, Dtype, Purpose, Weight};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Reserve, Write};
+use crate::plan::{Block, Plan};
+use crate::profile::Profile;
+use crate::scalars::Seed;
 
 /// Counts what another device would hold.
 #[derive(Clone, Debug)]
 pub struct Planner {
+    profile: Profile,
     plan: Plan,
-    threads: usize,
 }
 
 impl Planner {
-    /// Plans for a CPU with so many threads.
+    /// Plans for a device with this profile.
+    pub fn like(profile: &Profile) -> Planner {
+        Planner { profile: profile.clone(), plan: Plan::new(profile.alignment) }
+    }
+
+    /// Plans for a processor with so many threads.
     pub fn for_cpu(threads: usize) -> Planner {
-        Planner { plan: Plan::default(), threads }
+        Planner::like(&Profile::cpu(threads))
     }
 }
 
 impl Device for Planner {
-    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory> {
-        let id = self.plan.buffers.len() as u32;
-        self.plan.add(purpose, label, kind, length);
-        Ok(Buffer { id, kind, offset: 0, length })
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory> {
+        self.plan.add(purpose, label, dtype, length)
+    }
+
+    fn open_block(&mut self) -> Block {
+        self.plan.open()
+    }
+
+    fn enter_block(&mut self, block: Option<Block>) {
+        self.plan.enter(block);
+    }
+
+    fn branch_block(&mut self, block: Block) {
+        self.plan.branch(block);
+    }
+
+    fn close_block(&mut self, block: Block, dtype: Dtype) -> Result<Buffer, OutOfMemory> {
+        Ok(self.plan.close(block, dtype))
     }
 
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory> {
-        for (label, length) in workspace(reserve, self.threads) {
-            self.buffer(Purpose::Workspace, label, Kind::F32, length)?;
+        for scratch in (self.profile.workspace)(&self.profile, reserve) {
+            self.buffer(Purpose::Workspace, scratch.label, scratch.dtype, scratch.length)?;
         }
         Ok(())
     }
@@ -42,16 +66,22 @@ impl Device for Planner {
     }
 
     fn upload(&mut self, _: Buffer, _: &[u8]) {}
-    fn download(&mut self, _: Buffer, to: &mut [f32]) {
+    fn upload_f32(&mut self, _: Buffer, _: &[f32]) {}
+    fn download(&mut self, _: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
         to.fill(0.0);
+        Ok(())
     }
-    fn download_bytes(&mut self, from: Buffer) -> Vec<u8> {
-        vec![0; from.length()]
+    fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError> {
+        Ok(vec![0; from.length()])
+    }
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        Ok(())
     }
     fn zero(&mut self, _: Buffer) {}
     fn copy(&mut self, _: Buffer, _: Buffer) {}
+    fn cast(&mut self, _: Buffer, _: Buffer) {}
     fn add(&mut self, _: Buffer, _: Buffer) {}
-    fn scale(&mut self, _: Buffer, _: f32) {}
+    fn scale(&mut self, _: Buffer, _: Buffer) {}
     fn matmul(&mut self, _: Buffer, _: &Weight, _: Buffer, _: usize, _: f32, _: Write) {}
     fn matmul_backward(&mut self, _: Buffer, _: &Weight, _: Buffer, _: usize, _: f32, _: Write) {}
     fn weight_gradient(&mut self, _: Buffer, _: Buffer, _: &Weight, _: usize, _: f32) {}
@@ -73,7 +103,7 @@ impl Device for Planner {
     fn rotate(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn rotate_backward(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn attend(&mut self, _: &Attention, _: Buffer, _: Buffer) {}
-    fn attend_cached(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer) {}
+    fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer) {}
     fn attend_backward(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
     fn swiglu(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}
@@ -83,8 +113,9 @@ impl Device for Planner {
     fn embed_backward(&mut self, _: Buffer, _: Buffer, _: &Weight, _: usize, _: &[i32]) {}
     fn gather(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: usize) {}
     fn scatter(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: usize) {}
-    fn dropout(&mut self, _: Buffer, _: Buffer, _: f32, _: u64, _: Write) {}
-    fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: f32) {}
+    fn dropout(&mut self, _: Buffer, _: Buffer, _: f32, _: Seed, _: Write) {}
+    fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}
+    fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn add_squares(&mut self, _: Buffer, _: Buffer) {}
     fn adamw(&mut self, _: &AdamW, _: Option<(Buffer, f32)>) {}
 }

@@ -59,7 +59,7 @@ fn main() {
         "weight_bytes_per_step": weights,
         "weight_gigabytes_per_second": weights as f64 / step / 1e9,
         "fastest_weight_gigabytes_per_second": weights as f64 / fastest / 1e9,
-        "cache_bytes": cpu.plan().bytes(Purpose::Cache),
+        "cache_bytes": cpu.plan().bytes(Purpose::KvCache),
         "planned_bytes": cpu.plan().total(),
     });
     println!("{told:#}");

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use garden_device::{Cpu, Device, Purpose};
-use garden_model::{Checkpoint, Config, FourBit, Limits, LoraConfig, Model, Recompute, Storage, Targets, Training};
+use garden_model::{
+    Checkpoint, Config, FourBit, GradientCheckpointing, Limits, LoraConfig, Model, Storage, Targets, Training,
+};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -23,9 +25,9 @@ fn main() {
     let stored: usize = checkpoint.names().map(|name| checkpoint.tensor(name).unwrap().bytes.len()).sum();
     let lora = LoraConfig { rank: 1, alpha: 1.0, is_rank_stabilised: false, dropout: 0.0, targets: Targets::decoder() };
     let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, windows: 0, images: 0, longest: 1 };
-    let storage = Storage { four_bit: Some(FourBit::default()), has_narrow_moments: true };
+    let storage = Storage { four_bit: Some(FourBit::default()), has_8bit_moments: true };
     let training = Training::Lora(lora);
-    Model::build(&mut cpu, &config, &checkpoint, &training, Recompute::Layers, &storage, limits).unwrap();
+    Model::build(&mut cpu, &config, &checkpoint, &training, GradientCheckpointing::PerLayer, &storage, limits).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
     let (peak, planned) = (resident("VmHWM") - at_start, cpu.plan().total());
     let is_packed = |label: &str| label.contains(".layers.") && label.contains("_proj.weight");

@@ -12,14 +12,17 @@ use std::time::Instant;
 
 use case::Case;
 use garden_device::{Cpu, Device, Purpose};
-use garden_model::Recompute;
+use garden_model::GradientCheckpointing;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |place: usize, default: usize| words.get(place).and_then(|word| word.parse().ok()).unwrap_or(default);
     let (threads, steps, warm_up) = (number(1, 2), number(2, 10), number(3, 3));
-    let recompute =
-        if words.get(4).is_some_and(|word| word == "recompute") { Recompute::Layers } else { Recompute::Nothing };
+    let recompute = if words.get(4).is_some_and(|word| word == "recompute") {
+        GradientCheckpointing::PerLayer
+    } else {
+        GradientCheckpointing::Off
+    };
     let at_start = resident("VmRSS");
     let case = Case::read(Path::new(&words[0]));
     let mut cpu = Cpu::new(threads);
@@ -29,10 +32,10 @@ fn main() {
     let (mut seconds, mut losses) = (Vec::new(), Vec::new());
     for _ in 0..warm_up + steps {
         let begin = Instant::now();
-        model.forget_gradients(&mut cpu);
+        model.begin_step(&mut cpu);
         model.learn(&mut cpu, batch, 1.0 / batch.targets() as f32, 0).unwrap();
-        model.update(&mut cpu, &optimizer, rate, true);
-        let all = model.losses(&mut cpu, batch);
+        model.update(&mut cpu, &optimizer, rate, 1.0, true);
+        let all = model.losses(&mut cpu, batch).unwrap();
         losses.push(all.iter().sum::<f32>() / all.len() as f32);
         seconds.push(begin.elapsed().as_secs_f64());
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use garden_device::{Buffer, Device, Kind};
+use garden_device::{Device, Dtype};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::lora::{LoraConfig, Targets};
-use crate::model::{Model, bytes_of};
+use crate::model::Model;
 use crate::parameters::FrozenAdapter;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -147,31 +147,40 @@ impl Adapter {
 
     /// Puts the adapter's values into a model; every one of them must have its place, and every place its values.
     pub fn put(&self, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
-        let places = model.parameters().iter();
-        self.fill(device, places.map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))
+        self.fill(
+            model.parameters().iter(),
+            |place| (&place.name, &place.shape),
+            |place, values| place.set(device, values),
+        )
     }
 
     /// The same for a model that only applies it.
     pub(crate) fn fill_frozen(&self, device: &mut dyn Device, places: &[FrozenAdapter]) -> Result<(), Error> {
-        self.fill(device, places.iter().map(|place| (place.name.as_str(), place.shape.as_slice(), place.value)))
+        self.fill(
+            places.iter(),
+            |place| (&place.name, &place.shape),
+            |place, values| device.upload_f32(place.value, &place.layout.pad(values, 1)),
+        )
     }
 
-    /// The same for any places: their names, shapes and buffers.
-    fn fill<'a>(
+    /// The same for any places, which have a name and a shape and can be filled.
+    fn fill<'a, P: 'a>(
         &self,
-        device: &mut dyn Device,
-        places: impl Iterator<Item = (&'a str, &'a [usize], Buffer)>,
+        places: impl Iterator<Item = &'a P>,
+        about: impl Fn(&'a P) -> (&'a str, &'a [usize]),
+        mut set: impl FnMut(&P, &[f32]),
     ) -> Result<(), Error> {
         let mut found: BTreeMap<String, &str> = self.weights.names().map(|name| (current(name), name)).collect();
-        for (place, shape, value) in places {
-            let Some(name) = found.remove(place) else {
-                return Err(Error::tensor(self.weights.path(), place, "is missing"));
+        for place in places {
+            let (wanted, shape) = about(place);
+            let Some(name) = found.remove(wanted) else {
+                return Err(Error::tensor(self.weights.path(), wanted, "is missing"));
             };
             let tensor = self.weights.shaped(name, shape)?;
             if let Some(place) = tensor.not_finite() {
                 return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
             }
-            device.upload(value, bytes_of(&tensor.values()));
+            set(place, &tensor.values());
             tensor.forget();
         }
         match found.into_keys().next() {
@@ -198,7 +207,7 @@ pub fn write_adapter(
     folder: &Path,
 ) -> Result<(), Error> {
     fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
-    model.write_values(device, Kind::F32, &str::to_string, &folder.join(WEIGHTS))?;
+    model.write_values(device, Dtype::F32, &str::to_string, &folder.join(WEIGHTS))?;
     let text = serde_json::to_string_pretty(&config_json(config, base)).unwrap_or_default();
     write_whole(&folder.join(CONFIG), text.as_bytes())
 }

@@ -30,11 +30,11 @@ pub struct Images {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     pub(crate) tokens: Vec<i32>,
-    pub(crate) row_starts: Vec<i32>,
+    pub(crate) cu_seqlens: Vec<i32>,
     /// The position that comes after each row.
     pub(crate) next: Vec<i32>,
     /// Places whose next token is asked for, and those tokens.
-    pub(crate) asked: Vec<i32>,
+    pub(crate) loss_positions: Vec<i32>,
     pub(crate) targets: Vec<i32>,
     positions: Vec<[i32; 3]>,
     pub(crate) angles: Table,
@@ -62,17 +62,17 @@ impl Batch {
     /// Rows whose first one has this number.
     fn numbered(config: &Config, number: usize, rows: &[Row], images: Images) -> Result<Batch, Error> {
         check_images(config, &images)?;
-        let mut batch = Batch { row_starts: vec![0], ..Batch::default() };
+        let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
         let mut grids = images.grids.iter();
         let mut positions = Vec::new();
         for (number, row) in (number..).zip(rows) {
             check_row(config, number, row)?;
             let first = batch.tokens.len();
             batch.tokens.extend(&row.tokens);
-            batch.row_starts.push(batch.tokens.len() as i32);
+            batch.cu_seqlens.push(batch.tokens.len() as i32);
             batch.next.push(positions_of(config, number, row, &mut grids, &mut positions)?);
             for (place, label) in row.labels.iter().enumerate().skip(1).filter(|(_, label)| **label != IGNORED) {
-                batch.asked.push((first + place - 1) as i32);
+                batch.loss_positions.push((first + place - 1) as i32);
                 batch.targets.push(*label);
             }
         }
@@ -130,9 +130,15 @@ impl Batch {
 
     /// The longest stretch that attention runs over, in the decoder and in the vision tower.
     pub fn longest(&self) -> usize {
-        let longest = |starts: &[i32]| starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize;
-        longest(&self.row_starts).max(longest(&self.windows.image_starts)).max(longest(&self.windows.window_starts))
+        longest(&self.cu_seqlens)
+            .max(longest(&self.windows.cu_image_seqlens))
+            .max(longest(&self.windows.cu_window_seqlens))
     }
+}
+
+/// The longest of the stretches that begin at these places.
+pub(crate) fn longest(starts: &[i32]) -> usize {
+    starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize
 }
 
 fn check_images(config: &Config, images: &Images) -> Result<(), Error> {

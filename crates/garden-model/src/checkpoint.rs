@@ -5,9 +5,9 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use garden_device::Kind;
+use garden_device::Dtype;
 use memmap2::{Mmap, UncheckedAdvice};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
 
 use crate::config::Config;
@@ -29,7 +29,7 @@ struct Place {
     name: String,
     /// The number of its file; nothing where there are shapes alone.
     file: Option<usize>,
-    dtype: Dtype,
+    dtype: FileDtype,
     shape: Vec<usize>,
     begin: usize,
     end: usize,
@@ -41,7 +41,7 @@ pub struct Tensor<'a> {
     /// The file that it is in.
     pub path: &'a Path,
     /// What its values are.
-    pub kind: Kind,
+    pub dtype: Dtype,
     /// Its shape.
     pub shape: &'a [usize],
     /// Its values, row by row; none where the checkpoint is of shapes alone.
@@ -75,18 +75,18 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// A checkpoint without files: all tensors that a model of this configuration has, in one kind, and no values. A model can be built of it on
+    /// A checkpoint without files: all tensors that a model of this configuration has, in one dtype, and no values. A model can be built of it on
     /// a device that does not compute, such as a planner.
-    pub fn of_shapes(config: &Config, kind: Kind) -> Checkpoint {
-        let dtype = match kind {
-            Kind::F32 => Dtype::F32,
-            Kind::Bf16 => Dtype::BF16,
-            Kind::F16 => Dtype::F16,
-            Kind::I32 => Dtype::I32,
-            Kind::U8 => Dtype::U8,
+    pub fn of_shapes(config: &Config, dtype: Dtype) -> Checkpoint {
+        let file_dtype = match dtype {
+            Dtype::F32 => FileDtype::F32,
+            Dtype::Bf16 => FileDtype::BF16,
+            Dtype::F16 => FileDtype::F16,
+            Dtype::I32 => FileDtype::I32,
+            Dtype::U8 => FileDtype::U8,
         };
         let place = |(name, shape): (String, Vec<usize>)| {
-            (name.clone(), Place { name, file: None, dtype, shape, begin: 0, end: 0 })
+            (name.clone(), Place { name, file: None, dtype: file_dtype, shape, begin: 0, end: 0 })
         };
         let tensors = shapes::tensors(config).into_iter().map(place).collect();
         Checkpoint { folder: PathBuf::from("shapes of a model"), files: Vec::new(), tensors }
@@ -135,14 +135,14 @@ impl Checkpoint {
         self.tensors.get(name).map(|place| place.name.as_str())
     }
 
-    /// The kind that most values of floating point have.
-    pub(crate) fn usual_kind(&self) -> Kind {
-        let values = |wanted: Dtype| {
+    /// The dtype that most values of floating point have.
+    pub(crate) fn usual_dtype(&self) -> Dtype {
+        let values = |wanted: FileDtype| {
             let places = self.tensors.values().filter(move |place| place.dtype == wanted);
             places.map(|place| place.shape.iter().product::<usize>()).sum::<usize>()
         };
-        let kinds = [(Dtype::F32, Kind::F32), (Dtype::F16, Kind::F16), (Dtype::BF16, Kind::Bf16)];
-        kinds.into_iter().max_by_key(|(dtype, _)| values(*dtype)).map_or(Kind::F32, |(_, kind)| kind)
+        let dtypes = [(FileDtype::F32, Dtype::F32), (FileDtype::F16, Dtype::F16), (FileDtype::BF16, Dtype::Bf16)];
+        dtypes.into_iter().max_by_key(|(dtype, _)| values(*dtype)).map_or(Dtype::F32, |(_, dtype)| dtype)
     }
 
     /// Bytes of a tensor in its file, or that it would have there.
@@ -174,8 +174,8 @@ impl Checkpoint {
     /// A tensor of floating point.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let tensor = self.any(name)?;
-        match tensor.kind {
-            Kind::U8 => Err(Error::tensor(tensor.path, name, "is U8; F32, BF16 or F16 is needed")),
+        match tensor.dtype {
+            Dtype::U8 => Err(Error::tensor(tensor.path, name, "is U8; F32, BF16 or F16 is needed")),
             _ => Ok(tensor),
         }
     }
@@ -184,16 +184,16 @@ impl Checkpoint {
     pub(crate) fn any(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = self.path_of(place);
-        let kind = match place.dtype {
-            Dtype::F32 => Kind::F32,
-            Dtype::BF16 => Kind::Bf16,
-            Dtype::F16 => Kind::F16,
-            Dtype::U8 => Kind::U8,
+        let dtype = match place.dtype {
+            FileDtype::F32 => Dtype::F32,
+            FileDtype::BF16 => Dtype::Bf16,
+            FileDtype::F16 => Dtype::F16,
+            FileDtype::U8 => Dtype::U8,
             other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
         let map = place.file.map(|file| &self.files[file].1);
         let bytes = map.map_or(&[][..], |map| &map[place.begin..place.end]);
-        Ok(Tensor { path, kind, shape: &place.shape, bytes, map, begin: place.begin })
+        Ok(Tensor { path, dtype, shape: &place.shape, bytes, map, begin: place.begin })
     }
 
     fn path_of(&self, place: &Place) -> &Path {
@@ -206,11 +206,11 @@ impl Checkpoint {
         let path = self.path_of(place);
         let bytes = place.file.map_or(&[][..], |file| &self.files[file].1[place.begin..place.end]);
         match place.dtype {
-            Dtype::I64 => Ok(bytes
+            FileDtype::I64 => Ok(bytes
                 .chunks_exact(8)
                 .map(|eight| i64::from_le_bytes(eight.try_into().unwrap_or_default()))
                 .collect()),
-            Dtype::I32 => {
+            FileDtype::I32 => {
                 let wide = |four: &[u8]| i64::from(i32::from_le_bytes(four.try_into().unwrap_or_default()));
                 Ok(bytes.chunks_exact(4).map(wide).collect())
             }
@@ -239,15 +239,15 @@ impl Checkpoint {
 impl Tensor<'_> {
     /// The values as f32.
     pub fn values(&self) -> Vec<f32> {
-        let mut values = vec![0.0; self.bytes.len() / self.kind.size()];
+        let mut values = vec![0.0; self.bytes.len() / self.dtype.size()];
         self.widen(0, &mut values);
         values
     }
 
     /// Some values as f32, from the `first` on.
     pub(crate) fn widen(&self, first: usize, to: &mut [f32]) {
-        let size = self.kind.size();
-        self.kind.widen(&self.bytes[first * size..][..to.len() * size], to);
+        let size = self.dtype.size();
+        self.dtype.widen(&self.bytes[first * size..][..to.len() * size], to);
     }
 
     /// Lets the kernel take the pages of the file back at once; they are read again if they are needed again.
@@ -267,21 +267,21 @@ impl Tensor<'_> {
 
     /// Whether its values are there; a checkpoint of shapes has none.
     pub(crate) fn has_values(&self) -> bool {
-        self.bytes.len() == self.shape.iter().product::<usize>() * self.kind.size()
+        self.bytes.len() == self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
     /// The first value that is no number or infinite, if there is one.
     pub(crate) fn not_finite(&self) -> Option<usize> {
-        not_finite(self.kind, self.bytes)
+        not_finite(self.dtype, self.bytes)
     }
 }
 
 /// The first value that is no number or infinite, if there is one.
-pub(crate) fn not_finite(kind: Kind, bytes: &[u8]) -> Option<usize> {
+pub(crate) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     // A value is finite unless all bits of its exponent are set.
-    match kind {
-        Kind::F32 => bytes.chunks_exact(4).position(|four| four[3] & 0x7f == 0x7f && four[2] & 0x80 == 0x80),
-        Kind::Bf16 => bytes.chunks_exact(2).position(|two| two[1] & 0x7f == 0x7f && two[0] & 0x80 == 0x80),
+    match dtype {
+        Dtype::F32 => bytes.chunks_exact(4).position(|four| four[3] & 0x7f == 0x7f && four[2] & 0x80 == 0x80),
+        Dtype::Bf16 => bytes.chunks_exact(2).position(|two| two[1] & 0x7f == 0x7f && two[0] & 0x80 == 0x80),
         _ => bytes.chunks_exact(2).position(|two| two[1] & 0x7c == 0x7c),
     }
 }

@@ -42,7 +42,7 @@ pub struct TextConfig {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
-    pub key_heads: usize,
+    pub kv_heads: usize,
     /// Tokens that there are.
     pub vocabulary: usize,
     /// Added to the mean square in norms.
@@ -115,6 +115,11 @@ impl Config {
             serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
         Fields { path, value: &value, name: "" }.config()
     }
+
+    /// The largest head of decoder and vision tower.
+    pub(crate) fn largest_head(&self) -> usize {
+        self.text.head_size().max(self.vision.head_size())
+    }
 }
 
 /// Fields of an object, with the way to it.
@@ -177,7 +182,7 @@ impl<'a> Fields<'a> {
             intermediate: self.whole("intermediate_size")?,
             layers: self.whole("num_hidden_layers")?,
             heads: self.whole("num_attention_heads")?,
-            key_heads: self.whole("num_key_value_heads")?,
+            kv_heads: self.whole("num_key_value_heads")?,
             vocabulary: self.whole("vocab_size")?,
             epsilon: self.number("rms_norm_eps")? as f32,
             theta: theta.ok_or_else(|| self.missing("rope_theta"))? as f32,
@@ -240,10 +245,10 @@ impl<'a> Fields<'a> {
                 format!("is {}, which does not cut {} values into heads of even size", text.heads, text.hidden),
             );
         }
-        if !text.heads.is_multiple_of(text.key_heads) {
+        if !text.heads.is_multiple_of(text.kv_heads) {
             return wrong(
                 "num_key_value_heads",
-                format!("is {}, which does not divide {} heads", text.key_heads, text.heads),
+                format!("is {}, which does not divide {} heads", text.kv_heads, text.heads),
             );
         }
         if text.sections.iter().sum::<usize>() != text.head_size() / 2 {

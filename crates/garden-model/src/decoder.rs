@@ -1,14 +1,17 @@
 //! The decoder: layers of attention and MLP, forward and backward side by side.
 
-use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Write};
 
-use crate::cache::{LayerCache, Step};
+use crate::activations::activations;
 use crate::config::TextConfig;
 use crate::error::Error;
-use crate::linear::{Linear, LinearRoom};
+use crate::kv_cache::{LayerKvCache, Step};
+use crate::layout::Width;
+use crate::linear::Linear;
+use crate::mode::Mode;
 use crate::parameters::Builder;
-use crate::passes::Passes;
-use crate::swiglu::{Swiglu, SwigluRoom};
+use crate::pass::Pass;
+use crate::swiglu::{Swiglu, SwigluWorkspace};
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +35,7 @@ pub(crate) struct Norm {
 
 impl Norm {
     pub fn build(builder: &mut Builder, name: &str, size: usize, epsilon: f32) -> Result<Norm, Error> {
-        let (weight, gradient) = builder.parameter(&format!("{name}.weight"), &[size])?;
+        let (weight, gradient) = builder.vector(&format!("{name}.weight"), Width::exact(size))?;
         Ok(Norm { weight, gradient, epsilon })
     }
 
@@ -47,18 +50,18 @@ impl Norm {
     }
 }
 
-/// What a layer's backward pass needs of its forward pass: one for each layer, or one for all that is filled again.
+/// What a layer's backward pass needs of its forward pass.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerKept {
+pub(crate) struct LayerActivations {
     /// [tokens, heads * head], turned.
     q: Buffer,
-    /// [tokens, key heads * head], turned.
+    /// [tokens, kv heads * head], turned.
     k: Buffer,
     v: Buffer,
     /// [tokens, heads * head].
     attended: Buffer,
-    /// [tokens, heads].
-    sums: Buffer,
+    /// f32 [tokens, heads].
+    lse: Buffer,
     /// x between attention and MLP [tokens, hidden].
     middle: Buffer,
     /// [tokens, inner].
@@ -66,72 +69,75 @@ pub(crate) struct LayerKept {
     up: Buffer,
 }
 
-impl LayerKept {
+impl LayerActivations {
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
         text: &TextConfig,
         tokens: usize,
-        passes: Passes,
-    ) -> Result<LayerKept, OutOfMemory> {
-        let keys = text.key_heads * text.head_size();
-        let mut make = |name: &str, rows: usize, width: usize| {
-            device.buffer(purpose, &format!("{label} {name}"), Kind::F32, rows * width)
-        };
-        Ok(LayerKept {
-            q: make("queries", tokens, text.hidden)?,
-            k: make("keys", tokens, keys)?,
-            v: make("values", tokens, keys)?,
-            attended: make("attended", tokens, text.hidden)?,
-            sums: make("attention sums", passes.back(tokens), text.heads)?,
-            middle: make("middle", tokens, text.hidden)?,
-            gate: make("gate", tokens, text.intermediate)?,
-            up: make("up", tokens, text.intermediate)?,
+        mode: Mode,
+    ) -> Result<LayerActivations, OutOfMemory> {
+        let (keys, inner) =
+            (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
+        let lse = format!("{label} log-sum-exp");
+        let lse = device.buffer(purpose, &lse, Dtype::F32, mode.back(tokens).saturating_mul(text.heads))?;
+        let mut make =
+            |name: &str, width: usize| activations(device, purpose, &format!("{label} {name}"), tokens, width);
+        Ok(LayerActivations {
+            q: make("queries", text.hidden)?,
+            k: make("keys", keys)?,
+            v: make("values", keys)?,
+            attended: make("attended", text.hidden)?,
+            lse,
+            middle: make("middle", text.hidden)?,
+            gate: make("gate", inner)?,
+            up: make("up", inner)?,
         })
     }
 }
 
-/// Room that layers share, one after the other.
+/// Buffers that layers use, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DecoderRoom {
+pub(crate) struct DecoderWorkspace {
     /// A norm's output [tokens, hidden].
-    pub normed: Buffer,
+    normed: Buffer,
     /// Its gradient [tokens, hidden].
-    pub normed_gradient: Buffer,
+    normed_gradient: Buffer,
     /// Gradient of what attention gave [tokens, hidden].
-    pub attended_gradient: Buffer,
-    pub q_gradient: Buffer,
-    pub k_gradient: Buffer,
-    pub v_gradient: Buffer,
+    attended_gradient: Buffer,
+    q_gradient: Buffer,
+    k_gradient: Buffer,
+    v_gradient: Buffer,
     /// Of the MLP, [tokens, inner] each.
-    pub mixed: Buffer,
-    pub mixed_gradient: Buffer,
-    pub gate_gradient: Buffer,
+    mixed: Buffer,
+    mixed_gradient: Buffer,
+    gate_gradient: Buffer,
 }
 
-impl DecoderRoom {
+impl DecoderWorkspace {
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
         tokens: usize,
-        passes: Passes,
-    ) -> Result<DecoderRoom, OutOfMemory> {
-        let keys = text.key_heads * text.head_size();
-        let back = passes.back(tokens);
+        mode: Mode,
+    ) -> Result<DecoderWorkspace, OutOfMemory> {
+        let (keys, inner) =
+            (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
+        let back = mode.back(tokens);
         let mut make = |name: &str, rows: usize, width: usize| {
-            device.buffer(Purpose::Workspace, &format!("decoder {name}"), Kind::F32, rows * width)
+            activations(device, Purpose::Workspace, &format!("decoder {name}"), rows, width)
         };
-        Ok(DecoderRoom {
+        Ok(DecoderWorkspace {
             normed: make("normed", tokens, text.hidden)?,
             normed_gradient: make("normed gradient", back, text.hidden)?,
             attended_gradient: make("attended gradient", back, text.hidden)?,
             q_gradient: make("queries gradient", back, text.hidden)?,
             k_gradient: make("keys gradient", back, keys)?,
             v_gradient: make("values gradient", back, keys)?,
-            mixed: make("mixed", tokens, text.intermediate)?,
-            mixed_gradient: make("mixed gradient", back, text.intermediate)?,
-            gate_gradient: make("gate gradient", back, text.intermediate)?,
+            mixed: make("mixed", tokens, inner)?,
+            mixed_gradient: make("mixed gradient", back, inner)?,
+            gate_gradient: make("gate gradient", back, inner)?,
         })
     }
 }
@@ -141,180 +147,164 @@ impl DecoderRoom {
 pub(crate) struct Sequence {
     pub tokens: usize,
     pub rows: usize,
-    pub row_starts: Buffer,
-    /// [tokens, half a head].
+    /// Tokens of the longest row.
+    pub longest: usize,
+    pub cu_seqlens: Buffer,
+    /// f32 [tokens, half a head].
     pub cosines: Buffer,
     pub sines: Buffer,
 }
 
+/// What goes with a pass through the decoder's layers.
+#[derive(Clone, Copy)]
+pub(crate) struct DecoderContext<'a> {
+    pub text: &'a TextConfig,
+    pub workspace: &'a DecoderWorkspace,
+    pub sequence: &'a Sequence,
+}
+
 impl Layer {
     pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
-        let (hidden, keys) = (text.hidden, text.key_heads * text.head_size());
+        let (hidden, keys) = (Width::exact(text.hidden), Width::exact(text.kv_heads * text.head_size()));
         Ok(Layer {
-            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), hidden, text.epsilon)?,
+            norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.epsilon)?,
             q: builder.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, true)?,
             k: builder.linear(&format!("{name}.self_attn.k_proj"), hidden, keys, true)?,
             v: builder.linear(&format!("{name}.self_attn.v_proj"), hidden, keys, true)?,
             o: builder.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, false)?,
-            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), hidden, text.epsilon)?,
-            mlp: Swiglu::build(builder, &format!("{name}.mlp"), hidden, text.intermediate, false)?,
+            norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, text.epsilon)?,
+            mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, text.intermediate, false)?,
         })
     }
 
     /// y [tokens, hidden] = this of x [tokens, hidden]; without `y` only what the backward pass needs is made.
     pub fn forward(
         &self,
-        device: &mut dyn Device,
-        text: &TextConfig,
+        pass: &mut Pass,
+        context: DecoderContext,
         x: Buffer,
         y: Option<Buffer>,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
-        sequence: &Sequence,
+        saved: &LayerActivations,
     ) {
-        let kept = kept.of(text, sequence.tokens);
-        self.project(device, text, x, &kept, room, linear, sequence);
-        device.attend(&attention(text, &kept, sequence), kept.attended, kept.sums);
-        self.finish(device, text, x, y, &kept, room, linear, sequence.tokens);
+        let saved = saved.of(context);
+        self.project(pass, context, x, &saved);
+        pass.device.attend(&attention(context, &saved), saved.attended, saved.lse);
+        self.finish(pass, context, x, y, &saved);
     }
 
     /// The same, forward only and in place: x [tokens, hidden] of new tokens, which see what the cache has of their rows and are added to it.
-    pub fn forward_cached(
+    pub fn forward_with_kv_cache(
         &self,
-        device: &mut dyn Device,
-        text: &TextConfig,
+        pass: &mut Pass,
+        context: DecoderContext,
         x: Buffer,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
-        cache: &LayerCache,
+        saved: &LayerActivations,
+        kv_cache: &LayerKvCache,
         step: &Step,
     ) {
-        let (tokens, keys) = (step.sequence.tokens, text.key_heads * text.head_size());
-        let kept = kept.of(text, tokens);
-        self.project(device, text, x, &kept, room, linear, &step.sequence);
-        device.scatter(kept.k, step.places, cache.keys, tokens, keys);
-        device.scatter(kept.v, step.places, cache.values, tokens, keys);
+        let (text, tokens) = (context.text, context.sequence.tokens);
+        let keys = text.kv_heads * text.head_size();
+        let saved = saved.of(context);
+        self.project(pass, context, x, &saved);
+        pass.device.scatter(saved.k, step.places, kv_cache.keys, tokens, keys);
+        pass.device.scatter(saved.v, step.places, kv_cache.values, tokens, keys);
         let attention = Attention {
-            key: heads(cache.keys, text.key_heads, text),
-            value: heads(cache.values, text.key_heads, text),
-            ..attention(text, &kept, &step.sequence)
+            key: heads(kv_cache.keys, text.kv_heads, text),
+            value: heads(kv_cache.values, text.kv_heads, text),
+            ..attention(context, &saved)
         };
-        device.attend_cached(&attention, step.firsts, step.lengths, kept.attended);
-        self.finish(device, text, x, Some(x), &kept, room, linear, tokens);
+        pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, saved.attended);
+        self.finish(pass, context, x, Some(x), &saved);
     }
 
     /// Queries, keys and values of x, turned to their positions.
-    fn project(
-        &self,
-        device: &mut dyn Device,
-        text: &TextConfig,
-        x: Buffer,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
-        sequence: &Sequence,
-    ) {
-        let tokens = sequence.tokens;
-        let normed = room.normed.first(tokens * text.hidden);
-        self.norm1.forward(device, x, normed, tokens);
-        self.q.forward(device, normed, kept.q, tokens, linear, Write::Set);
-        self.k.forward(device, normed, kept.k, tokens, linear, Write::Set);
-        self.v.forward(device, normed, kept.v, tokens, linear, Write::Set);
-        device.rotate(heads(kept.q, text.heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
-        device.rotate(heads(kept.k, text.key_heads, text), text.head_size(), sequence.cosines, sequence.sines, tokens);
+    fn project(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, saved: &LayerActivations) {
+        let (text, &Sequence { tokens, cosines, sines, .. }) = (context.text, context.sequence);
+        let normed = context.workspace.normed.first(tokens * text.hidden);
+        self.norm1.forward(pass.device, x, normed, tokens);
+        self.q.forward(pass, normed, saved.q, tokens, Write::Set);
+        self.k.forward(pass, normed, saved.k, tokens, Write::Set);
+        self.v.forward(pass, normed, saved.v, tokens, Write::Set);
+        pass.device.rotate(heads(saved.q, text.heads, text), text.head_size(), cosines, sines, tokens);
+        pass.device.rotate(heads(saved.k, text.kv_heads, text), text.head_size(), cosines, sines, tokens);
     }
 
     /// From what attention gave to y, which may be x.
-    fn finish(
-        &self,
-        device: &mut dyn Device,
-        text: &TextConfig,
-        x: Buffer,
-        y: Option<Buffer>,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
-        tokens: usize,
-    ) {
-        let normed = room.normed.first(tokens * text.hidden);
-        device.copy(x, kept.middle);
-        self.o.forward(device, kept.attended, kept.middle, tokens, linear, Write::Add);
-        self.norm2.forward(device, kept.middle, normed, tokens);
+    fn finish(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, y: Option<Buffer>, saved: &LayerActivations) {
+        let (workspace, tokens) = (context.workspace, context.sequence.tokens);
+        let normed = workspace.normed.first(tokens * context.text.hidden);
+        pass.device.copy(x, saved.middle);
+        self.o.forward(pass, saved.attended, saved.middle, tokens, Write::Add);
+        self.norm2.forward(pass.device, saved.middle, normed, tokens);
         match y {
             Some(y) => {
-                device.copy(kept.middle, y);
-                self.mlp.forward(device, normed, y, tokens, &swiglu_room(kept, room), linear);
+                pass.device.copy(saved.middle, y);
+                self.mlp.forward(pass, normed, y, tokens, &swiglu_workspace(saved, workspace));
             }
-            None => self.mlp.forward_inner(device, normed, tokens, &swiglu_room(kept, room), linear),
+            None => self.mlp.forward_inner(pass, normed, tokens, &swiglu_workspace(saved, workspace)),
         }
     }
 
     /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that.
     pub fn backward(
         &self,
-        device: &mut dyn Device,
-        text: &TextConfig,
+        pass: &mut Pass,
+        context: DecoderContext,
         x: Buffer,
         dx: Buffer,
         wants_dx: bool,
-        kept: &LayerKept,
-        room: &DecoderRoom,
-        linear: &LinearRoom,
-        sequence: &Sequence,
+        saved: &LayerActivations,
     ) {
-        let (tokens, kept) = (sequence.tokens, kept.of(text, sequence.tokens));
+        let DecoderContext { text, workspace, sequence: &Sequence { tokens, cosines, sines, .. } } = context;
+        let saved = saved.of(context);
         let part = |buffer: Buffer, width: usize| buffer.first(tokens * width);
-        let (normed, dnormed) = (part(room.normed, text.hidden), part(room.normed_gradient, text.hidden));
+        let (normed, dnormed) = (part(workspace.normed, text.hidden), part(workspace.normed_gradient, text.hidden));
         // The MLP: its gradient joins the one that goes past it.
-        self.norm2.forward(device, kept.middle, normed, tokens);
-        self.mlp.backward(device, normed, dx, dnormed, tokens, &swiglu_room(&kept, room), linear);
-        self.norm2.backward(device, dnormed, kept.middle, dx, tokens, Write::Add);
+        self.norm2.forward(pass.device, saved.middle, normed, tokens);
+        self.mlp.backward(pass, normed, dx, dnormed, tokens, &swiglu_workspace(&saved, workspace));
+        self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
-        let dattended = part(room.attended_gradient, text.hidden);
-        self.o.backward(device, kept.attended, dx, Some((dattended, Write::Set)), tokens, linear);
-        let keys = text.key_heads * text.head_size();
-        let (dq, dk, dv) =
-            (part(room.q_gradient, text.hidden), part(room.k_gradient, keys), part(room.v_gradient, keys));
-        let [q_heads, k_heads, v_heads] =
-            [heads(dq, text.heads, text), heads(dk, text.key_heads, text), heads(dv, text.key_heads, text)];
-        device.attend_backward(
-            &attention(text, &kept, sequence),
-            kept.attended,
-            kept.sums,
-            dattended,
-            q_heads,
-            k_heads,
-            v_heads,
+        let dattended = part(workspace.attended_gradient, text.hidden);
+        self.o.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), tokens);
+        let keys = text.kv_heads * text.head_size();
+        let (dq, dk, dv) = (
+            part(workspace.q_gradient, text.hidden),
+            part(workspace.k_gradient, keys),
+            part(workspace.v_gradient, keys),
         );
-        device.rotate_backward(q_heads, text.head_size(), sequence.cosines, sequence.sines, tokens);
-        device.rotate_backward(k_heads, text.head_size(), sequence.cosines, sequence.sines, tokens);
-        self.norm1.forward(device, x, normed, tokens);
+        let [q_heads, k_heads, v_heads] =
+            [heads(dq, text.heads, text), heads(dk, text.kv_heads, text), heads(dv, text.kv_heads, text)];
+        let attention = attention(context, &saved);
+        pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, q_heads, k_heads, v_heads);
+        pass.device.rotate_backward(q_heads, text.head_size(), cosines, sines, tokens);
+        pass.device.rotate_backward(k_heads, text.head_size(), cosines, sines, tokens);
+        self.norm1.forward(pass.device, x, normed, tokens);
         let back = |write| wants_dx.then_some((dnormed, write));
-        self.q.backward(device, normed, dq, back(Write::Set), tokens, linear);
-        self.k.backward(device, normed, dk, back(Write::Add), tokens, linear);
-        self.v.backward(device, normed, dv, back(Write::Add), tokens, linear);
+        self.q.backward(pass, normed, dq, back(Write::Set), tokens);
+        self.k.backward(pass, normed, dk, back(Write::Add), tokens);
+        self.v.backward(pass, normed, dv, back(Write::Add), tokens);
         if wants_dx {
-            self.norm1.backward(device, dnormed, x, dx, tokens, Write::Add);
+            self.norm1.backward(pass.device, dnormed, x, dx, tokens, Write::Add);
         }
     }
 }
 
-impl LayerKept {
-    /// The part of it that a batch of so many tokens uses.
-    fn of(&self, text: &TextConfig, tokens: usize) -> LayerKept {
-        let keys = text.key_heads * text.head_size();
-        LayerKept {
+impl LayerActivations {
+    /// The part of it that a batch uses.
+    fn of(&self, context: DecoderContext) -> LayerActivations {
+        let (text, tokens) = (context.text, context.sequence.tokens);
+        let keys = text.kv_heads * text.head_size();
+        LayerActivations {
             q: self.q.first(tokens * text.hidden),
             k: self.k.first(tokens * keys),
             v: self.v.first(tokens * keys),
             attended: self.attended.first(tokens * text.hidden),
             // Without a backward pass there are none.
-            sums: self.sums.first((tokens * text.heads).min(self.sums.length())),
+            lse: self.lse.first((tokens * text.heads).min(self.lse.length())),
             middle: self.middle.first(tokens * text.hidden),
-            gate: self.gate.first(tokens * text.intermediate),
-            up: self.up.first(tokens * text.intermediate),
+            // The MLP takes what it needs of them.
+            gate: self.gate,
+            up: self.up,
         }
     }
 }
@@ -323,24 +313,26 @@ fn heads(buffer: Buffer, heads: usize, text: &TextConfig) -> Heads {
     Heads { buffer, offset: 0, stride: heads * text.head_size(), heads }
 }
 
-fn attention(text: &TextConfig, kept: &LayerKept, sequence: &Sequence) -> Attention {
+fn attention(context: DecoderContext, saved: &LayerActivations) -> Attention {
+    let (text, sequence) = (context.text, context.sequence);
     Attention {
-        query: heads(kept.q, text.heads, text),
-        key: heads(kept.k, text.key_heads, text),
-        value: heads(kept.v, text.key_heads, text),
+        query: heads(saved.q, text.heads, text),
+        key: heads(saved.k, text.kv_heads, text),
+        value: heads(saved.v, text.kv_heads, text),
         head_size: text.head_size(),
-        starts: sequence.row_starts,
+        cu_seqlens: sequence.cu_seqlens,
         segments: sequence.rows,
+        longest: sequence.longest,
         is_causal: true,
     }
 }
 
-fn swiglu_room(kept: &LayerKept, room: &DecoderRoom) -> SwigluRoom {
-    SwigluRoom {
-        gate: kept.gate,
-        up: kept.up,
-        mixed: room.mixed,
-        mixed_gradient: room.mixed_gradient,
-        gate_gradient: room.gate_gradient,
+fn swiglu_workspace(saved: &LayerActivations, workspace: &DecoderWorkspace) -> SwigluWorkspace {
+    SwigluWorkspace {
+        gate: saved.gate,
+        up: saved.up,
+        mixed: workspace.mixed,
+        mixed_gradient: workspace.mixed_gradient,
+        gate_gradient: workspace.gate_gradient,
     }
 }

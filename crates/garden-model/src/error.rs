@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use garden_device::OutOfMemory;
+use garden_device::{DeviceError, OutOfMemory};
 
 /// Why a model, an adapter or a batch cannot be used.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub enum Error {
     Sampling(String),
     /// There is not enough memory.
     Memory(OutOfMemory),
+    /// The device failed while it was computing.
+    Device(DeviceError),
     /// Somebody asked to end it.
     Stopped,
 }
@@ -77,6 +79,7 @@ impl fmt::Display for Error {
             Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
             Error::Batch(problem) | Error::Sampling(problem) => f.write_str(problem),
             Error::Memory(error) => error.fmt(f),
+            Error::Device(error) => error.fmt(f),
             Error::Stopped => f.write_str("it was asked to stop"),
         }
     }
@@ -87,8 +90,15 @@ impl std::error::Error for Error {
         match self {
             Error::File { source, .. } => Some(source),
             Error::Memory(error) => Some(error),
+            Error::Device(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Error {
+        Error::Device(error)
     }
 }
 

@@ -2,25 +2,25 @@
 
 use std::path::Path;
 
-use garden_device::{Device, Kind};
+use garden_device::{Device, Dtype};
 use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::model::Model;
-use crate::shard::{name_dtype, read_config, write_config};
+use crate::safetensors_writer::{name_dtype, read_config, write_config};
 
 const WEIGHTS: &str = "model.safetensors";
 
 /// What the values of a checkpoint become when transformers loads and saves it: what its `config.json` names, else what most of them are.
-pub fn saved_kind(base: &Path) -> Result<Kind, Error> {
+pub fn saved_dtype(base: &Path) -> Result<Dtype, Error> {
     let config = read_config(base)?;
     let named = ["dtype", "torch_dtype"].iter().find_map(|field| config.get(field).and_then(Value::as_str));
     match named.map(|name| name.trim_start_matches("torch.")) {
-        Some("float32") => Ok(Kind::F32),
-        Some("bfloat16") => Ok(Kind::Bf16),
-        Some("float16") => Ok(Kind::F16),
-        _ => Ok(Checkpoint::open(base)?.usual_kind()),
+        Some("float32") => Ok(Dtype::F32),
+        Some("bfloat16") => Ok(Dtype::Bf16),
+        Some("float16") => Ok(Dtype::F16),
+        _ => Ok(Checkpoint::open(base)?.usual_dtype()),
     }
 }
 
@@ -30,15 +30,15 @@ impl Model {
         &self,
         device: &mut dyn Device,
         base: &Path,
-        kind: Kind,
+        dtype: Dtype,
         folder: &Path,
     ) -> Result<(), Error> {
         let mut config = read_config(base)?;
-        name_dtype(&mut config, kind);
+        name_dtype(&mut config, dtype);
         let checkpoint = Checkpoint::open(base)?;
         // Two forms of names are about; transformers saves the one that it has loaded.
         let named = |name: &str| checkpoint.stored_name(name).unwrap_or(name).to_string();
-        self.write_values(device, kind, &named, &folder.join(WEIGHTS))?;
+        self.write_values(device, dtype, &named, &folder.join(WEIGHTS))?;
         write_config(folder, &config)
     }
 

@@ -3,29 +3,31 @@
 //! Prompts are read one after the other and [`CHUNK`] tokens at a time, so the room of a layer does not grow with their number or length, and a
 //! row's first logits do not depend on its neighbours. Steps take all unfinished rows at once: each weight is read once for all of them.
 
-use garden_device::{Buffer, Device, Kind, Purpose, Reserve};
+use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
 
 use serde::{Deserialize, Serialize};
 
+use crate::activations::{GradientCheckpointing, activations};
 use crate::adapter::Adapter;
 use crate::batch::{Batch, Images};
-use crate::cache::{Cache, Piece, StepRoom};
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
-use crate::decoder::{DecoderRoom, LayerKept};
+use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
 use crate::error::Error;
-use crate::four_bit::FourBit;
-use crate::head::{self, HeadRoom};
-use crate::linear::LinearRoom;
+use crate::head::HeadWorkspace;
+use crate::kv_cache::{KvCache, Piece, StepInputs};
+use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
-use crate::model::{Model, Recompute, upload};
+use crate::mode::Mode;
+use crate::model::{Model, upload};
 use crate::network::Network;
+use crate::nf4_checkpoint::FourBit;
 use crate::parameters::{Builder, FrozenAdapter, Storage};
-use crate::passes::Passes;
-use crate::patches::PatchRoom;
+use crate::pass::Pass;
+use crate::patches::PatchInputs;
 use crate::rotary;
 use crate::sampling::{Random, Sampler, Sampling};
-use crate::vision::VisionRoom;
+use crate::vision::VisionWorkspace;
 
 /// Tokens of a prompt that go through the layers at once: enough for matrix products to be at their fastest.
 const CHUNK: usize = 256;
@@ -88,8 +90,8 @@ pub struct Generator {
     config: Config,
     limits: GeneratorLimits,
     network: Network,
-    cache: Cache,
-    room: Room,
+    kv_cache: KvCache,
+    workspace: Workspace,
     /// Logits of one row, on the host.
     logits: Vec<f32>,
     sampler: Sampler,
@@ -97,17 +99,17 @@ pub struct Generator {
 
 /// Buffers that every step fills again.
 #[derive(Debug)]
-struct Room {
+struct Workspace {
     tokens: Buffer,
-    images: PatchRoom,
-    step: StepRoom,
+    images: PatchInputs,
+    step: StepInputs,
     /// What goes through the layers, in place [tokens of a prompt or rows, hidden].
     x: Buffer,
-    layer: LayerKept,
-    decoder: DecoderRoom,
-    vision: VisionRoom,
-    linear: LinearRoom,
-    head: HeadRoom,
+    layer: LayerActivations,
+    decoder: DecoderWorkspace,
+    vision: VisionWorkspace,
+    linear: LinearWorkspace,
+    head: HeadWorkspace,
 }
 
 /// An answer that has not ended.
@@ -148,17 +150,16 @@ impl Generator {
         limits: GeneratorLimits,
     ) -> Result<(Generator, Vec<FrozenAdapter>), Error> {
         let storage = Storage { four_bit: four_bit.cloned(), ..Storage::default() };
-        let mut builder = Builder::new(device, checkpoint, lora, Passes::Forward, &storage)?;
+        let mut builder = Builder::new(device, checkpoint, lora, Mode::Inference, &storage)?;
         let network = Network::build(&mut builder, config)?;
-        let (frozen, widest, widest_adapted) = (builder.frozen, builder.widest, builder.widest_adapted);
-        let cache = Cache::build(device, &config.text, limits.rows, limits.context)?;
+        let (frozen, reserve, widest_adapted) = (builder.frozen, builder.reserve, builder.widest_adapted);
+        let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
         let lora = lora.map(|lora| (lora, widest_adapted));
-        let room = Room::build(device, config, lora, limits)?;
-        let head_size = config.text.head_size().max(config.vision.head_size());
-        device.reserve(Reserve { widest, longest: limits.context.max(limits.patches), head_size })?;
+        let workspace = Workspace::build(device, config, lora, limits)?;
+        device.reserve(answering(reserve, config, limits))?;
         let logits = vec![0.0; config.text.vocabulary];
         let sampler = Sampler::default();
-        Ok((Generator { config: config.clone(), limits, network, cache, room, logits, sampler }, frozen))
+        Ok((Generator { config: config.clone(), limits, network, kv_cache, workspace, logits, sampler }, frozen))
     }
 
     /// One that shares the weights of a model that is being trained, and its room for images: only a cache and the room of a layer are new. It answers
@@ -171,17 +172,26 @@ impl Generator {
                 limits.patches, most.patches
             )));
         }
-        let cache = Cache::build(device, &config.text, limits.rows, limits.context)?;
+        let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
         let lora = model.lora.as_ref().map(|(lora, widest)| (lora, *widest));
-        let (images, vision) = model.rooms_of_images();
-        let room = Room::beside(device, config, lora, limits, images, vision)?;
-        // The model has room for its images already.
-        if limits.context > model.reserve.longest {
-            device.reserve(Reserve { longest: limits.context, ..model.reserve })?;
+        let (images, vision) = model.image_workspaces();
+        let workspace = Workspace::beside(device, config, lora, limits, images, vision)?;
+        // What the model has reserved is enough for its images; answers may be longer than what it is trained with.
+        let (own, needed) = (model.reserve, answering(model.reserve, config, limits));
+        if needed.longest > own.longest
+            || needed.attention_tokens > own.attention_tokens
+            || needed.segments > own.segments
+        {
+            device.reserve(Reserve {
+                longest: needed.longest.max(own.longest),
+                attention_tokens: needed.attention_tokens.max(own.attention_tokens),
+                segments: needed.segments.max(own.segments),
+                ..own
+            })?;
         }
         let logits = vec![0.0; config.text.vocabulary];
         let (network, sampler) = (model.network.clone(), Sampler::default());
-        Ok(Generator { config: config.clone(), limits, network, cache, room, logits, sampler })
+        Ok(Generator { config: config.clone(), limits, network, kv_cache, workspace, logits, sampler })
     }
 
     /// What it is.
@@ -217,7 +227,7 @@ impl Generator {
             if wants_end() {
                 return Err(Error::Stopped);
             }
-            let last = self.read(device, row, &batch);
+            let last = self.prefill(device, row, &batch);
             let (next, random) = (batch.next[0], Random::of_row(sampling.seed, row));
             open.push(Open { row, tokens: batch.tokens, next, random });
             let newest = open.len() - 1;
@@ -228,7 +238,7 @@ impl Generator {
             if wants_end() {
                 return Err(Error::Stopped);
             }
-            let x = self.step(device, &open);
+            let x = self.decode_step(device, &open);
             self.choose(device, x, &mut open, &mut answers, sampling, on_token)?;
             open.retain(|row| !is_done(&answers[row.row], sampling));
         }
@@ -238,12 +248,12 @@ impl Generator {
     /// Logits of every token of a prompt [tokens, vocabulary].
     pub fn logits(&mut self, device: &mut dyn Device, prompt: Prompt) -> Result<Vec<f32>, Error> {
         let batches = self.batches(vec![prompt], &Sampling { max_new_tokens: 0, ..Sampling::default() })?;
-        let (text, room, mut all) = (&self.config.text, &self.room, Vec::new());
+        let (text, workspace, mut all) = (&self.config.text, &self.workspace, Vec::new());
         for batch in batches {
-            self.read(device, 0, &batch);
-            let x = room.x.first(batch.tokens() * text.hidden);
+            self.prefill(device, 0, &batch);
+            let x = workspace.x.first(batch.tokens() * text.hidden);
             let head = &self.network.head;
-            head.logits(device, text, x, batch.tokens(), &room.head, |chunk| all.extend_from_slice(chunk));
+            head.logits(device, text, x, batch.tokens(), &workspace.head, |chunk| all.extend_from_slice(chunk))?;
         }
         Ok(all)
     }
@@ -283,13 +293,14 @@ impl Generator {
     }
 
     /// Reads a prompt into the cache; returns what its last token became [1, hidden].
-    fn read(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
-        let (text, room) = (&self.config.text, &self.room);
+    fn prefill(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
+        let (text, workspace) = (&self.config.text, &self.workspace);
         let (tokens, half) = (batch.tokens(), text.head_size() / 2);
-        let images = room.images.put(device, batch);
-        let given = upload(device, room.tokens, &batch.tokens);
-        let x = room.x.first(tokens * text.hidden);
-        self.network.embed(device, &self.config, given, &images, x, &room.vision, &room.linear);
+        let images = workspace.images.put(device, batch);
+        let given = upload(device, workspace.tokens, &batch.tokens);
+        let x = workspace.x.first(tokens * text.hidden);
+        let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
+        self.network.embed(pass, &self.config.vision, &workspace.vision, given, &images, x);
         for before in (0..tokens).step_by(CHUNK) {
             let count = CHUNK.min(tokens - before);
             let angles = before * half..(before + count) * half;
@@ -301,11 +312,11 @@ impl Generator {
     }
 
     /// Takes the newest token of each row; returns what they became [rows, hidden].
-    fn step(&self, device: &mut dyn Device, open: &[Open]) -> Buffer {
-        let (text, room) = (&self.config.text, &self.room);
+    fn decode_step(&self, device: &mut dyn Device, open: &[Open]) -> Buffer {
+        let (text, workspace) = (&self.config.text, &self.workspace);
         let newest: Vec<i32> = open.iter().filter_map(|row| row.tokens.last().copied()).collect();
-        let given = upload(device, room.tokens, &newest);
-        let x = room.x.first(open.len() * text.hidden);
+        let given = upload(device, workspace.tokens, &newest);
+        let x = workspace.x.first(open.len() * text.hidden);
         device.embed(&self.network.embedding, given, x, open.len());
         let pieces: Vec<Piece> =
             open.iter().map(|row| Piece { row: row.row, before: row.tokens.len() - 1, tokens: 1 }).collect();
@@ -318,10 +329,12 @@ impl Generator {
 
     /// New tokens x [tokens, hidden] through all layers, in place.
     fn forward(&self, device: &mut dyn Device, x: Buffer, pieces: &[Piece], cosines: &[f32], sines: &[f32]) {
-        let (text, room) = (&self.config.text, &self.room);
-        let step = room.step.put(device, &self.cache, pieces, cosines, sines);
-        for (layer, cache) in self.network.layers.iter().zip(&self.cache.layers) {
-            layer.forward_cached(device, text, x, &room.layer, &room.decoder, &room.linear, cache, &step);
+        let (text, workspace) = (&self.config.text, &self.workspace);
+        let step = workspace.step.put(device, &self.kv_cache, pieces, cosines, sines);
+        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &step.sequence };
+        let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
+        for (layer, kv_cache) in self.network.layers.iter().zip(&self.kv_cache.layers) {
+            layer.forward_with_kv_cache(pass, context, x, &workspace.layer, kv_cache, &step);
         }
     }
 
@@ -336,11 +349,12 @@ impl Generator {
         on_token: &mut dyn FnMut(NewToken<'_>),
     ) -> Result<(), Error> {
         let text = &self.config.text;
-        for (chunk, rows) in rows.chunks_mut(head::CHUNK).enumerate() {
-            let x = x.part(chunk * head::CHUNK * text.hidden, rows.len() * text.hidden);
-            let logits = self.network.head.chunk(device, text, x, rows.len(), &self.room.head);
+        let size = self.workspace.head.chunk;
+        for (chunk, rows) in rows.chunks_mut(size).enumerate() {
+            let x = x.part(chunk * size * text.hidden, rows.len() * text.hidden);
+            let logits = self.network.head.chunk(device, text, x, rows.len(), &self.workspace.head);
             for (index, open) in rows.iter_mut().enumerate() {
-                device.download(logits.part(index * text.vocabulary, text.vocabulary), &mut self.logits);
+                device.download(logits.part(index * text.vocabulary, text.vocabulary), &mut self.logits)?;
                 let chosen = self.sampler.choose(sampling, &self.logits, &open.tokens, &mut open.random);
                 let Some(token) = chosen else {
                     let after = answers[open.row].tokens.len();
@@ -361,23 +375,41 @@ impl Generator {
     }
 }
 
+/// What operations need for answers within the limits, beside what the weights need.
+fn answering(reserve: Reserve, config: &Config, limits: GeneratorLimits) -> Reserve {
+    Reserve {
+        longest: limits.context.max(limits.patches),
+        head_size: config.largest_head(),
+        attention_tokens: limits.context.max(limits.patches).max(limits.rows),
+        // A window has a merged token at least.
+        segments: limits.rows.max(limits.patches / config.vision.merged()),
+        ..reserve
+    }
+}
+
 /// Whether an answer gets no more tokens.
 fn is_done(answer: &Answer, sampling: &Sampling) -> bool {
     answer.is_ended || answer.tokens.len() >= sampling.max_new_tokens
 }
 
-impl Room {
+impl Workspace {
     fn build(
         device: &mut dyn Device,
         config: &Config,
         lora: Option<(&LoraConfig, usize)>,
         limits: GeneratorLimits,
-    ) -> Result<Room, Error> {
+    ) -> Result<Workspace, Error> {
         // A window has a merged token at least, and so has an image.
         let most = limits.patches / config.vision.merged();
-        let images = PatchRoom::build(device, config, limits.patches, most, most)?;
-        let vision = VisionRoom::build(device, &config.vision, limits.patches, Passes::Forward, Recompute::Layers)?;
-        Room::beside(device, config, lora, limits, images, vision)
+        let images = PatchInputs::build(device, config, limits.patches, most, most)?;
+        let vision = VisionWorkspace::build(
+            device,
+            &config.vision,
+            limits.patches,
+            Mode::Inference,
+            GradientCheckpointing::PerLayer,
+        )?;
+        Workspace::beside(device, config, lora, limits, images, vision)
     }
 
     /// The same with room for images that is there already.
@@ -386,22 +418,22 @@ impl Room {
         config: &Config,
         lora: Option<(&LoraConfig, usize)>,
         limits: GeneratorLimits,
-        images: PatchRoom,
-        vision: VisionRoom,
-    ) -> Result<Room, Error> {
-        let (text, passes) = (&config.text, Passes::Forward);
+        images: PatchInputs,
+        vision: VisionWorkspace,
+    ) -> Result<Workspace, Error> {
+        let (text, mode) = (&config.text, Mode::Inference);
         let all = limits.context.max(limits.rows);
         let at_once = CHUNK.min(limits.context).max(limits.rows);
-        Ok(Room {
-            tokens: device.buffer(Purpose::Batch, "tokens", Kind::I32, all)?,
+        Ok(Workspace {
+            tokens: device.buffer(Purpose::Batch, "tokens", Dtype::I32, all)?,
             images,
-            step: StepRoom::build(device, text, limits.rows, at_once)?,
-            x: device.buffer(Purpose::Workspace, "decoder x", Kind::F32, all * text.hidden)?,
-            layer: LayerKept::build(device, Purpose::Workspace, "decoder", text, at_once, passes)?,
-            decoder: DecoderRoom::build(device, text, at_once, passes)?,
+            step: StepInputs::build(device, text, limits.rows, at_once)?,
+            x: activations(device, Purpose::Workspace, "decoder x", all, text.hidden)?,
+            layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, mode)?,
+            decoder: DecoderWorkspace::build(device, text, at_once, mode)?,
             vision,
-            linear: LinearRoom::build(device, lora, at_once.max(limits.patches), passes)?,
-            head: HeadRoom::build(device, text, limits.rows, passes)?,
+            linear: LinearWorkspace::build(device, lora, at_once.max(limits.patches), mode)?,
+            head: HeadWorkspace::build(device, text, limits.rows, mode)?,
         })
     }
 }

@@ -1,13 +1,11 @@
 //! The last norm, the head and the loss: only for places whose next token is asked for, and a chunk of them at a time.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Weight, Write};
 
+use crate::activations::activations;
 use crate::config::TextConfig;
 use crate::decoder::Norm;
-use crate::passes::Passes;
-
-/// Rows of logits that exist at once.
-pub(crate) const CHUNK: usize = 64;
+use crate::mode::Mode;
 
 /// The norm before the head, and the head [vocabulary, hidden], which may be the embedding.
 #[derive(Clone, Copy, Debug)]
@@ -17,85 +15,97 @@ pub(crate) struct Head {
     pub gradient: Option<Weight>,
 }
 
-/// Room for the loss.
+/// Buffers of the loss.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeadRoom {
-    /// Rows that are asked [targets, hidden].
-    asked: Buffer,
+pub(crate) struct HeadWorkspace {
+    /// Rows whose next token is asked for [targets, hidden].
+    inputs: Buffer,
     /// After the norm [targets, hidden].
     normed: Buffer,
     /// Gradients [targets, hidden].
     gradient: Buffer,
     /// [chunk, vocabulary].
     logits: Buffer,
-    /// The loss of each row [targets].
+    /// The loss of each row, f32 [targets].
     pub losses: Buffer,
+    /// Rows of logits that exist at once.
+    pub chunk: usize,
 }
 
-impl HeadRoom {
-    /// Room for so many rows at once; those of the logits are made a chunk at a time.
+/// What the loss is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// Places whose next token is asked for, i32 [rows].
+    pub positions: Buffer,
+    /// Those tokens, i32 [rows].
+    pub targets: Buffer,
+    pub rows: usize,
+    /// The step's scalars, of which the loss scale is used.
+    pub scalars: Buffer,
+}
+
+impl HeadWorkspace {
+    /// For so many rows at once; those of the logits are made a chunk at a time.
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
         targets: usize,
-        passes: Passes,
-    ) -> Result<HeadRoom, OutOfMemory> {
-        let back = passes.back(targets);
-        let mut make = |name: &str, length: usize| device.buffer(Purpose::Workspace, name, Kind::F32, length);
-        Ok(HeadRoom {
-            asked: make("head inputs", back * text.hidden)?,
-            normed: make("head inputs, normed", targets * text.hidden)?,
-            gradient: make("head gradient", back * text.hidden)?,
-            logits: make("logits of a chunk", CHUNK.min(targets) * text.vocabulary)?,
-            losses: make("losses", back)?,
+        mode: Mode,
+    ) -> Result<HeadWorkspace, OutOfMemory> {
+        let back = mode.back(targets);
+        let chunk = device.profile().logit_rows.min(targets);
+        let losses = device.buffer(Purpose::Workspace, "losses", Dtype::F32, back)?;
+        let mut make =
+            |name: &str, rows: usize, width: usize| activations(device, Purpose::Workspace, name, rows, width);
+        Ok(HeadWorkspace {
+            inputs: make("head inputs", back, text.hidden)?,
+            normed: make("head inputs, normed", targets, text.hidden)?,
+            gradient: make("head gradient", back, text.hidden)?,
+            logits: make("logits of a chunk", chunk, text.vocabulary)?,
+            losses,
+            chunk: chunk.max(1),
         })
+    }
+
+    /// Chunks of rows: (first, how many).
+    fn chunks(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let chunk = self.chunk;
+        (0..rows).step_by(chunk).map(move |first| (first, chunk.min(rows - first)))
     }
 }
 
-/// Chunks of rows: (first, how many).
-fn chunks(rows: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..rows).step_by(CHUNK).map(move |first| (first, CHUNK.min(rows - first)))
-}
-
 impl Head {
-    /// The loss of every row that is asked, and the gradient of `scale` times their sum in dx [tokens, hidden].
+    /// The loss of every row that is asked, and the gradient of the loss scale times their sum in dx [tokens, hidden].
     pub fn loss(
         &self,
         device: &mut dyn Device,
         text: &TextConfig,
         x: Buffer,
         dx: Buffer,
-        places: Buffer,
-        targets: Buffer,
-        rows: usize,
-        scale: f32,
-        room: &HeadRoom,
+        asked: Asked,
+        workspace: &HeadWorkspace,
     ) {
+        let Asked { positions, targets, rows, scalars } = asked;
         let part = |buffer: Buffer| buffer.first(rows * text.hidden);
-        let (asked, normed, gradient) = (part(room.asked), part(room.normed), part(room.gradient));
-        device.gather(x, places, asked, rows, text.hidden);
-        self.norm.forward(device, asked, normed, rows);
-        for (first, count) in chunks(rows) {
-            let inputs = normed.part(first * text.hidden, count * text.hidden);
-            let logits = room.logits.first(count * text.vocabulary);
-            device.matmul(inputs, &self.weight, logits, count, 1.0, Write::Set);
-            device.cross_entropy(logits, targets.part(first, count), room.losses.part(first, count), count, scale);
+        let [inputs, normed, gradient] = [workspace.inputs, workspace.normed, workspace.gradient].map(part);
+        device.gather(x, positions, inputs, rows, text.hidden);
+        self.norm.forward(device, inputs, normed, rows);
+        for (first, count) in workspace.chunks(rows) {
+            let [normed, gradient] =
+                [normed, gradient].map(|buffer| buffer.part(first * text.hidden, count * text.hidden));
+            let logits = workspace.logits.first(count * text.vocabulary);
+            device.matmul(normed, &self.weight, logits, count, 1.0, Write::Set);
+            let losses = workspace.losses.part(first, count);
+            device.cross_entropy(logits, targets.part(first, count), losses, count, scalars);
             if let Some(weight) = &self.gradient {
-                device.weight_gradient(logits, inputs, weight, count, 1.0);
+                device.weight_gradient(logits, normed, weight, count, 1.0);
             }
-            device.matmul_backward(
-                logits,
-                &self.weight,
-                gradient.part(first * text.hidden, count * text.hidden),
-                count,
-                1.0,
-                Write::Set,
-            );
+            device.matmul_backward(logits, &self.weight, gradient, count, 1.0, Write::Set);
         }
         // What the norm gave is needed no more: the gradient of its inputs takes that place.
-        self.norm.backward(device, gradient, asked, normed, rows, Write::Set);
+        self.norm.backward(device, gradient, inputs, normed, rows, Write::Set);
         device.zero(dx);
-        device.scatter(normed, places, dx, rows, text.hidden);
+        device.scatter(normed, positions, dx, rows, text.hidden);
     }
 
     /// Logits of every row of x, given to `take` chunk by chunk.
@@ -105,24 +115,30 @@ impl Head {
         text: &TextConfig,
         x: Buffer,
         rows: usize,
-        room: &HeadRoom,
+        workspace: &HeadWorkspace,
         mut take: impl FnMut(&[f32]),
-    ) {
-        let most = room.normed.length() / text.hidden;
-        let step = CHUNK.min(most).max(1);
-        let mut values = vec![0.0; step * text.vocabulary];
-        for first in (0..rows).step_by(step) {
-            let count = step.min(rows - first);
-            let logits = self.chunk(device, text, x.part(first * text.hidden, count * text.hidden), count, room);
-            device.download(logits, &mut values[..count * text.vocabulary]);
+    ) -> Result<(), DeviceError> {
+        let mut values = vec![0.0; workspace.chunk * text.vocabulary];
+        for (first, count) in workspace.chunks(rows) {
+            let x = x.part(first * text.hidden, count * text.hidden);
+            let logits = self.chunk(device, text, x, count, workspace);
+            device.download(logits, &mut values[..count * text.vocabulary])?;
             take(&values[..count * text.vocabulary]);
         }
+        Ok(())
     }
 
-    /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than there is room for.
-    pub fn chunk(&self, device: &mut dyn Device, text: &TextConfig, x: Buffer, rows: usize, room: &HeadRoom) -> Buffer {
-        let normed = room.normed.first(rows * text.hidden);
-        let logits = room.logits.first(rows * text.vocabulary);
+    /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than a chunk has.
+    pub fn chunk(
+        &self,
+        device: &mut dyn Device,
+        text: &TextConfig,
+        x: Buffer,
+        rows: usize,
+        workspace: &HeadWorkspace,
+    ) -> Buffer {
+        let normed = workspace.normed.first(rows * text.hidden);
+        let logits = workspace.logits.first(rows * text.vocabulary);
         self.norm.forward(device, x, normed, rows);
         device.matmul(normed, &self.weight, logits, rows, 1.0, Write::Set);
         logits

@@ -4,57 +4,59 @@
 //! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other. A
 //! [`Generator`] is the same network without anything for training, and with a cache of keys and values.
 
-#![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
-
+mod activations;
 mod adapter;
 mod batch;
-mod cache;
 mod checkpoint;
 mod config;
 mod decoder;
 mod error;
-mod four_bit;
 mod full;
 mod generator;
 mod head;
+mod kv_cache;
+mod layout;
 mod linear;
 mod lora;
 mod merge;
+mod mode;
 mod model;
 mod names;
 mod network;
+mod nf4_checkpoint;
 mod optimizer;
-mod packer;
+mod optimizer_state;
 mod parameters;
-mod passes;
+mod pass;
 mod patches;
 mod presets;
 mod proof;
+mod quantise;
 mod rotary;
+mod safetensors_writer;
 mod sampling;
 mod shapes;
-mod shard;
-mod state;
 mod swiglu;
 mod vision;
 mod windows;
 
+pub use activations::GradientCheckpointing;
 pub use adapter::{Adapter, read_adapter, write_adapter};
 pub use batch::{Batch, IGNORED, Images, Row};
 pub use checkpoint::{Checkpoint, Tensor};
 pub use config::{Config, TextConfig, VisionConfig, read_end_tokens};
 pub use error::Error;
-pub use four_bit::FourBit;
-pub use full::saved_kind;
+pub use full::saved_dtype;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken, Prompt};
 pub use lora::{LoraConfig, Targets};
 pub use merge::{Merge, MergeReport, MergeSettings, PackedBase};
-pub use model::{Limits, Model, Recompute, Training};
+pub use model::{Limits, Model, StepResult, Training};
+pub use nf4_checkpoint::FourBit;
 pub use optimizer::Optimizer;
-pub use packer::{PackReport, pack_checkpoint};
 pub use parameters::{Parameter, Storage};
 pub use presets::{PRESETS, Preset};
 pub use proof::{
     AdapterProof, Difference, MergeProof, compare_logits, plan_proof, proof_prompts, prove_adapter, prove_merge,
 };
+pub use quantise::{PackReport, pack_checkpoint};
 pub use sampling::Sampling;

@@ -1,9 +1,12 @@
 //! A linear layer, with a low-rank adapter beside a frozen weight or with gradients of its own.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Buffer, Device, OutOfMemory, Purpose, Seed, Weight, Write};
 
+use crate::activations::activations;
+use crate::layout::Width;
 use crate::lora::LoraConfig;
-use crate::passes::Passes;
+use crate::mode::Mode;
+use crate::pass::Pass;
 
 /// y [rows, out] = x [rows, in] W^T + b + scale (drop(x) A^T) B^T.
 #[derive(Clone, Copy, Debug)]
@@ -32,37 +35,36 @@ pub(crate) struct Lora {
     pub number: u64,
 }
 
-/// Room that all linears share, one after the other.
+/// Buffers that all adapters use, one after the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LinearRoom {
+pub(crate) struct LinearWorkspace {
     /// A x [rows, rank].
-    pub narrow: Option<Buffer>,
+    narrow: Option<Buffer>,
     /// Its gradient [rows, rank].
-    pub narrow_gradient: Option<Buffer>,
+    narrow_gradient: Option<Buffer>,
     /// x with some values dropped [rows, in], or the gradient that comes back there.
-    pub dropped: Option<Buffer>,
-    /// What the dropped inputs are drawn from; 0 while nothing is to be dropped.
-    pub seed: u64,
+    dropped: Option<Buffer>,
 }
 
-impl LinearRoom {
-    /// Room for products with so many rows, and for adapters whose widest input has so many values.
+impl LinearWorkspace {
+    /// For products with so many rows, and for adapters whose widest input has so many values.
     pub fn build(
         device: &mut dyn Device,
         lora: Option<(&LoraConfig, usize)>,
         rows: usize,
-        passes: Passes,
-    ) -> Result<LinearRoom, OutOfMemory> {
-        let mut room = LinearRoom { narrow: None, narrow_gradient: None, dropped: None, seed: 0 };
-        let Some((lora, widest)) = lora else { return Ok(room) };
+        mode: Mode,
+    ) -> Result<LinearWorkspace, OutOfMemory> {
+        let mut workspace = LinearWorkspace { narrow: None, narrow_gradient: None, dropped: None };
+        let Some((lora, widest)) = lora else { return Ok(workspace) };
+        let rank = Width::inner(device.profile(), lora.rank).padded;
         let mut make =
-            |label: &str, width: usize| device.buffer(Purpose::Workspace, label, Kind::F32, rows * width).map(Some);
-        room.narrow = make("adapter", lora.rank)?;
-        if passes == Passes::Both {
-            room.narrow_gradient = make("adapter gradient", lora.rank)?;
-            room.dropped = if lora.dropout > 0.0 { make("dropped inputs", widest)? } else { None };
+            |label: &str, width: usize| activations(device, Purpose::Workspace, label, rows, width).map(Some);
+        workspace.narrow = make("adapter", rank)?;
+        if mode == Mode::Training {
+            workspace.narrow_gradient = make("adapter gradient", rank)?;
+            workspace.dropped = if lora.dropout > 0.0 { make("dropped inputs", widest)? } else { None };
         }
-        Ok(room)
+        Ok(workspace)
     }
 }
 
@@ -77,38 +79,30 @@ impl Linear {
     }
 
     /// y = this of x, or added to y.
-    pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Buffer, rows: usize, room: &LinearRoom, write: Write) {
-        device.matmul(x, &self.weight, y, rows, 1.0, write);
+    pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, write: Write) {
+        pass.device.matmul(x, &self.weight, y, rows, 1.0, write);
         if let Some(bias) = self.bias {
-            device.add_bias(y, bias, rows);
+            pass.device.add_bias(y, bias, rows);
         }
         if let Some(lora) = &self.lora {
-            let narrow = lora.narrow(device, x, rows, room);
-            device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Add);
+            let narrow = lora.narrow(pass, x, rows);
+            pass.device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Add);
         }
     }
 
     /// Adds to the gradients of what is trained, and gives dx where it is wanted.
-    pub fn backward(
-        &self,
-        device: &mut dyn Device,
-        x: Buffer,
-        dy: Buffer,
-        dx: Option<(Buffer, Write)>,
-        rows: usize,
-        room: &LinearRoom,
-    ) {
+    pub fn backward(&self, pass: &mut Pass, x: Buffer, dy: Buffer, dx: Option<(Buffer, Write)>, rows: usize) {
         if let Some(gradient) = &self.weight_gradient {
-            device.weight_gradient(dy, x, gradient, rows, 1.0);
+            pass.device.weight_gradient(dy, x, gradient, rows, 1.0);
         }
         if let Some(gradient) = self.bias_gradient {
-            device.bias_gradient(dy, gradient, rows);
+            pass.device.bias_gradient(dy, gradient, rows);
         }
         if let Some((dx, write)) = dx {
-            device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
+            pass.device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
         }
         if let Some(lora) = &self.lora {
-            lora.backward(device, x, dy, dx.map(|dx| dx.0), rows, room);
+            lora.backward(pass, x, dy, dx.map(|dx| dx.0), rows);
         }
     }
 }
@@ -118,58 +112,50 @@ impl Lora {
         self.down.rows
     }
 
-    fn seed(&self, room: &LinearRoom) -> Option<u64> {
-        (self.dropout > 0.0 && room.seed != 0).then(|| room.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    fn seed(&self, pass: &Pass) -> Option<Seed> {
+        pass.seed(self.number).filter(|_| self.dropout > 0.0)
     }
 
     /// drop(x) A^T [rows, rank].
-    fn narrow(&self, device: &mut dyn Device, x: Buffer, rows: usize, room: &LinearRoom) -> Buffer {
-        let narrow = first(room.narrow, rows * self.rank());
-        let x = self.dropped(device, x, room);
-        device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
+    fn narrow(&self, pass: &mut Pass, x: Buffer, rows: usize) -> Buffer {
+        let narrow = first(pass.linear.narrow, rows * self.rank());
+        let x = self.dropped(pass, x);
+        pass.device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
         narrow
     }
 
-    fn dropped(&self, device: &mut dyn Device, x: Buffer, room: &LinearRoom) -> Buffer {
-        let Some(seed) = self.seed(room) else { return x };
-        let dropped = first(room.dropped, x.length());
-        device.dropout(x, dropped, self.dropout, seed, Write::Set);
+    fn dropped(&self, pass: &mut Pass, x: Buffer) -> Buffer {
+        let Some(seed) = self.seed(pass) else { return x };
+        let dropped = first(pass.linear.dropped, x.length());
+        pass.device.dropout(x, dropped, self.dropout, seed, Write::Set);
         dropped
     }
 
     /// With t = drop(x) A^T: dB += scale dy^T t, dt = scale dy B, dA += dt^T drop(x), dx += drop(dt A).
-    fn backward(
-        &self,
-        device: &mut dyn Device,
-        x: Buffer,
-        dy: Buffer,
-        dx: Option<Buffer>,
-        rows: usize,
-        room: &LinearRoom,
-    ) {
-        let narrow = self.narrow(device, x, rows, room);
+    fn backward(&self, pass: &mut Pass, x: Buffer, dy: Buffer, dx: Option<Buffer>, rows: usize) {
+        let narrow = self.narrow(pass, x, rows);
         if let Some(gradient) = &self.up_gradient {
-            device.weight_gradient(dy, narrow, gradient, rows, self.scale);
+            pass.device.weight_gradient(dy, narrow, gradient, rows, self.scale);
         }
-        let dnarrow = first(room.narrow_gradient, rows * self.rank());
-        device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
+        let dnarrow = first(pass.linear.narrow_gradient, rows * self.rank());
+        pass.device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
         // `narrow` has left the dropped inputs where they were made.
-        let inputs = self.seed(room).map_or(x, |_| first(room.dropped, x.length()));
+        let inputs = self.seed(pass).map_or(x, |_| first(pass.linear.dropped, x.length()));
         if let Some(gradient) = &self.down_gradient {
-            device.weight_gradient(dnarrow, inputs, gradient, rows, 1.0);
+            pass.device.weight_gradient(dnarrow, inputs, gradient, rows, 1.0);
         }
         let Some(dx) = dx else { return };
-        match self.seed(room) {
-            None => device.matmul_backward(dnarrow, &self.down, dx, rows, 1.0, Write::Add),
+        match self.seed(pass) {
+            None => pass.device.matmul_backward(dnarrow, &self.down, dx, rows, 1.0, Write::Add),
             Some(seed) => {
-                let back = first(room.dropped, dx.length());
-                device.matmul_backward(dnarrow, &self.down, back, rows, 1.0, Write::Set);
-                device.dropout(back, dx, self.dropout, seed, Write::Add);
+                let back = first(pass.linear.dropped, dx.length());
+                pass.device.matmul_backward(dnarrow, &self.down, back, rows, 1.0, Write::Set);
+                pass.device.dropout(back, dx, self.dropout, seed, Write::Add);
             }
         }
     }
 }
 
-fn first(room: Option<Buffer>, length: usize) -> Buffer {
-    room.unwrap_or_else(|| panic!("no room was made for adapters")).first(length)
+fn first(buffer: Option<Buffer>, length: usize) -> Buffer {
+    buffer.unwrap_or_else(|| panic!("no workspace was made for adapters")).first(length)
 }

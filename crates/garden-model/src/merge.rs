@@ -8,19 +8,21 @@ use std::fs;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use garden_device::{Buffer, Cpu, Device, Kind, Planner, Purpose, Weight, Write, nf4};
+use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Weight, Write, nf4};
 use serde_json::Value;
 
 use crate::adapter::{Adapter, Pair};
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
 use crate::config::Config;
 use crate::error::Error;
-use crate::four_bit::{self, Packed};
 use crate::generator::{Generator, GeneratorLimits};
 use crate::model::bytes_of;
 use crate::names::{HEAD, newer};
+use crate::nf4_checkpoint::{self, Packed};
+use crate::safetensors_writer::{
+    Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
+};
 use crate::shapes::PATCHES;
-use crate::shard::{Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index};
 
 /// Values that are merged or copied at a time: 4 MiB as f32.
 const PIECE: usize = 1 << 20;
@@ -29,7 +31,7 @@ const PIECE: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeSettings {
     /// What the values become; `None` leaves each tensor what it is, and makes of one with 4 bits what it was before.
-    pub kind: Option<Kind>,
+    pub dtype: Option<Dtype>,
     /// Bytes of a file at most, unless one tensor has more.
     pub shard_bytes: u64,
     /// What is done with weights of 4 bits.
@@ -78,7 +80,7 @@ pub(crate) struct Item<'a> {
     pub newer: String,
     pub shape: Vec<usize>,
     /// What its values become.
-    pub kind: Kind,
+    pub dtype: Dtype,
     source: Source<'a>,
     pub pair: Option<Pair<'a>>,
 }
@@ -111,14 +113,14 @@ impl<'a> Merge<'a> {
         for (path, stored) in base.files()? {
             for stored in stored {
                 let newer = newer(stored.name);
-                if four_bit::is_part(&newer) {
+                if nf4_checkpoint::is_part(&newer) {
                     continue;
                 }
                 let (shape, was, source) = match Packed::find(base, &newer)? {
                     Some((shape, packed)) => (shape.to_vec(), packed.packed_from, Source::Packed(packed)),
-                    None => (stored.tensor.shape.to_vec(), stored.tensor.kind, Source::Plain(stored.tensor)),
+                    None => (stored.tensor.shape.to_vec(), stored.tensor.dtype, Source::Plain(stored.tensor)),
                 };
-                if was == Kind::U8 {
+                if was == Dtype::U8 {
                     return Err(Error::tensor(path, stored.name, "is U8; F32, BF16 or F16 is needed"));
                 }
                 let pair = newer.strip_suffix(".weight").and_then(|module| pairs.remove(module));
@@ -127,7 +129,14 @@ impl<'a> Merge<'a> {
                     continue;
                 }
                 let shape = if newer == PATCHES { model.vision.kernel().to_vec() } else { shape };
-                items.push(Item { name: stored.name, newer, shape, kind: settings.kind.unwrap_or(was), source, pair });
+                items.push(Item {
+                    name: stored.name,
+                    newer,
+                    shape,
+                    dtype: settings.dtype.unwrap_or(was),
+                    source,
+                    pair,
+                });
             }
         }
         match pairs.into_keys().next() {
@@ -145,16 +154,16 @@ impl<'a> Merge<'a> {
 
     /// Matrices whose values are rounded: merged ones, and those that get fewer bits.
     pub(crate) fn rounded(&self) -> usize {
-        let is_rounded = |item: &&Item<'_>| item.shape.len() > 1 && !item.is_copied() && item.kind != Kind::F32;
+        let is_rounded = |item: &&Item<'_>| item.shape.len() > 1 && !item.is_copied() && item.dtype != Dtype::F32;
         self.items.iter().filter(is_rounded).count()
     }
 
-    /// The kind with the fewest digits among what is rounded.
-    pub(crate) fn coarsest(&self) -> Kind {
-        let rounded = self.items.iter().filter(|item| !item.is_copied()).map(|item| item.kind);
+    /// The dtype with the fewest digits among what is rounded.
+    pub(crate) fn coarsest(&self) -> Dtype {
+        let rounded = self.items.iter().filter(|item| !item.is_copied()).map(|item| item.dtype);
         rounded
-            .max_by_key(|kind| [Kind::F32, Kind::F16, Kind::Bf16].iter().position(|one| one == kind))
-            .unwrap_or(Kind::F32)
+            .max_by_key(|dtype| [Dtype::F32, Dtype::F16, Dtype::Bf16].iter().position(|one| one == dtype))
+            .unwrap_or(Dtype::F32)
     }
 
     /// Writes everything into the new folder `to`; if that fails, nothing of it is left. `progress` gets tensors done and in all, and may end it.
@@ -186,7 +195,7 @@ impl<'a> Merge<'a> {
                 1 => "model.safetensors".to_string(),
                 count => format!("model-{:05}-of-{count:05}.safetensors", number + 1),
             };
-            let places = items.iter().map(|item| Place::new(item.name.into(), item.kind, item.shape.clone()));
+            let places = items.iter().map(|item| Place::new(item.name.into(), item.dtype, item.shape.clone()));
             let shard = Shard::create(&to.join(&file), places.collect())?;
             for item in *items {
                 if progress(report.tensors, self.items.len()).is_break() {
@@ -223,13 +232,13 @@ impl<'a> Merge<'a> {
         shards
     }
 
-    /// The kind that most values will have.
-    fn usual_kind(&self) -> Kind {
-        let values = |kind: Kind| {
-            let items = self.items.iter().filter(move |item| item.kind == kind);
+    /// The dtype that most values will have.
+    fn usual_dtype(&self) -> Dtype {
+        let values = |dtype: Dtype| {
+            let items = self.items.iter().filter(move |item| item.dtype == dtype);
             items.map(Item::length).sum::<usize>()
         };
-        [Kind::F32, Kind::F16, Kind::Bf16].into_iter().max_by_key(|kind| values(*kind)).unwrap_or(Kind::F32)
+        [Dtype::F32, Dtype::F16, Dtype::Bf16].into_iter().max_by_key(|dtype| values(*dtype)).unwrap_or(Dtype::F32)
     }
 
     /// The base's configuration, with what has changed: it names the type that the values have.
@@ -238,7 +247,7 @@ impl<'a> Merge<'a> {
         if let Some(fields) = config.as_object_mut() {
             fields.remove("quantization_config");
         }
-        name_dtype(&mut config, self.usual_kind());
+        name_dtype(&mut config, self.usual_dtype());
         config
     }
 }
@@ -260,12 +269,12 @@ impl Item<'_> {
     }
 
     fn bytes(&self) -> usize {
-        self.length() * self.kind.size()
+        self.length() * self.dtype.size()
     }
 
     /// Whether its bytes stay as they are.
     fn is_copied(&self) -> bool {
-        self.pair.is_none() && matches!(self.source, Source::Plain(tensor) if tensor.kind == self.kind)
+        self.pair.is_none() && matches!(self.source, Source::Plain(tensor) if tensor.dtype == self.dtype)
     }
 
     /// What reads the values of the base as f32.
@@ -284,7 +293,7 @@ impl Item<'_> {
     }
 
     fn write(&self, shard: &Shard, arithmetic: &mut Arithmetic) -> Result<(), Error> {
-        let (reader, length, size) = (self.reader(), self.length(), self.kind.size());
+        let (reader, length, size) = (self.reader(), self.length(), self.dtype.size());
         let step = if self.pair.is_some() { self.piece() } else { PIECE };
         if let Some(pair) = &self.pair {
             arithmetic.take(pair);
@@ -293,13 +302,13 @@ impl Item<'_> {
             let part = first..(first + step).min(length);
             let bytes = match (&self.source, self.is_copied()) {
                 (Source::Plain(tensor), true) => &tensor.bytes[part.start * size..part.end * size],
-                _ => arithmetic.make(self, &reader, part.clone()),
+                _ => arithmetic.make(self, &reader, part.clone())?,
             };
-            if let Some(place) = not_finite(self.kind, bytes) {
+            if let Some(place) = not_finite(self.dtype, bytes) {
                 let mut value = [0.0];
                 reader.read(part.start + place, &mut value);
                 let problem = match value[0].is_finite() {
-                    true => format!("is too large for {} at {}", torch_name(self.kind), part.start + place),
+                    true => format!("is too large for {} at {}", torch_name(self.dtype), part.start + place),
                     false => format!("has no finite number at {}", part.start + place),
                 };
                 return Err(Error::tensor(reader.path(), self.name, problem));
@@ -329,7 +338,7 @@ impl Reader<'_> {
     pub fn forget(&self, values: Range<usize>) {
         match self.source {
             Source::Plain(tensor) => {
-                tensor.forget_part(values.start * tensor.kind.size()..values.end * tensor.kind.size());
+                tensor.forget_part(values.start * tensor.dtype.size()..values.end * tensor.dtype.size());
             }
             Source::Packed(packed) => packed.forget(),
         }
@@ -370,7 +379,7 @@ impl Arithmetic {
             values = values.max(piece);
         }
         let mut cpu = Cpu::new(merge.settings.threads);
-        let mut make = |label: &str, length| cpu.buffer(Purpose::Workspace, label, Kind::F32, length);
+        let mut make = |label: &str, length| cpu.buffer(Purpose::Workspace, label, Dtype::F32, length);
         let (down, up, values) = (make("adapter A", down)?, make("adapter B", up)?, make("merged", values)?);
         let (up_values, wide, bytes) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Arithmetic { cpu, scale: merge.scale, down, up, values, up_values, wide, bytes })
@@ -385,7 +394,7 @@ impl Arithmetic {
     }
 
     /// Some values of the new tensor.
-    fn make(&mut self, item: &Item<'_>, reader: &Reader<'_>, part: Range<usize>) -> &[u8] {
+    fn make(&mut self, item: &Item<'_>, reader: &Reader<'_>, part: Range<usize>) -> Result<&[u8], Error> {
         self.wide.resize(part.len(), 0.0);
         reader.read(part.start, &mut self.wide);
         if let Some(pair) = &item.pair {
@@ -397,10 +406,10 @@ impl Arithmetic {
             self.cpu.upload(values, bytes_of(&self.wide));
             // The backward pass of a linear is the product that is wanted: W += scale B A.
             self.cpu.matmul_backward(up, &down, values, rows, self.scale, Write::Add);
-            self.cpu.download(values, &mut self.wide);
+            self.cpu.download(values, &mut self.wide)?;
         }
-        self.bytes.resize(part.len() * item.kind.size(), 0);
-        item.kind.narrow(&self.wide, &mut self.bytes);
-        &self.bytes
+        self.bytes.resize(part.len() * item.dtype.size(), 0);
+        item.dtype.narrow(&self.wide, &mut self.bytes);
+        Ok(&self.bytes)
     }
 }

@@ -1,23 +1,25 @@
 //! The whole model: its buffers, and one pass forward and backward over a batch.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose, Reserve};
+use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, StepScalars};
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::Batch;
+use crate::activations::{GradientCheckpointing, Saved, activations};
+use crate::batch::{Batch, longest};
 use crate::checkpoint::Checkpoint;
 use crate::config::{Config, VisionConfig};
-use crate::decoder::{DecoderRoom, LayerKept, Sequence};
+use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
 use crate::error::Error;
-use crate::head::HeadRoom;
-use crate::linear::LinearRoom;
+use crate::head::{Asked, HeadWorkspace};
+use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
+use crate::mode::Mode;
 use crate::network::Network;
 use crate::optimizer::Optimizer;
-use crate::parameters::{Builder, Parameter, Part, Storage};
-use crate::passes::Passes;
-use crate::patches::{PatchRoom, Patches};
-use crate::vision::VisionRoom;
+use crate::parameters::{Builder, Parameter, Storage};
+use crate::pass::Pass;
+use crate::patches::{PatchInputs, Patches};
+use crate::vision::{VisionContext, VisionWorkspace};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,15 +28,6 @@ pub enum Training {
     Lora(LoraConfig),
     /// All weights.
     Full,
-}
-
-/// What is kept from the forward to the backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recompute {
-    /// Everything that takes a matrix product to make again.
-    Nothing,
-    /// What each layer gets; the rest is made again.
-    Layers,
 }
 
 /// The largest batch that there will be: buffers are made for it.
@@ -61,11 +54,11 @@ impl Limits {
     pub fn of(batch: &Batch) -> Limits {
         Limits {
             tokens: batch.tokens(),
-            rows: batch.row_starts.len() - 1,
+            rows: batch.cu_seqlens.len() - 1,
             targets: batch.targets(),
             patches: batch.patches(),
-            windows: batch.windows.window_starts.len() - 1,
-            images: batch.windows.image_starts.len() - 1,
+            windows: batch.windows.cu_window_seqlens.len() - 1,
+            images: batch.windows.cu_image_seqlens.len() - 1,
             longest: batch.longest(),
         }
     }
@@ -111,6 +104,31 @@ impl Limits {
     }
 }
 
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepResult {
+    /// The sum over its batches of their scale times their losses.
+    pub loss: f32,
+    /// The norm of all gradients at its update, before clipping.
+    pub gradient_norm: f32,
+}
+
+/// How many updates each half of a model has had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Updates {
+    pub vision: u32,
+    pub decoder: u32,
+}
+
+impl Updates {
+    pub fn of(&self, part: Part) -> u32 {
+        match part {
+            Part::Vision => self.vision,
+            Part::Decoder => self.decoder,
+        }
+    }
+}
+
 /// A model on a device.
 #[derive(Debug)]
 pub struct Model {
@@ -120,45 +138,53 @@ pub struct Model {
     /// The adapters, and their widest input.
     pub(crate) lora: Option<(LoraConfig, usize)>,
     trained: Vec<Parameter>,
-    room: Room,
+    /// All gradients, one after the other.
+    gradients: Buffer,
+    workspace: Workspace,
+    scalars: StepScalars,
     /// What operations need besides their buffers.
     pub(crate) reserve: Reserve,
 }
 
-/// All buffers that are no parameters.
+/// All buffers that are not parameters.
 #[derive(Debug)]
-struct Room {
-    linear: LinearRoom,
-    decoder: DecoderRoom,
-    vision: VisionRoom,
-    head: HeadRoom,
+struct Workspace {
+    linear: LinearWorkspace,
+    decoder: DecoderWorkspace,
+    vision: VisionWorkspace,
+    head: HeadWorkspace,
     /// What each layer gets, and what the last one gives [tokens, hidden].
     inputs: Vec<Buffer>,
-    kept: Vec<LayerKept>,
+    saved: Saved<LayerActivations>,
     /// The gradient that goes down through the layers [tokens, hidden].
     dx: Buffer,
-    squares: Buffer,
-    batch: BatchRoom,
+    /// The step's scalars.
+    scalars: Buffer,
+    /// The step's loss, and the sum of squares of all gradients: f32 [2].
+    results: Buffer,
+    /// Batches that are on the device at once; they take turns.
+    batches: Vec<BatchInputs>,
+    /// How many batches have been put there.
+    put: usize,
 }
 
 /// Where a batch is put.
 #[derive(Debug)]
-struct BatchRoom {
+struct BatchInputs {
     tokens: Buffer,
-    row_starts: Buffer,
-    asked: Buffer,
+    cu_seqlens: Buffer,
+    loss_positions: Buffer,
     targets: Buffer,
     cosines: Buffer,
     sines: Buffer,
-    images: PatchRoom,
+    images: PatchInputs,
 }
 
 /// A batch on the device.
 #[derive(Clone, Copy, Debug)]
 struct Given {
     tokens: Buffer,
-    asked: Buffer,
-    targets: Buffer,
+    asked: Asked,
     sequence: Sequence,
     images: Patches,
 }
@@ -170,7 +196,7 @@ impl Model {
         config: &Config,
         checkpoint: &Checkpoint,
         training: &Training,
-        recompute: Recompute,
+        checkpointing: GradientCheckpointing,
         storage: &Storage,
         limits: Limits,
     ) -> Result<Model, Error> {
@@ -178,21 +204,34 @@ impl Model {
             Training::Lora(lora) => Some(lora),
             Training::Full => None,
         };
-        let mut builder = Builder::new(device, checkpoint, lora, Passes::Both, storage)?;
+        let gradients = device.open_block();
+        let mut builder = Builder::new(device, checkpoint, lora, Mode::Training, storage)?;
+        builder.gradients = Some(gradients);
         let network = Network::build(&mut builder, config)?;
-        let (trained, widest, widest_adapted) = (builder.trained, builder.widest, builder.widest_adapted);
+        let (trained, widest_adapted) = (builder.trained, builder.widest_adapted);
+        let (text, vision) = (&config.text, &config.vision);
+        let is_grouped = text.heads != text.kv_heads;
+        let reserve = Reserve {
+            longest: limits.longest,
+            head_size: config.largest_head(),
+            attention_tokens: limits.tokens.max(limits.patches),
+            segments: limits.rows.max(limits.windows).max(limits.images),
+            query_heads: (limits.tokens * text.heads).max(limits.patches * vision.heads),
+            grouped_values: if is_grouped { limits.tokens * text.hidden } else { 0 },
+            ..builder.reserve
+        };
         if trained.is_empty() {
             return Err(Error::Batch(
                 "no linear of the model matches the adapter's targets: nothing would be trained".into(),
             ));
         }
+        let gradients = device.close_block(gradients, Dtype::F32)?;
         let lora = lora.map(|lora| (lora.clone(), widest_adapted));
         let adapters = lora.as_ref().map(|(lora, widest)| (lora, *widest));
-        let room = Room::build(device, config, recompute, limits, adapters, network.vision.passes())?;
-        let head_size = config.text.head_size().max(config.vision.head_size());
-        let reserve = Reserve { widest, longest: limits.longest, head_size };
+        let workspace = Workspace::build(device, config, checkpointing, limits, adapters, network.vision.mode())?;
         device.reserve(reserve)?;
-        Ok(Model { config: config.clone(), limits, network, lora, trained, room, reserve })
+        let (config, scalars) = (config.clone(), StepScalars::default());
+        Ok(Model { config, limits, network, lora, trained, gradients, workspace, scalars, reserve })
     }
 
     /// What it is.
@@ -206,222 +245,250 @@ impl Model {
     }
 
     /// Where images are put, and where they go through the vision tower.
-    pub(crate) fn rooms_of_images(&self) -> (PatchRoom, VisionRoom) {
-        (self.room.batch.images, self.room.vision.clone())
+    pub(crate) fn image_workspaces(&self) -> (PatchInputs, VisionWorkspace) {
+        (self.workspace.batches[0].images, self.workspace.vision.clone())
     }
 
-    /// What is trained.
+    /// Trainable parameters.
     pub fn parameters(&self) -> &[Parameter] {
         &self.trained
     }
 
     /// The values of a parameter.
-    pub fn value(&self, device: &mut dyn Device, parameter: &Parameter) -> Vec<f32> {
-        let mut values = vec![0.0; parameter.value.length()];
-        device.download(parameter.value, &mut values);
-        values
+    pub fn value(&self, device: &mut dyn Device, parameter: &Parameter) -> Result<Vec<f32>, Error> {
+        Ok(parameter.layout.unpad(downloaded(device, parameter.value)?))
     }
 
     /// The gradient of a parameter.
-    pub fn gradient(&self, device: &mut dyn Device, parameter: &Parameter) -> Vec<f32> {
-        let mut values = vec![0.0; parameter.gradient.length()];
-        device.download(parameter.gradient, &mut values);
-        values
+    pub fn gradient(&self, device: &mut dyn Device, parameter: &Parameter) -> Result<Vec<f32>, Error> {
+        Ok(parameter.layout.unpad(downloaded(device, parameter.gradient)?))
     }
 
     /// Sets the values of a parameter.
     pub fn set(&self, device: &mut dyn Device, parameter: &Parameter, values: &[f32]) {
-        device.upload(parameter.value, bytes_of(values));
+        parameter.set(device, values);
     }
 
-    /// Forgets all gradients.
-    pub fn forget_gradients(&self, device: &mut dyn Device) {
-        for parameter in &self.trained {
-            device.zero(parameter.gradient);
-        }
-    }
-
-    /// Multiplies all gradients.
-    pub fn scale_gradients(&self, device: &mut dyn Device, factor: f32) {
-        for parameter in &self.trained {
-            device.scale(parameter.gradient, factor);
-        }
+    /// Begins a step: forgets gradients and loss of the one before.
+    pub fn begin_step(&self, device: &mut dyn Device) {
+        device.zero(self.gradients);
+        device.zero(self.workspace.results);
     }
 
     /// Adds the gradients of `scale` times the sum of all losses of a batch. `seed` decides what is dropped; 0 drops nothing.
     pub fn learn(&mut self, device: &mut dyn Device, batch: &Batch, scale: f32, seed: u64) -> Result<(), Error> {
+        (self.scalars.loss_scale, self.scalars.seed) = (scale, seed);
         let given = self.put(device, batch)?;
-        self.room.linear.seed = seed;
-        self.forward(device, &given);
-        let (text, room, network) = (&self.config.text, &self.room, &self.network);
-        let sequence = &given.sequence;
-        let part = |buffer: Buffer| buffer.first(sequence.tokens * text.hidden);
-        let dx = part(room.dx);
-        let last = part(room.inputs[text.layers]);
-        network.head.loss(device, text, last, dx, given.asked, given.targets, batch.targets(), scale, &room.head);
+        let dropout = (seed != 0).then_some(self.workspace.scalars);
+        let pass = &mut Pass { device, linear: self.workspace.linear, dropout };
+        self.forward(pass, &given);
+        let (text, workspace, network) = (&self.config.text, &self.workspace, &self.network);
+        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &given.sequence };
+        let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
+        let dx = part(workspace.dx);
+        network.head.loss(pass.device, text, part(workspace.inputs[text.layers]), dx, given.asked, &workspace.head);
+        let losses = workspace.head.losses.first(given.asked.rows);
+        pass.device.add_losses(losses, workspace.results.first(1), workspace.scalars);
         for (index, layer) in network.layers.iter().enumerate().rev() {
-            let x = part(room.inputs[index]);
-            let kept = &room.kept[index.min(room.kept.len() - 1)];
-            if room.kept.len() == 1 && network.layers.len() > 1 {
-                layer.forward(device, text, x, None, kept, &room.decoder, &room.linear, sequence);
+            let (x, saved) = (part(workspace.inputs[index]), workspace.saved.of(index));
+            if workspace.saved.is_gone(index, network.layers.len()) {
+                layer.forward(pass, context, x, None, saved);
             }
             // Below the lowest layer there may be nothing that is trained.
             let wants_dx = index > 0 || network.embedding_gradient.is_some() || network.vision.is_trained();
-            layer.backward(device, text, x, dx, wants_dx, kept, &room.decoder, &room.linear, sequence);
+            layer.backward(pass, context, x, dx, wants_dx, saved);
         }
         if let Some(gradient) = &network.embedding_gradient {
             // Image tokens have been replaced, so their own embedding had no part.
-            let skipped: Vec<i32> =
-                [Some(self.config.image_token), self.config.padding_token].into_iter().flatten().collect();
-            device.embed_backward(dx, given.tokens, gradient, sequence.tokens, &skipped);
+            let skipped = [self.config.image_token, self.config.padding_token.unwrap_or(self.config.image_token)];
+            pass.device.embed_backward(dx, given.tokens, gradient, given.sequence.tokens, &skipped);
         }
         if given.images.patches > 0 && network.vision.is_trained() {
-            network.vision.backward(device, &self.config.vision, dx, &room.vision, &room.linear, &given.images);
+            network.vision.backward(pass, self.vision_context(&given), dx);
         }
         Ok(())
     }
 
     /// The losses of the places that a batch asks for, in order. Nothing is learnt, and no gradient changes.
     pub fn evaluate(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
-        let given = self.put(device, batch)?;
-        self.room.linear.seed = 0;
-        self.forward(device, &given);
-        let (text, room) = (&self.config.text, &self.room);
-        let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let last = part(room.inputs[text.layers]);
         // Gradients of nothing are zeros, so those that are summed up stay as they are.
-        let head = &self.network.head;
-        head.loss(device, text, last, part(room.dx), given.asked, given.targets, batch.targets(), 0.0, &room.head);
-        Ok(self.losses(device, batch))
+        (self.scalars.loss_scale, self.scalars.seed) = (0.0, 0);
+        let given = self.put(device, batch)?;
+        self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
+        let (text, workspace) = (&self.config.text, &self.workspace);
+        let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
+        let (last, dx) = (part(workspace.inputs[text.layers]), part(workspace.dx));
+        self.network.head.loss(device, text, last, dx, given.asked, &workspace.head);
+        self.losses(device, batch)
     }
 
-    pub(crate) fn set_updates(&mut self, updates: &[u32]) {
-        for (parameter, steps) in self.trained.iter_mut().zip(updates) {
-            parameter.steps = *steps;
-        }
+    pub(crate) fn updates(&self) -> Updates {
+        Updates { vision: self.scalars.vision_updates, decoder: self.scalars.decoder_updates }
+    }
+
+    pub(crate) fn set_updates(&mut self, updates: Updates) {
+        (self.scalars.vision_updates, self.scalars.decoder_updates) = (updates.vision, updates.decoder);
     }
 
     /// The losses of the places that were asked, in order, of the batch that was learnt last.
-    pub fn losses(&self, device: &mut dyn Device, batch: &Batch) -> Vec<f32> {
-        let mut losses = vec![0.0; batch.targets()];
-        device.download(self.room.head.losses.first(batch.targets()), &mut losses);
-        losses
+    pub fn losses(&self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
+        Ok(downloaded(device, self.workspace.head.losses.first(batch.targets()))?)
     }
 
     /// Logits [tokens, vocabulary] of a batch.
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         let given = self.put(device, batch)?;
-        self.room.linear.seed = 0;
-        self.forward(device, &given);
+        self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
         let text = &self.config.text;
-        let last = self.room.inputs[text.layers].first(batch.tokens() * text.hidden);
+        let last = self.workspace.inputs[text.layers].first(batch.tokens() * text.hidden);
         let mut all = Vec::with_capacity(batch.tokens() * text.vocabulary);
-        let head = &self.network.head;
-        head.logits(device, text, last, batch.tokens(), &self.room.head, |chunk| all.extend_from_slice(chunk));
+        let (head, workspace) = (&self.network.head, &self.workspace.head);
+        head.logits(device, text, last, batch.tokens(), workspace, |chunk| all.extend_from_slice(chunk))?;
         Ok(all)
     }
 
-    /// Updates what took part in a batch with images or without; returns nothing until the norm is asked for.
-    pub fn update(&mut self, device: &mut dyn Device, optimizer: &Optimizer, rate: f32, had_images: bool) {
-        let taking_part = self.trained.iter_mut().filter(|parameter| had_images || parameter.part == Part::Decoder);
-        optimizer.update(device, taking_part, self.room.squares, rate);
+    /// Ends a step: multiplies all gradients with a factor, and updates what took part in batches with images or without.
+    pub fn update(
+        &mut self,
+        device: &mut dyn Device,
+        optimizer: &Optimizer,
+        rate: f32,
+        gradient_scale: f32,
+        had_images: bool,
+    ) {
+        let scalars = &mut self.scalars;
+        (scalars.rate, scalars.gradient_scale) = (rate, gradient_scale);
+        scalars.decoder_updates += 1;
+        scalars.vision_updates += u32::from(had_images);
+        device.upload(self.workspace.scalars, bytes_of(&self.scalars.words()));
+        if gradient_scale != 1.0 {
+            device.scale(self.gradients, self.workspace.scalars);
+        }
+        let squares = self.workspace.results.part(1, 1);
+        // Those of what took no part are zero.
+        device.add_squares(self.gradients, squares);
+        let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.part == Part::Decoder);
+        optimizer.update(device, taking_part, squares, self.workspace.scalars);
     }
 
-    /// The norm of all gradients at the last update, before clipping.
-    pub fn gradient_norm(&self, device: &mut dyn Device) -> f32 {
-        let mut squares = [0.0];
-        device.download(self.room.squares, &mut squares);
-        squares[0].sqrt()
+    /// Waits for the end of a step; an error if the device failed meanwhile.
+    pub fn step_result(&self, device: &mut dyn Device) -> Result<StepResult, Error> {
+        let mut results = [0.0; 2];
+        device.download(self.workspace.results, &mut results)?;
+        Ok(StepResult { loss: results[0], gradient_norm: results[1].sqrt() })
     }
 
-    fn forward(&self, device: &mut dyn Device, given: &Given) {
-        let (text, room) = (&self.config.text, &self.room);
+    fn vision_context<'a>(&'a self, given: &'a Given) -> VisionContext<'a> {
+        VisionContext { vision: &self.config.vision, workspace: &self.workspace.vision, images: &given.images }
+    }
+
+    fn forward(&self, pass: &mut Pass, given: &Given) {
+        let (text, workspace) = (&self.config.text, &self.workspace);
+        let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &given.sequence };
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let x = part(room.inputs[0]);
-        self.network.embed(device, &self.config, given.tokens, &given.images, x, &room.vision, &room.linear);
+        let x = part(workspace.inputs[0]);
+        self.network.embed(pass, &self.config.vision, &workspace.vision, given.tokens, &given.images, x);
         for (index, layer) in self.network.layers.iter().enumerate() {
-            let (x, y) = (part(room.inputs[index]), part(room.inputs[index + 1]));
-            let kept = &room.kept[index.min(room.kept.len() - 1)];
-            layer.forward(device, text, x, Some(y), kept, &room.decoder, &room.linear, &given.sequence);
+            let (x, y) = (part(workspace.inputs[index]), part(workspace.inputs[index + 1]));
+            layer.forward(pass, context, x, Some(y), workspace.saved.of(index));
         }
     }
 
-    /// Brings a batch to the device.
-    fn put(&self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
+    /// Brings a batch and the scalars to the device.
+    fn put(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
         let (needed, limits) = (Limits::of(batch), self.limits);
         if needed.max(limits) != limits {
             return Err(Error::Batch(format!("the batch needs {needed:?}; the model was built for {limits:?}")));
         }
-        let room = &self.room.batch;
+        let scalars = self.workspace.scalars;
+        device.upload(scalars, bytes_of(&self.scalars.words()));
+        let inputs = &self.workspace.batches[self.workspace.put % self.workspace.batches.len()];
+        self.workspace.put += 1;
         Ok(Given {
-            tokens: upload(device, room.tokens, &batch.tokens),
-            asked: upload(device, room.asked, &batch.asked),
-            targets: upload(device, room.targets, &batch.targets),
+            tokens: upload(device, inputs.tokens, &batch.tokens),
+            asked: Asked {
+                positions: upload(device, inputs.loss_positions, &batch.loss_positions),
+                targets: upload(device, inputs.targets, &batch.targets),
+                rows: batch.targets(),
+                scalars,
+            },
             sequence: Sequence {
                 tokens: batch.tokens(),
-                rows: batch.row_starts.len() - 1,
-                row_starts: upload(device, room.row_starts, &batch.row_starts),
-                cosines: upload(device, room.cosines, &batch.angles.cosines),
-                sines: upload(device, room.sines, &batch.angles.sines),
+                rows: batch.cu_seqlens.len() - 1,
+                longest: longest(&batch.cu_seqlens),
+                cu_seqlens: upload(device, inputs.cu_seqlens, &batch.cu_seqlens),
+                cosines: upload(device, inputs.cosines, &batch.angles.cosines),
+                sines: upload(device, inputs.sines, &batch.angles.sines),
             },
-            images: room.images.put(device, batch),
+            images: inputs.images.put(device, batch),
         })
     }
 }
 
-impl Room {
+impl Workspace {
     fn build(
         device: &mut dyn Device,
         config: &Config,
-        recompute: Recompute,
+        checkpointing: GradientCheckpointing,
         limits: Limits,
         lora: Option<(&LoraConfig, usize)>,
-        vision_passes: Passes,
-    ) -> Result<Room, OutOfMemory> {
-        let text = &config.text;
-        let batch = BatchRoom::build(device, config, limits)?;
-        let real = |device: &mut dyn Device, purpose: Purpose, label: &str, length: usize| {
-            device.buffer(purpose, label, Kind::F32, length)
+        vision_mode: Mode,
+    ) -> Result<Workspace, OutOfMemory> {
+        let (text, tokens) = (&config.text, limits.tokens);
+        let batches = (0..device.profile().batches).map(|_| BatchInputs::build(device, config, limits));
+        let batches = batches.collect::<Result<Vec<BatchInputs>, OutOfMemory>>()?;
+        let inputs = (0..=text.layers).map(|index| {
+            activations(device, Purpose::Activations, &format!("layer {index} input"), tokens, text.hidden)
+        });
+        let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
+        let save = |device: &mut dyn Device| {
+            Saved::build(checkpointing, text.layers, |purpose, index| {
+                LayerActivations::build(device, purpose, &format!("layer {index}"), text, tokens, Mode::Training)
+            })
         };
-        let mut inputs = Vec::new();
-        for index in 0..=text.layers {
-            inputs.push(real(device, Purpose::Kept, &format!("layer {index} input"), limits.tokens * text.hidden)?);
-        }
-        let (purpose, layers) = match recompute {
-            Recompute::Nothing => (Purpose::Kept, text.layers),
-            Recompute::Layers => (Purpose::Recomputed, 1),
+        // What every layer keeps is needed to the end; what one layer makes again lies in the block below.
+        let all_saved = match checkpointing {
+            GradientCheckpointing::Off => Some(save(device)?),
+            GradientCheckpointing::PerLayer => None,
         };
-        let mut kept = Vec::new();
-        for index in 0..layers {
-            kept.push(LayerKept::build(device, purpose, &format!("layer {index}"), text, limits.tokens, Passes::Both)?);
+        // A tower that is not trained is done when the decoder begins, so both use the same memory; else its backward pass is still to come.
+        let (block, adapted_rows) = match vision_mode {
+            Mode::Inference => (Some(device.open_block()), tokens),
+            Mode::Training => (None, tokens.max(limits.patches)),
+        };
+        device.enter_block(block);
+        let vision = VisionWorkspace::build(device, &config.vision, limits.patches, vision_mode, checkpointing)?;
+        if let Some(block) = block {
+            device.branch_block(block);
         }
-        let rows = limits.tokens.max(limits.patches);
-        Ok(Room {
-            linear: LinearRoom::build(device, lora, rows, Passes::Both)?,
-            decoder: DecoderRoom::build(device, text, limits.tokens, Passes::Both)?,
-            vision: VisionRoom::build(device, &config.vision, limits.patches, vision_passes, recompute)?,
-            head: HeadRoom::build(device, text, limits.targets, Passes::Both)?,
-            inputs,
-            kept,
-            dx: real(device, Purpose::Workspace, "gradient", limits.tokens * text.hidden)?,
-            squares: real(device, Purpose::Workspace, "sum of squares", 1)?,
-            batch,
-        })
+        let saved = all_saved.map_or_else(|| save(device), Ok)?;
+        let linear = LinearWorkspace::build(device, lora, adapted_rows, Mode::Training)?;
+        let decoder = DecoderWorkspace::build(device, text, tokens, Mode::Training)?;
+        let head = HeadWorkspace::build(device, text, limits.targets, Mode::Training)?;
+        let dx = activations(device, Purpose::Workspace, "gradient", tokens, text.hidden)?;
+        device.enter_block(None);
+        if let Some(block) = block {
+            device.close_block(block, Dtype::U8)?;
+        }
+        let scalars = device.buffer(Purpose::Batch, "scalars", Dtype::I32, StepScalars::LENGTH)?;
+        let results = device.buffer(Purpose::Workspace, "loss and sum of squares", Dtype::F32, 2)?;
+        Ok(Workspace { linear, decoder, vision, head, inputs, saved, dx, scalars, results, batches, put: 0 })
     }
 }
 
-impl BatchRoom {
-    fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchRoom, OutOfMemory> {
-        let mut make = |label: &str, kind: Kind, length: usize| device.buffer(Purpose::Batch, label, kind, length);
-        let half = config.text.head_size() / 2;
-        Ok(BatchRoom {
-            tokens: make("tokens", Kind::I32, limits.tokens)?,
-            row_starts: make("row starts", Kind::I32, limits.rows + 1)?,
-            asked: make("asked places", Kind::I32, limits.targets)?,
-            targets: make("targets", Kind::I32, limits.targets)?,
-            cosines: make("cosines", Kind::F32, limits.tokens * half)?,
-            sines: make("sines", Kind::F32, limits.tokens * half)?,
-            images: PatchRoom::build(device, config, limits.patches, limits.windows, limits.images)?,
+impl BatchInputs {
+    fn build(device: &mut dyn Device, config: &Config, limits: Limits) -> Result<BatchInputs, OutOfMemory> {
+        let images = PatchInputs::build(device, config, limits.patches, limits.windows, limits.images)?;
+        let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
+        let angles = limits.tokens.saturating_mul(config.text.head_size() / 2);
+        Ok(BatchInputs {
+            tokens: make("tokens", Dtype::I32, limits.tokens)?,
+            cu_seqlens: make("row starts", Dtype::I32, limits.rows + 1)?,
+            loss_positions: make("loss positions", Dtype::I32, limits.targets)?,
+            targets: make("targets", Dtype::I32, limits.targets)?,
+            cosines: make("cosines", Dtype::F32, angles)?,
+            sines: make("sines", Dtype::F32, angles)?,
+            images,
         })
     }
 }
@@ -431,6 +498,13 @@ pub(crate) fn upload<T: Plain>(device: &mut dyn Device, to: Buffer, values: &[T]
     let to = to.first(values.len());
     device.upload(to, bytes_of(values));
     to
+}
+
+/// All values of a buffer.
+pub(crate) fn downloaded(device: &mut dyn Device, buffer: Buffer) -> Result<Vec<f32>, DeviceError> {
+    let mut values = vec![0.0; buffer.length()];
+    device.download(buffer, &mut values)?;
+    Ok(values)
 }
 
 /// Values as the bytes that they are in memory, which is how devices and files have them: little-endian.

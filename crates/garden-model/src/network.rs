@@ -1,15 +1,16 @@
 //! The network: the weights of vision tower, decoder and head, for training or for the forward pass alone.
 
-use garden_device::{Buffer, Device, Weight};
+use garden_device::{Buffer, Part, Weight};
 
-use crate::config::Config;
+use crate::config::{Config, VisionConfig};
 use crate::decoder::{Layer, Norm};
 use crate::error::Error;
 use crate::head::Head;
-use crate::linear::LinearRoom;
-use crate::parameters::{Builder, Part};
+use crate::layout::Width;
+use crate::parameters::Builder;
+use crate::pass::Pass;
 use crate::patches::Patches;
-use crate::vision::{Vision, VisionRoom};
+use crate::vision::{Vision, VisionContext, VisionWorkspace};
 
 /// All weights.
 #[derive(Clone, Debug)]
@@ -35,7 +36,7 @@ impl Network {
         let norm = Norm::build(builder, &format!("{name}.norm"), text.hidden, text.epsilon)?;
         let (weight, gradient) = match config.is_tied {
             true => (embedding, embedding_gradient),
-            false => builder.linear_weight("lm_head", text.vocabulary, text.hidden)?,
+            false => builder.linear_weight("lm_head", Width::exact(text.vocabulary), Width::exact(text.hidden))?,
         };
         Ok(Network { vision, embedding, embedding_gradient, layers, head: Head { norm, weight, gradient } })
     }
@@ -43,17 +44,16 @@ impl Network {
     /// x [tokens, hidden] = embeddings of tokens, and of images in the place of theirs.
     pub fn embed(
         &self,
-        device: &mut dyn Device,
-        config: &Config,
+        pass: &mut Pass,
+        vision: &VisionConfig,
+        workspace: &VisionWorkspace,
         tokens: Buffer,
         images: &Patches,
         x: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
     ) {
-        device.embed(&self.embedding, tokens, x, tokens.length());
+        pass.device.embed(&self.embedding, tokens, x, tokens.length());
         if images.patches > 0 {
-            self.vision.forward(device, &config.vision, x, room, linear, images);
+            self.vision.forward(pass, VisionContext { vision, workspace, images }, x);
         }
     }
 }

@@ -26,31 +26,26 @@ impl Default for Optimizer {
 }
 
 impl Optimizer {
-    /// Updates parameters that took part. `squares` [1] gets the sum of the squares of their gradients.
+    /// Updates parameters that took part. `squares` [1] has the sum of the squares of all gradients, `scalars` learning rate and numbers of updates.
     pub(crate) fn update<'a>(
         &self,
         device: &mut dyn Device,
-        parameters: impl Iterator<Item = &'a mut Parameter>,
+        parameters: impl Iterator<Item = &'a Parameter>,
         squares: Buffer,
-        rate: f32,
+        scalars: Buffer,
     ) {
-        let taking_part: Vec<&mut Parameter> = parameters.collect();
-        device.zero(squares);
-        for parameter in &taking_part {
-            device.add_squares(parameter.gradient, squares);
-        }
-        for parameter in taking_part {
-            parameter.steps += 1;
+        for parameter in parameters {
             let update = AdamW {
                 value: parameter.value,
+                shadow: parameter.shadow,
                 gradient: parameter.gradient,
                 moments: parameter.moments,
-                rate,
                 beta1: self.beta1,
                 beta2: self.beta2,
                 epsilon: self.epsilon,
                 decay: if parameter.is_decayed { self.decay } else { 0.0 },
-                step: parameter.steps,
+                scalars,
+                part: parameter.part,
             };
             device.adamw(&update, self.clip.map(|clip| (squares, clip)));
         }

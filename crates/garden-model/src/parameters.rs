@@ -1,24 +1,18 @@
 //! Parameters: what a model is made of, with gradients and optimizer state for what is trained, and how they come into being.
 
-use garden_device::{Blocks, Buffer, Device, Kind, Moments, Purpose, Scales, Weight, dynamic, nf4};
+use garden_device::{
+    Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Weight, dynamic_8bit, nf4,
+};
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
-use crate::four_bit::{self, FourBit, Packed, PackedScales};
+use crate::layout::{Layout, Width};
 use crate::linear::{Linear, Lora};
 use crate::lora::{LoraConfig, Matcher};
+use crate::mode::Mode;
 use crate::model::bytes_of;
 use crate::names::is_decayed;
-use crate::passes::Passes;
-
-/// Which half of the model a parameter belongs to: a batch without images does not reach the vision tower.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Vision tower and merger.
-    Vision,
-    /// Decoder, embedding and head.
-    Decoder,
-}
+use crate::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
 
 /// A parameter that is trained.
 #[derive(Clone, Debug)]
@@ -27,13 +21,30 @@ pub struct Parameter {
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
+    pub(crate) layout: Layout,
+    /// The master, f32.
     pub(crate) value: Buffer,
+    /// The same in the activations' dtype, for products.
+    pub(crate) shadow: Option<Buffer>,
     pub(crate) gradient: Buffer,
     pub(crate) moments: Moments,
     pub(crate) is_decayed: bool,
     pub(crate) part: Part,
-    /// Updates that it has had.
-    pub(crate) steps: u32,
+}
+
+impl Parameter {
+    /// Sets its values.
+    pub(crate) fn set(&self, device: &mut dyn Device, values: &[f32]) {
+        device.upload(self.value, bytes_of(&self.layout.pad(values, 1)));
+        self.refresh(device);
+    }
+
+    /// Brings what products use up to date after values were set.
+    pub(crate) fn refresh(&self, device: &mut dyn Device) {
+        if let Some(shadow) = self.shadow {
+            device.cast(self.value, shadow);
+        }
+    }
 }
 
 /// How weights and moments are stored.
@@ -42,7 +53,7 @@ pub struct Storage {
     /// Packs linears on load that the checkpoint has in more bits; what it has packed already stays as it is.
     pub four_bit: Option<FourBit>,
     /// Moments of 8 bits, for parameters with at least 4096 values.
-    pub has_narrow_moments: bool,
+    pub has_8bit_moments: bool,
 }
 
 /// Smaller parameters keep moments of 32 bits, as in bitsandbytes.
@@ -53,6 +64,7 @@ const SMALLEST_NARROW: usize = 4096;
 pub(crate) struct FrozenAdapter {
     pub name: String,
     pub shape: Vec<usize>,
+    pub layout: Layout,
     pub value: Buffer,
 }
 
@@ -63,13 +75,15 @@ pub(crate) struct Builder<'a> {
     pub lora: Option<(LoraConfig, Matcher)>,
     pub is_full: bool,
     pub storage: Storage,
-    pub passes: Passes,
+    pub mode: Mode,
     pub part: Part,
     pub trained: Vec<Parameter>,
     /// Adapters that are only applied.
     pub frozen: Vec<FrozenAdapter>,
-    /// Columns of the widest weight that has to be widened.
-    pub widest: usize,
+    /// The block that gradients lie in.
+    pub gradients: Option<Block>,
+    /// What operations with these weights need.
+    pub reserve: Reserve,
     /// The widest input of an adapter, and how many there are.
     pub widest_adapted: usize,
     pub adapters: u64,
@@ -81,7 +95,7 @@ impl<'a> Builder<'a> {
         device: &'a mut dyn Device,
         checkpoint: &'a Checkpoint,
         lora: Option<&LoraConfig>,
-        passes: Passes,
+        mode: Mode,
         storage: &Storage,
     ) -> Result<Builder<'a>, Error> {
         let lora = match lora {
@@ -91,34 +105,47 @@ impl<'a> Builder<'a> {
         Ok(Builder {
             device,
             checkpoint,
-            is_full: lora.is_none() && passes == Passes::Both,
+            is_full: lora.is_none() && mode == Mode::Training,
             lora,
-            passes,
+            mode,
             storage: storage.clone(),
             part: Part::Vision,
             trained: Vec::new(),
             frozen: Vec::new(),
-            widest: 0,
+            gradients: None,
+            reserve: Reserve::default(),
             widest_adapted: 0,
             adapters: 0,
         })
     }
 
-    /// A parameter from the checkpoint, with its gradient if it is trained.
-    pub fn parameter(&mut self, name: &str, shape: &[usize]) -> Result<(Buffer, Option<Buffer>), Error> {
-        let tensor = self.checked(name, shape)?;
-        let length = shape.iter().product();
-        // Biases and norms are small, and used value by value: widened once instead of at each use.
-        let kind = if self.is_full || shape.len() == 1 { Kind::F32 } else { tensor.kind };
-        let value = self.device.buffer(Purpose::Weights, name, kind, length)?;
-        self.fill(value, tensor);
-        // It is on the device now: the pages of the file need not stay beside it.
-        tensor.forget();
+    /// A vector of the checkpoint, with its gradient if it is trained.
+    ///
+    /// Biases and norms are small, and used value by value: f32, widened once instead of at each use.
+    pub fn vector(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
+        let tensor = self.checked(name, &[length.stored])?;
+        let layout = Layout::vector(length);
+        let value = self.load(name, tensor, layout, Dtype::F32)?;
         if !self.is_full {
             return Ok((value, None));
         }
-        let gradient = self.train(name.to_string(), shape.to_vec(), value, is_decayed(name))?;
+        self.reserve.longest_vector = self.reserve.longest_vector.max(length.padded);
+        let gradient = self.train(name.to_string(), tensor.shape.to_vec(), layout, value, None, is_decayed(name))?;
         Ok((value, Some(gradient)))
+    }
+
+    /// Brings a tensor to the device.
+    fn load(&mut self, name: &str, tensor: Tensor<'_>, layout: Layout, dtype: Dtype) -> Result<Buffer, Error> {
+        let value = self.device.buffer(Purpose::Weights, name, dtype, layout.length())?;
+        if self.device.computes() {
+            match tensor.dtype == dtype {
+                true => self.device.upload(value, &layout.pad(tensor.bytes, dtype.size())),
+                false => self.device.upload_f32(value, &layout.pad(&tensor.values(), 1)),
+            }
+        }
+        // It is on the device now: the pages of the file need not stay beside it.
+        tensor.forget();
+        Ok(value)
     }
 
     /// A tensor of the checkpoint that has the right shape and finite values.
@@ -137,58 +164,86 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn fill(&mut self, value: Buffer, tensor: Tensor<'_>) {
-        if !self.device.computes() {
-            return;
-        }
-        if value.kind() == tensor.kind {
-            self.device.upload(value, tensor.bytes);
-            return;
-        }
-        self.device.upload(value, bytes_of(&tensor.values()));
-    }
-
-    fn train(&mut self, name: String, shape: Vec<usize>, value: Buffer, is_decayed: bool) -> Result<Buffer, Error> {
+    fn train(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        layout: Layout,
+        value: Buffer,
+        shadow: Option<Buffer>,
+        is_decayed: bool,
+    ) -> Result<Buffer, Error> {
         let length = value.length();
-        let gradient = self.device.buffer(Purpose::Gradients, &name, Kind::F32, length)?;
-        let mut make =
-            |what: &str, kind, length| self.device.buffer(Purpose::Optimizer, &format!("{name} {what}"), kind, length);
-        let moments = match self.storage.has_narrow_moments && length >= SMALLEST_NARROW {
-            false => Moments::Wide {
-                first: make("first moment", Kind::F32, length)?,
-                second: make("second moment", Kind::F32, length)?,
+        self.device.enter_block(self.gradients);
+        let gradient = self.device.buffer(Purpose::Gradients, &name, Dtype::F32, length);
+        self.device.enter_block(None);
+        let gradient = gradient?;
+        let mut make = |what: &str, dtype, length| {
+            self.device.buffer(Purpose::Optimizer, &format!("{name} {what}"), dtype, length)
+        };
+        let moments = match self.storage.has_8bit_moments && length >= SMALLEST_NARROW {
+            false => Moments::F32 {
+                first: make("first moment", Dtype::F32, length)?,
+                second: make("second moment", Dtype::F32, length)?,
             },
             true => {
-                let blocks = length.div_ceil(dynamic::BLOCK);
-                Moments::Narrow {
-                    codes: [make("first moment", Kind::U8, length)?, make("second moment", Kind::U8, length)?],
-                    scales: [make("first scales", Kind::F32, blocks)?, make("second scales", Kind::F32, blocks)?],
+                let blocks = length.div_ceil(dynamic_8bit::BLOCK);
+                Moments::Int8 {
+                    codes: [make("first moment", Dtype::U8, length)?, make("second moment", Dtype::U8, length)?],
+                    scales: [make("first scales", Dtype::F32, blocks)?, make("second scales", Dtype::F32, blocks)?],
                 }
             }
         };
-        self.trained.push(Parameter { name, shape, value, gradient, moments, is_decayed, part: self.part, steps: 0 });
+        let part = self.part;
+        self.trained.push(Parameter { name, shape, layout, value, shadow, gradient, moments, is_decayed, part });
         Ok(gradient)
     }
 
-    /// A matrix.
+    /// What products use instead of a master, if that is something else.
+    fn shadow(&mut self, purpose: Purpose, name: &str, length: usize) -> Result<Option<Buffer>, Error> {
+        let Some(dtype) = self.device.profile().shadow() else { return Ok(None) };
+        Ok(Some(self.device.buffer(purpose, &format!("{name} rounded"), dtype, length)?))
+    }
+
+    /// A matrix that is no linear's.
     pub fn weight(&mut self, name: &str, rows: usize, columns: usize) -> Result<(Weight, Option<Weight>), Error> {
-        let (value, gradient) = self.parameter(name, &[rows, columns])?;
-        if value.kind() != Kind::F32 {
-            self.widest = self.widest.max(columns);
-        }
+        self.matrix(name, Layout { rows: Width::exact(rows), columns: Width::exact(columns) })
+    }
+
+    /// A matrix of the checkpoint, with its gradient if it is trained.
+    fn matrix(&mut self, name: &str, layout: Layout) -> Result<(Weight, Option<Weight>), Error> {
+        let tensor = self.checked(name, &[layout.rows.stored, layout.columns.stored])?;
+        let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         let of = |buffer| Weight::plain(buffer, rows, columns);
-        Ok((of(value), gradient.map(of)))
+        if !self.is_full {
+            let dtype = self.device.profile().frozen(tensor.dtype);
+            let value = self.load(name, tensor, layout, dtype)?;
+            if dtype != Dtype::F32 {
+                self.reserve.widest = self.reserve.widest.max(columns);
+            }
+            return Ok((of(value), None));
+        }
+        let value = self.load(name, tensor, layout, Dtype::F32)?;
+        let shadow = self.shadow(Purpose::Weights, name, value.length())?;
+        if let Some(shadow) = shadow {
+            self.device.cast(value, shadow);
+            self.reserve.widest = self.reserve.widest.max(columns);
+        }
+        let shape = vec![layout.rows.stored, layout.columns.stored];
+        let gradient = self.train(name.to_string(), shape, layout, value, shadow, is_decayed(name))?;
+        Ok((of(shadow.unwrap_or(value)), Some(of(gradient))))
     }
 
     /// The matrix of a linear, which may have 4 bits.
     pub fn linear_weight(
         &mut self,
         name: &str,
-        rows: usize,
-        columns: usize,
+        outputs: Width,
+        inputs: Width,
     ) -> Result<(Weight, Option<Weight>), Error> {
         let full = format!("{name}.weight");
-        let blocks = match Packed::read(self.checkpoint, &full, rows, columns)? {
+        let (rows, columns) = (outputs.stored, inputs.stored);
+        let (buffer, scales, packed_from) = match Packed::read(self.checkpoint, &full, rows, columns)? {
             Some(packed) if self.is_full => {
                 let problem = "has 4 bits, which cannot be trained: train an adapter, or take a checkpoint of 16 bits";
                 return Err(Error::tensor(packed.codes.path, full, problem));
@@ -199,76 +254,84 @@ impl<'a> Builder<'a> {
                     let is_double = four_bit.is_double;
                     self.pack(&full, rows, columns, is_double)?
                 }
-                _ => return self.weight(&full, rows, columns),
+                _ => return self.matrix(&full, Layout { rows: outputs, columns: inputs }),
             },
         };
-        self.widest = self.widest.max(columns);
-        let (buffer, blocks) = blocks;
-        Ok((Weight { buffer, rows, columns, blocks: Some(blocks) }, None))
+        let blocks = Some(Nf4Blocks { rows, columns, scales, packed_from });
+        let weight = Weight { buffer, rows: outputs.padded, columns: inputs.padded, blocks };
+        self.reserve.widest = self.reserve.widest.max(weight.columns);
+        self.reserve.largest_packed = self.reserve.largest_packed.max(weight.rows.saturating_mul(weight.columns));
+        Ok((weight, None))
     }
 
     /// A weight that the checkpoint has packed.
-    fn packed(&mut self, name: &str, packed: &Packed<'_>) -> Result<(Buffer, Blocks), Error> {
+    fn packed(&mut self, name: &str, packed: &Packed<'_>) -> Result<(Buffer, Nf4Scales, Dtype), Error> {
         let mut put = |what: &str, tensor: &Tensor<'_>| -> Result<Buffer, Error> {
-            let length = tensor.bytes.len() / tensor.kind.size();
-            let buffer = self.device.buffer(Purpose::Weights, &format!("{name}{what}"), tensor.kind, length)?;
+            let length = tensor.bytes.len() / tensor.dtype.size();
+            let buffer = self.device.buffer(Purpose::Weights, &format!("{name}{what}"), tensor.dtype, length)?;
             self.device.upload(buffer, tensor.bytes);
             Ok(buffer)
         };
         let buffer = put("", &packed.codes)?;
         let scales = match &packed.scales {
-            PackedScales::Plain(scales) => Scales::Plain(put(" scales", scales)?),
-            PackedScales::Double { codes, scales, offset } => Scales::Double {
+            PackedScales::Plain(scales) => Nf4Scales::Plain(put(" scales", scales)?),
+            PackedScales::Double { codes, scales, offset } => Nf4Scales::Double {
                 codes: put(" scale codes", codes)?,
                 scales: put(" scales of scales", scales)?,
                 offset: *offset,
             },
         };
         packed.forget();
-        Ok((buffer, Blocks { scales, packed_from: packed.packed_from }))
+        Ok((buffer, scales, packed.packed_from))
     }
 
     /// Packs a weight of the checkpoint piece by piece: it never exists as a whole beside the file.
-    fn pack(&mut self, name: &str, rows: usize, columns: usize, is_double: bool) -> Result<(Buffer, Blocks), Error> {
+    fn pack(
+        &mut self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+        is_double: bool,
+    ) -> Result<(Buffer, Nf4Scales, Dtype), Error> {
         let tensor = self.checked(name, &[rows, columns])?;
         let (length, device) = (rows * columns, &mut *self.device);
-        let packed = device.buffer(Purpose::Weights, name, Kind::U8, nf4::packed_length(length))?;
+        let packed = device.buffer(Purpose::Weights, name, Dtype::U8, nf4::packed_length(length))?;
         let blocks = nf4::blocks(length);
         let mut filled = 0;
         let scales = match device.computes() {
-            true => four_bit::pack(&tensor, |bytes| {
+            true => nf4_checkpoint::pack(&tensor, |bytes| {
                 device.upload(packed.part(filled, bytes.len()), bytes);
                 filled += bytes.len();
                 Ok::<(), Error>(())
             })?,
             // A plan of a large model has no time for scales that nobody reads.
-            false => return Ok((packed, unfilled(device, name, blocks, is_double)?)),
+            false => return Ok((packed, unfilled(device, name, blocks, is_double)?, Dtype::F32)),
         };
         tensor.forget();
-        let mut make = |what: &str, kind: Kind, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
-            let buffer = device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)?;
+        let mut make = |what: &str, dtype: Dtype, length: usize, bytes: &[u8]| -> Result<Buffer, Error> {
+            let buffer = device.buffer(Purpose::Weights, &format!("{name} {what}"), dtype, length)?;
             device.upload(buffer, bytes);
             Ok(buffer)
         };
         let scales = match is_double {
-            false => Scales::Plain(make("scales", Kind::F32, blocks, bytes_of(&scales))?),
+            false => Nf4Scales::Plain(make("scales", Dtype::F32, blocks, bytes_of(&scales))?),
             true => {
                 let double = nf4::DoubleScales::of(&scales);
-                Scales::Double {
-                    codes: make("scale codes", Kind::U8, blocks, &double.codes)?,
-                    scales: make("scales of scales", Kind::F32, double.scales.len(), bytes_of(&double.scales))?,
+                Nf4Scales::Double {
+                    codes: make("scale codes", Dtype::U8, blocks, &double.codes)?,
+                    scales: make("scales of scales", Dtype::F32, double.scales.len(), bytes_of(&double.scales))?,
                     offset: double.offset,
                 }
             }
         };
-        // Everything is computed in f32, so there is nothing that backward passes would round to.
-        Ok((packed, Blocks { scales, packed_from: Kind::F32 }))
+        // Where everything is computed in f32 there is nothing that backward passes would round to.
+        Ok((packed, scales, Dtype::F32))
     }
 
     /// A linear with its adapter, if it has one.
-    pub fn linear(&mut self, name: &str, inputs: usize, outputs: usize, has_bias: bool) -> Result<Linear, Error> {
+    pub fn linear(&mut self, name: &str, inputs: Width, outputs: Width, has_bias: bool) -> Result<Linear, Error> {
         let (weight, weight_gradient) = self.linear_weight(name, outputs, inputs)?;
-        let bias = has_bias.then(|| self.parameter(&format!("{name}.bias"), &[outputs])).transpose()?;
+        let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), outputs)).transpose()?;
         let lora = self.adapter(name, inputs, outputs)?;
         Ok(Linear {
             weight,
@@ -279,44 +342,55 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn adapter(&mut self, name: &str, inputs: usize, outputs: usize) -> Result<Option<Lora>, Error> {
+    fn adapter(&mut self, name: &str, inputs: Width, outputs: Width) -> Result<Option<Lora>, Error> {
         let Some((config, matcher)) = &self.lora else { return Ok(None) };
         if !matcher.matches(name) {
             return Ok(None);
         }
-        let (rank, scale, dropout) = (config.rank, config.scale(), config.dropout);
-        let mut matrix = |side: &str, rows: usize, columns: usize| -> Result<(Weight, Option<Weight>), Error> {
-            let full = format!("base_model.model.{name}.lora_{side}.weight");
-            let value = self.device.buffer(Purpose::Adapters, &full, Kind::F32, rows * columns)?;
-            let of = |buffer| Weight::plain(buffer, rows, columns);
-            let shape = vec![rows, columns];
-            if self.passes == Passes::Forward {
-                self.frozen.push(FrozenAdapter { name: full, shape, value });
-                return Ok((of(value), None));
-            }
-            let gradient = self.train(full, shape, value, true)?;
-            Ok((of(value), Some(of(gradient))))
-        };
-        let (down, down_gradient) = matrix("A", rank, inputs)?;
-        let (up, up_gradient) = matrix("B", outputs, rank)?;
-        self.widest_adapted = self.widest_adapted.max(inputs);
+        let (scale, dropout) = (config.scale(), config.dropout);
+        let rank = Width::inner(self.device.profile(), config.rank);
+        let prefix = format!("base_model.model.{name}");
+        let (down, down_gradient) =
+            self.adapter_matrix(format!("{prefix}.lora_A.weight"), Layout { rows: rank, columns: inputs })?;
+        let (up, up_gradient) =
+            self.adapter_matrix(format!("{prefix}.lora_B.weight"), Layout { rows: outputs, columns: rank })?;
+        self.widest_adapted = self.widest_adapted.max(inputs.padded);
         self.adapters += 1;
         Ok(Some(Lora { down, down_gradient, up, up_gradient, scale, dropout, number: self.adapters }))
+    }
+
+    /// A matrix of an adapter, still zero: trained, or only applied.
+    fn adapter_matrix(&mut self, name: String, layout: Layout) -> Result<(Weight, Option<Weight>), Error> {
+        let (rows, columns) = (layout.rows.padded, layout.columns.padded);
+        let of = |buffer| Weight::plain(buffer, rows, columns);
+        let shape = vec![layout.rows.stored, layout.columns.stored];
+        let dtype = self.device.profile().activations;
+        if dtype != Dtype::F32 {
+            self.reserve.widest = self.reserve.widest.max(columns);
+        }
+        if self.mode == Mode::Inference {
+            let value = self.device.buffer(Purpose::Adapters, &name, dtype, layout.length())?;
+            self.frozen.push(FrozenAdapter { name, shape, layout, value });
+            return Ok((of(value), None));
+        }
+        let value = self.device.buffer(Purpose::Adapters, &name, Dtype::F32, layout.length())?;
+        let shadow = self.shadow(Purpose::Adapters, &name, layout.length())?;
+        let gradient = self.train(name, shape, layout, value, shadow, true)?;
+        Ok((of(shadow.unwrap_or(value)), Some(of(gradient))))
     }
 }
 
 /// Scales as [`Builder::pack`] makes them, without values.
-fn unfilled(device: &mut dyn Device, name: &str, blocks: usize, is_double: bool) -> Result<Blocks, Error> {
-    let mut make = |what: &str, kind: Kind, length: usize| {
-        device.buffer(Purpose::Weights, &format!("{name} {what}"), kind, length)
+fn unfilled(device: &mut dyn Device, name: &str, blocks: usize, is_double: bool) -> Result<Nf4Scales, Error> {
+    let mut make = |what: &str, dtype: Dtype, length: usize| {
+        device.buffer(Purpose::Weights, &format!("{name} {what}"), dtype, length)
     };
-    let scales = match is_double {
-        false => Scales::Plain(make("scales", Kind::F32, blocks)?),
-        true => Scales::Double {
-            codes: make("scale codes", Kind::U8, blocks)?,
-            scales: make("scales of scales", Kind::F32, blocks.div_ceil(dynamic::BLOCK))?,
+    Ok(match is_double {
+        false => Nf4Scales::Plain(make("scales", Dtype::F32, blocks)?),
+        true => Nf4Scales::Double {
+            codes: make("scale codes", Dtype::U8, blocks)?,
+            scales: make("scales of scales", Dtype::F32, blocks.div_ceil(dynamic_8bit::BLOCK))?,
             offset: 0.0,
         },
-    };
-    Ok(Blocks { scales, packed_from: Kind::F32 })
+    })
 }

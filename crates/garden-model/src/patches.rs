@@ -1,8 +1,9 @@
 //! What the vision tower is told about images, and where it lies on the device.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose};
+use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
-use crate::batch::Batch;
+use crate::activations::activations;
+use crate::batch::{Batch, longest};
 use crate::config::Config;
 use crate::model::upload;
 
@@ -10,13 +11,18 @@ use crate::model::upload;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patches {
     pub patches: usize,
+    /// [patches, values of a patch].
     pub pixels: Buffer,
     /// The patch at each place of the window order.
     pub order: Buffer,
-    pub window_starts: Buffer,
+    pub cu_window_seqlens: Buffer,
     pub windows: usize,
-    pub image_starts: Buffer,
+    /// Patches of the longest window.
+    pub longest_window: usize,
+    pub cu_image_seqlens: Buffer,
     pub images: usize,
+    /// Patches of the longest frame.
+    pub longest_image: usize,
     pub cosines: Buffer,
     pub sines: Buffer,
     /// Where each merged token belongs among the tokens, in window order.
@@ -25,48 +31,53 @@ pub(crate) struct Patches {
 
 /// Where images are put.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PatchRoom {
+pub(crate) struct PatchInputs {
     pixels: Buffer,
     order: Buffer,
-    window_starts: Buffer,
-    image_starts: Buffer,
+    cu_window_seqlens: Buffer,
+    cu_image_seqlens: Buffer,
     cosines: Buffer,
     sines: Buffer,
     places: Buffer,
 }
 
-impl PatchRoom {
+impl PatchInputs {
     pub fn build(
         device: &mut dyn Device,
         config: &Config,
         patches: usize,
         windows: usize,
         images: usize,
-    ) -> Result<PatchRoom, OutOfMemory> {
-        let mut make = |label: &str, kind: Kind, length: usize| device.buffer(Purpose::Batch, label, kind, length);
-        let half = config.vision.head_size() / 2;
-        Ok(PatchRoom {
-            pixels: make("pixels", Kind::F32, patches * config.vision.patch_values())?,
-            order: make("patch order", Kind::I32, patches)?,
-            window_starts: make("window starts", Kind::I32, windows + 1)?,
-            image_starts: make("image starts", Kind::I32, images + 1)?,
-            cosines: make("patch cosines", Kind::F32, patches * half)?,
-            sines: make("patch sines", Kind::F32, patches * half)?,
-            places: make("image places", Kind::I32, patches / config.vision.merged())?,
+    ) -> Result<PatchInputs, OutOfMemory> {
+        let pixels = activations(device, Purpose::Batch, "pixels", patches, config.vision.patch_values())?;
+        let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
+        let angles = patches.saturating_mul(config.vision.head_size() / 2);
+        Ok(PatchInputs {
+            pixels,
+            order: make("patch order", Dtype::I32, patches)?,
+            cu_window_seqlens: make("window starts", Dtype::I32, windows + 1)?,
+            cu_image_seqlens: make("image starts", Dtype::I32, images + 1)?,
+            cosines: make("patch cosines", Dtype::F32, angles)?,
+            sines: make("patch sines", Dtype::F32, angles)?,
+            places: make("image places", Dtype::I32, patches / config.vision.merged())?,
         })
     }
 
     /// Brings a batch's images to the device.
     pub fn put(&self, device: &mut dyn Device, batch: &Batch) -> Patches {
         let windows = &batch.windows;
+        let pixels = self.pixels.first(batch.pixels.len());
+        device.upload_f32(pixels, &batch.pixels);
         Patches {
             patches: batch.patches(),
-            pixels: upload(device, self.pixels, &batch.pixels),
+            pixels,
             order: upload(device, self.order, &batch.patch_order),
-            window_starts: upload(device, self.window_starts, &windows.window_starts),
-            windows: windows.window_starts.len() - 1,
-            image_starts: upload(device, self.image_starts, &windows.image_starts),
-            images: windows.image_starts.len() - 1,
+            cu_window_seqlens: upload(device, self.cu_window_seqlens, &windows.cu_window_seqlens),
+            windows: windows.cu_window_seqlens.len() - 1,
+            longest_window: longest(&windows.cu_window_seqlens),
+            cu_image_seqlens: upload(device, self.cu_image_seqlens, &windows.cu_image_seqlens),
+            images: windows.cu_image_seqlens.len() - 1,
+            longest_image: longest(&windows.cu_image_seqlens),
             cosines: upload(device, self.cosines, &batch.patch_angles.cosines),
             sines: upload(device, self.sines, &batch.patch_angles.sines),
             places: upload(device, self.places, &batch.image_places),

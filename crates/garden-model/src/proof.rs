@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use garden_device::{Cpu, Device, Kind, Plan, Planner};
+use garden_device::{Cpu, Device, Dtype, Plan, Planner};
 
 use crate::adapter::{Adapter, read_adapter};
 use crate::batch::Images;
 use crate::checkpoint::Checkpoint;
 use crate::config::Config;
 use crate::error::Error;
-use crate::four_bit::FourBit;
 use crate::generator::{Generator, GeneratorLimits, Prompt};
 use crate::merge::Merge;
+use crate::nf4_checkpoint::FourBit;
 
 /// Logits of the same weights differ by so much (relative norm) when sums are made in another order; see testdata/reference.
 const NOISE: f64 = 1e-4;
@@ -240,8 +240,8 @@ pub fn prove_merge(
 /// Each rounded matrix makes an error of its own, and errors of many add up like the sides of a right angle.
 fn explained(merge: &Merge<'_>) -> f64 {
     let roundoff = match merge.coarsest() {
-        Kind::Bf16 => 2.0_f64.powi(-8),
-        Kind::F16 => 2.0_f64.powi(-11),
+        Dtype::Bf16 => 2.0_f64.powi(-8),
+        Dtype::F16 => 2.0_f64.powi(-11),
         _ => 2.0_f64.powi(-24),
     };
     NOISE + roundoff * (merge.rounded() as f64).sqrt()
@@ -252,9 +252,9 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
     let (mut checked, mut largest, mut roughest) = (0, 0.0, String::new());
     for item in &merge.items {
         let tensor = merged.tensor(&item.newer)?;
-        if tensor.kind != item.kind || tensor.shape != item.shape {
+        if tensor.dtype != item.dtype || tensor.shape != item.shape {
             let problem =
-                format!("is {:?} {:?}; {:?} {:?} was written", tensor.kind, tensor.shape, item.kind, item.shape);
+                format!("is {:?} {:?}; {:?} {:?} was written", tensor.dtype, tensor.shape, item.dtype, item.shape);
             return Err(Error::tensor(tensor.path, item.name, problem));
         }
         let (columns, reader) = (item.columns(), item.reader());
@@ -275,7 +275,7 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
                 }
                 // What f32 leaves of a sum is no error of the merge.
                 let off = ((f64::from(after[column]) - exact).abs() - sizes * 2.0_f64.powi(-21)).max(0.0);
-                let error = off / distance(item.kind, exact);
+                let error = off / distance(item.dtype, exact);
                 // What is no number is never again exceeded.
                 if error > largest || error.is_nan() {
                     (largest, roughest) = (error, item.name.to_string());
@@ -289,11 +289,11 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
     Ok((checked, largest, roughest))
 }
 
-/// From a value to the next one that a kind has.
-fn distance(kind: Kind, value: f64) -> f64 {
-    let (digits, smallest) = match kind {
-        Kind::Bf16 => (7, -126),
-        Kind::F16 => (10, -14),
+/// From a value to the next one that a dtype has.
+fn distance(dtype: Dtype, value: f64) -> f64 {
+    let (digits, smallest) = match dtype {
+        Dtype::Bf16 => (7, -126),
+        Dtype::F16 => (10, -14),
         _ => (23, -126),
     };
     let exponent = if value == 0.0 { smallest } else { (value.abs().log2().floor() as i32).max(smallest) };
@@ -316,8 +316,8 @@ mod tests {
 
     #[test]
     fn distances_are_those_of_the_kind() {
-        assert_eq!(distance(Kind::Bf16, 1.5), 2.0_f64.powi(-7));
-        assert_eq!(distance(Kind::F16, -0.75), 2.0_f64.powi(-11));
-        assert_eq!(distance(Kind::F16, 0.0), 2.0_f64.powi(-24));
+        assert_eq!(distance(Dtype::Bf16, 1.5), 2.0_f64.powi(-7));
+        assert_eq!(distance(Dtype::F16, -0.75), 2.0_f64.powi(-11));
+        assert_eq!(distance(Dtype::F16, 0.0), 2.0_f64.powi(-24));
     }
 }

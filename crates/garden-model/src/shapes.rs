@@ -23,7 +23,7 @@ pub(crate) fn tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
     list.linear("model.visual.merger.mlp.0", wide, wide, true);
     list.linear("model.visual.merger.mlp.2", wide, vision.out, true);
     list.add("model.language_model.embed_tokens.weight", &[text.vocabulary, text.hidden]);
-    let keys = text.key_heads * text.head_size();
+    let keys = text.kv_heads * text.head_size();
     for index in 0..text.layers {
         let name = format!("model.language_model.layers.{index}");
         list.add(&format!("{name}.input_layernorm.weight"), &[text.hidden]);

@@ -1,10 +1,12 @@
 //! The MLP of both towers: y = down(silu(gate(x)) up(x)).
 
-use garden_device::{Buffer, Device, Write};
+use garden_device::{Buffer, Write};
 
 use crate::error::Error;
-use crate::linear::{Linear, LinearRoom};
+use crate::layout::Width;
+use crate::linear::Linear;
 use crate::parameters::Builder;
+use crate::pass::Pass;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Swiglu {
@@ -13,12 +15,12 @@ pub(crate) struct Swiglu {
     pub down: Linear,
 }
 
-/// What an MLP needs for its passes.
+/// What an MLP saves, and its workspace.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SwigluRoom {
-    /// Kept: gate(x) [rows, inner].
+pub(crate) struct SwigluWorkspace {
+    /// Saved: gate(x) [rows, inner].
     pub gate: Buffer,
-    /// Kept: up(x) [rows, inner].
+    /// Saved: up(x) [rows, inner].
     pub up: Buffer,
     /// silu(gate) up, then the gradient of up(x) [rows, inner].
     pub mixed: Buffer,
@@ -28,9 +30,9 @@ pub(crate) struct SwigluRoom {
     pub gate_gradient: Buffer,
 }
 
-impl SwigluRoom {
-    fn of(&self, length: usize) -> SwigluRoom {
-        SwigluRoom {
+impl SwigluWorkspace {
+    fn of(&self, length: usize) -> SwigluWorkspace {
+        SwigluWorkspace {
             gate: self.gate.first(length),
             up: self.up.first(length),
             mixed: self.mixed.first(length),
@@ -48,6 +50,7 @@ impl Swiglu {
         inner: usize,
         has_bias: bool,
     ) -> Result<Swiglu, Error> {
+        let (hidden, inner) = (Width::exact(hidden), Width::inner(builder.device.profile(), inner));
         Ok(Swiglu {
             gate: builder.linear(&format!("{name}.gate_proj"), hidden, inner, has_bias)?,
             up: builder.linear(&format!("{name}.up_proj"), hidden, inner, has_bias)?,
@@ -56,55 +59,40 @@ impl Swiglu {
     }
 
     /// Makes what the backward pass needs, and nothing more.
-    pub fn forward_inner(
-        &self,
-        device: &mut dyn Device,
-        x: Buffer,
-        rows: usize,
-        room: &SwigluRoom,
-        linear: &LinearRoom,
-    ) {
+    pub fn forward_inner(&self, pass: &mut Pass, x: Buffer, rows: usize, workspace: &SwigluWorkspace) {
         let inner = rows * self.gate.outputs();
-        self.gate.forward(device, x, room.gate.first(inner), rows, linear, Write::Set);
-        self.up.forward(device, x, room.up.first(inner), rows, linear, Write::Set);
+        self.gate.forward(pass, x, workspace.gate.first(inner), rows, Write::Set);
+        self.up.forward(pass, x, workspace.up.first(inner), rows, Write::Set);
     }
 
     /// y [rows, hidden] += this of x [rows, hidden].
-    pub fn forward(
-        &self,
-        device: &mut dyn Device,
-        x: Buffer,
-        y: Buffer,
-        rows: usize,
-        room: &SwigluRoom,
-        linear: &LinearRoom,
-    ) {
-        self.forward_inner(device, x, rows, room, linear);
+    pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, workspace: &SwigluWorkspace) {
+        self.forward_inner(pass, x, rows, workspace);
         let inner = rows * self.gate.outputs();
-        let mixed = room.mixed.first(inner);
-        device.swiglu(room.gate.first(inner), room.up.first(inner), mixed);
-        self.down.forward(device, mixed, y, rows, linear, Write::Add);
+        let mixed = workspace.mixed.first(inner);
+        pass.device.swiglu(workspace.gate.first(inner), workspace.up.first(inner), mixed);
+        self.down.forward(pass, mixed, y, rows, Write::Add);
     }
 
     /// dx [rows, hidden] from dy [rows, hidden].
     pub fn backward(
         &self,
-        device: &mut dyn Device,
+        pass: &mut Pass,
         x: Buffer,
         dy: Buffer,
         dx: Buffer,
         rows: usize,
-        room: &SwigluRoom,
-        linear: &LinearRoom,
+        workspace: &SwigluWorkspace,
     ) {
-        let room = room.of(rows * self.gate.outputs());
+        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient } =
+            workspace.of(rows * self.gate.outputs());
         if self.down.is_trained() {
-            device.swiglu(room.gate, room.up, room.mixed);
+            pass.device.swiglu(gate, up, mixed);
         }
-        self.down.backward(device, room.mixed, dy, Some((room.mixed_gradient, Write::Set)), rows, linear);
-        let up_gradient = room.mixed;
-        device.swiglu_backward(room.mixed_gradient, room.gate, room.up, room.gate_gradient, up_gradient);
-        self.gate.backward(device, x, room.gate_gradient, Some((dx, Write::Set)), rows, linear);
-        self.up.backward(device, x, up_gradient, Some((dx, Write::Add)), rows, linear);
+        self.down.backward(pass, mixed, dy, Some((mixed_gradient, Write::Set)), rows);
+        let up_gradient = mixed;
+        pass.device.swiglu_backward(mixed_gradient, gate, up, gate_gradient, up_gradient);
+        self.gate.backward(pass, x, gate_gradient, Some((dx, Write::Set)), rows);
+        self.up.backward(pass, x, up_gradient, Some((dx, Write::Add)), rows);
     }
 }

@@ -1,16 +1,18 @@
 //! The vision tower: patches in window order through blocks of attention and MLP, and the merger that makes tokens of them.
 
-use garden_device::{Attention, Buffer, Device, Heads, Kind, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Weight, Write};
 
+use crate::activations::{GradientCheckpointing, Saved, activations};
 use crate::config::{VISION_EPSILON, VisionConfig};
 use crate::decoder::Norm;
 use crate::error::Error;
-use crate::linear::{Linear, LinearRoom};
-use crate::model::Recompute;
+use crate::layout::Width;
+use crate::linear::Linear;
+use crate::mode::Mode;
 use crate::parameters::Builder;
-use crate::passes::Passes;
+use crate::pass::Pass;
 use crate::patches::Patches;
-use crate::swiglu::{Swiglu, SwigluRoom};
+use crate::swiglu::{Swiglu, SwigluWorkspace};
 
 /// All of it.
 #[derive(Clone, Debug)]
@@ -44,25 +46,24 @@ struct Merger {
 
 /// What a block's backward pass needs of its forward pass.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockKept {
+pub(crate) struct BlockActivations {
     /// [patches, 3 hidden], queries and keys turned.
     qkv: Buffer,
     attended: Buffer,
-    /// [patches, heads].
-    sums: Buffer,
+    /// f32 [patches, heads].
+    lse: Buffer,
     middle: Buffer,
     /// [patches, inner].
     gate: Buffer,
     up: Buffer,
 }
 
-/// Room that blocks share, and the merger's.
+/// Buffers that blocks use one after the other, and the merger's.
 #[derive(Clone, Debug)]
-pub(crate) struct VisionRoom {
+pub(crate) struct VisionWorkspace {
     /// What each block gets, and what the last one gives [patches, hidden]; without a backward pass two that take turns.
     inputs: Vec<Buffer>,
-    /// One for each block, or one for all that is filled again.
-    kept: Vec<BlockKept>,
+    saved: Saved<BlockActivations>,
     /// Patches before they are put in window order [patches, hidden].
     embedded: Buffer,
     normed: Buffer,
@@ -83,85 +84,106 @@ pub(crate) struct VisionRoom {
     out: Buffer,
 }
 
-impl BlockKept {
-    pub fn build(
+/// What goes with a pass through the tower.
+#[derive(Clone, Copy)]
+pub(crate) struct VisionContext<'a> {
+    pub vision: &'a VisionConfig,
+    pub workspace: &'a VisionWorkspace,
+    pub images: &'a Patches,
+}
+
+impl VisionContext<'_> {
+    /// The part of a buffer [patches, width] that the images use.
+    fn part(&self, buffer: Buffer, width: usize) -> Buffer {
+        buffer.first(self.images.patches * width)
+    }
+
+    /// The same for a buffer [patches, hidden].
+    fn hidden(&self, buffer: Buffer) -> Buffer {
+        self.part(buffer, self.vision.hidden)
+    }
+}
+
+impl BlockActivations {
+    fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
         vision: &VisionConfig,
         patches: usize,
-    ) -> Result<BlockKept, OutOfMemory> {
+    ) -> Result<BlockActivations, OutOfMemory> {
+        let inner = Width::inner(device.profile(), vision.intermediate).padded;
+        let lse = format!("{label} log-sum-exp");
+        let lse = device.buffer(purpose, &lse, Dtype::F32, patches.saturating_mul(vision.heads))?;
         let mut make =
-            |name: &str, width: usize| device.buffer(purpose, &format!("{label} {name}"), Kind::F32, patches * width);
-        Ok(BlockKept {
+            |name: &str, width: usize| activations(device, purpose, &format!("{label} {name}"), patches, width);
+        Ok(BlockActivations {
             qkv: make("queries, keys, values", 3 * vision.hidden)?,
             attended: make("attended", vision.hidden)?,
-            sums: make("attention sums", vision.heads)?,
+            lse,
             middle: make("middle", vision.hidden)?,
-            gate: make("gate", vision.intermediate)?,
-            up: make("up", vision.intermediate)?,
+            gate: make("gate", inner)?,
+            up: make("up", inner)?,
         })
     }
 
-    fn of(&self, vision: &VisionConfig, patches: usize) -> BlockKept {
-        BlockKept {
-            qkv: self.qkv.first(patches * 3 * vision.hidden),
-            attended: self.attended.first(patches * vision.hidden),
-            sums: self.sums.first(patches * vision.heads),
-            middle: self.middle.first(patches * vision.hidden),
-            gate: self.gate.first(patches * vision.intermediate),
-            up: self.up.first(patches * vision.intermediate),
+    fn of(&self, context: VisionContext) -> BlockActivations {
+        BlockActivations {
+            qkv: context.part(self.qkv, 3 * context.vision.hidden),
+            attended: context.hidden(self.attended),
+            lse: context.part(self.lse, context.vision.heads),
+            middle: context.hidden(self.middle),
+            // The MLP takes what it needs of them.
+            gate: self.gate,
+            up: self.up,
         }
     }
 }
 
-impl VisionRoom {
+impl VisionWorkspace {
     pub fn build(
         device: &mut dyn Device,
         vision: &VisionConfig,
         patches: usize,
-        passes: Passes,
-        recompute: Recompute,
-    ) -> Result<VisionRoom, OutOfMemory> {
-        // A tower that is not trained has no backward pass, and nothing is kept.
-        let (purpose, inputs_purpose, blocks, buffers) = match (passes, recompute) {
-            (Passes::Forward, _) => (Purpose::Workspace, Purpose::Workspace, 1, 2),
-            (Passes::Both, Recompute::Nothing) => (Purpose::Kept, Purpose::Kept, vision.depth, vision.depth + 1),
-            (Passes::Both, Recompute::Layers) => (Purpose::Recomputed, Purpose::Kept, 1, vision.depth + 1),
+        mode: Mode,
+        checkpointing: GradientCheckpointing,
+    ) -> Result<VisionWorkspace, OutOfMemory> {
+        // A tower that is not trained has no backward pass, and nothing is saved.
+        let (inputs_purpose, buffers) = match mode {
+            Mode::Inference => (Purpose::Workspace, 2),
+            Mode::Training => (Purpose::Activations, vision.depth + 1),
         };
         let label = |index: usize| format!("vision block {index}");
         let inputs = (0..buffers).map(|index| {
             let label = format!("{} input", label(index));
-            device.buffer(inputs_purpose, &label, Kind::F32, patches * vision.hidden)
+            activations(device, inputs_purpose, &label, patches, vision.hidden)
         });
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
-        let kept = (0..blocks).map(|index| BlockKept::build(device, purpose, &label(index), vision, patches));
-        let kept = kept.collect::<Result<Vec<BlockKept>, OutOfMemory>>()?;
-        let back = passes.back(patches);
-        let mut make = |name: &str, rows: usize, width: usize| {
-            device.buffer(Purpose::Workspace, &format!("vision {name}"), Kind::F32, rows * width)
+        let mut save = |purpose, index| BlockActivations::build(device, purpose, &label(index), vision, patches);
+        let saved = match mode {
+            Mode::Inference => Saved::OneLayer(save(Purpose::Workspace, 0)?),
+            Mode::Training => Saved::build(checkpointing, vision.depth, save)?,
         };
-        Ok(VisionRoom {
+        let (back, inner) = (mode.back(patches), Width::inner(device.profile(), vision.intermediate).padded);
+        let mut make = |name: &str, rows: usize, width: usize| {
+            activations(device, Purpose::Workspace, &format!("vision {name}"), rows, width)
+        };
+        Ok(VisionWorkspace {
             inputs,
-            kept,
+            saved,
             embedded: make("embedded", patches, vision.hidden)?,
             normed: make("normed", patches, vision.hidden)?,
             normed_gradient: make("normed gradient", back, vision.hidden)?,
             attended_gradient: make("attended gradient", back, vision.hidden)?,
             qkv_gradient: make("queries, keys, values gradient", back, 3 * vision.hidden)?,
-            mixed: make("mixed", patches, vision.intermediate)?,
-            mixed_gradient: make("mixed gradient", back, vision.intermediate)?,
-            gate_gradient: make("gate gradient", back, vision.intermediate)?,
+            mixed: make("mixed", patches, inner)?,
+            mixed_gradient: make("mixed gradient", back, inner)?,
+            gate_gradient: make("gate gradient", back, inner)?,
             dx: make("gradient", back, vision.hidden)?,
             // Merged tokens side by side have as many values as their patches.
             merged: make("merged", patches, vision.hidden)?,
             active: make("merged, active", patches, vision.hidden)?,
-            out: device.buffer(
-                Purpose::Workspace,
-                "vision tokens",
-                Kind::F32,
-                patches / vision.merged() * vision.out,
-            )?,
+            out: make("tokens", patches / vision.merged(), vision.out)?,
         })
     }
 }
@@ -175,11 +197,11 @@ impl Vision {
         let blocks =
             (0..vision.depth).map(|index| Block::build(builder, &format!("{name}.blocks.{index}"), vision, index));
         let blocks = blocks.collect::<Result<Vec<Block>, Error>>()?;
-        let wide = vision.merged() * hidden;
+        let (wide, out) = (Width::exact(vision.merged() * hidden), Width::exact(vision.out));
         let merger = Merger {
             norm: Norm::build(builder, &format!("{name}.merger.ln_q"), hidden, VISION_EPSILON)?,
             first: builder.linear(&format!("{name}.merger.mlp.0"), wide, wide, true)?,
-            second: builder.linear(&format!("{name}.merger.mlp.2"), wide, vision.out, true)?,
+            second: builder.linear(&format!("{name}.merger.mlp.2"), wide, out, true)?,
         };
         let is_trained = builder.trained.len() > before;
         Ok(Vision { patch, patch_gradient, blocks, merger, is_trained })
@@ -190,209 +212,139 @@ impl Vision {
         self.is_trained
     }
 
-    /// The passes that it has room for.
-    pub fn passes(&self) -> Passes {
-        if self.is_trained { Passes::Both } else { Passes::Forward }
+    /// What it has buffers for.
+    pub fn mode(&self) -> Mode {
+        if self.is_trained { Mode::Training } else { Mode::Inference }
     }
 
     /// Pixels to tokens, which take their places in x [tokens, out].
-    pub fn forward(
-        &self,
-        device: &mut dyn Device,
-        vision: &VisionConfig,
-        x: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
-        given: &Patches,
-    ) {
-        let patches = given.patches;
-        let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
-        let embedded = part(room.embedded, vision.hidden);
-        device.matmul(given.pixels, &self.patch, embedded, patches, 1.0, Write::Set);
-        let (inputs, kept) = (&room.inputs, &room.kept);
-        let at = |index: usize| inputs[index % inputs.len()];
-        device.gather(embedded, given.order, part(inputs[0], vision.hidden), patches, vision.hidden);
+    pub fn forward(&self, pass: &mut Pass, context: VisionContext, x: Buffer) {
+        let VisionContext { vision, workspace, images } = context;
+        let patches = images.patches;
+        let embedded = context.hidden(workspace.embedded);
+        pass.device.matmul(images.pixels, &self.patch, embedded, patches, 1.0, Write::Set);
+        let at = |index: usize| context.hidden(workspace.inputs[index % workspace.inputs.len()]);
+        pass.device.gather(embedded, images.order, at(0), patches, vision.hidden);
         for (index, block) in self.blocks.iter().enumerate() {
-            let (x, y) = (part(at(index), vision.hidden), part(at(index + 1), vision.hidden));
-            block.forward(device, vision, x, Some(y), &kept[index.min(kept.len() - 1)], room, linear, given);
+            block.forward(pass, context, at(index), Some(at(index + 1)), workspace.saved.of(index));
         }
-        self.merge(device, vision, part(at(vision.depth), vision.hidden), room, linear, patches);
+        self.merge(pass, context, at(vision.depth));
         let tokens = patches / vision.merged();
-        self.merger.second.forward(
-            device,
-            part(room.active, vision.hidden),
-            room.out.first(tokens * vision.out),
-            tokens,
-            linear,
-            Write::Set,
-        );
-        device.scatter(room.out.first(tokens * vision.out), given.places, x, tokens, vision.out);
+        let out = workspace.out.first(tokens * vision.out);
+        self.merger.second.forward(pass, context.hidden(workspace.active), out, tokens, Write::Set);
+        pass.device.scatter(out, images.places, x, tokens, vision.out);
     }
 
     /// The merger up to its second linear.
-    fn merge(
-        &self,
-        device: &mut dyn Device,
-        vision: &VisionConfig,
-        x: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
-        patches: usize,
-    ) {
-        let part = |buffer: Buffer| buffer.first(patches * vision.hidden);
-        self.merger.norm.forward(device, x, part(room.normed), patches);
+    fn merge(&self, pass: &mut Pass, context: VisionContext, x: Buffer) {
+        let (workspace, patches) = (context.workspace, context.images.patches);
+        let [normed, merged] = [workspace.normed, workspace.merged].map(|buffer| context.hidden(buffer));
+        self.merger.norm.forward(pass.device, x, normed, patches);
         // [patches, hidden] is [tokens, merged * hidden]: patches of a token lie side by side.
-        self.merger.first.forward(
-            device,
-            part(room.normed),
-            part(room.merged),
-            patches / vision.merged(),
-            linear,
-            Write::Set,
-        );
-        device.gelu(part(room.merged), part(room.active));
+        self.merger.first.forward(pass, normed, merged, patches / context.vision.merged(), Write::Set);
+        pass.device.gelu(merged, context.hidden(workspace.active));
     }
 
     /// Gradients from that of all tokens, `dy` [tokens, out].
-    pub fn backward(
-        &self,
-        device: &mut dyn Device,
-        vision: &VisionConfig,
-        dy: Buffer,
-        room: &VisionRoom,
-        linear: &LinearRoom,
-        given: &Patches,
-    ) {
-        let (patches, inputs, kept) = (given.patches, &room.inputs, &room.kept);
-        let tokens = patches / vision.merged();
-        device.gather(dy, given.places, room.out.first(tokens * vision.out), tokens, vision.out);
-        let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
-        let (dx, dnormed) = (part(room.dx, vision.hidden), part(room.normed_gradient, vision.hidden));
-        let x = part(inputs[vision.depth], vision.hidden);
-        self.merge(device, vision, x, room, linear, patches);
-        let dactive = part(room.attended_gradient, vision.hidden);
-        self.merger.second.backward(
-            device,
-            part(room.active, vision.hidden),
-            room.out.first(tokens * vision.out),
-            Some((dactive, Write::Set)),
-            tokens,
-            linear,
-        );
-        device.gelu_backward(dactive, part(room.merged, vision.hidden), dactive);
-        self.merger.first.backward(
-            device,
-            part(room.normed, vision.hidden),
-            dactive,
-            Some((dnormed, Write::Set)),
-            tokens,
-            linear,
-        );
-        self.merger.norm.backward(device, dnormed, x, dx, patches, Write::Set);
+    pub fn backward(&self, pass: &mut Pass, context: VisionContext, dy: Buffer) {
+        let VisionContext { vision, workspace, images } = context;
+        let (patches, tokens) = (images.patches, images.patches / vision.merged());
+        let out = workspace.out.first(tokens * vision.out);
+        pass.device.gather(dy, images.places, out, tokens, vision.out);
+        let at = |index: usize| context.hidden(workspace.inputs[index]);
+        let (dx, dnormed) = (context.hidden(workspace.dx), context.hidden(workspace.normed_gradient));
+        let x = at(vision.depth);
+        self.merge(pass, context, x);
+        let dactive = context.hidden(workspace.attended_gradient);
+        let active = context.hidden(workspace.active);
+        self.merger.second.backward(pass, active, out, Some((dactive, Write::Set)), tokens);
+        pass.device.gelu_backward(dactive, context.hidden(workspace.merged), dactive);
+        let normed = context.hidden(workspace.normed);
+        self.merger.first.backward(pass, normed, dactive, Some((dnormed, Write::Set)), tokens);
+        self.merger.norm.backward(pass.device, dnormed, x, dx, patches, Write::Set);
         for (index, block) in self.blocks.iter().enumerate().rev() {
-            let x = part(inputs[index], vision.hidden);
-            let kept_here = &kept[index.min(kept.len() - 1)];
-            if kept.len() == 1 && self.blocks.len() > 1 {
-                block.forward(device, vision, x, None, kept_here, room, linear, given);
+            let saved = workspace.saved.of(index);
+            if workspace.saved.is_gone(index, self.blocks.len()) {
+                block.forward(pass, context, at(index), None, saved);
             }
-            block.backward(device, vision, x, dx, kept_here, room, linear, given);
+            block.backward(pass, context, at(index), dx, saved);
         }
         if let Some(gradient) = &self.patch_gradient {
-            let embedded = part(room.embedded, vision.hidden);
-            device.scatter(dx, given.order, embedded, patches, vision.hidden);
-            device.weight_gradient(embedded, given.pixels, gradient, patches, 1.0);
+            let embedded = context.hidden(workspace.embedded);
+            pass.device.scatter(dx, images.order, embedded, patches, vision.hidden);
+            pass.device.weight_gradient(embedded, images.pixels, gradient, patches, 1.0);
         }
     }
 }
 
 impl Block {
     fn build(builder: &mut Builder, name: &str, vision: &VisionConfig, index: usize) -> Result<Block, Error> {
-        let hidden = vision.hidden;
+        let (hidden, three) = (Width::exact(vision.hidden), Width::exact(3 * vision.hidden));
         Ok(Block {
-            norm1: Norm::build(builder, &format!("{name}.norm1"), hidden, VISION_EPSILON)?,
-            qkv: builder.linear(&format!("{name}.attn.qkv"), hidden, 3 * hidden, true)?,
+            norm1: Norm::build(builder, &format!("{name}.norm1"), vision.hidden, VISION_EPSILON)?,
+            qkv: builder.linear(&format!("{name}.attn.qkv"), hidden, three, true)?,
             proj: builder.linear(&format!("{name}.attn.proj"), hidden, hidden, true)?,
-            norm2: Norm::build(builder, &format!("{name}.norm2"), hidden, VISION_EPSILON)?,
-            mlp: Swiglu::build(builder, &format!("{name}.mlp"), hidden, vision.intermediate, true)?,
+            norm2: Norm::build(builder, &format!("{name}.norm2"), vision.hidden, VISION_EPSILON)?,
+            mlp: Swiglu::build(builder, &format!("{name}.mlp"), vision.hidden, vision.intermediate, true)?,
             sees_all: vision.full_blocks.contains(&index),
         })
     }
 
     /// y [patches, hidden] = this of x [patches, hidden]; without `y` only what the backward pass needs is made.
-    fn forward(
-        &self,
-        device: &mut dyn Device,
-        vision: &VisionConfig,
-        x: Buffer,
-        y: Option<Buffer>,
-        kept: &BlockKept,
-        room: &VisionRoom,
-        linear: &LinearRoom,
-        given: &Patches,
-    ) {
-        let (patches, kept) = (given.patches, kept.of(vision, given.patches));
-        let normed = room.normed.first(patches * vision.hidden);
-        self.norm1.forward(device, x, normed, patches);
-        self.qkv.forward(device, normed, kept.qkv, patches, linear, Write::Set);
+    fn forward(&self, pass: &mut Pass, context: VisionContext, x: Buffer, y: Option<Buffer>, saved: &BlockActivations) {
+        let VisionContext { vision, workspace, images } = context;
+        let (patches, saved) = (images.patches, saved.of(context));
+        let normed = context.hidden(workspace.normed);
+        self.norm1.forward(pass.device, x, normed, patches);
+        self.qkv.forward(pass, normed, saved.qkv, patches, Write::Set);
         for which in 0..2 {
-            device.rotate(heads(kept.qkv, which, vision), vision.head_size(), given.cosines, given.sines, patches);
+            let turned = heads(saved.qkv, which, vision);
+            pass.device.rotate(turned, vision.head_size(), images.cosines, images.sines, patches);
         }
-        device.attend(&self.attention(kept.qkv, vision, given), kept.attended, kept.sums);
-        device.copy(x, kept.middle);
-        self.proj.forward(device, kept.attended, kept.middle, patches, linear, Write::Add);
-        self.norm2.forward(device, kept.middle, normed, patches);
+        pass.device.attend(&self.attention(context, saved.qkv), saved.attended, saved.lse);
+        pass.device.copy(x, saved.middle);
+        self.proj.forward(pass, saved.attended, saved.middle, patches, Write::Add);
+        self.norm2.forward(pass.device, saved.middle, normed, patches);
         match y {
             Some(y) => {
-                device.copy(kept.middle, y);
-                self.mlp.forward(device, normed, y, patches, &swiglu_room(&kept, room), linear);
+                pass.device.copy(saved.middle, y);
+                self.mlp.forward(pass, normed, y, patches, &swiglu_workspace(&saved, workspace));
             }
-            None => self.mlp.forward_inner(device, normed, patches, &swiglu_room(&kept, room), linear),
+            None => self.mlp.forward_inner(pass, normed, patches, &swiglu_workspace(&saved, workspace)),
         }
     }
 
     /// Turns the gradient of y in `dx` [patches, hidden] into that of x.
-    fn backward(
-        &self,
-        device: &mut dyn Device,
-        vision: &VisionConfig,
-        x: Buffer,
-        dx: Buffer,
-        kept: &BlockKept,
-        room: &VisionRoom,
-        linear: &LinearRoom,
-        given: &Patches,
-    ) {
-        let (patches, kept) = (given.patches, kept.of(vision, given.patches));
-        let part = |buffer: Buffer, width: usize| buffer.first(patches * width);
-        let (normed, dnormed) = (part(room.normed, vision.hidden), part(room.normed_gradient, vision.hidden));
-        self.norm2.forward(device, kept.middle, normed, patches);
-        self.mlp.backward(device, normed, dx, dnormed, patches, &swiglu_room(&kept, room), linear);
-        self.norm2.backward(device, dnormed, kept.middle, dx, patches, Write::Add);
-        let dattended = part(room.attended_gradient, vision.hidden);
-        self.proj.backward(device, kept.attended, dx, Some((dattended, Write::Set)), patches, linear);
-        let dqkv = part(room.qkv_gradient, 3 * vision.hidden);
+    fn backward(&self, pass: &mut Pass, context: VisionContext, x: Buffer, dx: Buffer, saved: &BlockActivations) {
+        let VisionContext { vision, workspace, images } = context;
+        let (patches, saved) = (images.patches, saved.of(context));
+        let (normed, dnormed) = (context.hidden(workspace.normed), context.hidden(workspace.normed_gradient));
+        self.norm2.forward(pass.device, saved.middle, normed, patches);
+        self.mlp.backward(pass, normed, dx, dnormed, patches, &swiglu_workspace(&saved, workspace));
+        self.norm2.backward(pass.device, dnormed, saved.middle, dx, patches, Write::Add);
+        let dattended = context.hidden(workspace.attended_gradient);
+        self.proj.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), patches);
+        let dqkv = context.part(workspace.qkv_gradient, 3 * vision.hidden);
         let [dq, dk, dv] = [0, 1, 2].map(|which| heads(dqkv, which, vision));
-        device.attend_backward(
-            &self.attention(kept.qkv, vision, given),
-            kept.attended,
-            kept.sums,
-            dattended,
-            dq,
-            dk,
-            dv,
-        );
-        device.rotate_backward(dq, vision.head_size(), given.cosines, given.sines, patches);
-        device.rotate_backward(dk, vision.head_size(), given.cosines, given.sines, patches);
-        self.norm1.forward(device, x, normed, patches);
-        self.qkv.backward(device, normed, dqkv, Some((dnormed, Write::Set)), patches, linear);
-        self.norm1.backward(device, dnormed, x, dx, patches, Write::Add);
+        let attention = self.attention(context, saved.qkv);
+        pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, dq, dk, dv);
+        for turned in [dq, dk] {
+            pass.device.rotate_backward(turned, vision.head_size(), images.cosines, images.sines, patches);
+        }
+        self.norm1.forward(pass.device, x, normed, patches);
+        self.qkv.backward(pass, normed, dqkv, Some((dnormed, Write::Set)), patches);
+        self.norm1.backward(pass.device, dnormed, x, dx, patches, Write::Add);
     }
 
-    fn attention(&self, qkv: Buffer, vision: &VisionConfig, given: &Patches) -> Attention {
+    fn attention(&self, context: VisionContext, qkv: Buffer) -> Attention {
+        let VisionContext { vision, images, .. } = context;
         let [query, key, value] = [0, 1, 2].map(|which| heads(qkv, which, vision));
-        let (starts, segments) =
-            if self.sees_all { (given.image_starts, given.images) } else { (given.window_starts, given.windows) };
-        Attention { query, key, value, head_size: vision.head_size(), starts, segments, is_causal: false }
+        let (cu_seqlens, segments, longest) = match self.sees_all {
+            true => (images.cu_image_seqlens, images.images, images.longest_image),
+            false => (images.cu_window_seqlens, images.windows, images.longest_window),
+        };
+        let head_size = vision.head_size();
+        Attention { query, key, value, head_size, cu_seqlens, segments, longest, is_causal: false }
     }
 }
 
@@ -401,12 +353,12 @@ fn heads(qkv: Buffer, which: usize, vision: &VisionConfig) -> Heads {
     Heads { buffer: qkv, offset: which * vision.hidden, stride: 3 * vision.hidden, heads: vision.heads }
 }
 
-fn swiglu_room(kept: &BlockKept, room: &VisionRoom) -> SwigluRoom {
-    SwigluRoom {
-        gate: kept.gate,
-        up: kept.up,
-        mixed: room.mixed,
-        mixed_gradient: room.mixed_gradient,
-        gate_gradient: room.gate_gradient,
+fn swiglu_workspace(saved: &BlockActivations, workspace: &VisionWorkspace) -> SwigluWorkspace {
+    SwigluWorkspace {
+        gate: saved.gate,
+        up: saved.up,
+        mixed: workspace.mixed,
+        mixed_gradient: workspace.mixed_gradient,
+        gate_gradient: workspace.gate_gradient,
     }
 }

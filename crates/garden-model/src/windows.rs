@@ -11,16 +11,16 @@ pub(crate) struct Windows {
     /// The merged token at each place of the window order.
     pub order: Vec<usize>,
     /// Where windows begin, in patches; the last number is the end.
-    pub window_starts: Vec<i32>,
+    pub cu_window_seqlens: Vec<i32>,
     /// Where frames of images begin, in patches.
-    pub image_starts: Vec<i32>,
+    pub cu_image_seqlens: Vec<i32>,
     /// Row and column of each patch in its image, in the order of the file.
     pub positions: Vec<[usize; 2]>,
 }
 
 impl Windows {
     pub fn of(grids: &[Grid], vision: &VisionConfig) -> Windows {
-        let mut windows = Windows { window_starts: vec![0], image_starts: vec![0], ..Windows::default() };
+        let mut windows = Windows { cu_window_seqlens: vec![0], cu_image_seqlens: vec![0], ..Windows::default() };
         let mut first = 0;
         for &[frames, height, width] in grids {
             for _ in 0..frames {
@@ -39,10 +39,10 @@ impl Windows {
             for row in top..(top + side).min(rows) {
                 self.order.extend((left..(left + side).min(columns)).map(|column| first + row * columns + column));
             }
-            self.window_starts.push((self.order.len() * vision.merged()) as i32);
+            self.cu_window_seqlens.push((self.order.len() * vision.merged()) as i32);
         }
-        let last = self.image_starts.last().copied().unwrap_or(0);
-        self.image_starts.push(last + (height * width) as i32);
+        let last = self.cu_image_seqlens.last().copied().unwrap_or(0);
+        self.cu_image_seqlens.push(last + (height * width) as i32);
         for (top, left) in blocks(height, width, merge) {
             self.positions.extend((0..merge).flat_map(|row| (0..merge).map(move |column| [top + row, left + column])));
         }

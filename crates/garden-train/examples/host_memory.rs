@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use garden_data::{Patcher, Processor};
-use garden_device::{Cpu, Device, Kind, Purpose, Reserve, Weight, Write};
+use garden_device::{Cpu, Device, Dtype, Purpose, Reserve, Weight, Write};
 
 /// A line of `/proc/self/status`, in KiB.
 fn status(name: &str) -> i64 {
@@ -61,10 +61,10 @@ fn compute(threads: usize) {
     let mut cpu = Cpu::new(threads);
     let mut buffer =
         |kind, length| cpu.buffer(Purpose::Workspace, "measured", kind, length).unwrap_or_else(|_| panic!("no memory"));
-    let weight = Weight::plain(buffer(Kind::Bf16, outputs * columns), outputs, columns);
-    let (x, y) = (buffer(Kind::F32, rows * columns), buffer(Kind::F32, rows * outputs));
-    let dx = buffer(Kind::F32, rows * columns);
-    cpu.reserve(Reserve { widest: columns, longest: rows, head_size: 128 }).unwrap();
+    let weight = Weight::plain(buffer(Dtype::Bf16, outputs * columns), outputs, columns);
+    let (x, y) = (buffer(Dtype::F32, rows * columns), buffer(Dtype::F32, rows * outputs));
+    let dx = buffer(Dtype::F32, rows * columns);
+    cpu.reserve(Reserve { widest: columns, longest: rows, head_size: 128, ..Reserve::default() }).unwrap();
     for _ in 0..3 {
         cpu.matmul(x, &weight, y, rows, 1.0, Write::Set);
         cpu.matmul_backward(y, &weight, dx, rows, 1.0, Write::Set);

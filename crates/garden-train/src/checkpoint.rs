@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use garden_device::{Device, Kind};
+use garden_device::{Device, Dtype};
 use garden_model::{Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -154,7 +154,7 @@ fn write(
 pub(crate) fn write_trained(job: &Job, model: &Model, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
     match job.recipe.training() {
         Training::Lora(lora) => write_adapter(device, model, &lora, Some(&job.recipe.base_model), folder)?,
-        Training::Full => model.write_checkpoint(device, &job.base, Kind::F32, folder)?,
+        Training::Full => model.write_checkpoint(device, &job.base, Dtype::F32, folder)?,
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use garden_data::{
     Ahead, Batches, Dataset, ExampleSettings, LengthLimit, LoaderSettings, Processor, SelectiveLoss, SystemPrompt,
     TemplateFile,
 };
-use garden_model::{FourBit, GeneratorLimits, Limits, LoraConfig, Optimizer, Recompute, Storage, Targets, Training};
+use garden_model::{
+    FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -138,17 +140,14 @@ impl Recipe {
 
     /// How weights and moments are stored.
     pub fn storage(&self) -> Storage {
-        Storage {
-            four_bit: self.load_in_4bit.then(FourBit::default),
-            has_narrow_moments: self.optim == Optim::Adamw8Bit,
-        }
+        Storage { four_bit: self.load_in_4bit.then(FourBit::default), has_8bit_moments: self.optim == Optim::Adamw8Bit }
     }
 
     /// What is kept from the forward to the backward pass.
-    pub fn recomputed(&self) -> Recompute {
+    pub fn recomputed(&self) -> GradientCheckpointing {
         match self.recompute {
-            recipe::Recompute::Layer => Recompute::Layers,
-            recipe::Recompute::None => Recompute::Nothing,
+            recipe::Recompute::Layer => GradientCheckpointing::PerLayer,
+            recipe::Recompute::None => GradientCheckpointing::Off,
         }
     }
 

@@ -10,7 +10,7 @@ mod savings;
 use std::path::Path;
 
 use garden_data::{ImageSettings, LoaderRoom};
-use garden_device::{Device, Kind, Plan, Planner, Purpose};
+use garden_device::{Device, Dtype, Plan, Planner, Purpose};
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
 use serde::Serialize;
@@ -249,13 +249,13 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
         Purpose::Weights => weights_words(input, plan),
         Purpose::Adapters => format!("rank {}", input.recipe.lora_r),
         Purpose::Gradients => "of what is trained, f32".to_string(),
-        Purpose::Optimizer => match input.recipe.storage().has_narrow_moments {
+        Purpose::Optimizer => match input.recipe.storage().has_8bit_moments {
             true => "two moments of 8 bits".to_string(),
             false => "two moments of f32".to_string(),
         },
-        Purpose::Kept => format!("from forward to backward pass, {} tokens", limits.tokens),
-        Purpose::Recomputed => "of one layer, made again in the backward pass".to_string(),
-        Purpose::Cache => match input.answers {
+        Purpose::Activations => format!("from forward to backward pass, {} tokens", limits.tokens),
+        Purpose::RecomputedActivations => "of one layer, made again in the backward pass".to_string(),
+        Purpose::KvCache => match input.answers {
             Some(answers) => {
                 format!("{} answers of evaluations at once, {} tokens each", answers.rows, answers.context)
             }
@@ -272,12 +272,12 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
 
 fn weights_words(input: &PlanInput, plan: &Plan) -> String {
     let weights = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Weights);
-    let most = |kind: Kind| weights.clone().filter(|buffer| buffer.kind == kind).map(|buffer| buffer.bytes).sum();
+    let most = |dtype: Dtype| weights.clone().filter(|buffer| buffer.dtype == dtype).map(|buffer| buffer.bytes).sum();
     let kinds: [(usize, &str); 4] = [
-        (most(Kind::F32), "f32"),
-        (most(Kind::Bf16), "bf16"),
-        (most(Kind::F16), "f16"),
-        (most(Kind::U8), "4 bits in the decoder's linears"),
+        (most(Dtype::F32), "f32"),
+        (most(Dtype::Bf16), "bf16"),
+        (most(Dtype::F16), "f16"),
+        (most(Dtype::U8), "4 bits in the decoder's linears"),
     ];
     let most_bytes = kinds.iter().map(|kind| kind.0).max().unwrap_or(0);
     // Biases and norms are f32 in any case, and not worth a word.

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use garden_device::{Device, Kind};
-use garden_model::{Error as ModelError, Model, Training, saved_kind};
+use garden_device::{Device, Dtype};
+use garden_model::{Error as ModelError, Model, Training, saved_dtype};
 
 use crate::checkpoint::write_trained;
 use crate::error::Error;
@@ -34,7 +34,7 @@ pub(crate) fn write_result(
     model: &Model,
     device: &mut dyn Device,
     observer: &mut dyn Observer,
-) -> Result<Kind, Error> {
+) -> Result<Dtype, Error> {
     let folder = job.recipe.output_dir.as_path();
     // A template that was given is there already, and takes the place of the base's own.
     let is_copied = |name: &&str| job.chat_template.is_none() || !name.starts_with("chat_template");
@@ -43,17 +43,17 @@ pub(crate) fn write_result(
     }
     let Training::Full = job.recipe.training() else {
         write_trained(job, model, device, folder)?;
-        return Ok(Kind::F32);
+        return Ok(Dtype::F32);
     };
-    let kind = saved_kind(&job.base)?;
-    match model.write_checkpoint(device, &job.base, kind, folder) {
+    let dtype = saved_dtype(&job.base)?;
+    match model.write_checkpoint(device, &job.base, dtype, folder) {
         // Too large for 16 bits: a result that is twice as large is better than none.
-        Err(error @ ModelError::Tensor { .. }) if kind == Kind::F16 => {
+        Err(error @ ModelError::Tensor { .. }) if dtype == Dtype::F16 => {
             observer.say(&format!("the result has values of 32 bits: {error}"));
-            model.write_checkpoint(device, &job.base, Kind::F32, folder)?;
-            Ok(Kind::F32)
+            model.write_checkpoint(device, &job.base, Dtype::F32, folder)?;
+            Ok(Dtype::F32)
         }
-        written => Ok(written.map(|()| kind)?),
+        written => Ok(written.map(|()| dtype)?),
     }
 }
 

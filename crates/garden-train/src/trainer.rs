@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use garden_data::{Loader, MicroBatch, Normalisation, Processor};
-use garden_device::{Device, Kind};
+use garden_data::{Loader, MicroBatch, Processor};
+use garden_device::{Device, Dtype};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
@@ -227,7 +227,7 @@ impl<'a> Run<'a> {
         let (job, number) = (self.job, self.progress.step);
         let (first, last) = (job.first_batch(number), job.first_batch(number + 1));
         let mut group = Group::default();
-        self.model.forget_gradients(self.device);
+        self.model.begin_step(self.device);
         for _ in first..last {
             let waiting = Instant::now();
             let Some(made) = loader.next() else { break };
@@ -238,16 +238,18 @@ impl<'a> Run<'a> {
                 loader.give_back(pixels);
             }
         }
-        let loss = group.loss(job.recipe.loss_normalisation);
+        let divisor = match group.batches {
+            0 => 1.0,
+            batches => job.recipe.loss_normalisation.divisor(batches, group.trained),
+        };
         if group.batches > 0 {
-            let divisor = job.recipe.loss_normalisation.divisor(group.batches, group.trained);
-            if divisor != 1.0 {
-                self.model.scale_gradients(self.device, (1.0 / divisor) as f32);
-            }
             let rate = self.schedule.rate(number) as f32;
-            self.model.update(self.device, &self.optimizer, rate, group.had_images);
+            let scale = (1.0 / divisor) as f32;
+            self.model.update(self.device, &self.optimizer, rate, scale, group.had_images);
         }
-        let gradient_norm = f64::from(self.model.gradient_norm(self.device));
+        // The one place of a step that waits for the device.
+        let result = self.model.step_result(self.device)?;
+        let (loss, gradient_norm) = (f64::from(result.loss) / divisor, f64::from(result.gradient_norm));
         for (what, value) in [("loss", loss), ("gradient norm", gradient_norm)] {
             if !value.is_finite() {
                 return Err(Error::NotFinite { step: number + 1, what });
@@ -281,9 +283,7 @@ impl<'a> Run<'a> {
         // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
         let seed = mixed(self.job.recipe.seed ^ mixed(made.number as u64 + 1)).max(1);
         self.model.learn(self.device, &batch, scale, seed)?;
-        let losses = self.model.losses(self.device, &batch);
-        let sum: f64 = losses.iter().map(|loss| f64::from(*loss)).sum();
-        group.add(&batch, sum, trained);
+        group.add(&batch, trained);
         Ok(Some(batch.into_pixels()))
     }
 
@@ -367,14 +367,14 @@ impl<'a> Run<'a> {
                     )),
                 }
             }
-            let kind = write_result(job, &self.model, self.device, self.observer)?;
-            proof = Some(self.prove(kind)?);
+            let dtype = write_result(job, &self.model, self.device, self.observer)?;
+            proof = Some(self.prove(dtype)?);
         }
         Ok(Finish { end, progress: self.progress, evaluation: self.evaluated, proof })
     }
 
     /// Reads the result again into the model that it came from, and compares losses with it and without.
-    fn prove(&mut self, kind: Kind) -> Result<Proof, Error> {
+    fn prove(&mut self, dtype: Dtype) -> Result<Proof, Error> {
         let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
         let batches = job.train.batches(1, None);
         let mut settings = job.loader(garden_data::Ahead { threads: 1, bytes: 0 });
@@ -389,9 +389,9 @@ impl<'a> Run<'a> {
             Ok(losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len().max(1) as f64)
         };
         let mut unrounded = None;
-        if kind != Kind::F32 {
+        if dtype != Dtype::F32 {
             unrounded = Some(loss(&mut self.model, self.device)?);
-            self.model.round_values(self.device, kind);
+            self.model.round_values(self.device, dtype)?;
         }
         let before = loss(&mut self.model, self.device)?;
         for parameter in self.model.parameters().iter().filter(|parameter| parameter.name.contains(".lora_B.")) {
@@ -423,29 +423,16 @@ struct Group {
     tokens: usize,
     /// Tokens that are trained.
     trained: usize,
-    /// The sum of all losses, and of the means of micro-batches.
-    sum: f64,
-    means: f64,
     had_images: bool,
     waited: f64,
 }
 
 impl Group {
-    fn add(&mut self, batch: &Batch, sum: f64, trained: usize) {
+    fn add(&mut self, batch: &Batch, trained: usize) {
         self.batches += 1;
         self.tokens += batch.tokens();
         self.trained += trained;
-        self.sum += sum;
-        self.means += sum / trained as f64;
         self.had_images |= batch.patches() > 0;
-    }
-
-    fn loss(&self, normalisation: Normalisation) -> f64 {
-        match (self.batches, normalisation) {
-            (0, _) => 0.0,
-            (_, Normalisation::MicroBatch) => self.means / self.batches as f64,
-            (_, Normalisation::Token) => self.sum / self.trained as f64,
-        }
     }
 }
 

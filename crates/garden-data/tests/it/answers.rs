@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{Message, PictureFile, Processor};
 use garden_device::Cpu;
-use garden_model::{Batch, Checkpoint, Config, Images, Limits, Model, Recompute, Row, Storage, Training};
+use garden_model::{Batch, Checkpoint, Config, GradientCheckpointing, Images, Limits, Model, Row, Storage, Training};
 use serde_json::Value;
 
 fn folder() -> PathBuf {
@@ -44,7 +44,7 @@ fn answers_are_those_of_transformers() {
             &config,
             &checkpoint,
             &Training::Full,
-            Recompute::Nothing,
+            GradientCheckpointing::Off,
             &Storage::default(),
             limits,
         )

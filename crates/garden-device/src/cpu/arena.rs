@@ -1,23 +1,21 @@
-//! The memory of the CPU device: buffers that are made once, aligned, and given back together.
+//! The memory of the CPU device: pieces that are made once, aligned, and given back together.
+//!
+//! All unsafe access to it is here. An operation asks once for everything that it reads and writes; that nothing written overlaps with anything else
+//! is checked in the same call that makes the slices, and they borrow the arena, so no others can be made beside them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::borrow::Cow;
+use std::collections::HashMap;
 use std::slice;
 
-use crate::buffer::{Buffer, Kind, Purpose};
-use crate::device::OutOfMemory;
-use crate::plan::{ALIGNMENT, Plan};
-
-use super::widen::widen;
+use crate::buffer::{Buffer, Dtype};
 
 /// The smallest page there is.
 const PAGE: usize = 4096;
 
-/// All buffers of a device.
+/// All memory of a device, by the numbers that buffers have.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
-    plan: Plan,
-    memory: Vec<Memory>,
+    memory: HashMap<u32, Memory>,
 }
 
 #[derive(Debug)]
@@ -26,9 +24,9 @@ struct Memory {
     layout: Layout,
 }
 
-// SAFETY: the pointers are to memory that only the arena owns, and it is reached through the arena alone.
+// SAFETY: the pointer is to memory that only the arena owns; it may be used from any thread that has the arena.
 unsafe impl Send for Memory {}
-// SAFETY: as above; who writes where is decided by the operations, which check that buffers do not overlap.
+// SAFETY: through a shared reference to the arena nothing can be reached.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
@@ -41,117 +39,145 @@ impl Drop for Memory {
 }
 
 impl Arena {
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    pub fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory> {
-        let bytes = (length * kind.size()).next_multiple_of(ALIGNMENT);
-        let refused = || OutOfMemory { label: label.to_string(), bytes };
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| refused())?;
+    /// Makes the memory that buffers with this number lie in, in place of what had it before; `None` if the system has no more.
+    pub fn allocate(&mut self, id: u32, bytes: usize, alignment: usize) -> Option<()> {
+        let layout = Layout::from_size_align(bytes, alignment).ok()?;
         let start = match bytes {
-            0 => std::ptr::without_provenance_mut(ALIGNMENT),
+            0 => std::ptr::without_provenance_mut(alignment),
             // SAFETY: the size is not zero.
             _ => unsafe { alloc_zeroed(layout) },
         };
         if start.is_null() {
-            return Err(refused());
+            return None;
         }
         // The kernel gives pages when they are first touched. What was planned is taken now, so that nothing grows later.
         for page in (0..bytes).step_by(PAGE) {
             // SAFETY: inside the memory that was just allocated.
             unsafe { start.add(page).write_volatile(0) };
         }
-        let id = self.memory.len() as u32;
-        self.memory.push(Memory { start, layout });
-        self.plan.add(purpose, label, kind, length);
-        Ok(Buffer { id, kind, offset: 0, length })
+        self.memory.insert(id, Memory { start, layout });
+        Some(())
     }
 
+    /// Where a buffer begins, after a look that it ends inside its memory.
     fn start(&self, buffer: Buffer) -> *mut u8 {
-        let memory = &self.memory[buffer.id as usize];
-        assert!(
-            (buffer.offset + buffer.length) * buffer.kind.size() <= memory.layout.size(),
-            "a buffer ends beyond its memory"
-        );
+        let memory =
+            self.memory.get(&buffer.id).unwrap_or_else(|| panic!("{buffer:?} is used before its block is closed"));
+        let bytes = bytes_of(buffer);
+        assert!(bytes.end <= memory.layout.size(), "{buffer:?} ends beyond its memory");
         // SAFETY: just checked.
-        unsafe { memory.start.add(buffer.offset * buffer.kind.size()) }
+        unsafe { memory.start.add(bytes.start) }
     }
 
-    /// The values of a buffer of f32.
-    pub fn read(&self, buffer: Buffer) -> &[f32] {
-        assert_eq!(buffer.kind, Kind::F32, "f32 is needed");
-        // SAFETY: inside the memory, which lives as long as the arena; aligned, initialised, and any bits are an f32.
-        unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
-    }
-
-    /// The values of a buffer of whole numbers.
-    pub fn read_whole(&self, buffer: Buffer) -> &[i32] {
-        assert_eq!(buffer.kind, Kind::I32, "i32 is needed");
-        // SAFETY: as in `read`.
-        unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
-    }
-
-    /// The values of a buffer of 16-bit floating point.
-    pub fn read_half(&self, buffer: Buffer) -> &[u16] {
-        assert!(matches!(buffer.kind, Kind::Bf16 | Kind::F16), "bf16 or f16 is needed");
-        // SAFETY: as in `read`.
-        unsafe { slice::from_raw_parts(self.start(buffer).cast(), buffer.length) }
-    }
-
-    /// A buffer of bytes.
-    pub fn read_bytes(&self, buffer: Buffer) -> &[u8] {
-        assert_eq!(buffer.kind, Kind::U8, "bytes are needed");
-        // SAFETY: as in `read`.
-        unsafe { slice::from_raw_parts(self.start(buffer), buffer.length) }
-    }
-
-    /// A buffer of bytes, to be filled; see `write`.
-    #[allow(clippy::mut_from_ref)]
-    pub fn write_bytes(&self, buffer: Buffer) -> &mut [u8] {
-        assert_eq!(buffer.kind, Kind::U8, "bytes are needed");
-        // SAFETY: as in `write`.
-        unsafe { slice::from_raw_parts_mut(self.start(buffer), buffer.length) }
-    }
-
-    /// The values of a buffer of f32, to be filled.
+    /// What an operation reads and what it writes.
     ///
-    /// Operations take the arena by shared reference and hold several slices at once; [`Arena::apart`] checks beforehand that what is
-    /// written overlaps with nothing else.
-    #[allow(clippy::mut_from_ref)]
-    pub fn write(&self, buffer: Buffer) -> &mut [f32] {
-        assert_eq!(buffer.kind, Kind::F32, "f32 is needed");
-        // SAFETY: as in `read`; that no other slice overlaps is checked by `apart` in every operation.
-        unsafe { slice::from_raw_parts_mut(self.start(buffer).cast(), buffer.length) }
+    /// # Panics
+    /// If anything that is written overlaps with something else.
+    pub fn views<const R: usize, const W: usize>(
+        &mut self,
+        read: [Buffer; R],
+        written: [Buffer; W],
+    ) -> ([View<'_>; R], [ViewMut<'_>; W]) {
+        apart(&read, &written);
+        let arena = &*self;
+        // SAFETY: inside the memory, initialised, borrowed from the arena; what is written overlaps with nothing else, as was just checked.
+        let views = read.map(|buffer| unsafe {
+            View { dtype: buffer.dtype, bytes: slice::from_raw_parts(arena.start(buffer), bytes_of(buffer).len()) }
+        });
+        // SAFETY: as above.
+        let views_mut = written.map(|buffer| unsafe {
+            let bytes = slice::from_raw_parts_mut(arena.start(buffer), bytes_of(buffer).len());
+            ViewMut { dtype: buffer.dtype, bytes }
+        });
+        (views, views_mut)
     }
 
-    /// A small buffer such as a bias as f32, whatever its storage.
-    pub fn widened(&self, buffer: Buffer) -> Cow<'_, [f32]> {
-        match buffer.kind {
-            Kind::F32 => Cow::Borrowed(self.read(buffer)),
-            kind => {
-                let mut values = vec![0.0; buffer.length];
-                widen(kind, self.read_half(buffer), &mut values);
-                Cow::Owned(values)
-            }
+    pub fn upload(&mut self, to: Buffer, bytes: &[u8]) {
+        let (_, [to]) = self.views([], [to]);
+        assert_eq!(bytes.len(), to.bytes.len(), "as many bytes as the buffer has are needed");
+        to.bytes.copy_from_slice(bytes);
+    }
+}
+
+/// The bytes of its memory that a buffer takes.
+fn bytes_of(buffer: Buffer) -> std::ops::Range<usize> {
+    let size = buffer.dtype.size();
+    let end = buffer.offset.checked_add(buffer.length).and_then(|end| end.checked_mul(size));
+    let end = end.unwrap_or_else(|| panic!("{buffer:?} has no end"));
+    buffer.offset * size..end
+}
+
+/// Panics if anything that is written overlaps with something else that is read or written.
+pub(crate) fn apart(read: &[Buffer], written: &[Buffer]) {
+    for (index, one) in written.iter().enumerate() {
+        for other in read.iter().chain(&written[index + 1..]) {
+            let (a, b) = (bytes_of(*one), bytes_of(*other));
+            let overlaps = one.id == other.id && a.start < b.end && b.start < a.end;
+            assert!(!overlaps, "an operation would read what it writes: {one:?} and {other:?}");
         }
     }
+}
 
-    pub fn upload(&self, to: Buffer, bytes: &[u8]) {
-        assert_eq!(bytes.len(), to.length * to.kind.size(), "as many bytes as the buffer has are needed");
-        // SAFETY: the buffer has as many bytes, and the host's slice is no memory of the arena.
-        unsafe { self.start(to).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+/// Values of a buffer that is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'a> {
+    pub dtype: Dtype,
+    pub bytes: &'a [u8],
+}
+
+/// Values of a buffer that is written.
+#[derive(Debug)]
+pub(super) struct ViewMut<'a> {
+    pub dtype: Dtype,
+    pub bytes: &'a mut [u8],
+}
+
+impl<'a> View<'a> {
+    pub fn f32(self) -> &'a [f32] {
+        assert_eq!(self.dtype, Dtype::F32, "f32 is needed");
+        values(self.bytes)
     }
 
-    /// Panics if anything that is written overlaps with something else that is read or written.
-    pub fn apart(&self, read: &[Buffer], written: &[Buffer]) {
-        for (index, one) in written.iter().enumerate() {
-            for other in read.iter().chain(&written[index + 1..]) {
-                let overlaps = one.id == other.id
-                    && one.offset < other.offset + other.length
-                    && other.offset < one.offset + one.length;
-                assert!(!overlaps, "an operation would read what it writes: {one:?} and {other:?}");
-            }
-        }
+    pub fn i32(self) -> &'a [i32] {
+        assert_eq!(self.dtype, Dtype::I32, "i32 is needed");
+        values(self.bytes)
     }
+
+    /// bf16 or f16, as bits.
+    pub fn half(self) -> &'a [u16] {
+        assert!(matches!(self.dtype, Dtype::Bf16 | Dtype::F16), "bf16 or f16 is needed");
+        values(self.bytes)
+    }
+
+    pub fn u8(self) -> &'a [u8] {
+        assert_eq!(self.dtype, Dtype::U8, "bytes are needed");
+        self.bytes
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    pub fn f32(self) -> &'a mut [f32] {
+        assert_eq!(self.dtype, Dtype::F32, "f32 is needed");
+        let length = self.bytes.len() / 4;
+        assert!(self.bytes.as_ptr().cast::<f32>().is_aligned());
+        // SAFETY: aligned and as long; any bits are an f32, and the bytes are borrowed for as long as the values.
+        unsafe { slice::from_raw_parts_mut(self.bytes.as_mut_ptr().cast(), length) }
+    }
+
+    pub fn u8(self) -> &'a mut [u8] {
+        assert_eq!(self.dtype, Dtype::U8, "bytes are needed");
+        self.bytes
+    }
+}
+
+/// Numbers of which any bits are valid.
+trait Number: Copy {}
+impl Number for f32 {}
+impl Number for i32 {}
+impl Number for u16 {}
+
+fn values<T: Number>(bytes: &[u8]) -> &[T] {
+    assert!(bytes.as_ptr().cast::<T>().is_aligned());
+    // SAFETY: aligned and as long; any bits are a number, and the bytes are borrowed for as long as the values.
+    unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
 }

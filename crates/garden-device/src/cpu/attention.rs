@@ -27,15 +27,15 @@ struct Piece {
 
 impl Piece {
     /// A piece whose keys are those of its own tokens.
-    fn of(number: usize, attention: &Attention, starts: &[i32]) -> Piece {
+    fn of(number: usize, attention: &Attention, cu_seqlens: &[i32]) -> Piece {
         let (segment, key_head) = (number / attention.key.heads, number % attention.key.heads);
-        let (begin, end) = (starts[segment] as usize, starts[segment + 1] as usize);
+        let (begin, end) = (cu_seqlens[segment] as usize, cu_seqlens[segment + 1] as usize);
         Piece { begin, end, first_key: begin, before: 0, key_head }
     }
 
     /// A piece whose keys lie in a cache.
-    fn cached(number: usize, attention: &Attention, starts: &[i32], firsts: &[i32], lengths: &[i32]) -> Piece {
-        let (segment, own) = (number / attention.key.heads, Piece::of(number, attention, starts));
+    fn cached(number: usize, attention: &Attention, cu_seqlens: &[i32], firsts: &[i32], lengths: &[i32]) -> Piece {
+        let (segment, own) = (number / attention.key.heads, Piece::of(number, attention, cu_seqlens));
         let before = lengths[segment] as usize - (own.end - own.begin);
         Piece { first_key: firsts[segment] as usize, before, ..own }
     }
@@ -62,47 +62,66 @@ fn check(heads: Heads, tokens: usize, head_size: usize) {
     );
 }
 
-pub(super) fn forward(cpu: &Cpu, attention: &Attention, y: Buffer, sums: Buffer) {
+/// What attention reads; all tokens and heads were seen to lie inside.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+}
+
+/// The scratch of all threads.
+fn scores(cpu: &Cpu) -> Buffer {
+    cpu.scores.unwrap_or_else(|| panic!("no room was reserved for attention"))
+}
+
+pub(super) fn forward(cpu: &mut Cpu, attention: &Attention, y: Buffer, lse: Buffer) {
     let (size, heads) = (attention.head_size, attention.query.heads);
-    let starts = &cpu.arena.read_whole(attention.starts)[..=attention.segments];
-    let tokens = starts[attention.segments] as usize;
-    for given in [attention.query, attention.key, attention.value] {
-        check(given, tokens, size);
-    }
-    cpu.arena.apart(&[attention.query.buffer, attention.key.buffer, attention.value.buffer], &[y, sums]);
-    let (to, logs) = (cpu.arena.write(y), cpu.arena.write(sums));
+    let Attention { query, key, value, cu_seqlens, segments, .. } = *attention;
+    let scores = scores(cpu);
+    let ([q, k, v, cu_seqlens], [to, logs, scores]) =
+        cpu.arena.views([query.buffer, key.buffer, value.buffer, cu_seqlens], [y, lse, scores]);
+    let given = Given { q: q.f32(), k: k.f32(), v: v.f32() };
+    let cu_seqlens = &cu_seqlens.i32()[..=segments];
+    let tokens = cu_seqlens[segments] as usize;
+    [query, key, value].into_iter().for_each(|given| check(given, tokens, size));
+    let (to, logs) = (to.f32(), logs.f32());
     assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
     let shared = Shared::of((to.as_mut_ptr(), logs.as_mut_ptr()));
-    cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
+    cpu.threads.each_with(scores.f32(), segments * key.heads, |scores, number| {
         let (to, logs) = shared.get();
         // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-        unsafe { mix(cpu, thread, attention, &Piece::of(number, attention, starts), to, Some(logs)) };
+        unsafe { mix(given, scores, attention, &Piece::of(number, attention, cu_seqlens), to, Some(logs)) };
     });
 }
 
-pub(super) fn forward_cached(cpu: &Cpu, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
-    let (size, heads, segments) = (attention.head_size, attention.query.heads, attention.segments);
+pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    let (size, heads) = (attention.head_size, attention.query.heads);
+    let Attention { query, key, value, cu_seqlens, segments, .. } = *attention;
     assert!(attention.is_causal, "a cache has nothing of what comes later");
-    let starts = &cpu.arena.read_whole(attention.starts)[..=segments];
-    let (firsts, lengths) = (&cpu.arena.read_whole(firsts)[..segments], &cpu.arena.read_whole(lengths)[..segments]);
-    let tokens = starts[segments] as usize;
-    check(attention.query, tokens, size);
-    for ((first, length), queries) in firsts.iter().zip(lengths).zip(starts.windows(2)) {
+    let scores = scores(cpu);
+    let ([q, k, v, cu_seqlens, firsts, lengths], [to, scores]) =
+        cpu.arena.views([query.buffer, key.buffer, value.buffer, cu_seqlens, firsts, lengths], [y, scores]);
+    let given = Given { q: q.f32(), k: k.f32(), v: v.f32() };
+    let cu_seqlens = &cu_seqlens.i32()[..=segments];
+    let (firsts, lengths) = (&firsts.i32()[..segments], &lengths.i32()[..segments]);
+    let tokens = cu_seqlens[segments] as usize;
+    check(query, tokens, size);
+    for ((first, length), queries) in firsts.iter().zip(lengths).zip(cu_seqlens.windows(2)) {
         assert!(*length >= queries[1] - queries[0], "queries are among the tokens that the cache holds");
-        check(attention.key, (first + length) as usize, size);
-        check(attention.value, (first + length) as usize, size);
+        check(key, (first + length) as usize, size);
+        check(value, (first + length) as usize, size);
     }
-    cpu.arena.apart(&[attention.query.buffer, attention.key.buffer, attention.value.buffer], &[y]);
-    let to = cpu.arena.write(y);
+    let to = to.f32();
     assert_eq!(to.len(), tokens * heads * size);
     let shared = Shared::of(to.as_mut_ptr());
-    cpu.threads.each(segments * attention.key.heads, |thread, number| {
-        let piece = Piece::cached(number, attention, starts, firsts, lengths);
+    cpu.threads.each_with(scores.f32(), segments * key.heads, |scores, number| {
+        let piece = Piece::cached(number, attention, cu_seqlens, firsts, lengths);
         match piece.end - piece.begin {
             // SAFETY: what this piece writes belongs to it alone, and lies inside y.
-            1 => unsafe { mix_one(cpu, thread, attention, &piece, shared.get()) },
+            1 => unsafe { mix_one(given, scores, attention, &piece, shared.get()) },
             // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-            _ => unsafe { mix(cpu, thread, attention, &piece, shared.get(), None) },
+            _ => unsafe { mix(given, scores, attention, &piece, shared.get(), None) },
         }
     });
 }
@@ -112,15 +131,20 @@ pub(super) fn forward_cached(cpu: &Cpu, attention: &Attention, firsts: Buffer, l
 /// # Safety
 /// Queries, keys and values lie inside their buffers; `to` [tokens, heads * size] and `logs` [tokens, heads] have room, and nobody else
 /// uses what belongs to this piece.
-unsafe fn mix(cpu: &Cpu, thread: usize, attention: &Attention, piece: &Piece, to: *mut f32, logs: Option<*mut f32>) {
+unsafe fn mix(
+    given: Given<'_>,
+    scores: &mut [f32],
+    attention: &Attention,
+    piece: &Piece,
+    to: *mut f32,
+    logs: Option<*mut f32>,
+) {
     let (size, heads) = (attention.head_size, attention.query.heads);
     let group = heads / attention.key.heads;
     let scale = 1.0 / (size as f32).sqrt();
-    let [q, k, v] =
-        [attention.query, attention.key, attention.value].map(|given| cpu.arena.read(given.buffer).as_ptr());
-    let key = rows(k, attention.key, piece.key_head, piece.first_key, size);
-    let value = rows(v, attention.value, piece.key_head, piece.first_key, size);
-    let scores = cpu.scores(thread);
+    let q = given.q.as_ptr();
+    let key = rows(given.k.as_ptr(), attention.key, piece.key_head, piece.first_key, size);
+    let value = rows(given.v.as_ptr(), attention.value, piece.key_head, piece.first_key, size);
     for head in piece.key_head * group..(piece.key_head + 1) * group {
         for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
             let last = (first + QUERY_BLOCK).min(piece.end);
@@ -170,16 +194,14 @@ unsafe fn mix(cpu: &Cpu, thread: usize, attention: &Attention, piece: &Piece, to
 ///
 /// # Safety
 /// `to` [tokens, heads * size] has room, and nobody else uses what belongs to this piece.
-unsafe fn mix_one(cpu: &Cpu, thread: usize, attention: &Attention, piece: &Piece, to: *mut f32) {
+unsafe fn mix_one(given: Given<'_>, scores: &mut [f32], attention: &Attention, piece: &Piece, to: *mut f32) {
     let (size, heads) = (attention.head_size, attention.query.heads);
     let (group, keys) = (heads / attention.key.heads, piece.before + 1);
-    let of = |heads: Heads, token: usize, head: usize| {
-        &cpu.arena.read(heads.buffer)[heads.offset + token * heads.stride + head * size..]
-    };
-    let query = &of(attention.query, piece.begin, piece.key_head * group)[..group * size];
-    let key = of(attention.key, piece.first_key, piece.key_head);
-    let value = of(attention.value, piece.first_key, piece.key_head);
-    let scores = &mut cpu.scores(thread)[..group * keys];
+    let place = |heads: Heads, token: usize, head: usize| heads.offset + token * heads.stride + head * size;
+    let query = &given.q[place(attention.query, piece.begin, piece.key_head * group)..][..group * size];
+    let key = &given.k[place(attention.key, piece.first_key, piece.key_head)..];
+    let value = &given.v[place(attention.value, piece.first_key, piece.key_head)..];
+    let scores = &mut scores[..group * keys];
     score(query, key, attention.key.stride, size, scores);
     for scores in scores.chunks_exact_mut(keys) {
         softmax(scores, keys);
@@ -246,41 +268,38 @@ widest! {
 }
 
 pub(super) fn backward(
-    cpu: &Cpu,
+    cpu: &mut Cpu,
     attention: &Attention,
     y: Buffer,
-    sums: Buffer,
+    lse: Buffer,
     dy: Buffer,
     dq: Heads,
     dk: Heads,
     dv: Heads,
 ) {
     let (size, heads) = (attention.head_size, attention.query.heads);
-    let starts = &cpu.arena.read_whole(attention.starts)[..=attention.segments];
-    let tokens = starts[attention.segments] as usize;
-    for given in [attention.query, attention.key, attention.value, dq, dk, dv] {
-        check(given, tokens, size);
-    }
-    for gradient in [dq, dk, dv] {
-        cpu.arena.apart(
-            &[attention.query.buffer, attention.key.buffer, attention.value.buffer, y, sums, dy],
-            &[gradient.buffer],
-        );
-    }
-    let group = heads / attention.key.heads;
+    let Attention { query, key, value, cu_seqlens, segments, .. } = *attention;
+    // Gradients that lie in one buffer, heads beside heads, are written through one pointer.
+    let (same, none) = (dq.buffer == dk.buffer && dq.buffer == dv.buffer, dq.buffer.first(0));
+    let [k_apart, v_apart] = [dk, dv].map(|given| if same { none } else { given.buffer });
+    let scores = scores(cpu);
+    let ([q, k, v, cu_seqlens, made, logs, dy], [to_q, to_k, to_v, scores]) = cpu
+        .arena
+        .views([query.buffer, key.buffer, value.buffer, cu_seqlens, y, lse, dy], [dq.buffer, k_apart, v_apart, scores]);
+    let [q, k, v, made, logs, dy] = [q, k, v, made, logs, dy].map(|view| view.f32());
+    let cu_seqlens = &cu_seqlens.i32()[..=segments];
+    let tokens = cu_seqlens[segments] as usize;
+    [query, key, value, dq, dk, dv].into_iter().for_each(|given| check(given, tokens, size));
+    let [to_q, to_k, to_v] = [to_q, to_k, to_v].map(|view| view.f32().as_mut_ptr());
+    let shared = Shared::of(if same { (to_q, to_q, to_q) } else { (to_q, to_k, to_v) });
+    let group = heads / key.heads;
     let scale = 1.0 / (size as f32).sqrt();
-    let [q, k, v] =
-        [attention.query, attention.key, attention.value].map(|given| cpu.arena.read(given.buffer).as_ptr());
-    let (made, logs, dy) = (cpu.arena.read(y), cpu.arena.read(sums), cpu.arena.read(dy));
-    let [to_q, to_k, to_v] = [dq, dk, dv].map(|given| cpu.arena.write(given.buffer).as_mut_ptr());
-    let shared = Shared::of((q, k, v, to_q, to_k, to_v));
     let width = heads * size;
-    cpu.threads.each(attention.segments * attention.key.heads, |thread, number| {
-        let (q, k, v, to_q, to_k, to_v) = shared.get();
-        let piece = Piece::of(number, attention, starts);
-        let scratch = cpu.scores(thread);
-        let key = rows(k, attention.key, piece.key_head, piece.begin, size);
-        let value = rows(v, attention.value, piece.key_head, piece.begin, size);
+    cpu.threads.each_with(scores.f32(), segments * key.heads, |scratch, number| {
+        let (to_q, to_k, to_v) = shared.get();
+        let piece = Piece::of(number, attention, cu_seqlens);
+        let key = rows(k.as_ptr(), key, piece.key_head, piece.begin, size);
+        let value = rows(v.as_ptr(), value, piece.key_head, piece.begin, size);
         // Gradients of keys and values are summed over queries and heads.
         for (to, heads) in [(to_k, dk), (to_v, dv)] {
             for token in piece.begin..piece.end {
@@ -294,7 +313,7 @@ pub(super) fn backward(
                 let (queries, keys) = (last - first, piece.seen(attention.is_causal, last));
                 let (p, rest) = scratch.split_at_mut(queries * keys);
                 let dp = &mut rest[..queries * keys];
-                let query = rows(q, attention.query, head, first, size);
+                let query = rows(q.as_ptr(), attention.query, head, first, size);
                 let given =
                     Matrix { start: dy[first * width + head * size..].as_ptr(), row: width as isize, column: 1 };
                 // SAFETY: all matrices lie inside their buffers; scratch belongs to this thread; dq, dk and dv rows to this piece of work.
@@ -335,14 +354,4 @@ pub(super) fn backward(
             }
         }
     });
-}
-
-impl Cpu {
-    /// The scratch of a thread.
-    #[allow(clippy::mut_from_ref)]
-    fn scores(&self, thread: usize) -> &mut [f32] {
-        let all = self.scores.unwrap_or_else(|| panic!("no room was reserved for attention"));
-        let each = all.length() / self.threads.number();
-        self.arena.write(all.part(thread * each, each))
-    }
 }

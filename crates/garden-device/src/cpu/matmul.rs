@@ -4,13 +4,15 @@ use std::ops::Range;
 
 use gemm_f32::gemm::f32::get_gemm_fn;
 
-use crate::buffer::{Buffer, Scales, Weight};
+use crate::buffer::{Buffer, Dtype, Nf4Scales, Weight};
 use crate::device::Write;
 use crate::nf4;
 
+use super::arena::Arena;
 use super::few::{FEW, STRIPE, multiply_few};
+use super::threads::Threads;
 use super::widen::{round, widen};
-use super::{Cpu, TILE_COLUMNS, TILE_ROWS};
+use super::{Cpu, TILE_COLUMNS, TILE_ROWS, buffers_of};
 
 /// Results are cut at multiples of this, where the library's kernels end too.
 const CUT: usize = 64;
@@ -90,22 +92,24 @@ pub(super) fn turned(matrix: Matrix) -> Matrix {
 
 impl Cpu {
     /// y [rows, n] = scale x [rows, k] W^T.
-    pub(super) fn product(&self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
+    pub(super) fn product(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
         let (n, k) = (weight.rows, weight.columns);
-        self.check(x, weight, y, rows);
-        let x = row_major(self.arena.read(x), k);
-        let to = self.arena.write(y).as_mut_ptr();
-        let is_few = rows <= FEW;
-        self.by_parts(weight, rows, n, k, (to, x), |thread, (to, x), tokens, outputs| {
+        check(x, weight, y, rows);
+        let (x, values, to, tiles) = operands(&mut self.arena, self.tiles, x, weight, y);
+        let (x, to) = (row_major(x, k), Shared::of(to.as_mut_ptr()));
+        let (x, is_few) = (Shared::of(x), rows <= FEW);
+        // Where activations are rounded, so is what they are multiplied with.
+        let rounded = weight.blocks.and(self.profile.shadow());
+        by_parts(&self.threads, weight, rows, n, k, tiles, |tile, tokens, outputs| {
             for outputs in by(outputs, if is_few { few_rows(weight) } else { tile_rows(weight) }) {
                 for inputs in by(0..k, tile_columns(weight)) {
                     let write = if inputs.start == 0 { write } else { Write::Add };
-                    let tile = self.tile(thread, weight, outputs.clone(), inputs.clone());
                     let (m, n_here, k_here) = (tokens.len(), outputs.len(), inputs.len());
-                    let x = x.at(tokens.start, inputs.start);
-                    // SAFETY: this part of y lies inside y, belongs to this thread, and `check` has seen that nothing overlaps.
+                    let tile = values.tile(tile, k, outputs.clone(), inputs.clone(), rounded);
+                    let x = x.get().at(tokens.start, inputs.start);
+                    // SAFETY: this part of y lies inside y and belongs to this thread; `operands` has seen that nothing overlaps.
                     unsafe {
-                        let to = to.add(tokens.start * n + outputs.start);
+                        let to = to.get().add(tokens.start * n + outputs.start);
                         match is_few {
                             true => multiply_few(to, n, m, n_here, k_here, x, tile, scale, write),
                             false => multiply(to, n as isize, m, n_here, k_here, x, turned(tile), scale, write),
@@ -118,7 +122,7 @@ impl Cpu {
 
     /// dx [rows, k] = scale dy [rows, n] W.
     pub(super) fn product_backward(
-        &self,
+        &mut self,
         dy: Buffer,
         weight: &Weight,
         dx: Buffer,
@@ -127,23 +131,25 @@ impl Cpu {
         write: Write,
     ) {
         let (n, k) = (weight.rows, weight.columns);
-        self.check(dx, weight, dy, rows);
-        let dy = row_major(self.arena.read(dy), n);
-        let to = self.arena.write(dx).as_mut_ptr();
-        self.by_parts(weight, rows, k, n, (to, dy), |thread, (to, dy), tokens, inputs| {
+        check(dx, weight, dy, rows);
+        let (dy, values, to, tiles) = operands(&mut self.arena, self.tiles, dy, weight, dx);
+        let (dy, to) = (Shared::of(row_major(dy, n)), Shared::of(to.as_mut_ptr()));
+        // A weight of 4 bits is rounded to what it was packed from.
+        let rounded = weight.blocks.map(|blocks| self.profile.shadow().unwrap_or(blocks.packed_from));
+        by_parts(&self.threads, weight, rows, k, n, tiles, |tile, tokens, inputs| {
             for inputs in by(inputs, tile_columns(weight)) {
                 for outputs in by(0..n, tile_rows(weight)) {
                     let write = if outputs.start == 0 { write } else { Write::Add };
-                    let tile = self.tile_backward(thread, weight, outputs.clone(), inputs.clone());
-                    // SAFETY: this part of dx lies inside dx, belongs to this thread, and `check` has seen that nothing overlaps.
+                    let tile = values.tile(tile, k, outputs.clone(), inputs.clone(), rounded);
+                    // SAFETY: this part of dx lies inside dx and belongs to this thread; `operands` has seen that nothing overlaps.
                     unsafe {
                         multiply(
-                            to.add(tokens.start * k + inputs.start),
+                            to.get().add(tokens.start * k + inputs.start),
                             k as isize,
                             tokens.len(),
                             inputs.len(),
                             outputs.len(),
-                            dy.at(tokens.start, outputs.start),
+                            dy.get().at(tokens.start, outputs.start),
                             tile,
                             scale,
                             write,
@@ -155,110 +161,136 @@ impl Cpu {
     }
 
     /// dW [n, k] += scale dy^T x.
-    pub(super) fn outer_product(&self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32) {
+    pub(super) fn outer_product(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32) {
         let (n, k) = (gradient.rows, gradient.columns);
-        self.check(x, gradient, dy, rows);
-        self.arena.apart(&[dy, x], &[gradient.buffer]);
-        let (dy, x) = (row_major(self.arena.read(dy), n), row_major(self.arena.read(x), k));
-        let to = self.arena.write(gradient.buffer).as_mut_ptr();
-        self.by_parts(gradient, n, k, rows, (to, dy, x), |_, (to, dy, x), outputs, inputs| {
+        check(x, gradient, dy, rows);
+        let ([dy, x], [dw]) = self.arena.views([dy, x], [gradient.buffer]);
+        let (dy, x) = (Shared::of(row_major(dy.f32(), n)), Shared::of(row_major(x.f32(), k)));
+        let to = Shared::of(dw.f32().as_mut_ptr());
+        by_parts(&self.threads, gradient, n, k, rows, &mut [], |_, outputs, inputs| {
             // SAFETY: this part of the gradient belongs to this thread, sizes were checked, and nothing overlaps.
             unsafe {
                 multiply(
-                    to.add(outputs.start * k + inputs.start),
+                    to.get().add(outputs.start * k + inputs.start),
                     k as isize,
                     outputs.len(),
                     inputs.len(),
                     rows,
-                    turned(dy.at(0, outputs.start)),
-                    x.at(0, inputs.start),
+                    turned(dy.get().at(0, outputs.start)),
+                    x.get().at(0, inputs.start),
                     scale,
                     Write::Add,
                 );
             }
         });
     }
+}
 
-    fn check(&self, inputs: Buffer, weight: &Weight, outputs: Buffer, rows: usize) {
-        let (n, k) = (weight.rows, weight.columns);
-        assert_eq!(inputs.length(), rows * k, "inputs [{rows}, {k}] are needed");
-        assert_eq!(outputs.length(), rows * n, "outputs [{rows}, {n}] are needed");
-        let stored = if weight.blocks.is_some() { nf4::packed_length(n * k) } else { n * k };
-        assert_eq!(weight.buffer.length(), stored, "a weight [{n}, {k}] is needed");
-        self.arena.apart(&[inputs, weight.buffer], &[outputs]);
-    }
-
-    /// Does something for parts of a result [m, n] whose values cost `k` each: (thread, what is given, rows, columns).
-    ///
-    /// The longer side is cut, so that what several threads read is the smaller of the two factors; columns where a weight has to be widened, which
-    /// nobody should do twice.
-    fn by_parts<G: Copy>(
-        &self,
-        weight: &Weight,
-        m: usize,
-        n: usize,
-        k: usize,
-        given: G,
-        work: impl Fn(usize, G, Range<usize>, Range<usize>) + Sync,
-    ) {
-        let given = Shared(given);
-        let cuts_columns = n >= m || !weight.is_f32();
-        let side = if cuts_columns { n } else { m };
-        let parts = if m * n * k < WORTH { 1 } else { self.threads.number() };
-        let length = side.div_ceil(parts).next_multiple_of(CUT);
-        self.threads.each(side.div_ceil(length), |thread, number| {
-            let part = number * length..side.min((number + 1) * length);
-            let (rows, columns) = if cuts_columns { (0..m, part) } else { (part, 0..n) };
-            work(thread, given.get(), rows, columns);
-        });
-    }
-
-    /// A part of a weight as f32: where it lies, or widened into this thread's tile.
-    fn tile(&self, thread: usize, weight: &Weight, outputs: Range<usize>, inputs: Range<usize>) -> Matrix {
-        if weight.is_f32() {
-            return row_major(self.arena.read(weight.buffer), weight.columns).at(outputs.start, inputs.start);
+/// What a product reads, its weight, what it writes, and tiles for all threads.
+fn operands<'a>(
+    arena: &'a mut Arena,
+    tiles: Option<Buffer>,
+    from: Buffer,
+    weight: &Weight,
+    to: Buffer,
+) -> (&'a [f32], Values<'a>, &'a mut [f32], &'a mut [f32]) {
+    let tiles = match weight.is_f32() {
+        true => to.first(0),
+        false => tiles.unwrap_or_else(|| panic!("no room was reserved for the tiles of a weight")),
+    };
+    let [values, first, second] = buffers_of(weight);
+    let ([from, values, first, second], [to, tiles]) = arena.views([from, values, first, second], [to, tiles]);
+    let values = match weight.blocks {
+        None if weight.is_f32() => Values::Wide(values.f32()),
+        None => Values::Half(values.dtype, values.half()),
+        Some(blocks) => {
+            let scales = match blocks.scales {
+                Nf4Scales::Plain(_) => nf4::Scales::Plain(first.f32()),
+                Nf4Scales::Double { offset, .. } => nf4::Scales::Double(first.u8(), second.f32(), offset),
+            };
+            Values::Nf4 { packed: values.u8(), scales, rows: blocks.rows, columns: blocks.columns }
         }
-        let tile = self.room_for_tile(thread, outputs.len() * inputs.len());
+    };
+    (from.f32(), values, to.f32(), tiles.f32())
+}
+
+/// The values of a weight, however they are stored.
+enum Values<'a> {
+    Wide(&'a [f32]),
+    Half(Dtype, &'a [u16]),
+    /// Without the padding, which is zeros.
+    Nf4 {
+        packed: &'a [u8],
+        scales: nf4::Scales<'a>,
+        rows: usize,
+        columns: usize,
+    },
+}
+
+impl Values<'_> {
+    /// A part of a weight with so many columns as f32: where it lies, or widened into a tile, and rounded to a dtype if one is given.
+    fn tile(
+        &self,
+        tile: &mut [f32],
+        columns: usize,
+        outputs: Range<usize>,
+        inputs: Range<usize>,
+        rounded: Option<Dtype>,
+    ) -> Matrix {
+        if let Values::Wide(values) = self {
+            return row_major(values, columns).at(outputs.start, inputs.start);
+        }
+        let tile = &mut tile[..outputs.len() * inputs.len()];
         for (row, to) in outputs.zip(tile.chunks_exact_mut(inputs.len())) {
-            self.widened_part(weight, row * weight.columns + inputs.start, to);
+            let first = row * columns + inputs.start;
+            match self {
+                Values::Wide(_) => {}
+                Values::Half(dtype, values) => widen(*dtype, &values[first..first + to.len()], to),
+                Values::Nf4 { packed, scales, rows, columns } => {
+                    let stored = if row < *rows { columns.saturating_sub(inputs.start).min(to.len()) } else { 0 };
+                    let (to, padding) = to.split_at_mut(stored);
+                    nf4::unpack(packed, *scales, row * columns + inputs.start, to);
+                    padding.fill(0.0);
+                }
+            }
+        }
+        if let Some(dtype) = rounded {
+            round(dtype, tile);
         }
         row_major(tile, inputs.len())
     }
+}
 
-    /// As `tile`, for a backward pass: a weight of 4 bits is rounded to what it was packed from.
-    fn tile_backward(&self, thread: usize, weight: &Weight, outputs: Range<usize>, inputs: Range<usize>) -> Matrix {
-        let length = outputs.len() * inputs.len();
-        let tile = self.tile(thread, weight, outputs, inputs);
-        if let Some(blocks) = weight.blocks {
-            round(blocks.packed_from, self.room_for_tile(thread, length));
-        }
-        tile
-    }
+fn check(inputs: Buffer, weight: &Weight, outputs: Buffer, rows: usize) {
+    let (n, k) = (weight.rows, weight.columns);
+    assert_eq!(inputs.length(), rows * k, "inputs [{rows}, {k}] are needed");
+    assert_eq!(outputs.length(), rows * n, "outputs [{rows}, {n}] are needed");
+    let stored = weight.blocks.map_or(n * k, |blocks| nf4::packed_length(blocks.rows * blocks.columns));
+    assert_eq!(weight.buffer.length(), stored, "a weight [{n}, {k}] is needed");
+}
 
-    #[allow(clippy::mut_from_ref)]
-    fn room_for_tile(&self, thread: usize, length: usize) -> &mut [f32] {
-        let tiles = self.tiles.unwrap_or_else(|| panic!("no room was reserved for the tiles of a weight"));
-        let each = tiles.length() / self.threads.number();
-        self.arena.write(tiles.part(thread * each, length))
-    }
-
-    /// Values of a weight that is not f32, from the `first` on.
-    fn widened_part(&self, weight: &Weight, first: usize, to: &mut [f32]) {
-        match weight.blocks {
-            None => {
-                widen(weight.buffer.kind(), &self.arena.read_half(weight.buffer)[first..first + to.len()], to);
-            }
-            Some(blocks) => {
-                let scales = match blocks.scales {
-                    Scales::Plain(scales) => nf4::Scales::Plain(self.arena.read(scales)),
-                    Scales::Double { codes, scales, offset } => {
-                        nf4::Scales::Double(self.arena.read_bytes(codes), self.arena.read(scales), offset)
-                    }
-                };
-                nf4::unpack(self.arena.read_bytes(weight.buffer), scales, first, to);
-            }
-        }
-    }
+/// Does something for parts of a result [m, n] whose values cost `k` each: (the thread's tile, rows, columns).
+///
+/// The longer side is cut, so that what several threads read is the smaller of the two factors; columns where a weight has to be widened, which
+/// nobody should do twice.
+fn by_parts(
+    threads: &Threads,
+    weight: &Weight,
+    m: usize,
+    n: usize,
+    k: usize,
+    tiles: &mut [f32],
+    work: impl Fn(&mut [f32], Range<usize>, Range<usize>) + Sync,
+) {
+    let cuts_columns = n >= m || !weight.is_f32();
+    let side = if cuts_columns { n } else { m };
+    let parts = if m * n * k < WORTH { 1 } else { threads.number() };
+    let length = side.div_ceil(parts).next_multiple_of(CUT);
+    threads.each_with(tiles, side.div_ceil(length), |tile, number| {
+        let part = number * length..side.min((number + 1) * length);
+        let (rows, columns) = if cuts_columns { (0..m, part) } else { (part, 0..n) };
+        work(tile, rows, columns);
+    });
 }
 
 /// How much of a weight is made f32 at once: all of it where it is f32 already.

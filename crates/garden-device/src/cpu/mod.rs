@@ -4,6 +4,7 @@
 
 mod arena;
 mod attention;
+mod bf16;
 mod elementwise;
 mod exponential;
 mod few;
@@ -13,18 +14,22 @@ mod norm;
 mod optimizer;
 mod rotary;
 mod rows;
+mod spin_pool;
 mod sums;
-mod team;
 mod threads;
 mod widen;
 
 use arena::Arena;
+pub(crate) use arena::apart;
+pub use bf16::CpuBf16;
 use threads::Threads;
 pub(crate) use widen::{narrow_bytes, widen_bytes};
 
-use crate::buffer::{Buffer, Kind, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, Heads, Moments, OutOfMemory, Reserve, Write};
-use crate::plan::Plan;
+use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Write};
+use crate::plan::{Block, Plan};
+use crate::profile::{Profile, Scratch};
+use crate::scalars::{Seed, StepScalars};
 
 /// Rows and columns of a weight that a thread widens at once.
 const TILE_ROWS: usize = 256;
@@ -35,6 +40,8 @@ const QUERY_BLOCK: usize = 64;
 /// A device that computes on the host.
 #[derive(Debug)]
 pub struct Cpu {
+    profile: Profile,
+    plan: Plan,
     arena: Arena,
     threads: Threads,
     /// Tiles of a weight as f32, for each thread.
@@ -46,38 +53,84 @@ pub struct Cpu {
 impl Cpu {
     /// A device with so many threads; 0 for all cores.
     pub fn new(threads: usize) -> Cpu {
-        Cpu { arena: Arena::default(), threads: Threads::new(threads), tiles: None, scores: None }
+        let threads = Threads::new(threads);
+        Cpu::with_profile(Profile::cpu(threads.number()), threads)
+    }
+
+    fn with_profile(profile: Profile, threads: Threads) -> Cpu {
+        let plan = Plan::new(profile.alignment);
+        Cpu { profile, plan, arena: Arena::default(), threads, tiles: None, scores: None }
     }
 
     /// The number of threads.
     pub fn threads(&self) -> usize {
         self.threads.number()
     }
+
+    fn allocate(&mut self, buffer: Buffer, label: &str) -> Result<(), OutOfMemory> {
+        let bytes = self.plan.memory_bytes(buffer);
+        let made = self.arena.allocate(buffer.id, bytes, self.profile.alignment);
+        made.ok_or_else(|| OutOfMemory { label: label.to_string(), bytes })
+    }
+
+    fn scalars(&mut self, scalars: Buffer) -> StepScalars {
+        let ([words], []) = self.arena.views([scalars], []);
+        StepScalars::of_words(words.i32())
+    }
 }
 
-/// What operations need besides their buffers, as names and numbers of f32.
-pub(crate) fn workspace(reserve: Reserve, threads: usize) -> [(&'static str, usize); 2] {
+/// What operations need besides their buffers.
+pub(crate) fn workspace(profile: &Profile, reserve: Reserve) -> Vec<Scratch> {
+    let scratch = |label, length| Scratch { label, dtype: Dtype::F32, length };
     // Attention keeps probabilities and their gradients of a block of queries, and sums of keys and values in the backward pass.
-    [
-        ("weight tiles", threads * TILE_ROWS * reserve.widest.min(TILE_COLUMNS)),
-        ("attention scores", threads * 2 * QUERY_BLOCK * reserve.longest),
+    vec![
+        scratch("weight tiles", profile.threads * TILE_ROWS * reserve.widest.min(TILE_COLUMNS)),
+        scratch("attention scores", profile.threads * 2 * QUERY_BLOCK * reserve.longest),
     ]
 }
 
 impl Device for Cpu {
-    fn buffer(&mut self, purpose: Purpose, label: &str, kind: Kind, length: usize) -> Result<Buffer, OutOfMemory> {
-        self.arena.buffer(purpose, label, kind, length)
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory> {
+        let buffer = self.plan.add(purpose, label, dtype, length)?;
+        if self.plan.is_outside() {
+            self.allocate(buffer, label)?;
+        }
+        Ok(buffer)
+    }
+
+    fn open_block(&mut self) -> Block {
+        self.plan.open()
+    }
+
+    fn enter_block(&mut self, block: Option<Block>) {
+        self.plan.enter(block);
+    }
+
+    fn branch_block(&mut self, block: Block) {
+        self.plan.branch(block);
+    }
+
+    fn close_block(&mut self, block: Block, dtype: Dtype) -> Result<Buffer, OutOfMemory> {
+        let buffer = self.plan.close(block, dtype);
+        self.allocate(buffer, "a block of buffers")?;
+        Ok(buffer)
     }
 
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory> {
-        let [tile, scores] = workspace(reserve, self.threads.number());
-        self.tiles = Some(self.buffer(Purpose::Workspace, tile.0, Kind::F32, tile.1)?);
-        self.scores = Some(self.buffer(Purpose::Workspace, scores.0, Kind::F32, scores.1)?);
+        let scratch = workspace(&self.profile, reserve);
+        let mut make =
+            |scratch: &Scratch| self.buffer(Purpose::Workspace, scratch.label, scratch.dtype, scratch.length);
+        let (tiles, scores) = (make(&scratch[0])?, make(&scratch[1])?);
+        (self.tiles, self.scores) = (Some(tiles), Some(scores));
         Ok(())
     }
 
     fn plan(&self) -> &Plan {
-        self.arena.plan()
+        &self.plan
     }
 
     fn computes(&self) -> bool {
@@ -88,31 +141,56 @@ impl Device for Cpu {
         self.arena.upload(to, bytes);
     }
 
-    fn download(&mut self, from: Buffer, to: &mut [f32]) {
-        to.copy_from_slice(self.arena.read(from));
+    fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
+        let ([from], []) = self.arena.views([from], []);
+        from.dtype.widen(from.bytes, to);
+        Ok(())
     }
 
-    fn download_bytes(&mut self, from: Buffer) -> Vec<u8> {
-        self.arena.read_bytes(from).to_vec()
+    fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError> {
+        let ([from], []) = self.arena.views([from], []);
+        Ok(from.u8().to_vec())
+    }
+
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn zero(&mut self, x: Buffer) {
-        self.threads.by_rows(self.arena.write(x), 1, |_, x| x.fill(0.0));
-    }
-
-    fn scale(&mut self, x: Buffer, factor: f32) {
-        self.threads.by_rows(self.arena.write(x), 1, |_, x| x.iter_mut().for_each(|value| *value *= factor));
+        let (_, [x]) = self.arena.views([], [x]);
+        match x.dtype {
+            Dtype::F32 => self.threads.by_rows(x.f32(), 1, |_, x| x.fill(0.0)),
+            _ => x.bytes.fill(0),
+        }
     }
 
     fn copy(&mut self, x: Buffer, y: Buffer) {
-        self.arena.apart(&[x], &[y]);
-        let x = self.arena.read(x);
-        self.threads.by_rows(self.arena.write(y), 1, |first, y| y.copy_from_slice(&x[first..first + y.len()]));
+        let ([x], [y]) = self.arena.views([x], [y]);
+        let x = x.f32();
+        self.threads.by_rows(y.f32(), 1, |first, y| y.copy_from_slice(&x[first..first + y.len()]));
+    }
+
+    fn cast(&mut self, x: Buffer, y: Buffer) {
+        assert_eq!(x.length(), y.length(), "as many values are needed");
+        let ([x], [y]) = self.arena.views([x], [y]);
+        // Through pieces of f32, which every other dtype can become.
+        let mut piece = [0.0; 256];
+        for (from, to) in x.bytes.chunks(256 * x.dtype.size()).zip(y.bytes.chunks_mut(256 * y.dtype.size())) {
+            let piece = &mut piece[..from.len() / x.dtype.size()];
+            x.dtype.widen(from, piece);
+            y.dtype.narrow(piece, to);
+        }
     }
 
     fn add(&mut self, x: Buffer, y: Buffer) {
-        self.arena.apart(&[x], &[y]);
-        elementwise::add(&self.threads, self.arena.read(x), self.arena.write(y));
+        let ([x], [y]) = self.arena.views([x], [y]);
+        elementwise::add(&self.threads, x.f32(), y.f32());
+    }
+
+    fn scale(&mut self, x: Buffer, scalars: Buffer) {
+        let factor = self.scalars(scalars).gradient_scale;
+        let (_, [x]) = self.arena.views([], [x]);
+        self.threads.by_rows(x.f32(), 1, |_, x| x.iter_mut().for_each(|value| *value *= factor));
     }
 
     fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
@@ -128,20 +206,18 @@ impl Device for Cpu {
     }
 
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize) {
-        self.arena.apart(&[bias], &[y]);
-        let bias = self.arena.widened(bias);
-        elementwise::add_bias(&self.threads, self.arena.write(y), &bias, rows);
+        let ([bias], [y]) = self.arena.views([bias], [y]);
+        elementwise::add_bias(&self.threads, y.f32(), bias.f32(), rows);
     }
 
     fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize) {
-        self.arena.apart(&[dy], &[gradient]);
-        elementwise::bias_gradient(&self.threads, self.arena.read(dy), self.arena.write(gradient), rows);
+        let ([dy], [gradient]) = self.arena.views([dy], [gradient]);
+        elementwise::bias_gradient(&self.threads, dy.f32(), gradient.f32(), rows);
     }
 
     fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32) {
-        self.arena.apart(&[x, weight], &[y]);
-        let weight = self.arena.widened(weight);
-        norm::forward(&self.threads, self.arena.read(x), &weight, self.arena.write(y), rows, epsilon);
+        let ([x, weight], [y]) = self.arena.views([x, weight], [y]);
+        norm::forward(&self.threads, x.f32(), weight.f32(), y.f32(), rows, epsilon);
     }
 
     fn rms_norm_backward(
@@ -155,137 +231,144 @@ impl Device for Cpu {
         epsilon: f32,
         write: Write,
     ) {
-        let written: Vec<Buffer> = [Some(dx), gradient].into_iter().flatten().collect();
-        self.arena.apart(&[dy, x, weight], &written);
-        let weight = self.arena.widened(weight);
-        let (dy, x, dx) = (self.arena.read(dy), self.arena.read(x), self.arena.write(dx));
-        let gradient = gradient.map(|gradient| self.arena.write(gradient));
-        norm::backward(&self.threads, dy, x, &weight, dx, gradient, rows, epsilon, write);
+        let none = dx.first(0);
+        let ([dy, x, weight], [dx, dw]) = self.arena.views([dy, x, weight], [dx, gradient.unwrap_or(none)]);
+        let dw = gradient.map(|_| dw.f32());
+        norm::backward(&self.threads, dy.f32(), x.f32(), weight.f32(), dx.f32(), dw, rows, epsilon, write);
     }
 
     fn rotate(&mut self, x: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize) {
-        self.arena.apart(&[cosines, sines], &[x.buffer]);
-        let (cosines, sines) = (self.arena.read(cosines), self.arena.read(sines));
-        rotary::rotate(&self.threads, self.arena.write(x.buffer), x, head_size, cosines, sines, rows, 1.0);
+        let ([cosines, sines], [values]) = self.arena.views([cosines, sines], [x.buffer]);
+        rotary::rotate(&self.threads, values.f32(), x, head_size, cosines.f32(), sines.f32(), rows, 1.0);
     }
 
     fn rotate_backward(&mut self, dx: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize) {
-        self.arena.apart(&[cosines, sines], &[dx.buffer]);
-        let (cosines, sines) = (self.arena.read(cosines), self.arena.read(sines));
-        rotary::rotate(&self.threads, self.arena.write(dx.buffer), dx, head_size, cosines, sines, rows, -1.0);
+        let ([cosines, sines], [values]) = self.arena.views([cosines, sines], [dx.buffer]);
+        rotary::rotate(&self.threads, values.f32(), dx, head_size, cosines.f32(), sines.f32(), rows, -1.0);
     }
 
-    fn attend(&mut self, attention: &Attention, y: Buffer, sums: Buffer) {
-        attention::forward(self, attention, y, sums);
+    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer) {
+        attention::forward(self, attention, y, lse);
     }
 
-    fn attend_cached(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
-        attention::forward_cached(self, attention, firsts, lengths, y);
+    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+        attention::forward_kv_cache(self, attention, firsts, lengths, y);
     }
 
     fn attend_backward(
         &mut self,
         attention: &Attention,
         y: Buffer,
-        sums: Buffer,
+        lse: Buffer,
         dy: Buffer,
         dq: Heads,
         dk: Heads,
         dv: Heads,
     ) {
-        attention::backward(self, attention, y, sums, dy, dq, dk, dv);
+        attention::backward(self, attention, y, lse, dy, dq, dk, dv);
     }
 
     fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer) {
-        self.arena.apart(&[gate, up], &[y]);
-        elementwise::swiglu(&self.threads, self.arena.read(gate), self.arena.read(up), self.arena.write(y));
+        let ([gate, up], [y]) = self.arena.views([gate, up], [y]);
+        elementwise::swiglu(&self.threads, gate.f32(), up.f32(), y.f32());
     }
 
     fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer) {
-        self.arena.apart(&[dy, gate, up], &[dgate, dup]);
-        let (dgate, dup) = (self.arena.write(dgate), self.arena.write(dup));
-        elementwise::swiglu_backward(
-            &self.threads,
-            self.arena.read(dy),
-            self.arena.read(gate),
-            self.arena.read(up),
-            dgate,
-            dup,
-        );
+        let ([dy, gate, up], [dgate, dup]) = self.arena.views([dy, gate, up], [dgate, dup]);
+        elementwise::swiglu_backward(&self.threads, dy.f32(), gate.f32(), up.f32(), dgate.f32(), dup.f32());
     }
 
     fn gelu(&mut self, x: Buffer, y: Buffer) {
-        self.arena.apart(&[x], &[y]);
-        elementwise::gelu(&self.threads, self.arena.read(x), self.arena.write(y));
+        let ([x], [y]) = self.arena.views([x], [y]);
+        elementwise::gelu(&self.threads, x.f32(), y.f32());
     }
 
     fn gelu_backward(&mut self, dy: Buffer, x: Buffer, dx: Buffer) {
-        self.arena.apart(&[x], &[dx]);
         if dx != dy {
             self.copy(dy, dx);
         }
-        elementwise::gelu_backward(&self.threads, self.arena.read(x), self.arena.write(dx));
+        let ([x], [dx]) = self.arena.views([x], [dx]);
+        elementwise::gelu_backward(&self.threads, x.f32(), dx.f32());
     }
 
     fn embed(&mut self, weight: &Weight, tokens: Buffer, y: Buffer, rows: usize) {
-        self.arena.apart(&[weight.buffer, tokens], &[y]);
-        rows::embed(&self.arena, &self.threads, weight, self.arena.read_whole(tokens), self.arena.write(y), rows);
+        let ([values, tokens], [y]) = self.arena.views([weight.buffer, tokens], [y]);
+        rows::embed(&self.threads, values, weight.columns, tokens.i32(), y.f32(), rows);
     }
 
     fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
-        self.arena.apart(&[dy, tokens], &[gradient.buffer]);
-        let (dy, tokens) = (self.arena.read(dy), self.arena.read_whole(tokens));
-        rows::embed_backward(dy, tokens, self.arena.write(gradient.buffer), rows, gradient.columns, skipped);
+        let ([dy, tokens], [dw]) = self.arena.views([dy, tokens], [gradient.buffer]);
+        rows::embed_backward(dy.f32(), tokens.i32(), dw.f32(), rows, gradient.columns, skipped);
     }
 
     fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        self.arena.apart(&[x, places], &[y]);
-        rows::gather(
-            &self.threads,
-            self.arena.read(x),
-            self.arena.read_whole(places),
-            self.arena.write(y),
-            rows,
-            width,
-        );
+        let ([x, places], [y]) = self.arena.views([x, places], [y]);
+        rows::gather(&self.threads, x.f32(), places.i32(), y.f32(), rows, width);
     }
 
     fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        self.arena.apart(&[x, places], &[y]);
-        rows::scatter(self.arena.read(x), self.arena.read_whole(places), self.arena.write(y), rows, width);
+        let ([x, places], [y]) = self.arena.views([x, places], [y]);
+        rows::scatter(x.f32(), places.i32(), y.f32(), rows, width);
     }
 
-    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: u64, write: Write) {
-        self.arena.apart(&[x], &[y]);
-        elementwise::dropout(&self.threads, self.arena.read(x), self.arena.write(y), rate, seed, write);
+    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write) {
+        let seed = seed.mixed(&self.scalars(seed.scalars));
+        let ([x], [y]) = self.arena.views([x], [y]);
+        elementwise::dropout(&self.threads, x.f32(), y.f32(), rate, seed, write);
     }
 
-    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scale: f32) {
-        self.arena.apart(&[targets], &[logits, losses]);
-        let (logits, losses) = (self.arena.write(logits), self.arena.write(losses));
-        loss::cross_entropy(&self.threads, logits, self.arena.read_whole(targets), losses, rows, scale);
+    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer) {
+        let scale = self.scalars(scalars).loss_scale;
+        let ([targets], [logits, losses]) = self.arena.views([targets], [logits, losses]);
+        loss::cross_entropy(&self.threads, logits.f32(), targets.i32(), losses.f32(), rows, scale);
+    }
+
+    fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {
+        let scale = f64::from(self.scalars(scalars).loss_scale);
+        let ([losses], [sum]) = self.arena.views([losses], [sum]);
+        let all: f64 = losses.f32().iter().map(|loss| f64::from(*loss)).sum();
+        let sum = &mut sum.f32()[0];
+        *sum = (f64::from(*sum) + scale * all) as f32;
     }
 
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {
-        self.arena.apart(&[x], &[sum]);
-        optimizer::add_squares(&self.threads, self.arena.read(x), self.arena.write(sum));
+        let ([x], [sum]) = self.arena.views([x], [sum]);
+        optimizer::add_squares(&self.threads, x.f32(), sum.f32());
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
-        let shrink = clip.map_or(1.0, |(squares, largest)| optimizer::shrink(self.arena.read(squares)[0], largest));
-        let (value, gradient) = (self.arena.write(update.value), self.arena.read(update.gradient));
+        let scalars = self.scalars(update.scalars);
+        let shrink = clip.map_or(1.0, |(squares, largest)| {
+            let ([squares], []) = self.arena.views([squares], []);
+            optimizer::shrink(squares.f32()[0], largest)
+        });
+        let threads = &self.threads;
         match update.moments {
-            Moments::Wide { first, second } => {
-                self.arena.apart(&[update.gradient], &[update.value, first, second]);
-                let (first, second) = (self.arena.write(first), self.arena.write(second));
-                optimizer::adamw(&self.threads, update, shrink, value, gradient, first, second);
+            Moments::F32 { first, second } => {
+                let ([gradient], [value, first, second]) =
+                    self.arena.views([update.gradient], [update.value, first, second]);
+                let (value, first, second) = (value.f32(), first.f32(), second.f32());
+                optimizer::adamw(threads, update, &scalars, shrink, value, gradient.f32(), first, second);
             }
-            Moments::Narrow { codes, scales } => {
-                self.arena.apart(&[update.gradient], &[update.value, codes[0], codes[1], scales[0], scales[1]]);
-                let codes = codes.map(|codes| self.arena.write_bytes(codes));
-                let scales = scales.map(|scales| self.arena.write(scales));
-                optimizer::adamw_narrow(&self.threads, update, shrink, value, gradient, codes, scales);
+            Moments::Int8 { codes, scales } => {
+                let ([gradient], [value, codes1, codes2, scales1, scales2]) =
+                    self.arena.views([update.gradient], [update.value, codes[0], codes[1], scales[0], scales[1]]);
+                let (codes, scales) = ([codes1.u8(), codes2.u8()], [scales1.f32(), scales2.f32()]);
+                optimizer::adamw_8bit(threads, update, &scalars, shrink, value.f32(), gradient.f32(), codes, scales);
             }
         }
+        if let Some(shadow) = update.shadow {
+            self.cast(update.value, shadow);
+        }
+    }
+}
+
+/// The buffers of a weight: its values, and what the scales of one of 4 bits lie in; nothing stands for those that it has not.
+fn buffers_of(weight: &Weight) -> [Buffer; 3] {
+    let none = weight.buffer.first(0);
+    match weight.blocks.map(|blocks| blocks.scales) {
+        None => [weight.buffer, none, none],
+        Some(Nf4Scales::Plain(scales)) => [weight.buffer, scales, none],
+        Some(Nf4Scales::Double { codes, scales, .. }) => [weight.buffer, codes, scales],
     }
 }

@@ -1,8 +1,9 @@
 //! AdamW, and the norm of all gradients.
 
 use crate::device::AdamW;
+use crate::scalars::StepScalars;
 
-use crate::dynamic::{BLOCK, Map};
+use crate::dynamic_8bit::{BLOCK, Map};
 
 use super::matmul::Shared;
 use super::threads::Threads;
@@ -34,6 +35,7 @@ pub(super) fn add_squares(threads: &Threads, x: &[f32], sum: &mut [f32]) {
 pub(super) fn adamw(
     threads: &Threads,
     update: &AdamW,
+    scalars: &StepScalars,
     shrink: f32,
     value: &mut [f32],
     gradient: &[f32],
@@ -41,9 +43,10 @@ pub(super) fn adamw(
     second: &mut [f32],
 ) {
     let (beta1, beta2) = (f64::from(update.beta1), f64::from(update.beta2));
-    let step = (f64::from(update.rate) / (1.0 - beta1.powi(update.step as i32))) as f32;
-    let root = (1.0 / (1.0 - beta2.powi(update.step as i32)).sqrt()) as f32;
-    let keep = (1.0 - f64::from(update.rate) * f64::from(update.decay)) as f32;
+    let (rate, updates) = (f64::from(scalars.rate), scalars.updates(update.part) as i32);
+    let step = (rate / (1.0 - beta1.powi(updates))) as f32;
+    let root = (1.0 / (1.0 - beta2.powi(updates)).sqrt()) as f32;
+    let keep = (1.0 - rate * f64::from(update.decay)) as f32;
     let (new1, new2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
     threads.by_rows_of_two(first, second, 1, |at, first, second| {
         moments(&gradient[at..], first, second, shrink, (update.beta1, new1), (update.beta2, new2));
@@ -84,9 +87,10 @@ const BLOCKS: usize = 32;
 
 /// AdamW with moments of 8 bits, as bitsandbytes does it on GPUs: moments are taken from their codes and updated, the parameter is updated with them
 /// before they are rounded, and decay comes last.
-pub(super) fn adamw_narrow(
+pub(super) fn adamw_8bit(
     threads: &Threads,
     update: &AdamW,
+    scalars: &StepScalars,
     shrink: f32,
     value: &mut [f32],
     gradient: &[f32],
@@ -97,15 +101,16 @@ pub(super) fn adamw_narrow(
     assert_eq!((gradient.len(), codes[0].len(), codes[1].len()), (length, length, length));
     let blocks = length.div_ceil(BLOCK);
     assert_eq!((scales[0].len(), scales[1].len()), (blocks, blocks));
-    let power = |beta: f32| f64::from(beta).powi(update.step as i32);
+    let (rate, updates) = (f64::from(scalars.rate), scalars.updates(update.part) as i32);
+    let power = |beta: f32| f64::from(beta).powi(updates);
     let (first, second) = (1.0 - power(update.beta1), (1.0 - power(update.beta2)).sqrt());
-    let settings = NarrowStep {
+    let settings = Step8bit {
         shrink,
         beta1: update.beta1,
         beta2: update.beta2,
-        step: (-f64::from(update.rate) * second / first) as f32,
+        step: (-rate * second / first) as f32,
         epsilon: (second * f64::from(update.epsilon)) as f32,
-        keep: (1.0 - f64::from(update.rate) * f64::from(update.decay)) as f32,
+        keep: (1.0 - rate * f64::from(update.decay)) as f32,
     };
     let [codes1, codes2] = codes.map(<[u8]>::as_mut_ptr);
     let [scales1, scales2] = scales.map(<[f32]>::as_mut_ptr);
@@ -130,7 +135,7 @@ pub(super) fn adamw_narrow(
 }
 
 /// What is the same for all blocks of a step.
-struct NarrowStep {
+struct Step8bit {
     shrink: f32,
     beta1: f32,
     beta2: f32,
@@ -139,7 +144,7 @@ struct NarrowStep {
     keep: f32,
 }
 
-impl NarrowStep {
+impl Step8bit {
     fn block(
         &self,
         value: &mut [f32],

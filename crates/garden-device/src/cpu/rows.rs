@@ -1,21 +1,15 @@
 //! Rows by number: embeddings, image rows in their places, windows.
 
-use crate::buffer::{Kind, Weight};
-
-use super::arena::Arena;
+use super::arena::View;
 use super::threads::Threads;
-use super::widen::widen;
 
-pub(super) fn embed(arena: &Arena, threads: &Threads, weight: &Weight, tokens: &[i32], y: &mut [f32], rows: usize) {
-    let width = weight.columns;
+pub(super) fn embed(threads: &Threads, weight: View<'_>, width: usize, tokens: &[i32], y: &mut [f32], rows: usize) {
     assert_eq!((tokens.len(), y.len()), (rows, rows * width));
+    let bytes = width * weight.dtype.size();
     threads.by_rows(y, width, |first, y| {
         for (token, y) in tokens[first..].iter().zip(y.chunks_exact_mut(width)) {
-            let row = weight.buffer.part(*token as usize * width, width);
-            match row.kind() {
-                Kind::F32 => y.copy_from_slice(arena.read(row)),
-                kind => widen(kind, arena.read_half(row), y),
-            }
+            let start = *token as usize * bytes;
+            weight.dtype.widen(&weight.bytes[start..start + bytes], y);
         }
     });
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use crate::device::Write;
 
 use super::matmul::{multiply, row_major};
-use super::team::Team;
+use super::spin_pool::SpinPool;
 
 /// Values that are worth a piece of their own.
 const PIECE: usize = 16 * 1024;
@@ -16,13 +16,13 @@ const WARM_UP: usize = 768;
 /// The threads of a device.
 #[derive(Debug)]
 pub(super) struct Threads {
-    team: Team,
+    team: SpinPool,
 }
 
 impl Threads {
     pub fn new(wanted: usize) -> Threads {
         let number = if wanted == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { wanted };
-        let threads = Threads { team: Team::new(number) };
+        let threads = Threads { team: SpinPool::new(number) };
         threads.warm_up();
         threads
     }
@@ -45,6 +45,16 @@ impl Threads {
     /// Does something for each number below `count`, on all threads: (the thread's number, the number).
     pub fn each(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
         self.team.each(count, work);
+    }
+
+    /// The same with scratch of its own for each thread: (the thread's part, the number).
+    pub fn each_with(&self, scratch: &mut [f32], count: usize, work: impl Fn(&mut [f32], usize) + Sync) {
+        let part = scratch.len() / self.number();
+        let scratch = Parts::of(scratch, part.max(1));
+        // SAFETY: a thread's number belongs to one thread while it works, and its part to no other.
+        self.each(count, |thread, number| {
+            work(if part > 0 { unsafe { scratch.part(thread) } } else { &mut [] }, number)
+        });
     }
 
     /// Rows that make a piece.

@@ -1,13 +1,13 @@
 //! 16-bit weights as f32, and back.
 
-use crate::buffer::Kind;
+use crate::buffer::Dtype;
 
 use crate::wide::widest;
 
 /// Widens values; both slices have the same length.
-pub(crate) fn widen(kind: Kind, from: &[u16], to: &mut [f32]) {
-    match kind {
-        Kind::F16 => to.iter_mut().zip(from).for_each(|(to, from)| *to = half(*from)),
+pub(crate) fn widen(dtype: Dtype, from: &[u16], to: &mut [f32]) {
+    match dtype {
+        Dtype::F16 => to.iter_mut().zip(from).for_each(|(to, from)| *to = half(*from)),
         _ => widen_bfloat(from, to),
     }
 }
@@ -20,36 +20,42 @@ widest! {
 }
 
 /// Widens values as files have them.
-pub(crate) fn widen_bytes(kind: Kind, bytes: &[u8], to: &mut [f32]) {
+pub(crate) fn widen_bytes(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     let halves = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
-    match kind {
-        Kind::F16 => to.iter_mut().zip(halves).for_each(|(to, bits)| *to = half(bits)),
+    match dtype {
+        Dtype::F16 => to.iter_mut().zip(halves).for_each(|(to, bits)| *to = half(bits)),
         _ => to.iter_mut().zip(halves).for_each(|(to, bits)| *to = f32::from_bits(u32::from(bits) << 16)),
     }
 }
 
 /// Rounds finite values to what files have.
-pub(crate) fn narrow_bytes(kind: Kind, values: &[f32], to: &mut [u8]) {
+pub(crate) fn narrow_bytes(dtype: Dtype, values: &[f32], to: &mut [u8]) {
     let pairs = to.chunks_exact_mut(2).zip(values);
-    match kind {
-        Kind::F16 => pairs.for_each(|(to, value)| to.copy_from_slice(&half_bits(rounded_to_f16(*value)).to_le_bytes())),
+    match dtype {
+        Dtype::F16 => {
+            pairs.for_each(|(to, value)| to.copy_from_slice(&half_bits(rounded_to_f16(*value)).to_le_bytes()))
+        }
         _ => pairs.for_each(|(to, value)| {
             to.copy_from_slice(&((rounded_to_bf16(*value).to_bits() >> 16) as u16).to_le_bytes());
         }),
     }
 }
 
-/// Rounds values to the nearest that a kind has, of two equally near ones to the even one.
-pub(super) fn round(kind: Kind, values: &mut [f32]) {
-    match kind {
-        Kind::Bf16 => values.iter_mut().for_each(|value| *value = rounded_to_bf16(*value)),
-        Kind::F16 => values.iter_mut().for_each(|value| *value = rounded_to_f16(*value)),
+/// Rounds values to the nearest that a dtype has, of two equally near ones to the even one.
+pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
+    match dtype {
+        Dtype::Bf16 => values.iter_mut().for_each(|value| *value = rounded_to_bf16(*value)),
+        Dtype::F16 => values.iter_mut().for_each(|value| *value = rounded_to_f16(*value)),
         _ => {}
     }
 }
 
 fn rounded_to_bf16(value: f32) -> f32 {
     let bits = value.to_bits();
+    // What is no number stays none, whatever its lower bits are.
+    if value.is_nan() {
+        return f32::from_bits(bits | 0x0040_0000);
+    }
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
@@ -111,27 +117,27 @@ mod tests {
     #[test]
     fn files_round_trip() {
         let values = [1.0, -0.333_251_95, 0.0, 65504.0, 6e-8];
-        for (kind, expected) in [
-            (Kind::Bf16, [1.0, -0.333_984_38, 0.0, 65536.0, 6.007_030_6e-8]),
-            (Kind::F16, [1.0, -0.333_251_95, 0.0, 65504.0, 5.960_464_5e-8]),
-            (Kind::F32, values),
+        for (dtype, expected) in [
+            (Dtype::Bf16, [1.0, -0.333_984_38, 0.0, 65536.0, 6.007_030_6e-8]),
+            (Dtype::F16, [1.0, -0.333_251_95, 0.0, 65504.0, 5.960_464_5e-8]),
+            (Dtype::F32, values),
         ] {
-            let (mut bytes, mut back) = (vec![0; 5 * kind.size()], [0.0; 5]);
-            kind.narrow(&values, &mut bytes);
-            kind.widen(&bytes, &mut back);
-            assert_eq!(back, expected, "{kind:?}");
+            let (mut bytes, mut back) = (vec![0; 5 * dtype.size()], [0.0; 5]);
+            dtype.narrow(&values, &mut bytes);
+            dtype.widen(&bytes, &mut back);
+            assert_eq!(back, expected, "{dtype:?}");
         }
         let mut bytes = [0; 4];
-        Kind::F16.narrow(&[65520.0, -1e9], &mut bytes);
+        Dtype::F16.narrow(&[65520.0, -1e9], &mut bytes);
         assert_eq!(bytes, [0x00, 0x7c, 0x00, 0xfc], "what is too large is infinite");
     }
 
     #[test]
     fn known_values() {
         let mut wide = [0.0; 6];
-        widen(Kind::F16, &[0x3c00, 0xc000, 0x7bff, 0x0001, 0x8000, 0x3555], &mut wide);
+        widen(Dtype::F16, &[0x3c00, 0xc000, 0x7bff, 0x0001, 0x8000, 0x3555], &mut wide);
         assert_eq!(wide, [1.0, -2.0, 65504.0, 5.960_464_5e-8, -0.0, 0.333_251_95]);
-        widen(Kind::Bf16, &[0x3f80, 0xc000, 0x4049, 0, 0x7f80, 0x3eab], &mut wide);
+        widen(Dtype::Bf16, &[0x3f80, 0xc000, 0x4049, 0, 0x7f80, 0x3eab], &mut wide);
         assert_eq!(wide[..4], [1.0, -2.0, 3.140_625, 0.0]);
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{Attention, Buffer, Cpu, Device, Heads, Kind, Purpose, Reserve, Weight, Write};
+use garden_device::{Attention, Buffer, Cpu, Device, Dtype, Heads, Purpose, Reserve, Weight, Write};
 
 /// How far f32 may be away.
 const TOLERANCE: f32 = 1e-5;
@@ -13,14 +13,14 @@ fn values(length: usize, seed: usize) -> Vec<f32> {
 }
 
 fn real(cpu: &mut Cpu, values: &[f32]) -> Buffer {
-    let buffer = cpu.buffer(Purpose::Workspace, "test", Kind::F32, values.len()).unwrap();
+    let buffer = cpu.buffer(Purpose::Workspace, "test", Dtype::F32, values.len()).unwrap();
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     cpu.upload(buffer, &bytes);
     buffer
 }
 
 fn whole(cpu: &mut Cpu, values: &[i32]) -> Buffer {
-    let buffer = cpu.buffer(Purpose::Workspace, "test", Kind::I32, values.len()).unwrap();
+    let buffer = cpu.buffer(Purpose::Workspace, "test", Dtype::I32, values.len()).unwrap();
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     cpu.upload(buffer, &bytes);
     buffer
@@ -28,7 +28,7 @@ fn whole(cpu: &mut Cpu, values: &[i32]) -> Buffer {
 
 fn read(cpu: &mut Cpu, buffer: Buffer) -> Vec<f32> {
     let mut values = vec![0.0; buffer.length()];
-    cpu.download(buffer, &mut values);
+    cpu.download(buffer, &mut values).unwrap();
     values
 }
 
@@ -40,24 +40,25 @@ fn assert_near(found: &[f32], expected: &[f32], what: &str) {
 
 #[test]
 fn attention_over_a_cache() {
-    for (threads, heads, key_heads, size, news) in
+    for (threads, heads, kv_heads, size, news) in
         [(1, 4, 2, 8, [1, 1, 1]), (2, 6, 1, 16, [1, 1, 1]), (2, 4, 4, 10, [5, 1, 70]), (1, 8, 2, 64, [130, 2, 1])]
     {
         let (lengths, context, mut cpu) = ([17_usize, 1, 140], 150, Cpu::new(threads));
         let news: Vec<usize> = news.iter().zip(lengths).map(|(new, length)| length.min(*new)).collect();
-        cpu.reserve(Reserve { widest: 0, longest: context, head_size: size }).unwrap();
-        let (width, key_width, tokens) = (heads * size, key_heads * size, lengths.iter().sum::<usize>());
+        cpu.reserve(Reserve { widest: 0, longest: context, head_size: size, ..Reserve::default() }).unwrap();
+        let (width, key_width, tokens) = (heads * size, kv_heads * size, lengths.iter().sum::<usize>());
         let (q, k, v) = (values(tokens * width, 1), values(tokens * key_width, 2), values(tokens * key_width, 3));
         let mut starts = vec![0];
         lengths.iter().for_each(|length| starts.push(starts.last().unwrap() + *length as i32));
         let of = |buffer: Buffer, heads: usize| Heads { buffer, offset: 0, stride: heads * size, heads };
         let whole_rows = Attention {
             query: of(real(&mut cpu, &q), heads),
-            key: of(real(&mut cpu, &k), key_heads),
-            value: of(real(&mut cpu, &v), key_heads),
+            key: of(real(&mut cpu, &k), kv_heads),
+            value: of(real(&mut cpu, &v), kv_heads),
             head_size: size,
-            starts: whole(&mut cpu, &starts),
+            cu_seqlens: whole(&mut cpu, &starts),
             segments: 3,
+            longest: 257,
             is_causal: true,
         };
         let y = real(&mut cpu, &values(tokens * width, 4));
@@ -80,34 +81,30 @@ fn attention_over_a_cache() {
         }
         let over_cache = Attention {
             query: of(real(&mut cpu, &queries), heads),
-            key: of(real(&mut cpu, &keys), key_heads),
-            value: of(real(&mut cpu, &cached), key_heads),
-            starts: whole(&mut cpu, &new_starts),
+            key: of(real(&mut cpu, &keys), kv_heads),
+            value: of(real(&mut cpu, &cached), kv_heads),
+            cu_seqlens: whole(&mut cpu, &new_starts),
             ..whole_rows
         };
         let firsts = whole(&mut cpu, &rows.map(|row| (row * context) as i32));
         let lengths = whole(&mut cpu, &lengths.map(|length| length as i32));
         let y = real(&mut cpu, &values(queries.len(), 7));
-        cpu.attend_cached(&over_cache, firsts, lengths, y);
-        assert_near(
-            &read(&mut cpu, y),
-            &expected,
-            &format!("{heads} heads, {key_heads} key heads of {size}, {news:?}"),
-        );
+        cpu.attend_kv_cache(&over_cache, firsts, lengths, y);
+        assert_near(&read(&mut cpu, y), &expected, &format!("{heads} heads, {kv_heads} key heads of {size}, {news:?}"));
     }
 }
 
 #[test]
 fn products_with_few_rows() {
-    for kind in [Kind::F32, Kind::Bf16] {
+    for dtype in [Dtype::F32, Dtype::Bf16] {
         for (n, k) in [(1, 1), (5, 16), (64, 33), (130, 2100), (67, 70)] {
             let mut cpu = Cpu::new(2);
-            cpu.reserve(Reserve { widest: k, longest: 1, head_size: 1 }).unwrap();
+            cpu.reserve(Reserve { widest: k, longest: 1, head_size: 1, ..Reserve::default() }).unwrap();
             // bf16 is the upper half of an f32, so these are the same in both.
             let weights: Vec<f32> =
                 values(n * k, 1).iter().map(|value| f32::from_bits(value.to_bits() & 0xffff_0000)).collect();
-            let buffer = cpu.buffer(Purpose::Weights, "test", kind, n * k).unwrap();
-            let bytes = weights.iter().flat_map(|value| value.to_le_bytes()[4 - kind.size()..].to_vec());
+            let buffer = cpu.buffer(Purpose::Weights, "test", dtype, n * k).unwrap();
+            let bytes = weights.iter().flat_map(|value| value.to_le_bytes()[4 - dtype.size()..].to_vec());
             cpu.upload(buffer, &bytes.collect::<Vec<u8>>());
             let weight = Weight::plain(buffer, n, k);
             for rows in [1, 2, 3, 4, 7, 12, 13] {
@@ -121,7 +118,7 @@ fn products_with_few_rows() {
                         before[place] + (terms.sum::<f64>() * 0.5 / k as f64) as f32
                     })
                     .collect();
-                assert_near(&read(&mut cpu, y), &expected, &format!("{kind:?} [{n}, {k}], {rows} rows"));
+                assert_near(&read(&mut cpu, y), &expected, &format!("{dtype:?} [{n}, {k}], {rows} rows"));
             }
         }
     }

@@ -5,7 +5,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{AdamW, Attention, Buffer, Cpu, Device, Heads, Kind, Moments, Purpose, Reserve, Weight, Write};
+use garden_device::{
+    AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, Part, Purpose, Reserve, StepScalars, Weight, Write,
+};
 
 /// Steps of the differences: small enough for the third derivative, large enough for f32.
 const STEP: f32 = 2e-3;
@@ -51,12 +53,12 @@ struct Bench {
 impl Bench {
     fn new(round: u64) -> Bench {
         let mut cpu = Cpu::new(1 + (round % 2) as usize);
-        cpu.reserve(Reserve { widest: 64, longest: 256, head_size: 32 }).unwrap();
+        cpu.reserve(Reserve { widest: 64, longest: 256, head_size: 32, ..Reserve::default() }).unwrap();
         Bench { cpu, random: Random(garden_testing::seed() * 1000 + round) }
     }
 
     fn buffer(&mut self, values: &[f32]) -> Buffer {
-        let buffer = self.cpu.buffer(Purpose::Workspace, "test", Kind::F32, values.len()).unwrap();
+        let buffer = self.cpu.buffer(Purpose::Workspace, "test", Dtype::F32, values.len()).unwrap();
         self.set(buffer, values);
         buffer
     }
@@ -77,15 +79,19 @@ impl Bench {
     }
 
     fn whole(&mut self, values: &[i32]) -> Buffer {
-        let buffer = self.cpu.buffer(Purpose::Workspace, "test", Kind::I32, values.len()).unwrap();
+        let buffer = self.cpu.buffer(Purpose::Workspace, "test", Dtype::I32, values.len()).unwrap();
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.cpu.upload(buffer, &bytes);
         buffer
     }
 
+    fn scalars(&mut self, scalars: StepScalars) -> Buffer {
+        self.whole(&scalars.words())
+    }
+
     fn get(&mut self, buffer: Buffer) -> Vec<f32> {
         let mut values = vec![0.0; buffer.length()];
-        self.cpu.download(buffer, &mut values);
+        self.cpu.download(buffer, &mut values).unwrap();
         values
     }
 
@@ -157,7 +163,7 @@ fn weights_of_16_bits_are_the_same_numbers() {
         let (rows, n, k) = (bench.random.between(1, 20), bench.random.between(100, 400), bench.random.between(1, 64));
         let halves: Vec<u16> = (0..n * k).map(|_| (bench.random.value().to_bits() >> 16) as u16).collect();
         let wide: Vec<f32> = halves.iter().map(|half| f32::from_bits(u32::from(*half) << 16)).collect();
-        let narrow = bench.cpu.buffer(Purpose::Weights, "test", Kind::Bf16, n * k).unwrap();
+        let narrow = bench.cpu.buffer(Purpose::Weights, "test", Dtype::Bf16, n * k).unwrap();
         bench.cpu.upload(narrow, &halves.iter().flat_map(|half| half.to_le_bytes()).collect::<Vec<u8>>());
         let w = bench.buffer(&wide);
         let (x, dy) = (bench.empty(rows * k), bench.empty(rows * n));
@@ -231,21 +237,21 @@ fn activations() {
 fn attention_over_segments() {
     for round in 0..2 * ROUNDS {
         let mut bench = Bench::new(round);
-        let (key_heads, group, half) =
+        let (kv_heads, group, half) =
             (bench.random.between(1, 3), bench.random.between(1, 3), bench.random.between(1, 8));
-        let (heads, size) = (key_heads * group, 2 * half);
+        let (heads, size) = (kv_heads * group, 2 * half);
         let mut starts = vec![0];
         for _ in 0..bench.random.between(1, 4) {
             starts.push(starts[starts.len() - 1] + bench.random.between(1, 90) as i32);
         }
         let tokens = starts[starts.len() - 1] as usize;
         // Queries, keys and values side by side, with something that nobody may touch behind them.
-        let stride = (heads + 2 * key_heads) * size + 3;
+        let stride = (heads + 2 * kv_heads) * size + 3;
         let (all, all_gradients) = (bench.empty(tokens * stride), bench.empty(tokens * stride));
         let places = bench.whole(&starts);
         let view = |buffer: Buffer| {
             let at = |offset: usize, heads: usize| Heads { buffer, offset: offset * size, stride, heads };
-            [at(0, heads), at(heads, key_heads), at(heads + key_heads, key_heads)]
+            [at(0, heads), at(heads, kv_heads), at(heads + kv_heads, kv_heads)]
         };
         let [query, key, value] = view(all);
         let attention = Attention {
@@ -253,8 +259,9 @@ fn attention_over_segments() {
             key,
             value,
             head_size: size,
-            starts: places,
+            cu_seqlens: places,
             segments: starts.len() - 1,
+            longest: tokens,
             is_causal: round % 2 == 0,
         };
         let [y, dy] = [tokens * heads * size; 2].map(|length| bench.empty(length));
@@ -334,16 +341,17 @@ fn losses() {
         let targets = bench.whole(&targets);
         let (logits, work, losses) =
             (bench.empty(rows * vocabulary), bench.empty(rows * vocabulary), bench.empty(rows));
+        let scalars = bench.scalars(StepScalars { loss_scale: scale, ..StepScalars::default() });
         bench.cpu.copy(logits, work);
-        bench.cpu.cross_entropy(work, targets, losses, rows, scale);
+        bench.cpu.cross_entropy(work, targets, losses, rows, scalars);
         let gradient = bench.get(work);
         bench.check("loss", logits, losses, &vec![scale; rows], &gradient, |cpu| {
             cpu.copy(logits, work);
-            cpu.cross_entropy(work, targets, losses, rows, scale);
+            cpu.cross_entropy(work, targets, losses, rows, scalars);
         });
         // Large logits are no trouble.
         bench.set(logits, &vec![3e4; rows * vocabulary]);
-        bench.cpu.cross_entropy(logits, targets, losses, rows, scale);
+        bench.cpu.cross_entropy(logits, targets, losses, rows, scalars);
         assert!(bench.get(losses).iter().all(|loss| (loss - (vocabulary as f32).ln()).abs() < 1e-3));
     }
 }
@@ -364,13 +372,14 @@ fn updates() {
         let update = AdamW {
             value,
             gradient,
-            moments: Moments::Wide { first, second },
-            rate: 0.01,
+            shadow: None,
+            moments: Moments::F32 { first, second },
             beta1: 0.9,
             beta2: 0.99,
             epsilon: 1e-6,
             decay: 0.1,
-            step: 3,
+            scalars: bench.scalars(StepScalars { rate: 0.01, decoder_updates: 3, ..StepScalars::default() }),
+            part: Part::Decoder,
         };
         bench.cpu.adamw(&update, Some((squares, 0.5)));
         let shrink = (0.5 / (sum.sqrt() + 1e-6)).min(1.0);
@@ -399,8 +408,9 @@ fn the_same_bits_every_time() {
             key: view,
             value: view,
             head_size: 32,
-            starts: places,
+            cu_seqlens: places,
             segments: 2,
+            longest: 257,
             is_causal: true,
         };
         let (out, sums) = (bench.empty(257 * 64), bench.empty(257 * 2));

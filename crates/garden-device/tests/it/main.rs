@@ -1,5 +1,8 @@
 //! The tests of this crate from outside, as one program: a program for each file would link the crate as many times.
 
+mod bench;
 mod cached;
+mod devices;
 mod gradients;
+mod kernels;
 mod quantised;

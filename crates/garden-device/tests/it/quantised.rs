@@ -11,14 +11,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use garden_device::{AdamW, Blocks, Cpu, Device, Kind, Moments, Purpose, Scales, Weight, Write, dynamic, nf4};
-use safetensors::{Dtype, SafeTensors};
+use garden_device::{
+    AdamW, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, StepScalars, Weight, Write,
+    dynamic_8bit, nf4,
+};
+use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
 
 /// A recorded file.
 struct Recording {
     about: Value,
-    tensors: BTreeMap<String, (Dtype, Vec<u8>)>,
+    tensors: BTreeMap<String, (FileDtype, Vec<u8>)>,
 }
 
 impl Recording {
@@ -42,9 +45,9 @@ impl Recording {
         let (dtype, bytes) = &self.tensors[name];
         let halves = || bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
         match dtype {
-            Dtype::F32 => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
-            Dtype::BF16 => halves().map(|half| Kind::Bf16.widened(half)).collect(),
-            Dtype::F16 => halves().map(|half| Kind::F16.widened(half)).collect(),
+            FileDtype::F32 => bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
+            FileDtype::BF16 => halves().map(|half| Dtype::Bf16.widened(half)).collect(),
+            FileDtype::F16 => halves().map(|half| Dtype::F16.widened(half)).collect(),
             other => panic!("{name} is {other:?}"),
         }
     }
@@ -64,9 +67,9 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn maps_are_the_same() {
     for recording in recordings("nf4") {
         assert_eq!(bits(&recording.values("quant_map")), bits(&nf4::CODES));
-        assert_eq!(bits(&recording.values("nested_quant_map")), bits(&dynamic::Map::signed().values));
-        assert_eq!(bits(&recording.values("unsigned_quant_map")), bits(&dynamic::Map::unsigned().values));
-        let (codes, scales) = dynamic::quantise(&recording.values("blockwise.signed.values"));
+        assert_eq!(bits(&recording.values("nested_quant_map")), bits(&dynamic_8bit::Map::signed().values));
+        assert_eq!(bits(&recording.values("unsigned_quant_map")), bits(&dynamic_8bit::Map::unsigned().values));
+        let (codes, scales) = dynamic_8bit::quantise(&recording.values("blockwise.signed.values"));
         assert_eq!(codes, recording.bytes("blockwise.signed.codes"));
         assert_eq!(bits(&scales), bits(&recording.values("blockwise.signed.absmax")));
     }
@@ -119,10 +122,10 @@ fn packed_and_unpacked_bit_for_bit() {
 #[test]
 fn products_unpack_by_tiles() {
     for (rows, n, k, is_double, packed_from) in [
-        (5, 70, 100, true, Kind::Bf16),
-        (300, 513, 129, false, Kind::F32),
-        (2, 3, 2500, true, Kind::F16),
-        (40, 600, 192, true, Kind::Bf16),
+        (5, 70, 100, true, Dtype::Bf16),
+        (300, 513, 129, false, Dtype::F32),
+        (2, 3, 2500, true, Dtype::F16),
+        (40, 600, 192, true, Dtype::Bf16),
     ] {
         let mut cpu = Cpu::new(2);
         let number = |index: usize| ((index * 7919 + 13) % 1009) as f32 / 504.5 - 1.0;
@@ -134,38 +137,38 @@ fn products_unpack_by_tiles() {
         let view = if is_double { view } else { nf4::Scales::Plain(&scales) };
         let mut plain = vec![0.0; n * k];
         nf4::unpack(&packed, view, 0, &mut plain);
-        let mut put = |kind: Kind, bytes: &[u8]| {
-            let buffer = cpu.buffer(Purpose::Weights, "test", kind, bytes.len() / kind.size()).unwrap();
+        let mut put = |dtype: Dtype, bytes: &[u8]| {
+            let buffer = cpu.buffer(Purpose::Weights, "test", dtype, bytes.len() / dtype.size()).unwrap();
             cpu.upload(buffer, bytes);
             buffer
         };
         let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         let scales = match is_double {
-            true => Scales::Double {
-                codes: put(Kind::U8, &double.codes),
-                scales: put(Kind::F32, &wide(&double.scales)),
+            true => Nf4Scales::Double {
+                codes: put(Dtype::U8, &double.codes),
+                scales: put(Dtype::F32, &wide(&double.scales)),
                 offset: double.offset,
             },
-            false => Scales::Plain(put(Kind::F32, &wide(&scales))),
+            false => Nf4Scales::Plain(put(Dtype::F32, &wide(&scales))),
         };
-        let blocks = Some(Blocks { scales, packed_from });
-        let narrow = Weight { buffer: put(Kind::U8, &packed), rows: n, columns: k, blocks };
+        let blocks = Some(Nf4Blocks { rows: n, columns: k, scales, packed_from });
+        let narrow = Weight { buffer: put(Dtype::U8, &packed), rows: n, columns: k, blocks };
         let all = all(packed_from);
         let rounded: Vec<f32> = plain.iter().map(|value| round(&all, *value)).collect();
-        let [forward, backward] = [&plain, &rounded].map(|values| Weight::plain(put(Kind::F32, &wide(values)), n, k));
-        let x = put(Kind::F32, &wide(&(0..rows * k).map(number).collect::<Vec<f32>>()));
-        let dy = put(Kind::F32, &wide(&(0..rows * n).map(number).collect::<Vec<f32>>()));
-        let [y, y2] = [0, 1].map(|_| put(Kind::F32, &wide(&vec![0.0; rows * n])));
-        let [dx, dx2] = [0, 1].map(|_| put(Kind::F32, &wide(&vec![0.0; rows * k])));
-        cpu.reserve(garden_device::Reserve { widest: k, longest: 1, head_size: 1 }).unwrap();
+        let [forward, backward] = [&plain, &rounded].map(|values| Weight::plain(put(Dtype::F32, &wide(values)), n, k));
+        let x = put(Dtype::F32, &wide(&(0..rows * k).map(number).collect::<Vec<f32>>()));
+        let dy = put(Dtype::F32, &wide(&(0..rows * n).map(number).collect::<Vec<f32>>()));
+        let [y, y2] = [0, 1].map(|_| put(Dtype::F32, &wide(&vec![0.0; rows * n])));
+        let [dx, dx2] = [0, 1].map(|_| put(Dtype::F32, &wide(&vec![0.0; rows * k])));
+        cpu.reserve(Reserve { widest: k, longest: 1, ..Reserve::default() }).unwrap();
         cpu.matmul(x, &narrow, y, rows, 0.5, Write::Set);
         cpu.matmul(x, &forward, y2, rows, 0.5, Write::Set);
         cpu.matmul_backward(dy, &narrow, dx, rows, 0.5, Write::Set);
         cpu.matmul_backward(dy, &backward, dx2, rows, 0.5, Write::Set);
         for (one, other, length) in [(y, y2, rows * n), (dx, dx2, rows * k)] {
             let [mut got, mut expected] = [0, 1].map(|_| vec![0.0; length]);
-            cpu.download(one, &mut got);
-            cpu.download(other, &mut expected);
+            cpu.download(one, &mut got).unwrap();
+            cpu.download(other, &mut expected).unwrap();
             let size = expected.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
             for (got, expected) in got.iter().zip(&expected) {
                 assert!((got - expected).abs() < 1e-5 * size, "[{n}, {k}]: {got} instead of {expected}");
@@ -174,7 +177,7 @@ fn products_unpack_by_tiles() {
     }
 }
 
-/// To the nearest that a kind can hold: of all its values, those beside this one.
+/// To the nearest that a dtype can hold: of all its values, those beside this one.
 fn round(all: &[f32], value: f32) -> f32 {
     let above = all.partition_point(|one| *one < value);
     let beside = all[above.saturating_sub(1)..].iter().take(2).copied();
@@ -182,10 +185,10 @@ fn round(all: &[f32], value: f32) -> f32 {
     beside.min_by(|a, b| away(a).total_cmp(&away(b))).unwrap_or(value)
 }
 
-/// All finite values of a kind of 16 bits, rising; none of another.
-fn all(kind: Kind) -> Vec<f32> {
-    let bits = if kind == Kind::F32 { 0..0 } else { 0..0x1_0000 };
-    let mut all: Vec<f32> = bits.map(|bits| kind.widened(bits as u16)).filter(|wide| wide.is_finite()).collect();
+/// All finite values of a dtype of 16 bits, rising; none of another.
+fn all(dtype: Dtype) -> Vec<f32> {
+    let bits = if dtype == Dtype::F32 { 0..0 } else { 0..0x1_0000 };
+    let mut all: Vec<f32> = bits.map(|bits| dtype.widened(bits as u16)).filter(|wide| wide.is_finite()).collect();
     all.sort_by(f32::total_cmp);
     all
 }
@@ -221,11 +224,12 @@ fn twenty_steps_of_8_bit_adamw() {
                 .map(|step| step.as_u64().unwrap())
                 .collect();
             let mut cpu = Cpu::new(2);
-            let mut make = |kind, length| cpu.buffer(Purpose::Optimizer, "test", kind, length).unwrap();
-            let (value, gradient) = (make(Kind::F32, length), make(Kind::F32, length));
-            let codes = [make(Kind::U8, length), make(Kind::U8, length)];
-            let blocks = length.div_ceil(dynamic::BLOCK);
-            let scales = [make(Kind::F32, blocks), make(Kind::F32, blocks)];
+            let mut make = |dtype, length| cpu.buffer(Purpose::Optimizer, "test", dtype, length).unwrap();
+            let (value, gradient) = (make(Dtype::F32, length), make(Dtype::F32, length));
+            let codes = [make(Dtype::U8, length), make(Dtype::U8, length)];
+            let blocks = length.div_ceil(dynamic_8bit::BLOCK);
+            let scales = [make(Dtype::F32, blocks), make(Dtype::F32, blocks)];
+            let scalars = make(Dtype::I32, StepScalars::LENGTH);
             let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
             cpu.upload(value, &wide(&start));
             let mut step = 0;
@@ -241,17 +245,20 @@ fn twenty_steps_of_8_bit_adamw() {
                 let update = AdamW {
                     value,
                     gradient,
-                    moments: Moments::Narrow { codes, scales },
-                    rate: rates[index] as f32,
+                    shadow: None,
+                    moments: Moments::Int8 { codes, scales },
                     beta1: about["beta1"].as_f64().unwrap() as f32,
                     beta2: about["beta2"].as_f64().unwrap() as f32,
                     epsilon: about["epsilon"].as_f64().unwrap() as f32,
                     decay: tensor["weight_decay"].as_f64().unwrap() as f32,
-                    step,
+                    scalars,
+                    part: Part::Vision,
                 };
+                let now = StepScalars { rate: rates[index] as f32, vision_updates: step, ..StepScalars::default() };
+                cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
                 cpu.adamw(&update, None);
                 let mut got = vec![0.0; length];
-                cpu.download(value, &mut got);
+                cpu.download(value, &mut got).unwrap();
                 for (run, tolerance) in [("nearest", NEAREST.0), ("cpu", ON_A_CPU)] {
                     let recorded = format!("{run}.{name}.step_{}.parameter", index + 1);
                     if !recording.has(&recorded) {
@@ -271,7 +278,7 @@ fn twenty_steps_of_8_bit_adamw() {
                 for (which, codes) in codes.iter().enumerate() {
                     let recorded = format!("nearest.{name}.step_{}.state{}", index + 1, which + 1);
                     if recording.has(&recorded) {
-                        let got = cpu.download_bytes(*codes);
+                        let got = cpu.download_bytes(*codes).unwrap();
                         let differ = got.iter().zip(recording.bytes(&recorded)).filter(|(a, b)| a != b).count();
                         println!("{recorded}: {differ} of {length} codes differ");
                         assert!((differ as f64) < NEAREST.1 * length as f64, "{recorded}: {differ} of {length} differ");
@@ -287,18 +294,22 @@ fn twenty_steps_of_8_bit_adamw() {
 #[test]
 fn a_gradient_that_is_no_number() {
     let mut cpu = Cpu::new(1);
-    let mut make = |kind, length| cpu.buffer(Purpose::Optimizer, "test", kind, length).unwrap();
-    let (value, gradient) = (make(Kind::F32, 300), make(Kind::F32, 300));
-    let codes = [make(Kind::U8, 300), make(Kind::U8, 300)];
-    let scales = [make(Kind::F32, 2), make(Kind::F32, 2)];
+    let mut make = |dtype, length| cpu.buffer(Purpose::Optimizer, "test", dtype, length).unwrap();
+    let (value, gradient) = (make(Dtype::F32, 300), make(Dtype::F32, 300));
+    let codes = [make(Dtype::U8, 300), make(Dtype::U8, 300)];
+    let scales = [make(Dtype::F32, 2), make(Dtype::F32, 2)];
+    let scalars = make(Dtype::I32, StepScalars::LENGTH);
     let gradients: Vec<u8> =
         (0..300).flat_map(|index| if index == 7 { f32::NAN } else { 1.0_f32 }.to_le_bytes()).collect();
     cpu.upload(gradient, &gradients);
-    let moments = Moments::Narrow { codes, scales };
+    let moments = Moments::Int8 { codes, scales };
     let (beta1, beta2, epsilon) = (0.9, 0.999, 1e-8);
-    cpu.adamw(&AdamW { value, gradient, moments, rate: 0.1, beta1, beta2, epsilon, decay: 0.0, step: 1 }, None);
+    let now = StepScalars { rate: 0.1, decoder_updates: 1, ..StepScalars::default() };
+    cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
+    let (shadow, decay, part) = (None, 0.0, Part::Decoder);
+    cpu.adamw(&AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part }, None);
     let mut values = vec![0.0; 300];
-    cpu.download(value, &mut values);
+    cpu.download(value, &mut values).unwrap();
     for (index, value) in values.iter().enumerate() {
         let expected = if index == 7 { 0.0 } else { -0.1 };
         assert!((value - expected).abs() < 1e-5, "value {index} is {value}");

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::case::Case;
 use garden_device::{Cpu, Device, Planner, Purpose};
 use garden_model::{
-    Adapter, Answer, Batch, Checkpoint, Config, FourBit, Generator, GeneratorLimits, IGNORED, Images, Limits,
-    LoraConfig, Model, Prompt, Recompute, Row, Sampling, Storage, Targets, Training, read_adapter,
+    Adapter, Answer, Batch, Checkpoint, Config, FourBit, Generator, GeneratorLimits, GradientCheckpointing, IGNORED,
+    Images, Limits, LoraConfig, Model, Prompt, Row, Sampling, Storage, Targets, Training, read_adapter,
 };
 use serde_json::Value;
 
@@ -107,8 +107,8 @@ impl Run {
     }
 
     /// The recorded tokens of each row.
-    fn expected(&self, kind: &str) -> Vec<Vec<i32>> {
-        let whole = |name: &str| self.recorded.whole_numbers(&format!("{kind}.{name}")).unwrap();
+    fn expected(&self, dtype: &str) -> Vec<Vec<i32>> {
+        let whole = |name: &str| self.recorded.whole_numbers(&format!("{dtype}.{name}")).unwrap();
         let (tokens, lengths) = (whole("tokens"), whole("lengths"));
         let rows = tokens.chunks_exact(tokens.len() / lengths.len()).zip(lengths);
         rows.map(|(row, length)| row[..length as usize].iter().map(|token| *token as i32).collect()).collect()
@@ -228,8 +228,16 @@ fn uncached(run: &Run, batch: &Batch) -> Vec<f32> {
     let training = Training::Lora(run.adapter.as_ref().map_or(zeros, |adapter| adapter.config.clone()));
     let limits = Limits { targets: 1, ..Limits::of(batch) };
     let storage = Storage { four_bit: run.four_bit(), ..Storage::default() };
-    let mut model =
-        Model::build(&mut cpu, &run.config, &run.checkpoint, &training, Recompute::Layers, &storage, limits).unwrap();
+    let mut model = Model::build(
+        &mut cpu,
+        &run.config,
+        &run.checkpoint,
+        &training,
+        GradientCheckpointing::PerLayer,
+        &storage,
+        limits,
+    )
+    .unwrap();
     if let Some(adapter) = &run.adapter {
         adapter.put(&mut cpu, &model).unwrap();
     }
@@ -378,14 +386,14 @@ fn the_plan_is_what_is_used_and_does_not_grow() {
         generator.generate(&mut cpu, run.prompts.clone(), &run.greedy(), &mut |_| ()).unwrap();
         assert_eq!(planner.plan(), cpu.plan(), "{} after generating", run.name());
         let plan = cpu.plan();
-        for purpose in [Purpose::Gradients, Purpose::Optimizer, Purpose::Kept, Purpose::Recomputed] {
+        for purpose in [Purpose::Gradients, Purpose::Optimizer, Purpose::Activations, Purpose::RecomputedActivations] {
             assert_eq!(plan.bytes(purpose), 0, "{}: {}", run.name(), purpose.name());
         }
         let backward = plan.buffers.iter().filter(|buffer| buffer.label.contains("gradient") && buffer.bytes > 0);
         assert_eq!(backward.count(), 0, "{}", run.name());
         let (text, limits) = (&run.config.text, run.limits());
-        let values = limits.rows * limits.context * text.key_heads * text.head_size();
-        assert_eq!(plan.bytes(Purpose::Cache), 2 * text.layers * (values * 4).next_multiple_of(64), "{}", run.name());
+        let values = limits.rows * limits.context * text.kv_heads * text.head_size();
+        assert_eq!(plan.bytes(Purpose::KvCache), 2 * text.layers * (values * 4).next_multiple_of(64), "{}", run.name());
     }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::case::{find, step};
 use garden_device::Cpu;
-use garden_model::{Generator, GeneratorLimits, Images, NewToken, Prompt, Recompute, Sampling};
+use garden_model::{Generator, GeneratorLimits, GradientCheckpointing, Images, NewToken, Prompt, Sampling};
 use garden_testing::alone;
 
 /// Anonymous memory may change by this much after the second step.
@@ -25,7 +25,7 @@ fn measure_steps_and_tokens() {
     for name in ["vision_lora", "full_untied", "bfloat16"] {
         let case = find(name);
         let mut cpu = Cpu::new(2);
-        let mut model = case.build(&mut cpu, Recompute::Layers);
+        let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
         let mut early = 0;
         for number in 0..200 {
             step(&case, &mut cpu, &mut model, number);

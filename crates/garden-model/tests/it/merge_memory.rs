@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::case::find;
 use garden_model::{Checkpoint, Merge, MergeSettings, PackedBase, read_adapter};
 use garden_testing::alone;
-use safetensors::{Dtype, tensor::TensorView};
+use safetensors::{Dtype as FileDtype, tensor::TensorView};
 use serde_json::Value;
 
 /// The model's vocabulary and the width of its MLP: tensors of 100 MB and of 40 MB.
@@ -88,12 +88,12 @@ fn merge_large_tensors() {
         .collect();
     let views = tensors
         .iter()
-        .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()));
+        .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(FileDtype::F32, shape.clone(), bytes).unwrap()));
     safetensors::serialize_to_file(views, None, &adapter.join("adapter_model.safetensors")).unwrap();
     drop(tensors);
 
     let (base, adapter) = (Checkpoint::open(&folder).unwrap(), read_adapter(&adapter).unwrap());
-    let settings = MergeSettings { kind: None, shard_bytes: 100 << 20, packed: PackedBase::Refuse, threads: 2 };
+    let settings = MergeSettings { dtype: None, shard_bytes: 100 << 20, packed: PackedBase::Refuse, threads: 2 };
     let merge = Merge::plan(&base, &adapter, settings).unwrap();
     let before = resident();
     let mut most = 0;

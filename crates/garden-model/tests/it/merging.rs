@@ -15,15 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::case::{Case, cases, find};
-use garden_device::{Cpu, Kind};
+use garden_device::{Cpu, Dtype};
 use garden_model::{
-    Adapter, Checkpoint, Error, Merge, MergeProof, MergeReport, MergeSettings, PackedBase, Recompute, prove_adapter,
-    prove_merge, read_adapter,
+    Adapter, Checkpoint, Error, GradientCheckpointing, Merge, MergeProof, MergeReport, MergeSettings, PackedBase,
+    prove_adapter, prove_merge, read_adapter,
 };
-use safetensors::{Dtype, tensor::TensorView};
+use safetensors::{Dtype as FileDtype, tensor::TensorView};
 use serde_json::Value;
 
-const PLAIN: MergeSettings = MergeSettings { kind: None, shard_bytes: 5 << 30, packed: PackedBase::Refuse, threads: 2 };
+const PLAIN: MergeSettings =
+    MergeSettings { dtype: None, shard_bytes: 5 << 30, packed: PackedBase::Refuse, threads: 2 };
 
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("merging-{name}-{}", std::process::id()));
@@ -57,10 +58,10 @@ fn merged_weights_are_those_of_peft() {
         let (mut same, mut all) = (0, 0);
         for weight in expected.names() {
             let (expected, got) = (expected.tensor(weight).unwrap(), got.tensor(weight).unwrap());
-            assert_eq!((expected.kind, expected.shape), (got.kind, got.shape), "{weight}");
+            assert_eq!((expected.dtype, expected.shape), (got.dtype, got.shape), "{weight}");
             let (expected_values, values) = (expected.values(), got.values());
             // f32 sums may end in another last bit, which rarely is the one that decides the rounding to 16 bits.
-            let close = if got.kind == Kind::F32 { 1e-6 } else { 2.0_f32.powi(-7) };
+            let close = if got.dtype == Dtype::F32 { 1e-6 } else { 2.0_f32.powi(-7) };
             for (expected, got) in expected_values.iter().zip(&values) {
                 assert!(
                     (expected - got).abs() <= close * expected.abs().max(0.05),
@@ -75,7 +76,7 @@ fn merged_weights_are_those_of_peft() {
         // Everything else is as it was.
         for weight in case.checkpoint.names().filter(|weight| !expected.has(weight)) {
             let (before, after) = (case.checkpoint.tensor(weight).unwrap(), got.tensor(weight).unwrap());
-            assert_eq!((before.kind, before.shape, before.bytes), (after.kind, after.shape, after.bytes), "{weight}");
+            assert_eq!((before.dtype, before.shape, before.bytes), (after.dtype, after.shape, after.bytes), "{weight}");
         }
         fs::remove_dir_all(&to).unwrap();
     }
@@ -85,11 +86,11 @@ fn merged_weights_are_those_of_peft() {
 fn every_merge_is_proven_in_every_type() {
     for case in cases() {
         let Some(adapter) = case.adapter() else { continue };
-        for kind in [None, Some(Kind::F32), Some(Kind::Bf16), Some(Kind::F16)] {
-            let settings = MergeSettings { kind, packed: PackedBase::Unpack, ..PLAIN };
-            let proof = proven(&case, &adapter, settings, &format!("{}-{kind:?}", case.name()));
+        for dtype in [None, Some(Dtype::F32), Some(Dtype::Bf16), Some(Dtype::F16)] {
+            let settings = MergeSettings { dtype, packed: PackedBase::Unpack, ..PLAIN };
+            let proof = proven(&case, &adapter, settings, &format!("{}-{dtype:?}", case.name()));
             println!(
-                "{} {kind:?}: adapter {:.1e}, merged {:.1e}, explained {:.1e}, rounding {:.3}, best {} of {}",
+                "{} {dtype:?}: adapter {:.1e}, merged {:.1e}, explained {:.1e}, rounding {:.3}, best {} of {}",
                 case.name(),
                 proof.change.relative,
                 proof.difference.relative,
@@ -98,8 +99,8 @@ fn every_merge_is_proven_in_every_type() {
                 proof.difference.same_best,
                 proof.difference.places
             );
-            assert!(proof.is_proven() && proof.checked > 1000, "{} {kind:?}: {proof:?}", case.name());
-            assert!(proof.difference.relative < 0.1 * proof.change.relative, "{} {kind:?}: {proof:?}", case.name());
+            assert!(proof.is_proven() && proof.checked > 1000, "{} {dtype:?}: {proof:?}", case.name());
+            assert!(proof.difference.relative < 0.1 * proof.change.relative, "{} {dtype:?}: {proof:?}", case.name());
         }
     }
 }
@@ -178,7 +179,7 @@ fn changed(from: &Path, to: &Path, change: impl Fn(&str, &mut Vec<f32>) -> Strin
         .collect();
     let views: HashMap<&str, TensorView<'_>> = tensors
         .iter()
-        .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap()))
+        .map(|(name, shape, bytes)| (name.as_str(), TensorView::new(FileDtype::F32, shape.clone(), bytes).unwrap()))
         .collect();
     safetensors::serialize_to_file(views, None, &to.join("adapter_model.safetensors")).unwrap();
 }
@@ -221,7 +222,7 @@ fn an_adapter_is_proven_to_do_something() {
 fn unpacked_weights_are_those_that_the_engine_uses() {
     let (case, to) = (find("nf4_saved_bfloat16"), folder("unpacked"));
     let adapter = case.adapter().unwrap();
-    let settings = MergeSettings { packed: PackedBase::Unpack, kind: Some(Kind::F32), ..PLAIN };
+    let settings = MergeSettings { packed: PackedBase::Unpack, dtype: Some(Dtype::F32), ..PLAIN };
     let report = merge(&case.checkpoint, &adapter, settings, &to).unwrap();
     assert!(report.unpacked > 0);
     let config: Value = serde_json::from_str(&fs::read_to_string(to.join("config.json")).unwrap()).unwrap();
@@ -229,12 +230,12 @@ fn unpacked_weights_are_those_that_the_engine_uses() {
     assert_eq!(config["torch_dtype"].as_str().or(config["dtype"].as_str()), Some("float32"));
     let mut cpu = Cpu::new(2);
     let batch = &case.batches[0];
-    let expected = case.build(&mut cpu, Recompute::Layers).logits(&mut cpu, batch).unwrap();
+    let expected = case.build(&mut cpu, GradientCheckpointing::PerLayer).logits(&mut cpu, batch).unwrap();
     let mut plain = Case::read(&case.folder);
     plain.checkpoint = Checkpoint::open(&to).unwrap();
     plain.about["lora"] = Value::Null;
     let mut cpu = Cpu::new(2);
-    let got = plain.build(&mut cpu, Recompute::Layers).logits(&mut cpu, batch).unwrap();
+    let got = plain.build(&mut cpu, GradientCheckpointing::PerLayer).logits(&mut cpu, batch).unwrap();
     let difference = garden_model::compare_logits(&got, &expected, case.config.text.vocabulary);
     assert!(difference.relative < 1e-5, "{difference:?}");
     fs::remove_dir_all(&to).unwrap();
@@ -252,10 +253,10 @@ fn what_does_not_fit_is_refused_and_nothing_is_left() {
     assert!(error.contains("adapter_model.safetensors") && error.contains("tensor `"), "{error}");
     // Half an adapter, and values that float16 does not have.
     let broken = folder("broken");
-    let of = |change: &dyn Fn(&str, &mut Vec<f32>) -> String, kind: Option<Kind>| {
+    let of = |change: &dyn Fn(&str, &mut Vec<f32>) -> String, dtype: Option<Dtype>| {
         changed(&case.folder.join("adapter"), &broken, change);
         let adapter = read_adapter(&broken).unwrap();
-        merge(&case.checkpoint, &adapter, MergeSettings { kind, ..PLAIN }, &to).unwrap_err().to_string()
+        merge(&case.checkpoint, &adapter, MergeSettings { dtype, ..PLAIN }, &to).unwrap_err().to_string()
     };
     let error = of(&|name, _| name.replace("layers.0.mlp.up_proj.lora_B", "layers.0.mlp.up_proj.lora_C"), None);
     assert!(error.contains("up_proj.lora_"), "{error}");
@@ -263,7 +264,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_left() {
         values.iter_mut().for_each(|value| *value *= 1e4);
         name.to_string()
     };
-    let error = of(&large, Some(Kind::F16));
+    let error = of(&large, Some(Dtype::F16));
     assert!(error.contains("too large for float16"), "{error}");
     let nan = |name: &str, values: &mut Vec<f32>| {
         values[0] = f32::NAN;

@@ -15,7 +15,7 @@ use std::process::Command;
 use crate::case::{Case, find};
 use garden_device::{Cpu, Device, Planner, Purpose, nf4};
 use garden_model::{
-    Checkpoint, Error, FourBit, Limits, Model, Optimizer, Recompute, Storage, Training, pack_checkpoint,
+    Checkpoint, Error, FourBit, GradientCheckpointing, Limits, Model, Optimizer, Storage, Training, pack_checkpoint,
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -43,7 +43,7 @@ fn a_saved_checkpoint_is_the_model_that_is_packed_on_load() {
         let stored = saved(&case, &to);
         let [one, other] = [&case, &stored].map(|case| {
             let mut cpu = Cpu::new(2);
-            let mut model = case.build(&mut cpu, Recompute::Layers);
+            let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
             let logits = model.logits(&mut cpu, &case.batches[0]).unwrap();
             (logits, cpu.plan().bytes(Purpose::Weights))
         });
@@ -82,9 +82,9 @@ fn transformers_agrees(case: &Case, model: &Path, logits: &[f32]) {
 fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
     let case = find("nf4_on_load");
     let mut planner = Planner::for_cpu(1);
-    case.build(&mut planner, Recompute::Layers);
+    case.build(&mut planner, GradientCheckpointing::PerLayer);
     let text = &case.config.text;
-    let keys = text.key_heads * text.head_size();
+    let keys = text.kv_heads * text.head_size();
     let values = [(text.hidden, text.hidden), (keys, text.hidden), (keys, text.hidden), (text.hidden, text.hidden)];
     let inner = [(text.intermediate, text.hidden), (text.intermediate, text.hidden), (text.hidden, text.intermediate)];
     let mut expected = 0;
@@ -109,13 +109,21 @@ fn packed_weights_take_4_bits_and_their_scales_an_eighth() {
 fn narrow_moments_train() {
     let case = find("full_untied");
     let rate = case.numbers("training", "learning_rates")[0] as f32;
-    let run = |has_narrow_moments: bool| {
-        let storage = Storage { has_narrow_moments, ..Storage::default() };
+    let run = |has_8bit_moments: bool| {
+        let storage = Storage { has_8bit_moments, ..Storage::default() };
         let (mut cpu, mut planner) = (Cpu::new(2), Planner::for_cpu(2));
         let build = |device: &mut dyn Device| {
             let training = Training::Full;
-            Model::build(device, &case.config, &case.checkpoint, &training, Recompute::Layers, &storage, case.limits())
-                .unwrap()
+            Model::build(
+                device,
+                &case.config,
+                &case.checkpoint,
+                &training,
+                GradientCheckpointing::PerLayer,
+                &storage,
+                case.limits(),
+            )
+            .unwrap()
         };
         let mut model = build(&mut cpu);
         build(&mut planner);
@@ -123,14 +131,14 @@ fn narrow_moments_train() {
         let mut losses = Vec::new();
         for _ in 0..20 {
             let batch = &case.batches[0];
-            model.forget_gradients(&mut cpu);
+            model.begin_step(&mut cpu);
             model.learn(&mut cpu, batch, 1.0 / batch.targets() as f32, 0).unwrap();
-            let all = model.losses(&mut cpu, batch);
+            let all = model.losses(&mut cpu, batch).unwrap();
             losses.push(all.iter().sum::<f32>() / all.len() as f32);
-            model.update(&mut cpu, &Optimizer::default(), rate, true);
+            model.update(&mut cpu, &Optimizer::default(), rate, 1.0, true);
         }
         let bytes = model.parameters().iter().map(|parameter| match parameter.shape.iter().product::<usize>() {
-            length if has_narrow_moments && length >= 4096 => {
+            length if has_8bit_moments && length >= 4096 => {
                 length.next_multiple_of(64) + (4 * length.div_ceil(256)).next_multiple_of(64)
             }
             length => (4 * length).next_multiple_of(64),
@@ -185,7 +193,15 @@ fn what_cannot_be_read_is_find() {
         let build = |training: &Training| {
             let storage = Storage::default();
             let mut cpu = Cpu::new(1);
-            Model::build(&mut cpu, &case.config, &checkpoint, training, Recompute::Layers, &storage, case.limits())
+            Model::build(
+                &mut cpu,
+                &case.config,
+                &checkpoint,
+                training,
+                GradientCheckpointing::PerLayer,
+                &storage,
+                case.limits(),
+            )
         };
         let error = build(&case.training()).unwrap_err().to_string();
         for word in told {
@@ -201,7 +217,7 @@ fn what_cannot_be_read_is_find() {
         &case.config,
         &case.checkpoint,
         &Training::Full,
-        Recompute::Layers,
+        GradientCheckpointing::PerLayer,
         &storage,
         Limits::of(&case.batches[0]),
     );

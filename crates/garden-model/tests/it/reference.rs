@@ -6,7 +6,7 @@
 
 use crate::case::{Case, cases};
 use garden_device::{Cpu, Device, Planner};
-use garden_model::{Model, Optimizer, Recompute};
+use garden_model::{GradientCheckpointing, Model, Optimizer};
 
 /// How far f32 may be away, relative to the size of what is compared.
 const LOGITS: f64 = 1e-4;
@@ -30,8 +30,8 @@ fn mean(losses: &[f32]) -> f64 {
     losses.iter().map(|loss| f64::from(*loss)).sum::<f64>() / losses.len() as f64
 }
 
-fn both_policies() -> [Recompute; 2] {
-    [Recompute::Nothing, Recompute::Layers]
+fn both_policies() -> [GradientCheckpointing; 2] {
+    [GradientCheckpointing::Off, GradientCheckpointing::PerLayer]
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn logits_loss_and_every_gradient() {
             assert!(off < LOGITS, "{} {recompute:?}: logits are off by {off:.1e}", case.name());
             model.learn(&mut cpu, batch, 1.0 / batch.targets() as f32, 0).unwrap();
             let (loss, expected) =
-                (mean(&model.losses(&mut cpu, batch)), case.about["expected"]["loss"].as_f64().unwrap());
+                (mean(&model.losses(&mut cpu, batch).unwrap()), case.about["expected"]["loss"].as_f64().unwrap());
             let loss_off = (loss - expected).abs() / expected;
             assert!(loss_off < LOSS, "{} {recompute:?}: the loss is {loss}, {expected} expected", case.name());
             let gradient_off = gradients(&case, &mut cpu, &model, recompute);
@@ -58,12 +58,12 @@ fn logits_loss_and_every_gradient() {
     println!("worst: logits {:.1e}, loss {:.1e}, gradient {:.1e}", worst[0], worst[1], worst[2]);
 }
 
-fn gradients(case: &Case, cpu: &mut Cpu, model: &Model, recompute: Recompute) -> f64 {
+fn gradients(case: &Case, cpu: &mut Cpu, model: &Model, recompute: GradientCheckpointing) -> f64 {
     let expected = case.tensors("gradients.safetensors");
     let mut worst = 0.0_f64;
     let mut compared = 0;
     for parameter in model.parameters() {
-        let got = model.gradient(cpu, parameter);
+        let got = model.gradient(cpu, parameter).unwrap();
         if !expected.has(&parameter.name) {
             assert!(
                 got.iter().all(|value| *value == 0.0),
@@ -96,20 +96,21 @@ fn ten_steps_of_training() {
     }
 }
 
-fn train(case: &Case, recompute: Recompute) {
+fn train(case: &Case, recompute: GradientCheckpointing) {
     let mut cpu = Cpu::new(2);
     let mut model = case.build(&mut cpu, recompute);
-    let before: Vec<Vec<f32>> = model.parameters().iter().map(|parameter| model.value(&mut cpu, parameter)).collect();
+    let before: Vec<Vec<f32>> =
+        model.parameters().iter().map(|parameter| model.value(&mut cpu, parameter).unwrap()).collect();
     let optimizer = case.optimizer();
     let rates = case.numbers("training", "learning_rates");
     let (losses, norms) = (case.numbers("expected", "losses"), case.numbers("expected", "gradient_norms"));
     for (step, rate) in rates.iter().enumerate() {
         let batch = &case.batches[step % case.batches.len()];
-        model.forget_gradients(&mut cpu);
+        model.begin_step(&mut cpu);
         model.learn(&mut cpu, batch, 1.0 / batch.targets() as f32, 0).unwrap();
-        let loss = mean(&model.losses(&mut cpu, batch));
-        model.update(&mut cpu, &optimizer, *rate as f32, batch.patches() > 0);
-        let norm = f64::from(model.gradient_norm(&mut cpu));
+        let loss = mean(&model.losses(&mut cpu, batch).unwrap());
+        model.update(&mut cpu, &optimizer, *rate as f32, 1.0, batch.patches() > 0);
+        let norm = f64::from(model.step_result(&mut cpu).unwrap().gradient_norm);
         let place = format!("{} {recompute:?} step {step}", case.name());
         assert!((loss - losses[step]).abs() < LOSSES * losses[step], "{place}: loss {loss}, {} expected", losses[step]);
         assert!((norm - norms[step]).abs() < NORMS * norms[step], "{place}: norm {norm}, {} expected", norms[step]);
@@ -118,7 +119,7 @@ fn train(case: &Case, recompute: Recompute) {
     let (mut off, mut moved) = (0.0, 0.0);
     for (parameter, before) in model.parameters().iter().zip(&before) {
         let expected = trained.tensor(&parameter.name).unwrap().values();
-        for ((got, expected), before) in model.value(&mut cpu, parameter).iter().zip(&expected).zip(before) {
+        for ((got, expected), before) in model.value(&mut cpu, parameter).unwrap().iter().zip(&expected).zip(before) {
             off += f64::from(got - expected).powi(2);
             moved += f64::from(expected - before).powi(2);
         }
@@ -141,7 +142,7 @@ fn the_plan_is_what_is_used() {
             assert_eq!(planner.plan(), cpu.plan(), "{} {recompute:?}", case.name());
             let batch = &case.batches[0];
             model.learn(&mut cpu, batch, 1.0, 0).unwrap();
-            model.update(&mut cpu, &Optimizer::default(), 1e-3, true);
+            model.update(&mut cpu, &Optimizer::default(), 1e-3, 1.0, true);
             assert_eq!(planner.plan(), cpu.plan(), "{} {recompute:?} after a step", case.name());
         }
     }

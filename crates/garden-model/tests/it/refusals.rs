@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::case::{Case, cases};
 use garden_device::{Cpu, Device, Planner};
 use garden_model::{
-    Batch, Checkpoint, Config, IGNORED, Images, Model, Recompute, Row, Storage, Training, read_adapter,
+    Batch, Checkpoint, Config, GradientCheckpointing, IGNORED, Images, Model, Row, Storage, Training, read_adapter,
 };
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ impl Copy {
                 &config,
                 &checkpoint,
                 &Training::Full,
-                Recompute::Layers,
+                GradientCheckpointing::PerLayer,
                 &Storage::default(),
                 limits,
             )?;
@@ -197,7 +197,7 @@ fn batches() {
     );
     // A batch beyond what the model was built for.
     let mut planner = Planner::for_cpu(1);
-    let mut model = case.build(&mut planner, Recompute::Layers);
+    let mut model = case.build(&mut planner, GradientCheckpointing::PerLayer);
     let long = Batch::new(config, &[row(vec![1; 500])], Images::default()).unwrap();
     assert!(
         model.logits(&mut planner, &long).unwrap_err().to_string().starts_with("the batch needs Limits { tokens: 500")
@@ -218,7 +218,7 @@ fn adapters() {
                 &case.config,
                 &case.checkpoint,
                 &Training::Lora(adapter.config.clone()),
-                Recompute::Layers,
+                GradientCheckpointing::PerLayer,
                 &Storage::default(),
                 case.limits(),
             )?;
@@ -246,7 +246,7 @@ fn adapters() {
 fn the_recorded_cases_are_not_refused() {
     for case in cases() {
         let mut planner = Planner::for_cpu(1);
-        case.build(&mut planner, Recompute::Layers);
+        case.build(&mut planner, GradientCheckpointing::PerLayer);
         assert!(planner.plan().total() > 0);
     }
 }

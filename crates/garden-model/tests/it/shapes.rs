@@ -5,21 +5,21 @@
 use std::collections::BTreeSet;
 
 use crate::case::{Case, cases};
-use garden_device::{Cpu, Device, Kind, Plan, Planner, Purpose};
+use garden_device::{Cpu, Device, Dtype, Plan, Planner, Purpose};
 use garden_model::{
-    Checkpoint, FourBit, Limits, LoraConfig, Model, PRESETS, Preset, Recompute, Storage, Targets, Training,
+    Checkpoint, FourBit, GradientCheckpointing, Limits, LoraConfig, Model, PRESETS, Preset, Storage, Targets, Training,
 };
 
-fn plan(case: &Case, checkpoint: &Checkpoint, storage: &Storage, recompute: Recompute) -> Plan {
+fn plan(case: &Case, checkpoint: &Checkpoint, storage: &Storage, recompute: GradientCheckpointing) -> Plan {
     let mut planner = Planner::for_cpu(3);
     let training = case.training();
     Model::build(&mut planner, &case.config, checkpoint, &training, recompute, storage, case.limits()).unwrap();
     planner.plan().clone()
 }
 
-/// What a recorded checkpoint has its embedding in; the recorded ones have one kind for all.
-fn kind(case: &Case) -> Kind {
-    case.checkpoint.tensor("model.language_model.embed_tokens.weight").unwrap().kind
+/// What a recorded checkpoint has its embedding in; the recorded ones have one dtype for all.
+fn dtype(case: &Case) -> Dtype {
+    case.checkpoint.tensor("model.language_model.embed_tokens.weight").unwrap().dtype
 }
 
 fn is_packed(case: &Case) -> bool {
@@ -30,7 +30,7 @@ fn is_packed(case: &Case) -> bool {
 fn a_plan_from_shapes_is_the_one_from_the_files() {
     let mut packed = 0;
     for case in cases().into_iter().filter(|case| !is_packed(case)) {
-        let shapes = Checkpoint::of_shapes(&case.config, kind(&case));
+        let shapes = Checkpoint::of_shapes(&case.config, dtype(&case));
         assert_eq!(
             shapes.names().collect::<BTreeSet<_>>(),
             case.checkpoint.names().filter(|name| !(case.config.is_tied && *name == "lm_head.weight")).collect()
@@ -38,12 +38,12 @@ fn a_plan_from_shapes_is_the_one_from_the_files() {
         let mut storages = vec![case.storage()];
         if case.adapter().is_some() {
             let kept = vec!["lm_head".to_string()];
-            storages.push(Storage { four_bit: Some(FourBit::default()), has_narrow_moments: true });
-            storages.push(Storage { four_bit: Some(FourBit { is_double: false, kept }), has_narrow_moments: false });
+            storages.push(Storage { four_bit: Some(FourBit::default()), has_8bit_moments: true });
+            storages.push(Storage { four_bit: Some(FourBit { is_double: false, kept }), has_8bit_moments: false });
         }
         for storage in storages {
             packed += usize::from(storage.four_bit.is_some());
-            for recompute in [Recompute::Nothing, Recompute::Layers] {
+            for recompute in [GradientCheckpointing::Off, GradientCheckpointing::PerLayer] {
                 let expected = plan(&case, &case.checkpoint, &storage, recompute);
                 assert_eq!(plan(&case, &shapes, &storage, recompute), expected, "{} {storage:?}", case.name());
             }
@@ -57,9 +57,18 @@ fn packing_on_load_takes_what_was_planned_from_shapes() {
     for case in cases().into_iter().filter(|case| !is_packed(case) && case.adapter().is_some()) {
         let (mut cpu, storage) = (Cpu::new(3), Storage { four_bit: Some(FourBit::default()), ..Storage::default() });
         let (training, limits) = (case.training(), case.limits());
-        Model::build(&mut cpu, &case.config, &case.checkpoint, &training, Recompute::Layers, &storage, limits).unwrap();
-        let shapes = Checkpoint::of_shapes(&case.config, kind(&case));
-        assert_eq!(&plan(&case, &shapes, &storage, Recompute::Layers), cpu.plan(), "{}", case.name());
+        Model::build(
+            &mut cpu,
+            &case.config,
+            &case.checkpoint,
+            &training,
+            GradientCheckpointing::PerLayer,
+            &storage,
+            limits,
+        )
+        .unwrap();
+        let shapes = Checkpoint::of_shapes(&case.config, dtype(&case));
+        assert_eq!(&plan(&case, &shapes, &storage, GradientCheckpointing::PerLayer), cpu.plan(), "{}", case.name());
     }
 }
 
@@ -85,13 +94,13 @@ fn limits_of_shapes_are_those_of_batches() {
 #[test]
 fn a_device_that_computes_wants_values() {
     let case = &cases()[0];
-    let shapes = Checkpoint::of_shapes(&case.config, Kind::F32);
+    let shapes = Checkpoint::of_shapes(&case.config, Dtype::F32);
     let built = Model::build(
         &mut Cpu::new(1),
         &case.config,
         &shapes,
         &case.training(),
-        Recompute::Layers,
+        GradientCheckpointing::PerLayer,
         &Storage::default(),
         case.limits(),
     );
@@ -101,13 +110,21 @@ fn a_device_that_computes_wants_values() {
 
 fn released(preset: Preset, storage: &Storage, limits: Limits) -> Plan {
     let config = preset.config();
-    let checkpoint = Checkpoint::of_shapes(&config, Kind::Bf16);
+    let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
     assert_eq!(checkpoint.parameters(), preset.parameters);
     let targets = Targets::decoder();
     let lora = LoraConfig { rank: 16, alpha: 16.0, is_rank_stabilised: false, dropout: 0.0, targets };
     let mut planner = Planner::for_cpu(2);
-    Model::build(&mut planner, &config, &checkpoint, &Training::Lora(lora), Recompute::Layers, storage, limits)
-        .unwrap();
+    Model::build(
+        &mut planner,
+        &config,
+        &checkpoint,
+        &Training::Lora(lora),
+        GradientCheckpointing::PerLayer,
+        storage,
+        limits,
+    )
+    .unwrap();
     planner.plan().clone()
 }
 
@@ -120,7 +137,7 @@ fn released_models_take_what_their_numbers_say() {
         let weights = plan.bytes(Purpose::Weights) as f64 / (2.0 * preset.parameters as f64);
         assert!((1.0..1.001).contains(&weights), "{}: {weights}", preset.name);
         let (hidden, inner) = (config.text.hidden, config.text.intermediate);
-        let keys = config.text.key_heads * config.text.head_size();
+        let keys = config.text.kv_heads * config.text.head_size();
         let sides = 4 * hidden + 2 * (hidden + keys) + 3 * (hidden + inner);
         let values = 16 * config.text.layers * sides;
         assert_eq!(plan.bytes(Purpose::Adapters), 4 * values, "{}", preset.name);

@@ -4,7 +4,7 @@
 
 use crate::case::{cases, find, step};
 use garden_device::{Cpu, Device, Purpose};
-use garden_model::{Model, Recompute, Storage, Training, read_adapter, write_adapter};
+use garden_model::{GradientCheckpointing, Model, Storage, Training, read_adapter, write_adapter};
 
 #[test]
 fn an_adapter_comes_back_as_it_was() {
@@ -12,13 +12,13 @@ fn an_adapter_comes_back_as_it_was() {
         let Training::Lora(config) = case.training() else { continue };
         let folder = std::env::temp_dir().join(format!("garden-adapter-{}-{}", std::process::id(), case.name()));
         let mut cpu = Cpu::new(1);
-        let mut model = case.build(&mut cpu, Recompute::Layers);
+        let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
         step(&case, &mut cpu, &mut model, 0);
         write_adapter(&mut cpu, &model, &config, None, &folder).unwrap();
         let expected = model.logits(&mut cpu, &case.batches[0]).unwrap();
         let adapter = read_adapter(&folder).unwrap();
         assert_eq!(adapter.config, config);
-        let mut again = case.build(&mut cpu, Recompute::Layers);
+        let mut again = case.build(&mut cpu, GradientCheckpointing::PerLayer);
         adapter.put(&mut cpu, &again).unwrap();
         assert_eq!(again.logits(&mut cpu, &case.batches[0]).unwrap(), expected, "{}", case.name());
         std::fs::remove_dir_all(folder).unwrap();
@@ -38,7 +38,7 @@ fn peft_takes_our_adapters() {
         let Training::Lora(config) = case.training() else { continue };
         let folder = std::env::temp_dir().join(format!("garden-peft-{}-{}", std::process::id(), case.name()));
         let mut cpu = Cpu::new(1);
-        let mut model = case.build(&mut cpu, Recompute::Layers);
+        let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
         // Another adapter than the recorded one.
         for number in 0..5 {
             step(&case, &mut cpu, &mut model, number);
@@ -79,7 +79,7 @@ fn the_same_seed_gives_the_same_bits() {
             &case.config,
             &case.checkpoint,
             &training,
-            Recompute::Layers,
+            GradientCheckpointing::PerLayer,
             &Storage::default(),
             case.limits(),
         )
@@ -97,7 +97,7 @@ fn gradients_are_right_with_dropout() {
     let case = find("decoder_lora");
     let Training::Lora(mut config) = case.training() else { panic!("adapters are trained there") };
     config.dropout = 0.3;
-    for recompute in [Recompute::Nothing, Recompute::Layers] {
+    for recompute in [GradientCheckpointing::Off, GradientCheckpointing::PerLayer] {
         let mut cpu = Cpu::new(1);
         let training = Training::Lora(config.clone());
         let mut model = Model::build(
@@ -113,25 +113,25 @@ fn gradients_are_right_with_dropout() {
         case.adapter().unwrap().put(&mut cpu, &model).unwrap();
         let batch = &case.batches[0];
         let mut loss = |cpu: &mut Cpu| {
-            model.forget_gradients(cpu);
+            model.begin_step(cpu);
             model.learn(cpu, batch, 1.0, 7).unwrap();
-            model.losses(cpu, batch).iter().map(|loss| f64::from(*loss)).sum::<f64>()
+            model.losses(cpu, batch).unwrap().iter().map(|loss| f64::from(*loss)).sum::<f64>()
         };
         loss(&mut cpu);
         let parameters = model.parameters().to_vec();
         let (mut slope, mut expected) = (0.0, 0.0);
         for (index, parameter) in parameters.iter().enumerate().step_by(5) {
-            let start = model.value(&mut cpu, parameter);
-            model.forget_gradients(&mut cpu);
+            let start = model.value(&mut cpu, parameter).unwrap();
+            model.begin_step(&mut cpu);
             model.learn(&mut cpu, batch, 1.0, 7).unwrap();
-            let gradient = model.gradient(&mut cpu, parameter);
+            let gradient = model.gradient(&mut cpu, parameter).unwrap();
             let size = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
             let mut at = |h: f32| {
                 let moved: Vec<f32> = start.iter().zip(&gradient).map(|(x, g)| x + h * g / size).collect();
                 model.set(&mut cpu, parameter, &moved);
-                model.forget_gradients(&mut cpu);
+                model.begin_step(&mut cpu);
                 model.learn(&mut cpu, batch, 1.0, 7).unwrap();
-                model.losses(&mut cpu, batch).iter().map(|loss| f64::from(*loss)).sum::<f64>()
+                model.losses(&mut cpu, batch).unwrap().iter().map(|loss| f64::from(*loss)).sum::<f64>()
             };
             let difference = (at(5e-3) - at(-5e-3)) / 1e-2;
             model.set(&mut cpu, parameter, &start);
@@ -151,14 +151,16 @@ fn recomputing_keeps_one_activation_per_layer() {
         case.build(&mut cpu, recompute);
         cpu.plan().clone()
     };
-    let (all, few) = (plan(Recompute::Nothing), plan(Recompute::Layers));
+    let (all, few) = (plan(GradientCheckpointing::Off), plan(GradientCheckpointing::PerLayer));
     let (text, vision, limits) = (&case.config.text, &case.config.vision, case.limits());
     let aligned = |values: usize| (values * 4).next_multiple_of(64);
     let inputs = (text.layers + 1) * aligned(limits.tokens * text.hidden)
         + (vision.depth + 1) * aligned(limits.patches * vision.hidden);
-    assert_eq!(few.bytes(Purpose::Kept), inputs);
-    assert!(all.bytes(Purpose::Kept) > few.bytes(Purpose::Kept) + few.bytes(Purpose::Recomputed));
-    assert_eq!(all.bytes(Purpose::Recomputed), 0);
+    assert_eq!(few.bytes(Purpose::Activations), inputs);
+    assert!(
+        all.bytes(Purpose::Activations) > few.bytes(Purpose::Activations) + few.bytes(Purpose::RecomputedActivations)
+    );
+    assert_eq!(all.bytes(Purpose::RecomputedActivations), 0);
     for purpose in [Purpose::Weights, Purpose::Gradients, Purpose::Optimizer, Purpose::Batch] {
         assert_eq!(all.bytes(purpose), few.bytes(purpose));
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use garden_data::{ImageSettings, LoaderRoom};
-use garden_device::Kind;
+use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
 use garden_train::{Error, MemoryPlan, Optim, Place, PlanInput, Recipe, Recompute, RowShape, advise, loader_changes};
@@ -17,7 +17,7 @@ struct Case {
 impl Case {
     fn of(name: &str) -> Case {
         let config = Preset::find(name).unwrap().config();
-        let checkpoint = Checkpoint::of_shapes(&config, Kind::Bf16);
+        let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
         let row = RowShape { text_tokens: 256, trained: 64, pictures: vec![(1024, 1024)] };
         Case { config, checkpoint, row }
     }

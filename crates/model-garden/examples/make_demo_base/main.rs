@@ -25,8 +25,8 @@ use demo::random::Random;
 use garden_data::{Collator, Example, ExampleSettings, Outcome, PictureFile, Processor, Record, SpecialTokens};
 use garden_device::Cpu;
 use garden_model::{
-    Batch, Checkpoint, Config, Generator, GeneratorLimits, Images, Limits, Model, Optimizer, Prompt, Recompute,
-    Sampling, Storage, Training,
+    Batch, Checkpoint, Config, Generator, GeneratorLimits, GradientCheckpointing, Images, Limits, Model, Optimizer,
+    Prompt, Sampling, Storage, Training,
 };
 
 const THREADS: usize = 2;
@@ -71,17 +71,17 @@ fn make(folder: &Path, steps: usize, seed: u64) {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let (training, storage) = (Training::Full, Storage::default());
     let mut model =
-        Model::build(&mut cpu, &config, &checkpoint, &training, Recompute::Nothing, &storage, limits).unwrap();
+        Model::build(&mut cpu, &config, &checkpoint, &training, GradientCheckpointing::Off, &storage, limits).unwrap();
     // The file is written anew, so nothing of it may be mapped any more.
     drop(checkpoint);
     let optimizer = Optimizer { beta2: 0.99, decay: 0.01, ..Optimizer::default() };
     let (begin, mut losses) = (Instant::now(), Vec::new());
     for step in 0..steps {
         let batch = teacher.batch();
-        model.forget_gradients(&mut cpu);
+        model.begin_step(&mut cpu);
         model.learn(&mut cpu, &batch, 1.0 / batch.targets() as f32, 0).unwrap();
-        model.update(&mut cpu, &optimizer, rate(step, steps), true);
-        losses.extend(model.losses(&mut cpu, &batch));
+        model.update(&mut cpu, &optimizer, rate(step, steps), 1.0, true);
+        losses.extend(model.losses(&mut cpu, &batch).unwrap());
         teacher.collator.give_back(batch.into_pixels());
         if (step + 1) % 100 == 0 || step + 1 == steps {
             let mean = losses.iter().sum::<f32>() / losses.len() as f32;
@@ -154,8 +154,11 @@ impl<'a> Teacher<'a> {
 
 /// All weights, with the shapes that files have.
 fn values(cpu: &mut Cpu, model: &Model) -> Vec<weights::Named> {
-    let mut found: BTreeMap<&str, Vec<f32>> =
-        model.parameters().iter().map(|parameter| (parameter.name.as_str(), model.value(cpu, parameter))).collect();
+    let mut found: BTreeMap<&str, Vec<f32>> = model
+        .parameters()
+        .iter()
+        .map(|parameter| (parameter.name.as_str(), model.value(cpu, parameter).unwrap()))
+        .collect();
     let named = |(name, shape): (String, Vec<usize>)| {
         let values = found.remove(name.as_str()).unwrap();
         (name, shape, values)

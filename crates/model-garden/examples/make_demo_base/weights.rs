@@ -29,7 +29,7 @@ pub fn shapes(config: &Config) -> Vec<(String, Vec<usize>)> {
     all.linear(&format!("{name}.merger.mlp.0"), wide, wide, Bias::Yes);
     all.linear(&format!("{name}.merger.mlp.2"), wide, vision.out, Bias::Yes);
 
-    let (name, hidden, keys) = ("model.language_model", text.hidden, text.key_heads * text.head_size());
+    let (name, hidden, keys) = ("model.language_model", text.hidden, text.kv_heads * text.head_size());
     all.add(format!("{name}.embed_tokens.weight"), &[text.vocabulary, hidden]);
     for layer in 0..text.layers {
         let name = format!("{name}.layers.{layer}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use garden_device::{Kind, Purpose};
+use garden_device::{Dtype, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Checkpoint, Config, Difference, Error, Merge, MergeProof, MergeReport, MergeSettings, PackedBase,
@@ -139,11 +139,11 @@ fn draft(output: &Path) -> Result<PathBuf, Failure> {
 
 fn settings(arguments: &cli::Export) -> MergeSettings {
     MergeSettings {
-        kind: match arguments.dtype {
+        dtype: match arguments.dtype {
             ExportType::Auto => None,
-            ExportType::Bfloat16 => Some(Kind::Bf16),
-            ExportType::Float16 => Some(Kind::F16),
-            ExportType::Float32 => Some(Kind::F32),
+            ExportType::Bfloat16 => Some(Dtype::Bf16),
+            ExportType::Float16 => Some(Dtype::F16),
+            ExportType::Float32 => Some(Dtype::F32),
         },
         shard_bytes: arguments.shard_size.0,
         packed: if arguments.dequantise { PackedBase::Unpack } else { PackedBase::Refuse },

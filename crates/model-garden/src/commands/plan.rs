@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use garden_data::{ImageSettings, LoaderRoom, Processor, model_folder};
-use garden_device::Kind;
+use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config};
 use garden_probe::Surroundings;
@@ -181,7 +181,7 @@ impl Subject {
         let has_dataset = arguments.settings.0.iter().any(|(name, _)| name == "dataset");
         if let Some(preset) = arguments.shape {
             let config = preset.config();
-            let checkpoint = Checkpoint::of_shapes(&config, Kind::Bf16);
+            let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
             let images = ImageSettings { max_pixels: RELEASED_MAX_PIXELS, ..ImageSettings::default() };
             let name = preset.name.to_string();
             return Ok(Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset });

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-
 use crate::common::{diagnose, has_python, run, scratch, told};
 use serde_json::Value;
 

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 

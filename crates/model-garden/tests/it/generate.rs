@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use garden_device::Cpu;
 use garden_model::{
-    Checkpoint, Config, Limits, LoraConfig, Model, Recompute, Storage, Targets, Training, write_adapter,
+    Checkpoint, Config, GradientCheckpointing, Limits, LoraConfig, Model, Storage, Targets, Training, write_adapter,
 };
 use serde_json::{Value, json};
 
@@ -129,8 +129,16 @@ fn save_adapter(folder: &Path, size: f32) {
     let training = Training::Lora(lora.clone());
     let limits = Limits { tokens: 1, rows: 1, targets: 1, patches: 0, windows: 0, images: 0, longest: 1 };
     let mut cpu = Cpu::new(1);
-    let model = Model::build(&mut cpu, &config, &checkpoint, &training, Recompute::Layers, &Storage::default(), limits)
-        .unwrap();
+    let model = Model::build(
+        &mut cpu,
+        &config,
+        &checkpoint,
+        &training,
+        GradientCheckpointing::PerLayer,
+        &Storage::default(),
+        limits,
+    )
+    .unwrap();
     for parameter in model.parameters() {
         let length = parameter.shape.iter().product();
         let values: Vec<f32> = (0..length).map(|index: usize| size * ((index * 37 % 19) as f32 / 9.0 - 1.0)).collect();

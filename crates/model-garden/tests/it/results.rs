@@ -4,22 +4,21 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
 use crate::common::{picture_rows, repository, run, scratch, told};
-use garden_device::Kind;
+use garden_device::Dtype;
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
 
 /// How a base differs from the tiny model: as `BASES` of saved.py says, and what makes no difference to what is saved.
 #[derive(Clone, Copy, Default)]
 struct Changes {
-    dtype: Option<(Kind, &'static str)>,
+    dtype: Option<(Dtype, &'static str)>,
     is_untied: bool,
     has_stored_head: bool,
     has_newer_names: bool,
@@ -29,8 +28,8 @@ struct Changes {
 /// Bases by the names that the recording has for them.
 fn bases() -> Vec<(&'static str, Changes)> {
     let plain = Changes { shards: 1, ..Changes::default() };
-    let half = Changes { dtype: Some((Kind::F16, "float16")), is_untied: true, ..plain };
-    let wide = Changes { dtype: Some((Kind::F32, "float32")), is_untied: true, shards: 3, ..plain };
+    let half = Changes { dtype: Some((Dtype::F16, "float16")), is_untied: true, ..plain };
+    let wide = Changes { dtype: Some((Dtype::F32, "float32")), is_untied: true, shards: 3, ..plain };
     vec![
         ("tiny", plain),
         ("tiny_float16_untied", half),
@@ -99,7 +98,7 @@ fn write_base(to: &Path, changes: Changes) {
     }
     let mut config = json(&from.join("config.json"));
     let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
-    let mut tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)> = SafeTensors::deserialize(&bytes)
+    let mut tensors: BTreeMap<String, (FileDtype, Vec<usize>, Vec<u8>)> = SafeTensors::deserialize(&bytes)
         .unwrap()
         .iter()
         .map(|(name, tensor)| (name.to_string(), (tensor.dtype(), tensor.shape().to_vec(), tensor.data().to_vec())))
@@ -115,10 +114,10 @@ fn write_base(to: &Path, changes: Changes) {
         config["dtype"] = name.into();
         for (dtype, shape, bytes) in tensors.values_mut() {
             let mut values = vec![0.0; shape.iter().product()];
-            Kind::Bf16.widen(bytes, &mut values);
+            Dtype::Bf16.widen(bytes, &mut values);
             bytes.resize(values.len() * kind.size(), 0);
             kind.narrow(&values, bytes);
-            *dtype = if kind == Kind::F16 { Dtype::F16 } else { Dtype::F32 };
+            *dtype = if kind == Dtype::F16 { FileDtype::F16 } else { FileDtype::F32 };
         }
     }
     if changes.has_newer_names {
@@ -265,7 +264,7 @@ fn values_too_large_for_16_bits_keep_32() {
     let folder = scratch("results-large");
     let dataset = picture_rows(&folder, 8, |row| format!("Picture {row}?"));
     let [base, output] = ["base", "out"].map(|name| folder.join(name));
-    write_base(&base, Changes { dtype: Some((Kind::F16, "float16")), shards: 1, ..Changes::default() });
+    write_base(&base, Changes { dtype: Some((Dtype::F16, "float16")), shards: 1, ..Changes::default() });
     let fixed = ["train-vision", "--full", "--base-model", base.to_str().unwrap(), "--dataset"];
     let more = ["--max-steps", "1", "--warmup-steps", "0", "--learning-rate", "1e5", "--max-pixels", "12544"];
     let output_words = [dataset.to_str().unwrap(), "--output-dir", output.to_str().unwrap()];

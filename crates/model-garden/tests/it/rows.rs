@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-
 use std::path::{Path, PathBuf};
 
 use crate::common::{repository, run, scratch};

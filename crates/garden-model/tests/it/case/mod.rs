@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use garden_device::{Cpu, Device};
 use garden_model::{
-    Adapter, Batch, Checkpoint, Config, FourBit, Images, Limits, Model, Optimizer, Recompute, Row, Storage, Training,
-    read_adapter,
+    Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, Model, Optimizer, Row, Storage,
+    Training, read_adapter,
 };
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ impl Case {
         self.batches.iter().map(Limits::of).fold(Limits::default(), Limits::max)
     }
 
-    pub fn build(&self, device: &mut dyn Device, recompute: Recompute) -> Model {
+    pub fn build(&self, device: &mut dyn Device, recompute: GradientCheckpointing) -> Model {
         let (training, storage) = (self.training(), self.storage());
         let model = Model::build(device, &self.config, &self.checkpoint, &training, recompute, &storage, self.limits())
             .unwrap();
@@ -135,9 +135,9 @@ pub fn find(name: &str) -> Case {
 /// One step of training, with dropout where the case has it; returns the loss before the update.
 pub fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
     let batch = &case.batches[number % case.batches.len()];
-    model.forget_gradients(cpu);
+    model.begin_step(cpu);
     model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
-    model.update(cpu, &Optimizer::default(), 1e-4, batch.patches() > 0);
-    let losses = model.losses(cpu, batch);
+    model.update(cpu, &Optimizer::default(), 1e-4, 1.0, batch.patches() > 0);
+    let losses = model.losses(cpu, batch).unwrap();
     losses.iter().sum::<f32>() / losses.len() as f32
 }

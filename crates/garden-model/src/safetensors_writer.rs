@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use garden_device::Kind;
+use garden_device::Dtype;
 use serde_json::{Value, json};
 
 use crate::error::Error;
@@ -18,7 +18,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub name: String,
-    kind: Kind,
+    dtype: Dtype,
     shape: Vec<usize>,
     pub bytes: usize,
     /// From the start of the data.
@@ -26,17 +26,17 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub fn new(name: String, kind: Kind, shape: Vec<usize>) -> Place {
-        Place { name, kind, bytes: shape.iter().product::<usize>() * kind.size(), shape, begin: 0 }
+    pub fn new(name: String, dtype: Dtype, shape: Vec<usize>) -> Place {
+        Place { name, dtype, bytes: shape.iter().product::<usize>() * dtype.size(), shape, begin: 0 }
     }
 
     fn dtype(&self) -> &'static str {
-        match self.kind {
-            Kind::F32 => "F32",
-            Kind::Bf16 => "BF16",
-            Kind::F16 => "F16",
-            Kind::I32 => "I32",
-            Kind::U8 => "U8",
+        match self.dtype {
+            Dtype::F32 => "F32",
+            Dtype::Bf16 => "BF16",
+            Dtype::F16 => "F16",
+            Dtype::I32 => "I32",
+            Dtype::U8 => "U8",
         }
     }
 }
@@ -53,7 +53,7 @@ pub(crate) struct Shard {
 impl Shard {
     pub fn create(path: &Path, mut places: Vec<Place>) -> Result<Shard, Error> {
         // Wider values first, so that every tensor begins at a multiple of its values' size.
-        places.sort_by(|a, b| (b.kind.size(), &a.name).cmp(&(a.kind.size(), &b.name)));
+        places.sort_by(|a, b| (b.dtype.size(), &a.name).cmp(&(a.dtype.size(), &b.name)));
         let mut end = 0;
         let mut header = serde_json::Map::new();
         header.insert("__metadata__".into(), json!({"format": "pt"}));
@@ -107,16 +107,16 @@ pub(crate) fn write_config(folder: &Path, config: &Value) -> Result<(), Error> {
 }
 
 /// Names the type of the values in a configuration, everywhere where it is named.
-pub(crate) fn name_dtype(config: &mut Value, kind: Kind) {
+pub(crate) fn name_dtype(config: &mut Value, dtype: Dtype) {
     let name = |fields: &mut Value| {
         for field in ["dtype", "torch_dtype"] {
             if fields.get(field).is_some_and(|value| !value.is_null()) {
-                fields[field] = torch_name(kind).into();
+                fields[field] = torch_name(dtype).into();
             }
         }
     };
     if !["dtype", "torch_dtype"].iter().any(|field| config.get(field).is_some_and(|value| !value.is_null())) {
-        config["torch_dtype"] = torch_name(kind).into();
+        config["torch_dtype"] = torch_name(dtype).into();
     }
     name(config);
     for inner in ["text_config", "vision_config"] {
@@ -126,11 +126,11 @@ pub(crate) fn name_dtype(config: &mut Value, kind: Kind) {
     }
 }
 
-/// What PyTorch calls a kind.
-pub(crate) fn torch_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Bf16 => "bfloat16",
-        Kind::F16 => "float16",
+/// What PyTorch calls a dtype.
+pub(crate) fn torch_name(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Bf16 => "bfloat16",
+        Dtype::F16 => "float16",
         _ => "float32",
     }
 }

@@ -19,7 +19,7 @@ const LAST: usize = usize::MAX;
 type Work<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 
 /// The caller, and the threads that help.
-pub(super) struct Team {
+pub(super) struct SpinPool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
     /// Held while the team is at work.
@@ -40,15 +40,15 @@ unsafe impl Sync for Shared {}
 // SAFETY: what it holds may go to other threads.
 unsafe impl Send for Shared {}
 
-impl std::fmt::Debug for Team {
+impl std::fmt::Debug for SpinPool {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Team of {}", self.number())
+        write!(formatter, "SpinPool of {}", self.number())
     }
 }
 
-impl Team {
+impl SpinPool {
     /// A team of so many threads, the caller's with them; fewer where the system gives fewer.
-    pub fn new(number: usize) -> Team {
+    pub fn new(number: usize) -> SpinPool {
         let shared = Arc::new(Shared {
             work: UnsafeCell::new(None),
             round: AtomicUsize::new(0),
@@ -62,7 +62,7 @@ impl Team {
             let Ok(helper) = started else { break };
             helpers.push(helper);
         }
-        Team { shared, helpers, at_work: Mutex::new(()) }
+        SpinPool { shared, helpers, at_work: Mutex::new(()) }
     }
 
     /// How many they are.
@@ -156,7 +156,7 @@ fn look_out(is_so: impl Fn() -> bool) {
     }
 }
 
-impl Drop for Team {
+impl Drop for SpinPool {
     fn drop(&mut self) {
         self.shared.round.store(LAST, Ordering::Release);
         for helper in self.helpers.drain(..) {
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn everybody_works_on_every_piece_once() {
         for threads in [1, 2, 3, 7] {
-            let team = Team::new(threads);
+            let team = SpinPool::new(threads);
             assert_eq!(team.number(), threads);
             for count in [0, 1, 2, 100] {
                 let done: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let team = Team::new(3);
+        let team = SpinPool::new(3);
         for culprit in [0, 2] {
             let outcome = catch_unwind(AssertUnwindSafe(|| team.all(|thread| assert_ne!(thread, culprit))));
             assert!(outcome.is_err());
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn many_short_rounds() {
-        let team = Team::new(2);
+        let team = SpinPool::new(2);
         let sum = AtomicUsize::new(0);
         for _ in 0..10_000 {
             team.all(|thread| {

@@ -1,6 +1,6 @@
 //! Weights of 4 bits: which are packed, how packed ones lie in a checkpoint (as bitsandbytes and transformers save them), and packing in pieces.
 
-use garden_device::{Kind, nf4};
+use garden_device::{Dtype, nf4};
 use serde_json::Value;
 
 use crate::checkpoint::{Checkpoint, Tensor};
@@ -43,7 +43,7 @@ pub(crate) struct Packed<'a> {
     pub codes: Tensor<'a>,
     pub scales: PackedScales<'a>,
     /// What it was before.
-    pub packed_from: Kind,
+    pub packed_from: Dtype,
 }
 
 #[derive(Clone, Debug)]
@@ -82,45 +82,45 @@ impl<'a> Packed<'a> {
         says("blocksize", nf4::BLOCK.into())?;
         says("shape", vec![rows, columns].into())?;
         let packed_from = match state.get("dtype").and_then(Value::as_str) {
-            Some("float32") => Kind::F32,
-            Some("bfloat16") => Kind::Bf16,
-            Some("float16") => Kind::F16,
+            Some("float32") => Dtype::F32,
+            Some("bfloat16") => Dtype::Bf16,
+            Some("float16") => Dtype::F16,
             other => return Err(wrong(format!("says dtype {other:?}; float32, bfloat16 or float16 is needed"))),
         };
         let values = rows * columns;
-        let part = |name: String, kind: Kind, length: usize| -> Result<Tensor<'a>, Error> {
+        let part = |name: String, dtype: Dtype, length: usize| -> Result<Tensor<'a>, Error> {
             let tensor = checkpoint.any(&name)?;
             let there: usize = tensor.shape.iter().product();
-            match tensor.kind == kind && there == length {
+            match tensor.dtype == dtype && there == length {
                 true => Ok(tensor),
                 false => {
-                    let problem = format!("has {there} values of {:?}; {length} of {kind:?} are needed", tensor.kind);
+                    let problem = format!("has {there} values of {:?}; {length} of {dtype:?} are needed", tensor.dtype);
                     Err(Error::tensor(tensor.path, name, problem))
                 }
             }
         };
-        let codes = part(name.to_string(), Kind::U8, nf4::packed_length(values))?;
-        let map = part(format!("{name}.quant_map"), Kind::F32, nf4::CODES.len())?;
+        let codes = part(name.to_string(), Dtype::U8, nf4::packed_length(values))?;
+        let map = part(format!("{name}.quant_map"), Dtype::F32, nf4::CODES.len())?;
         if map.values() != nf4::CODES {
             return Err(Error::tensor(map.path, format!("{name}.quant_map"), "is not the map of nf4"));
         }
         let blocks = nf4::blocks(values);
         let scales_name = format!("{name}.absmax");
         let scales = match state.get("nested_blocksize") {
-            None => PackedScales::Plain(part(scales_name, Kind::F32, blocks)?),
+            None => PackedScales::Plain(part(scales_name, Dtype::F32, blocks)?),
             Some(_) => {
-                let nested = garden_device::dynamic::BLOCK;
+                let nested = garden_device::dynamic_8bit::BLOCK;
                 says("nested_blocksize", nested.into())?;
                 let offset = state.get("nested_offset").and_then(Value::as_f64);
                 let offset = offset.ok_or_else(|| wrong("has no nested_offset".into()))? as f32;
                 let map_name = format!("{name}.nested_quant_map");
-                let map = part(map_name.clone(), Kind::F32, 256)?;
-                if map.values() != garden_device::dynamic::Map::signed().values {
+                let map = part(map_name.clone(), Dtype::F32, 256)?;
+                if map.values() != garden_device::dynamic_8bit::Map::signed().values {
                     return Err(Error::tensor(map.path, map_name, "is not the dynamic map of bitsandbytes"));
                 }
                 PackedScales::Double {
-                    codes: part(scales_name, Kind::U8, blocks)?,
-                    scales: part(format!("{name}.nested_absmax"), Kind::F32, blocks.div_ceil(nested))?,
+                    codes: part(scales_name, Dtype::U8, blocks)?,
+                    scales: part(format!("{name}.nested_absmax"), Dtype::F32, blocks.div_ceil(nested))?,
                     offset,
                 }
             }

@@ -1,40 +1,41 @@
 //! The key/value cache: what attention needs of the tokens so far, so that a new token is one row through the layers.
 
-use garden_device::{Buffer, Device, Kind, OutOfMemory, Purpose};
+use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
+use crate::activations::activations;
 use crate::config::TextConfig;
 use crate::decoder::Sequence;
 use crate::model::upload;
 
 /// Keys and values of every row, layer by layer: all of it exists before the first token.
 #[derive(Clone, Debug)]
-pub(crate) struct Cache {
-    pub layers: Vec<LayerCache>,
+pub(crate) struct KvCache {
+    pub layers: Vec<LayerKvCache>,
     /// Tokens that a row has room for.
     context: usize,
 }
 
 /// Keys and values of a layer [rows, context, key heads * head], turned to their positions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LayerCache {
+pub(crate) struct LayerKvCache {
     pub keys: Buffer,
     pub values: Buffer,
 }
 
-impl Cache {
+impl KvCache {
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
         rows: usize,
         context: usize,
-    ) -> Result<Cache, OutOfMemory> {
-        let length = rows * context * text.key_heads * text.head_size();
+    ) -> Result<KvCache, OutOfMemory> {
+        let (length, width) = (rows.saturating_mul(context), text.kv_heads * text.head_size());
         let mut make = |layer: usize, name: &str| {
-            device.buffer(Purpose::Cache, &format!("layer {layer} cached {name}"), Kind::F32, length)
+            activations(device, Purpose::KvCache, &format!("layer {layer} cached {name}"), length, width)
         };
-        let layers =
-            (0..text.layers).map(|layer| Ok(LayerCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
-        Ok(Cache { layers: layers.collect::<Result<_, OutOfMemory>>()?, context })
+        let layers = (0..text.layers)
+            .map(|layer| Ok(LayerKvCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
+        Ok(KvCache { layers: layers.collect::<Result<_, OutOfMemory>>()?, context })
     }
 
     /// Where a row's first token lies.
@@ -67,8 +68,8 @@ pub(crate) struct Step {
 
 /// Where steps are put.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepRoom {
-    row_starts: Buffer,
+pub(crate) struct StepInputs {
+    cu_seqlens: Buffer,
     places: Buffer,
     firsts: Buffer,
     lengths: Buffer,
@@ -77,22 +78,22 @@ pub(crate) struct StepRoom {
     sines: Buffer,
 }
 
-impl StepRoom {
+impl StepInputs {
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
         rows: usize,
         tokens: usize,
-    ) -> Result<StepRoom, OutOfMemory> {
+    ) -> Result<StepInputs, OutOfMemory> {
         let half = text.head_size() / 2;
-        let mut make = |label: &str, kind: Kind, length: usize| device.buffer(Purpose::Batch, label, kind, length);
-        Ok(StepRoom {
-            row_starts: make("row starts", Kind::I32, rows + 1)?,
-            places: make("cache places", Kind::I32, tokens)?,
-            firsts: make("cache rows", Kind::I32, rows)?,
-            lengths: make("row lengths", Kind::I32, rows)?,
-            cosines: make("cosines", Kind::F32, tokens * half)?,
-            sines: make("sines", Kind::F32, tokens * half)?,
+        let mut make = |label: &str, dtype: Dtype, length: usize| device.buffer(Purpose::Batch, label, dtype, length);
+        Ok(StepInputs {
+            cu_seqlens: make("row starts", Dtype::I32, rows + 1)?,
+            places: make("cache places", Dtype::I32, tokens)?,
+            firsts: make("cache rows", Dtype::I32, rows)?,
+            lengths: make("row lengths", Dtype::I32, rows)?,
+            cosines: make("cosines", Dtype::F32, tokens * half)?,
+            sines: make("sines", Dtype::F32, tokens * half)?,
         })
     }
 
@@ -100,7 +101,7 @@ impl StepRoom {
     pub fn put(
         &self,
         device: &mut dyn Device,
-        cache: &Cache,
+        cache: &KvCache,
         pieces: &[Piece],
         cosines: &[f32],
         sines: &[f32],
@@ -116,7 +117,8 @@ impl StepRoom {
         let sequence = Sequence {
             tokens: places.len(),
             rows: pieces.len(),
-            row_starts: upload(device, self.row_starts, &starts),
+            longest: pieces.iter().map(|piece| piece.tokens).max().unwrap_or(0),
+            cu_seqlens: upload(device, self.cu_seqlens, &starts),
             cosines: upload(device, self.cosines, cosines),
             sines: upload(device, self.sines, sines),
         };

@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use garden_device::{Kind, dynamic, nf4};
+use garden_device::{Dtype, dynamic_8bit, nf4};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Stored};
 use crate::config::Config;
 use crate::error::Error;
-use crate::four_bit::{self, FourBit};
 use crate::model::bytes_of;
 use crate::names::{HEAD, newer};
+use crate::nf4_checkpoint::{self, FourBit};
+use crate::safetensors_writer::{
+    INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
+};
 use crate::shapes::PATCHES;
-use crate::shard::{INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index};
 
 /// What packing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +72,7 @@ fn pack_files(
     let total: usize = files.iter().map(|file| file.1.len()).sum();
     let (mut report, mut done, mut weight_map) = (PackReport::default(), 0, BTreeMap::new());
     // Others compute in the type that the weights had.
-    let mut computed_in = Kind::F32;
+    let mut computed_in = Dtype::F32;
     for (path, tensors) in files {
         let packs = |tensor: &Stored<'_>| {
             let name = newer(tensor.name);
@@ -83,7 +85,7 @@ fn pack_files(
             false => {
                 let is_kernel = newer(stored.name) == PATCHES;
                 let shape = if is_kernel { model.vision.kernel().to_vec() } else { stored.tensor.shape.to_vec() };
-                vec![Place::new(stored.name.into(), stored.tensor.kind, shape)]
+                vec![Place::new(stored.name.into(), stored.tensor.dtype, shape)]
             }
         });
         let writer = Shard::create(&to.join(path.file_name().unwrap_or_default()), places.collect())?;
@@ -95,7 +97,7 @@ fn pack_files(
             if packs(stored) {
                 pack(&writer, stored, settings)?;
                 report.packed += 1;
-                computed_in = stored.tensor.kind;
+                computed_in = stored.tensor.dtype;
             } else {
                 writer.write(stored.name, stored.tensor.bytes)?;
             }
@@ -113,14 +115,14 @@ fn pack_files(
     if from.join(INDEX).exists() {
         write_index(to, report.bytes_after, &weight_map)?;
     }
-    name_dtype(config, checkpoint.usual_kind());
+    name_dtype(config, checkpoint.usual_dtype());
     config["quantization_config"] = quantization_config(settings, computed_in);
     write_config(to, config)?;
     Ok(report)
 }
 
 /// What transformers wants to know. Modules are named in the newer form and in the hub's, as its versions match differently.
-fn quantization_config(settings: &FourBit, computed_in: Kind) -> Value {
+fn quantization_config(settings: &FourBit, computed_in: Dtype) -> Value {
     let mut kept = settings.kept.clone();
     kept.extend(settings.kept.iter().filter_map(|name| name.strip_prefix("model.")).map(String::from));
     json!({
@@ -144,19 +146,19 @@ fn quantization_config(settings: &FourBit, computed_in: Kind) -> Value {
 fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
     let (name, length) = (stored.name, stored.tensor.shape.iter().product());
     let blocks = nf4::blocks(length);
-    let part = |part: &str, kind, shape| Place::new(format!("{name}{part}"), kind, shape);
+    let part = |part: &str, dtype, shape| Place::new(format!("{name}{part}"), dtype, shape);
     let mut places = vec![
-        part("", Kind::U8, vec![nf4::packed_length(length), 1]),
-        part(".quant_map", Kind::F32, vec![nf4::CODES.len()]),
+        part("", Dtype::U8, vec![nf4::packed_length(length), 1]),
+        part(".quant_map", Dtype::F32, vec![nf4::CODES.len()]),
         // The middle of the scales is not known yet; every text of a state has the same length.
-        part(&format!(".{}", four_bit::STATE), Kind::U8, vec![state(stored, settings, 0.0).len()]),
+        part(&format!(".{}", nf4_checkpoint::STATE), Dtype::U8, vec![state(stored, settings, 0.0).len()]),
     ];
     if settings.is_double {
-        places.push(part(".absmax", Kind::U8, vec![blocks]));
-        places.push(part(".nested_absmax", Kind::F32, vec![blocks.div_ceil(dynamic::BLOCK)]));
-        places.push(part(".nested_quant_map", Kind::F32, vec![256]));
+        places.push(part(".absmax", Dtype::U8, vec![blocks]));
+        places.push(part(".nested_absmax", Dtype::F32, vec![blocks.div_ceil(dynamic_8bit::BLOCK)]));
+        places.push(part(".nested_quant_map", Dtype::F32, vec![256]));
     } else {
-        places.push(part(".absmax", Kind::F32, vec![blocks]));
+        places.push(part(".absmax", Dtype::F32, vec![blocks]));
     }
     places
 }
@@ -165,7 +167,7 @@ fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
 fn pack(writer: &Shard, stored: &Stored<'_>, settings: &FourBit) -> Result<(), Error> {
     let name = stored.name;
     let mut filled = 0;
-    let scales = four_bit::pack(&stored.tensor, |bytes| {
+    let scales = nf4_checkpoint::pack(&stored.tensor, |bytes| {
         let written = writer.write_at(name, filled, bytes);
         filled += bytes.len();
         written
@@ -177,11 +179,11 @@ fn pack(writer: &Shard, stored: &Stored<'_>, settings: &FourBit) -> Result<(), E
         offset = double.offset;
         writer.write(&format!("{name}.absmax"), &double.codes)?;
         writer.write(&format!("{name}.nested_absmax"), bytes_of(&double.scales))?;
-        writer.write(&format!("{name}.nested_quant_map"), bytes_of(&dynamic::Map::signed().values))?;
+        writer.write(&format!("{name}.nested_quant_map"), bytes_of(&dynamic_8bit::Map::signed().values))?;
     } else {
         writer.write(&format!("{name}.absmax"), bytes_of(&scales))?;
     }
-    writer.write(&format!("{name}.{}", four_bit::STATE), state(stored, settings, offset).as_bytes())
+    writer.write(&format!("{name}.{}", nf4_checkpoint::STATE), state(stored, settings, offset).as_bytes())
 }
 
 /// How a weight is packed, as text. The offset is padded with spaces behind, so that its digits do not change the length.
@@ -189,11 +191,11 @@ fn state(stored: &Stored<'_>, settings: &FourBit, offset: f32) -> String {
     let mut state = json!({
         "quant_type": "nf4",
         "blocksize": nf4::BLOCK,
-        "dtype": torch_name(stored.tensor.kind),
+        "dtype": torch_name(stored.tensor.dtype),
         "shape": stored.tensor.shape,
     });
     if settings.is_double {
-        state["nested_blocksize"] = dynamic::BLOCK.into();
+        state["nested_blocksize"] = dynamic_8bit::BLOCK.into();
         state["nested_dtype"] = "float32".into();
         // As f64 it has all its digits.
         state["nested_offset"] = f64::from(offset).into();

@@ -1,0 +1,314 @@
+//! Matrix products by cuBLASLt.
+//!
+//! The library thinks in columns: a matrix that lies row by row is its transpose to it, so y = x W^T is asked for as y^T = W x^T.
+//! Which algorithm computes a product follows from its shape, rounded up, its alignment, the card and the library's version alone, never from timing
+//! or from what came before, and sums are never added up by whoever comes first: the same product gives the same bits.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::PathBuf;
+
+use super::driver::Address;
+use super::library::{Unavailable, find, functions};
+use crate::buffer::Dtype;
+
+type Handle = *mut c_void;
+
+functions! {
+    Functions {
+        create = "cublasLtCreate" (*mut Handle) -> c_int;
+        destroy = "cublasLtDestroy" (Handle) -> c_int;
+        version = "cublasLtGetVersion" () -> usize;
+        status_text = "cublasLtGetStatusString" (c_int) -> *const c_char;
+        description_create = "cublasLtMatmulDescCreate" (*mut Handle, c_int, c_int) -> c_int;
+        description_destroy = "cublasLtMatmulDescDestroy" (Handle) -> c_int;
+        description_set = "cublasLtMatmulDescSetAttribute" (Handle, c_int, *const c_void, usize) -> c_int;
+        layout_create = "cublasLtMatrixLayoutCreate" (*mut Handle, c_int, u64, u64, i64) -> c_int;
+        layout_destroy = "cublasLtMatrixLayoutDestroy" (Handle) -> c_int;
+        preference_create = "cublasLtMatmulPreferenceCreate" (*mut Handle) -> c_int;
+        preference_destroy = "cublasLtMatmulPreferenceDestroy" (Handle) -> c_int;
+        preference_set = "cublasLtMatmulPreferenceSetAttribute" (Handle, c_int, *const c_void, usize) -> c_int;
+        heuristic = "cublasLtMatmulAlgoGetHeuristic" (
+            Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Heuristic, *mut c_int
+        ) -> c_int;
+        matmul = "cublasLtMatmul" (
+            Handle, Handle, *const c_void, *const c_void, Handle, *const c_void, Handle, *const c_void, *const c_void, Handle,
+            *mut c_void, Handle, *const Algorithm, *mut c_void, usize, Handle
+        ) -> c_int;
+    }
+}
+
+const COMPUTE_F32: c_int = 68;
+const TRANSPOSE_A: c_int = 3;
+const TRANSPOSE_B: c_int = 4;
+const WORKSPACE_BYTES: c_int = 1;
+const REDUCTION_SCHEMES: c_int = 3;
+const ALIGNMENT_A: c_int = 5;
+/// Partial sums of a long product are added in order, in the compute or the output type; not by whoever comes first.
+const ORDERED_REDUCTIONS: u32 = 2 | 4;
+
+/// The library's workspace: what it recommends for Hopper, and enough elsewhere.
+pub(super) const WORKSPACE: usize = 32 << 20;
+/// Plans that are remembered; more shapes than this do not come in any training run, and then the oldest go.
+const MOST_PLANS: usize = 4096;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Algorithm([u64; 8]);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Heuristic {
+    algorithm: Algorithm,
+    workspace: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+/// Which product, in terms of rows: x [rows, k], W [n, k], y [rows, n].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Product {
+    /// y = x W^T.
+    Forward,
+    /// dx = dy W.
+    Backward,
+    /// dW = dy^T x.
+    Weight,
+}
+
+/// What an algorithm is chosen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    product: Product,
+    rows: usize,
+    n: usize,
+    k: usize,
+    /// bf16 results, or f32.
+    is_narrow: bool,
+    alignment: u32,
+}
+
+/// One operand or result: where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operands {
+    pub product: Product,
+    pub rows: usize,
+    pub n: usize,
+    pub k: usize,
+    /// The operand of activations: x, or dy for the last two.
+    pub first: Address,
+    /// The weight, or x for the gradient of a weight.
+    pub second: Address,
+    pub to: Address,
+    pub to_dtype: Dtype,
+    pub scale: f32,
+    pub adds: bool,
+}
+
+/// The library.
+pub(super) struct Blas {
+    functions: Functions,
+    handle: Handle,
+    preference: Handle,
+    /// Descriptions of the three products.
+    descriptions: [Handle; 3],
+    plans: HashMap<Key, Algorithm>,
+    pub version: usize,
+    pub path: PathBuf,
+}
+
+/// A matrix as the library sees it; given back when it is no longer needed.
+struct Layout<'a> {
+    functions: &'a Functions,
+    handle: Handle,
+}
+
+impl Drop for Layout<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a layout of ours, given back once.
+        unsafe { (self.functions.layout_destroy)(self.handle) };
+    }
+}
+
+impl Functions {
+    fn check(&self, status: c_int) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: a text that lives as long as the library.
+        let text = unsafe { CStr::from_ptr((self.status_text)(status)) }.to_string_lossy();
+        Err(format!("{text} (cuBLASLt status {status})"))
+    }
+
+    /// Columns of `rows` values each.
+    fn layout(&self, dtype: Dtype, rows: usize, columns: usize) -> Result<Layout<'_>, String> {
+        let kind = match dtype {
+            Dtype::F32 => 0,
+            Dtype::Bf16 => 14,
+            other => return Err(format!("products of {other:?} are not supported")),
+        };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a place for the layout.
+        self.check(unsafe { (self.layout_create)(&mut handle, kind, rows as u64, columns as u64, rows as i64) })?;
+        Ok(Layout { functions: self, handle })
+    }
+}
+
+impl Blas {
+    pub fn find(most_major: i32) -> Result<Blas, Unavailable> {
+        let (library, path) = find("libcublasLt", "cublas", most_major)?;
+        let hint = "install cuBLAS of CUDA 12 or newer";
+        let functions = Functions::of(library)
+            .map_err(|name| Unavailable::new(format!("{} lacks {name}", path.display()), hint))?;
+        let refused = |problem: String| Unavailable::new(format!("cuBLASLt cannot be used: {problem}"), hint);
+        let (mut handle, mut preference) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: places for the handles, here and below.
+        functions.check(unsafe { (functions.create)(&mut handle) }).map_err(refused)?;
+        // SAFETY: as above.
+        functions.check(unsafe { (functions.preference_create)(&mut preference) }).map_err(refused)?;
+        let mut descriptions = [std::ptr::null_mut(); 3];
+        // Of columns: W^T x^T, W x^T, x^T dy.
+        for (description, [a, b]) in descriptions.iter_mut().zip([[1_i32, 0], [0, 0], [0, 1]]) {
+            // SAFETY: as above; f32 is 0 as a type of scales.
+            functions.check(unsafe { (functions.description_create)(description, COMPUTE_F32, 0) }).map_err(refused)?;
+            for (attribute, value) in [(TRANSPOSE_A, a), (TRANSPOSE_B, b)] {
+                let place = std::ptr::from_ref(&value).cast();
+                // SAFETY: a value of the size that is said.
+                functions
+                    .check(unsafe { (functions.description_set)(*description, attribute, place, 4) })
+                    .map_err(refused)?;
+            }
+        }
+        // SAFETY: no arguments.
+        let version = unsafe { (functions.version)() };
+        let blas = Blas { functions, handle, preference, descriptions, plans: HashMap::new(), version, path };
+        blas.prefer(WORKSPACE_BYTES, &(WORKSPACE as u64)).map_err(refused)?;
+        blas.prefer(REDUCTION_SCHEMES, &ORDERED_REDUCTIONS).map_err(refused)?;
+        Ok(blas)
+    }
+
+    fn prefer<T>(&self, attribute: c_int, value: &T) -> Result<(), String> {
+        let place = std::ptr::from_ref(value).cast();
+        // SAFETY: a value of the size that is said.
+        self.functions
+            .check(unsafe { (self.functions.preference_set)(self.preference, attribute, place, size_of::<T>()) })
+    }
+
+    /// Queues a product.
+    ///
+    /// # Safety
+    /// All operands lie inside memory of the GPU, as large as the shapes say, and the result overlaps with none; the workspace has its size.
+    pub unsafe fn multiply(&mut self, of: &Operands, workspace: Address, stream: *mut c_void) -> Result<(), String> {
+        let alignment =
+            [of.first, of.second, of.to].iter().map(|address| address.trailing_zeros().min(8)).min().unwrap_or(0);
+        let key = Key {
+            product: of.product,
+            rows: rounded(of.rows),
+            n: of.n,
+            k: of.k,
+            is_narrow: of.to_dtype == Dtype::Bf16,
+            alignment: 1 << alignment,
+        };
+        let algorithm = match self.plans.get(&key) {
+            Some(algorithm) => *algorithm,
+            None => {
+                if self.plans.len() >= MOST_PLANS {
+                    self.plans.clear();
+                }
+                let algorithm = self.choose(key)?;
+                self.plans.insert(key, algorithm);
+                algorithm
+            }
+        };
+        let [a_layout, b_layout, to_layout] = self.layouts(of.product, of.rows, of.n, of.k, of.to_dtype)?;
+        // The weight is the first operand of the first two; of the last one x is.
+        let (a, b) = (of.second as *const c_void, of.first as *const c_void);
+        let (alpha, beta) = (of.scale, if of.adds { 1.0_f32 } else { 0.0 });
+        // SAFETY: the caller's promise; layouts are those of the operands.
+        let status = unsafe {
+            (self.functions.matmul)(
+                self.handle,
+                self.descriptions[of.product as usize],
+                std::ptr::from_ref(&alpha).cast(),
+                a,
+                a_layout.handle,
+                b,
+                b_layout.handle,
+                std::ptr::from_ref(&beta).cast(),
+                of.to as *const c_void,
+                to_layout.handle,
+                of.to as *mut c_void,
+                to_layout.handle,
+                &algorithm,
+                workspace as *mut c_void,
+                WORKSPACE,
+                stream,
+            )
+        };
+        self.functions.check(status)
+    }
+
+    /// The operands of a product and its result, as columns.
+    fn layouts(&self, product: Product, rows: usize, n: usize, k: usize, to: Dtype) -> Result<[Layout<'_>; 3], String> {
+        let of = |dtype, rows, columns| self.functions.layout(dtype, rows, columns);
+        Ok(match product {
+            Product::Forward => [of(Dtype::Bf16, k, n)?, of(Dtype::Bf16, k, rows)?, of(to, n, rows)?],
+            Product::Backward => [of(Dtype::Bf16, k, n)?, of(Dtype::Bf16, n, rows)?, of(to, k, rows)?],
+            Product::Weight => [of(Dtype::Bf16, k, rows)?, of(Dtype::Bf16, n, rows)?, of(to, k, n)?],
+        })
+    }
+
+    fn choose(&self, key: Key) -> Result<Algorithm, String> {
+        for operand in 0..4 {
+            self.prefer(ALIGNMENT_A + operand, &key.alignment)?;
+        }
+        let to = if key.is_narrow { Dtype::Bf16 } else { Dtype::F32 };
+        let [a, b, c] = self.layouts(key.product, key.rows, key.n, key.k, to)?;
+        let empty = Heuristic { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
+        let (mut found, mut count) = ([empty; 1], 0);
+        // SAFETY: all handles are ours; there is room for one result.
+        let status = unsafe {
+            (self.functions.heuristic)(
+                self.handle,
+                self.descriptions[key.product as usize],
+                a.handle,
+                b.handle,
+                c.handle,
+                c.handle,
+                self.preference,
+                1,
+                found.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        self.functions.check(status)?;
+        match count {
+            0 => Err(format!("cuBLASLt has no algorithm for {key:?}")),
+            _ => Ok(found[0].algorithm),
+        }
+    }
+}
+
+/// Rows that share a plan: an algorithm for a few more serves as well.
+fn rounded(rows: usize) -> usize {
+    match rows {
+        0..=16 => rows,
+        17..=512 => rows.next_multiple_of(64),
+        513..=4096 => rows.next_multiple_of(256),
+        _ => rows.next_multiple_of(1024),
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: handles of ours, given back once.
+        unsafe {
+            self.descriptions.iter().for_each(|description| {
+                (self.functions.description_destroy)(*description);
+            });
+            (self.functions.preference_destroy)(self.preference);
+            (self.functions.destroy)(self.handle);
+        }
+    }
+}

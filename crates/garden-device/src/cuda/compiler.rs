@@ -1,0 +1,117 @@
+//! NVRTC: kernels from source to a program for one architecture. It needs no GPU.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+
+use super::library::{Unavailable, find, functions};
+
+type Program = *mut c_void;
+
+functions! {
+    Functions {
+        version = "nvrtcVersion" (*mut c_int, *mut c_int) -> c_int;
+        create = "nvrtcCreateProgram" (
+            *mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char
+        ) -> c_int;
+        compile = "nvrtcCompileProgram" (Program, c_int, *const *const c_char) -> c_int;
+        log_size = "nvrtcGetProgramLogSize" (Program, *mut usize) -> c_int;
+        log = "nvrtcGetProgramLog" (Program, *mut c_char) -> c_int;
+        cubin_size = "nvrtcGetCUBINSize" (Program, *mut usize) -> c_int;
+        cubin = "nvrtcGetCUBIN" (Program, *mut c_char) -> c_int;
+        destroy = "nvrtcDestroyProgram" (*mut Program) -> c_int;
+        error_text = "nvrtcGetErrorString" (c_int) -> *const c_char;
+    }
+}
+
+/// The compiler.
+pub struct Compiler {
+    functions: Functions,
+    /// Major and minor version.
+    pub version: (i32, i32),
+    /// Where it was found.
+    pub path: PathBuf,
+}
+
+impl std::fmt::Debug for Compiler {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "NVRTC {:?} of {}", self.version, self.path.display())
+    }
+}
+
+impl Compiler {
+    /// Finds NVRTC, of this major version at most.
+    pub fn find(most_major: i32) -> Result<Compiler, Unavailable> {
+        let (library, path) = find("libnvrtc", "cuda-nvrtc", most_major)?;
+        let functions = Functions::of(library).map_err(|name| {
+            Unavailable::new(format!("{} lacks {name}", path.display()), "install NVRTC of CUDA 12 or newer")
+        })?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: two places of the right type.
+        unsafe { (functions.version)(&mut major, &mut minor) };
+        Ok(Compiler { functions, version: (major, minor), path })
+    }
+
+    /// Compiles a program for an architecture such as `sm_90`; the compiler's messages if it cannot.
+    pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
+        let zero = |text: &str| CString::new(text).map_err(|_| "a zero byte in a program".to_string());
+        let (name, source) = (zero(name)?, zero(source)?);
+        let options = [
+            format!("--gpu-architecture={architecture}"),
+            "--std=c++17".into(),
+            "--device-as-default-execution-space".into(),
+        ];
+        let options = options.iter().map(|option| zero(option)).collect::<Result<Vec<CString>, String>>()?;
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let mut program = std::ptr::null_mut();
+        let none = std::ptr::null();
+        // SAFETY: texts with their zeros, no headers, and a place for the program.
+        let status = unsafe { (self.functions.create)(&mut program, source.as_ptr(), name.as_ptr(), 0, none, none) };
+        self.check(status)?;
+        let made = Made { functions: &self.functions, program };
+        // SAFETY: a program that was just made, and as many options as are said.
+        let status = unsafe { (self.functions.compile)(made.program, options.len() as c_int, options.as_ptr()) };
+        if let Err(problem) = self.check(status) {
+            return Err(format!("{problem}\n{}", made.log()));
+        }
+        let mut size = 0;
+        // SAFETY: a compiled program and a place for its size.
+        self.check(unsafe { (self.functions.cubin_size)(made.program, &mut size) })?;
+        let mut cubin = vec![0; size];
+        // SAFETY: as much room as was said.
+        self.check(unsafe { (self.functions.cubin)(made.program, cubin.as_mut_ptr().cast()) })?;
+        Ok(cubin)
+    }
+
+    fn check(&self, status: c_int) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: a text that lives as long as the library.
+        Err(unsafe { CStr::from_ptr((self.functions.error_text)(status)) }.to_string_lossy().into_owned())
+    }
+}
+
+/// A program that is given back when it is no longer needed.
+struct Made<'a> {
+    functions: &'a Functions,
+    program: Program,
+}
+
+impl Made<'_> {
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: a program of ours and a place for the size.
+        unsafe { (self.functions.log_size)(self.program, &mut size) };
+        let mut log = vec![0_u8; size];
+        // SAFETY: as much room as was said.
+        unsafe { (self.functions.log)(self.program, log.as_mut_ptr().cast()) };
+        String::from_utf8_lossy(&log).trim_end_matches('\0').to_string()
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a program of ours, given back once.
+        unsafe { (self.functions.destroy)(&mut self.program) };
+    }
+}

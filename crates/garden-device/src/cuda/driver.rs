@@ -1,0 +1,405 @@
+//! The driver: one GPU, its memory, one stream of work, kernels.
+//!
+//! Thirty functions of libcuda, declared here: a crate of bindings would bring all of them and end the program where the library is missing.
+//! Functions return the driver's error; the device latches it.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use super::library::{Unavailable, functions, open};
+
+/// A place in the GPU's memory.
+pub(super) type Address = u64;
+
+type Status = c_int;
+type Handle = *mut c_void;
+
+functions! {
+    Functions {
+        init = "cuInit" (c_uint) -> Status;
+        driver_version = "cuDriverGetVersion" (*mut c_int) -> Status;
+        device_count = "cuDeviceGetCount" (*mut c_int) -> Status;
+        device_get = "cuDeviceGet" (*mut c_int, c_int) -> Status;
+        device_name = "cuDeviceGetName" (*mut c_char, c_int, c_int) -> Status;
+        device_attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int) -> Status;
+        context_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int) -> Status;
+        context_release = "cuDevicePrimaryCtxRelease_v2" (c_int) -> Status;
+        context_set = "cuCtxSetCurrent" (Handle) -> Status;
+        memory_info = "cuMemGetInfo_v2" (*mut usize, *mut usize) -> Status;
+        allocate = "cuMemAlloc_v2" (*mut Address, usize) -> Status;
+        free = "cuMemFree_v2" (Address) -> Status;
+        allocate_host = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint) -> Status;
+        free_host = "cuMemFreeHost" (*mut c_void) -> Status;
+        copy_to = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Handle) -> Status;
+        copy_from = "cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, Handle) -> Status;
+        copy_within = "cuMemcpyDtoDAsync_v2" (Address, Address, usize, Handle) -> Status;
+        set_bytes = "cuMemsetD8Async" (Address, u8, usize, Handle) -> Status;
+        stream_create = "cuStreamCreate" (*mut Handle, c_uint) -> Status;
+        stream_destroy = "cuStreamDestroy_v2" (Handle) -> Status;
+        stream_synchronize = "cuStreamSynchronize" (Handle) -> Status;
+        event_create = "cuEventCreate" (*mut Handle, c_uint) -> Status;
+        event_destroy = "cuEventDestroy_v2" (Handle) -> Status;
+        event_record = "cuEventRecord" (Handle, Handle) -> Status;
+        event_synchronize = "cuEventSynchronize" (Handle) -> Status;
+        module_load = "cuModuleLoadData" (*mut Handle, *const c_void) -> Status;
+        module_function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char) -> Status;
+        function_attribute = "cuFuncSetAttribute" (Handle, c_int, c_int) -> Status;
+        launch = "cuLaunchKernel" (
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+        ) -> Status;
+        error_name = "cuGetErrorName" (Status, *mut *const c_char) -> Status;
+        error_text = "cuGetErrorString" (Status, *mut *const c_char) -> Status;
+    }
+}
+
+const OUT_OF_MEMORY: Status = 2;
+const NO_DEVICE: Status = 100;
+const ATTRIBUTE_MAJOR: c_int = 75;
+const ATTRIBUTE_MINOR: c_int = 76;
+const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
+/// Shared memory that a block may have where it asks for it.
+const ATTRIBUTE_SHARED: c_int = 97;
+const FUNCTION_SHARED: c_int = 8;
+/// A stream that does not wait for others of the process.
+const NON_BLOCKING: c_uint = 1;
+
+/// What a GPU is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Its name.
+    pub name: String,
+    /// Compute capability, such as 90 for 9.0.
+    pub capability: i32,
+    /// Multiprocessors.
+    pub multiprocessors: usize,
+    /// Bytes of shared memory that a block may have.
+    pub shared_bytes: usize,
+    /// The newest version of CUDA that the driver runs, such as 13000.
+    pub driver_version: i32,
+}
+
+/// Why the driver did not do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub text: String,
+    pub is_out_of_memory: bool,
+}
+
+/// A GPU with a context and a stream of work, in the thread that made it.
+pub(super) struct Driver {
+    functions: Arc<Functions>,
+    device: c_int,
+    stream: Handle,
+    pub card: Card,
+}
+
+/// A compiled program.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Module(Handle);
+
+/// A kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Function(Handle);
+
+/// A moment in the stream.
+pub(super) struct Event {
+    handle: Handle,
+    functions: Arc<Functions>,
+}
+
+/// Memory of the host that the GPU copies from by itself, where the system gives such.
+pub(super) struct Pinned {
+    pub start: *mut u8,
+    pub length: usize,
+    functions: Arc<Functions>,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Argument {
+    Address(Address),
+    I32(i32),
+    I64(i64),
+    U64(u64),
+    F32(f32),
+}
+
+impl Driver {
+    /// Opens a GPU by its number.
+    pub fn open(number: usize) -> Result<Driver, Unavailable> {
+        let library = open("libcuda.so.1").or_else(|| open("libcuda.so")).ok_or_else(|| {
+            Unavailable::new(
+                "no NVIDIA driver was found (libcuda.so.1)",
+                "install the NVIDIA driver, in a container start it with `--gpus all`, or use `--device cpu`",
+            )
+        })?;
+        let functions = Functions::of(library).map_err(|name| {
+            Unavailable::new(format!("the NVIDIA driver lacks {name}"), "install a driver for CUDA 12 or newer")
+        })?;
+        let functions = Arc::new(functions);
+        let hint = "look at `nvidia-smi`; a driver for CUDA 12 or newer is needed";
+        let refused = |failure: Failure| Unavailable::new(format!("the GPU cannot be used: {}", failure.text), hint);
+        let check = |status: Status, what: &str| functions.check(status, what).map_err(refused);
+        let (mut version, mut count, mut device) = (0, 0, 0);
+        // SAFETY: all pointers are to places of the right type, here and below.
+        let started = unsafe { (functions.init)(0) };
+        if started == NO_DEVICE {
+            return Err(Unavailable::new("this machine has no NVIDIA GPU", "use `--device cpu`"));
+        }
+        check(started, "starting the driver")?;
+        // SAFETY: as above.
+        check(unsafe { (functions.driver_version)(&mut version) }, "asking for the driver's version")?;
+        // SAFETY: as above.
+        check(unsafe { (functions.device_count)(&mut count) }, "counting GPUs")?;
+        if version < 12000 {
+            let found = format!("the NVIDIA driver runs CUDA {}.{}", version / 1000, version % 1000 / 10);
+            return Err(Unavailable::new(format!("{found}; 12.0 is needed"), "install a newer driver"));
+        }
+        if number >= count as usize {
+            let problem = format!("there is no GPU {number}: this machine has {count}");
+            return Err(Unavailable::new(problem, "CUDA_VISIBLE_DEVICES may hide some"));
+        }
+        // SAFETY: as above.
+        check(unsafe { (functions.device_get)(&mut device, number as c_int) }, "finding the GPU")?;
+        let mut name = [0 as c_char; 256];
+        // SAFETY: the name has so much room.
+        check(unsafe { (functions.device_name)(name.as_mut_ptr(), 256, device) }, "asking for the GPU's name")?;
+        let attribute = |which: c_int| {
+            let mut value = 0;
+            // SAFETY: as above.
+            check(unsafe { (functions.device_attribute)(&mut value, which, device) }, "asking about the GPU")?;
+            Ok::<c_int, Unavailable>(value)
+        };
+        let card = Card {
+            // SAFETY: the driver ends it with a zero.
+            name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
+            capability: attribute(ATTRIBUTE_MAJOR)? * 10 + attribute(ATTRIBUTE_MINOR)?,
+            multiprocessors: attribute(ATTRIBUTE_MULTIPROCESSORS)? as usize,
+            shared_bytes: attribute(ATTRIBUTE_SHARED)? as usize,
+            driver_version: version,
+        };
+        if card.capability < 80 {
+            let capability = format!("{}.{}", card.capability / 10, card.capability % 10);
+            let problem = format!("{} has compute capability {capability}; 8.0 is needed", card.name);
+            return Err(Unavailable::new(problem, "use a card since Ampere (A100, RTX 30), or `--device cpu`"));
+        }
+        let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let busy = "another process may hold the GPU alone or have all its memory: look at `nvidia-smi`";
+        let taken = |failure: Failure| {
+            Unavailable::new(format!("the GPU {} cannot be used: {}", card.name, failure.text), busy)
+        };
+        // SAFETY: as above; the context is given back when the driver is dropped.
+        let retained = unsafe { (functions.context_retain)(&mut context, device) };
+        functions.check(retained, "making a context").map_err(taken)?;
+        // SAFETY: a context that was just made.
+        check(unsafe { (functions.context_set)(context) }, "using the context")?;
+        // SAFETY: as above.
+        check(unsafe { (functions.stream_create)(&mut stream, NON_BLOCKING) }, "making a stream")?;
+        Ok(Driver { functions, device, stream, card })
+    }
+
+    pub fn stream(&self) -> *mut c_void {
+        self.stream
+    }
+
+    /// Free bytes, and all of the GPU.
+    pub fn memory(&self) -> Result<(usize, usize), Failure> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: two places of the right type.
+        let status = unsafe { (self.functions.memory_info)(&mut free, &mut total) };
+        self.functions.check(status, "asking for free memory")?;
+        Ok((free, total))
+    }
+
+    pub fn allocate(&self, bytes: usize) -> Result<Address, Failure> {
+        let mut address = 0;
+        // SAFETY: a place of the right type.
+        let status = unsafe { (self.functions.allocate)(&mut address, bytes) };
+        self.functions.check(status, "allocating memory")?;
+        Ok(address)
+    }
+
+    /// # Safety
+    /// It was allocated here, and nothing uses it any more.
+    pub unsafe fn free(&self, address: Address) {
+        // SAFETY: the caller's promise. A failure at the end of everything changes nothing.
+        unsafe { (self.functions.free)(address) };
+    }
+
+    /// Memory that the GPU copies from by itself; `None` where the system gives none.
+    pub fn pinned(&self, length: usize) -> Option<Pinned> {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: a place of the right type.
+        let status = unsafe { (self.functions.allocate_host)(&mut start, length, 0) };
+        (status == 0).then(|| Pinned { start: start.cast(), length, functions: self.functions.clone() })
+    }
+
+    /// Queues a copy to the GPU.
+    ///
+    /// # Safety
+    /// `from` has so many bytes, which stay as they are until the copy is done; `to` lies inside memory of this GPU.
+    pub unsafe fn copy_to(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's promise.
+        let status = unsafe { (self.functions.copy_to)(to, from.cast(), bytes, self.stream) };
+        self.functions.check(status, "copying to the GPU")
+    }
+
+    /// Waits for everything that was queued, and copies to the host.
+    pub fn copy_from(&self, to: &mut [u8], from: Address) -> Result<(), Failure> {
+        // SAFETY: the slice has so many bytes; the device's buffer lies inside its memory.
+        let status = unsafe { (self.functions.copy_from)(to.as_mut_ptr().cast(), from, to.len(), self.stream) };
+        self.functions.check(status, "copying from the GPU")?;
+        self.wait()
+    }
+
+    pub fn copy_within(&self, to: Address, from: Address, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: both lie inside memory of this GPU.
+        let status = unsafe { (self.functions.copy_within)(to, from, bytes, self.stream) };
+        self.functions.check(status, "copying on the GPU")
+    }
+
+    pub fn zero(&self, address: Address, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: inside memory of this GPU.
+        let status = unsafe { (self.functions.set_bytes)(address, 0, bytes, self.stream) };
+        self.functions.check(status, "filling memory of the GPU")
+    }
+
+    /// Waits for everything that was queued.
+    pub fn wait(&self) -> Result<(), Failure> {
+        // SAFETY: our own stream.
+        self.functions.check(unsafe { (self.functions.stream_synchronize)(self.stream) }, "waiting for the GPU")
+    }
+
+    pub fn event(&self) -> Result<Event, Failure> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: a place of the right type.
+        self.functions.check(unsafe { (self.functions.event_create)(&mut handle, 0) }, "making an event")?;
+        Ok(Event { handle, functions: self.functions.clone() })
+    }
+
+    /// Marks the place in the stream.
+    pub fn record(&self, event: &Event) -> Result<(), Failure> {
+        // SAFETY: an event and a stream of ours.
+        self.functions.check(unsafe { (self.functions.event_record)(event.handle, self.stream) }, "recording an event")
+    }
+
+    /// Loads a compiled program; it stays as long as the context.
+    pub fn load(&self, cubin: &[u8]) -> Result<Module, Failure> {
+        let mut module = std::ptr::null_mut();
+        // SAFETY: a whole program, which the driver copies.
+        let status = unsafe { (self.functions.module_load)(&mut module, cubin.as_ptr().cast()) };
+        self.functions.check(status, "loading kernels")?;
+        Ok(Module(module))
+    }
+
+    /// A kernel by its name, if the program has it.
+    pub fn function(&self, module: Module, name: &str) -> Option<Function> {
+        let mut function = std::ptr::null_mut();
+        let symbol = std::ffi::CString::new(name).ok()?;
+        // SAFETY: a module that is loaded and a name with its zero.
+        let status = unsafe { (self.functions.module_function)(&mut function, module.0, symbol.as_ptr()) };
+        (status == 0).then_some(Function(function))
+    }
+
+    /// Lets blocks of a kernel have so much shared memory.
+    pub fn allow_shared(&self, function: Function, bytes: usize) -> Result<(), Failure> {
+        // SAFETY: a function of a module that is loaded.
+        let status = unsafe { (self.functions.function_attribute)(function.0, FUNCTION_SHARED, bytes as c_int) };
+        self.functions.check(status, "asking for shared memory")
+    }
+
+    /// Queues a kernel.
+    ///
+    /// # Safety
+    /// The arguments are those that the kernel declares, and what it reads and writes lies inside memory of this GPU.
+    pub unsafe fn launch(
+        &self,
+        function: Function,
+        grid: [usize; 3],
+        block: [usize; 3],
+        shared: usize,
+        arguments: &[Argument],
+    ) -> Result<(), Failure> {
+        let place = |argument: &Argument| -> *mut c_void {
+            match argument {
+                Argument::Address(value) | Argument::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
+                Argument::I32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+                Argument::I64(value) => std::ptr::from_ref(value).cast_mut().cast(),
+                Argument::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            }
+        };
+        let mut places = [std::ptr::null_mut(); 32];
+        assert!(arguments.len() <= places.len());
+        places.iter_mut().zip(arguments).for_each(|(to, argument)| *to = place(argument));
+        let [gx, gy, gz] = grid.map(|size| size as c_uint);
+        let [bx, by, bz] = block.map(|size| size as c_uint);
+        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        let status = unsafe {
+            (self.functions.launch)(
+                function.0,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared as c_uint,
+                self.stream,
+                places.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        self.functions.check(status, "starting a kernel")
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // SAFETY: our own stream and our share of the context, given back once.
+        unsafe {
+            (self.functions.stream_synchronize)(self.stream);
+            (self.functions.stream_destroy)(self.stream);
+            (self.functions.context_release)(self.device);
+        }
+    }
+}
+
+impl Event {
+    /// Waits until the stream has come here.
+    pub fn wait(&self) -> Result<(), Failure> {
+        // SAFETY: an event of ours.
+        self.functions.check(unsafe { (self.functions.event_synchronize)(self.handle) }, "waiting for the GPU")
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: an event of ours, given back once.
+        unsafe { (self.functions.event_destroy)(self.handle) };
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: memory of ours, given back once.
+        unsafe { (self.functions.free_host)(self.start.cast()) };
+    }
+}
+
+impl Functions {
+    fn check(&self, status: Status, what: &str) -> Result<(), Failure> {
+        if status == 0 {
+            return Ok(());
+        }
+        let text = |function: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
+            let mut text = std::ptr::null();
+            // SAFETY: a place for a pointer to a text that lives as long as the library.
+            let found = unsafe { function(status, &mut text) } == 0 && !text.is_null();
+            // SAFETY: just checked.
+            found.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        let name = text(self.error_name).unwrap_or_else(|| format!("error {status}"));
+        let words = text(self.error_text).unwrap_or_default();
+        Err(Failure { text: format!("{what} failed: {words} ({name})"), is_out_of_memory: status == OUT_OF_MEMORY })
+    }
+}

@@ -1,0 +1,91 @@
+// Cross entropy, and sums of losses and squares. All sums have a fixed order.
+
+// Each row's loss for its target, and the gradient of the loss scale times their sum in place of the logits [rows, width].
+// A row with a negative target is none: its loss and its gradient are 0.
+// Grid (rows), block 1024. A thread keeps the highest of its logits and the sum of e^(logit - highest), so one pass finds both; the
+// second pass writes the gradient.
+template <class T>
+__device__ void cross_entropy(T *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+    const float scale = scalars->loss_scale;
+    logits += (i64)blockIdx.x * width;
+    const int target = targets[blockIdx.x];
+    const bool aligned = is_aligned(logits);
+    if (target < 0) {
+        each_of_row(width, aligned, [=](int column, auto count) {
+            float none[decltype(count)::value] = {};
+            store(logits + column, none);
+        });
+        if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
+        return;
+    }
+    const float asked = widen(logits[target]);
+    float highest = __int_as_float(0xff800000), sum = 0.0f;
+    each_of_row(width, aligned, [&](int column, auto count) {
+        constexpr int N = decltype(count)::value;
+        float a[N];
+        load(logits + column, a);
+        float here = a[0];
+#pragma unroll
+        for (int i = 1; i < N; i++) here = fmaxf(here, a[i]);
+        if (here > highest) {
+            sum *= __expf(highest - here);
+            highest = here;
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) sum += __expf(a[i] - highest);
+    });
+    const float top = block_highest(highest);
+    // A thread without logits has the sum 0, and e^-infinity is 0.
+    const double total = block_sum((double)(sum * expf(highest - top)));
+    const float factor = (float)(scale / total);
+    each_of_row(width, aligned, [=](int column, auto count) {
+        constexpr int N = decltype(count)::value;
+        float a[N];
+        load(logits + column, a);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            a[i] = __expf(a[i] - top) * factor;
+            if (column + i == target) a[i] -= scale;
+        }
+        store(logits + column, a);
+    });
+    if (threadIdx.x == 0) losses[blockIdx.x] = (float)(log(total) + (double)top - (double)asked);
+}
+
+extern "C" __global__ void cross_entropy_bf16(bf16 *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+    cross_entropy(logits, targets, losses, width, scalars);
+}
+
+extern "C" __global__ void cross_entropy_f32(float *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+    cross_entropy(logits, targets, losses, width, scalars);
+}
+
+// sum [1] += the loss scale times the sum of the losses [n]. Grid (1), block 1024.
+extern "C" __global__ void add_losses(const float *x, float *sum, const Scalars *scalars, i64 n) {
+    double own = 0.0;
+    for (i64 i = threadIdx.x; i < n; i += blockDim.x) own += x[i];
+    const double all = block_sum(own);
+    if (threadIdx.x == 0) sum[0] = (float)((double)sum[0] + (double)scalars->loss_scale * all);
+}
+
+// partial [blocks] = sums of squares of the parts of x [n]. Grid min(512, ceil(n / 2048)), block 256: the grid is the order of the sum, so it
+// must depend on n alone.
+extern "C" __global__ void squares(const float *x, double *partial, i64 n) {
+    double own = 0.0;
+    each_value(n, is_aligned(x), [&](i64 at, auto count) {
+        constexpr int N = decltype(count)::value;
+        float a[N], few = 0.0f;
+        load(x + at, a);
+#pragma unroll
+        for (int i = 0; i < N; i++) few += a[i] * a[i];
+        own += few;
+    });
+    own = block_sum(own);
+    if (threadIdx.x == 0) partial[blockIdx.x] = own;
+}
+
+// sum [1] += the partial sums, in their order. Grid (1), block 512.
+extern "C" __global__ void add_squares(const double *partial, float *sum, int pieces) {
+    const double all = block_sum((int)threadIdx.x < pieces ? partial[threadIdx.x] : 0.0);
+    if (threadIdx.x == 0) sum[0] += (float)all;
+}

@@ -1,0 +1,188 @@
+//! What training has made so far, in a file: values, moments and counts of updates, so that another run can go on exactly.
+//!
+//! Tensors are `NAME` for values where they are asked for, `NAME.first` and `NAME.second` for moments (with `.scales` beside codes of 8 bits), and
+//! `updates` for how many updates each parameter has had, in the order of the parameters. They are written one at a time.
+
+use std::path::Path;
+
+use garden_device::{Buffer, Device, Dtype, Moments, Part};
+
+use crate::checkpoint::{Checkpoint, not_finite};
+use crate::error::Error;
+use crate::model::{Model, Updates, bytes_of, downloaded};
+use crate::parameters::Parameter;
+use crate::safetensors_writer::{Place, Shard, torch_name};
+use crate::shapes::PATCHES;
+
+const UPDATES: &str = "updates";
+/// Values that are written at a time: 4 MiB as f32.
+const PIECE: usize = 1 << 20;
+
+/// The buffers of a parameter's moments, by what follows its name.
+fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
+    match parameter.moments {
+        Moments::F32 { first, second } => vec![("first", first), ("second", second)],
+        Moments::Int8 { codes: [first, second], scales: [first_scales, second_scales] } => {
+            vec![("first", first), ("second", second), ("first.scales", first_scales), ("second.scales", second_scales)]
+        }
+    }
+}
+
+/// What a file has of a moment: without padding, but for codes of 8 bits, whose blocks are cut where they lie on the device.
+fn stored(device: &mut dyn Device, parameter: &Parameter, buffer: Buffer) -> Result<Vec<u8>, Error> {
+    if buffer.dtype() == Dtype::U8 {
+        return Ok(device.download_bytes(buffer)?);
+    }
+    let values = downloaded(device, buffer)?;
+    Ok(bytes_of(&if is_padded_alike(parameter, buffer) { parameter.layout.unpad(values) } else { values }).to_vec())
+}
+
+/// Whether a moment has a value for each of its parameter's, padding included: scales of codes have not.
+fn is_padded_alike(parameter: &Parameter, buffer: Buffer) -> bool {
+    matches!(parameter.moments, Moments::F32 { .. }) && buffer.length() == parameter.value.length()
+}
+
+/// How many values a file has of a moment.
+fn stored_length(parameter: &Parameter, buffer: Buffer) -> usize {
+    if is_padded_alike(parameter, buffer) { parameter.shape.iter().product() } else { buffer.length() }
+}
+
+impl Model {
+    /// Writes moments and counts of updates.
+    pub fn write_optimizer(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+        // Nothing is written that a failed device has made.
+        device.finish()?;
+        let parameters = self.parameters();
+        let mut places = vec![Place::new(UPDATES.into(), Dtype::I32, vec![parameters.len()])];
+        for parameter in parameters {
+            let place = |(what, buffer): (&str, Buffer)| {
+                let length = stored_length(parameter, buffer);
+                Place::new(format!("{}.{what}", parameter.name), buffer.dtype(), vec![length])
+            };
+            places.extend(moments(parameter).into_iter().map(place));
+        }
+        let shard = Shard::create(path, places)?;
+        let updates: Vec<i32> = parameters.iter().map(|parameter| self.updates().of(parameter.part) as i32).collect();
+        shard.write(UPDATES, bytes_of(&updates))?;
+        for parameter in parameters {
+            for (what, buffer) in moments(parameter) {
+                shard.write(&format!("{}.{what}", parameter.name), &stored(device, parameter, buffer)?)?;
+            }
+        }
+        shard.finish()
+    }
+
+    /// Reads what [`Model::write_optimizer`] has written; everything must be there and fit.
+    pub fn read_optimizer(&mut self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+        let file = Checkpoint::open_file(path)?;
+        let counts = file.whole_numbers(UPDATES)?;
+        if counts.len() != self.parameters().len() {
+            let problem = format!("has {} numbers; {} are needed", counts.len(), self.parameters().len());
+            return Err(Error::tensor(path, UPDATES, problem));
+        }
+        // All parameters of a half have had as many updates.
+        let mut updates = Updates::default();
+        for part in [Part::Vision, Part::Decoder] {
+            let mut of_part = self.parameters().iter().zip(&counts).filter(|(parameter, _)| parameter.part == part);
+            let Some((_, first)) = of_part.next() else { continue };
+            if let Some((parameter, count)) = of_part.find(|(_, count)| *count != first) {
+                let problem = format!("has {count} for `{}` and {first} for others like it", parameter.name);
+                return Err(Error::tensor(path, UPDATES, problem));
+            }
+            let count = u32::try_from(*first)
+                .map_err(|_| Error::tensor(path, UPDATES, format!("has {first}, which is no number of updates")))?;
+            match part {
+                Part::Vision => updates.vision = count,
+                Part::Decoder => updates.decoder = count,
+            }
+        }
+        for parameter in self.parameters() {
+            for (what, buffer) in moments(parameter) {
+                let name = format!("{}.{what}", parameter.name);
+                let (tensor, length) = (file.any(&name)?, stored_length(parameter, buffer));
+                if tensor.dtype != buffer.dtype() || tensor.shape != [length] {
+                    let found = format!("is {:?} {:?}", tensor.dtype, tensor.shape);
+                    let problem = format!("{found}, and this run keeps it as {:?} [{length}]", buffer.dtype());
+                    return Err(Error::tensor(path, name, problem));
+                }
+                match is_padded_alike(parameter, buffer) {
+                    true => device.upload(buffer, &parameter.layout.pad(tensor.bytes, buffer.dtype().size())),
+                    false => device.upload(buffer, tensor.bytes),
+                }
+                tensor.forget();
+            }
+        }
+        self.set_updates(updates);
+        Ok(())
+    }
+
+    /// Writes all values that are trained, rounded to a dtype; `named` says under which name each is saved.
+    pub(crate) fn write_values(
+        &self,
+        device: &mut dyn Device,
+        dtype: Dtype,
+        named: &dyn Fn(&str) -> String,
+        path: &Path,
+    ) -> Result<(), Error> {
+        // Nothing is written that a failed device has made.
+        device.finish()?;
+        let place = |parameter: &Parameter| {
+            let shape = match parameter.name.as_str() {
+                PATCHES => self.config().vision.kernel().to_vec(),
+                _ => parameter.shape.clone(),
+            };
+            Place::new(named(&parameter.name), dtype, shape)
+        };
+        let shard = Shard::create(path, self.parameters().iter().map(place).collect())?;
+        let mut bytes = Vec::new();
+        for parameter in self.parameters() {
+            let name = named(&parameter.name);
+            let mut first = 0;
+            for part in parameter.layout.pieces(parameter.value, PIECE) {
+                let values = parameter.layout.unpad_rows(downloaded(device, part)?);
+                bytes.resize(values.len() * dtype.size(), 0);
+                dtype.narrow(&values, &mut bytes);
+                if let Some(place) = not_finite(dtype, &bytes) {
+                    let problem = match values[place].is_finite() {
+                        true => format!("is too large for {} at {}", torch_name(dtype), first + place),
+                        false => format!("has no finite number at {}", first + place),
+                    };
+                    return Err(Error::tensor(path, name, problem));
+                }
+                shard.write_at(&name, first * dtype.size(), &bytes)?;
+                first += values.len();
+            }
+        }
+        shard.finish()
+    }
+
+    /// Rounds all values that are trained to a dtype, as [`Model::write_values`] does.
+    pub fn round_values(&self, device: &mut dyn Device, dtype: Dtype) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        for parameter in self.parameters() {
+            for part in parameter.layout.pieces(parameter.value, PIECE) {
+                let mut values = downloaded(device, part)?;
+                bytes.resize(values.len() * dtype.size(), 0);
+                dtype.narrow(&values, &mut bytes);
+                dtype.widen(&bytes, &mut values);
+                device.upload(part, bytes_of(&values));
+            }
+            parameter.refresh(device);
+        }
+        Ok(())
+    }
+
+    /// Reads what [`Model::write_values`] has written.
+    pub(crate) fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+        let file = Checkpoint::open_file(path)?;
+        for parameter in self.parameters() {
+            let tensor = file.shaped(&parameter.name, &parameter.shape)?;
+            if let Some(place) = tensor.not_finite() {
+                return Err(Error::tensor(path, parameter.name.as_str(), format!("has no finite number at {place}")));
+            }
+            parameter.set(device, &tensor.values());
+            tensor.forget();
+        }
+        Ok(())
+    }
+}
