@@ -8,7 +8,7 @@ use std::fs;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Weight, Write, nf4};
+use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Reserve, Weight, Write, nf4};
 use serde_json::Value;
 
 use crate::adapter::{Adapter, Pair};
@@ -379,6 +379,7 @@ impl Arithmetic {
             values = values.max(piece);
         }
         let mut cpu = Cpu::new(merge.settings.threads);
+        cpu.reserve(Reserve::default())?;
         let mut make = |label: &str, length| cpu.buffer(Purpose::Workspace, label, Dtype::F32, length);
         let (down, up, values) = (make("adapter A", down)?, make("adapter B", up)?, make("merged", values)?);
         let (up_values, wide, bytes) = (Vec::new(), Vec::new(), Vec::new());

@@ -9,7 +9,8 @@ use crate::buffer::Buffer;
 use crate::device::{Attention, Heads, Write};
 
 use super::exponential::exp;
-use super::matmul::{Matrix, Shared, multiply, turned};
+use super::gemm::{Matrix, multiply};
+use super::matmul::{Shared, turned};
 use super::sums::{dot, highest, sum};
 use super::{Cpu, QUERY_BLOCK};
 use crate::wide::widest;
@@ -78,9 +79,9 @@ fn scores(cpu: &Cpu) -> Buffer {
 pub(super) fn forward(cpu: &mut Cpu, attention: &Attention, y: Buffer, lse: Buffer) {
     let (size, heads) = (attention.head_size, attention.query.heads);
     let Attention { query, key, value, cu_seqlens, segments, .. } = *attention;
-    let scores = scores(cpu);
-    let ([q, k, v, cu_seqlens], [to, logs, scores]) =
-        cpu.arena.views([query.buffer, key.buffer, value.buffer, cu_seqlens], [y, lse, scores]);
+    let (scores, packed) = (scores(cpu), cpu.packed());
+    let ([q, k, v, cu_seqlens], [to, logs, scores, packed]) =
+        cpu.arena.views([query.buffer, key.buffer, value.buffer, cu_seqlens], [y, lse, scores, packed]);
     let given = Given { q: q.f32(), k: k.f32(), v: v.f32() };
     let cu_seqlens = &cu_seqlens.i32()[..=segments];
     let tokens = cu_seqlens[segments] as usize;
@@ -88,10 +89,10 @@ pub(super) fn forward(cpu: &mut Cpu, attention: &Attention, y: Buffer, lse: Buff
     let (to, logs) = (to.f32(), logs.f32());
     assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
     let shared = Shared::of((to.as_mut_ptr(), logs.as_mut_ptr()));
-    cpu.threads.each_with(scores.f32(), segments * key.heads, |scores, number| {
+    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scores, room, number| {
         let (to, logs) = shared.get();
         // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-        unsafe { mix(given, scores, attention, &Piece::of(number, attention, cu_seqlens), to, Some(logs)) };
+        unsafe { mix(given, scores, room, attention, &Piece::of(number, attention, cu_seqlens), to, Some(logs)) };
     });
 }
 
@@ -99,9 +100,9 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
     let (size, heads) = (attention.head_size, attention.query.heads);
     let Attention { query, key, value, cu_seqlens, segments, .. } = *attention;
     assert!(attention.is_causal, "a cache has nothing of what comes later");
-    let scores = scores(cpu);
-    let ([q, k, v, cu_seqlens, firsts, lengths], [to, scores]) =
-        cpu.arena.views([query.buffer, key.buffer, value.buffer, cu_seqlens, firsts, lengths], [y, scores]);
+    let (scores, packed) = (scores(cpu), cpu.packed());
+    let ([q, k, v, cu_seqlens, firsts, lengths], [to, scores, packed]) =
+        cpu.arena.views([query.buffer, key.buffer, value.buffer, cu_seqlens, firsts, lengths], [y, scores, packed]);
     let given = Given { q: q.f32(), k: k.f32(), v: v.f32() };
     let cu_seqlens = &cu_seqlens.i32()[..=segments];
     let (firsts, lengths) = (&firsts.i32()[..segments], &lengths.i32()[..segments]);
@@ -115,13 +116,13 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
     let to = to.f32();
     assert_eq!(to.len(), tokens * heads * size);
     let shared = Shared::of(to.as_mut_ptr());
-    cpu.threads.each_with(scores.f32(), segments * key.heads, |scores, number| {
+    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scores, room, number| {
         let piece = Piece::cached(number, attention, cu_seqlens, firsts, lengths);
         match piece.end - piece.begin {
             // SAFETY: what this piece writes belongs to it alone, and lies inside y.
             1 => unsafe { mix_one(given, scores, attention, &piece, shared.get()) },
             // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-            _ => unsafe { mix(given, scores, attention, &piece, shared.get(), None) },
+            _ => unsafe { mix(given, scores, room, attention, &piece, shared.get(), None) },
         }
     });
 }
@@ -134,6 +135,7 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
 unsafe fn mix(
     given: Given<'_>,
     scores: &mut [f32],
+    room: &mut [f32],
     attention: &Attention,
     piece: &Piece,
     to: *mut f32,
@@ -162,6 +164,7 @@ unsafe fn mix(
                     turned(key),
                     scale,
                     Write::Set,
+                    room,
                 );
             }
             for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
@@ -184,6 +187,7 @@ unsafe fn mix(
                     value,
                     1.0,
                     Write::Set,
+                    room,
                 );
             }
         }
@@ -282,10 +286,10 @@ pub(super) fn backward(
     // Gradients that lie in one buffer, heads beside heads, are written through one pointer.
     let (same, none) = (dq.buffer == dk.buffer && dq.buffer == dv.buffer, dq.buffer.first(0));
     let [k_apart, v_apart] = [dk, dv].map(|given| if same { none } else { given.buffer });
-    let scores = scores(cpu);
-    let ([q, k, v, cu_seqlens, made, logs, dy], [to_q, to_k, to_v, scores]) = cpu
+    let (scores, packed) = (scores(cpu), cpu.packed());
+    let ([q, k, v, cu_seqlens, made, logs, dy], [to_q, to_k, to_v, scores, packed]) = cpu
         .arena
-        .views([query.buffer, key.buffer, value.buffer, cu_seqlens, y, lse, dy], [dq.buffer, k_apart, v_apart, scores]);
+        .views([query.buffer, key.buffer, value.buffer, cu_seqlens, y, lse, dy], [dq.buffer, k_apart, v_apart, scores, packed]);
     let [q, k, v, made, logs, dy] = [q, k, v, made, logs, dy].map(|view| view.f32());
     let cu_seqlens = &cu_seqlens.i32()[..=segments];
     let tokens = cu_seqlens[segments] as usize;
@@ -295,7 +299,7 @@ pub(super) fn backward(
     let group = heads / key.heads;
     let scale = 1.0 / (size as f32).sqrt();
     let width = heads * size;
-    cpu.threads.each_with(scores.f32(), segments * key.heads, |scratch, number| {
+    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scratch, room, number| {
         let (to_q, to_k, to_v) = shared.get();
         let piece = Piece::of(number, attention, cu_seqlens);
         let key = rows(k.as_ptr(), key, piece.key_head, piece.begin, size);
@@ -318,7 +322,18 @@ pub(super) fn backward(
                     Matrix { start: dy[first * width + head * size..].as_ptr(), row: width as isize, column: 1 };
                 // SAFETY: all matrices lie inside their buffers; scratch belongs to this thread; dq, dk and dv rows to this piece of work.
                 unsafe {
-                    multiply(p.as_mut_ptr(), keys as isize, queries, keys, size, query, turned(key), scale, Write::Set);
+                    multiply(
+                        p.as_mut_ptr(),
+                        keys as isize,
+                        queries,
+                        keys,
+                        size,
+                        query,
+                        turned(key),
+                        scale,
+                        Write::Set,
+                        room,
+                    );
                     multiply(
                         dp.as_mut_ptr(),
                         keys as isize,
@@ -329,6 +344,7 @@ pub(super) fn backward(
                         turned(value),
                         1.0,
                         Write::Set,
+                        room,
                     );
                 }
                 for (row, (p, dp)) in p.chunks_exact_mut(keys).zip(dp.chunks_exact_mut(keys)).enumerate() {
@@ -345,11 +361,11 @@ pub(super) fn backward(
                 // SAFETY: as above.
                 unsafe {
                     let to_q = to_q.add(dq.offset + first * dq.stride + head * size);
-                    multiply(to_q, dq.stride as isize, queries, size, keys, dp, key, 1.0, Write::Set);
+                    multiply(to_q, dq.stride as isize, queries, size, keys, dp, key, 1.0, Write::Set, room);
                     let to_k = to_k.add(dk.offset + piece.begin * dk.stride + piece.key_head * size);
-                    multiply(to_k, dk.stride as isize, keys, size, queries, turned(dp), query, 1.0, Write::Add);
+                    multiply(to_k, dk.stride as isize, keys, size, queries, turned(dp), query, 1.0, Write::Add, room);
                     let to_v = to_v.add(dv.offset + piece.begin * dv.stride + piece.key_head * size);
-                    multiply(to_v, dv.stride as isize, keys, size, queries, turned(p), given, 1.0, Write::Add);
+                    multiply(to_v, dv.stride as isize, keys, size, queries, turned(p), given, 1.0, Write::Add, room);
                 }
             }
         }

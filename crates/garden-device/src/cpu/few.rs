@@ -5,7 +5,7 @@ use std::slice;
 
 use crate::device::Write;
 
-use super::matmul::Matrix;
+use super::gemm::Matrix;
 use crate::wide::widest;
 
 /// Up to so many rows this is faster than the library, which packs the weights first; measured with 512 to 2048 columns.

@@ -8,6 +8,8 @@ mod bf16;
 mod elementwise;
 mod exponential;
 mod few;
+mod gemm;
+mod grid;
 mod loss;
 mod matmul;
 mod norm;
@@ -31,9 +33,6 @@ use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::{Seed, StepScalars};
 
-/// Rows and columns of a weight that a thread widens at once.
-const TILE_ROWS: usize = 256;
-const TILE_COLUMNS: usize = 2048;
 /// Queries that attention works on at once.
 const QUERY_BLOCK: usize = 64;
 
@@ -44,8 +43,8 @@ pub struct Cpu {
     plan: Plan,
     arena: Arena,
     threads: Threads,
-    /// Tiles of a weight as f32, for each thread.
-    tiles: Option<Buffer>,
+    /// What products are packed into, for each thread.
+    packed: Option<Buffer>,
     /// Scores of attention, for each thread.
     scores: Option<Buffer>,
 }
@@ -59,7 +58,7 @@ impl Cpu {
 
     fn with_profile(profile: Profile, threads: Threads) -> Cpu {
         let plan = Plan::new(profile.alignment);
-        Cpu { profile, plan, arena: Arena::default(), threads, tiles: None, scores: None }
+        Cpu { profile, plan, arena: Arena::default(), threads, packed: None, scores: None }
     }
 
     /// The number of threads.
@@ -73,6 +72,11 @@ impl Cpu {
         made.ok_or_else(|| OutOfMemory { label: label.to_string(), bytes })
     }
 
+    /// What all threads pack matrices into.
+    fn packed(&self) -> Buffer {
+        self.packed.unwrap_or_else(|| panic!("no workspace was reserved for products"))
+    }
+
     fn scalars(&mut self, scalars: Buffer) -> StepScalars {
         let ([words], []) = self.arena.views([scalars], []);
         StepScalars::of_words(words.i32())
@@ -84,7 +88,7 @@ pub(crate) fn workspace(profile: &Profile, reserve: Reserve) -> Vec<Scratch> {
     let scratch = |label, length| Scratch { label, dtype: Dtype::F32, length };
     // Attention keeps probabilities and their gradients of a block of queries, and sums of keys and values in the backward pass.
     vec![
-        scratch("weight tiles", profile.threads * TILE_ROWS * reserve.widest.min(TILE_COLUMNS)),
+        scratch("packed matrices", profile.threads * gemm::room()),
         scratch("attention scores", profile.threads * 2 * QUERY_BLOCK * reserve.longest),
     ]
 }
@@ -124,8 +128,8 @@ impl Device for Cpu {
         let scratch = workspace(&self.profile, reserve);
         let mut make =
             |scratch: &Scratch| self.buffer(Purpose::Workspace, scratch.label, scratch.dtype, scratch.length);
-        let (tiles, scores) = (make(&scratch[0])?, make(&scratch[1])?);
-        (self.tiles, self.scores) = (Some(tiles), Some(scores));
+        let (packed, scores) = (make(&scratch[0])?, make(&scratch[1])?);
+        (self.packed, self.scores) = (Some(packed), Some(scores));
         Ok(())
     }
 

@@ -2,16 +2,10 @@
 
 use std::marker::PhantomData;
 
-use crate::device::Write;
-
-use super::matmul::{multiply, row_major};
 use super::spin_pool::SpinPool;
 
 /// Values that are worth a piece of their own.
 const PIECE: usize = 16 * 1024;
-
-/// The side of the matrices that threads begin with: large enough to fill the library's room.
-const WARM_UP: usize = 768;
 
 /// The threads of a device.
 #[derive(Debug)]
@@ -22,20 +16,7 @@ pub(super) struct Threads {
 impl Threads {
     pub fn new(wanted: usize) -> Threads {
         let number = if wanted == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { wanted };
-        let threads = Threads { team: SpinPool::new(number) };
-        threads.warm_up();
-        threads
-    }
-
-    /// Has every thread do a product once: the library keeps room for each thread, which should not come into being in the middle of a run.
-    fn warm_up(&self) {
-        self.team.all(|_| {
-            let side = WARM_UP;
-            let (a, mut c) = (vec![1.0_f32; side * side], vec![0.0_f32; side * side]);
-            let matrix = row_major(&a, side);
-            // SAFETY: three square matrices of which only c is written.
-            unsafe { multiply(c.as_mut_ptr(), side as isize, side, side, side, matrix, matrix, 1.0, Write::Set) };
-        });
+        Threads { team: SpinPool::new(number) }
     }
 
     pub fn number(&self) -> usize {
@@ -49,11 +30,31 @@ impl Threads {
 
     /// The same with scratch of its own for each thread: (the thread's part, the number).
     pub fn each_with(&self, scratch: &mut [f32], count: usize, work: impl Fn(&mut [f32], usize) + Sync) {
+        self.each_with_number(scratch, count, |_, scratch, number| work(scratch, number));
+    }
+
+    fn each_with_number(&self, scratch: &mut [f32], count: usize, work: impl Fn(usize, &mut [f32], usize) + Sync) {
         let part = scratch.len() / self.number();
         let scratch = Parts::of(scratch, part.max(1));
-        // SAFETY: a thread's number belongs to one thread while it works, and its part to no other.
         self.each(count, |thread, number| {
-            work(if part > 0 { unsafe { scratch.part(thread) } } else { &mut [] }, number)
+            // SAFETY: a thread's number belongs to one thread while it works, and its part to no other.
+            work(thread, if part > 0 { unsafe { scratch.part(thread) } } else { &mut [] }, number);
+        });
+    }
+
+    /// The same with two kinds of scratch.
+    pub fn each_with_two(
+        &self,
+        scratch: &mut [f32],
+        other: &mut [f32],
+        count: usize,
+        work: impl Fn(&mut [f32], &mut [f32], usize) + Sync,
+    ) {
+        let part = other.len() / self.number();
+        let other = Parts::of(other, part.max(1));
+        self.each_with_number(scratch, count, |thread, scratch, number| {
+            // SAFETY: a thread's number belongs to one thread while it works, and its part to no other.
+            work(scratch, if part > 0 { unsafe { other.part(thread) } } else { &mut [] }, number);
         });
     }
 
