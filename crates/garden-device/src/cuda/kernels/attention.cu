@@ -134,6 +134,8 @@ __device__ __forceinline__ void write_rows(const float (&sums)[D / 8][4], float 
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     u32 *words = (u32 *)shared;
     constexpr int WORDS = (D + 8) / 2;
+    // Lanes may still read what lies there.
+    __syncwarp();
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
         words[g * WORDS + n * 4 + t] = pair_of_bf16(sums[n][0] * low_factor, sums[n][1] * low_factor);
@@ -528,8 +530,8 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
                         sums);                                                                                                       \
     }
 
-#define BACKWARD_QUERIES(D, TILE, WARPS)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)                                                              \
+#define BACKWARD_QUERIES(D, TILE, WARPS, BLOCKS)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                                  \
         attend_backward_queries_##D##_##TILE(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride,  \
                                              int heads, int kv_heads, const int *starts, const int2 *tiles, int is_causal,           \
                                              float scale, const bf16 *dy, const float *sums, const float *along, bf16 *dq,           \
@@ -554,13 +556,13 @@ FORWARD(64, 64, 1, 4)
 FORWARD(80, 128, 2, 2)
 FORWARD(80, 64, 1, 4)
 FORWARD(128, 128, 2, 2)
-FORWARD(128, 64, 1, 3)
-BACKWARD_QUERIES(64, 128, 8)
-BACKWARD_QUERIES(64, 64, 4)
-BACKWARD_QUERIES(80, 128, 8)
-BACKWARD_QUERIES(80, 64, 4)
-BACKWARD_QUERIES(128, 128, 8)
-BACKWARD_QUERIES(128, 64, 4)
+FORWARD(128, 64, 1, 2)
+BACKWARD_QUERIES(64, 128, 8, 1)
+BACKWARD_QUERIES(64, 64, 4, 3)
+BACKWARD_QUERIES(80, 128, 8, 1)
+BACKWARD_QUERIES(80, 64, 4, 3)
+BACKWARD_QUERIES(128, 128, 8, 1)
+BACKWARD_QUERIES(128, 64, 4, 2)
 BACKWARD_KEYS(64, 64)
 BACKWARD_KEYS(80, 64)
 // The second is faster where a multiprocessor has 212 KiB of shared memory, enough for two of its blocks (9.0, 10.0).
