@@ -134,6 +134,8 @@ __device__ __forceinline__ void write_rows(const float (&sums)[D / 8][4], float 
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     u32 *words = (u32 *)shared;
     constexpr int WORDS = (D + 8) / 2;
+    // Lanes may still read what lies there.
+    __syncwarp();
 #pragma unroll
     for (int n = 0; n < D / 8; n++) {
         words[g * WORDS + n * 4 + t] = pair_of_bf16(sums[n][0] * low_factor, sums[n][1] * low_factor);
@@ -225,6 +227,8 @@ __device__ __forceinline__ void attend(const bf16 *q, int q_stride, const bf16 *
                 }
             }
         }
+        float shrink[M][2];
+        bool is_same = true;
 #pragma unroll
         for (int m = 0; m < M; m++) {
 #pragma unroll
@@ -234,7 +238,27 @@ __device__ __forceinline__ void attend(const bf16 *q, int q_stride, const bf16 *
                 for (int n = 0; n < OTHER / 8; n++) highest = fmaxf(highest, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
                 highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 1));
                 highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 2));
-                const float shrink = exp2_fast((top[m][half] - highest) * factor), base = highest * factor;
+                is_same &= highest == top[m][half];
+                shrink[m][half] = exp2_fast((top[m][half] - highest) * factor);
+                top[m][half] = highest, total[m][half] *= shrink[m][half];
+            }
+        }
+        // After the first tiles the highest scores seldom change, and multiplying by one can be left out.
+        if (!__all_sync(ALL_LANES, is_same)) {
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+#pragma unroll
+                for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) mix[m][n][i] *= shrink[m][i / 2];
+                }
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float base = top[m][half] * factor;
                 float sum = 0.0f;
 #pragma unroll
                 for (int n = 0; n < OTHER / 8; n++) {
@@ -245,10 +269,7 @@ __device__ __forceinline__ void attend(const bf16 *q, int q_stride, const bf16 *
                         sum += p;
                     }
                 }
-                top[m][half] = highest;
-                total[m][half] = total[m][half] * shrink + sum;
-#pragma unroll
-                for (int n = 0; n < D / 8; n++) mix[m][n][2 * half] *= shrink, mix[m][n][2 * half + 1] *= shrink;
+                total[m][half] += sum;
             }
         }
         multiply_by_columns<D>(mix, scores, value_place);
@@ -500,8 +521,8 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
     });
 }
 
-#define FORWARD(D, TILE, M)                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128, 2)                                                                             \
+#define FORWARD(D, TILE, M, BLOCKS)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                                        \
         attend_##D##_##TILE(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride, int heads,        \
                             int kv_heads, const int *starts, const int *firsts, const int *lengths, const int2 *tiles,               \
                             int is_causal, float scale, bf16 *y, float *sums) {                                                      \
@@ -509,8 +530,8 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
                         sums);                                                                                                       \
     }
 
-#define BACKWARD_QUERIES(D, TILE, WARPS)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 8 / WARPS)                                                              \
+#define BACKWARD_QUERIES(D, TILE, WARPS, BLOCKS)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)                                                                  \
         attend_backward_queries_##D##_##TILE(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride,  \
                                              int heads, int kv_heads, const int *starts, const int2 *tiles, int is_causal,           \
                                              float scale, const bf16 *dy, const float *sums, const float *along, bf16 *dq,           \
@@ -520,7 +541,7 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
     }
 
 #define BACKWARD_KEYS(D, QUERIES)                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(128, 2) attend_backward_keys_##D(                                                   \
+    extern "C" __global__ void __launch_bounds__(128, 2) attend_backward_keys_##D##_##QUERIES(                                        \
         const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride, int heads, int kv_heads,              \
         const int *starts, const int2 *tiles, int is_causal, float scale, const bf16 *dy, const float *sums, const float *along,     \
         bf16 *dk, int dk_stride, bf16 *dv, int dv_stride, float *partial, int splits, int tokens) {                                  \
@@ -529,18 +550,21 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
     }
 
 // Tiles of 128 for long segments; of 64 for short ones (windows), which would leave half of a larger tile empty.
-FORWARD(64, 128, 2)
-FORWARD(64, 64, 1)
-FORWARD(80, 128, 2)
-FORWARD(80, 64, 1)
-FORWARD(128, 128, 2)
-FORWARD(128, 64, 1)
-BACKWARD_QUERIES(64, 128, 8)
-BACKWARD_QUERIES(64, 64, 4)
-BACKWARD_QUERIES(80, 128, 8)
-BACKWARD_QUERIES(80, 64, 4)
-BACKWARD_QUERIES(128, 128, 8)
-BACKWARD_QUERIES(128, 64, 4)
+// Fewer registers let more small blocks share a multiprocessor.
+FORWARD(64, 128, 2, 2)
+FORWARD(64, 64, 1, 4)
+FORWARD(80, 128, 2, 2)
+FORWARD(80, 64, 1, 4)
+FORWARD(128, 128, 2, 2)
+FORWARD(128, 64, 1, 2)
+BACKWARD_QUERIES(64, 128, 8, 1)
+BACKWARD_QUERIES(64, 64, 4, 3)
+BACKWARD_QUERIES(80, 128, 8, 1)
+BACKWARD_QUERIES(80, 64, 4, 3)
+BACKWARD_QUERIES(128, 128, 8, 1)
+BACKWARD_QUERIES(128, 64, 4, 2)
 BACKWARD_KEYS(64, 64)
 BACKWARD_KEYS(80, 64)
+// The second is faster where a multiprocessor has 212 KiB of shared memory, enough for two of its blocks (9.0, 10.0).
 BACKWARD_KEYS(128, 32)
+BACKWARD_KEYS(128, 64)

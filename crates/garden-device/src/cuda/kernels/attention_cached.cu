@@ -24,20 +24,33 @@ __device__ __forceinline__ void attend_pieces(const bf16 *q, i64 q_stride, const
         queries[i / D][i % D] = i / D < group ? widen(q[row * q_stride + (kv * group + i / D) * D + i % D]) * scale : 0.0f;
     }
     __syncthreads();
-    // A thread has a key.
+    // A thread has a key. All of it is asked for at once: a single row has too few threads to wait piece by piece.
     float scores[GROUP] = {};
-    if ((int)threadIdx.x < keys) {
-        const bf16 *own = k + threadIdx.x * k_stride;
-#pragma unroll 4
-        for (int d = 0; d < D; d += 8) {
-            float key[8];
-            load(own + d, key);
+    {
+        uint4 key[D / 8];
+        const uint4 *own = (const uint4 *)(k + min((int)threadIdx.x, keys - 1) * k_stride);
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) key[i] = own[i];
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const u32 words[4] = {key[i].x, key[i].y, key[i].z, key[i].w};
 #pragma unroll
             for (int h = 0; h < GROUP; h++) {
-                const float4 a = *(const float4 *)&queries[h][d], b = *(const float4 *)&queries[h][d + 4];
-                scores[h] += a.x * key[0] + a.y * key[1] + a.z * key[2] + a.w * key[3] + b.x * key[4] + b.y * key[5] + b.z * key[6] + b.w * key[7];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float2 a = *(const float2 *)&queries[h][i * 8 + j * 2];
+                    scores[h] += a.x * __uint_as_float(words[j] << 16) + a.y * __uint_as_float(words[j] & 0xffff0000u);
+                }
             }
         }
+    }
+    // A warp has every fourth value, and a lane some columns of it; they come while probabilities are computed.
+    u32 values[PIECE / 4][OWN / 2];
+#pragma unroll
+    for (int i = 0; i < PIECE / 4; i++) {
+        const u32 *from = (const u32 *)(v + min(warp + i * 4, keys - 1) * v_stride + lane * OWN);
+#pragma unroll
+        for (int j = 0; j < OWN / 2; j++) values[i][j] = from[j];
     }
 #pragma unroll
     for (int h = 0; h < GROUP; h++) shares[threadIdx.x][h] = (int)threadIdx.x < keys ? scores[h] : __int_as_float(0xff800000);
@@ -59,18 +72,18 @@ __device__ __forceinline__ void attend_pieces(const bf16 *q, i64 q_stride, const
         if (lane == 0) to[h * stride + D] = top, to[h * stride + D + 1] = sum;
     }
     __syncthreads();
-    // A warp has every fourth value, and a lane some columns of it.
+    // Keys beyond the last have the share e^-infinity = 0.
     float mix[GROUP][OWN] = {};
-#pragma unroll 8
-    for (int key = warp; key < keys; key += 4) {
-        const u32 *from = (const u32 *)(v + key * v_stride + lane * OWN);
-        float value[OWN];
 #pragma unroll
-        for (int i = 0; i < OWN / 2; i++) value[2 * i] = __uint_as_float(from[i] << 16), value[2 * i + 1] = __uint_as_float(from[i] & 0xffff0000u);
+    for (int i = 0; i < PIECE / 4; i++) {
 #pragma unroll
         for (int h = 0; h < GROUP; h++) {
+            const float share = shares[warp + i * 4][h];
 #pragma unroll
-            for (int i = 0; i < OWN; i++) mix[h][i] += shares[key][h] * value[i];
+            for (int j = 0; j < OWN / 2; j++) {
+                mix[h][2 * j] += share * __uint_as_float(values[i][j] << 16);
+                mix[h][2 * j + 1] += share * __uint_as_float(values[i][j] & 0xffff0000u);
+            }
         }
     }
 #pragma unroll

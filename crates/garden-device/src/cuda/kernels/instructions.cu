@@ -1,6 +1,7 @@
 // Types, and every instruction that C++ has no word for. All other files are plain C++ on top of these.
 //
-// A program is this file, then common.cu, then one of the others: nothing is included, so that NVRTC needs no headers.
+// A program is this file, then common.cu, then one of the others: nothing is included, so that NVRTC needs no headers. Its options are
+// --gpu-architecture=sm_XX, --std=c++17 and --device-as-default-execution-space (for lambdas).
 // The instructions are those of compute capability 8.0, which every card since has.
 
 typedef unsigned char u8;
