@@ -36,6 +36,8 @@ const STAGES: usize = 4;
 const NORM_PIECES: usize = 264;
 const BIAS_PIECES: usize = 64;
 const SQUARE_PIECES: usize = 512;
+/// Blocks that fill any card several times.
+const BLOCKS: usize = 1024;
 /// Keys of a tile of attention's backward pass, and queries of the small tiles.
 const TILE: usize = 64;
 
@@ -417,6 +419,12 @@ impl Cuda {
         let shared = threads / 32 * (head_size + 2) * 4;
         self.launch("attend_bf16", [tokens * heads, 1, 1], [threads, 1, 1], shared, &arguments);
     }
+}
+
+/// Into how many parts the query heads of a key head are cut, so that there are enough blocks for any card; from the shape alone, as the order of a
+/// sum follows from it.
+fn splits(group: usize, blocks: usize) -> usize {
+    (1..=group).find(|splits| group.is_multiple_of(*splits) && splits * blocks >= BLOCKS).unwrap_or(group)
 }
 
 /// The tensor-core kernel for this attention, if there is one.
@@ -806,13 +814,21 @@ impl Device for Cuda {
             let [qs, ks, vs, dqs, dks, dvs] = strides.map(|stride| Argument::I32(stride as i32));
             let is_long = attention.longest > TILE;
             let tile = if is_long { 2 * TILE } else { TILE };
-            let (queries_name, keys_name) = match (head_size, is_long) {
-                (64, true) => ("attend_backward_queries_64_128", "attend_backward_keys_64"),
-                (64, false) => ("attend_backward_queries_64_64", "attend_backward_keys_64"),
-                (80, true) => ("attend_backward_queries_80_128", "attend_backward_keys_80"),
-                (80, false) => ("attend_backward_queries_80_64", "attend_backward_keys_80"),
-                (_, true) => ("attend_backward_queries_128_128", "attend_backward_keys_128"),
-                (_, false) => ("attend_backward_queries_128_64", "attend_backward_keys_128"),
+            let queries_name = match (head_size, is_long) {
+                (64, true) => "attend_backward_queries_64_128",
+                (64, false) => "attend_backward_queries_64_64",
+                (80, true) => "attend_backward_queries_80_128",
+                (80, false) => "attend_backward_queries_80_64",
+                (_, true) => "attend_backward_queries_128_128",
+                (_, false) => "attend_backward_queries_128_64",
+            };
+            // Stages of 64 queries of large heads are faster where two such blocks fit into a multiprocessor.
+            let is_roomy = self.driver.card.shared_bytes >= 200 << 10;
+            let (keys_name, queries) = match (head_size, is_roomy) {
+                (64, _) => ("attend_backward_keys_64_64", 64),
+                (80, _) => ("attend_backward_keys_80_64", 64),
+                (_, true) => ("attend_backward_keys_128_64", 64),
+                (_, false) => ("attend_backward_keys_128_32", 32),
             };
             let (tiles, capacity) = self.tiles(attention, tokens, tile, false);
             let shared = 256 * (head_size + 8) * 2;
@@ -836,13 +852,8 @@ impl Device for Cuda {
                 dqs,
             ];
             self.launch(queries_name, [heads, capacity, 1], [2 * tile, 1, 1], shared, &arguments);
-            // More blocks than a card has multiprocessors, from the shape alone.
             let (tiles, capacity) = self.tiles(attention, tokens, TILE, true);
-            let group = heads / kv_heads;
-            let splits = match kv_heads * capacity {
-                blocks if blocks >= 512 || group == 1 => 1,
-                _ => group,
-            };
+            let splits = splits(heads / kv_heads, kv_heads * capacity);
             let partial = match splits {
                 1 => Argument::Address(0),
                 _ => self.of(self.room().splits.first(2 * tokens * heads * head_size), Dtype::F32),
@@ -872,7 +883,6 @@ impl Device for Cuda {
                 splits_argument,
                 tokens_argument,
             ];
-            let queries = if head_size == 128 { 32 } else { 64 };
             let shared = (128 + 4 * queries) * (head_size + 8) * 2 + 4 * queries * 4;
             self.launch(keys_name, [kv_heads * splits, capacity, 1], [128, 1, 1], shared, &arguments);
             if splits > 1 {
