@@ -12,8 +12,6 @@ pub(super) const CODE: u64 = 9 << 20;
 const TOKENIZER_FACTOR: f64 = 4.5;
 /// tokenizer.json with the released vocabulary of 151,643 tokens, written without spaces.
 const RELEASED_TOKENIZER: u64 = 5_969_026;
-/// What the matrix library packs for a thread that computes, at most: parts of both factors of a product.
-const PACKED: u64 = 6 << 20;
 /// What the stack and the allocator keep for a thread.
 const COMPUTING_THREAD: u64 = 1 << 19;
 /// The same for a thread that reads and decodes.
@@ -121,20 +119,13 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "threads",
-            threads as u64 * (COMPUTING_THREAD + packed(input)) + loader_threads * LOADING_THREAD,
-            format!("{threads} that compute, {loader_threads} that load: stacks, the matrix library's own room"),
+            threads as u64 * COMPUTING_THREAD + loader_threads * LOADING_THREAD,
+            format!("{threads} that compute, {loader_threads} that load: stacks"),
             estimated,
         ),
         line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
         line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
     ]
-}
-
-/// What a thread packs of the largest product of a step: no more than there is.
-fn packed(input: &PlanInput) -> u64 {
-    let rows = input.limits.tokens.max(input.limits.patches);
-    let widest = input.config.text.intermediate.max(input.config.vision.intermediate);
-    PACKED.min((rows * widest * size_of::<f32>()) as u64)
 }
 
 /// What is held while a checkpoint is written: tensor by tensor, as values and as bytes.
