@@ -20,7 +20,7 @@ use pack::{Block, Factor};
 
 pub(super) use pack::Fill;
 
-/// Values of k that are packed at once.
+/// Values of k that are packed at once: longer parts push rows of a out of the first-level cache, shorter ones read and write c more often. Measured against 384: about as fast.
 const DEPTH: usize = 512;
 /// Columns of b that are packed at once, more where k is shorter: they take half a MiB, which most second-level caches hold.
 const COLUMNS: usize = 256;
@@ -251,7 +251,7 @@ impl Product<'_> {
     fn b_in_place<L: Lanes>(&self) -> bool {
         let is_contiguous = matches!(self.b, Factor::Strided { across: 1, .. });
         let is_worth = self.k <= SHORT || L::ROWS.len() * L::COUNT >= 64;
-        is_contiguous && is_worth && self.m <= FEW_ROWS && self.n % L::COUNT == 0
+        is_contiguous && is_worth && self.m <= FEW_ROWS && self.n.is_multiple_of(L::COUNT)
     }
 
     /// All tiles of some rows of a with some columns of b.
