@@ -5,6 +5,7 @@ a step, 160 MiB in all. The workers have their parent's command line and die wit
 """
 import ctypes
 import multiprocessing
+import os
 import signal
 import time
 
@@ -14,28 +15,30 @@ PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None)
 
 
-def wait_for(step):
-    """Sleeps until the step's time has come, which is the same in all processes."""
-    time.sleep(max(0, start + step * STEP_TIME - time.monotonic()))
-
-
-def work(index):
+def work(index, steps, done):
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     kept = []
-    for step in range(1, STEPS + 1):
-        wait_for(step)
+    for _ in range(STEPS):
+        os.read(steps, 1)
         if index == 1:
             kept.append(bytearray(1 << 20))
+        os.write(done, b".")
 
 
 print("***** Running training *****\n  Num examples = 20\n  Instantaneous batch size per device = 1\n"
       f"  Gradient Accumulation steps = 1\n  Total optimization steps = {STEPS}", flush=True)
-start = time.monotonic()
-workers = [multiprocessing.get_context("fork").Process(target=work, args=(index,), daemon=True) for index in range(3)]
+orders, (done_out, done_in) = [os.pipe() for _ in range(3)], os.pipe()
+context = multiprocessing.get_context("fork")
+workers = [context.Process(target=work, args=(index, steps, done_in), daemon=True) for index, (steps, _) in enumerate(orders)]
 for worker in workers:
     worker.start()
 for step in range(1, STEPS + 1):
-    wait_for(step)
+    time.sleep(STEP_TIME)
+    # A step is over when every worker has done it, however long that takes.
+    for _, order in orders:
+        os.write(order, b".")
+    for _ in workers:
+        os.read(done_out, 1)
     print(f"Step {step}: loss {1 / step:.3f}", flush=True)
 for worker in workers:
     worker.join(1)

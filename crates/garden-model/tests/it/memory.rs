@@ -1,6 +1,7 @@
 //! Memory does not grow from step to step, measured in a process of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
 use crate::case::{find, step};
 use garden_device::Cpu;

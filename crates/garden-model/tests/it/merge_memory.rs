@@ -1,6 +1,7 @@
 //! Merging holds a few pieces of tensors, whatever their size, measured in a process of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(clippy::print_stdout, reason = "figures for whoever runs it with --nocapture")]
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -131,12 +131,14 @@ fn nobody_who_reads_does_not_stop_the_guard() {
         return;
     }
     let folder = scratch("odd-unread");
-    // So many lines, and growth so slow, that they fill the pipe before the limit is near.
+    // A pipe that is nearly full: some lines fill it before the limit is near.
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&[b' '; PIPE_BYTES - 1024]).unwrap();
     let words = words(&folder, "slow", "400", &[]);
     let swap = |word: &str| word.replace("100ms", "10ms").replace("500MB", "250MB");
     let words: Vec<String> = words.iter().map(|word| swap(word)).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let mut child = Killed(model_garden(&words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut child = Killed(model_garden(&words).stdout(Stdio::null()).stderr(writer).spawn().unwrap());
     // Nothing is read until long after the limit would have been reached.
     let saved = || std::fs::read_dir(folder.join("out")).is_ok_and(|found| found.count() > 0);
     let patience = Instant::now() + Duration::from_secs(120);
@@ -145,7 +147,7 @@ fn nobody_who_reads_does_not_stop_the_guard() {
     }
     let is_saved = saved();
     let mut talk = String::new();
-    child.0.stderr.take().unwrap().read_to_string(&mut talk).unwrap();
+    reader.read_to_string(&mut talk).unwrap();
     assert!(is_saved, "{talk}");
     assert!(talk.len() > PIPE_BYTES, "the pipe was never full: {} bytes", talk.len());
     assert_eq!(child.0.wait().unwrap().code(), Some(75), "{talk}");
