@@ -60,7 +60,7 @@ fn memory_that_grows_fails_and_memory_that_falls_does_not() {
     let growth = ["--stable-after", "20", "--max-growth", "20MB"];
     let output = watch("grows", &growth, grows);
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
-    assert!(told(&output).contains("failed: from step 20 to 60 memory rose by at most"), "{}", told(&output));
+    assert!(told(&output).contains("memory rose by at most"), "{}", told(&output));
     let output = watch("falls", &growth, falls);
     assert_eq!(output.status.code(), Some(0), "{}", told(&output));
     let output = watch("varies", &["--stable-after", "20", "--max-variation", "20MB"], falls);
