@@ -259,7 +259,8 @@ fn bounds_hold_whatever_happens() {
     for seed in 1..400 {
         let mut world = World { next_pid: 10, seed: seed * 0x9e37_79b9, ..World::default() };
         world.pages.insert(10, BTreeSet::new());
-        (world.parents.insert(10, 1), world.faults.insert(10, 0));
+        world.parents.insert(10, 1);
+        world.faults.insert(10, 0);
         (0..200).for_each(|_| world.make(10));
         let mut families = Families::default();
         let mut round: Option<(Vec<u32>, Vec<Reading>, Earlier)> = None;

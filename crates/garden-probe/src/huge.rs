@@ -52,14 +52,16 @@ impl Faults {
     fn count(&mut self) -> Option<u64> {
         let vmstat = self.vmstat.as_ref()?;
         let mut length = 0;
-        // The kernel gives a page of text at a time.
+        // The kernel gives a page of text at a time, and each one costs as much as all of them.
         loop {
             match vmstat.read_at(&mut self.buffer[length..], length as u64).ok()? {
-                0 => break,
+                0 => return None,
                 more => length += more,
             }
+            if let Some(count) = std::str::from_utf8(&self.buffer[..length]).ok().and_then(huge_pages) {
+                return Some(count);
+            }
         }
-        huge_pages(std::str::from_utf8(&self.buffer[..length]).ok()?)
     }
 }
 

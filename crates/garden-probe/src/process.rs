@@ -57,24 +57,27 @@ impl Identity {
 struct Stat<'a> {
     pid: &'a str,
     name: &'a str,
-    /// What follows the name, beginning with the state.
-    fields: Vec<&'a str>,
+    /// The fields behind the name, beginning with the state.
+    fields: &'a str,
 }
 
 impl Stat<'_> {
     fn parse(text: &str) -> Option<Stat<'_>> {
         let (pid, rest) = text.split_once(" (")?;
-        let (name, rest) = rest.rsplit_once(") ")?;
-        Some(Stat { pid, name, fields: rest.split_ascii_whitespace().collect() })
+        let (name, fields) = rest.rsplit_once(") ")?;
+        Some(Stat { pid, name, fields })
     }
 
     fn number(&self, index: usize) -> Option<u64> {
-        self.fields.get(index)?.parse().ok()
+        self.fields.split(' ').nth(index)?.trim_end().parse().ok()
     }
 
     /// Page faults of the process, and of its children that have ended; with and without reading from a disk.
     fn faults(&self) -> Option<(u64, u64)> {
-        Some((self.number(7)? + self.number(9)?, self.number(8)? + self.number(10)?))
+        let mut counts = self.fields.split(' ').skip(7).map(|count| count.parse::<u64>().ok());
+        let mut next = || counts.next().flatten();
+        let (minor, minor_of_children, major, major_of_children) = (next()?, next()?, next()?, next()?);
+        Some((minor + major, minor_of_children + major_of_children))
     }
 
     fn identity(&self) -> Option<Identity> {
