@@ -168,8 +168,7 @@ fn zeros(bench: &mut Bench) {
         let device = &mut *bench.device;
         let block = device.open_block();
         device.enter_block(Some(block));
-        let [first, second] =
-            [0, 1].map(|_| device.buffer(Purpose::Workspace, "test", dtype, length).unwrap());
+        let [first, second] = [0, 1].map(|_| device.buffer(Purpose::Workspace, "test", dtype, length).unwrap());
         device.enter_block(None);
         let all = device.close_block(block, Dtype::U8).unwrap();
         device.upload(all, &vec![7; all.length()]);

@@ -119,8 +119,7 @@ fn answers_of_a_failed_device_are_not_given() {
     let case = find("vision_lora");
     let mut device = CpuBf16::new(1);
     let limits = GeneratorLimits { rows: 1, context: 20, patches: 0 };
-    let mut generator =
-        Generator::build(&mut device, &case.config, &case.checkpoint, None, None, limits).unwrap();
+    let mut generator = Generator::build(&mut device, &case.config, &case.checkpoint, None, None, limits).unwrap();
     let sampling = Sampling { max_new_tokens: 10, ..Sampling::default() };
     let prompt = || vec![Prompt { tokens: vec![5, 6, 7], images: Images::default() }];
     generator.generate(&mut device, prompt(), &sampling, &mut |_| ()).unwrap();

@@ -35,8 +35,15 @@ struct Tolerances {
     trained: f64,
 }
 
-const F32: Tolerances =
-    Tolerances { logits: 1e-4, loss: 1e-5, gradient: 1e-3, cosine: 1.0 - 1e-6, losses: 1e-4, norms: 1e-3, trained: 5e-4 };
+const F32: Tolerances = Tolerances {
+    logits: 1e-4,
+    loss: 1e-5,
+    gradient: 1e-3,
+    cosine: 1.0 - 1e-6,
+    losses: 1e-4,
+    norms: 1e-3,
+    trained: 5e-4,
+};
 
 /// bf16 costs transformers and peft themselves up to 1.9e-2 of the logits, 1.1e-3 of the loss, 6.1e-2 of a gradient, whose cosine is 0.9983 then, and
 /// over ten steps 6.4e-3 of the losses, 8.4e-2 of the norms and 6.3e-2 of what training changed: testdata/reference/autocast.py, on the same cases. Which
@@ -184,8 +191,7 @@ fn training_all_weights_of_a_padded_model(make: Make) {
                     .map(|parameter| (parameter.name.clone(), reference.gradient(cpu, parameter).unwrap()))
                     .collect();
                 let mut worst = Worst::default();
-                let compared =
-                    gradients(&place, device, &model, &allowed, &mut worst, |name| all.get(name).cloned());
+                let compared = gradients(&place, device, &model, &allowed, &mut worst, |name| all.get(name).cloned());
                 assert_eq!(compared, all.len());
                 println!("{place} {worst}");
             }

@@ -158,8 +158,7 @@ fn checkpoints() {
 
 #[test]
 fn batches() {
-    let case =
-        Case::read(&case::testdata().join("reference/recorded/decoder_lora"));
+    let case = Case::read(&case::testdata().join("reference/recorded/decoder_lora"));
     let (config, image) = (&case.config, case.config.image_token);
     let pixels = |patches: usize| vec![0.0; patches * config.vision.patch_values()];
     let row = |tokens: Vec<i32>| Row { labels: vec![IGNORED; tokens.len()], tokens };

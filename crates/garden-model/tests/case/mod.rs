@@ -21,7 +21,7 @@ pub fn cpu() -> Option<Make> {
 }
 
 pub fn cpu_bf16() -> Option<Make> {
-    Some(|| Box::new(CpuBf16::new(2)))
+    Some(|| Box::new(CpuBf16::new(1)))
 }
 
 pub fn cuda() -> Option<Make> {
@@ -127,12 +127,7 @@ impl Case {
     }
 
     /// The same weights, trained in another way; adapters are zeros.
-    pub fn build_for(
-        &self,
-        device: &mut dyn Device,
-        training: &Training,
-        recompute: GradientCheckpointing,
-    ) -> Model {
+    pub fn build_for(&self, device: &mut dyn Device, training: &Training, recompute: GradientCheckpointing) -> Model {
         let storage = self.storage();
         Model::build(device, &self.config, &self.checkpoint, training, recompute, &storage, self.limits()).unwrap()
     }
