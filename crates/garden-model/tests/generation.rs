@@ -1,6 +1,10 @@
 //! Generation against what transformers generated (testdata/reference/recorded_generation), and against passes without a cache.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and tells what it measured"
+)]
 
 mod case;
 

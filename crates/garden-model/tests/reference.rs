@@ -2,7 +2,11 @@
 //!
 //! GARDEN_REFERENCE names a folder of other cases, made with `record.py --random`.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and tells what it measured"
+)]
 
 mod case;
 
@@ -46,7 +50,7 @@ const F32: Tolerances = Tolerances {
 };
 
 /// bf16 costs transformers and peft themselves up to 1.9e-2 of the logits, 1.1e-3 of the loss, 6.1e-2 of a gradient, whose cosine is 0.9983 then, and
-/// over ten steps 6.4e-3 of the losses, 8.4e-2 of the norms and 6.3e-2 of what training changed: testdata/reference/autocast.py, on the same cases. Which
+/// over ten steps 6.4e-3 of the losses, 8.4e-2 of the norms and 6.5e-2 of what training changed: testdata/reference/autocast.py, on the same cases. Which
 /// case is worst is chance, so twice the worst is allowed everywhere; twice the distance is four times as far from a cosine of one.
 const BF16: Tolerances = Tolerances {
     logits: 3.8e-2,

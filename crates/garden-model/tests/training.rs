@@ -1,6 +1,10 @@
 //! Adapters that come back, dropout, the same bits again, and what is kept.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and tells what it measured"
+)]
 
 mod case;
 

@@ -1,7 +1,7 @@
 //! Recorded cases: a checkpoint, an adapter, batches, and what others computed from them; and the devices that they run on.
 
 // Not every program that reads cases needs all of this; a broken case should end it.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,8 +68,8 @@ pub fn testdata() -> PathBuf {
 
 /// Where files of tests go: beside what was built, or on another machine where all temporary files go.
 pub fn temporary() -> PathBuf {
-    let own = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    if own.is_dir() { own } else { std::env::temp_dir() }
+    let own = option_env!("CARGO_TARGET_TMPDIR").map(PathBuf::from).filter(|folder| folder.is_dir());
+    own.unwrap_or_else(std::env::temp_dir)
 }
 
 /// A recorded case.
