@@ -117,7 +117,7 @@ impl Model {
     }
 
     /// Writes all values that are trained, rounded to a dtype; `named` says under which name each is saved.
-    pub(crate) fn write_values(
+    pub fn write_values(
         &self,
         device: &mut dyn Device,
         dtype: Dtype,
@@ -173,7 +173,7 @@ impl Model {
     }
 
     /// Reads what [`Model::write_values`] has written.
-    pub(crate) fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
+    pub fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
         for parameter in self.parameters() {
             let tensor = file.shaped(&parameter.name, &parameter.shape)?;

@@ -287,9 +287,10 @@ pub(super) fn backward(
     let (same, none) = (dq.buffer == dk.buffer && dq.buffer == dv.buffer, dq.buffer.first(0));
     let [k_apart, v_apart] = [dk, dv].map(|given| if same { none } else { given.buffer });
     let (scores, packed) = (scores(cpu), cpu.packed());
-    let ([q, k, v, cu_seqlens, made, logs, dy], [to_q, to_k, to_v, scores, packed]) = cpu
-        .arena
-        .views([query.buffer, key.buffer, value.buffer, cu_seqlens, y, lse, dy], [dq.buffer, k_apart, v_apart, scores, packed]);
+    let ([q, k, v, cu_seqlens, made, logs, dy], [to_q, to_k, to_v, scores, packed]) = cpu.arena.views(
+        [query.buffer, key.buffer, value.buffer, cu_seqlens, y, lse, dy],
+        [dq.buffer, k_apart, v_apart, scores, packed],
+    );
     let [q, k, v, made, logs, dy] = [q, k, v, made, logs, dy].map(|view| view.f32());
     let cu_seqlens = &cu_seqlens.i32()[..=segments];
     let tokens = cu_seqlens[segments] as usize;

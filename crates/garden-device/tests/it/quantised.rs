@@ -54,7 +54,9 @@ impl Recording {
 }
 
 fn recordings(name: &str) -> Vec<Recording> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded_quantised");
+    // GARDEN_TESTDATA is the folder `testdata`, where a test runs on another machine than it was built on.
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    let own = std::env::var_os("GARDEN_TESTDATA").map_or_else(here, PathBuf::from).join("reference/recorded_quantised");
     let other = std::env::var_os("GARDEN_REFERENCE_QUANTISED").map(PathBuf::from);
     [Some(own), other].into_iter().flatten().map(|folder| Recording::read(&folder, name)).collect()
 }

@@ -1,6 +1,7 @@
 //! The tests of this crate from outside, as one program: a program for each file would link the crate as many times.
 
 mod case;
+mod failing;
 mod generation;
 mod memory;
 mod merge_memory;

@@ -27,7 +27,7 @@ const PLAIN: MergeSettings =
     MergeSettings { dtype: None, shard_bytes: 5 << 30, packed: PackedBase::Refuse, threads: 2 };
 
 fn folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("merging-{name}-{}", std::process::id()));
+    let folder = crate::case::temporary().join(format!("merging-{name}-{}", std::process::id()));
     let _gone = fs::remove_dir_all(&folder);
     folder
 }
@@ -48,7 +48,7 @@ fn proven(case: &Case, adapter: &Adapter, settings: MergeSettings, name: &str) -
 
 #[test]
 fn merged_weights_are_those_of_peft() {
-    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded_merged");
+    let recorded = crate::case::testdata().join("reference/recorded_merged");
     for name in ["bfloat16", "two_images_rslora", "vision_lora"] {
         let (case, to) = (find(name), folder(name));
         let report = merge(&case.checkpoint, &case.adapter().unwrap(), PLAIN, &to).unwrap();
@@ -154,7 +154,7 @@ fn transformers_agrees(case: &Case, exported: &Path) {
         garden_testing::skip("GARDEN_PYTHON names no interpreter with transformers and peft");
         return;
     };
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/check_merged.py");
+    let script = crate::case::testdata().join("reference/check_merged.py");
     let mut command = Command::new(python);
     command.arg(script).arg(exported).arg("--base").arg(&case.folder).arg("--adapter").arg(case.folder.join("adapter"));
     let done = command.arg("--batch").arg(case.folder.join("batch.safetensors")).output().unwrap();

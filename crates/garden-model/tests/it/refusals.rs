@@ -17,7 +17,7 @@ struct Copy(PathBuf);
 
 impl Copy {
     fn of(name: &str, test: &str) -> Copy {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded").join(name);
+        let from = crate::case::testdata().join("reference/recorded").join(name);
         let to = std::env::temp_dir().join(format!("garden-model-{}-{test}", std::process::id()));
         copy(&from, &to);
         Copy(to)
@@ -156,8 +156,7 @@ fn checkpoints() {
 
 #[test]
 fn batches() {
-    let case =
-        Case::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/recorded/decoder_lora"));
+    let case = Case::read(&crate::case::testdata().join("reference/recorded/decoder_lora"));
     let (config, image) = (&case.config, case.config.image_token);
     let pixels = |patches: usize| vec![0.0; patches * config.vision.patch_values()];
     let row = |tokens: Vec<i32>| Row { labels: vec![IGNORED; tokens.len()], tokens };

@@ -1,26 +1,40 @@
 //! Adapters that come back, dropout, the same bits again, and what is kept.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test ends where something is not as it should be, and tells what it measured"
+)]
 
-use crate::case::{cases, find, step};
-use garden_device::{Cpu, Device, Purpose};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::case::{Case, Make, cases, find, on_every_device, step};
+use garden_device::{Cpu, CpuBf16, Device, Dtype, Purpose};
 use garden_model::{GradientCheckpointing, Model, Storage, Training, read_adapter, write_adapter};
 
-#[test]
-fn an_adapter_comes_back_as_it_was() {
+on_every_device! {
+    an_adapter_comes_back_as_it_was,
+    the_same_seed_gives_the_same_bits,
+    recomputing_keeps_one_activation_per_layer,
+    what_was_saved_goes_on_bit_for_bit,
+    moments_of_8_bits_go_on_bit_for_bit,
+    a_state_moves_from_a_processor_and_back,
+}
+
+fn an_adapter_comes_back_as_it_was(make: Make) {
     for case in cases() {
         let Training::Lora(config) = case.training() else { continue };
-        let folder = std::env::temp_dir().join(format!("garden-adapter-{}-{}", std::process::id(), case.name()));
-        let mut cpu = Cpu::new(1);
-        let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
-        step(&case, &mut cpu, &mut model, 0);
-        write_adapter(&mut cpu, &model, &config, None, &folder).unwrap();
-        let expected = model.logits(&mut cpu, &case.batches[0]).unwrap();
+        let device = &mut *make();
+        let folder = folder(&format!("adapter-{}", case.name()));
+        let mut model = case.build(device, GradientCheckpointing::PerLayer);
+        step(&case, device, &mut model, 0);
+        write_adapter(device, &model, &config, None, &folder).unwrap();
+        let expected = model.logits(device, &case.batches[0]).unwrap();
         let adapter = read_adapter(&folder).unwrap();
         assert_eq!(adapter.config, config);
-        let mut again = case.build(&mut cpu, GradientCheckpointing::PerLayer);
-        adapter.put(&mut cpu, &again).unwrap();
-        assert_eq!(again.logits(&mut cpu, &case.batches[0]).unwrap(), expected, "{}", case.name());
+        let mut again = case.build(device, GradientCheckpointing::PerLayer);
+        adapter.put(device, &again).unwrap();
+        assert_eq!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }
@@ -32,7 +46,7 @@ fn peft_takes_our_adapters() {
         garden_testing::skip("GARDEN_PYTHON names no Python with torch, transformers and peft");
         return;
     };
-    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference/check_adapter.py");
+    let script = crate::case::testdata().join("reference/check_adapter.py");
     // Bases of 4 bits are loaded in another way there: tests/it/packing.rs.
     for case in cases().into_iter().filter(|case| case.about["quantisation"].is_null()) {
         let Training::Lora(config) = case.training() else { continue };
@@ -66,16 +80,15 @@ fn peft_takes_our_adapters() {
     }
 }
 
-#[test]
-fn the_same_seed_gives_the_same_bits() {
+fn the_same_seed_gives_the_same_bits(make: Make) {
     let run = |seed_offset: usize| {
         let case = find("vision_lora");
         let Training::Lora(mut config) = case.training() else { panic!("adapters are trained there") };
         config.dropout = 0.25;
-        let mut cpu = Cpu::new(2);
+        let device = &mut *make();
         let training = Training::Lora(config);
         let mut model = Model::build(
-            &mut cpu,
+            device,
             &case.config,
             &case.checkpoint,
             &training,
@@ -84,8 +97,8 @@ fn the_same_seed_gives_the_same_bits() {
             case.limits(),
         )
         .unwrap();
-        case.adapter().unwrap().put(&mut cpu, &model).unwrap();
-        (0..4).map(|number| step(&case, &mut cpu, &mut model, seed_offset + number).to_bits()).collect::<Vec<u32>>()
+        case.adapter().unwrap().put(device, &model).unwrap();
+        (0..4).map(|number| step(&case, device, &mut model, seed_offset + number).to_bits()).collect::<Vec<u32>>()
     };
     assert_eq!(run(0), run(0));
     assert_ne!(run(0), run(100), "another seed drops other inputs");
@@ -143,17 +156,17 @@ fn gradients_are_right_with_dropout() {
     }
 }
 
-#[test]
-fn recomputing_keeps_one_activation_per_layer() {
+fn recomputing_keeps_one_activation_per_layer(make: Make) {
     let case = find("full_tied");
     let plan = |recompute| {
-        let mut cpu = Cpu::new(1);
-        case.build(&mut cpu, recompute);
-        cpu.plan().clone()
+        let mut device = make();
+        case.build(&mut *device, recompute);
+        device.plan().clone()
     };
     let (all, few) = (plan(GradientCheckpointing::Off), plan(GradientCheckpointing::PerLayer));
     let (text, vision, limits) = (&case.config.text, &case.config.vision, case.limits());
-    let aligned = |values: usize| (values * 4).next_multiple_of(64);
+    let profile = make().profile().clone();
+    let aligned = |values: usize| (values * profile.activations.size()).next_multiple_of(profile.alignment);
     let inputs = (text.layers + 1) * aligned(limits.tokens * text.hidden)
         + (vision.depth + 1) * aligned(limits.patches * vision.hidden);
     assert_eq!(few.bytes(Purpose::Activations), inputs);
@@ -164,4 +177,101 @@ fn recomputing_keeps_one_activation_per_layer() {
     for purpose in [Purpose::Weights, Purpose::Gradients, Purpose::Optimizer, Purpose::Batch] {
         assert_eq!(all.bytes(purpose), few.bytes(purpose));
     }
+}
+
+/// A new folder: tests of several devices run at the same time.
+fn folder(name: &str) -> std::path::PathBuf {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("garden-{name}-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn steps(case: &Case, device: &mut dyn Device, model: &mut Model, numbers: std::ops::Range<usize>) -> Vec<u32> {
+    numbers.map(|number| step(case, device, model, number).to_bits()).collect()
+}
+
+/// The bits of all trained values.
+fn values(device: &mut dyn Device, model: &Model) -> Vec<Vec<u32>> {
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+    model.parameters().iter().map(|parameter| bits(model.value(device, parameter).unwrap())).collect()
+}
+
+fn what_was_saved_goes_on_bit_for_bit(make: Make) {
+    // Adapters on both halves, with padding on some devices; all weights; over 4 bits.
+    for name in ["vision_lora", "full_tied", "nf4_odd_blocks"] {
+        let case = find(name);
+        goes_on(make, &case, |device| case.build(device, GradientCheckpointing::PerLayer));
+    }
+}
+
+fn moments_of_8_bits_go_on_bit_for_bit(make: Make) {
+    let case = find("full_untied");
+    goes_on(make, &case, |device| {
+        let (training, recompute) = (Training::Full, GradientCheckpointing::PerLayer);
+        let storage = Storage { has_8bit_moments: true, ..Storage::default() };
+        Model::build(device, &case.config, &case.checkpoint, &training, recompute, &storage, case.limits()).unwrap()
+    });
+}
+
+/// Saves after three steps, makes two more, and makes the same two with another model that reads what was saved.
+fn goes_on(make: Make, case: &Case, build: impl Fn(&mut dyn Device) -> Model) {
+    let device = &mut *make();
+    let folder = folder(&format!("resume-{}", case.name()));
+    let (trained, moments) = (folder.join("values.safetensors"), folder.join("optimizer.safetensors"));
+    let mut model = build(device);
+    let before = steps(case, device, &mut model, 0..3);
+    model.write_values(device, Dtype::F32, &str::to_string, &trained).unwrap();
+    model.write_optimizer(device, &moments).unwrap();
+    let expected = (steps(case, device, &mut model, 3..5), values(device, &model));
+    let device = &mut *make();
+    let mut again = build(device);
+    again.read_values(device, &trained).unwrap();
+    again.read_optimizer(device, &moments).unwrap();
+    let found = (steps(case, device, &mut again, 3..5), values(device, &again));
+    assert!(found == expected, "{}: {:?} and {:?} after {before:?}", case.name(), found.0, expected.0);
+    // Without the moments it would go another way: they are part of what was compared.
+    let device = &mut *make();
+    let mut without = build(device);
+    without.read_values(device, &trained).unwrap();
+    steps(case, device, &mut without, 3..5);
+    assert_ne!(values(device, &without), expected.1, "{}", case.name());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What a processor has saved is read by this device and saved again: the same bytes; and the same on the way back.
+fn a_state_moves_from_a_processor_and_back(make: Make) {
+    let kinds: [Make; 2] = [|| Box::new(Cpu::new(2)), || Box::new(CpuBf16::new(2))];
+    for case in cases() {
+        for other in kinds {
+            moves(&case, other, make);
+            moves(&case, make, other);
+        }
+    }
+}
+
+fn moves(case: &Case, from: Make, to: Make) {
+    let device = &mut *from();
+    let folder = folder(&format!("moves-{}", case.name()));
+    let files = |name: &str| [format!("{name}-values.safetensors"), format!("{name}-optimizer.safetensors")];
+    let write = |device: &mut dyn Device, model: &Model, name: &str| {
+        let [values, moments] = files(name).map(|file| folder.join(file));
+        model.write_values(device, Dtype::F32, &str::to_string, &values).unwrap();
+        model.write_optimizer(device, &moments).unwrap();
+        [values, moments].map(|file| std::fs::read(file).unwrap())
+    };
+    let mut model = case.build(device, GradientCheckpointing::PerLayer);
+    steps(case, device, &mut model, 0..2);
+    let expected = write(device, &model, "one");
+    let device = &mut *to();
+    let mut model = case.build(device, GradientCheckpointing::PerLayer);
+    let [values, moments] = files("one").map(|file| folder.join(file));
+    model.read_values(device, &values).unwrap();
+    model.read_optimizer(device, &moments).unwrap();
+    assert!(write(device, &model, "other") == expected, "{}", case.name());
+    // And it goes on from there.
+    let loss = f32::from_bits(steps(case, device, &mut model, 2..3)[0]);
+    assert!(loss.is_finite());
+    std::fs::remove_dir_all(&folder).unwrap();
 }

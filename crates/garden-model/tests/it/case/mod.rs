@@ -1,17 +1,81 @@
-//! Recorded cases: a checkpoint, an adapter, batches, and what others computed from them.
+//! Recorded cases: a checkpoint, an adapter, batches, and what others computed from them; and the devices that they run on.
 
 // Not every program that reads cases needs all of this; a broken case should end it.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use garden_device::{Cpu, Device};
+use garden_device::{Cpu, CpuBf16, Cuda, Device, Dtype, Planner};
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, Model, Optimizer, Row, Storage,
     Training, read_adapter,
 };
 use serde_json::Value;
+
+/// Makes devices of one kind.
+pub type Make = fn() -> Box<dyn Device>;
+
+pub fn cpu() -> Option<Make> {
+    Some(|| Box::new(Cpu::new(2)))
+}
+
+pub fn cpu_bf16() -> Option<Make> {
+    Some(|| Box::new(CpuBf16::new(1)))
+}
+
+pub fn cuda() -> Option<Make> {
+    match Cuda::open(0) {
+        Ok(_) => Some(|| Box::new(Cuda::open(0).unwrap())),
+        Err(unavailable) => {
+            println!("skipped: {unavailable}");
+            None
+        }
+    }
+}
+
+/// Each case becomes a test of each device.
+#[allow(unused_macros, reason = "some programs run on a processor only")]
+macro_rules! on_every_device {
+    ($($case:ident),* $(,)?) => { on_every_device! { @ [cpu, cpu_bf16, cuda] ($($case),*) } };
+    (@ [$($device:ident),*] $cases:tt) => { $(on_every_device! { @ $device $cases })* };
+    (@ $device:ident ($($case:ident),*)) => {
+        mod $device {
+            $(
+                #[test]
+                fn $case() {
+                    if let Some(make) = crate::case::$device() {
+                        super::$case(make);
+                    }
+                }
+            )*
+        }
+    };
+}
+#[allow(unused_imports, reason = "some programs run on a processor only")]
+pub(crate) use on_every_device;
+
+/// Whether results of a device can be compared with recorded ones as f32.
+pub fn is_f32(make: Make) -> bool {
+    make().profile().activations == Dtype::F32
+}
+
+/// A planner for the same kind of device.
+pub fn planner(make: Make) -> Planner {
+    Planner::like(make().profile())
+}
+
+/// The folder `testdata`: GARDEN_TESTDATA, where a test runs on another machine than it was built on.
+pub fn testdata() -> PathBuf {
+    let own = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
+    std::env::var_os("GARDEN_TESTDATA").map_or_else(own, PathBuf::from)
+}
+
+/// Where files of tests go: beside what was built, or on another machine where all temporary files go.
+pub fn temporary() -> PathBuf {
+    let own = option_env!("CARGO_TARGET_TMPDIR").map(PathBuf::from).filter(|folder| folder.is_dir());
+    own.unwrap_or_else(std::env::temp_dir)
+}
 
 /// A recorded case.
 pub struct Case {
@@ -60,13 +124,17 @@ impl Case {
     }
 
     pub fn build(&self, device: &mut dyn Device, recompute: GradientCheckpointing) -> Model {
-        let (training, storage) = (self.training(), self.storage());
-        let model = Model::build(device, &self.config, &self.checkpoint, &training, recompute, &storage, self.limits())
-            .unwrap();
+        let model = self.build_for(device, &self.training(), recompute);
         if let Some(adapter) = self.adapter() {
             adapter.put(device, &model).unwrap();
         }
         model
+    }
+
+    /// The same weights, trained in another way; adapters are zeros.
+    pub fn build_for(&self, device: &mut dyn Device, training: &Training, recompute: GradientCheckpointing) -> Model {
+        let storage = self.storage();
+        Model::build(device, &self.config, &self.checkpoint, training, recompute, &storage, self.limits()).unwrap()
     }
 
     pub fn tensors(&self, file: &str) -> Checkpoint {
@@ -117,7 +185,7 @@ fn batch(config: &Config, file: &Path) -> Batch {
 
 /// The recorded cases, and those of the folder GARDEN_REFERENCE.
 pub fn cases() -> Vec<Case> {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reference");
+    let own = testdata().join("reference");
     let mut folders = vec![own.join("recorded"), own.join("recorded_quantised")];
     folders.extend(std::env::var_os("GARDEN_REFERENCE").map(PathBuf::from));
     let inside = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|entry| entry.unwrap().path());
@@ -133,11 +201,11 @@ pub fn find(name: &str) -> Case {
 }
 
 /// One step of training, with dropout where the case has it; returns the loss before the update.
-pub fn step(case: &Case, cpu: &mut Cpu, model: &mut Model, number: usize) -> f32 {
+pub fn step(case: &Case, device: &mut dyn Device, model: &mut Model, number: usize) -> f32 {
     let batch = &case.batches[number % case.batches.len()];
-    model.begin_step(cpu);
-    model.learn(cpu, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
-    model.update(cpu, &Optimizer::default(), 1e-4, 1.0, batch.patches() > 0);
-    let losses = model.losses(cpu, batch).unwrap();
+    model.begin_step(device);
+    model.learn(device, batch, 1.0 / batch.targets() as f32, 1 + number as u64).unwrap();
+    model.update(device, &Optimizer::default(), 1e-4, 1.0, batch.patches() > 0);
+    let losses = model.losses(device, batch).unwrap();
     losses.iter().sum::<f32>() / losses.len() as f32
 }
