@@ -434,7 +434,7 @@ fn attention(bench: &mut Bench) {
     let random = &mut bench.random;
     let (kv_heads, group) = (random.between(1, 3), random.between(1, 4));
     let (size, behind) = (random.between(2, 32), random.of(&[0, 3, 8]));
-    let shape = Shape::new(kv_heads * group, kv_heads, size, behind, bench.round % 2 == 0);
+    let shape = Shape::new(kv_heads * group, kv_heads, size, behind, bench.round.is_multiple_of(2));
     let segments = random.between(1, 4);
     let mut lengths: Vec<usize> = (0..segments).map(|_| random.between(1, 150)).collect();
     match bench.round % 4 {
