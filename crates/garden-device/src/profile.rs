@@ -66,7 +66,7 @@ impl Profile {
             width_multiple: 8,
             alignment: 256,
             batches: 2,
-            // A bf16 has 8 significant bits: each rounding is off by 2^-9 at most.
+            // A bf16 has 8 significant bits: a rounding moves a value by 2^-8 of it at most.
             tolerance: 1.0 / 256.0,
             ..Profile::cpu(threads)
         }

@@ -44,8 +44,8 @@ const TRANSPOSE_B: c_int = 4;
 const WORKSPACE_BYTES: c_int = 1;
 const REDUCTION_SCHEMES: c_int = 3;
 const ALIGNMENT_A: c_int = 5;
-/// Partial sums of a long product are added in order, in the compute or the output type; not by whoever comes first.
-const ORDERED_REDUCTIONS: u32 = 2 | 4;
+/// Partial sums of a long product are added in order and as f32: not by whoever comes first, and not rounded before.
+const ORDERED_REDUCTIONS: u32 = 2;
 
 /// The library's workspace: what it recommends for Hopper, and enough elsewhere.
 pub(super) const WORKSPACE: usize = 32 << 20;
