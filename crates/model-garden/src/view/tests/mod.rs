@@ -131,7 +131,7 @@ fn names_from_outside_are_harmless() {
 #[test]
 fn a_limit_out_of_sight_is_pointed_at() {
     let mut run = settled();
-    run.facts.memory_limit = Some(garden_memory::Bytes(64 << 30));
+    run.facts.memory_limit = Some(Bytes(64 << 30));
     let shown = text(&run.judged(), 80, 24);
     assert!(shown.contains("↑ limit 64.0 GiB above"), "{shown}");
 }
