@@ -1,8 +1,11 @@
 //! Attention over segments of variable length, a block of queries at a time, so that scores of a whole segment never exist.
 //!
-//! A piece of work is one key head of one segment with all query heads that read it: gradients of keys and values then have one owner.
+//! Forward, and for gradients of queries, a piece of work is one query head of one segment; for gradients of keys and values it is one key head with all
+//! query heads that read it, so that those gradients have one owner. Where there are fewer such than threads, keys are cut into blocks, and scores are
+//! made once for each pass: the same values are added in the same order either way.
 //! With p = softmax(s q k^T): y = p v; backward dv = p^T dy, dp = dy v^T, ds = p (dp - sum(dy y)), dq = s ds k, dk = s ds^T q.
 
+use std::ops::Range;
 use std::slice;
 
 use crate::buffer::Buffer;
@@ -14,6 +17,9 @@ use super::matmul::{Shared, turned};
 use super::sums::{dot, highest, sum};
 use super::{Cpu, QUERY_BLOCK};
 use crate::wide::widest;
+
+/// Keys whose gradients are a piece of work, where key heads are too few.
+const KEY_BLOCK: usize = 32;
 
 /// One key head of one segment.
 struct Piece {
@@ -89,10 +95,14 @@ pub(super) fn forward(cpu: &mut Cpu, attention: &Attention, y: Buffer, lse: Buff
     let (to, logs) = (to.f32(), logs.f32());
     assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
     let shared = Shared::of((to.as_mut_ptr(), logs.as_mut_ptr()));
-    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scores, room, number| {
+    // By query heads: there are more of them, so more threads have work.
+    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * heads, |scores, room, number| {
+        let (segment, head) = (number / heads, number % heads);
+        let group = heads / key.heads;
+        let piece = Piece::of(segment * key.heads + head / group, attention, cu_seqlens);
         let (to, logs) = shared.get();
         // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-        unsafe { mix(given, scores, room, attention, &Piece::of(number, attention, cu_seqlens), to, Some(logs)) };
+        unsafe { mix(given, scores, room, attention, &piece, head..head + 1, to, Some(logs)) };
     });
 }
 
@@ -122,7 +132,11 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
             // SAFETY: what this piece writes belongs to it alone, and lies inside y.
             1 => unsafe { mix_one(given, scores, attention, &piece, shared.get()) },
             // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-            _ => unsafe { mix(given, scores, room, attention, &piece, shared.get(), None) },
+            _ => unsafe {
+                let group = heads / key.heads;
+                let heads = piece.key_head * group..(piece.key_head + 1) * group;
+                mix(given, scores, room, attention, &piece, heads, shared.get(), None);
+            },
         }
     });
 }
@@ -138,16 +152,16 @@ unsafe fn mix(
     room: &mut [f32],
     attention: &Attention,
     piece: &Piece,
+    query_heads: Range<usize>,
     to: *mut f32,
     logs: Option<*mut f32>,
 ) {
     let (size, heads) = (attention.head_size, attention.query.heads);
-    let group = heads / attention.key.heads;
     let scale = 1.0 / (size as f32).sqrt();
     let q = given.q.as_ptr();
     let key = rows(given.k.as_ptr(), attention.key, piece.key_head, piece.first_key, size);
     let value = rows(given.v.as_ptr(), attention.value, piece.key_head, piece.first_key, size);
-    for head in piece.key_head * group..(piece.key_head + 1) * group {
+    for head in query_heads {
         for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
             let last = (first + QUERY_BLOCK).min(piece.end);
             let (queries, keys) = (last - first, piece.seen(attention.is_causal, last));
@@ -298,77 +312,143 @@ pub(super) fn backward(
     let [to_q, to_k, to_v] = [to_q, to_k, to_v].map(|view| view.f32().as_mut_ptr());
     let shared = Shared::of(if same { (to_q, to_q, to_q) } else { (to_q, to_k, to_v) });
     let group = heads / key.heads;
-    let scale = 1.0 / (size as f32).sqrt();
-    let width = heads * size;
-    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scratch, room, number| {
-        let (to_q, to_k, to_v) = shared.get();
-        let piece = Piece::of(number, attention, cu_seqlens);
-        let key = rows(k.as_ptr(), key, piece.key_head, piece.begin, size);
-        let value = rows(v.as_ptr(), value, piece.key_head, piece.begin, size);
-        // Gradients of keys and values are summed over queries and heads.
-        for (to, heads) in [(to_k, dk), (to_v, dv)] {
-            for token in piece.begin..piece.end {
-                // SAFETY: these rows of this key head belong to this piece of work.
-                unsafe { to.add(heads.offset + token * heads.stride + piece.key_head * size).write_bytes(0, size) };
+    let from = Back { attention, q, k, v, made, logs, dy };
+    let (scores, packed) = (scores.f32(), packed.f32());
+    if segments * key.heads >= cpu.threads.number() {
+        cpu.threads.each_with_two(scores, packed, segments * key.heads, |scratch, room, number| {
+            let (to_q, to_k, to_v) = shared.get();
+            let piece = Piece::of(number, attention, cu_seqlens);
+            let keys = 0..piece.end - piece.begin;
+            // SAFETY: these rows of these heads belong to this piece of work.
+            unsafe {
+                clear(to_k, dk, &piece, &keys, size);
+                clear(to_v, dv, &piece, &keys, size);
+                for head in piece.key_head * group..(piece.key_head + 1) * group {
+                    from.gradients(
+                        scratch,
+                        room,
+                        &piece,
+                        head,
+                        &keys,
+                        Some((to_q, dq)),
+                        Some([(to_k, dk), (to_v, dv)]),
+                    );
+                }
             }
-        }
-        for head in piece.key_head * group..(piece.key_head + 1) * group {
-            for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
-                let last = (first + QUERY_BLOCK).min(piece.end);
-                let (queries, keys) = (last - first, piece.seen(attention.is_causal, last));
-                let (p, rest) = scratch.split_at_mut(queries * keys);
-                let dp = &mut rest[..queries * keys];
-                let query = rows(q.as_ptr(), attention.query, head, first, size);
-                let given =
-                    Matrix { start: dy[first * width + head * size..].as_ptr(), row: width as isize, column: 1 };
-                // SAFETY: all matrices lie inside their buffers; scratch belongs to this thread; dq, dk and dv rows to this piece of work.
-                unsafe {
-                    multiply(
-                        p.as_mut_ptr(),
-                        keys as isize,
-                        queries,
-                        keys,
-                        size,
-                        query,
-                        turned(key),
-                        scale,
-                        Write::Set,
-                        room,
-                    );
-                    multiply(
-                        dp.as_mut_ptr(),
-                        keys as isize,
-                        queries,
-                        keys,
-                        size,
-                        given,
-                        turned(value),
-                        1.0,
-                        Write::Set,
-                        room,
-                    );
-                }
-                for (row, (p, dp)) in p.chunks_exact_mut(keys).zip(dp.chunks_exact_mut(keys)).enumerate() {
-                    let token = first + row;
-                    let log = logs[token * heads + head];
-                    let place = token * width + head * size..token * width + (head + 1) * size;
-                    let seen = piece.seen(attention.is_causal, token + 1);
-                    softmax_backward(&mut p[..seen], &mut dp[..seen], log, &made[place.clone()], &dy[place], scale);
-                    p[seen..].fill(0.0);
-                    dp[seen..].fill(0.0);
-                }
-                let p = Matrix { start: p.as_ptr(), row: keys as isize, column: 1 };
-                let dp = Matrix { start: dp.as_ptr(), row: keys as isize, column: 1 };
-                // SAFETY: as above.
-                unsafe {
-                    let to_q = to_q.add(dq.offset + first * dq.stride + head * size);
-                    multiply(to_q, dq.stride as isize, queries, size, keys, dp, key, 1.0, Write::Set, room);
-                    let to_k = to_k.add(dk.offset + piece.begin * dk.stride + piece.key_head * size);
-                    multiply(to_k, dk.stride as isize, keys, size, queries, turned(dp), query, 1.0, Write::Add, room);
-                    let to_v = to_v.add(dv.offset + piece.begin * dv.stride + piece.key_head * size);
-                    multiply(to_v, dv.stride as isize, keys, size, queries, turned(p), given, 1.0, Write::Add, room);
-                }
+        });
+        return;
+    }
+    cpu.threads.each_with_two(scores, packed, segments * heads, |scratch, room, number| {
+        let (segment, head) = (number / heads, number % heads);
+        let piece = Piece::of(segment * key.heads + head / group, attention, cu_seqlens);
+        let keys = 0..piece.end - piece.begin;
+        // SAFETY: these rows of this query head belong to this piece of work.
+        unsafe { from.gradients(scratch, room, &piece, head, &keys, Some((shared.get().0, dq)), None) };
+    });
+    let blocks = attention.longest.div_ceil(KEY_BLOCK);
+    cpu.threads.each_with_two(scores, packed, segments * key.heads * blocks, |scratch, room, number| {
+        let (_, to_k, to_v) = shared.get();
+        let piece = Piece::of(number / blocks, attention, cu_seqlens);
+        let (first, all) = (number % blocks * KEY_BLOCK, piece.end - piece.begin);
+        let keys = first.min(all)..(first + KEY_BLOCK).min(all);
+        // SAFETY: these rows of this key head belong to this piece of work.
+        unsafe {
+            clear(to_k, dk, &piece, &keys, size);
+            clear(to_v, dv, &piece, &keys, size);
+            for head in piece.key_head * group..(piece.key_head + 1) * group {
+                from.gradients(scratch, room, &piece, head, &keys, None, Some([(to_k, dk), (to_v, dv)]));
             }
         }
     });
+}
+
+/// Sets gradients of some keys of a piece to zero, to be summed over queries and heads.
+///
+/// # Safety
+/// Nobody else uses those rows of this key head.
+unsafe fn clear(to: *mut f32, heads: Heads, piece: &Piece, keys: &Range<usize>, size: usize) {
+    for token in piece.begin + keys.start..piece.begin + keys.end {
+        // SAFETY: the caller's.
+        unsafe { to.add(heads.offset + token * heads.stride + piece.key_head * size).write_bytes(0, size) };
+    }
+}
+
+/// What the backward pass reads.
+struct Back<'a> {
+    attention: &'a Attention,
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
+    made: &'a [f32],
+    logs: &'a [f32],
+    dy: &'a [f32],
+}
+
+impl Back<'_> {
+    /// Gradients of one query head and of some of the keys that it sees: sets those of queries, which is right for all keys at once, and adds to those
+    /// of keys and values, where they are wanted.
+    ///
+    /// # Safety
+    /// All heads lie inside their buffers, and nobody else uses what is written.
+    unsafe fn gradients(
+        &self,
+        scratch: &mut [f32],
+        room: &mut [f32],
+        piece: &Piece,
+        head: usize,
+        keys: &Range<usize>,
+        of_queries: Option<(*mut f32, Heads)>,
+        of_keys: Option<[(*mut f32, Heads); 2]>,
+    ) {
+        let (size, heads, is_causal) = (self.attention.head_size, self.attention.query.heads, self.attention.is_causal);
+        let (scale, width) = (1.0 / (size as f32).sqrt(), heads * size);
+        let begin = piece.begin + keys.start;
+        let key = rows(self.k.as_ptr(), self.attention.key, piece.key_head, begin, size);
+        let value = rows(self.v.as_ptr(), self.attention.value, piece.key_head, begin, size);
+        for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
+            let last = (first + QUERY_BLOCK).min(piece.end);
+            // Of these keys, those that the last query sees.
+            let count = piece.seen(is_causal, last).min(keys.end).saturating_sub(keys.start);
+            if count == 0 {
+                continue;
+            }
+            let queries = last - first;
+            let (p, rest) = scratch.split_at_mut(queries * count);
+            let dp = &mut rest[..queries * count];
+            let query = rows(self.q.as_ptr(), self.attention.query, head, first, size);
+            let given =
+                Matrix { start: self.dy[first * width + head * size..].as_ptr(), row: width as isize, column: 1 };
+            let row = count as isize;
+            // SAFETY: all matrices lie inside their buffers, and scratch belongs to this thread.
+            unsafe {
+                multiply(p.as_mut_ptr(), row, queries, count, size, query, turned(key), scale, Write::Set, room);
+                multiply(dp.as_mut_ptr(), row, queries, count, size, given, turned(value), 1.0, Write::Set, room);
+            }
+            for (row, (p, dp)) in p.chunks_exact_mut(count).zip(dp.chunks_exact_mut(count)).enumerate() {
+                let token = first + row;
+                let log = self.logs[token * heads + head];
+                let place = token * width + head * size..token * width + (head + 1) * size;
+                let seen = piece.seen(is_causal, token + 1).saturating_sub(keys.start).min(count);
+                let (y, dy) = (&self.made[place.clone()], &self.dy[place]);
+                softmax_backward(&mut p[..seen], &mut dp[..seen], log, y, dy, scale);
+                p[seen..].fill(0.0);
+                dp[seen..].fill(0.0);
+            }
+            let p = Matrix { start: p.as_ptr(), row, column: 1 };
+            let dp = Matrix { start: dp.as_ptr(), row, column: 1 };
+            // SAFETY: the caller's.
+            unsafe {
+                if let Some((to, dq)) = of_queries {
+                    let to = to.add(dq.offset + first * dq.stride + head * size);
+                    multiply(to, dq.stride as isize, queries, size, count, dp, key, 1.0, Write::Set, room);
+                }
+                if let Some([(to_k, dk), (to_v, dv)]) = of_keys {
+                    let to_k = to_k.add(dk.offset + begin * dk.stride + piece.key_head * size);
+                    multiply(to_k, dk.stride as isize, count, size, queries, turned(dp), query, 1.0, Write::Add, room);
+                    let to_v = to_v.add(dv.offset + begin * dv.stride + piece.key_head * size);
+                    multiply(to_v, dv.stride as isize, count, size, queries, turned(p), given, 1.0, Write::Add, room);
+                }
+            }
+        }
+    }
 }

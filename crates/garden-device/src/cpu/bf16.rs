@@ -150,6 +150,11 @@ impl Device for CpuBf16 {
             self.cpu.upload(to, bytes);
         }
     }
+    fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
+        if self.works() {
+            self.cpu.upload_f32(to, values);
+        }
+    }
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
         self.status()?;
         self.cpu.download(from, to)

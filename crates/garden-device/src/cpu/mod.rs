@@ -145,6 +145,11 @@ impl Device for Cpu {
         self.arena.upload(to, bytes);
     }
 
+    fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
+        let (_, [to]) = self.arena.views([], [to]);
+        to.dtype.narrow(values, to.bytes);
+    }
+
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
         let ([from], []) = self.arena.views([from], []);
         from.dtype.widen(from.bytes, to);

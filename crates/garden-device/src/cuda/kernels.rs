@@ -10,28 +10,109 @@ use super::library::Unavailable;
 /// What stands before every program.
 const PRELUDE: [&str; 2] = [include_str!("kernels/instructions.cu"), include_str!("kernels/common.cu")];
 
-/// The programs: name and source.
-pub const PROGRAMS: [(&str, &str); 7] = [
-    ("elementwise", include_str!("kernels/elementwise.cu")),
-    ("norm", include_str!("kernels/norm.cu")),
-    ("loss", include_str!("kernels/loss.cu")),
-    ("optimizer", include_str!("kernels/optimizer.cu")),
-    ("nf4", include_str!("kernels/nf4.cu")),
-    ("attention_plain", include_str!("kernels/attention_plain.cu")),
-    ("attention", include_str!("kernels/attention.cu")),
+/// A program: its name, its source, and the kernels of it that are used.
+pub struct Program {
+    /// Its name.
+    pub name: &'static str,
+    source: &'static str,
+    kernels: &'static [&'static str],
+}
+
+impl Program {
+    /// The whole source.
+    pub fn source(&self) -> String {
+        PRELUDE.iter().copied().chain([self.source]).collect::<Vec<&str>>().join("\n")
+    }
+}
+
+/// The programs.
+pub const PROGRAMS: [Program; 7] = [
+    Program {
+        name: "elementwise",
+        source: include_str!("kernels/elementwise.cu"),
+        kernels: &[
+            "add_bf16",
+            "add_bias_bf16_f32",
+            "add_pieces",
+            "bias_gradient_bf16",
+            "convert_bf16_bf16",
+            "convert_bf16_f16",
+            "convert_bf16_f32",
+            "convert_f16_bf16",
+            "convert_f16_f16",
+            "convert_f16_f32",
+            "convert_f32_bf16",
+            "convert_f32_f16",
+            "convert_f32_f32",
+            "dropout_bf16",
+            "embed_backward_bf16",
+            "embed_bf16_bf16",
+            "gather_bf16",
+            "gelu_backward_bf16",
+            "gelu_bf16",
+            "rotate_bf16",
+            "scale_f32",
+            "scatter_bf16",
+            "swiglu_backward_bf16",
+            "swiglu_bf16",
+        ],
+    },
+    Program {
+        name: "norm",
+        source: include_str!("kernels/norm.cu"),
+        kernels: &["rms_norm_backward_bf16_f32", "rms_norm_bf16_f32", "rms_norm_weight_gradient_bf16"],
+    },
+    Program {
+        name: "loss",
+        source: include_str!("kernels/loss.cu"),
+        kernels: &["add_losses", "add_squares", "cross_entropy_bf16", "squares"],
+    },
+    Program {
+        name: "optimizer",
+        source: include_str!("kernels/optimizer.cu"),
+        kernels: &["adamw", "adamw_narrow", "adamw_step"],
+    },
+    Program {
+        name: "nf4",
+        source: include_str!("kernels/nf4.cu"),
+        kernels: &["widen_nf4_bf16", "widen_nf4_double_bf16"],
+    },
+    Program {
+        name: "attention_plain",
+        source: include_str!("kernels/attention_plain.cu"),
+        kernels: &["attend_along_bf16", "attend_backward_keys_bf16", "attend_backward_queries_bf16", "attend_bf16"],
+    },
+    Program {
+        name: "attention",
+        source: include_str!("kernels/attention.cu"),
+        kernels: &[
+            "attend_128_128",
+            "attend_128_64",
+            "attend_64_128",
+            "attend_64_64",
+            "attend_80_128",
+            "attend_80_64",
+            "attend_add_splits",
+            "attend_backward_keys_128_32",
+            "attend_backward_keys_128_64",
+            "attend_backward_keys_64_64",
+            "attend_backward_keys_80_64",
+            "attend_backward_queries_128_128",
+            "attend_backward_queries_128_64",
+            "attend_backward_queries_64_128",
+            "attend_backward_queries_64_64",
+            "attend_backward_queries_80_128",
+            "attend_backward_queries_80_64",
+            "attend_tiles",
+        ],
+    },
 ];
 
 /// Shared memory that every kernel may have without asking.
 const SHARED_WITHOUT_ASKING: usize = 48 << 10;
 
-/// The whole source of a program.
-pub fn source(program: &str) -> String {
-    PRELUDE.iter().copied().chain([program]).collect::<Vec<&str>>().join("\n")
-}
-
 /// All kernels of a card.
 pub(super) struct Kernels {
-    modules: Vec<Module>,
     functions: HashMap<&'static str, (Function, usize)>,
 }
 
@@ -40,21 +121,17 @@ impl Kernels {
     pub fn load(driver: &Driver) -> Result<Kernels, Unavailable> {
         let architecture = format!("sm_{}", driver.card.capability);
         let major = driver.card.driver_version / 1000;
-        let mut compiler = None;
-        let mut modules = Vec::new();
+        // Its version is part of the names of what is kept, so it is looked for even where nothing has to be compiled.
+        let compiler = Compiler::find(major)?;
+        let mut functions = HashMap::new();
         let cache = cache_folder();
-        for (name, program) in PROGRAMS {
-            let source = source(program);
-            // The compiler's version is part of the name, so it is looked for even where nothing has to be compiled.
-            if compiler.is_none() {
-                compiler = Some(Compiler::find(major)?);
-            }
-            let Some(compiler) = &compiler else { continue };
+        for program in &PROGRAMS {
+            let (name, source) = (program.name, program.source());
             let file =
                 cache.as_ref().map(|folder| folder.join(file_name(name, &source, &architecture, compiler.version)));
             let kept = file.as_ref().and_then(|file| std::fs::read(file).ok());
             if let Some(module) = kept.and_then(|cubin| driver.load(&cubin).ok()) {
-                modules.push(module);
+                find(driver, module, program, &mut functions)?;
                 continue;
             }
             let cubin = compiler.compile(name, &source, &architecture).map_err(|problem| {
@@ -66,12 +143,12 @@ impl Kernels {
                 let hint = format!("NVRTC is {version:?} of {path}; it must not be newer than the driver");
                 Unavailable::new(format!("the kernels `{name}` cannot be loaded: {}", failure.text), hint)
             })?;
-            modules.push(module);
+            find(driver, module, program, &mut functions)?;
             if let Some(file) = &file {
                 keep(file, &cubin);
             }
         }
-        Ok(Kernels { modules, functions: HashMap::new() })
+        Ok(Kernels { functions })
     }
 
     /// Queues a kernel.
@@ -90,15 +167,8 @@ impl Kernels {
         shared: usize,
         arguments: &[Argument],
     ) -> Result<(), Failure> {
-        let (function, allowed) = match self.functions.get(name) {
-            Some(found) => *found,
-            None => {
-                let found = self.modules.iter().find_map(|module| driver.function(*module, name));
-                let found = found.unwrap_or_else(|| panic!("there is no kernel {name}"));
-                self.functions.insert(name, (found, SHARED_WITHOUT_ASKING));
-                (found, SHARED_WITHOUT_ASKING)
-            }
-        };
+        let found = self.functions.get(name);
+        let (function, allowed) = *found.unwrap_or_else(|| panic!("kernel {name} is not in the list of its program"));
         if shared > allowed {
             driver.allow_shared(function, shared)?;
             self.functions.insert(name, (function, shared));
@@ -106,6 +176,22 @@ impl Kernels {
         // SAFETY: the caller's promise.
         unsafe { driver.launch(function, grid, block, shared, arguments) }
     }
+}
+
+/// Looks up the kernels of a program.
+fn find(
+    driver: &Driver,
+    module: Module,
+    program: &Program,
+    functions: &mut HashMap<&'static str, (Function, usize)>,
+) -> Result<(), Unavailable> {
+    for name in program.kernels {
+        let function = driver.function(module, name).ok_or_else(|| {
+            Unavailable::new(format!("the kernels `{}` lack {name}", program.name), "this is a mistake of the program")
+        })?;
+        functions.insert(name, (function, SHARED_WITHOUT_ASKING));
+    }
+    Ok(())
 }
 
 /// Where compiled programs are kept; nowhere if there is no home.

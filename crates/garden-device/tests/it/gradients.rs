@@ -394,6 +394,50 @@ fn updates() {
     }
 }
 
+/// Few segments and key heads are cut otherwise where there are more threads than those.
+#[test]
+fn attention_has_the_same_bits_on_any_number_of_threads() {
+    for (lengths, heads, kv_heads, is_causal) in
+        [(vec![130], 4, 1, true), (vec![70, 1, 33], 6, 2, true), (vec![97, 64], 3, 3, false), (vec![31], 2, 2, true)]
+    {
+        let run = |threads: usize| {
+            let mut bench = Bench::new(5);
+            bench.cpu = Cpu::new(threads);
+            bench.cpu.reserve(Reserve { longest: 256, ..Reserve::default() }).unwrap();
+            let (size, tokens) = (16, lengths.iter().sum::<i32>() as usize);
+            let starts: Vec<i32> = std::iter::once(0)
+                .chain(lengths.iter().scan(0, |end, length| {
+                    *end += length;
+                    Some(*end)
+                }))
+                .collect();
+            let cu_seqlens = bench.whole(&starts);
+            let [query, dq] = [heads; 2].map(|heads| Heads {
+                buffer: bench.empty(tokens * heads * size),
+                offset: 0,
+                stride: heads * size,
+                heads,
+            });
+            let [key, value, dk, dv] = [kv_heads; 4].map(|heads| Heads {
+                buffer: bench.empty(tokens * heads * size),
+                offset: 0,
+                stride: heads * size,
+                heads,
+            });
+            let (segments, longest) = (lengths.len(), 130);
+            let attention = Attention { query, key, value, head_size: size, cu_seqlens, segments, longest, is_causal };
+            let [y, dy] = [tokens * heads * size; 2].map(|length| bench.empty(length));
+            let lse = bench.empty(tokens * heads);
+            bench.cpu.attend(&attention, y, lse);
+            bench.cpu.attend_backward(&attention, y, lse, dy, dq, dk, dv);
+            let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+            [y, dq.buffer, dk.buffer, dv.buffer].map(|buffer| bits(bench.get(buffer)))
+        };
+        let one = run(1);
+        assert!([2, 5, 16].into_iter().all(|threads| run(threads) == one), "{lengths:?}");
+    }
+}
+
 #[test]
 fn the_same_bits_every_time() {
     let run = || {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test ends where something is not as it should be")]
 
 use garden_device::cuda::compiler::Compiler;
-use garden_device::cuda::kernels::{PROGRAMS, source};
+use garden_device::cuda::kernels::PROGRAMS;
 
 /// A100, RTX 30, RTX 40, Hopper, Blackwell for servers and for desks.
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"];
@@ -21,8 +21,9 @@ fn kernels_compile_for_every_card() {
             println!("skipped: NVRTC {:?} does not know {architecture}", compiler.version);
             continue;
         }
-        for (name, program) in PROGRAMS {
-            let cubin = compiler.compile(name, &source(program), architecture);
+        for program in &PROGRAMS {
+            let name = program.name;
+            let cubin = compiler.compile(name, &program.source(), architecture);
             let cubin = cubin.unwrap_or_else(|problem| panic!("{name} for {architecture}: {problem}"));
             assert!(cubin.starts_with(b"\x7fELF"), "{name} for {architecture}");
         }

@@ -10,4 +10,5 @@ mod packing;
 mod reference;
 mod refusals;
 mod shapes;
+mod steady;
 mod training;
