@@ -45,7 +45,6 @@ fn a_shape_says_whether_it_fits_and_what_for() {
     for part in [
         "qwen2.5-vl-3b, LoRA of rank 16; micro-batches of 2 rows with 3250 tokens and 10952 patches",
         "4 bits in the decoder's linears",
-        "activations recomputed",
         "minimum  recommended",
         "a GPU computes: its memory",
         "--loader-threads 3 costs",
