@@ -423,7 +423,7 @@ impl<'p, 'a> Draft<'p, 'a> {
                 None => weight,
                 Some(Value::Integer(1) | Value::Bool(true)) => weight,
                 Some(Value::Integer(0) | Value::Bool(false)) => Weight::Zero,
-                Some(Value::Number(number)) if number == 1.0 => weight,
+                Some(Value::Number(1.0)) => weight,
                 Some(Value::Number(0.0)) => Weight::Zero,
                 Some(other) => {
                     let error = self.error(&format!("{field}.{name}"), format!("is {other}"));

@@ -175,9 +175,8 @@ impl Blas {
             for (attribute, value) in [(TRANSPOSE_A, a), (TRANSPOSE_B, b)] {
                 let place = std::ptr::from_ref(&value).cast();
                 // SAFETY: a value of the size that is said.
-                functions
-                    .check(unsafe { (functions.description_set)(*description, attribute, place, 4) })
-                    .map_err(refused)?;
+                let status = unsafe { (functions.description_set)(*description, attribute, place, 4) };
+                functions.check(status).map_err(refused)?;
             }
         }
         // SAFETY: no arguments.

@@ -34,7 +34,6 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
         system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
         length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
         selective: selective(&dataset, arguments.selective_loss)?,
-        ..ExampleSettings::default()
     };
     let paint = if printer.has_colour() { Paint::Ansi } else { Paint::Marks };
     let mut told: Vec<Value> = Vec::new();
