@@ -61,7 +61,7 @@ const BOUNDS_MATTER: f64 = 0.5;
 pub(crate) enum Reached {
     /// It was asked to save.
     Asked,
-    /// It was ended just after a periodic checkpoint.
+    /// It was ended just after a checkpoint.
     JustSaved,
     /// It had to be ended as it was.
     Unsaved,
@@ -288,7 +288,15 @@ impl<'k, 'a> Guard<'k, 'a> {
         let Some(saves) = &mut self.keeper.saves else { return false };
         let processes = &self.live.watch.tree().processes;
         let writers = || processes.iter().flat_map(|process| open_for_writing(process.identity.pid)).collect();
-        let saved = saves.look(Look { time_s: moment.time_s, step: self.attempt.last_step, is_last }, writers);
+        let saved = saves.look(
+            Look {
+                time_s: moment.time_s,
+                step: self.attempt.last_step,
+                is_urgent: at_last_line(moment).is_some(),
+                is_last,
+            },
+            writers,
+        );
         if let (Phase::Saving(saving), Some(asked)) = (&mut self.phase, self.asked_at) {
             if !saving.has_begun && (saves.is_saving() || !saved.is_empty()) {
                 saving.has_begun = true;
@@ -419,13 +427,13 @@ impl<'k, 'a> Guard<'k, 'a> {
         if let Some(answered) = saving.answered {
             if !is_writing && (is_full || now - answered >= EXIT_PATIENCE.min(grace)) {
                 self.say("the checkpoint is complete but the program goes on: ending it");
-                self.end();
+                self.end_saved(completed);
             }
             return;
         }
         if is_full && completed {
             self.say("memory is used up, and a checkpoint is complete: ending it");
-            return self.end();
+            return self.end_saved(completed);
         }
         // A save that is under way is given as long again.
         let is_late = now >= saving.deadline + if is_writing { grace } else { Duration::ZERO };
@@ -450,6 +458,14 @@ impl<'k, 'a> Guard<'k, 'a> {
             self.say("saving takes more memory than there is: ending the program");
             self.end();
         }
+    }
+
+    /// Ends a program that was asked to save and has; one that did so a moment ago was stopped in time.
+    fn end_saved(&mut self, is_just_saved: bool) {
+        if is_just_saved && self.reached == Some(Reached::Asked) {
+            self.reached = Some(Reached::JustSaved);
+        }
+        self.end();
     }
 
     /// Ends everything: SIGTERM first, SIGKILL after a while, or as soon as what is added meanwhile would pass the limit.

@@ -20,6 +20,8 @@ use crate::policy::Cost;
 
 /// Files that have not changed for this long are taken as final where the layout does not tell, in seconds.
 const STILL_S: f64 = 1.0;
+/// That long where memory is used up: the program is about to be ended, and what looks complete must do.
+const STILL_AT_LAST_S: f64 = 0.1;
 
 /// Samples of what was held that are kept to tell what a save took.
 const SAMPLES_KEPT: usize = 256;
@@ -46,6 +48,8 @@ pub struct Look {
     pub time_s: f64,
     /// The step that was told last.
     pub step: Option<f64>,
+    /// Whether memory is used up, so that there is no time to wait.
+    pub is_urgent: bool,
     /// Whether the program has ended: nothing is written any more.
     pub is_last: bool,
 }
@@ -182,12 +186,14 @@ impl Saves {
         let found = find(&self.folder).unwrap_or_default();
         self.known.retain(|path, _| found.iter().any(|checkpoint| checkpoint.path == *path));
         let mut saved = Vec::new();
-        for checkpoint in found {
+        let still_s = if now.is_urgent { STILL_AT_LAST_S } else { STILL_S };
+        // The newest one is told last.
+        for checkpoint in found.into_iter().rev() {
             let is_new = !self.known.contains_key(&checkpoint.path);
             let known = self.known.entry(checkpoint.path.clone()).or_default();
             known.take_in(checkpoint.listing(), is_new, now);
             let Some(writing) = known.writing else { continue };
-            let is_final = now.is_last || checkpoint.has_last_file() || now.time_s - writing.changed >= STILL_S;
+            let is_final = now.is_last || checkpoint.has_last_file() || now.time_s - writing.changed >= still_s;
             let is_open = || !now.is_last && writers().iter().any(|file| file.starts_with(&checkpoint.path));
             if is_final && checkpoint.state() == State::Complete && !is_open() {
                 known.writing = None;

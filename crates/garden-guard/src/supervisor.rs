@@ -50,7 +50,7 @@ pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary
     if older > 0 {
         keeper.observer.say("checkpoints of an earlier run are there; only those that this one writes count");
     }
-    let result = Supervisor { keeper, attempts: Vec::new(), newest_before: None, barren: 0 }.run(notices);
+    let result = Supervisor { keeper, attempts: Vec::new(), furthest: None, barren: 0 }.run(notices);
     if let Some(state) = &orders.state {
         // Whoever asks for it will not find it then; the exit code is still ours.
         drop(match &result {
@@ -74,10 +74,31 @@ struct Failed {
 struct Supervisor<'a> {
     keeper: Keeper<'a>,
     attempts: Vec<Attempt>,
-    /// When the newest checkpoint had been written at the last restart.
-    newest_before: Option<SystemTime>,
+    /// The furthest checkpoint that a start has brought.
+    furthest: Option<Mark>,
     /// Starts in a row that brought no newer checkpoint.
     barren: u32,
+}
+
+/// How far a checkpoint is: by its step, for a program that begins anew each time writes new ones for ever; where a name has none,
+/// by when it was written.
+#[derive(Clone, Copy)]
+struct Mark {
+    step: Option<u64>,
+    written: Option<SystemTime>,
+}
+
+impl Mark {
+    fn of(checkpoint: &Checkpoint) -> Mark {
+        Mark { step: checkpoint.step, written: checkpoint.written().map(|(_, last)| last) }
+    }
+
+    fn is_beyond(self, other: Mark) -> bool {
+        match (self.step, other.step) {
+            (Some(step), Some(other)) => step > other,
+            _ => self.written > other.written,
+        }
+    }
 }
 
 /// What the next start goes on from.
@@ -214,10 +235,11 @@ impl Supervisor<'_> {
     fn restart(&mut self, what: &str, kept: &str, end: End) -> Next {
         let allowed = self.keeper.orders.max_restarts;
         let found = self.keeper.saves.as_ref().map(Saves::newest).unwrap_or_default();
-        let written = found.complete.as_ref().and_then(Checkpoint::written).map(|(_, last)| last);
-        // An older one than before, if that could not be gone on from, is no news either.
-        let is_newer = written > self.newest_before;
-        self.newest_before = written.max(self.newest_before);
+        let mark = found.complete.as_ref().map(Mark::of);
+        let is_newer = mark.is_some_and(|mark| self.furthest.is_none_or(|furthest| mark.is_beyond(furthest)));
+        if is_newer {
+            self.furthest = mark;
+        }
         self.barren = if is_newer { 0 } else { self.barren + 1 };
         if self.barren > allowed {
             let starts =
