@@ -264,7 +264,9 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
         Purpose::Batch => {
             format!("{} rows, {} tokens, {} patches of pictures", limits.rows, limits.tokens, limits.patches)
         }
-        Purpose::Workspace => "used and forgotten within a layer; decoder and frozen vision tower take turns".to_string(),
+        Purpose::Workspace => {
+            "used and forgotten within a layer; decoder and frozen vision tower take turns".to_string()
+        }
     };
     let bytes = plan.bytes(purpose) as u64;
     PlanLine { place: Place::Device, purpose: purpose.name(), bytes, what, exactness: Exactness::Exact }

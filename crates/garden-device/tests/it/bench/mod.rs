@@ -16,6 +16,8 @@
 //! f32 results (statistics, losses, gradients of parameters, moments) have no roundings: n is 0. What is only moved must be the same bits. Nothing that is
 //! no number passes, and results are filled with it beforehand.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 use garden_device::{
     Buffer, Cpu, Device, Dtype, Nf4Blocks, Nf4Scales, Profile, Purpose, Reserve, StepScalars, Weight, nf4,
 };
