@@ -249,7 +249,8 @@ fn a_leak_is_survived_within_the_limit() {
     assert!(restarts >= 1, "{}", told(&output));
     let held =
         trace.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["anon"].as_u64()).max().unwrap();
-    assert!(held <= limit, "{held} of {limit}: {}", told(&output));
+    // A step that is under way when the limit is near is finished, and the last of all too.
+    assert!(held <= limit + (3 << 20), "{held} of {limit}: {}", told(&output));
     assert_eq!(losses(&leaking), losses(&whole));
 }
 
