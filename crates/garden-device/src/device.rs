@@ -312,7 +312,7 @@ pub trait Device {
     /// y = x where a random number for (seed, place) says so, scaled by 1 / (1 - rate), else 0. The same seed gives the same choice.
     fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write);
 
-    /// Each row's loss for its target, f32 [rows], and in place of the logits [rows, vocabulary], activations, the gradient of the losses' sum
+    /// Each row's loss for its target, f32 `[rows]`, and in place of the logits `[rows, vocabulary]`, activations, the gradient of the losses' sum
     /// times the loss scale of the step's scalars.
     fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer);
 
