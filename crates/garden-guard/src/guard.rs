@@ -243,6 +243,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         } else {
             self.keeper.pace.sample(moment, self.pause.as_secs_f64());
         }
+        // The forecast reaches to the next sample, so that must be known first; what is done may call for an earlier one.
+        self.pause = self.next_pause(moment);
         self.act(moment, completed);
         self.pause = self.next_pause(moment);
         self.live.hurry(self.pause);

@@ -246,7 +246,8 @@ impl Pace {
     /// less was seen.
     fn lasting_rise(&self, seconds: f64) -> f64 {
         let Some((&(from, _), &(to, _))) = self.recent.front().zip(self.recent.back()) else { return 0.0 };
-        let length = seconds.min((to - from) / 2.0);
+        // A third, since stretches begin and end at samples: of halves the second would not fit.
+        let length = seconds.min((to - from) / 3.0);
         if length <= 0.0 {
             return 0.0;
         }
@@ -413,7 +414,9 @@ pub fn decide(moment: Moment, pace: &Pace, rules: Rules, judge: impl FnOnce() ->
     let saving = saving(pace, rules, limit);
     let rise = pace.lasting_rise(pace.horizon_s(rules.interval_s));
     let rise = pace.with_margin(RISE_MARGIN, rise) as u64;
-    let reason = if pace.standing != Standing::OnTrial && held as f64 >= rules.stop_at * limit as f64 {
+    // On trial the forecast alone counts, once there are samples for one.
+    let has_share = pace.standing != Standing::OnTrial || pace.recent.len() < FEWEST_RECENT;
+    let reason = if has_share && held as f64 >= rules.stop_at * limit as f64 {
         Reason::Share { held, limit }
     } else if held.saturating_add(rise).saturating_add(saving) >= limit {
         Reason::Forecast { held, rise, saving, limit }
@@ -656,6 +659,19 @@ mod tests {
         let (first, trial, third, fourth) = (stop(), stop(), stop(), stop());
         assert!((890..=900).contains(&first) && trial > 955 && trial + 2 * 5 + 20 <= 1000, "{first} {trial}");
         assert_eq!((third, fourth), (first, first));
+    }
+
+    #[test]
+    fn the_time_to_the_limit_is_known_after_half_a_second() {
+        // Samples with each step of 50 ms, which adds 3 of 68 MiB, so that the limit is ten steps away.
+        let mut pace = Pace::default();
+        let moment = |step: u32| Moment::new(0.05 * f64::from(step), (8 + 3 * u64::from(step)) * MIB, 68 * MIB);
+        for step in 1..=10 {
+            pace.step(f64::from(step), moment(step).time_s);
+            pace.sample(moment(step), 1.0);
+        }
+        let left = pace.time_to(68 * MIB, moment(10)).unwrap();
+        assert!((0.45..0.55).contains(&left), "{left}");
     }
 
     #[test]
