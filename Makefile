@@ -53,8 +53,9 @@ test: setup setup-browser ## run every test
 check: setup setup-browser ## what CI runs: format, lints, tests, documentation
 	$(call each,format lints rust python documentation)
 
+# What these tests say about memory and time is about processors; `make gpu-tests` is about GPUs.
 rust:
-	@mkdir -p $(TARGET); $(call told,rust,$(CARGO) test --workspace --locked --no-fail-fast $(RUST_TESTS))
+	@mkdir -p $(TARGET); export CUDA_VISIBLE_DEVICES=; $(call told,rust,$(CARGO) test --workspace --locked --no-fail-fast $(RUST_TESTS))
 
 format:
 	$(CARGO) fmt --all --check
@@ -67,7 +68,7 @@ documentation:
 
 # The package needs nothing, but its tests are about images and arrays: without a network those skip themselves.
 python: ## run the tests of the Python package with the binary of this build
-	@mkdir -p $(TARGET); \
+	@mkdir -p $(TARGET); export CUDA_VISIBLE_DEVICES=; \
 	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
 		echo "skipped: the tests of the Python package need Python 3.9 or newer" | tee $(TARGET)/python.tests; exit 0; fi; \
 	python=$(PYTHON); \

@@ -141,6 +141,11 @@ impl Loader {
         Loader { prefetch: Prefetch::new(ahead, numbers, move |number| maker.make(number), size), shared }
     }
 
+    /// The next micro-batch if it is there already.
+    pub fn next_if_ready(&mut self) -> Option<Result<MicroBatch, Error>> {
+        self.prefetch.next_if_ready()
+    }
+
     /// Takes the pixels of a micro-batch that is done with, to be written again.
     pub fn give_back(&self, pixels: Vec<f32>) {
         if pixels.capacity() > 0 {

@@ -33,6 +33,17 @@ impl fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
+/// The memory of a device that has its own, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnMemory {
+    /// All of it.
+    pub total: usize,
+    /// What nobody has taken.
+    pub free: usize,
+    /// How much less is free than when the device was opened.
+    pub taken: usize,
+}
+
 /// A device that failed while it was computing: a GPU that was lost, a kernel that trapped. Nothing that it holds can be trusted any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceError {
@@ -166,6 +177,11 @@ pub trait Device {
         Ok(())
     }
 
+    /// Its own memory, as its driver counts it; nothing for a processor, whose memory is the host's.
+    fn own_memory(&self) -> Option<OwnMemory> {
+        None
+    }
+
     /// A new buffer of zeros.
     fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory>;
 
@@ -191,6 +207,16 @@ pub trait Device {
 
     /// Whether it computes: one that does not need not be given any values.
     fn computes(&self) -> bool;
+
+    /// Work on a batch begins: whatever was queued before it is done with the buffers of other batches.
+    fn begin_batch(&mut self) {}
+
+    /// While this is on, uploads may overtake the work on the batch that has begun, but nothing before it: they fill buffers which that work does not
+    /// use. What is queued after it was turned off sees what they brought.
+    fn upload_ahead(&mut self, _is_ahead: bool) {}
+
+    /// For tests: fails as a GPU does that is lost while it computes.
+    fn fail(&mut self) {}
 
     /// Fills a buffer from the host, as bytes of its dtype. They are copied before this returns.
     fn upload(&mut self, to: Buffer, bytes: &[u8]);

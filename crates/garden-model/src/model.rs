@@ -166,6 +166,8 @@ struct Workspace {
     batches: Vec<BatchInputs>,
     /// How many batches have been put there.
     put: usize,
+    /// The batch that is there already for the next pass.
+    placed: Option<Given>,
 }
 
 /// Where a batch is put.
@@ -275,10 +277,29 @@ impl Model {
         device.zero(self.workspace.results);
     }
 
+    /// Brings a batch to the device while it computes with the one before. The next that is learnt has to be this one.
+    pub fn place(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<(), Error> {
+        device.upload_ahead(true);
+        let placed = self.put(device, batch);
+        device.upload_ahead(false);
+        self.workspace.placed = Some(placed?);
+        Ok(())
+    }
+
+    /// Whether a batch is on the device before it is learnt.
+    pub fn has_placed(&self) -> bool {
+        self.workspace.placed.is_some()
+    }
+
+    /// Forgets the batch that was placed, as others come first: its place may be used for them.
+    pub fn displace(&mut self) {
+        self.workspace.placed = None;
+    }
+
     /// Adds the gradients of `scale` times the sum of all losses of a batch. `seed` decides what is dropped; 0 drops nothing.
     pub fn learn(&mut self, device: &mut dyn Device, batch: &Batch, scale: f32, seed: u64) -> Result<(), Error> {
         (self.scalars.loss_scale, self.scalars.seed) = (scale, seed);
-        let given = self.put(device, batch)?;
+        let given = self.begin(device, batch)?;
         let dropout = (seed != 0).then_some(self.workspace.scalars);
         let pass = &mut Pass { device, linear: self.workspace.linear, dropout };
         self.forward(pass, &given);
@@ -313,7 +334,8 @@ impl Model {
     pub fn evaluate(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         // Gradients of nothing are zeros, so those that are summed up stay as they are.
         (self.scalars.loss_scale, self.scalars.seed) = (0.0, 0);
-        let given = self.put(device, batch)?;
+        self.displace();
+        let given = self.begin(device, batch)?;
         self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
         let (text, workspace) = (&self.config.text, &self.workspace);
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
@@ -337,7 +359,8 @@ impl Model {
 
     /// Logits [tokens, vocabulary] of a batch.
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
-        let given = self.put(device, batch)?;
+        self.displace();
+        let given = self.begin(device, batch)?;
         self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
         let text = &self.config.text;
         let last = self.workspace.inputs[text.layers].first(batch.tokens() * text.hidden);
@@ -394,14 +417,27 @@ impl Model {
         }
     }
 
-    /// Brings a batch and the scalars to the device.
+    /// Begins work on a batch: brings the scalars to the device, and the batch unless it is there.
+    fn begin(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
+        device.begin_batch();
+        device.upload(self.workspace.scalars, bytes_of(&self.scalars.words()));
+        match self.workspace.placed.take() {
+            Some(placed) => {
+                let (tokens, patches) = (placed.sequence.tokens, placed.images.patches);
+                assert_eq!((tokens, patches), (batch.tokens(), batch.patches()), "another batch was placed");
+                Ok(placed)
+            }
+            None => self.put(device, batch),
+        }
+    }
+
+    /// Brings a batch to the device.
     fn put(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
         let (needed, limits) = (Limits::of(batch), self.limits);
         if needed.max(limits) != limits {
             return Err(Error::Batch(format!("the batch needs {needed:?}; the model was built for {limits:?}")));
         }
         let scalars = self.workspace.scalars;
-        device.upload(scalars, bytes_of(&self.scalars.words()));
         let inputs = &self.workspace.batches[self.workspace.put % self.workspace.batches.len()];
         self.workspace.put += 1;
         Ok(Given {
@@ -472,7 +508,8 @@ impl Workspace {
         }
         let scalars = device.buffer(Purpose::Batch, "scalars", Dtype::I32, StepScalars::LENGTH)?;
         let results = device.buffer(Purpose::Workspace, "loss and sum of squares", Dtype::F32, 2)?;
-        Ok(Workspace { linear, decoder, vision, head, inputs, saved, dx, scalars, results, batches, put: 0 })
+        let (put, placed) = (0, None);
+        Ok(Workspace { linear, decoder, vision, head, inputs, saved, dx, scalars, results, batches, put, placed })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::crc32c::Crc32c;
 use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
-use crate::recipe::Recipe;
+use crate::recipe::{DeviceKind, Recipe};
 
 const STATE: &str = "garden_state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -59,6 +59,9 @@ pub(crate) struct State {
     /// What the rows say and show, in one number. Checkpoints of earlier versions have none that could be compared.
     #[serde(default)]
     pub contents: Option<u64>,
+    /// Where it was computed.
+    #[serde(default)]
+    pub device: DeviceKind,
     files: BTreeMap<String, Stamp>,
 }
 
@@ -142,7 +145,8 @@ fn write(
     }
     let rows = (job.train.rows, job.train.left_out.len());
     let contents = Some(job.train.fingerprint);
-    let state = State { progress: progress.clone(), recipe: job.recipe.clone(), rows, contents, files };
+    let (progress, recipe, device) = (progress.clone(), job.recipe.clone(), job.device);
+    let state = State { progress, recipe, rows, contents, device, files };
     let path = draft.join(STATE);
     let text = serde_json::to_vec_pretty(&state).unwrap_or_default();
     let written = File::create(&path).and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()));
@@ -325,7 +329,17 @@ const FIXED: [&str; 17] = [
     "max-length",
 ];
 /// Settings that say nothing about the result.
-const FREE: [&str; 7] = ["resume", "output-dir", "threads", "loader-threads", "prefetch", "memory-limit", "debug-leak"];
+const FREE: [&str; 9] = [
+    "resume",
+    "output-dir",
+    "device",
+    "threads",
+    "loader-threads",
+    "prefetch",
+    "memory-limit",
+    "debug-leak",
+    "debug-fail",
+];
 
 /// Whether a run can go on from a checkpoint; what has changed since, in words.
 pub fn check_resume(job: &Job, path: &Path) -> Result<Vec<String>, Error> {
@@ -353,6 +367,14 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             });
         }
         changed.push(format!("`{name}` was {old} and is {value} from now on"));
+    }
+    if state.device != job.device {
+        let name = |device| match device {
+            DeviceKind::Cpu => "a processor",
+            DeviceKind::Cuda => "a GPU",
+        };
+        let (before, now) = (name(state.device), name(job.device));
+        changed.push(format!("it was computed on {before}; from now on it is on {now}, which rounds otherwise"));
     }
     if state.progress.step > job.steps() {
         return Err(Error::Checkpoint {
@@ -441,7 +463,14 @@ mod tests {
         let values = values.map(|(name, value)| (name.to_string(), Value::from(value)));
         let recipe = Recipe::from_values(values.to_vec()).unwrap();
         let files = lacks.iter().map(|name| (name.to_string(), Stamp { bytes: 1, crc32c: 0 })).collect();
-        let state = State { progress: Progress::default(), recipe, rows: (1, 0), contents: None, files };
+        let state = State {
+            progress: Progress::default(),
+            recipe,
+            rows: (1, 0),
+            contents: None,
+            device: DeviceKind::Cpu,
+            files,
+        };
         fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
     }
 

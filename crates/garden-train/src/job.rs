@@ -13,7 +13,7 @@ use garden_model::{
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::recipe::{self, Optim, Recipe};
+use crate::recipe::{self, DeviceKind, Optim, Recipe};
 
 /// Rows of a dataset that are used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ impl Rows {
 pub struct Job {
     /// The settings.
     pub recipe: Recipe,
+    /// Where it computes, which the recipe may leave open.
+    #[serde(default)]
+    pub device: DeviceKind,
     /// The folder of the base model.
     pub base: PathBuf,
     /// The chat template that takes the place of the model's own, as it was when the run began.

@@ -10,7 +10,7 @@ mod savings;
 use std::path::Path;
 
 use garden_data::{ImageSettings, LoaderRoom};
-use garden_device::{Device, Dtype, Plan, Planner, Purpose};
+use garden_device::{Device, Dtype, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
 use serde::Serialize;
@@ -19,15 +19,16 @@ pub use rows::RowShape;
 pub use savings::{Advice, Combination, LoaderChange, Saving, advise, loader_changes};
 
 use crate::error::Error;
+use crate::job::Job;
 use crate::prepare::Prepared;
-use crate::recipe::Recipe;
+use crate::recipe::{DeviceKind, Recipe};
 use crate::trainer::with_answers;
 
 /// Where something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// Where it is computed: on a processor this is host memory too.
+    /// Where it is computed: memory of the GPU, or on a processor host memory too.
     Device,
     /// In host memory, whatever computes.
     Host,
@@ -67,6 +68,10 @@ pub struct PlanInput<'a> {
     pub config: &'a Config,
     /// Its weights; those of shapes alone do.
     pub checkpoint: &'a Checkpoint,
+    /// Where it computes.
+    pub device: DeviceKind,
+    /// What the driver takes of the GPU's memory for itself, where that was measured.
+    pub driver_bytes: Option<u64>,
     /// The largest micro-batch, of training and of evaluation.
     pub limits: Limits,
     /// The largest prompts that evaluations answer, if they do.
@@ -89,13 +94,20 @@ pub struct PlanInput<'a> {
 
 impl<'a> PlanInput<'a> {
     /// What a prepared job gives. `images` are the model's own settings; bounds on pixels change nothing of what is asked for here.
-    pub fn of_job(prepared: &'a Prepared, checkpoint: &'a Checkpoint, images: &ImageSettings) -> PlanInput<'a> {
+    pub fn of_job(
+        prepared: &'a Prepared,
+        checkpoint: &'a Checkpoint,
+        images: &ImageSettings,
+        driver_bytes: Option<u64>,
+    ) -> PlanInput<'a> {
         let (job, surveys) = (&prepared.job, || std::iter::once(&prepared.train).chain(&prepared.eval));
         let datasets = std::iter::once(&job.recipe.dataset).chain(&job.recipe.eval_dataset);
         PlanInput {
             recipe: &job.recipe,
             config: &prepared.config,
             checkpoint,
+            device: job.device,
+            driver_bytes,
             limits: job.limits,
             answers: job.answers,
             loader: LoaderRoom::of_settings(images, job.limits.patches, job.recipe.ahead()),
@@ -110,7 +122,19 @@ impl<'a> PlanInput<'a> {
 
     /// Threads that compute.
     fn threads(&self) -> usize {
-        if self.recipe.threads == 0 { host::cores() } else { self.recipe.threads }
+        match (self.device, self.recipe.threads) {
+            // One that keeps the GPU busy.
+            (DeviceKind::Cuda, _) => 1,
+            (DeviceKind::Cpu, 0) => host::cores(),
+            (DeviceKind::Cpu, threads) => threads,
+        }
+    }
+
+    fn profile(&self) -> Profile {
+        match self.device {
+            DeviceKind::Cpu => Profile::cpu(self.threads()),
+            DeviceKind::Cuda => Profile::cuda(),
+        }
     }
 }
 
@@ -127,13 +151,15 @@ fn files_bytes(path: &Path) -> u64 {
 /// What a run will hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
+    /// Where it computes.
+    pub device: DeviceKind,
     /// By place and purpose; lines of 0 bytes are left out.
     pub lines: Vec<PlanLine>,
     /// All that is where it is computed.
     pub device_bytes: u64,
     /// All that is in host memory whatever computes.
     pub host_bytes: u64,
-    /// Both: what the run needs of the host's memory at its peak, with a processor that computes.
+    /// What the run needs of the host's memory at its peak: both with a processor that computes, else the host's part.
     pub total_bytes: u64,
     /// That part of it that is no file's: what a measurement of anonymous memory is to be compared with, after the weights are there.
     pub anonymous_bytes: u64,
@@ -163,8 +189,8 @@ pub struct Need {
 
 /// Rows that were read once are kept by the system while there is room: more than this gains little, as an epoch goes through all of them.
 const MOST_FILE_CACHE: u64 = 4 << 30;
-/// What a GPU's driver and libraries may take for themselves. Nothing of that was measured here.
-const GPU_CONTEXT: u64 = 1 << 30;
+/// What the driver takes of a GPU's memory for itself, where it was not measured: what an H200 with its kernels loaded had, with CUDA 13.0.
+const DRIVER_BYTES: u64 = 600 << 20;
 
 impl Need {
     /// A tenth more, and so much besides, in whole GiB.
@@ -192,36 +218,87 @@ impl Fit {
     }
 }
 
-impl MemoryPlan {
-    /// Plans a run.
-    pub fn of(input: &PlanInput) -> Result<MemoryPlan, Error> {
+/// The memory that there is for a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The host's.
+    pub host: Bytes,
+    /// The GPU's, where one computes.
+    pub gpu: Bytes,
+}
+
+/// Whether a plan fits everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Fits {
+    /// Into host memory.
+    pub host: Fit,
+    /// Into the GPU's, where one computes.
+    pub gpu: Option<Fit>,
+}
+
+impl Fits {
+    /// Whether it fits everywhere.
+    pub fn all(&self) -> bool {
+        self.host.fits && self.gpu.is_none_or(|gpu| gpu.fits)
+    }
+}
+
+/// The plan of a run on one device.
+struct Layout {
+    lines: Vec<PlanLine>,
+    device_bytes: u64,
+    host_bytes: u64,
+    anonymous_bytes: u64,
+}
+
+impl Layout {
+    fn of(input: &PlanInput) -> Result<Layout, Error> {
         let plan = model_plan(input)?;
         let mut lines: Vec<PlanLine> = Purpose::ALL.iter().map(|purpose| device_line(input, &plan, *purpose)).collect();
+        lines.extend((input.device == DeviceKind::Cuda).then(|| driver_line(input.driver_bytes)));
         lines.extend(host::lines(input, &plan));
         lines.retain(|line| line.bytes > 0);
         let sum = |place: Place| lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
         let (device_bytes, steady) = (sum(Place::Device), sum(Place::Host));
-        let loading = host::Loading::of(input, &plan);
+        let on_host = if input.device == DeviceKind::Cpu { device_bytes } else { 0 };
         // Weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
-        let beyond = (loading.peak + host::CODE).saturating_sub(device_bytes + steady);
+        let (loading, program) = (host::loading(input, &plan), host::program(input.device));
+        let beyond = (loading + program.all()).saturating_sub(on_host + steady);
         lines.extend(host::loading_line(beyond));
-        let total_bytes = device_bytes + steady + beyond;
+        let anonymous_bytes = on_host + steady - program.files;
+        Ok(Layout { lines, device_bytes, host_bytes: steady + beyond, anonymous_bytes })
+    }
+}
+
+impl MemoryPlan {
+    /// Plans a run.
+    pub fn of(input: &PlanInput) -> Result<MemoryPlan, Error> {
+        let on_cpu = Layout::of(&PlanInput { device: DeviceKind::Cpu, ..*input })?;
+        let on_gpu = Layout::of(&PlanInput { device: DeviceKind::Cuda, ..*input })?;
         let cache = input.dataset_bytes.min(MOST_FILE_CACHE);
         let requirements = Requirements {
-            processor: Need::of(total_bytes, cache),
-            // A GPU gets tensor by tensor, and each passes through the host.
-            gpu_host: Need::of(steady + loading.largest_tensor, cache),
-            gpu: Need::of(device_bytes, GPU_CONTEXT),
+            processor: Need::of(on_cpu.device_bytes + on_cpu.host_bytes, cache),
+            gpu_host: Need::of(on_gpu.host_bytes, cache),
+            gpu: Need::of(on_gpu.device_bytes, 0),
         };
-        let anonymous_bytes = device_bytes + steady - host::CODE;
-        let host_bytes = steady + beyond;
-        Ok(MemoryPlan { lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements })
+        let (device, layout) = match input.device {
+            DeviceKind::Cpu => (DeviceKind::Cpu, on_cpu),
+            DeviceKind::Cuda => (DeviceKind::Cuda, on_gpu),
+        };
+        let Layout { lines, device_bytes, host_bytes, anonymous_bytes } = layout;
+        let total_bytes = host_bytes + if device == DeviceKind::Cpu { device_bytes } else { 0 };
+        Ok(MemoryPlan { device, lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements })
     }
 
-    /// Whether it fits into so much host memory.
-    pub fn fits(&self, available: Bytes) -> Fit {
-        let (needed_bytes, available_bytes) = (self.total_bytes, available.0);
-        Fit { available_bytes, needed_bytes, fits: needed_bytes <= available_bytes }
+    /// Whether it fits.
+    pub fn fits(&self, room: Room) -> Fits {
+        let fit = |needed_bytes: u64, available: Bytes| Fit {
+            available_bytes: available.0,
+            needed_bytes,
+            fits: needed_bytes <= available.0,
+        };
+        let gpu = (self.device == DeviceKind::Cuda).then(|| fit(self.device_bytes, room.gpu));
+        Fits { host: fit(self.total_bytes, room.host), gpu }
     }
 
     /// The bytes of one purpose.
@@ -232,15 +309,44 @@ impl MemoryPlan {
 
 /// Everything that a run will ask a device for, in order.
 fn model_plan(input: &PlanInput) -> Result<Plan, Error> {
-    let (recipe, config) = (input.recipe, input.config);
-    let limits = with_answers(input.limits, input.answers);
-    let mut planner = Planner::for_cpu(input.threads());
+    build(input.recipe, input.config, input.checkpoint, input.limits, input.answers, &input.profile())
+}
+
+/// What a job will ask a device for.
+pub(crate) fn device_plan(
+    job: &Job,
+    config: &Config,
+    checkpoint: &Checkpoint,
+    profile: &Profile,
+) -> Result<Plan, Error> {
+    build(&job.recipe, config, checkpoint, job.limits, job.answers, profile)
+}
+
+fn build(
+    recipe: &Recipe,
+    config: &Config,
+    checkpoint: &Checkpoint,
+    limits: Limits,
+    answers: Option<GeneratorLimits>,
+    profile: &Profile,
+) -> Result<Plan, Error> {
+    let limits = with_answers(limits, answers);
+    let mut planner = Planner::like(profile);
     let (training, storage) = (recipe.training(), recipe.storage());
-    let model = Model::build(&mut planner, config, input.checkpoint, &training, recipe.recomputed(), &storage, limits)?;
-    if let Some(answers) = input.answers {
+    let model = Model::build(&mut planner, config, checkpoint, &training, recipe.recomputed(), &storage, limits)?;
+    if let Some(answers) = answers {
         Generator::beside(&mut planner, &model, answers)?;
     }
     Ok(planner.plan().clone())
+}
+
+fn driver_line(measured: Option<u64>) -> PlanLine {
+    let (what, exactness) = match measured {
+        Some(_) => ("what the driver takes for itself, as measured", Exactness::Exact),
+        None => ("what the driver takes for itself, as on an H200", Exactness::Estimated),
+    };
+    let bytes = measured.unwrap_or(DRIVER_BYTES);
+    PlanLine { place: Place::Device, purpose: "driver", bytes, what: what.to_string(), exactness }
 }
 
 fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {

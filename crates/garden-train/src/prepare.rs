@@ -10,7 +10,7 @@ use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
 
 use crate::error::Error;
 use crate::job::{Job, Rows};
-use crate::recipe::Recipe;
+use crate::recipe::{DeviceKind, Recipe};
 
 /// Answers that an evaluation generates at once: each weight is read once for all of them.
 const ANSWERS_AT_ONCE: usize = 4;
@@ -39,7 +39,7 @@ pub struct Prepared {
 
 impl Prepared {
     /// Looks at the model's files and at every row. `progress` is told how many rows of how many are done.
-    pub fn of(recipe: Recipe, progress: &mut dyn FnMut(usize, usize)) -> Result<Prepared, Error> {
+    pub fn of(recipe: Recipe, device: DeviceKind, progress: &mut dyn FnMut(usize, usize)) -> Result<Prepared, Error> {
         let base = model_folder(&recipe.base_model)?;
         let config = Config::read(&base.join("config.json"))?;
         // A run that goes on from a checkpoint does not need it any more.
@@ -59,6 +59,7 @@ impl Prepared {
         let train = looker.look(&dataset, recipe.batch_size, progress)?;
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
+            device,
             base,
             chat_template,
             train: Rows {

@@ -66,6 +66,17 @@ pub enum DeviceChoice {
     Cuda,
 }
 
+/// Where a run computes, once that is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// On the processor.
+    #[default]
+    Cpu,
+    /// On an NVIDIA GPU.
+    Cuda,
+}
+
 /// Everything that decides a run. [`FIELDS`] says what each setting means.
 #[allow(missing_docs, reason = "FIELDS describes each setting by its name")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -133,6 +144,8 @@ pub struct Recipe {
     pub threads: usize,
     #[serde(with = "optional_size", skip_serializing_if = "Option::is_none", default)]
     pub debug_leak: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub debug_fail: Option<usize>,
 }
 
 impl Default for Recipe {
@@ -196,6 +209,7 @@ impl Default for Recipe {
             device: DeviceChoice::Auto,
             threads: 0,
             debug_leak: None,
+            debug_fail: None,
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::job::Job;
 use crate::lock::RunLock;
 use crate::log::Log;
 use crate::observer::{EvalReport, Observer, StepReport};
+use crate::plan::device_plan;
 use crate::result::write_result;
 use crate::schedule::Schedule;
 
@@ -85,6 +86,8 @@ struct Run<'a> {
     progress: Progress,
     log: Log,
     evaluated: Option<EvalReport>,
+    /// The micro-batch that comes next, where it was there before it was needed, or why it cannot be used.
+    next: Option<Result<Waiting, Error>>,
     /// Memory that is lost on purpose.
     leaked: Vec<Vec<u8>>,
 }
@@ -164,6 +167,7 @@ impl<'a> Run<'a> {
             progress,
             log,
             evaluated: None,
+            next: None,
             leaked: Vec::new(),
         })
     }
@@ -228,15 +232,23 @@ impl<'a> Run<'a> {
         let (first, last) = (job.first_batch(number), job.first_batch(number + 1));
         let mut group = Group::default();
         self.model.begin_step(self.device);
-        for _ in first..last {
+        for batch in first..last {
             let waiting = Instant::now();
-            let Some(made) = loader.next() else { break };
+            let next = self.next.take().or_else(|| {
+                let made = loader.next()?;
+                Some(Waiting::of(made, self.model.config(), loader))
+            });
             group.waited += waiting.elapsed().as_secs_f64();
-            let made = made?;
-            self.count(&made);
-            if let Some(pixels) = self.learn(made, &mut group)? {
-                loader.give_back(pixels);
+            let Some(next) = next.transpose()? else { break };
+            self.count(&next);
+            self.learn(next, &mut group, loader)?;
+            // Behind the last one the update has to be queued first.
+            if batch + 1 < last {
+                self.look_ahead(loader);
             }
+        }
+        if job.recipe.debug_fail == Some(number + 1) {
+            self.device.fail();
         }
         let divisor = match group.batches {
             0 => 1.0,
@@ -247,6 +259,7 @@ impl<'a> Run<'a> {
             let scale = (1.0 / divisor) as f32;
             self.model.update(self.device, &self.optimizer, rate, scale, group.had_images);
         }
+        self.look_ahead(loader);
         // The one place of a step that waits for the device.
         let result = self.model.step_result(self.device)?;
         let (loss, gradient_norm) = (f64::from(result.loss) / divisor, f64::from(result.gradient_norm));
@@ -272,22 +285,30 @@ impl<'a> Run<'a> {
         self.tell(&report)
     }
 
-    /// Adds the gradients of a micro-batch; gives its pixels back.
-    fn learn(&mut self, made: MicroBatch, group: &mut Group) -> Result<Option<Vec<f32>>, Error> {
-        if made.trained == 0 {
-            return Ok(Some(made.images.pixels));
-        }
-        let trained = made.trained;
-        let batch = Batch::new(self.model.config(), &made.rows, made.images)?;
-        let scale = self.job.recipe.loss_normalisation.scale(trained);
-        // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
-        let seed = mixed(self.job.recipe.seed ^ mixed(made.number as u64 + 1)).max(1);
-        self.model.learn(self.device, &batch, scale, seed)?;
-        group.add(&batch, trained);
-        Ok(Some(batch.into_pixels()))
+    /// Takes the next micro-batch if it is there already, and brings it to the device while that computes.
+    fn look_ahead(&mut self, loader: &mut Loader) {
+        let Some(made) = loader.next_if_ready() else { return };
+        let next = Waiting::of(made, self.model.config(), loader).and_then(|next| {
+            next.batch.as_ref().map_or(Ok(()), |batch| self.model.place(self.device, batch))?;
+            Ok(next)
+        });
+        // What is wrong with it is told when it is its turn.
+        self.next = Some(next);
     }
 
-    fn count(&mut self, made: &MicroBatch) {
+    /// Adds the gradients of a micro-batch; gives its pixels back.
+    fn learn(&mut self, next: Waiting, group: &mut Group, loader: &Loader) -> Result<(), Error> {
+        let Some(batch) = next.batch else { return Ok(()) };
+        let scale = self.job.recipe.loss_normalisation.scale(next.trained);
+        // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
+        let seed = mixed(self.job.recipe.seed ^ mixed(next.number as u64 + 1)).max(1);
+        self.model.learn(self.device, &batch, scale, seed)?;
+        group.add(&batch, next.trained);
+        loader.give_back(batch.into_pixels());
+        Ok(())
+    }
+
+    fn count(&mut self, made: &Waiting) {
         self.progress.dropped += made.dropped;
         for error in &made.skipped {
             self.progress.skipped += 1;
@@ -319,6 +340,8 @@ impl<'a> Run<'a> {
     fn evaluate(&mut self) -> Result<Evaluated, Error> {
         let (step, job) = (self.progress.step, self.job);
         let Some(evaluation) = &mut self.evaluation else { return Ok(Evaluated::NoBetter) };
+        // Its batches take the place of the next one.
+        self.model.displace();
         self.observer.evaluating();
         let observer = &mut *self.observer;
         let found = evaluation.run(job, &mut self.model, self.device, step, &mut || observer.wants_end())?;
@@ -416,6 +439,31 @@ impl<'a> Run<'a> {
     }
 }
 
+/// A micro-batch that is about to be learnt.
+#[derive(Debug)]
+struct Waiting {
+    number: usize,
+    trained: usize,
+    dropped: usize,
+    skipped: Vec<garden_data::Error>,
+    /// What the model is given; nothing where nothing of it is trained.
+    batch: Option<Batch>,
+}
+
+impl Waiting {
+    fn of(made: Result<MicroBatch, garden_data::Error>, config: &Config, loader: &Loader) -> Result<Waiting, Error> {
+        let MicroBatch { number, rows, images, trained, skipped, dropped } = made?;
+        let batch = match trained {
+            0 => {
+                loader.give_back(images.pixels);
+                None
+            }
+            _ => Some(Batch::new(config, &rows, images)?),
+        };
+        Ok(Waiting { number, trained, dropped, skipped, batch })
+    }
+}
+
 /// The micro-batches of a step.
 #[derive(Debug, Default)]
 struct Group {
@@ -436,13 +484,15 @@ impl Group {
     }
 }
 
-/// Puts the model on a device as the recipe wants it.
+/// Puts the model on a device as the recipe wants it, after all memory that the run will need was taken.
 pub(crate) fn build(job: &Job, device: &mut dyn Device) -> Result<Model, Error> {
     let recipe = &job.recipe;
     let config = Config::read(&job.base.join("config.json"))?;
     let weights = Checkpoint::open(&job.base)?;
     let (training, storage) = (recipe.training(), recipe.storage());
     let limits = with_answers(job.limits, job.answers);
+    let planned = device_plan(job, &config, &weights, device.profile())?.total();
+    device.prepare(planned).map_err(garden_model::Error::from)?;
     Ok(Model::build(device, &config, &weights, &training, recipe.recomputed(), &storage, limits)?)
 }
 

@@ -21,7 +21,7 @@ pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Plan, PlanFormat};
 use train::{DEMO_HELP, TRAIN_HELP};
-pub use train::{Demo, RecipeFlags, Report, TrainVision, TrainWorker};
+pub use train::{Demo, Devices, RecipeFlags, Report, TrainVision, TrainWorker};
 
 /// Fine-tune vision-language models with memory you can trust.
 #[derive(Debug, Parser)]
@@ -127,6 +127,9 @@ pub enum Command {
     ///
     /// `train-vision` writes it at its end; this is for a run that was killed, or after an update.
     Report(Report),
+
+    /// Tell where training would compute, and why not on the GPU.
+    Devices(Devices),
 
     /// The process that trains; `train-vision` starts it.
     #[command(hide = true)]

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Report(arguments) => commands::report::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
+        Command::Devices(arguments) => commands::devices::run(arguments, &printer),
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Check(arguments) => commands::check::run(arguments, &printer),
         Command::Plan(arguments) => commands::plan::run(arguments, &printer),

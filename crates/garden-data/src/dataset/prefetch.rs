@@ -83,6 +83,14 @@ impl<T: Send + 'static> Prefetch<T> {
         Prefetch { threads: (0..ahead.threads.max(1)).map(start).collect(), shared }
     }
 
+    /// The next item if it is there already.
+    pub fn next_if_ready(&mut self) -> Option<T> {
+        let position = self.shared.lock().next_out;
+        let is_ready = self.shared.lock().ready.contains_key(&position);
+        // Nobody else takes items.
+        is_ready.then(|| self.next()).flatten()
+    }
+
     /// Bytes that are held now, with the room set aside for what is being read.
     pub fn held_bytes(&self) -> usize {
         self.shared.lock().held

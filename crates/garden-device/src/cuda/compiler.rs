@@ -23,6 +23,9 @@ functions! {
     }
 }
 
+/// How everything is compiled.
+pub(super) const OPTIONS: [&str; 2] = ["--std=c++17", "--device-as-default-execution-space"];
+
 /// The compiler.
 pub struct Compiler {
     functions: Functions,
@@ -55,12 +58,9 @@ impl Compiler {
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         let zero = |text: &str| CString::new(text).map_err(|_| "a zero byte in a program".to_string());
         let (name, source) = (zero(name)?, zero(source)?);
-        let options = [
-            format!("--gpu-architecture={architecture}"),
-            "--std=c++17".into(),
-            "--device-as-default-execution-space".into(),
-        ];
-        let options = options.iter().map(|option| zero(option)).collect::<Result<Vec<CString>, String>>()?;
+        let architecture = format!("--gpu-architecture={architecture}");
+        let options = OPTIONS.into_iter().chain([architecture.as_str()]);
+        let options = options.map(zero).collect::<Result<Vec<CString>, String>>()?;
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = std::ptr::null_mut();
         let none = std::ptr::null();

@@ -37,6 +37,7 @@ functions! {
         stream_create = "cuStreamCreate" (*mut Handle, c_uint) -> Status;
         stream_destroy = "cuStreamDestroy_v2" (Handle) -> Status;
         stream_synchronize = "cuStreamSynchronize" (Handle) -> Status;
+        stream_wait = "cuStreamWaitEvent" (Handle, Handle, c_uint) -> Status;
         event_create = "cuEventCreate" (*mut Handle, c_uint) -> Status;
         event_destroy = "cuEventDestroy_v2" (Handle) -> Status;
         event_record = "cuEventRecord" (Handle, Handle) -> Status;
@@ -85,11 +86,14 @@ pub(super) struct Failure {
     pub is_out_of_memory: bool,
 }
 
-/// A GPU with a context and a stream of work, in the thread that made it.
+/// A GPU with a context and two streams, in the thread that made it.
 pub(super) struct Driver {
     functions: Arc<Functions>,
     device: c_int,
+    /// Work, in order.
     stream: Handle,
+    /// Copies to the GPU that need not wait for all work before them.
+    copies: Handle,
     pub card: Card,
 }
 
@@ -105,6 +109,13 @@ pub(super) struct Function(Handle);
 pub(super) struct Event {
     handle: Handle,
     functions: Arc<Functions>,
+}
+
+/// One of the two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Work,
+    Copies,
 }
 
 /// Memory of the host that the GPU copies from by itself, where the system gives such.
@@ -128,7 +139,7 @@ impl Driver {
     /// Opens a GPU by its number.
     pub fn open(number: usize) -> Result<Driver, Unavailable> {
         let library = open("libcuda.so.1").or_else(|| open("libcuda.so")).ok_or_else(|| {
-            Unavailable::new(
+            Unavailable::absent(
                 "no NVIDIA driver was found (libcuda.so.1)",
                 "install the NVIDIA driver, in a container start it with `--gpus all`, or use `--device cpu`",
             )
@@ -144,7 +155,7 @@ impl Driver {
         // SAFETY: all pointers are to places of the right type, here and below.
         let started = unsafe { (functions.init)(0) };
         if started == NO_DEVICE {
-            return Err(Unavailable::new("this machine has no NVIDIA GPU", "use `--device cpu`"));
+            return Err(Unavailable::absent("this machine has no NVIDIA GPU", "use `--device cpu`"));
         }
         check(started, "starting the driver")?;
         // SAFETY: as above.
@@ -157,7 +168,7 @@ impl Driver {
         }
         if number >= count as usize {
             let problem = format!("there is no GPU {number}: this machine has {count}");
-            return Err(Unavailable::new(problem, "CUDA_VISIBLE_DEVICES may hide some"));
+            return Err(Unavailable::absent(problem, "CUDA_VISIBLE_DEVICES may hide some"));
         }
         // SAFETY: as above.
         check(unsafe { (functions.device_get)(&mut device, number as c_int) }, "finding the GPU")?;
@@ -183,7 +194,7 @@ impl Driver {
             let problem = format!("{} has compute capability {capability}; 8.0 is needed", card.name);
             return Err(Unavailable::new(problem, "use a card since Ampere (A100, RTX 30), or `--device cpu`"));
         }
-        let (mut context, mut stream) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut context, mut stream, mut copies) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let busy = "another process may hold the GPU alone or have all its memory: look at `nvidia-smi`";
         let taken = |failure: Failure| {
             Unavailable::new(format!("the GPU {} cannot be used: {}", card.name, failure.text), busy)
@@ -195,7 +206,16 @@ impl Driver {
         check(unsafe { (functions.context_set)(context) }, "using the context")?;
         // SAFETY: as above.
         check(unsafe { (functions.stream_create)(&mut stream, NON_BLOCKING) }, "making a stream")?;
-        Ok(Driver { functions, device, stream, card })
+        // SAFETY: as above.
+        check(unsafe { (functions.stream_create)(&mut copies, NON_BLOCKING) }, "making a stream")?;
+        Ok(Driver { functions, device, stream, copies, card })
+    }
+
+    fn handle(&self, stream: Stream) -> Handle {
+        match stream {
+            Stream::Work => self.stream,
+            Stream::Copies => self.copies,
+        }
     }
 
     pub fn stream(&self) -> *mut c_void {
@@ -234,13 +254,20 @@ impl Driver {
         (status == 0).then(|| Pinned { start: start.cast(), length, functions: self.functions.clone() })
     }
 
+    /// What is queued in a stream from here on waits for an event.
+    pub fn wait_in(&self, stream: Stream, event: &Event) -> Result<(), Failure> {
+        // SAFETY: a stream and an event of ours.
+        let status = unsafe { (self.functions.stream_wait)(self.handle(stream), event.handle, 0) };
+        self.functions.check(status, "waiting for another stream")
+    }
+
     /// Queues a copy to the GPU.
     ///
     /// # Safety
     /// `from` has so many bytes, which stay as they are until the copy is done; `to` lies inside memory of this GPU.
-    pub unsafe fn copy_to(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), Failure> {
+    pub unsafe fn copy_to(&self, to: Address, from: *const u8, bytes: usize, stream: Stream) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        let status = unsafe { (self.functions.copy_to)(to, from.cast(), bytes, self.stream) };
+        let status = unsafe { (self.functions.copy_to)(to, from.cast(), bytes, self.handle(stream)) };
         self.functions.check(status, "copying to the GPU")
     }
 
@@ -249,7 +276,7 @@ impl Driver {
         // SAFETY: the slice has so many bytes; the device's buffer lies inside its memory.
         let status = unsafe { (self.functions.copy_from)(to.as_mut_ptr().cast(), from, to.len(), self.stream) };
         self.functions.check(status, "copying from the GPU")?;
-        self.wait()
+        self.wait(Stream::Work)
     }
 
     pub fn copy_within(&self, to: Address, from: Address, bytes: usize) -> Result<(), Failure> {
@@ -264,10 +291,11 @@ impl Driver {
         self.functions.check(status, "filling memory of the GPU")
     }
 
-    /// Waits for everything that was queued.
-    pub fn wait(&self) -> Result<(), Failure> {
+    /// Waits for everything that was queued in a stream.
+    pub fn wait(&self, stream: Stream) -> Result<(), Failure> {
         // SAFETY: our own stream.
-        self.functions.check(unsafe { (self.functions.stream_synchronize)(self.stream) }, "waiting for the GPU")
+        let status = unsafe { (self.functions.stream_synchronize)(self.handle(stream)) };
+        self.functions.check(status, "waiting for the GPU")
     }
 
     pub fn event(&self) -> Result<Event, Failure> {
@@ -277,10 +305,11 @@ impl Driver {
         Ok(Event { handle, functions: self.functions.clone() })
     }
 
-    /// Marks the place in the stream.
-    pub fn record(&self, event: &Event) -> Result<(), Failure> {
+    /// Marks the place in a stream.
+    pub fn record(&self, event: &Event, stream: Stream) -> Result<(), Failure> {
         // SAFETY: an event and a stream of ours.
-        self.functions.check(unsafe { (self.functions.event_record)(event.handle, self.stream) }, "recording an event")
+        let status = unsafe { (self.functions.event_record)(event.handle, self.handle(stream)) };
+        self.functions.check(status, "recording an event")
     }
 
     /// Loads a compiled program; it stays as long as the context.
@@ -357,8 +386,10 @@ impl Drop for Driver {
     fn drop(&mut self) {
         // SAFETY: our own stream and our share of the context, given back once.
         unsafe {
-            (self.functions.stream_synchronize)(self.stream);
-            (self.functions.stream_destroy)(self.stream);
+            for stream in [self.stream, self.copies] {
+                (self.functions.stream_synchronize)(stream);
+                (self.functions.stream_destroy)(stream);
+            }
             (self.functions.context_release)(self.device);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::compiler::Compiler;
+use super::compiler::{Compiler, OPTIONS};
 use super::driver::{Argument, Driver, Failure, Function, Module};
 use super::library::Unavailable;
 
@@ -55,6 +55,7 @@ pub const PROGRAMS: [Program; 7] = [
             "scatter_bf16",
             "swiglu_backward_bf16",
             "swiglu_bf16",
+            "trap",
         ],
     },
     Program {
@@ -204,7 +205,7 @@ fn cache_folder() -> Option<PathBuf> {
 /// A name for everything that a compiled program follows from.
 fn file_name(name: &str, source: &str, architecture: &str, version: (i32, i32)) -> String {
     let digest = |offset: u64| {
-        let bytes = source.bytes().chain(architecture.bytes());
+        let bytes = source.bytes().chain(architecture.bytes()).chain(OPTIONS.iter().flat_map(|option| option.bytes()));
         bytes.fold(offset, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     };
     let (first, second) = (digest(0xcbf2_9ce4_8422_2325), digest(0x6c62_272e_07bb_0142));

@@ -18,6 +18,8 @@ pub struct Unavailable {
     pub problem: String,
     /// What would help.
     pub hint: String,
+    /// Whether there is none at all, rather than one that cannot be used.
+    pub is_absent: bool,
 }
 
 impl fmt::Display for Unavailable {
@@ -30,7 +32,11 @@ impl std::error::Error for Unavailable {}
 
 impl Unavailable {
     pub(super) fn new(problem: impl Into<String>, hint: impl Into<String>) -> Unavailable {
-        Unavailable { problem: problem.into(), hint: hint.into() }
+        Unavailable { problem: problem.into(), hint: hint.into(), is_absent: false }
+    }
+
+    pub(super) fn absent(problem: impl Into<String>, hint: impl Into<String>) -> Unavailable {
+        Unavailable { is_absent: true, ..Unavailable::new(problem, hint) }
     }
 }
 

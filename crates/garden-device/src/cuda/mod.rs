@@ -1,6 +1,6 @@
 //! The CUDA device: the operations of the CPU device on a GPU of NVIDIA's, with activations of bf16.
 //!
-//! Operations are queued on one stream. Matrix products are cuBLASLt's, everything else is a kernel of ours (`kernels/`), compiled when a card is
+//! Operations are queued on one stream, copies of the next batch on another. Matrix products are cuBLASLt's, everything else is a kernel of ours (`kernels/`), compiled when a card is
 //! first used. All memory is taken at the start, as planned. What fails is latched: see [`Device`].
 
 mod blas;
@@ -15,11 +15,11 @@ pub use library::{FOLDER_VARIABLE, Unavailable};
 use std::collections::HashMap;
 
 use blas::{Blas, Operands, Product};
-use driver::{Address, Argument, Driver, Event, Failure, Pinned};
+use driver::{Address, Argument, Driver, Event, Failure, Pinned, Stream};
 use kernels::Kernels;
 
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Write};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Reserve, Write};
 use crate::dynamic_8bit::Map;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
@@ -32,6 +32,8 @@ const CHUNK: usize = 64 << 20;
 /// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
 const STAGING: usize = 8 << 20;
 const STAGES: usize = 4;
+/// All of that.
+pub const STAGING_BYTES: usize = STAGING * STAGES;
 /// Pieces that sums over rows are cut into at most: the order of a sum must not depend on the card.
 const NORM_PIECES: usize = 264;
 const BIAS_PIECES: usize = 64;
@@ -47,11 +49,14 @@ pub struct Cuda {
     plan: Plan,
     // Fields are dropped in this order: whatever uses the context before it.
     staging: Staging,
+    ahead: Option<Ahead>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
     workspace: Option<Workspace>,
     failure: Option<DeviceError>,
+    /// Free bytes when it was opened.
+    free: usize,
     driver: Driver,
 }
 
@@ -76,6 +81,17 @@ struct Memory {
 struct Staging {
     stages: Vec<(Pinned, Event)>,
     next: usize,
+    /// A piece in the buffer's dtype.
+    narrowed: Vec<u8>,
+}
+
+/// How copies of the next batch overtake the work on this one.
+struct Ahead {
+    /// Before the batch that is computed with.
+    began: Event,
+    /// After what was copied ahead.
+    copied: Event,
+    is_on: bool,
 }
 
 /// Where operations keep what they forget.
@@ -116,9 +132,13 @@ impl Cuda {
         let kernels = Kernels::load(&driver)?;
         let profile = Profile::cuda();
         let staging = Staging::new(&driver);
+        // Without pinned memory a copy waits for its end anyway.
+        let event = || driver.event().ok().filter(|_| !staging.stages.is_empty());
+        let ahead = event().zip(event()).map(|(began, copied)| Ahead { began, copied, is_on: false });
         let plan = Plan::new(profile.alignment);
         let memory = Memory::default();
-        Ok(Cuda { profile, plan, staging, blas, kernels, memory, workspace: None, failure: None, driver })
+        let free = driver.memory().map_or(0, |memory| memory.0);
+        Ok(Cuda { profile, plan, staging, ahead, blas, kernels, memory, workspace: None, failure: None, free, driver })
     }
 
     /// What it is.
@@ -232,7 +252,9 @@ impl Cuda {
         let chunk = self.driver.allocate(bytes)?;
         self.memory.chunks.push(chunk);
         (self.memory.next, self.memory.left) = (chunk, bytes);
-        self.driver.zero(chunk, bytes)
+        self.driver.zero(chunk, bytes)?;
+        // Nothing that is copied ahead may come before the zeros.
+        self.ahead.as_ref().map_or(Ok(()), |ahead| self.driver.record(&ahead.began, Stream::Work))
     }
 
     /// A product; a weight of 4 bits is widened first.
@@ -463,7 +485,8 @@ fn check_heads(heads: Heads, tokens: usize, head_size: usize) {
 impl Drop for Cuda {
     fn drop(&mut self) {
         // What is queued may still use the memory; what fails now fails nobody.
-        self.driver.wait().unwrap_or(());
+        self.driver.wait(Stream::Copies).unwrap_or(());
+        self.driver.wait(Stream::Work).unwrap_or(());
         for chunk in self.memory.chunks.drain(..) {
             // SAFETY: allocated here, given back once, and nothing is queued any more.
             unsafe { self.driver.free(chunk) };
@@ -474,7 +497,8 @@ impl Drop for Cuda {
 impl Staging {
     fn new(driver: &Driver) -> Staging {
         let stage = |_| Some((driver.pinned(STAGING)?, driver.event().ok()?));
-        Staging { stages: (0..STAGES).map(stage).collect::<Option<Vec<_>>>().unwrap_or_default(), next: 0 }
+        let stages = (0..STAGES).map(stage).collect::<Option<Vec<_>>>().unwrap_or_default();
+        Staging { stages, next: 0, narrowed: Vec::with_capacity(STAGING) }
     }
 }
 
@@ -485,8 +509,17 @@ impl Device for Cuda {
 
     fn prepare(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         // Every piece of memory begins aligned, and a plan counts that.
-        self.take(bytes.max(self.profile.alignment))
-            .map_err(|_| OutOfMemory { label: "everything that was planned".into(), bytes })
+        let taken = self.take(bytes.max(self.profile.alignment));
+        taken.map_err(|_| {
+            let free = self.driver.memory().map_or(0, |memory| memory.0) >> 20;
+            let label = format!("everything that was planned; {} has {free} MiB free", self.driver.card.name);
+            OutOfMemory { label, bytes }
+        })
+    }
+
+    fn own_memory(&self) -> Option<OwnMemory> {
+        let (free, total) = self.driver.memory().ok()?;
+        Some(OwnMemory { total, free, taken: self.free.saturating_sub(free) })
     }
 
     fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory> {
@@ -539,6 +572,29 @@ impl Device for Cuda {
         true
     }
 
+    fn begin_batch(&mut self) {
+        let Some(ahead) = self.ahead.as_ref().filter(|_| self.failure.is_none()) else { return };
+        let result = self.driver.record(&ahead.began, Stream::Work);
+        self.latch(result.map_err(|failure| failure.text));
+    }
+
+    fn upload_ahead(&mut self, is_ahead: bool) {
+        let Some(ahead) = self.ahead.as_mut().filter(|_| self.failure.is_none()) else { return };
+        ahead.is_on = is_ahead;
+        let result = match is_ahead {
+            true => self.driver.wait_in(Stream::Copies, &ahead.began),
+            false => self
+                .driver
+                .record(&ahead.copied, Stream::Copies)
+                .and_then(|()| self.driver.wait_in(Stream::Work, &ahead.copied)),
+        };
+        self.latch(result.map_err(|failure| failure.text));
+    }
+
+    fn fail(&mut self) {
+        self.launch("trap", [1, 1, 1], [1, 1, 1], 0, &[]);
+    }
+
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         assert_eq!(bytes.len(), to.length() * to.dtype.size(), "as many bytes as the buffer has are needed");
         if self.failure.is_some() || bytes.is_empty() {
@@ -548,10 +604,11 @@ impl Device for Cuda {
         if self.staging.stages.is_empty() {
             // Memory that is not pinned is copied by the driver; it may be used again when that is done.
             // SAFETY: inside the buffer; the bytes stay until the wait is over.
-            let copied = unsafe { self.driver.copy_to(address, bytes.as_ptr(), bytes.len()) };
-            let done = copied.and_then(|()| self.driver.wait());
+            let copied = unsafe { self.driver.copy_to(address, bytes.as_ptr(), bytes.len(), Stream::Work) };
+            let done = copied.and_then(|()| self.driver.wait(Stream::Work));
             return self.latch(done.map_err(|failure| failure.text));
         }
+        let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
         for piece in bytes.chunks(STAGING) {
             let number = self.staging.next % self.staging.stages.len();
             self.staging.next += 1;
@@ -560,13 +617,26 @@ impl Device for Cuda {
                 // SAFETY: the stage has this much room, and the copy before from it is done; it is used again after this one's event.
                 unsafe {
                     pinned.start.copy_from_nonoverlapping(piece.as_ptr(), piece.len().min(pinned.length));
-                    self.driver.copy_to(address, pinned.start, piece.len())?;
+                    self.driver.copy_to(address, pinned.start, piece.len(), stream)?;
                 }
-                self.driver.record(event)
+                self.driver.record(event, stream)
             });
             address += piece.len() as Address;
             self.latch(result.map_err(|failure| failure.text));
         }
+    }
+
+    fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
+        let size = to.dtype.size();
+        assert_eq!(values.len(), to.length(), "as many values as the buffer has are needed");
+        // Piece by piece, so that no second copy of a batch is ever in host memory.
+        let mut narrowed = std::mem::take(&mut self.staging.narrowed);
+        for (number, piece) in values.chunks(STAGING / 4).enumerate() {
+            narrowed.resize(piece.len() * size, 0);
+            to.dtype.narrow(piece, &mut narrowed);
+            self.upload(to.part(number * (STAGING / 4), piece.len()), &narrowed);
+        }
+        self.staging.narrowed = narrowed;
     }
 
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
@@ -585,7 +655,7 @@ impl Device for Cuda {
 
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.status()?;
-        let result = self.driver.wait();
+        let result = self.driver.wait(Stream::Work);
         self.latch(result.map_err(|failure| failure.text));
         self.status()
     }

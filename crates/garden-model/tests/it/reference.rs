@@ -19,6 +19,7 @@ on_every_device! {
     ten_steps_of_training,
     training_all_weights_of_a_padded_model,
     the_plan_is_what_is_used,
+    batches_that_are_placed_ahead_change_nothing,
     recomputing_changes_no_bit,
 }
 
@@ -253,6 +254,41 @@ fn train(make: Make, case: &Case, recompute: GradientCheckpointing) {
         "{} {recompute:?}: trained parameters are off by {off:.1e} of what training changed",
         case.name()
     );
+}
+
+/// The next batch may be on the device while this one is computed with, and what comes between may take its place: the same bits all the same.
+fn batches_that_are_placed_ahead_change_nothing(make: Make) {
+    let case = find("vision_lora");
+    let run = |is_ahead: bool| {
+        let device = &mut *make();
+        let mut model = case.build(device, GradientCheckpointing::Off);
+        let (mut results, mut batches) = (Vec::new(), case.batches.iter().cycle());
+        let mut next = batches.next();
+        for step in 0..4 {
+            model.begin_step(device);
+            for seed in 7..9 {
+                let batch = next.take().unwrap();
+                model.learn(device, batch, 1.0, seed).unwrap();
+                next = batches.next();
+                if is_ahead {
+                    model.place(device, next.unwrap()).unwrap();
+                    assert!(model.has_placed());
+                }
+            }
+            model.update(device, &Optimizer::default(), 1e-3, 1.0, true);
+            if step == 1 {
+                // Evaluations have batches of their own.
+                let losses = case.batches.iter().flat_map(|batch| model.evaluate(device, batch).unwrap());
+                results.extend(losses.map(f32::to_bits));
+                assert!(!model.has_placed());
+            }
+            let result = model.step_result(device).unwrap();
+            results.extend([result.loss.to_bits(), result.gradient_norm.to_bits()]);
+        }
+        results
+    };
+    assert!(case.batches.len() > 1, "one batch says nothing");
+    assert_eq!(run(true), run(false));
 }
 
 fn the_plan_is_what_is_used(make: Make) {

@@ -2,12 +2,16 @@
 //!
 //! `examples/host_memory.rs` measures what the estimates rest on; docs/plan.md has the figures.
 
-use garden_device::{Plan, Purpose};
+use garden_device::{Plan, Purpose, cuda};
 
 use super::{Exactness, Place, PlanInput, PlanLine};
+use crate::recipe::DeviceKind;
 
 /// Pages of the program's own file and of libraries that a run touches, in a release build.
-pub(super) const CODE: u64 = 9 << 20;
+const CODE: u64 = 9 << 20;
+/// What NVIDIA's driver and libraries hold in host memory, as an H200 with CUDA 13.0 had it: pages of their files, and their own.
+const CUDA_FILES: u64 = 200 << 20;
+const CUDA_ANONYMOUS: u64 = 300 << 20;
 /// A tokenizer in memory for each byte of its tokenizer.json; with it the template, some hundred KB.
 const TOKENIZER_FACTOR: f64 = 4.5;
 /// tokenizer.json with the released vocabulary of 151,643 tokens, written without spaces.
@@ -33,33 +37,47 @@ pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What loading the weights takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Loading {
-    /// The most that buffers, the pages of a tensor's file and a widened copy take together.
-    pub peak: u64,
-    /// The largest tensor in its file.
-    pub largest_tensor: u64,
+/// What the program itself holds, before anything of a run is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    /// Pages of files.
+    pub files: u64,
+    /// The rest.
+    pub anonymous: u64,
 }
 
-impl Loading {
-    /// Goes through the buffers in the order in which they are filled.
-    pub fn of(input: &PlanInput, plan: &Plan) -> Loading {
-        let (mut loading, mut held) = (Loading::default(), 0);
-        for buffer in &plan.buffers {
-            held += buffer.bytes as u64;
-            if buffer.purpose != Purpose::Weights {
-                continue;
-            }
-            let stored = input.checkpoint.stored_bytes(&buffer.label) as u64;
-            // A tensor that is stored in another kind is widened as a whole, unless it is packed, which goes piece by piece.
-            let is_widened = stored > 0 && (buffer.bytes as u64) > stored.next_multiple_of(64);
-            let copy = if is_widened { buffer.bytes as u64 } else { 0 };
-            loading.peak = loading.peak.max(held + stored + copy);
-            loading.largest_tensor = loading.largest_tensor.max(stored);
-        }
-        loading
+impl Program {
+    pub fn all(self) -> u64 {
+        self.files + self.anonymous
     }
+}
+
+pub(super) fn program(device: DeviceKind) -> Program {
+    match device {
+        DeviceKind::Cpu => Program { files: CODE, anonymous: 0 },
+        DeviceKind::Cuda => {
+            Program { files: CODE + CUDA_FILES, anonymous: CUDA_ANONYMOUS + cuda::STAGING_BYTES as u64 }
+        }
+    }
+}
+
+/// What loading the weights takes of host memory: the most that buffers, the pages of a tensor's file and a widened copy take together.
+pub(super) fn loading(input: &PlanInput, plan: &Plan) -> u64 {
+    let (mut peak, mut held) = (0, 0);
+    for buffer in &plan.buffers {
+        if input.device == DeviceKind::Cpu {
+            held += buffer.bytes as u64;
+        }
+        if buffer.purpose != Purpose::Weights {
+            continue;
+        }
+        let stored = input.checkpoint.stored_bytes(&buffer.label) as u64;
+        // A tensor that is stored in another kind is widened as a whole, unless it is packed, which goes piece by piece.
+        let is_widened = stored > 0 && (buffer.bytes as u64) > stored.next_multiple_of(256);
+        let copy = if is_widened { buffer.bytes as u64 } else { 0 };
+        peak = peak.max(held + stored + copy);
+    }
+    peak
 }
 
 /// What loading needs beyond what steps need.
@@ -82,7 +100,28 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
     let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
     let estimated = Exactness::Estimated;
-    vec![
+    let is_cpu = input.device == DeviceKind::Cpu;
+    let own = match is_cpu {
+        true => vec![
+            line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
+            line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
+        ],
+        false => vec![
+            line(
+                "staging",
+                cuda::STAGING_BYTES as u64,
+                "pinned memory that batches go through".to_string(),
+                Exactness::Exact,
+            ),
+            line(
+                "program and CUDA",
+                CODE + CUDA_FILES + CUDA_ANONYMOUS,
+                "code, driver and libraries, as on an H200".to_string(),
+                estimated,
+            ),
+        ],
+    };
+    let mut lines = vec![
         line(
             "loader",
             loader.bytes() as u64,
@@ -123,9 +162,9 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
             format!("{threads} that compute, {loader_threads} that load: stacks"),
             estimated,
         ),
-        line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
-        line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
-    ]
+    ];
+    lines.extend(own);
+    lines
 }
 
 /// What is held while a checkpoint is written: tensor by tensor, as values and as bytes.

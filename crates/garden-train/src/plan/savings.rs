@@ -6,7 +6,7 @@
 use garden_memory::Bytes;
 use serde::Serialize;
 
-use super::MemoryPlan;
+use super::{MemoryPlan, Room};
 use crate::recipe::{Optim, Recipe, Recompute};
 
 /// Ranks below this are not advised.
@@ -25,7 +25,7 @@ pub struct Saving {
     pub settings: Vec<(String, String)>,
     /// What it does to the run.
     pub effect: &'static str,
-    /// What it saves when nothing else is changed.
+    /// What it saves when nothing else is changed: of the GPU's memory where that is too small, else of the host's.
     pub saves_bytes: u64,
 }
 
@@ -36,9 +36,9 @@ pub struct Combination {
     pub settings: Vec<(String, String)>,
     /// How many changes that is.
     pub changes: usize,
-    /// What is needed with them.
+    /// What is needed with them, of the same memory.
     pub total_bytes: u64,
-    /// Whether that fits.
+    /// Whether everything fits then.
     pub fits: bool,
 }
 
@@ -83,41 +83,45 @@ impl Change {
     }
 }
 
-/// What makes a plan smaller, and which of it is enough for so much memory. `plan` plans another recipe for the same rows; `largest_picture` has
+/// What makes a plan smaller where it does not fit, and which of it is enough. `plan` plans another recipe for the same rows; `largest_picture` has
 /// the pixels of the largest picture after it was resized, where pictures are most of a row.
 pub fn advise<E>(
     recipe: &Recipe,
     largest_picture: Option<u64>,
-    available: Bytes,
+    room: Room,
     mut plan: impl FnMut(&Recipe) -> Result<MemoryPlan, E>,
 ) -> Result<Advice, E> {
-    let now = plan(recipe)?.total_bytes;
+    let first = plan(recipe)?;
+    let is_of_gpu = first.fits(room).gpu.is_some_and(|gpu| !gpu.fits);
+    let size = move |plan: &MemoryPlan| if is_of_gpu { plan.device_bytes } else { plan.total_bytes };
+    let now = size(&first);
     let mut savings = Vec::new();
     let mut changes = Vec::new();
     for change in changes_of(recipe, largest_picture) {
         let mut other = recipe.clone();
         (change.apply)(&mut other);
-        let saves_bytes = now.saturating_sub(plan(&other)?.total_bytes);
+        let saves_bytes = now.saturating_sub(size(&plan(&other)?));
         if saves_bytes > now / WORTH {
             savings.push(Saving { settings: change.named(), effect: change.effect, saves_bytes });
             changes.push(change);
         }
     }
-    let mut total = |chosen: &[&Change]| -> Result<u64, E> {
+    // What is needed with some of them, and whether that fits.
+    let mut total = |chosen: &[&Change]| -> Result<(u64, bool), E> {
         let mut other = recipe.clone();
         chosen.iter().for_each(|change| (change.apply)(&mut other));
-        Ok(plan(&other)?.total_bytes)
+        let plan = plan(&other)?;
+        Ok((size(&plan), plan.fits(room).all()))
     };
     let mut chosen: Vec<&Change> = Vec::new();
-    let mut total_bytes = now;
+    let (mut total_bytes, mut fits) = (now, false);
     for change in &changes {
         chosen.push(change);
-        total_bytes = total(&chosen)?;
-        if total_bytes <= available.0 {
+        (total_bytes, fits) = total(&chosen)?;
+        if fits {
             break;
         }
     }
-    let fits = total_bytes <= available.0;
     if fits {
         // Those that save least are tried first, so that few and telling ones stay.
         let mut order: Vec<usize> = (0..chosen.len()).collect();
@@ -127,8 +131,8 @@ pub fn advise<E>(
         for index in order {
             is_kept[index] = false;
             let fewer: Vec<&Change> = (0..all.len()).filter(|index| is_kept[*index]).map(|index| all[index]).collect();
-            let needed = total(&fewer)?;
-            if needed <= available.0 {
+            let (needed, is_enough) = total(&fewer)?;
+            if is_enough {
                 (chosen, total_bytes) = (fewer, needed);
             } else {
                 is_kept[index] = true;

@@ -216,16 +216,23 @@ pub const FIELDS: &[Field] = &[
         "Host memory that the run may use [default: what the machine or container has]",
     ),
     field(MACHINE, "memory-steps", "N", &[], "Steps between looks at memory [default: 10]"),
-    field(MACHINE, "device", "auto|cpu|cuda", &[], "Where to compute [default: auto]"),
+    field(
+        MACHINE,
+        "device",
+        "auto|cpu|cuda",
+        &[],
+        "Where to compute; auto takes the GPU if there is one [default: auto]",
+    ),
     field(MACHINE, "threads", "N", &[], "Threads that compute [default: all cores]"),
     field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does"),
+    field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left"),
 ];
 
 /// Settings of Hugging Face's trainer that mean nothing here, and why: recipes and scripts that have them work all the same.
 pub const IGNORED: &[(&str, &str)] = &[
-    ("bf16", "everything is computed with 32 bits; frozen weights are read as they are stored"),
-    ("fp16", "everything is computed with 32 bits; frozen weights are read as they are stored"),
-    ("tf32", "everything is computed with 32 bits"),
+    ("bf16", "the device decides: bf16 with sums of 32 bits on a GPU, 32 bits on a processor"),
+    ("fp16", "the device decides: bf16 with sums of 32 bits on a GPU, 32 bits on a processor"),
+    ("tf32", "the device decides: bf16 with sums of 32 bits on a GPU, 32 bits on a processor"),
     ("do-train", "training is what this command does"),
     ("do-eval", "there is an evaluation wherever there are rows for it"),
     ("eval-strategy", "`eval-steps` says when"),

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use garden_device::{CpuBf16, Plan};
-use garden_train::{EvalReport, Observer, Prepared, Recipe, StepReport, newest, train};
+use garden_train::{DeviceKind, EvalReport, Observer, Prepared, Recipe, StepReport, newest, train};
 
 /// Keeps the losses of steps.
 #[derive(Default)]
@@ -54,7 +54,7 @@ fn prepared(folder: &Path, output: &str) -> Prepared {
         loader_threads: 1,
         ..Recipe::default()
     };
-    Prepared::of(recipe, &mut |_, _| ()).unwrap()
+    Prepared::of(recipe, DeviceKind::Cpu, &mut |_, _| ()).unwrap()
 }
 
 #[test]

@@ -6,12 +6,15 @@ use garden_data::{ImageSettings, LoaderRoom};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
-use garden_train::{Error, MemoryPlan, Optim, Place, PlanInput, Recipe, Recompute, RowShape, advise, loader_changes};
+use garden_train::{
+    DeviceKind, Error, MemoryPlan, Optim, Place, PlanInput, Recipe, Recompute, Room, RowShape, advise, loader_changes,
+};
 
 struct Case {
     config: Config,
     checkpoint: Checkpoint,
     row: RowShape,
+    device: DeviceKind,
 }
 
 impl Case {
@@ -19,7 +22,7 @@ impl Case {
         let config = Preset::find(name).unwrap().config();
         let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
         let row = RowShape { text_tokens: 256, trained: 64, pictures: vec![(1024, 1024)] };
-        Case { config, checkpoint, row }
+        Case { config, checkpoint, row, device: DeviceKind::Cpu }
     }
 
     fn plan(&self, recipe: &Recipe, answers: Option<GeneratorLimits>) -> Result<MemoryPlan, Error> {
@@ -29,6 +32,8 @@ impl Case {
             recipe,
             config: &self.config,
             checkpoint: &self.checkpoint,
+            device: self.device,
+            driver_bytes: None,
             limits,
             answers,
             loader: LoaderRoom::of_settings(&images, limits.patches, recipe.ahead()),
@@ -40,6 +45,10 @@ impl Case {
             dataset_bytes: 1 << 30,
         })
     }
+}
+
+fn host(bytes: u64) -> Room {
+    Room { host: Bytes(bytes), gpu: Bytes(0) }
 }
 
 fn recipe() -> Recipe {
@@ -55,11 +64,48 @@ fn lines_add_up_and_have_their_place() {
     assert!(plan.lines.iter().all(|line| line.bytes > 0 && !line.what.is_empty()));
     assert_eq!(plan.bytes("index"), 16_000);
     let needs = plan.requirements;
-    assert_eq!((needs.processor.minimum_bytes, needs.gpu.minimum_bytes), (plan.total_bytes, plan.device_bytes));
+    assert_eq!(needs.processor.minimum_bytes, plan.total_bytes);
     // The embedding passes through the host on its way to a GPU.
     assert!(needs.gpu_host.minimum_bytes >= 2 * 151_936 * 2048);
-    let fit = plan.fits(Bytes(plan.total_bytes));
-    assert!(fit.fits && fit.percent() == 100 && !plan.fits(Bytes(plan.total_bytes - 1)).fits);
+    let fit = plan.fits(host(plan.total_bytes));
+    assert!(fit.all() && fit.gpu.is_none() && fit.host.percent() == 100);
+    assert!(!plan.fits(host(plan.total_bytes - 1)).all());
+}
+
+/// On a GPU activations are of 16 bits and weights are not in host memory, and each place has to suffice.
+#[test]
+fn a_gpu_has_its_own_plan() {
+    let case = Case::of("qwen2.5-vl-3b");
+    let on_cpu = case.plan(&recipe(), None).unwrap();
+    let on_gpu = Case { device: DeviceKind::Cuda, ..case }.plan(&recipe(), None).unwrap();
+    let needs = on_cpu.requirements;
+    assert_eq!(needs, on_gpu.requirements);
+    assert_eq!((needs.gpu.minimum_bytes, needs.gpu_host.minimum_bytes), (on_gpu.device_bytes, on_gpu.total_bytes));
+    assert_eq!(on_gpu.total_bytes, on_gpu.host_bytes);
+    let sum = |place: Place| on_gpu.lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
+    assert_eq!((sum(Place::Device), sum(Place::Host)), (on_gpu.device_bytes, on_gpu.host_bytes));
+    assert_eq!(on_gpu.bytes("activations kept") * 2, on_cpu.bytes("activations kept"));
+    assert!(on_gpu.bytes("driver") > 0 && on_gpu.bytes("page ends") == 0);
+    let room = |host: u64, gpu: u64| Room { host: Bytes(host), gpu: Bytes(gpu) };
+    let (host, gpu) = (on_gpu.total_bytes, on_gpu.device_bytes);
+    assert!(on_gpu.fits(room(host, gpu)).all());
+    assert!(!on_gpu.fits(room(host, gpu - 1)).all() && !on_gpu.fits(room(host - 1, gpu)).all());
+}
+
+/// What is advised for a GPU saves its memory, and is enough of it.
+#[test]
+fn advice_for_a_gpu_is_about_its_memory() {
+    let case = Case { device: DeviceKind::Cuda, ..Case::of("qwen2.5-vl-7b") };
+    let recipe = Recipe { recompute: Recompute::None, ..recipe() };
+    let room = Room { host: Bytes(64 << 30), gpu: Bytes(16 << 30) };
+    let now = case.plan(&recipe, None).unwrap();
+    let advice = advise(&recipe, Some(1036 * 1036), room, |other| case.plan(other, None)).unwrap();
+    let names: Vec<&str> = advice.savings.iter().map(|saving| saving.settings[0].0.as_str()).collect();
+    assert_eq!(names, ["recompute", "batch-size", "optim", "load-in-4bit", "max-pixels", "lora-r"]);
+    let without = case.plan(&Recipe { recompute: Recompute::Layer, ..recipe.clone() }, None).unwrap();
+    assert_eq!(advice.savings[0].saves_bytes, now.device_bytes - without.device_bytes);
+    let found = advice.combination.unwrap();
+    assert!(found.fits && found.total_bytes <= 16 << 30, "{found:?}");
 }
 
 /// Full training widens each weight as a whole while it is loaded, and the head is the last one.
@@ -92,7 +138,7 @@ fn what_changes_the_result_least_comes_first_and_is_enough_where_it_can_be() {
     let recipe = Recipe { recompute: Recompute::None, ..recipe() };
     let now = case.plan(&recipe, None).unwrap().total_bytes;
     let advise =
-        |available: u64| advise(&recipe, Some(1036 * 1036), Bytes(available), |other| case.plan(other, None)).unwrap();
+        |available: u64| advise(&recipe, Some(1036 * 1036), host(available), |other| case.plan(other, None)).unwrap();
     let advice = advise(now - 1);
     let names: Vec<&str> = advice.savings.iter().map(|saving| saving.settings[0].0.as_str()).collect();
     assert_eq!(
@@ -117,7 +163,7 @@ fn what_changes_the_result_least_comes_first_and_is_enough_where_it_can_be() {
 fn full_training_is_told_about_adapters() {
     let case = Case::of("qwen2.5-vl-3b");
     let recipe = Recipe { full: true, ..recipe() };
-    let advice = advise(&recipe, None, Bytes(16 << 30), |other| case.plan(other, None)).unwrap();
+    let advice = advise(&recipe, None, host(16 << 30), |other| case.plan(other, None)).unwrap();
     let found = advice.combination.unwrap();
     assert!(found.fits && found.settings.contains(&("full".to_string(), "false".to_string())), "{found:?}");
 }

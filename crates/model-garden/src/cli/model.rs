@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use garden_data::{Labels, Level, TooLong};
 use garden_memory::Bytes;
+use garden_train::DeviceChoice;
 
 pub const GENERATE_HELP: &str = "\
 The best token is taken at each place unless --temperature, --top-k or --top-p asks for draws. It ends at the end tokens of the model's
@@ -84,13 +85,26 @@ pub struct Generate {
     #[arg(long, value_name = "N")]
     pub min_pixels: Option<u64>,
 
-    /// Threads [default: all cores].
+    /// Where to compute: auto takes the GPU if there is one.
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto", value_parser = device)]
+    pub device: DeviceChoice,
+
+    /// Threads, where the processor computes [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
 
     /// Print answers, token counts, times and the memory plan as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+fn device(text: &str) -> Result<DeviceChoice, String> {
+    match text {
+        "auto" => Ok(DeviceChoice::Auto),
+        "cpu" => Ok(DeviceChoice::Cpu),
+        "cuda" | "gpu" => Ok(DeviceChoice::Cuda),
+        _ => Err("there are auto, cpu and cuda".into()),
+    }
 }
 
 pub const PREVIEW_HELP: &str = "\

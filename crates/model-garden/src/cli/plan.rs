@@ -1,19 +1,21 @@
 //! Arguments of `model-garden plan`.
 
 use clap::{Args, ValueEnum};
+use garden_memory::Bytes;
 use garden_model::{PRESETS, Preset};
 
 use super::train::RecipeFlags;
 
 pub const PLAN_HELP: &str = "\
 With --dataset the plan is for the largest micro-batch that its rows can make; else for rows of --text-tokens and --image. It takes the settings of
-training; those that do not change memory are ignored.
+training; those that do not change memory are ignored. It is for the GPU if there is one, or with --device cuda or --vram; else for the processor.
 
 Exit codes: 0 it fits; 1 it does not fit, with what would help; 2 the model, the dataset or the arguments cannot be used.
 
 Examples:
   model-garden plan --shape qwen2.5-vl-3b --load-in-4bit --image 1024x1024 --text-tokens 256 --batch-size 2
   model-garden plan --shape qwen2.5-vl-7b --image 1280x720 --image 1280x720 --memory-limit 32GB --format json
+  model-garden plan --shape qwen2.5-vl-7b --load-in-4bit --image 1024x1024 --vram 24GB          # would it fit onto such a card?
   model-garden plan --base-model DIR --dataset train.jsonl --batch-size 4 --recompute none";
 
 /// Arguments of `model-garden plan`.
@@ -34,6 +36,10 @@ pub struct Plan {
     /// Those of them that are trained [default: a quarter].
     #[arg(long, value_name = "N", conflicts_with = "dataset")]
     pub answer_tokens: Option<usize>,
+
+    /// Plan for a GPU with so much free memory, such as 24GB, whether there is one here or not.
+    #[arg(long, value_name = "SIZE")]
+    pub vram: Option<Bytes>,
 
     /// How to print the plan.
     #[arg(long, value_enum, default_value_t = PlanFormat::Text)]

@@ -50,6 +50,14 @@ pub struct Report {
     pub output: Option<PathBuf>,
 }
 
+/// Arguments of `model-garden devices`.
+#[derive(Debug, Args)]
+pub struct Devices {
+    /// Print it as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Settings that were given as flags, by name.
 #[derive(Clone, Debug, Default)]
 pub struct RecipeFlags(pub Vec<(String, Value)>);
@@ -134,7 +142,11 @@ pub struct Demo {
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
 
-    /// Threads that compute [default: all cores].
+    /// Where to compute: auto takes the GPU if there is one.
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
+    pub device: String,
+
+    /// Threads, where the processor computes [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
 

@@ -40,6 +40,7 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
         ("eval-dataset", text(&data.join(dataset::EVALUATION))),
         ("output-dir", text(&output)),
         ("seed", arguments.seed.to_string()),
+        ("device", arguments.device.clone()),
         ("threads", arguments.threads.to_string()),
     ];
     let fewer = arguments.max_steps.map(|steps| ("max-steps", steps.to_string()));

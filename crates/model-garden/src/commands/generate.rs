@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use garden_data::{Message, PictureFile, Processor, SpecialTokens};
-use garden_device::{Cpu, Device, Plan, Planner, Purpose};
+use garden_device::{Device, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Images, Prompt, Sampling, read_adapter,
@@ -14,7 +14,7 @@ use garden_model::{
 };
 use serde_json::{Value, json};
 
-use super::Outcome;
+use super::{Outcome, devices};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -60,13 +60,14 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         return Err(failure(format!("`{}` does not fit together", model.display()), why));
     }
     let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
-    let mut cpu = Cpu::new(arguments.threads);
-    let plan = loaded.plan(cpu.threads(), limits)?;
-    fits(&plan)?;
+    let mut device = devices::open_here(arguments.device, arguments.threads)?;
+    let plan = loaded.plan(device.profile(), limits)?;
+    fits(&plan, &*device)?;
     if std::io::stderr().is_terminal() && plan.total() as u64 >= WORTH_A_WORD {
         printer.say(&format!("model-garden: loading; {} are planned for all of it", Bytes(plan.total() as u64)));
     }
-    let mut generator = loaded.build(&mut cpu, limits)?;
+    device.prepare(plan.total()).map_err(|error| failure("cannot load the model", error))?;
+    let mut generator = loaded.build(&mut *device, limits)?;
     let load_seconds = begin.elapsed().as_secs_f64();
 
     let (counts, begin) = (prompts.iter().map(|prompt| prompt.tokens.len()).collect::<Vec<_>>(), Instant::now());
@@ -74,7 +75,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let mut stream = Stream { processor: &processor, waiting: Vec::new() };
     let is_streamed = !arguments.json && questions.len() == 1;
     let mut trouble = None;
-    let answers = generator.generate(&mut cpu, prompts, &sampling, &mut |new| {
+    let answers = generator.generate(&mut *device, prompts, &sampling, &mut |new| {
         first_seconds.get_or_insert_with(|| begin.elapsed().as_secs_f64());
         if is_streamed {
             trouble = printer.out(&stream.add(new.token)).err().or(trouble.take());
@@ -88,7 +89,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let text = match (arguments.json, is_streamed) {
         (true, _) => {
             let times = [load_seconds, first_seconds.unwrap_or(0.0), seconds];
-            told(arguments, &processor, &questions, &counts, &answers, &cpu, times)
+            told(arguments, &processor, &questions, &counts, &answers, &*device, times)
         }
         (false, true) => stream.end(),
         (false, false) => {
@@ -227,20 +228,24 @@ impl Loaded {
     }
 
     /// What it will hold.
-    fn plan(&self, threads: usize, limits: GeneratorLimits) -> Result<Plan, Failure> {
-        let mut planner = Planner::for_cpu(threads);
+    fn plan(&self, profile: &Profile, limits: GeneratorLimits) -> Result<Plan, Failure> {
+        let mut planner = Planner::like(profile);
         self.build(&mut planner, limits)?;
         Ok(planner.plan().clone())
     }
 }
 
 /// Refuses what would not fit, before it is tried.
-fn fits(plan: &Plan) -> Result<(), Failure> {
+fn fits(plan: &Plan, device: &dyn Device) -> Result<(), Failure> {
     let needed = plan.total() as u64;
-    let Some(room) = super::headroom().filter(|room| *room < needed) else { return Ok(()) };
+    let (room, whose) = match device.own_memory() {
+        Some(memory) => (Some(memory.free as u64), " on the GPU"),
+        None => (super::headroom(), ""),
+    };
+    let Some(room) = room.filter(|room| *room < needed) else { return Ok(()) };
     let largest = Purpose::ALL.iter().map(|purpose| (plan.bytes(*purpose), purpose.name())).max().unwrap_or_default();
     Err(Failure {
-        what: format!("{} are needed and {} are free", Bytes(needed), Bytes(room)),
+        what: format!("{} are needed and {} are free{whose}", Bytes(needed), Bytes(room)),
         causes: vec![format!("most of it is {}: {}", largest.1, Bytes(largest.0 as u64))],
         hint: Some("try --load-in-4bit, a smaller --max-pixels, or fewer --max-new-tokens".into()),
     })
@@ -293,7 +298,7 @@ fn told(
     questions: &[Question],
     prompt_tokens: &[usize],
     answers: &[Answer],
-    cpu: &Cpu,
+    device: &dyn Device,
     [load, first, all]: [f64; 3],
 ) -> String {
     let one = |((question, tokens), answer): ((&Question, &usize), &Answer)| {
@@ -307,7 +312,7 @@ fn told(
         })
     };
     let answered: Vec<Value> = questions.iter().zip(prompt_tokens).zip(answers).map(one).collect();
-    let plan = cpu.plan();
+    let plan = device.plan();
     let bytes: serde_json::Map<String, Value> =
         Purpose::ALL.iter().map(|purpose| (purpose.name().into(), plan.bytes(*purpose).into())).collect();
     let told = json!({
@@ -315,7 +320,8 @@ fn told(
         "adapter": arguments.adapter,
         "answers": answered,
         "seconds": {"load": load, "first_token": first, "generate": all},
-        "threads": cpu.threads(),
+        "device": if device.own_memory().is_some() { "cuda" } else { "cpu" },
+        "threads": device.profile().threads,
         "plan": {"total": plan.total(), "bytes": bytes},
     });
     format!("{told:#}\n")

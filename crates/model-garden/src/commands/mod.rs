@@ -5,6 +5,7 @@ pub mod bisect;
 pub mod check;
 pub mod compare;
 pub mod demo;
+pub mod devices;
 pub mod diagnose;
 pub mod export;
 pub mod generate;

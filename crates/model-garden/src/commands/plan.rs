@@ -12,11 +12,13 @@ use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config};
 use garden_probe::Surroundings;
 use garden_train::{
-    Advice, Fit, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe, RecipeError, RowShape, advise, loader_changes,
+    Advice, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe, RecipeError, Room,
+    RowShape, advise, loader_changes,
 };
 use serde_json::{Value, json};
 
 use super::Outcome;
+use super::devices::{self, Chosen, Gpu};
 use crate::cli::{self, PlanFormat};
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -36,11 +38,24 @@ struct Answer<'a> {
     recipe: &'a Recipe,
     rows: RowsFound,
     plan: MemoryPlan,
-    fit: Fit,
+    fits: Fits,
     /// Where the memory that is there comes from.
     available: Available,
+    /// The same of the GPU's, where one computes.
+    gpu: GpuRoom,
     advice: Option<Advice>,
     loader: Vec<LoaderChange>,
+}
+
+/// The GPU that is planned for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum GpuRoom {
+    /// One that is here.
+    Here(Gpu),
+    /// One that somebody thinks of, with so much free memory.
+    Imagined(Bytes),
+    /// One that nothing is known of.
+    Unknown,
 }
 
 /// The memory that there is.
@@ -84,35 +99,52 @@ pub struct Planned {
 }
 
 /// Plans a job.
-pub fn of_job(prepared: &Prepared, printer: &Printer) -> Result<Planned, Failure> {
+pub fn of_job(prepared: &Prepared, chosen: Chosen, printer: &Printer) -> Result<Planned, Failure> {
     let recipe = &prepared.job.recipe;
     let subject = Subject::of_folder(recipe, RowShape::default(), true)?;
     let surveys = HashMap::from([(key(recipe), prepared.clone())]);
-    let answer = answer(recipe, Planning { subject: &subject, printer, surveys })?;
-    Ok(Planned { text: text::write(&answer), fits: answer.fit.fits, plan: answer.plan })
+    let device = chosen.kind();
+    let gpu = chosen.gpu().cloned().map_or(GpuRoom::Unknown, GpuRoom::Here);
+    let answer = answer(recipe, Planning { subject: &subject, printer, surveys, device, gpu })?;
+    Ok(Planned { text: text::write(&answer), fits: answer.fits.all(), plan: answer.plan })
 }
 
 /// Runs the command.
 pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = recipe(arguments)?;
     let subject = Subject::of(arguments, &recipe)?;
-    let answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new() })?;
+    let (device, gpu) = device(arguments.vram, recipe.device, printer)?;
+    let answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new(), device, gpu })?;
     printer.out(&match arguments.format {
         PlanFormat::Text => text::write(&answer),
         PlanFormat::Json => format!("{:#}\n", told(&answer)),
     })?;
-    Ok(if answer.fit.fits { Outcome::Fine } else { Outcome::BadNews })
+    Ok(if answer.fits.all() { Outcome::Fine } else { Outcome::BadNews })
+}
+
+/// Where the run that is planned would compute. A GPU need not be here to be planned for.
+fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Result<(DeviceKind, GpuRoom), Failure> {
+    if let Some(free) = vram {
+        return Ok((DeviceKind::Cuda, GpuRoom::Imagined(free)));
+    }
+    match devices::choose(choice, printer) {
+        Ok(Chosen::Cpu) => Ok((DeviceKind::Cpu, GpuRoom::Unknown)),
+        Ok(Chosen::Cuda(gpu)) => Ok((DeviceKind::Cuda, GpuRoom::Here(gpu))),
+        Err(_) if choice == DeviceChoice::Cuda => Ok((DeviceKind::Cuda, GpuRoom::Unknown)),
+        Err(failure) => Err(failure),
+    }
 }
 
 fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'a>, Failure> {
     let plan = planning.plan(recipe)?;
     let available = available(recipe);
-    let fit = plan.fits(available.bytes());
-    let advice = match fit.fits {
+    let room = Room { host: available.bytes(), gpu: planning.gpu.bytes() };
+    let fits = plan.fits(room);
+    let advice = match fits.all() {
         true => None,
         false => {
             let picture = planning.largest_picture(recipe)?;
-            Some(advise(recipe, picture, available.bytes(), |recipe| planning.plan(recipe))?)
+            Some(advise(recipe, picture, room, |recipe| planning.plan(recipe))?)
         }
     };
     let loader = match plan.bytes("loader") {
@@ -120,7 +152,8 @@ fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'
         _ => loader_changes(recipe, |recipe| planning.plan(recipe))?,
     };
     let rows = planning.rows(recipe)?;
-    Ok(Answer { subject: planning.subject, recipe, rows, plan, fit, available, advice, loader })
+    let Planning { subject, gpu, .. } = planning;
+    Ok(Answer { subject, recipe, rows, plan, fits, available, gpu, advice, loader })
 }
 
 /// What of a recipe decides the sizes of rows.
@@ -162,6 +195,16 @@ fn available(recipe: &Recipe) -> Available {
     let around = Surroundings::of(std::process::id()).look();
     let free = around.headroom.into_iter().chain(around.available).min();
     free.map_or(Available::Unknown, |bytes| Available::Free(Bytes(bytes)))
+}
+
+impl GpuRoom {
+    fn bytes(&self) -> Bytes {
+        match self {
+            GpuRoom::Here(gpu) => Bytes(gpu.free_bytes),
+            GpuRoom::Imagined(free) => *free,
+            GpuRoom::Unknown => Bytes(u64::MAX),
+        }
+    }
 }
 
 impl Available {
@@ -212,15 +255,26 @@ struct Planning<'a> {
     printer: &'a Printer,
     /// Looks at the dataset, by what decides them.
     surveys: HashMap<(usize, Option<u64>), Prepared>,
+    device: DeviceKind,
+    gpu: GpuRoom,
 }
 
 impl Planning<'_> {
+    /// What the driver takes for itself, where that was measured.
+    fn driver_bytes(&self) -> Option<u64> {
+        match &self.gpu {
+            GpuRoom::Here(gpu) => gpu.driver_bytes,
+            GpuRoom::Imagined(_) | GpuRoom::Unknown => None,
+        }
+    }
+
     fn plan(&mut self, recipe: &Recipe) -> Result<MemoryPlan, Failure> {
         let subject = self.subject;
         let planned = match self.subject.has_dataset {
             true => {
+                let driver_bytes = self.driver_bytes();
                 let prepared = self.prepared(recipe)?;
-                let input = PlanInput::of_job(prepared, &subject.checkpoint, &subject.images);
+                let input = PlanInput::of_job(prepared, &subject.checkpoint, &subject.images, driver_bytes);
                 let loader = LoaderRoom::of_settings(&subject.images, input.limits.patches, recipe.ahead());
                 MemoryPlan::of(&PlanInput { recipe, loader, ..input })
             }
@@ -233,6 +287,8 @@ impl Planning<'_> {
                     recipe,
                     config: &subject.config,
                     checkpoint: &subject.checkpoint,
+                    device: self.device,
+                    driver_bytes: self.driver_bytes(),
                     limits,
                     answers: None,
                     loader: LoaderRoom::of_settings(&subject.images, limits.patches, recipe.ahead()),
@@ -260,8 +316,8 @@ impl Planning<'_> {
                 }
             };
             let dataset = recipe.dataset.display().to_string();
-            let prepared =
-                Prepared::of(recipe.clone(), &mut tell).map_err(|error| unusable(&dataset, &error, error.hint()))?;
+            let prepared = Prepared::of(recipe.clone(), self.device, &mut tell)
+                .map_err(|error| unusable(&dataset, &error, error.hint()))?;
             self.surveys.insert(key, prepared);
         }
         Ok(&self.surveys[&key])
@@ -309,11 +365,26 @@ fn told(answer: &Answer) -> Value {
         Available::Free(_) => Some("free"),
         Available::Unknown => None,
     };
+    let gpu = answer.fits.gpu.map(|fit| {
+        let (available, source, name) = match &answer.gpu {
+            GpuRoom::Here(gpu) => (Some(gpu.free_bytes), Some("free"), Some(gpu.name.as_str())),
+            GpuRoom::Imagined(free) => (Some(free.0), Some("vram"), None),
+            GpuRoom::Unknown => (None, None, None),
+        };
+        json!({
+            "fits": fit.fits,
+            "needed_bytes": fit.needed_bytes,
+            "available_bytes": available,
+            "available_from": source,
+            "name": name,
+        })
+    });
     json!({
-        "fits": answer.fit.fits,
-        "needed_bytes": answer.fit.needed_bytes,
+        "fits": answer.fits.all(),
+        "needed_bytes": answer.fits.host.needed_bytes,
         "available_bytes": available,
         "available_from": source,
+        "gpu": gpu,
         "model": answer.subject.name,
         "parameters": answer.subject.checkpoint.parameters(),
         "micro_batch": {

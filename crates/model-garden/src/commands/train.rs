@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_train::{
-    DeviceChoice, Error, MemoryPlan, Prepared, Recipe, RecipeError, RunLock, check_output, check_resume,
-    has_checkpoints, ignored, newest, recover,
+    DeviceKind, Error, MemoryPlan, Prepared, Recipe, RecipeError, RunLock, check_output, check_resume, has_checkpoints,
+    ignored, newest, recover,
 };
 
-use super::Outcome;
+use super::{Outcome, devices};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -55,23 +55,17 @@ pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, F
 
 /// Trains by a recipe, or with `is_dry` only looks whether it could.
 pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
-    if recipe.device == DeviceChoice::Cuda {
-        return Err(Failure {
-            what: "there is no CUDA device in this version".into(),
-            causes: Vec::new(),
-            hint: Some("leave --device away, or give --device cpu".into()),
-        });
-    }
+    let chosen = devices::choose(recipe.device, printer)?;
     let lock = if is_dry { None } else { Some(take_run_folder(&recipe.output_dir, printer)?) };
     let resume = find_resume(&recipe, printer)?;
-    let prepared = prepare(recipe, printer)?;
+    let prepared = prepare(recipe, chosen.kind(), printer)?;
     if let Some(path) = &resume {
         let changes = check_resume(&prepared.job, path).map_err(|error| failure("cannot go on from there", &error))?;
         changes.iter().for_each(|change| printer.say(&format!("changed: {change}")));
         printer.say(&format!("going on from {}", path.display()));
     }
     prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
-    let planned = super::plan::of_job(&prepared, printer)?;
+    let planned = super::plan::of_job(&prepared, chosen, printer)?;
     if is_dry || !planned.fits {
         printer.out(&planned.text)?;
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
@@ -155,7 +149,7 @@ fn find_resume(recipe: &Recipe, printer: &Printer) -> Result<Option<PathBuf>, Fa
     }
 }
 
-fn prepare(recipe: Recipe, printer: &Printer) -> Result<Prepared, Failure> {
+fn prepare(recipe: Recipe, device: DeviceKind, printer: &Printer) -> Result<Prepared, Failure> {
     let mut last = Instant::now();
     let mut tell = |done: usize, rows: usize| {
         if last.elapsed() >= WORD && done < rows {
@@ -163,7 +157,7 @@ fn prepare(recipe: Recipe, printer: &Printer) -> Result<Prepared, Failure> {
             printer.say(&format!("looking at rows: {done} of {rows}"));
         }
     };
-    Prepared::of(recipe, &mut tell).map_err(|error| failure("the run cannot begin", &error))
+    Prepared::of(recipe, device, &mut tell).map_err(|error| failure("the run cannot begin", &error))
 }
 
 /// Trains in a process of its own, and says what came of it.

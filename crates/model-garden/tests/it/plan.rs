@@ -71,9 +71,42 @@ fn figures_are_those_of_simple_arithmetic() {
     assert_eq!(told["needed_bytes"], sum);
     assert_eq!(told["plan"]["total_bytes"], sum);
     let needs = &told["plan"]["requirements"];
-    assert_eq!(needs["gpu"]["minimum_bytes"], told["plan"]["device_bytes"]);
+    assert!(told["gpu"].is_null());
     assert!(needs["processor"]["recommended_bytes"].as_u64() > needs["processor"]["minimum_bytes"].as_u64());
     assert!(told["advice"].is_null());
+}
+
+/// A GPU need not be here: its memory has lines and a fit of its own, and what is advised is enough for it.
+#[test]
+fn a_plan_for_a_gpu_says_what_fits_onto_it() {
+    let shape = ["--shape", "qwen2.5-vl-7b", "--image", "1024x1024", "--memory-limit", "64GB"];
+    let (roomy, code) = told(&[&shape[..], &["--vram", "48GB", "--load-in-4bit"]].concat());
+    assert_eq!((code, roomy["fits"].as_bool(), roomy["plan"]["device"].as_str()), (0, Some(true), Some("cuda")));
+    let gpu = &roomy["gpu"];
+    assert_eq!((&gpu["available_from"], &gpu["needed_bytes"]), (&"vram".into(), &roomy["plan"]["device_bytes"]));
+    assert_eq!(roomy["plan"]["requirements"]["gpu"]["minimum_bytes"], gpu["needed_bytes"]);
+    assert_eq!(roomy["needed_bytes"], roomy["plan"]["host_bytes"]);
+
+    let (tight, code) = told(&[&shape[..], &["--vram", "16GB"]].concat());
+    assert_eq!((code, tight["gpu"]["fits"].as_bool(), tight["fits"].as_bool()), (1, Some(false), Some(false)));
+    let found = &tight["advice"]["combination"];
+    let pairs = found["settings"].as_array().unwrap().iter();
+    let flags: Vec<String> =
+        pairs.map(|pair| format!("--{}={}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap())).collect();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--vram", "16GB"]).collect();
+    let (after, code) = told(&[&shape[..], &flags].concat());
+    assert_eq!((code, &after["gpu"]["needed_bytes"]), (0, &found["total_bytes"]), "{found}");
+
+    let told = plan(&[&shape[..], &["--vram", "16GB"]].concat());
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(
+        text.starts_with("does not fit: needs ") && text.contains("of GPU memory, more than the 16.0 GiB of --vram"),
+        "{text}"
+    );
+    // Without one, and without a wish, there is nothing to compare with.
+    let told = plan(&[&shape[..], &["--device", "cuda"]].concat());
+    let text = String::from_utf8(told.stdout).unwrap();
+    assert!(text.lines().next().unwrap().contains("of GPU memory"), "{text}");
 }
 
 /// What is advised is what planning with it gives, for each change alone and for those that are enough together.

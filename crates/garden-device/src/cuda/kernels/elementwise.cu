@@ -358,3 +358,8 @@ OF_CONVERSIONS(bf16, bf16, f16, f16)
 OF_CONVERSIONS(f16, f16, float, f32)
 OF_CONVERSIONS(f16, f16, bf16, bf16)
 OF_CONVERSIONS(f16, f16, f16, f16)
+
+// For tests: ends as a GPU does that is lost.
+extern "C" __global__ void trap() {
+    asm volatile("trap;");
+}

@@ -2,9 +2,9 @@
 
 use garden_memory::Bytes;
 use garden_model::Training;
-use garden_train::{Advice, Exactness, LoaderChange, MemoryPlan, Need, Place, PlanLine, Requirements};
+use garden_train::{Advice, DeviceKind, Exactness, Fit, LoaderChange, MemoryPlan, Need, Place, PlanLine, Requirements};
 
-use super::{Answer, Available};
+use super::{Answer, Available, GpuRoom};
 
 /// Columns of what follows a figure, after which it goes on in a line of its own.
 const FLAGS: usize = 44;
@@ -22,7 +22,38 @@ pub(super) fn write(answer: &Answer) -> String {
 
 /// The answer.
 fn headline(answer: &Answer) -> String {
-    let (fit, needed) = (&answer.fit, Bytes(answer.fit.needed_bytes));
+    match answer.fits.gpu {
+        None => host_headline(answer),
+        // What does not fit comes first.
+        Some(gpu) if gpu.fits && !answer.fits.host.fits => {
+            format!("{}\n{}", host_headline(answer), gpu_headline(&gpu, &answer.gpu))
+        }
+        Some(gpu) => format!("{}\n{}", gpu_headline(&gpu, &answer.gpu), host_headline(answer)),
+    }
+}
+
+/// The answer for the GPU's memory.
+fn gpu_headline(fit: &Fit, room: &GpuRoom) -> String {
+    let (needed, there) = (Bytes(fit.needed_bytes), Bytes(fit.available_bytes));
+    let whose = match room {
+        GpuRoom::Here(gpu) => format!("that {} has free", gpu.name),
+        GpuRoom::Imagined(_) => "of --vram".to_string(),
+        GpuRoom::Unknown => {
+            return format!("needs {needed} of GPU memory; there is no GPU here to compare with, `--vram 24GB` would");
+        }
+    };
+    match fit.fits {
+        true => format!("needs {needed} of GPU memory and fits into the {there} {whose} ({} %)", fit.percent()),
+        false => {
+            let lacking = Bytes(fit.needed_bytes - fit.available_bytes);
+            format!("does not fit: needs {needed} of GPU memory, more than the {there} {whose} ({lacking} too few)")
+        }
+    }
+}
+
+/// The answer for host memory.
+fn host_headline(answer: &Answer) -> String {
+    let (fit, needed) = (&answer.fits.host, Bytes(answer.fits.host.needed_bytes));
     let there = Bytes(fit.available_bytes);
     match (answer.available, fit.fits) {
         (Available::Unknown, _) => format!("needs {needed} of host memory; how much is free is not known"),
@@ -56,17 +87,27 @@ fn subject(answer: &Answer) -> String {
 
 fn table(plan: &MemoryPlan) -> String {
     let mut text = format!("{:<6}  {:<22}  {:>9}  {:>6}\n", "place", "purpose", "memory", "share");
-    for line in &plan.lines {
-        text += &row(line, plan.total_bytes);
+    // Memory of two places does not add up.
+    let parts = match plan.device {
+        DeviceKind::Cpu => vec![("device", [Place::Device, Place::Host].as_slice(), "", plan.total_bytes)],
+        DeviceKind::Cuda => vec![
+            ("GPU", [Place::Device].as_slice(), "GPU", plan.device_bytes),
+            ("GPU", [Place::Host].as_slice(), "host", plan.host_bytes),
+        ],
+    };
+    for (device, places, whose, total) in parts {
+        for line in plan.lines.iter().filter(|line| places.contains(&line.place)) {
+            text += &row(line, device, total);
+        }
+        let all = Bytes(total).to_string();
+        text += &format!("{whose:<6}  {:<22}  {all:>9}  {:>6}  (~ estimated)\n", "all", "100 %");
     }
-    let total = Bytes(plan.total_bytes).to_string();
-    text += &format!("{:<6}  {:<22}  {total:>9}  {:>6}  (~ estimated)\n", "", "all", "100 %");
     text
 }
 
-fn row(line: &PlanLine, total: u64) -> String {
+fn row(line: &PlanLine, device: &str, total: u64) -> String {
     let place = match line.place {
-        Place::Device => "device",
+        Place::Device => device,
         Place::Host => "host",
     };
     let sign = if line.exactness == Exactness::Estimated { "~" } else { "" };
@@ -117,8 +158,7 @@ fn requirements(requirements: &Requirements) -> String {
     add("a processor computes: RAM", &requirements.processor);
     add("a GPU computes: its memory", &requirements.gpu);
     add("a GPU computes: RAM", &requirements.gpu_host);
-    text + "There is no GPU device yet: these two are the same buffers, split. What a GPU's driver and libraries take for themselves is\n\
-            not measured and not in the minimum; the recommendation allows 1 GiB for it.\n"
+    text
 }
 
 fn loader(changes: &[LoaderChange]) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use garden_guard::Summary;
 use garden_memory::{Bytes, Diagnosis, Question};
 use garden_trace::{ReadOptions, read_path};
-use garden_train::{EvalReport, MemoryPlan, Prediction, Prepared};
+use garden_train::{DeviceKind, EvalReport, MemoryPlan, Prediction, Prepared};
 use serde_json::{Value, json};
 
 use super::files::TRACE;
@@ -94,13 +94,22 @@ impl<'a> RunResult<'a> {
         };
         let resident = self.number(&["resident", "peak"]).unwrap_or(0.0) as u64;
         let held: u64 = arena.values().filter_map(Value::as_u64).sum();
+        let is_cpu = self.plan.device == DeviceKind::Cpu;
+        let on_host = if is_cpu { held } else { 0 };
         let device = arena.iter().filter_map(|(purpose, bytes)| {
             let (planned, bytes) = (self.plan.bytes(purpose), bytes.as_u64()?);
             (planned + bytes > 0).then(|| (purpose.clone(), planned, bytes))
         });
-        let host = ("loader and the rest".to_string(), self.plan.host_bytes, resident.saturating_sub(held));
-        let all = ("all".to_string(), self.plan.total_bytes, resident);
-        device.chain([host, all]).collect()
+        let host = ("loader and the rest".to_string(), self.plan.host_bytes, resident.saturating_sub(on_host));
+        if is_cpu {
+            let all = ("all".to_string(), self.plan.total_bytes, resident);
+            return device.chain([host, all]).collect();
+        }
+        // What the driver says, beside what was asked for; its own share was taken before.
+        let taken = self.number(&["gpu_bytes"]).unwrap_or(0.0) as u64;
+        let gpu = ("all on the GPU".to_string(), self.plan.device_bytes - self.plan.bytes("driver"), taken);
+        let host = ("all on the host".to_string(), host.1, host.2);
+        device.chain([gpu, host]).collect()
     }
 
     /// Whether the adapter changes nothing.

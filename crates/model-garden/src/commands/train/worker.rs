@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use garden_device::{Cpu, Plan, Purpose};
+use garden_device::{Plan, Purpose};
 use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
 use garden_probe::{Identity, Process};
 use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, read_losses, train};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::files::{FINISH, JobFile, write_json};
 use crate::cli;
-use crate::commands::Outcome;
+use crate::commands::{Outcome, devices};
 use crate::failure::Failure;
 use crate::printer::Printer;
 
@@ -31,12 +31,12 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     // The guard knows a newer checkpoint than the one that the first start went on from.
     let newer = std::env::var_os(RESUME).map(PathBuf::from);
     let resume = newer.or_else(|| file.resume.clone());
-    // Where there will be a choice, it is made here.
-    let mut cpu = Cpu::new(file.job.recipe.threads);
-    let finish = train(&file.job, resume.as_deref(), &mut cpu, &mut teller).map_err(|error| failure(&error))?;
+    let mut device = devices::open(file.job.device, file.job.recipe.threads)?;
+    let finish = train(&file.job, resume.as_deref(), &mut *device, &mut teller).map_err(|error| failure(&error))?;
     if finish.end != End::Asked {
         teller.look();
-        let told = finish_json(&file.job, &finish, &teller, begin.elapsed().as_secs_f64());
+        let gpu = device.own_memory().map(|memory| memory.taken);
+        let told = finish_json(&file.job, &finish, &teller, begin.elapsed().as_secs_f64(), gpu);
         write_json(&file.job.recipe.output_dir.join(FINISH), &told)?;
     }
     Ok(Outcome::Fine)
@@ -47,7 +47,7 @@ pub fn failure(error: &Error) -> Failure {
     Failure { what: "training cannot go on".into(), causes: vec![error.to_string()], hint: error.hint() }
 }
 
-fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64) -> Value {
+fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64, gpu: Option<usize>) -> Value {
     // From the log, which has all starts of the run.
     let losses = read_losses(&job.recipe.output_dir);
     json!({
@@ -68,6 +68,7 @@ fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64) -> Val
         "seconds": seconds,
         "arena": teller.arena,
         "resident": teller.resident,
+        "gpu_bytes": gpu,
         "share_of_telling": teller.telling.as_secs_f64() / teller.steps.max(f64::MIN_POSITIVE),
     })
 }

@@ -1,0 +1,199 @@
+//! `model-garden devices`: where training would compute, and why not on a GPU. Other commands ask it in a process of its own, since whoever opens a GPU
+//! holds some hundred megabytes of it and of host memory until its end, and a process that only watches should not.
+
+use std::process::{Command, Stdio};
+
+use garden_device::{Cpu, Cuda, Device, Unavailable};
+use garden_memory::Bytes;
+use garden_train::{DeviceChoice, DeviceKind};
+use serde::{Deserialize, Serialize};
+
+use super::Outcome;
+use crate::cli;
+use crate::failure::Failure;
+use crate::printer::Printer;
+
+/// What a look for a GPU found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "gpu")]
+pub enum Look {
+    /// One that can be used.
+    Usable(Gpu),
+    /// One that cannot, or something of CUDA is missing.
+    Unusable { problem: String, hint: String },
+    /// None.
+    Absent { problem: String, hint: String },
+}
+
+/// A GPU that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    pub name: String,
+    /// Compute capability, such as 90.
+    pub capability: i32,
+    /// The newest version of CUDA that the driver runs, such as 13000.
+    pub cuda_version: i32,
+    pub matrix_library: String,
+    pub total_bytes: u64,
+    /// What others leave of it.
+    pub free_bytes: u64,
+    /// What the driver takes for itself as soon as the GPU is used; unknown without NVIDIA's management library.
+    pub driver_bytes: Option<u64>,
+    /// Whether batches go through pinned memory.
+    pub is_pinned: bool,
+}
+
+/// Where a run computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    Cpu,
+    Cuda(Gpu),
+}
+
+impl Chosen {
+    pub fn kind(&self) -> DeviceKind {
+        match self {
+            Chosen::Cpu => DeviceKind::Cpu,
+            Chosen::Cuda(_) => DeviceKind::Cuda,
+        }
+    }
+
+    pub fn gpu(&self) -> Option<&Gpu> {
+        match self {
+            Chosen::Cpu => None,
+            Chosen::Cuda(gpu) => Some(gpu),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(arguments: &cli::Devices, printer: &Printer) -> Result<Outcome, Failure> {
+    let look = look();
+    printer.out(&match arguments.json {
+        true => format!("{}\n", serde_json::to_string(&look).unwrap_or_default()),
+        false => text(&look),
+    })?;
+    Ok(Outcome::Fine)
+}
+
+fn text(look: &Look) -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    match look {
+        Look::Usable(gpu) => {
+            let [free, total] = [gpu.free_bytes, gpu.total_bytes].map(Bytes);
+            let driver = gpu.driver_bytes.map_or_else(|| "not measured".to_string(), |bytes| Bytes(bytes).to_string());
+            let (major, minor) = (gpu.cuda_version / 1000, gpu.cuda_version % 1000 / 10);
+            let pinned = match gpu.is_pinned {
+                true => "",
+                false => "\n  no pinned memory can be had here: batches are copied while the GPU waits",
+            };
+            format!(
+                "training computes on the GPU: {}, {free} free of {total}\n  driver for CUDA {major}.{minor}, which takes {driver} of it for itself; compute capability {}.{}\n  \
+                 products by {}{pinned}\n  --device cpu would compute on {cores} cores\n",
+                gpu.name,
+                gpu.capability / 10,
+                gpu.capability % 10,
+                gpu.matrix_library,
+            )
+        }
+        Look::Unusable { problem, hint } => {
+            format!(
+                "training would stop: there is a GPU that cannot be used\n  {problem}\n  hint: {hint}\n  --device cpu computes on {cores} cores\n"
+            )
+        }
+        Look::Absent { problem, .. } => format!("training computes on the processor, {cores} cores: {problem}\n"),
+    }
+}
+
+/// Opens the GPU and looks.
+fn look() -> Look {
+    let all = garden_probe::Gpus::open();
+    let used = || all.as_ref().map(|gpus| gpus.look().used);
+    let before = used();
+    match Cuda::open(0) {
+        Err(Unavailable { problem, hint, is_absent: true }) => Look::Absent { problem, hint },
+        Err(Unavailable { problem, hint, is_absent: false }) => Look::Unusable { problem, hint },
+        Ok(cuda) => {
+            let (free, total) = cuda.memory().unwrap_or_default();
+            let driver_bytes = before.zip(used()).map(|(before, after)| after.saturating_sub(before));
+            let (path, version) = cuda.matrix_library();
+            Look::Usable(Gpu {
+                name: cuda.card().name.clone(),
+                capability: cuda.card().capability,
+                cuda_version: cuda.card().driver_version,
+                matrix_library: format!("cuBLASLt {version} of {}", path.display()),
+                total_bytes: total as u64,
+                free_bytes: free as u64 + driver_bytes.unwrap_or(0),
+                driver_bytes,
+                is_pinned: cuda.is_pinned(),
+            })
+        }
+    }
+}
+
+/// Chooses, without using a GPU in this process.
+pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure> {
+    if choice == DeviceChoice::Cpu {
+        return Ok(Chosen::Cpu);
+    }
+    match (look_elsewhere()?, choice) {
+        (Look::Usable(gpu), _) => Ok(Chosen::Cuda(gpu)),
+        (Look::Absent { .. }, DeviceChoice::Auto) => Ok(Chosen::Cpu),
+        (Look::Unusable { problem, hint }, DeviceChoice::Auto) => Err(Failure {
+            what: "there is a GPU that cannot be used".into(),
+            causes: vec![problem],
+            hint: Some(format!("{hint}; `--device cpu` trains on the processor")),
+        }),
+        (Look::Unusable { problem, hint } | Look::Absent { problem, hint }, _) => {
+            Err(Failure { what: "there is no GPU to compute on".into(), causes: vec![problem], hint: Some(hint) })
+        }
+    }
+    .inspect(|chosen| {
+        if let Chosen::Cuda(gpu) = chosen {
+            printer.say(&format!("computing on {}", gpu.name));
+        }
+    })
+}
+
+/// A look by a process that ends after it.
+fn look_elsewhere() -> Result<Look, Failure> {
+    let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
+    let looked =
+        Command::new(program).args(["devices", "--json"]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let looked = looked.map_err(|error| Failure::new("cannot look for a GPU", &error, None))?;
+    serde_json::from_slice(&looked.stdout).map_err(|_| Failure {
+        what: "the look for a GPU ended without an answer".into(),
+        causes: vec![looked.status.to_string()],
+        hint: Some("`model-garden devices` tells more; `--device cpu` trains on the processor".into()),
+    })
+}
+
+/// Opens what a command computes with that nobody watches.
+pub fn open_here(choice: DeviceChoice, threads: usize) -> Result<Box<dyn Device>, Failure> {
+    match choice {
+        DeviceChoice::Cpu => open(DeviceKind::Cpu, threads),
+        DeviceChoice::Cuda => open(DeviceKind::Cuda, threads),
+        DeviceChoice::Auto => match Cuda::open(0) {
+            Ok(cuda) => Ok(Box::new(cuda)),
+            Err(unavailable) if unavailable.is_absent => open(DeviceKind::Cpu, threads),
+            Err(Unavailable { problem, hint, .. }) => Err(Failure {
+                what: "there is a GPU that cannot be used".into(),
+                causes: vec![problem],
+                hint: Some(format!("{hint}; `--device cpu` computes on the processor")),
+            }),
+        },
+    }
+}
+
+/// Opens what was chosen.
+pub fn open(kind: DeviceKind, threads: usize) -> Result<Box<dyn Device>, Failure> {
+    match kind {
+        DeviceKind::Cpu => Ok(Box::new(Cpu::new(threads))),
+        DeviceKind::Cuda => match Cuda::open(0) {
+            Ok(cuda) => Ok(Box::new(cuda)),
+            Err(Unavailable { problem, hint, .. }) => {
+                Err(Failure { what: "the GPU cannot be used".into(), causes: vec![problem], hint: Some(hint) })
+            }
+        },
+    }
+}
