@@ -16,6 +16,7 @@ in float32 there, so ours are close to the peer's `float32`.
 """
 
 import argparse
+import gc
 import json
 import os
 import random
@@ -103,6 +104,7 @@ def make(arguments):
         print(f"{count:,} parameters")
     make_rows(arguments.work / "data")
     make_adapter(model, arguments.work / "first")
+    give_back()
 
 
 class Batches:
@@ -189,6 +191,14 @@ def train_peer(arguments, name, batches, messages):
     return {"loss": [line["loss"] for line in log], "grad_norm": [line["grad_norm"] for line in log], "learning_rate": [line["learning_rate"] for line in log]}
 
 
+def give_back():
+    """The memory of the GPU that a phase held: the binary plans with what is free."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 def peer(arguments):
     import peft
     import torch
@@ -210,8 +220,8 @@ def peer(arguments):
         log = train_peer(arguments, name, batches, messages)
         if arguments.device == "cuda":
             log["peak device memory, bytes"] = torch.cuda.max_memory_allocated()
-            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+        give_back()
         log |= {"seconds": time.perf_counter() - began, "trained tokens": int(sum(int((one["labels"][:, 1:] != -100).sum()) for one in batches.kept.values()))}
         (arguments.work / f"peer-{name}.json").write_text(json.dumps({**log, "made with": about}))
         print(f"peer {name}: {log['seconds']:.1f} s, loss {log['loss'][0]:.4f} -> {log['loss'][-1]:.4f}", flush=True)
