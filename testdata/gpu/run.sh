@@ -60,7 +60,7 @@ if [ "$1" = --sanitize ]; then
             for test in $tiny; do
                 # A name that no test has would pass as well.
                 "$here/garden-model" --list 2>/dev/null | grep -qx "$test: test" || { say "error: no test is called $test"; failed="$failed, $test"; }
-                try "$tool $test" "$sanitizer" --tool "$tool" --error-exitcode 9 "$here/garden-model" --exact "$test" --test-threads 1 --show-output
+                try "$tool $test" timeout 180 "$sanitizer" --tool "$tool" --error-exitcode 9 "$here/garden-model" --exact "$test" --test-threads 1 --show-output
             done
         done
     fi
