@@ -13,10 +13,10 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel
+.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:
 	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.89 or newer: https://rustup.rs"; exit 2; }
@@ -89,6 +89,27 @@ soak: setup ## run every random test with new seeds: make soak SEEDS=20
 		MODEL_GARDEN_TEST_DRAWS=1 $(MAKE) --no-print-directory python PYTHON_TESTS="$(RANDOM_PYTHON)" || failed="$$failed python:$$GARDEN_SEED"; \
 	done; \
 	if [ -n "$$failed" ]; then echo; echo "seeds that fail:$$failed"; exit 1; fi; echo "all $(SEEDS) seeds passed"
+
+# Crates whose tests run on a GPU, and what those read.
+GPU_CRATES := garden-device garden-model
+GPU_FIXTURES := testdata/tiny-model testdata/reference/recorded testdata/reference/recorded_generation testdata/reference/recorded_merged testdata/reference/recorded_quantised
+GPU_TESTS := dist/gpu-tests
+
+# Stripped, since the symbols are three quarters of a test program.
+gpu-tests: setup ## pack the tests that need an NVIDIA GPU, and run them if there is one: dist/gpu-tests.tar.gz
+	@rm -rf $(GPU_TESTS) $(GPU_TESTS).tar.gz && mkdir -p $(GPU_TESTS)/testdata/reference
+	@for crate in $(GPU_CRATES); do \
+		$(CARGO) test --locked -p $$crate --test it --no-run --message-format=json > $(GPU_TESTS)/$$crate.json || exit 2; \
+		program=$$(sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' $(GPU_TESTS)/$$crate.json | tail -n 1); \
+		rm $(GPU_TESTS)/$$crate.json; cp "$$program" $(GPU_TESTS)/$$crate && strip $(GPU_TESTS)/$$crate || exit 2; \
+	done
+	@for folder in $(GPU_FIXTURES); do cp -r $$folder $(GPU_TESTS)/$$folder || exit 2; done
+	@cp testdata/gpu/run.sh $(GPU_TESTS)/
+	@echo "$$(git describe --always --dirty 2>/dev/null || echo unknown), $$(rustc --version)" > $(GPU_TESTS)/build.txt
+	@tar -czf $(GPU_TESTS).tar.gz -C dist gpu-tests
+	@echo "packed: $(GPU_TESTS) ($$(du -sh $(GPU_TESTS) | cut -f 1)), $(GPU_TESTS).tar.gz ($$(du -h $(GPU_TESTS).tar.gz | cut -f 1))"
+	@if nvidia-smi -L >/dev/null 2>&1; then $(GPU_TESTS)/run.sh; else \
+		echo "there is no GPU here: copy $(GPU_TESTS).tar.gz to a machine that has one, unpack it there and start gpu-tests/run.sh (--sanitize for memcheck and racecheck)"; fi
 
 demo: build ## train a tiny model on drawn pictures: make demo SEED=7
 	@rm -rf $(TARGET)/demo

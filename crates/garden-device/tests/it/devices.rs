@@ -14,15 +14,15 @@ use garden_device::{
     Weight, Write, dynamic_8bit,
 };
 
-fn cpu() -> Option<Box<dyn Device>> {
+pub fn cpu() -> Option<Box<dyn Device>> {
     Some(Box::new(Cpu::new(2)))
 }
 
-fn cpu_bf16() -> Option<Box<dyn Device>> {
+pub fn cpu_bf16() -> Option<Box<dyn Device>> {
     Some(Box::new(CpuBf16::new(2)))
 }
 
-fn cuda() -> Option<Box<dyn Device>> {
+pub fn cuda() -> Option<Box<dyn Device>> {
     match Cuda::open(0) {
         Ok(cuda) => Some(Box::new(cuda)),
         Err(unavailable) => {
@@ -32,7 +32,7 @@ fn cuda() -> Option<Box<dyn Device>> {
     }
 }
 
-/// Each case becomes a test of each device.
+/// Each case becomes a test of each device: `check` of the module that uses it takes both.
 macro_rules! on_every_device {
     ($($case:ident),* $(,)?) => { on_every_device! { @ [cpu, cpu_bf16, cuda] ($($case),*) } };
     (@ [$($device:ident),*] $cases:tt) => { $(on_every_device! { @ $device $cases })* };
@@ -47,6 +47,8 @@ macro_rules! on_every_device {
         }
     };
 }
+
+pub(crate) use on_every_device;
 
 on_every_device! {
     transfers,

@@ -1,6 +1,7 @@
 //! Weights of 4 bits and moments of 8 bits against what bitsandbytes computed (testdata/reference/recorded_quantised), bit for bit where it can be.
 //!
-//! GARDEN_REFERENCE_QUANTISED names a folder with other recordings, made with `quantisation.py --out FOLDER --seed N` and `optimizer8.py`.
+//! GARDEN_REFERENCE_QUANTISED names a folder with other recordings, made with `quantisation.py --out FOLDER --seed N` and `optimizer8.py`; on a GPU
+//! also with `optimizer8_cuda.py`.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,9 +12,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::bench::LARGEST;
+use crate::devices::{cpu, cpu_bf16, cuda, on_every_device};
 use garden_device::{
-    AdamW, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, StepScalars, Weight, Write,
-    dynamic_8bit, nf4,
+    AdamW, Buffer, Cpu, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, StepScalars, Weight,
+    Write, dynamic_8bit, nf4,
 };
 use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
@@ -53,12 +56,22 @@ impl Recording {
     }
 }
 
-fn recordings(name: &str) -> Vec<Recording> {
+/// Folders with recordings: our own, and another that is named.
+fn folders() -> Vec<PathBuf> {
     // GARDEN_TESTDATA is the folder `testdata`, where a test runs on another machine than it was built on.
     let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata");
     let own = std::env::var_os("GARDEN_TESTDATA").map_or_else(here, PathBuf::from).join("reference/recorded_quantised");
-    let other = std::env::var_os("GARDEN_REFERENCE_QUANTISED").map(PathBuf::from);
-    [Some(own), other].into_iter().flatten().map(|folder| Recording::read(&folder, name)).collect()
+    [Some(own), std::env::var_os("GARDEN_REFERENCE_QUANTISED").map(PathBuf::from)].into_iter().flatten().collect()
+}
+
+fn recordings(name: &str) -> Vec<Recording> {
+    folders().iter().map(|folder| Recording::read(folder, name)).collect()
+}
+
+/// Those that are there: what takes a GPU to record is not in every folder.
+fn found_recordings(name: &str) -> Vec<Recording> {
+    let is_there = |folder: &&PathBuf| folder.join(format!("{name}.json")).exists();
+    folders().iter().filter(is_there).map(|folder| Recording::read(folder, name)).collect()
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -200,95 +213,169 @@ const NEAREST: (f64, f64) = (1e-2, 1e-2);
 /// The library's CPU code finds codes in a coarser table and decays first; that is how far the two are apart.
 const ON_A_CPU: f64 = 5e-2;
 
-#[test]
-fn twenty_steps_of_8_bit_adamw() {
-    for recording in recordings("optimizer8") {
-        let about = &recording.about;
-        let numbers = |name: &str| -> Vec<f64> {
+on_every_device! {
+    twenty_steps_of_8_bit_adamw,
+    thirty_steps_of_8_bit_adamw_on_a_gpu,
+}
+
+fn check(device: Option<Box<dyn Device>>, case: fn(&mut dyn Device)) {
+    let Some(mut device) = device else { return };
+    device.reserve(LARGEST).unwrap();
+    case(&mut *device);
+}
+
+/// A recorded tensor that a device trains with moments of 8 bits.
+struct Trained<'a> {
+    recording: &'a Recording,
+    about: &'a Value,
+    name: &'a str,
+    start: Vec<f32>,
+    value: Buffer,
+    codes: [Buffer; 2],
+    scales: [Buffer; 2],
+}
+
+impl<'a> Trained<'a> {
+    fn new(device: &mut dyn Device, recording: &'a Recording, about: &'a Value) -> Trained<'a> {
+        let name = about["name"].as_str().unwrap();
+        let start = recording.values(&format!("{name}.start"));
+        let blocks = start.len().div_ceil(dynamic_8bit::BLOCK);
+        let mut make = |dtype, length| device.buffer(Purpose::Optimizer, "test", dtype, length).unwrap();
+        let value = make(Dtype::F32, start.len());
+        let codes = [0, 1].map(|_| make(Dtype::U8, start.len()));
+        let scales = [0, 1].map(|_| make(Dtype::F32, blocks));
+        device.upload_f32(value, &start);
+        Trained { recording, about, name, start, value, codes, scales }
+    }
+
+    /// All recorded steps; `compare` is called after each of them.
+    fn train(&self, device: &mut dyn Device, mut compare: impl FnMut(&mut dyn Device, usize)) {
+        let about = &self.recording.about;
+        let numbers = |about: &Value, name: &str| -> Vec<f64> {
             about[name].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
         };
-        let (rates, factors, which) =
-            (numbers("learning_rates"), numbers("gradient_factors"), numbers("gradient_of_step"));
-        let smallest = about["smallest_8bit"].as_u64().unwrap() as usize;
-        let mut compared = 0;
-        for tensor in about["tensors"].as_array().unwrap() {
-            let name = tensor["name"].as_str().unwrap();
-            let start = recording.values(&format!("{name}.start"));
-            let length = start.len();
-            if length < smallest {
+        let [rates, factors, which] =
+            ["learning_rates", "gradient_factors", "gradient_of_step"].map(|name| numbers(about, name));
+        let left_out = numbers(self.about, "steps_without_gradient");
+        let gradients = self.recording.values(&format!("{}.gradients", self.name));
+        let length = self.start.len();
+        let mut make = |dtype, length| device.buffer(Purpose::Optimizer, "test", dtype, length).unwrap();
+        let (gradient, scalars) = (make(Dtype::F32, length), make(Dtype::I32, StepScalars::LENGTH));
+        let [beta1, beta2, epsilon] = ["beta1", "beta2", "epsilon"].map(|name| about[name].as_f64().unwrap() as f32);
+        let update = AdamW {
+            value: self.value,
+            gradient,
+            shadow: None,
+            moments: Moments::Int8 { codes: self.codes, scales: self.scales },
+            beta1,
+            beta2,
+            epsilon,
+            decay: self.about["weight_decay"].as_f64().unwrap() as f32,
+            scalars,
+            part: Part::Vision,
+        };
+        let mut vision_updates = 0;
+        for index in 0..rates.len() {
+            if left_out.contains(&(index as f64 + 1.0)) {
                 continue;
             }
-            let gradients = recording.values(&format!("{name}.gradients"));
-            let left_out: Vec<u64> = tensor["steps_without_gradient"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|step| step.as_u64().unwrap())
-                .collect();
-            let mut cpu = Cpu::new(2);
-            let mut make = |dtype, length| cpu.buffer(Purpose::Optimizer, "test", dtype, length).unwrap();
-            let (value, gradient) = (make(Dtype::F32, length), make(Dtype::F32, length));
-            let codes = [make(Dtype::U8, length), make(Dtype::U8, length)];
-            let blocks = length.div_ceil(dynamic_8bit::BLOCK);
-            let scales = [make(Dtype::F32, blocks), make(Dtype::F32, blocks)];
-            let scalars = make(Dtype::I32, StepScalars::LENGTH);
-            let wide = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
-            cpu.upload(value, &wide(&start));
-            let mut step = 0;
-            for index in 0..rates.len() {
-                if left_out.contains(&(index as u64 + 1)) {
-                    continue;
-                }
-                step += 1;
-                let first = which[index] as usize * length;
-                let scaled: Vec<f32> =
-                    gradients[first..first + length].iter().map(|value| value * factors[index] as f32).collect();
-                cpu.upload(gradient, &wide(&scaled));
-                let update = AdamW {
-                    value,
-                    gradient,
-                    shadow: None,
-                    moments: Moments::Int8 { codes, scales },
-                    beta1: about["beta1"].as_f64().unwrap() as f32,
-                    beta2: about["beta2"].as_f64().unwrap() as f32,
-                    epsilon: about["epsilon"].as_f64().unwrap() as f32,
-                    decay: tensor["weight_decay"].as_f64().unwrap() as f32,
-                    scalars,
-                    part: Part::Vision,
-                };
-                let now = StepScalars { rate: rates[index] as f32, vision_updates: step, ..StepScalars::default() };
-                cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
-                cpu.adamw(&update, None);
-                let mut got = vec![0.0; length];
-                cpu.download(value, &mut got).unwrap();
-                for (run, tolerance) in [("nearest", NEAREST.0), ("cpu", ON_A_CPU)] {
-                    let recorded = format!("{run}.{name}.step_{}.parameter", index + 1);
-                    if !recording.has(&recorded) {
-                        continue;
-                    }
-                    let expected = recording.values(&recorded);
-                    let (mut off, mut moved) = (0.0, 0.0);
-                    for ((got, expected), start) in got.iter().zip(&expected).zip(&start) {
-                        off += f64::from(got - expected).powi(2);
-                        moved += f64::from(expected - start).powi(2);
-                    }
-                    let off = (off / moved).sqrt();
-                    println!("{run} {name} step {}: {off:.1e}", index + 1);
-                    assert!(off < tolerance, "{run} {name} step {}: off by {off:.1e}", index + 1);
-                    compared += 1;
-                }
-                for (which, codes) in codes.iter().enumerate() {
-                    let recorded = format!("nearest.{name}.step_{}.state{}", index + 1, which + 1);
-                    if recording.has(&recorded) {
-                        let got = cpu.download_bytes(*codes).unwrap();
-                        let differ = got.iter().zip(recording.bytes(&recorded)).filter(|(a, b)| a != b).count();
-                        println!("{recorded}: {differ} of {length} codes differ");
-                        assert!((differ as f64) < NEAREST.1 * length as f64, "{recorded}: {differ} of {length} differ");
-                    }
-                }
+            vision_updates += 1;
+            let now = &gradients[which[index] as usize * length..][..length];
+            let scaled: Vec<f32> = now.iter().map(|value| value * factors[index] as f32).collect();
+            device.upload_f32(gradient, &scaled);
+            let now = StepScalars { rate: rates[index] as f32, vision_updates, ..StepScalars::default() };
+            device.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
+            device.adamw(&update, None);
+            compare(device, index + 1);
+        }
+    }
+
+    /// How far parameters are from those of a run after this step, relative to what training changed there; nothing if it was not recorded.
+    fn distance(&self, device: &mut dyn Device, run: &str, step: usize) -> Option<f64> {
+        let recorded = format!("{run}.{}.step_{step}.parameter", self.name);
+        let expected = self.recording.has(&recorded).then(|| self.recording.values(&recorded))?;
+        let mut got = vec![0.0; self.start.len()];
+        device.download(self.value, &mut got).unwrap();
+        let (mut off, mut moved) = (0.0, 0.0);
+        for ((got, expected), start) in got.iter().zip(&expected).zip(&self.start) {
+            off += f64::from(got - expected).powi(2);
+            moved += f64::from(expected - start).powi(2);
+        }
+        let off = (off / moved).sqrt();
+        println!("{recorded}: {off:.1e} of what training changed");
+        Some(off)
+    }
+
+    /// Codes of each moment that differ from those of a run after this step, of how many; nothing if they were not recorded.
+    fn other_codes(&self, device: &mut dyn Device, run: &str, step: usize) -> Vec<(usize, usize)> {
+        let place = format!("{run}.{}.step_{step}", self.name);
+        let moments = (1..=2).filter(|which| self.recording.has(&format!("{place}.state{which}")));
+        let mut count = |which: usize| {
+            let expected = self.recording.bytes(&format!("{place}.state{which}"));
+            let scales = self.recording.values(&format!("{place}.absmax{which}"));
+            let got = device.download_bytes(self.codes[which - 1]).unwrap();
+            // In a block whose largest value is zero every code stands for zero.
+            let places = || (0..got.len()).filter(|index| scales[index / dynamic_8bit::BLOCK] > 0.0);
+            let differ = places().filter(|index| got[*index] != expected[*index]).count();
+            println!("{place}.state{which}: {differ} of {} codes differ", places().count());
+            (differ, places().count())
+        };
+        moments.map(&mut count).collect()
+    }
+}
+
+fn twenty_steps_of_8_bit_adamw(device: &mut dyn Device) {
+    for recording in recordings("optimizer8") {
+        let smallest = recording.about["smallest_8bit"].as_u64().unwrap() as usize;
+        let mut compared = 0;
+        for tensor in recording.about["tensors"].as_array().unwrap() {
+            let trained = Trained::new(device, &recording, tensor);
+            if trained.start.len() < smallest {
+                continue;
             }
+            trained.train(device, |device, step| {
+                let name = trained.name;
+                for (run, tolerance) in [("nearest", NEAREST.0), ("cpu", ON_A_CPU)] {
+                    if let Some(off) = trained.distance(device, run, step) {
+                        assert!(off < tolerance, "{run} {name} step {step}: off by {off:.1e}");
+                        compared += 1;
+                    }
+                }
+                for (differ, count) in trained.other_codes(device, "nearest", step) {
+                    assert!((differ as f64) < NEAREST.1 * count as f64, "{name}: {differ} of {count} codes differ");
+                }
+            });
         }
         assert!(compared >= 6, "only {compared} comparisons");
+    }
+}
+
+/// Against bitsandbytes' own kernels, as `optimizer8_cuda.py` recorded them on a GPU.
+fn thirty_steps_of_8_bit_adamw_on_a_gpu(device: &mut dyn Device) {
+    let recordings = found_recordings("optimizer8_cuda");
+    if recordings.is_empty() {
+        garden_testing::skip("there is no recording of bitsandbytes' GPU kernels (optimizer8_cuda.py)");
+    }
+    for recording in recordings {
+        let (mut worst, mut differ, mut count) = (0.0_f64, 0, 0);
+        for tensor in recording.about["tensors"].as_array().unwrap() {
+            let trained = Trained::new(device, &recording, tensor);
+            let mut compared = 0;
+            trained.train(device, |device, step| {
+                if let Some(off) = trained.distance(device, "cuda", step) {
+                    worst = worst.max(off);
+                    compared += 1;
+                }
+                for codes in trained.other_codes(device, "cuda", step) {
+                    (differ, count) = (differ + codes.0, count + codes.1);
+                }
+            });
+            assert_eq!(compared, tensor["recorded_after_steps"].as_array().unwrap().len(), "{}", trained.name);
+        }
+        println!("{}", recording.about["made_with"]);
+        println!("at most {worst:.1e} of what training changed, {differ} of {count} codes differ");
+        assert!(worst < NEAREST.0, "off by {worst:.1e}");
+        assert!(count > 0 && (differ as f64) < NEAREST.1 * count as f64, "{differ} of {count} codes differ");
     }
 }
 
