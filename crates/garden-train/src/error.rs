@@ -104,6 +104,12 @@ impl Error {
                         .into(),
                 )
             }
+            Error::Model(garden_model::Error::Device(_)) => Some(
+                "look at `nvidia-smi` and the system's log; checkpoints that are there are whole: go on with `--resume auto`".into(),
+            ),
+            Error::Model(garden_model::Error::Memory(_)) => Some(
+                "another program may have taken it since it was planned: `nvidia-smi` shows who uses a GPU; or plan again with --dry-run".into(),
+            ),
             _ => None,
         }
     }

@@ -431,6 +431,7 @@ impl Functions {
         };
         let name = text(self.error_name).unwrap_or_else(|| format!("error {status}"));
         let words = text(self.error_text).unwrap_or_default();
-        Err(Failure { text: format!("{what} failed: {words} ({name})"), is_out_of_memory: status == OUT_OF_MEMORY })
+        let why = if words.is_empty() { name } else { format!("{words} ({name})") };
+        Err(Failure { text: format!("{what} failed: {why}"), is_out_of_memory: status == OUT_OF_MEMORY })
     }
 }

@@ -16,17 +16,20 @@ pub struct Program {
     pub name: &'static str,
     source: &'static str,
     kernels: &'static [&'static str],
+    /// What its templates are compiled for.
+    head_size: Option<usize>,
 }
 
 impl Program {
     /// The whole source.
     pub fn source(&self) -> String {
-        PRELUDE.iter().copied().chain([self.source]).collect::<Vec<&str>>().join("\n")
+        let head_size = self.head_size.map_or(String::new(), |size| format!("#define HEAD_SIZE {size}\n"));
+        [head_size.as_str(), PRELUDE[0], PRELUDE[1], self.source].join("\n")
     }
 }
 
 /// The programs.
-pub const PROGRAMS: [Program; 7] = [
+pub const PROGRAMS: [Program; 10] = [
     Program {
         name: "elementwise",
         source: include_str!("kernels/elementwise.cu"),
@@ -57,55 +60,80 @@ pub const PROGRAMS: [Program; 7] = [
             "swiglu_bf16",
             "trap",
         ],
+        head_size: None,
     },
     Program {
         name: "norm",
         source: include_str!("kernels/norm.cu"),
         kernels: &["rms_norm_backward_bf16_f32", "rms_norm_bf16_f32", "rms_norm_weight_gradient_bf16"],
+        head_size: None,
     },
     Program {
         name: "loss",
         source: include_str!("kernels/loss.cu"),
         kernels: &["add_losses", "add_squares", "cross_entropy_bf16", "squares"],
+        head_size: None,
     },
     Program {
         name: "optimizer",
         source: include_str!("kernels/optimizer.cu"),
         kernels: &["adamw", "adamw_narrow", "adamw_step"],
+        head_size: None,
     },
     Program {
         name: "nf4",
         source: include_str!("kernels/nf4.cu"),
         kernels: &["widen_nf4_bf16", "widen_nf4_double_bf16"],
+        head_size: None,
     },
     Program {
         name: "attention_plain",
         source: include_str!("kernels/attention_plain.cu"),
         kernels: &["attend_along_bf16", "attend_backward_keys_bf16", "attend_backward_queries_bf16", "attend_bf16"],
+        head_size: None,
     },
     Program {
-        name: "attention",
+        name: "attention_tiles",
+        source: include_str!("kernels/attention_tiles.cu"),
+        kernels: &["attend_add_splits", "attend_tiles"],
+        head_size: None,
+    },
+    Program {
+        name: "attention_64",
+        source: include_str!("kernels/attention.cu"),
+        kernels: &[
+            "attend_64_128",
+            "attend_64_64",
+            "attend_backward_keys_64_64",
+            "attend_backward_queries_64_128",
+            "attend_backward_queries_64_64",
+        ],
+        head_size: Some(64),
+    },
+    Program {
+        name: "attention_80",
+        source: include_str!("kernels/attention.cu"),
+        kernels: &[
+            "attend_80_128",
+            "attend_80_64",
+            "attend_backward_keys_80_64",
+            "attend_backward_queries_80_128",
+            "attend_backward_queries_80_64",
+        ],
+        head_size: Some(80),
+    },
+    Program {
+        name: "attention_128",
         source: include_str!("kernels/attention.cu"),
         kernels: &[
             "attend_128_128",
             "attend_128_64",
-            "attend_64_128",
-            "attend_64_64",
-            "attend_80_128",
-            "attend_80_64",
-            "attend_add_splits",
             "attend_backward_keys_128_32",
             "attend_backward_keys_128_64",
-            "attend_backward_keys_64_64",
-            "attend_backward_keys_80_64",
             "attend_backward_queries_128_128",
             "attend_backward_queries_128_64",
-            "attend_backward_queries_64_128",
-            "attend_backward_queries_64_64",
-            "attend_backward_queries_80_128",
-            "attend_backward_queries_80_64",
-            "attend_tiles",
         ],
+        head_size: Some(128),
     },
 ];
 
@@ -118,24 +146,46 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Takes compiled programs from the disk where they are, compiles the others, and loads all.
-    pub fn load(driver: &Driver) -> Result<Kernels, Unavailable> {
+    /// Takes compiled programs from the disk where they are, compiles the others side by side, and loads all. `tell` hears what takes long.
+    pub fn load(driver: &Driver, tell: &dyn Fn(&str)) -> Result<Kernels, Unavailable> {
         let architecture = format!("sm_{}", driver.card.capability);
         let major = driver.card.driver_version / 1000;
         // Its version is part of the names of what is kept, so it is looked for even where nothing has to be compiled.
         let compiler = Compiler::find(major)?;
-        let mut functions = HashMap::new();
         let cache = cache_folder();
-        for program in &PROGRAMS {
-            let (name, source) = (program.name, program.source());
-            let file =
-                cache.as_ref().map(|folder| folder.join(file_name(name, &source, &architecture, compiler.version)));
-            let kept = file.as_ref().and_then(|file| std::fs::read(file).ok());
-            if let Some(module) = kept.and_then(|cubin| driver.load(&cubin).ok()) {
-                find(driver, module, program, &mut functions)?;
+        let files = PROGRAMS.each_ref().map(|program| {
+            let name = file_name(program.name, &program.source(), &architecture, compiler.version);
+            cache.as_ref().map(|folder| folder.join(name))
+        });
+        let kept = files.each_ref().map(|file| {
+            let cubin = std::fs::read(file.as_ref()?).ok()?;
+            driver.load(&cubin).ok()
+        });
+        if kept.iter().any(Option::is_none) {
+            tell(&format!("compiling kernels for {}, which is done once", driver.card.name));
+        }
+        let compiled: Vec<Option<Result<Vec<u8>, String>>> = std::thread::scope(|scope| {
+            let start = |(program, kept): (&'static Program, &Option<Module>)| {
+                let (compiler, architecture) = (&compiler, architecture.as_str());
+                let compile = move || compiler.compile(program.name, &program.source(), architecture);
+                kept.is_none().then(|| scope.spawn(compile))
+            };
+            let threads: Vec<_> = PROGRAMS.iter().zip(&kept).map(start).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Vec<u8>, String>>| {
+                thread.join().unwrap_or_else(|_| Err("the compiler panicked".into()))
+            };
+            threads.into_iter().map(|thread| thread.map(join)).collect()
+        });
+        let mut functions = HashMap::new();
+        for (((program, kept), compiled), file) in PROGRAMS.iter().zip(kept).zip(compiled).zip(files) {
+            let name = program.name;
+            let Some(compiled) = compiled else {
+                if let Some(module) = kept {
+                    find(driver, module, program, &mut functions)?;
+                }
                 continue;
-            }
-            let cubin = compiler.compile(name, &source, &architecture).map_err(|problem| {
+            };
+            let cubin = compiled.map_err(|problem| {
                 let problem = format!("the kernels `{name}` cannot be compiled for {architecture}: {problem}");
                 Unavailable::new(problem, format!("NVRTC is {}; another version may help", compiler.path.display()))
             })?;

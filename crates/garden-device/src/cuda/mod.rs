@@ -127,9 +127,14 @@ pub(crate) fn workspace(_: &Profile, reserve: Reserve) -> Vec<Scratch> {
 impl Cuda {
     /// Opens a GPU by its number.
     pub fn open(number: usize) -> Result<Cuda, Unavailable> {
+        Cuda::open_telling(number, &|_| ())
+    }
+
+    /// The same; what takes long is told.
+    pub fn open_telling(number: usize, tell: &dyn Fn(&str)) -> Result<Cuda, Unavailable> {
         let driver = Driver::open(number)?;
         let blas = Blas::find(driver.card.driver_version / 1000)?;
-        let kernels = Kernels::load(&driver)?;
+        let kernels = Kernels::load(&driver, tell)?;
         let profile = Profile::cuda();
         let staging = Staging::new(&driver);
         // Without pinned memory a copy waits for its end anyway.

@@ -68,7 +68,7 @@ impl Chosen {
 
 /// Runs the command.
 pub fn run(arguments: &cli::Devices, printer: &Printer) -> Result<Outcome, Failure> {
-    let look = look();
+    let look = look(printer);
     printer.out(&match arguments.json {
         true => format!("{}\n", serde_json::to_string(&look).unwrap_or_default()),
         false => text(&look),
@@ -106,11 +106,11 @@ fn text(look: &Look) -> String {
 }
 
 /// Opens the GPU and looks.
-fn look() -> Look {
+fn look(printer: &Printer) -> Look {
     let all = garden_probe::Gpus::open();
     let used = || all.as_ref().map(|gpus| gpus.look().used);
     let before = used();
-    match Cuda::open(0) {
+    match Cuda::open_telling(0, &|line| printer.say(line)) {
         Err(Unavailable { problem, hint, is_absent: true }) => Look::Absent { problem, hint },
         Err(Unavailable { problem, hint, is_absent: false }) => Look::Unusable { problem, hint },
         Ok(cuda) => {
@@ -169,13 +169,13 @@ fn look_elsewhere() -> Result<Look, Failure> {
 }
 
 /// Opens what a command computes with that nobody watches.
-pub fn open_here(choice: DeviceChoice, threads: usize) -> Result<Box<dyn Device>, Failure> {
+pub fn open_here(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Box<dyn Device>, Failure> {
     match choice {
-        DeviceChoice::Cpu => open(DeviceKind::Cpu, threads),
-        DeviceChoice::Cuda => open(DeviceKind::Cuda, threads),
-        DeviceChoice::Auto => match Cuda::open(0) {
+        DeviceChoice::Cpu => open(DeviceKind::Cpu, threads, printer),
+        DeviceChoice::Cuda => open(DeviceKind::Cuda, threads, printer),
+        DeviceChoice::Auto => match Cuda::open_telling(0, &|line| printer.say(line)) {
             Ok(cuda) => Ok(Box::new(cuda)),
-            Err(unavailable) if unavailable.is_absent => open(DeviceKind::Cpu, threads),
+            Err(unavailable) if unavailable.is_absent => open(DeviceKind::Cpu, threads, printer),
             Err(Unavailable { problem, hint, .. }) => Err(Failure {
                 what: "there is a GPU that cannot be used".into(),
                 causes: vec![problem],
@@ -186,10 +186,10 @@ pub fn open_here(choice: DeviceChoice, threads: usize) -> Result<Box<dyn Device>
 }
 
 /// Opens what was chosen.
-pub fn open(kind: DeviceKind, threads: usize) -> Result<Box<dyn Device>, Failure> {
+pub fn open(kind: DeviceKind, threads: usize, printer: &Printer) -> Result<Box<dyn Device>, Failure> {
     match kind {
         DeviceKind::Cpu => Ok(Box::new(Cpu::new(threads))),
-        DeviceKind::Cuda => match Cuda::open(0) {
+        DeviceKind::Cuda => match Cuda::open_telling(0, &|line| printer.say(line)) {
             Ok(cuda) => Ok(Box::new(cuda)),
             Err(Unavailable { problem, hint, .. }) => {
                 Err(Failure { what: "the GPU cannot be used".into(), causes: vec![problem], hint: Some(hint) })

@@ -60,7 +60,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         return Err(failure(format!("`{}` does not fit together", model.display()), why));
     }
     let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
-    let mut device = devices::open_here(arguments.device, arguments.threads)?;
+    let mut device = devices::open_here(arguments.device, arguments.threads, printer)?;
     let plan = loaded.plan(device.profile(), limits)?;
     fits(&plan, &*device)?;
     if std::io::stderr().is_terminal() && plan.total() as u64 >= WORTH_A_WORD {

@@ -9,51 +9,13 @@
 // The accumulator of a product has the layout of the first operand of the next one, so probabilities never leave registers; for gradients of
 // keys the scores are computed with keys as rows for the same reason. Nothing is added across blocks, so results do not depend on their
 // order: dq has its own kernel, and where one key head is shared by blocks for several query heads, each writes its own f32 sum, and
-// `attend_add_splits` adds those in order.
+// `attend_add_splits` (attention_tiles.cu) adds those in order.
 //
 // All segments go in one launch: `attend_tiles` lists the tiles, the most work first, so that a launch does not end with one long block.
 
 // Tiles along the other side of the score matrix.
 #define OTHER 64
 #define LOG2_E 1.4426950408889634f
-
-// Lists tiles as (segment, number of the tile in it), the most work first, and (-1, 0) behind them.
-// Each segment of n > 0 tokens has ceil(n / tile) of them; capacity = tokens / tile + segments is enough for all. With `is_causal` tile number
-// i is worth i + 1 (queries) or, with `is_of_keys`, as much as the tiles from it to the last.
-// Grid (ceil(capacity / 128)), block 128. The list depends on the starts alone: one serves all layers of a step.
-extern "C" __global__ void attend_tiles(const int *starts, int segments, int tile, int is_causal, int is_of_keys, int capacity, int2 *tiles) {
-    __shared__ int counts[128];
-    const int own = blockIdx.x * blockDim.x + threadIdx.x;
-    // starts[s] / tile + s rises by at least as much as segment s has tiles, so it can number them without a sum.
-    int low = 0, high = segments;
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (starts[middle] / tile + middle <= own) low = middle;
-        else high = middle;
-    }
-    const int segment = low, number = own - (starts[low] / tile + low);
-    const int count = (starts[low + 1] - starts[low] + tile - 1) / tile, work = is_causal ? number + 1 : count;
-    // Its place is the number of tiles that come before it.
-    int place = 0, all = 0;
-    for (int first = 0; first < segments; first += 128) {
-        const int load = first + threadIdx.x;
-        __syncthreads();
-        counts[threadIdx.x] = load < segments ? (starts[load + 1] - starts[load] + tile - 1) / tile : 0;
-        __syncthreads();
-        for (int i = 0; i < min(128, segments - first); i++) {
-            const int other = first + i, others = counts[i];
-            all += others;
-            if (is_causal) place += max(0, others - work) + (other < segment && others >= work);
-            else place += others > count || (others == count && other < segment) ? others : 0;
-        }
-    }
-    if (own >= capacity) return;
-    if (number < count) {
-        if (is_causal) tiles[place] = make_int2(segment, is_of_keys ? count - work : number);
-        else tiles[place + number] = make_int2(segment, number);
-    }
-    if (own >= all) tiles[own] = make_int2(-1, 0);
-}
 
 // Begins to copy rows [ROWS, D] into a tile; rows from `there` on become zeros.
 template <int D, int ROWS, int THREADS>
@@ -502,25 +464,6 @@ __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride
     }
 }
 
-// dk and dv from partial [2, splits, tokens, width], in the order of the splits; width = kv_heads * D.
-// Grid (ceil(width / 2048), min(tokens, 65535), 2), block 256.
-extern "C" __global__ void attend_add_splits(const float *partial, int splits, int tokens, int width, bf16 *dk, i64 dk_stride, bf16 *dv,
-                                             i64 dv_stride) {
-    const i64 size = (i64)tokens * width, stride = blockIdx.z ? dv_stride : dk_stride;
-    partial += blockIdx.z * splits * size;
-    bf16 *to = blockIdx.z ? dv : dk;
-    each_of_rows(tokens, width, is_aligned(to, stride) && is_aligned(partial, width), [=](int row, int column, auto count) {
-        constexpr int N = decltype(count)::value;
-        float sum[N] = {}, part[N];
-        for (int split = 0; split < splits; split++) {
-            load(partial + split * size + (i64)row * width + column, part);
-#pragma unroll
-            for (int i = 0; i < N; i++) sum[i] += part[i];
-        }
-        store(to + row * stride + column, sum);
-    });
-}
-
 #define FORWARD(D, TILE, M, BLOCKS)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                                        \
         attend_##D##_##TILE(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride, int heads,        \
@@ -550,21 +493,25 @@ extern "C" __global__ void attend_add_splits(const float *partial, int splits, i
     }
 
 // Tiles of 128 for long segments; of 64 for short ones (windows), which would leave half of a larger tile empty.
-// Fewer registers let more small blocks share a multiprocessor.
+// Fewer registers let more small blocks share a multiprocessor. Each head size is a program of its own, so that they compile side by side.
+#if HEAD_SIZE == 64
 FORWARD(64, 128, 2, 2)
 FORWARD(64, 64, 1, 4)
-FORWARD(80, 128, 2, 2)
-FORWARD(80, 64, 1, 4)
-FORWARD(128, 128, 2, 2)
-FORWARD(128, 64, 1, 2)
 BACKWARD_QUERIES(64, 128, 8, 1)
 BACKWARD_QUERIES(64, 64, 4, 3)
+BACKWARD_KEYS(64, 64)
+#elif HEAD_SIZE == 80
+FORWARD(80, 128, 2, 2)
+FORWARD(80, 64, 1, 4)
 BACKWARD_QUERIES(80, 128, 8, 1)
 BACKWARD_QUERIES(80, 64, 4, 3)
+BACKWARD_KEYS(80, 64)
+#else
+FORWARD(128, 128, 2, 2)
+FORWARD(128, 64, 1, 2)
 BACKWARD_QUERIES(128, 128, 8, 1)
 BACKWARD_QUERIES(128, 64, 4, 2)
-BACKWARD_KEYS(64, 64)
-BACKWARD_KEYS(80, 64)
 // The second is faster where a multiprocessor has 212 KiB of shared memory, enough for two of its blocks (9.0, 10.0).
 BACKWARD_KEYS(128, 32)
 BACKWARD_KEYS(128, 64)
+#endif

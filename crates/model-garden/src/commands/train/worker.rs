@@ -31,7 +31,7 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     // The guard knows a newer checkpoint than the one that the first start went on from.
     let newer = std::env::var_os(RESUME).map(PathBuf::from);
     let resume = newer.or_else(|| file.resume.clone());
-    let mut device = devices::open(file.job.device, file.job.recipe.threads)?;
+    let mut device = devices::open(file.job.device, file.job.recipe.threads, printer)?;
     let finish = train(&file.job, resume.as_deref(), &mut *device, &mut teller).map_err(|error| failure(&error))?;
     if finish.end != End::Asked {
         teller.look();
