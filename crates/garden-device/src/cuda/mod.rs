@@ -24,6 +24,7 @@ use crate::dynamic_8bit::Map;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::{Part, Seed};
+use crate::stages::{Stage, StageTimes};
 
 /// Values that a block of an operation value by value is worth.
 const VALUES: usize = 2048;
@@ -47,6 +48,7 @@ pub struct Cuda {
     plan: Plan,
     // Fields are dropped in this order: whatever uses the context before it.
     staging: Staging,
+    timing: Option<Timing>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
@@ -76,6 +78,13 @@ struct Memory {
 struct Staging {
     stages: Vec<(Pinned, Event)>,
     next: usize,
+}
+
+/// When each stage began: events of the stream, which are used again once they were read.
+#[derive(Default)]
+struct Timing {
+    stages: Vec<Stage>,
+    events: Vec<Event>,
 }
 
 /// Where operations keep what they forget.
@@ -118,7 +127,7 @@ impl Cuda {
         let staging = Staging::new(&driver);
         let plan = Plan::new(profile.alignment);
         let memory = Memory::default();
-        Ok(Cuda { profile, plan, staging, blas, kernels, memory, workspace: None, failure: None, driver })
+        Ok(Cuda { profile, plan, staging, timing: None, blas, kernels, memory, workspace: None, failure: None, driver })
     }
 
     /// What it is.
@@ -478,6 +487,24 @@ impl Staging {
     }
 }
 
+impl Timing {
+    /// Marks the place in the stream where a stage begins.
+    fn mark(&mut self, driver: &Driver, stage: Stage) -> Result<(), Failure> {
+        if self.events.len() == self.stages.len() {
+            self.events.push(driver.event()?);
+        }
+        driver.record(&self.events[self.stages.len()])?;
+        self.stages.push(stage);
+        Ok(())
+    }
+
+    /// What the stages took; they are done.
+    fn take(&mut self) -> Result<StageTimes, Failure> {
+        let stages = std::mem::take(&mut self.stages);
+        StageTimes::of(&stages, |index| self.events[index + 1].seconds_since(&self.events[index]))
+    }
+}
+
 impl Device for Cuda {
     fn profile(&self) -> &Profile {
         &self.profile
@@ -588,6 +615,25 @@ impl Device for Cuda {
         let result = self.driver.wait();
         self.latch(result.map_err(|failure| failure.text));
         self.status()
+    }
+
+    fn mark(&mut self, stage: Stage) {
+        if self.failure.is_none()
+            && let Some(timing) = &mut self.timing
+        {
+            let result = timing.mark(&self.driver, stage);
+            self.latch(result.map_err(|failure| failure.text));
+        }
+    }
+
+    fn time_stages(&mut self) {
+        self.timing = Some(Timing::default());
+    }
+
+    fn stage_times(&mut self) -> Result<StageTimes, DeviceError> {
+        self.finish()?;
+        let Some(timing) = &mut self.timing else { return Ok(StageTimes::default()) };
+        timing.take().map_err(|failure| DeviceError { problem: failure.text })
     }
 
     fn zero(&mut self, x: Buffer) {
