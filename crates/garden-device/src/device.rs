@@ -6,6 +6,7 @@ use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::{Part, Seed};
+use crate::stages::{Stage, StageTimes};
 
 /// Whether a result replaces what is there or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,6 +237,18 @@ pub trait Device {
 
     /// Waits until everything that was queued is done.
     fn finish(&mut self) -> Result<(), DeviceError>;
+
+    /// Says to which stage of a step the operations that follow belong. It waits for nothing, and does nothing unless stages are timed.
+    fn mark(&mut self, _stage: Stage) {}
+
+    /// Times stages from now on.
+    fn time_stages(&mut self) {}
+
+    /// Waits, and tells what each stage took since this was last asked for. The stage that was marked last goes on. All zero for a device that
+    /// does not time.
+    fn stage_times(&mut self) -> Result<StageTimes, DeviceError> {
+        Ok(StageTimes::default())
+    }
 
     /// Fills with zeros. Any dtype.
     fn zero(&mut self, x: Buffer);

@@ -16,6 +16,7 @@ mod plan;
 mod planner;
 mod profile;
 mod scalars;
+mod stages;
 mod wide;
 
 pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
@@ -26,3 +27,4 @@ pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
 pub use profile::{Profile, Scratch};
 pub use scalars::{Part, Seed, StepScalars};
+pub use stages::{Stage, StageTimes};

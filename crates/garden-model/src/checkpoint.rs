@@ -1,4 +1,4 @@
-//! Checkpoints: one or more safetensors files, read where they lie; or shapes alone, which is all that a plan needs.
+//! Checkpoints: one or more safetensors files, read where they lie; or shapes alone, which is all that a plan needs, with drawn values if wanted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,6 +11,7 @@ use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
 
 use crate::config::Config;
+use crate::drawn::{Drawn, Sheet};
 use crate::error::Error;
 use crate::names::newer;
 use crate::shapes;
@@ -20,6 +21,8 @@ use crate::shapes;
 pub struct Checkpoint {
     folder: PathBuf,
     files: Vec<(PathBuf, Mmap)>,
+    /// What drawn values lie on.
+    sheet: Option<Sheet>,
     tensors: BTreeMap<String, Place>,
 }
 
@@ -27,12 +30,30 @@ pub struct Checkpoint {
 struct Place {
     /// As the file has it.
     name: String,
-    /// The number of its file; nothing where there are shapes alone.
-    file: Option<usize>,
+    values: Values,
     dtype: FileDtype,
     shape: Vec<usize>,
     begin: usize,
     end: usize,
+}
+
+/// Where the values of a tensor are.
+#[derive(Clone, Copy, Debug)]
+enum Values {
+    /// There are none, only its shape.
+    Nowhere,
+    /// In the file of this number.
+    File(usize),
+    /// On the sheet.
+    Drawn(Drawn),
+}
+
+/// What the pages of a tensor belong to.
+#[derive(Clone, Copy, Debug)]
+enum Pages<'a> {
+    None,
+    File(&'a Mmap),
+    Sheet(&'a Sheet),
 }
 
 /// A tensor of a checkpoint.
@@ -46,7 +67,7 @@ pub struct Tensor<'a> {
     pub shape: &'a [usize],
     /// Its values, row by row; none where the checkpoint is of shapes alone.
     pub bytes: &'a [u8],
-    map: Option<&'a Mmap>,
+    pages: Pages<'a>,
     begin: usize,
 }
 
@@ -61,7 +82,8 @@ impl Checkpoint {
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let index = folder.join("model.safetensors.index.json");
         let paths = if index.exists() { shards(folder, &index)? } else { vec![folder.join("model.safetensors")] };
-        let mut checkpoint = Checkpoint { folder: folder.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        let mut checkpoint =
+            Checkpoint { folder: folder.to_path_buf(), files: Vec::new(), sheet: None, tensors: BTreeMap::new() };
         for path in paths {
             checkpoint.add(&path)?;
         }
@@ -70,7 +92,8 @@ impl Checkpoint {
 
     /// Opens one file.
     pub fn open_file(path: &Path) -> Result<Checkpoint, Error> {
-        let mut checkpoint = Checkpoint { folder: path.to_path_buf(), files: Vec::new(), tensors: BTreeMap::new() };
+        let mut checkpoint =
+            Checkpoint { folder: path.to_path_buf(), files: Vec::new(), sheet: None, tensors: BTreeMap::new() };
         checkpoint.add(path)?;
         Ok(checkpoint)
     }
@@ -86,10 +109,31 @@ impl Checkpoint {
             Dtype::U8 => FileDtype::U8,
         };
         let place = |(name, shape): (String, Vec<usize>)| {
-            (name.clone(), Place { name, file: None, dtype: file_dtype, shape, begin: 0, end: 0 })
+            (name.clone(), Place { name, values: Values::Nowhere, dtype: file_dtype, shape, begin: 0, end: 0 })
         };
         let tensors = shapes::tensors(config).into_iter().map(place).collect();
-        Checkpoint { folder: PathBuf::from("shapes of a model"), files: Vec::new(), tensors }
+        Checkpoint { folder: PathBuf::from("shapes of a model"), files: Vec::new(), sheet: None, tensors }
+    }
+
+    /// A checkpoint without files whose values are drawn, as bf16: matrices as training begins with them, norms of 1 and biases of 0. The same seed
+    /// gives the same values. They repeat each other after some million, so they take little memory whatever the size of the model.
+    pub fn random(config: &Config, seed: u64) -> Result<Checkpoint, Error> {
+        let mut checkpoint = Checkpoint::of_shapes(config, Dtype::Bf16);
+        checkpoint.folder = PathBuf::from("random weights");
+        let bytes = |place: &Place| place.shape.iter().product::<usize>() * Dtype::Bf16.size();
+        let most = |is_vector: bool| {
+            let places = checkpoint.tensors.iter().filter(|(name, _)| is_vector == (Drawn::of(name) != Drawn::Noise));
+            places.map(|(_, place)| bytes(place)).max().unwrap_or(0)
+        };
+        let sheet = Sheet::draw(most(false), most(true), seed);
+        let sheet = sheet.map_err(|error| Error::file(&checkpoint.folder, error))?;
+        for (name, place) in &mut checkpoint.tensors {
+            let drawn = Drawn::of(name);
+            (place.begin, place.values) = (sheet.place(drawn, name, seed), Values::Drawn(drawn));
+            place.end = place.begin + bytes(place);
+        }
+        checkpoint.sheet = Some(sheet);
+        Ok(checkpoint)
     }
 
     fn add(&mut self, path: &Path) -> Result<(), Error> {
@@ -106,8 +150,8 @@ impl Checkpoint {
                 return Err(Error::tensor(path, name, problem));
             }
             let key = newer(&name);
-            let (file, shape) = (Some(self.files.len()), info.shape.clone());
-            self.tensors.insert(key, Place { name, file, dtype: info.dtype, shape, begin, end });
+            let (values, shape) = (Values::File(self.files.len()), info.shape.clone());
+            self.tensors.insert(key, Place { name, values, dtype: info.dtype, shape, begin, end });
         }
         self.files.push((path.to_path_buf(), map));
         Ok(())
@@ -118,7 +162,7 @@ impl Checkpoint {
         let mut files: Vec<(&Path, Vec<Stored<'_>>)> =
             self.files.iter().map(|file| (file.0.as_path(), Vec::new())).collect();
         for (name, place) in &self.tensors {
-            let Some(file) = place.file else { continue };
+            let Values::File(file) = place.values else { continue };
             files[file].1.push(Stored { name: &place.name, tensor: self.any(name)? });
         }
         files.iter_mut().for_each(|file| file.1.sort_by_key(|stored| stored.tensor.begin));
@@ -191,20 +235,32 @@ impl Checkpoint {
             FileDtype::U8 => Dtype::U8,
             other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
-        let map = place.file.map(|file| &self.files[file].1);
-        let bytes = map.map_or(&[][..], |map| &map[place.begin..place.end]);
-        Ok(Tensor { path, dtype, shape: &place.shape, bytes, map, begin: place.begin })
+        let (bytes, pages) = self.bytes_of(place);
+        Ok(Tensor { path, dtype, shape: &place.shape, bytes, pages, begin: place.begin })
     }
 
     fn path_of(&self, place: &Place) -> &Path {
-        place.file.map_or(&self.folder, |file| &self.files[file].0)
+        match place.values {
+            Values::File(file) => &self.files[file].0,
+            _ => &self.folder,
+        }
+    }
+
+    fn bytes_of(&self, place: &Place) -> (&[u8], Pages<'_>) {
+        let part = place.begin..place.end;
+        match (place.values, &self.sheet) {
+            (Values::File(file), _) => (&self.files[file].1[part], Pages::File(&self.files[file].1)),
+            (Values::Drawn(Drawn::Noise), Some(sheet)) => (&sheet.bytes(Drawn::Noise)[part], Pages::Sheet(sheet)),
+            (Values::Drawn(vector), Some(sheet)) => (&sheet.bytes(vector)[part], Pages::None),
+            _ => (&[], Pages::None),
+        }
     }
 
     /// A tensor of whole numbers of 64 or 32 bits.
     pub fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = self.path_of(place);
-        let bytes = place.file.map_or(&[][..], |file| &self.files[file].1[place.begin..place.end]);
+        let bytes = self.bytes_of(place).0;
         match place.dtype {
             FileDtype::I64 => Ok(bytes
                 .chunks_exact(8)
@@ -258,11 +314,16 @@ impl Tensor<'_> {
     /// The same for some of its bytes; pages that others share with them are read again, too.
     pub(crate) fn forget_part(&self, part: Range<usize>) {
         let begin = self.begin + part.start;
-        let Some(map) = self.map else { return };
-        // SAFETY: the mapping is of a file and only read, so the same bytes come back.
-        let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
-        // A kernel that does not listen keeps the pages, which is no harm.
-        drop(told);
+        match self.pages {
+            Pages::None => {}
+            Pages::File(map) => {
+                // SAFETY: the mapping is of a file and only read, so the same bytes come back.
+                let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
+                // A kernel that does not listen keeps the pages, which is no harm.
+                drop(told);
+            }
+            Pages::Sheet(sheet) => sheet.forget(begin..begin + part.len()),
+        }
     }
 
     /// Whether its values are there; a checkpoint of shapes has none.

@@ -10,6 +10,7 @@ mod batch;
 mod checkpoint;
 mod config;
 mod decoder;
+mod drawn;
 mod error;
 mod full;
 mod generator;

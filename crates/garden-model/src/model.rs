@@ -1,6 +1,6 @@
 //! The whole model: its buffers, and one pass forward and backward over a batch.
 
-use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, StepScalars};
+use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Stage, StepScalars};
 
 use serde::{Deserialize, Serialize};
 
@@ -273,6 +273,7 @@ impl Model {
 
     /// Begins a step: forgets gradients and loss of the one before.
     pub fn begin_step(&self, device: &mut dyn Device) {
+        device.mark(Stage::Update);
         device.zero(self.gradients);
         device.zero(self.workspace.results);
     }
@@ -299,6 +300,7 @@ impl Model {
     /// Adds the gradients of `scale` times the sum of all losses of a batch. `seed` decides what is dropped; 0 drops nothing.
     pub fn learn(&mut self, device: &mut dyn Device, batch: &Batch, scale: f32, seed: u64) -> Result<(), Error> {
         (self.scalars.loss_scale, self.scalars.seed) = (scale, seed);
+        device.mark(Stage::Batch);
         let given = self.begin(device, batch)?;
         let dropout = (seed != 0).then_some(self.workspace.scalars);
         let pass = &mut Pass { device, linear: self.workspace.linear, dropout };
@@ -310,6 +312,7 @@ impl Model {
         network.head.loss(pass.device, text, part(workspace.inputs[text.layers]), dx, given.asked, &workspace.head);
         let losses = workspace.head.losses.first(given.asked.rows);
         pass.device.add_losses(losses, workspace.results.first(1), workspace.scalars);
+        pass.device.mark(Stage::Backward);
         for (index, layer) in network.layers.iter().enumerate().rev() {
             let (x, saved) = (part(workspace.inputs[index]), workspace.saved.of(index));
             if workspace.saved.is_gone(index, network.layers.len()) {
@@ -327,6 +330,7 @@ impl Model {
         if given.images.patches > 0 && network.vision.is_trained() {
             network.vision.backward(pass, self.vision_context(&given), dx);
         }
+        pass.device.mark(Stage::Idle);
         Ok(())
     }
 
@@ -379,6 +383,7 @@ impl Model {
         gradient_scale: f32,
         had_images: bool,
     ) {
+        device.mark(Stage::Update);
         let scalars = &mut self.scalars;
         (scalars.rate, scalars.gradient_scale) = (rate, gradient_scale);
         scalars.decoder_updates += 1;
@@ -396,6 +401,7 @@ impl Model {
 
     /// Waits for the end of a step; an error if the device failed meanwhile.
     pub fn step_result(&self, device: &mut dyn Device) -> Result<StepResult, Error> {
+        device.mark(Stage::Idle);
         let mut results = [0.0; 2];
         device.download(self.workspace.results, &mut results)?;
         Ok(StepResult { loss: results[0], gradient_norm: results[1].sqrt() })

@@ -1,6 +1,6 @@
 //! The network: the weights of vision tower, decoder and head, for training or for the forward pass alone.
 
-use garden_device::{Buffer, Part, Weight};
+use garden_device::{Buffer, Part, Stage, Weight};
 
 use crate::config::{Config, VisionConfig};
 use crate::decoder::{Layer, Norm};
@@ -51,9 +51,12 @@ impl Network {
         images: &Patches,
         x: Buffer,
     ) {
+        pass.device.mark(Stage::Forward);
         pass.device.embed(&self.embedding, tokens, x, tokens.length());
         if images.patches > 0 {
+            pass.device.mark(Stage::Vision);
             self.vision.forward(pass, VisionContext { vision, workspace, images }, x);
+            pass.device.mark(Stage::Forward);
         }
     }
 }

@@ -93,6 +93,40 @@ pub const PRESETS: [Preset; 4] = [
     },
 ];
 
+impl Config {
+    /// A model that a processor trains in moments: that of `model-garden demo`.
+    pub fn tiny() -> Config {
+        Config {
+            text: TextConfig {
+                hidden: 128,
+                intermediate: 256,
+                layers: 3,
+                heads: 4,
+                kv_heads: 2,
+                vocabulary: 544,
+                epsilon: 1e-6,
+                theta: 1e4,
+                sections: [4, 6, 6],
+            },
+            vision: VisionConfig {
+                depth: 3,
+                hidden: 96,
+                intermediate: 192,
+                heads: 3,
+                patch: 14,
+                frames: 2,
+                merge: 2,
+                window: 4,
+                full_blocks: vec![2],
+                out: 128,
+            },
+            is_tied: true,
+            image_token: 536,
+            padding_token: None,
+        }
+    }
+}
+
 impl Preset {
     /// The preset of this name, written large or small, with or without what stands before and behind it on the hub.
     pub fn find(name: &str) -> Option<Preset> {
@@ -149,6 +183,12 @@ mod tests {
                 shapes::tensors(&preset.config()).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
             assert_eq!(counted, preset.parameters, "{}", preset.name);
         }
+    }
+
+    #[test]
+    fn the_tiny_one_is_that_of_the_demo() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/demo-base/config.json");
+        assert_eq!(Config::read(&path).unwrap(), Config::tiny());
     }
 
     #[test]

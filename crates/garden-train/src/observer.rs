@@ -27,6 +27,8 @@ pub struct StepReport {
     pub seconds: f64,
     /// Seconds that it waited for rows.
     pub waited: f64,
+    /// Seconds that the device had nothing to do, since the step before.
+    pub idle: f64,
 }
 
 /// What an evaluation found.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use garden_data::{Loader, MicroBatch, Processor};
-use garden_device::{Device, Dtype};
+use garden_device::{Device, Dtype, Stage};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
@@ -181,6 +181,7 @@ impl<'a> Run<'a> {
         let numbers = job.first_batch(self.progress.step)..job.first_batch(steps);
         let settings = job.loader(recipe.ahead());
         let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
+        self.device.time_stages();
         self.observer.began(self.progress.step, self.device.plan());
         // What is known before the first step is what the last one is compared with.
         let step = self.progress.step;
@@ -262,6 +263,7 @@ impl<'a> Run<'a> {
         self.look_ahead(loader);
         // The one place of a step that waits for the device.
         let result = self.model.step_result(self.device)?;
+        let idle = self.device.stage_times().map_err(garden_model::Error::from)?.seconds(Stage::Idle);
         let (loss, gradient_norm) = (f64::from(result.loss) / divisor, f64::from(result.gradient_norm));
         for (what, value) in [("loss", loss), ("gradient norm", gradient_norm)] {
             if !value.is_finite() {
@@ -281,6 +283,7 @@ impl<'a> Run<'a> {
             tokens: group.tokens,
             seconds: begin.elapsed().as_secs_f64(),
             waited: group.waited,
+            idle,
         };
         self.tell(&report)
     }
@@ -330,6 +333,7 @@ impl<'a> Run<'a> {
                 "learning_rate": report.rate,
                 "step_seconds": rounded(report.seconds),
                 "waited_seconds": rounded(report.waited),
+                "idle_seconds": rounded(report.idle),
                 "tokens": self.progress.tokens,
             }))?;
         }
@@ -342,6 +346,7 @@ impl<'a> Run<'a> {
         let Some(evaluation) = &mut self.evaluation else { return Ok(Evaluated::NoBetter) };
         // Its batches take the place of the next one.
         self.model.displace();
+        self.device.mark(Stage::Elsewhere);
         self.observer.evaluating();
         let observer = &mut *self.observer;
         let found = evaluation.run(job, &mut self.model, self.device, step, &mut || observer.wants_end())?;
@@ -365,6 +370,7 @@ impl<'a> Run<'a> {
     }
 
     fn save(&mut self) -> Result<(), Error> {
+        self.device.mark(Stage::Elsewhere);
         let recipe = &self.job.recipe;
         let path = checkpoint::save(self.job, &self.progress, &self.log, &self.model, self.device)?;
         self.observer.saved(&path);
@@ -373,6 +379,7 @@ impl<'a> Run<'a> {
 
     /// Writes the result, reads it again, and proves that it does something.
     fn finish(mut self, end: End) -> Result<Finish, Error> {
+        self.device.mark(Stage::Elsewhere);
         let mut proof = None;
         if end != End::Asked {
             let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());

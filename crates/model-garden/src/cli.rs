@@ -9,11 +9,14 @@ use garden_memory::{Bytes, RunFacts, Stability};
 use garden_trace::Unit;
 use regex_lite::Regex;
 
+mod bench;
 mod check;
 mod model;
 mod plan;
 mod train;
 
+use bench::BENCH_HELP;
+pub use bench::Bench;
 use check::CHECK_HELP;
 pub use check::{Check, CheckFormat};
 use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
@@ -94,6 +97,12 @@ pub enum Command {
     /// it does not fit, the cheapest changes that would make it fit, with what each saves.
     #[command(after_long_help = PLAN_HELP)]
     Plan(Plan),
+
+    /// Measure what a training step costs on this machine: time by stage, tokens per second, share of the peak, memory.
+    ///
+    /// With random weights in the shape of a released model, so nothing has to be there. Times are those of training as it is.
+    #[command(after_long_help = BENCH_HELP)]
+    Bench(Bench),
 
     /// Show a row of a dataset as the model sees it: its text, its images, and which tokens are trained.
     ///

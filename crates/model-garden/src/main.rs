@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Monitor(arguments) => commands::monitor::run(arguments, &printer),
         Command::Report(arguments) => commands::report::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
+        Command::Bench(arguments) => commands::bench::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
         Command::Devices(arguments) => commands::devices::run(arguments, &printer),
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),

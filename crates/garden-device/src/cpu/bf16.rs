@@ -9,6 +9,7 @@ use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, R
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::Seed;
+use crate::stages::{Stage, StageTimes};
 
 use super::Cpu;
 use super::arena::apart;
@@ -165,6 +166,16 @@ impl Device for CpuBf16 {
     }
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.status()
+    }
+    fn mark(&mut self, stage: Stage) {
+        self.cpu.mark(stage);
+    }
+    fn time_stages(&mut self) {
+        self.cpu.time_stages();
+    }
+    fn stage_times(&mut self) -> Result<StageTimes, DeviceError> {
+        self.status()?;
+        self.cpu.stage_times()
     }
     fn zero(&mut self, x: Buffer) {
         if self.works() {

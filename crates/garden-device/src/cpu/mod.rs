@@ -21,6 +21,8 @@ mod sums;
 mod threads;
 mod widen;
 
+use std::time::Instant;
+
 use arena::Arena;
 pub(crate) use arena::apart;
 pub use bf16::CpuBf16;
@@ -32,6 +34,7 @@ use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOf
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::{Seed, StepScalars};
+use crate::stages::{Stage, StageTimes};
 
 /// Queries that attention works on at once.
 const QUERY_BLOCK: usize = 64;
@@ -47,6 +50,8 @@ pub struct Cpu {
     packed: Option<Buffer>,
     /// Scores of attention, for each thread.
     scores: Option<Buffer>,
+    /// When each stage began, where they are timed.
+    marks: Option<Vec<(Stage, Instant)>>,
 }
 
 impl Cpu {
@@ -58,7 +63,7 @@ impl Cpu {
 
     fn with_profile(profile: Profile, threads: Threads) -> Cpu {
         let plan = Plan::new(profile.alignment);
-        Cpu { profile, plan, arena: Arena::default(), threads, packed: None, scores: None }
+        Cpu { profile, plan, arena: Arena::default(), threads, packed: None, scores: None, marks: None }
     }
 
     /// The number of threads.
@@ -163,6 +168,27 @@ impl Device for Cpu {
 
     fn finish(&mut self) -> Result<(), DeviceError> {
         Ok(())
+    }
+
+    fn mark(&mut self, stage: Stage) {
+        if let Some(marks) = &mut self.marks
+            && stage.counts_after(marks.last().map(|mark| mark.0))
+        {
+            marks.push((stage, Instant::now()));
+        }
+    }
+
+    fn time_stages(&mut self) {
+        self.marks = Some(Vec::new());
+    }
+
+    fn stage_times(&mut self) -> Result<StageTimes, DeviceError> {
+        let Some(marks) = &mut self.marks else { return Ok(StageTimes::default()) };
+        let stages: Vec<Stage> = marks.iter().map(|mark| mark.0).collect();
+        let times = StageTimes::of(&stages, |index| Ok((marks[index + 1].1 - marks[index].1).as_secs_f64()));
+        // The last one goes on.
+        marks.drain(..marks.len().saturating_sub(1));
+        times
     }
 
     fn zero(&mut self, x: Buffer) {

@@ -1,6 +1,6 @@
 //! The driver: one GPU, its memory, one stream of work, kernels.
 //!
-//! Thirty functions of libcuda, declared here: a crate of bindings would bring all of them and end the program where the library is missing.
+//! Some thirty functions of libcuda, declared here: a crate of bindings would bring all of them and end the program where the library is missing.
 //! Functions return the driver's error; the device latches it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -42,6 +42,7 @@ functions! {
         event_destroy = "cuEventDestroy_v2" (Handle) -> Status;
         event_record = "cuEventRecord" (Handle, Handle) -> Status;
         event_synchronize = "cuEventSynchronize" (Handle) -> Status;
+        event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle) -> Status;
         module_load = "cuModuleLoadData" (*mut Handle, *const c_void) -> Status;
         module_function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char) -> Status;
         function_attribute = "cuFuncSetAttribute" (Handle, c_int, c_int) -> Status;
@@ -400,6 +401,15 @@ impl Event {
     pub fn wait(&self) -> Result<(), Failure> {
         // SAFETY: an event of ours.
         self.functions.check(unsafe { (self.functions.event_synchronize)(self.handle) }, "waiting for the GPU")
+    }
+
+    /// Seconds of the stream between an earlier moment and this; it has come here.
+    pub fn seconds_since(&self, earlier: &Event) -> Result<f64, Failure> {
+        let mut milliseconds = 0.0;
+        // SAFETY: a place of the right type and two events of ours.
+        let status = unsafe { (self.functions.event_elapsed)(&mut milliseconds, earlier.handle, self.handle) };
+        self.functions.check(status, "asking for the time between events")?;
+        Ok(f64::from(milliseconds) / 1e3)
     }
 }
 

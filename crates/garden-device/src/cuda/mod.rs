@@ -24,6 +24,7 @@ use crate::dynamic_8bit::Map;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::{Part, Seed};
+use crate::stages::{Stage, StageTimes};
 
 /// Values that a block of an operation value by value is worth.
 const VALUES: usize = 2048;
@@ -50,6 +51,7 @@ pub struct Cuda {
     // Fields are dropped in this order: whatever uses the context before it.
     staging: Staging,
     ahead: Option<Ahead>,
+    timing: Option<Timing>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
@@ -92,6 +94,13 @@ struct Ahead {
     /// After what was copied ahead.
     copied: Event,
     is_on: bool,
+}
+
+/// When each stage began: events of the stream, which are used again once they were read.
+#[derive(Default)]
+struct Timing {
+    stages: Vec<Stage>,
+    events: Vec<Event>,
 }
 
 /// Where operations keep what they forget.
@@ -143,7 +152,20 @@ impl Cuda {
         let plan = Plan::new(profile.alignment);
         let memory = Memory::default();
         let free = driver.memory().map_or(0, |memory| memory.0);
-        Ok(Cuda { profile, plan, staging, ahead, blas, kernels, memory, workspace: None, failure: None, free, driver })
+        Ok(Cuda {
+            profile,
+            plan,
+            staging,
+            ahead,
+            timing: None,
+            blas,
+            kernels,
+            memory,
+            workspace: None,
+            failure: None,
+            free,
+            driver,
+        })
     }
 
     /// What it is.
@@ -507,6 +529,31 @@ impl Staging {
     }
 }
 
+impl Timing {
+    /// Marks the place in the stream where a stage begins.
+    fn mark(&mut self, driver: &Driver, stage: Stage) -> Result<(), Failure> {
+        if !stage.counts_after(self.stages.last().copied()) {
+            return Ok(());
+        }
+        if self.events.len() == self.stages.len() {
+            self.events.push(driver.event()?);
+        }
+        driver.record(&self.events[self.stages.len()], Stream::Work)?;
+        self.stages.push(stage);
+        Ok(())
+    }
+
+    /// What the stages took; they are done. The last one goes on.
+    fn take(&mut self) -> Result<StageTimes, Failure> {
+        let times = StageTimes::of(&self.stages, |index| self.events[index + 1].seconds_since(&self.events[index]))?;
+        if let Some(last) = self.stages.len().checked_sub(1) {
+            self.events.swap(0, last);
+            self.stages.drain(..last);
+        }
+        Ok(times)
+    }
+}
+
 impl Device for Cuda {
     fn profile(&self) -> &Profile {
         &self.profile
@@ -663,6 +710,25 @@ impl Device for Cuda {
         let result = self.driver.wait(Stream::Work);
         self.latch(result.map_err(|failure| failure.text));
         self.status()
+    }
+
+    fn mark(&mut self, stage: Stage) {
+        if self.failure.is_none()
+            && let Some(timing) = &mut self.timing
+        {
+            let result = timing.mark(&self.driver, stage);
+            self.latch(result.map_err(|failure| failure.text));
+        }
+    }
+
+    fn time_stages(&mut self) {
+        self.timing = Some(Timing::default());
+    }
+
+    fn stage_times(&mut self) -> Result<StageTimes, DeviceError> {
+        self.finish()?;
+        let Some(timing) = &mut self.timing else { return Ok(StageTimes::default()) };
+        timing.take().map_err(|failure| DeviceError { problem: failure.text })
     }
 
     fn zero(&mut self, x: Buffer) {

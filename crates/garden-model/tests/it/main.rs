@@ -7,6 +7,7 @@ mod memory;
 mod merge_memory;
 mod merging;
 mod packing;
+mod random;
 mod reference;
 mod refusals;
 mod shapes;

@@ -58,7 +58,7 @@ pub enum PlanFormat {
     Json,
 }
 
-fn preset(name: &str) -> Result<Preset, String> {
+pub(super) fn preset(name: &str) -> Result<Preset, String> {
     let names = || PRESETS.map(|preset| preset.name).join(", ");
     Preset::find(name).ok_or_else(|| format!("there are {}", names()))
 }

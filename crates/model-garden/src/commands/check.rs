@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use garden_data::{Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt};
 use garden_model::Config;
 
-use super::Outcome;
+use super::{Outcome, grouped};
 use crate::cli::{self, CheckFormat};
 use crate::failure::Failure;
 use crate::printer::Printer;
-use text::grouped;
 
 /// How often somebody who waits is told how far it is.
 const WORD: Duration = Duration::from_secs(5);

@@ -1,6 +1,7 @@
 //! What the commands do, one file per command.
 
 pub mod audit;
+pub mod bench;
 pub mod bisect;
 pub mod check;
 pub mod compare;
@@ -61,6 +62,19 @@ fn headroom() -> Option<u64> {
     garden_probe::Surroundings::of(std::process::id()).look().headroom
 }
 
+/// A number with a comma between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// The chat template that takes the place of a model's own: the one that is given, else the one that an adapter was trained with. A checkpoint of a run
 /// goes by the one in the folder of the run.
 fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<TemplateFile>, Failure> {
@@ -72,4 +86,14 @@ fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<
     path.map(|path| TemplateFile::read(&path))
         .transpose()
         .map_err(|error| Failure::new("cannot use the chat template", &error, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
 }

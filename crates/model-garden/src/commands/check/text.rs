@@ -3,6 +3,7 @@
 use garden_data::{Distribution, Largest, Survey};
 use garden_memory::Bytes;
 
+use super::super::grouped;
 use super::{Checked, Memory};
 
 /// Problems that are shown.
@@ -210,26 +211,12 @@ fn counted(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// A number with a comma between thousands.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_bars() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    fn bars() {
         assert_eq!((blocks(0, 5), blocks(1, 1_000_000)), (String::new(), "▏".to_string()));
         assert_eq!(blocks(5, 5).chars().count(), BAR_WIDTH);
     }

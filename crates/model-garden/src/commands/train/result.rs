@@ -166,6 +166,9 @@ impl<'a> RunResult<'a> {
             let (planned, measured) = (Bytes(planned).to_string(), Bytes(measured).to_string());
             let _ = writeln!(text, "  {purpose:<22}  planned {planned:>9}  measured {measured:>9}  {off:>+6.1} %");
         }
+        if let Some(share) = self.number(&["idle_share"]).filter(|_| self.plan.device == DeviceKind::Cuda) {
+            let _ = writeln!(text, "the GPU had nothing to do for {:.1} % of the time of steps", 100.0 * share);
+        }
         if let Some(words) = self.left_out() {
             let _ = writeln!(text, "{words}");
         }

@@ -69,6 +69,7 @@ fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64, gpu: O
         "arena": teller.arena,
         "resident": teller.resident,
         "gpu_bytes": gpu,
+        "idle_share": (teller.idle.1 > 0.0).then(|| teller.idle.0 / teller.idle.1),
         "share_of_telling": teller.telling.as_secs_f64() / teller.steps.max(f64::MIN_POSITIVE),
     })
 }
@@ -92,6 +93,8 @@ struct Teller<'a> {
     /// What telling has taken of the time of steps, and that time.
     telling: Duration,
     steps: f64,
+    /// Seconds that the device had nothing to do between the first step and the last, and all of these seconds.
+    idle: (f64, f64),
 }
 
 /// Memory of this process in bytes: anonymous at the start, when everything was there and at most; and the most that was resident, as the kernel has it.
@@ -144,6 +147,7 @@ impl<'a> Teller<'a> {
             resident: Resident::default(),
             telling: Duration::ZERO,
             steps: 0.0,
+            idle: (0.0, 0.0),
         };
         let memory = teller.memory();
         teller.resident.start = memory.0;
@@ -200,6 +204,10 @@ impl Observer for Teller<'_> {
 
     fn stepped(&mut self, report: &StepReport) {
         let begin = Instant::now();
+        // The first step of a start waits for the first rows, which says nothing about those to come.
+        if self.steps > 0.0 {
+            self.idle = (self.idle.0 + report.idle, self.idle.1 + report.seconds);
+        }
         let is_sample = report.step.is_multiple_of(self.memory_steps);
         if is_sample {
             self.look();

@@ -1,0 +1,207 @@
+//! Values that are drawn instead of read.
+//!
+//! A sheet of random numbers is mapped again and again behind itself. So a tensor of any size lies there in one piece, as it does in a mapped file, and
+//! all of them together take the memory of one sheet. Tensors begin at different places of it.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+
+use garden_device::Dtype;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+/// The sheet: enough that no matrix of a decoder of 3B parameters repeats itself, and drawn in a moment.
+const SHEET: usize = 64 << 20;
+/// Mappings begin and end at multiples of this; no machine's pages are larger.
+const PAGE: usize = 64 << 10;
+/// Tensors begin at multiples of so many bytes.
+const STEP: usize = 64;
+/// The standard deviation of matrices: `initializer_range` of the released models.
+const DEVIATION: f32 = 0.02;
+/// 1 as bf16.
+const ONE: [u8; 2] = [0x80, 0x3f];
+
+/// What a tensor is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drawn {
+    /// Matrices: random numbers around 0.
+    Noise,
+    /// Norms.
+    Ones,
+    /// Biases.
+    Zeros,
+}
+
+impl Drawn {
+    /// What a tensor of this name (in the newer form) is filled with.
+    pub fn of(name: &str) -> Drawn {
+        let (module, what) = name.rsplit_once('.').unwrap_or(("", name));
+        let module = module.rsplit_once('.').map_or(module, |(_, last)| last);
+        match what {
+            "bias" => Drawn::Zeros,
+            _ if module.contains("norm") || module == "ln_q" => Drawn::Ones,
+            _ => Drawn::Noise,
+        }
+    }
+}
+
+/// A sheet of random numbers as bf16, and as many ones and zeros as a vector may have.
+#[derive(Debug)]
+pub(crate) struct Sheet {
+    start: NonNull<u8>,
+    /// Bytes that are mapped: as often as the sheet fits, at least a whole tensor beyond the first.
+    length: usize,
+    /// Bytes of the sheet.
+    period: usize,
+    ones: Vec<u8>,
+    zeros: Vec<u8>,
+}
+
+// SAFETY: memory that is only read, until it is dropped.
+unsafe impl Send for Sheet {}
+// SAFETY: as above.
+unsafe impl Sync for Sheet {}
+
+impl Sheet {
+    /// Draws a sheet for tensors of so many bytes at most, and vectors of so many.
+    pub fn draw(largest: usize, longest_vector: usize, seed: u64) -> io::Result<Sheet> {
+        let period = largest.clamp(1, SHEET).next_multiple_of(PAGE);
+        let length = (period + largest).next_multiple_of(period);
+        let mut file = File::from(memfd_create("random weights", MemfdFlags::CLOEXEC)?);
+        file.write_all(&noise(period, seed))?;
+        // SAFETY: new memory at a place that the kernel chooses.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE)? };
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| io::Error::other("the kernel mapped nothing"))?;
+        // From here on it is given back whatever happens.
+        let ones = ONE.repeat(longest_vector / ONE.len());
+        let sheet = Sheet { start, length, period, ones, zeros: vec![0; longest_vector] };
+        for first in (0..length).step_by(period) {
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            // SAFETY: inside the memory that was just taken, whose pages nobody uses yet.
+            unsafe { mmap(sheet.start.as_ptr().add(first).cast(), period, ProtFlags::READ, flags, &file, 0)? };
+        }
+        Ok(sheet)
+    }
+
+    /// The first byte of a tensor.
+    pub fn place(&self, drawn: Drawn, name: &str, seed: u64) -> usize {
+        match drawn {
+            Drawn::Noise => {
+                let hash = name.bytes().fold(mixed(seed), |hash, byte| mixed(hash ^ u64::from(byte)));
+                hash as usize % (self.period / STEP) * STEP
+            }
+            Drawn::Ones | Drawn::Zeros => 0,
+        }
+    }
+
+    /// All bytes that tensors of a kind lie in.
+    pub fn bytes(&self, drawn: Drawn) -> &[u8] {
+        match drawn {
+            // SAFETY: so many bytes are mapped for reading, nobody writes them, and they live as long as this.
+            Drawn::Noise => unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) },
+            Drawn::Ones => &self.ones,
+            Drawn::Zeros => &self.zeros,
+        }
+    }
+
+    /// Gives pages back; they come again when they are read again.
+    pub fn forget(&self, part: Range<usize>) {
+        let begin = (part.start / PAGE * PAGE).min(self.length);
+        let end = part.end.next_multiple_of(PAGE).min(self.length);
+        // SAFETY: inside the mapping, which is of a file and only read.
+        let told = unsafe { madvise(self.start.as_ptr().add(begin).cast(), end - begin, Advice::LinuxDontNeed) };
+        // A kernel that does not listen keeps the pages, which is no harm.
+        told.unwrap_or(());
+    }
+}
+
+impl Drop for Sheet {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, given back once.
+        let given_back = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
+        // There is nothing to be done if the kernel does not take it.
+        given_back.unwrap_or(());
+    }
+}
+
+/// Random numbers as bf16: sums of four even ones, which are close to normal.
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut drawn = vec![0; bytes];
+    let mut values = [0.0_f32; 4096];
+    // The variance of an even number of 16 bits is 2^32 / 12, and that of a sum the sum of them.
+    let (middle, scale) = (4 * 0xffff / 2, DEVIATION / (2_f32.powi(32) / 3.0).sqrt());
+    let mut state = mixed(seed);
+    for piece in drawn.chunks_mut(values.len() * Dtype::Bf16.size()) {
+        let values = &mut values[..piece.len() / Dtype::Bf16.size()];
+        for value in &mut *values {
+            // SplitMix64.
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let bits = mixed(state);
+            let sum = [0, 16, 32, 48].map(|shift| (bits >> shift & 0xffff) as i32).iter().sum::<i32>();
+            *value = (sum - middle) as f32 * scale;
+        }
+        Dtype::Bf16.narrow(values, piece);
+    }
+    drawn
+}
+
+/// Spreads the bits of a number (the finaliser of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_a_tensor_is_filled_with() {
+        for (name, drawn) in [
+            ("model.language_model.layers.3.input_layernorm.weight", Drawn::Ones),
+            ("model.language_model.layers.3.post_attention_layernorm.weight", Drawn::Ones),
+            ("model.language_model.norm.weight", Drawn::Ones),
+            ("model.visual.blocks.0.norm1.weight", Drawn::Ones),
+            ("model.visual.merger.ln_q.weight", Drawn::Ones),
+            ("model.visual.blocks.0.attn.qkv.bias", Drawn::Zeros),
+            ("model.visual.merger.mlp.0.weight", Drawn::Noise),
+            ("model.visual.patch_embed.proj.weight", Drawn::Noise),
+            ("model.language_model.embed_tokens.weight", Drawn::Noise),
+            ("lm_head.weight", Drawn::Noise),
+        ] {
+            assert_eq!(Drawn::of(name), drawn, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_sheet_repeats_itself_and_survives_being_forgotten() {
+        let sheet = Sheet::draw(SHEET + PAGE + 6, 10, 7).unwrap();
+        assert_eq!((sheet.period, sheet.length), (SHEET, 3 * SHEET));
+        let all = sheet.bytes(Drawn::Noise);
+        assert_eq!(all[..PAGE], all[sheet.period..][..PAGE]);
+        assert_ne!(all[..PAGE], all[PAGE..2 * PAGE]);
+        let before = all[PAGE + 5..PAGE + 500].to_vec();
+        sheet.forget(PAGE + 5..PAGE + 500);
+        sheet.forget(0..sheet.length);
+        assert_eq!(all[PAGE + 5..PAGE + 500], before);
+        assert_eq!(noise(PAGE, 7)[..], all[..PAGE]);
+        assert_ne!(noise(PAGE, 8)[..], all[..PAGE]);
+        assert_eq!((sheet.bytes(Drawn::Ones).len(), sheet.bytes(Drawn::Zeros)), (10, &[0; 10][..]));
+    }
+
+    #[test]
+    fn numbers_have_the_deviation_of_a_fresh_model() {
+        let mut values = vec![0.0; 1 << 18];
+        Dtype::Bf16.widen(&noise(values.len() * 2, 1), &mut values);
+        let count = values.len() as f32;
+        let mean = values.iter().sum::<f32>() / count;
+        let deviation = (values.iter().map(|value| value * value).sum::<f32>() / count).sqrt();
+        // Five standard errors of 262,144 draws, and roundings to bf16.
+        assert!(mean.abs() < 2e-4, "{mean}");
+        assert!((deviation / DEVIATION - 1.0).abs() < 0.01, "{deviation}");
+    }
+}

@@ -1,0 +1,111 @@
+//! A checkpoint whose values are drawn: the same for the same seed, trained like any other; and the stages of a step.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use garden_device::{Cpu, Device, Dtype, Planner, Stage};
+use garden_model::{
+    Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, LoraConfig, Model, Optimizer, Preset,
+    Row, StepResult, Storage, Targets, Training,
+};
+
+/// A row of an image of 4 x 4 merged tokens and some text, of which the second half is asked for.
+fn batch(config: &Config) -> Batch {
+    let (image, text) = (16, 24);
+    let mut tokens = vec![config.image_token; image];
+    tokens.extend((0..text).map(|place| place * 7 % 500));
+    let labels = tokens.iter().enumerate().map(|(place, token)| if place >= 28 { *token } else { -100 }).collect();
+    let patches = image * config.vision.merged();
+    let pixels = (0..patches * config.vision.patch_values()).map(|place| (place as f32).sin()).collect();
+    let images = Images { pixels, grids: vec![[1, 8, 8]] };
+    Batch::new(config, &[Row { tokens, labels }], images).unwrap()
+}
+
+fn training(targets: Targets) -> Training {
+    Training::Lora(LoraConfig { rank: 4, alpha: 8.0, is_rank_stabilised: false, dropout: 0.0, targets })
+}
+
+/// A step of the tiny model; where A and B begin does not matter here.
+fn step(device: &mut Cpu, checkpoint: &Checkpoint, storage: &Storage, targets: Targets) -> StepResult {
+    let config = Config::tiny();
+    let batch = batch(&config);
+    let (training, recompute, limits) = (training(targets), GradientCheckpointing::PerLayer, Limits::of(&batch));
+    let mut planner = Planner::like(device.profile());
+    let shapes = Checkpoint::of_shapes(&config, Dtype::Bf16);
+    Model::build(&mut planner, &config, &shapes, &training, recompute, storage, limits).unwrap();
+    let mut model = Model::build(device, &config, checkpoint, &training, recompute, storage, limits).unwrap();
+    assert_eq!(device.plan(), planner.plan(), "a plan from shapes is the one from drawn values");
+    for parameter in model.parameters() {
+        let values = vec![0.01; parameter.shape.iter().product()];
+        model.set(device, parameter, &values);
+    }
+    model.begin_step(device);
+    model.learn(device, &batch, 1.0 / batch.targets() as f32, 0).unwrap();
+    model.update(device, &Optimizer::default(), 1e-4, 1.0, true);
+    model.step_result(device).unwrap()
+}
+
+#[test]
+fn the_same_seed_draws_the_same_values() {
+    let config = Config::tiny();
+    let [one, same, other] = [3, 3, 4].map(|seed| Checkpoint::random(&config, seed).unwrap());
+    let mut matrices = 0;
+    for name in one.names() {
+        let [one, same, other] = [&one, &same, &other].map(|checkpoint| checkpoint.tensor(name).unwrap().values());
+        assert_eq!(one, same, "{name}");
+        match name {
+            _ if name.ends_with(".bias") => assert!(one.iter().all(|value| *value == 0.0), "{name}"),
+            _ if name.contains("norm") || name.contains("ln_q") => assert!(one.iter().all(|value| *value == 1.0)),
+            _ => {
+                assert_ne!(one, other, "{name}");
+                matrices += 1;
+            }
+        }
+    }
+    // Seven linears of each decoder layer, five of each block of the tower, patches, two of the merger, and the embedding.
+    assert_eq!(matrices, 3 * 7 + 3 * 5 + 1 + 2 + 1);
+    let values = |name: &str| one.tensor(&format!("model.language_model.layers.0.{name}.weight")).unwrap().values();
+    assert_ne!(values("mlp.gate_proj"), values("mlp.up_proj"), "tensors differ from each other");
+}
+
+#[test]
+fn it_is_trained_like_any_other() {
+    let checkpoint = Checkpoint::random(&Config::tiny(), 1).unwrap();
+    let plain = step(&mut Cpu::new(2), &checkpoint, &Storage::default(), Targets::decoder());
+    assert!(plain.loss.is_finite() && plain.gradient_norm > 0.0, "{plain:?}");
+    // A fresh model knows nothing: its loss is near that of an even guess.
+    assert!((plain.loss - 544_f32.ln()).abs() < 1.0, "{plain:?}");
+    let storage = Storage { four_bit: Some(FourBit::default()), ..Storage::default() };
+    let packed = step(&mut Cpu::new(2), &checkpoint, &storage, Targets::decoder());
+    assert!(packed.loss.is_finite() && packed.loss != plain.loss, "{packed:?}");
+    let again = step(&mut Cpu::new(2), &Checkpoint::random(&Config::tiny(), 1).unwrap(), &storage, Targets::decoder());
+    assert_eq!(again, packed);
+}
+
+#[test]
+fn a_large_one_has_all_its_values() {
+    // 16 GB, were they files; one that is longer than the sheet, up to its last byte.
+    let config = Preset::find("qwen2.5-vl-7b").unwrap().config();
+    let checkpoint = Checkpoint::random(&config, 1).unwrap();
+    let head = checkpoint.tensor("lm_head.weight").unwrap();
+    assert_eq!(head.bytes.len(), 152_064 * 3584 * 2);
+    assert!(head.bytes[head.bytes.len() - 4096..].iter().any(|byte| *byte != 0));
+    head.forget();
+}
+
+#[test]
+fn stages_of_a_step_are_timed_where_that_is_wanted() {
+    let checkpoint = Checkpoint::random(&Config::tiny(), 1).unwrap();
+    let mut cpu = Cpu::new(2);
+    step(&mut cpu, &checkpoint, &Storage::default(), Targets::all());
+    assert_eq!(cpu.stage_times().unwrap().total(), 0.0, "nobody asked");
+    let mut cpu = Cpu::new(2);
+    cpu.time_stages();
+    let begin = std::time::Instant::now();
+    step(&mut cpu, &checkpoint, &Storage::default(), Targets::all());
+    let (times, around) = (cpu.stage_times().unwrap(), begin.elapsed().as_secs_f64());
+    for stage in Stage::ALL {
+        assert!(times.seconds(stage) > 0.0, "{}: {times:?}", stage.name());
+    }
+    assert!(times.total() <= around);
+    assert_eq!(cpu.stage_times().unwrap().total(), 0.0, "what was read is gone");
+}
