@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::{Part, Seed};
-use crate::stages::{Stage, StageTimes};
+use crate::stages::{OperationTime, Stage, StageTimes};
 
 /// Whether a result replaces what is there or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,6 +243,14 @@ pub trait Device {
 
     /// Times stages from now on.
     fn time_stages(&mut self) {}
+
+    /// Times every operation from now on, which makes each of them a little slower.
+    fn time_operations(&mut self) {}
+
+    /// Waits, and tells what operations took since this was last asked for, the longest first; nothing for a device that cannot tell.
+    fn operation_times(&mut self) -> Result<Vec<OperationTime>, DeviceError> {
+        Ok(Vec::new())
+    }
 
     /// Waits, and tells what each stage took since this was last asked for. The stage that was marked last goes on. All zero for a device that
     /// does not time.

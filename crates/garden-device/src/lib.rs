@@ -27,4 +27,4 @@ pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
 pub use profile::{Profile, Scratch};
 pub use scalars::{Part, Seed, StepScalars};
-pub use stages::{Stage, StageTimes};
+pub use stages::{OperationTime, Stage, StageTimes};

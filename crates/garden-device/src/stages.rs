@@ -43,6 +43,17 @@ impl Stage {
     }
 }
 
+/// What one kind of operation took of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperationTime {
+    /// The kernel, or the product with its sizes.
+    pub name: String,
+    /// How often it was done.
+    pub count: usize,
+    /// Seconds of all of them.
+    pub seconds: f64,
+}
+
 /// How long each stage took.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageTimes {

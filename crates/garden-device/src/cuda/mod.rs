@@ -24,7 +24,7 @@ use crate::dynamic_8bit::Map;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::{Part, Seed};
-use crate::stages::{Stage, StageTimes};
+use crate::stages::{OperationTime, Stage, StageTimes};
 
 /// Values that a block of an operation value by value is worth.
 const VALUES: usize = 2048;
@@ -52,6 +52,7 @@ pub struct Cuda {
     staging: Staging,
     ahead: Option<Ahead>,
     timing: Option<Timing>,
+    operations: Option<Operations>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
@@ -94,6 +95,23 @@ struct Ahead {
     /// After what was copied ahead.
     copied: Event,
     is_on: bool,
+}
+
+/// When each operation ended; they are done one after the other, so each took the time since the one before.
+#[derive(Default)]
+struct Operations {
+    names: Vec<Operation>,
+    events: Vec<Event>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Operation {
+    Begin,
+    Kernel(&'static str),
+    Product { product: Product, rows: usize, n: usize, k: usize },
+    Copy,
+    Fill,
 }
 
 /// When each stage began: events of the stream, which are used again once they were read.
@@ -158,6 +176,7 @@ impl Cuda {
             staging,
             ahead,
             timing: None,
+            operations: None,
             blas,
             kernels,
             memory,
@@ -194,6 +213,16 @@ impl Cuda {
         {
             self.failure =
                 Some(DeviceError { problem: format!("the GPU {} failed: {problem}", self.driver.card.name) });
+        }
+    }
+
+    /// Notes the end of an operation, where operations are timed.
+    fn done(&mut self, operation: Operation) {
+        if self.failure.is_none()
+            && let Some(operations) = &mut self.operations
+        {
+            let result = operations.note(&self.driver, operation);
+            self.latch(result.map_err(|failure| failure.text));
         }
     }
 
@@ -248,6 +277,7 @@ impl Cuda {
         // SAFETY: every caller gives what the kernel declares; addresses come from `address`, which looks at bounds.
         let result = unsafe { self.kernels.launch(&self.driver, name, grid, block, shared, arguments) };
         self.latch(result.map_err(|failure| format!("{name}: {}", failure.text)));
+        self.done(Operation::Kernel(name));
     }
 
     /// A kernel over n values.
@@ -318,6 +348,8 @@ impl Cuda {
         // SAFETY: addresses and sizes were looked at; the result lies apart.
         let result = unsafe { self.blas.multiply(operands, workspace, self.driver.stream()) };
         self.latch(result);
+        let Operands { product, rows, n, k, .. } = *operands;
+        self.done(Operation::Product { product, rows, n, k });
     }
 
     /// Where a weight lies as bf16.
@@ -529,6 +561,53 @@ impl Staging {
     }
 }
 
+impl Operations {
+    fn note(&mut self, driver: &Driver, operation: Operation) -> Result<(), Failure> {
+        if self.events.len() == self.names.len() {
+            self.events.push(driver.event()?);
+        }
+        driver.record(&self.events[self.names.len()], Stream::Work)?;
+        self.names.push(operation);
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<Vec<OperationTime>, Failure> {
+        let mut sums: HashMap<Operation, (usize, f64)> = HashMap::new();
+        for (index, operation) in self.names.iter().enumerate().skip(1) {
+            let sum = sums.entry(*operation).or_default();
+            *sum = (sum.0 + 1, sum.1 + self.events[index].seconds_since(&self.events[index - 1])?);
+        }
+        self.names.clear();
+        sums.remove(&Operation::Begin);
+        let mut times: Vec<OperationTime> = sums
+            .into_iter()
+            .map(|(operation, (count, seconds))| OperationTime { name: operation.name(), count, seconds })
+            .collect();
+        times.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+        Ok(times)
+    }
+}
+
+impl Operation {
+    fn name(self) -> String {
+        match self {
+            Operation::Begin => String::new(),
+            Operation::Kernel(name) => name.to_string(),
+            Operation::Product { product: Product::Forward, rows, n, k } => {
+                format!("y [{rows}, {n}] = x W [{n}, {k}]^T")
+            }
+            Operation::Product { product: Product::Backward, rows, n, k } => {
+                format!("dx [{rows}, {k}] = dy W [{n}, {k}]")
+            }
+            Operation::Product { product: Product::Weight, rows, n, k } => {
+                format!("dW [{n}, {k}] = dy^T x, {rows} rows")
+            }
+            Operation::Copy => "copy".to_string(),
+            Operation::Fill => "fill".to_string(),
+        }
+    }
+}
+
 impl Timing {
     /// Marks the place in the stream where a stage begins.
     fn mark(&mut self, driver: &Driver, stage: Stage) -> Result<(), Failure> {
@@ -721,6 +800,19 @@ impl Device for Cuda {
         }
     }
 
+    fn time_operations(&mut self) {
+        self.operations = Some(Operations::default());
+        self.done(Operation::Begin);
+    }
+
+    fn operation_times(&mut self) -> Result<Vec<OperationTime>, DeviceError> {
+        self.finish()?;
+        let Some(operations) = &mut self.operations else { return Ok(Vec::new()) };
+        let times = operations.take().map_err(|failure| DeviceError { problem: failure.text });
+        self.done(Operation::Begin);
+        times
+    }
+
     fn time_stages(&mut self) {
         self.timing = Some(Timing::default());
     }
@@ -735,6 +827,7 @@ impl Device for Cuda {
         if self.failure.is_none() && x.length() > 0 {
             let result = self.driver.zero(self.address(x), x.length() * x.dtype.size());
             self.latch(result.map_err(|failure| failure.text));
+            self.done(Operation::Fill);
         }
     }
 
@@ -744,6 +837,7 @@ impl Device for Cuda {
         if self.failure.is_none() && x.length() > 0 {
             let result = self.driver.copy_within(self.address(y), self.address(x), 2 * x.length());
             self.latch(result.map_err(|failure| failure.text));
+            self.done(Operation::Copy);
         }
     }
 

@@ -258,7 +258,7 @@ fn train(make: Make, case: &Case, recompute: GradientCheckpointing) {
 
 /// The next batch may be on the device while this one is computed with, and what comes between may take its place: the same bits all the same.
 fn batches_that_are_placed_ahead_change_nothing(make: Make) {
-    let case = find("vision_lora");
+    let case = cases().into_iter().find(|case| case.batches.len() > 1).unwrap();
     let run = |is_ahead: bool| {
         let device = &mut *make();
         let mut model = case.build(device, GradientCheckpointing::Off);
@@ -287,7 +287,6 @@ fn batches_that_are_placed_ahead_change_nothing(make: Make) {
         }
         results
     };
-    assert!(case.batches.len() > 1, "one batch says nothing");
     assert_eq!(run(true), run(false));
 }
 

@@ -71,6 +71,10 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub threads: usize,
 
+    /// Then make one more step in which every operation of the GPU is timed, and tell where the time went.
+    #[arg(long)]
+    pub kernels: bool,
+
     /// Print everything that was measured as JSON.
     #[arg(long)]
     pub json: bool,

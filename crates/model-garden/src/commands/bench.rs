@@ -9,7 +9,7 @@ mod work;
 
 use std::time::Instant;
 
-use garden_device::{Cpu, Cuda, Device, Plan, Planner, Purpose, Stage, StageTimes};
+use garden_device::{Cpu, Cuda, Device, OperationTime, Plan, Planner, Purpose, Stage, StageTimes};
 use garden_memory::Bytes;
 use garden_model::{
     Checkpoint, Config, FourBit, GradientCheckpointing, LoraConfig, Model, Optimizer, Storage, Targets, Training,
@@ -48,6 +48,8 @@ struct Measured<'a> {
     first_step_seconds: f64,
     gpu: Option<GpuMemory>,
     host: Memory,
+    /// What each kind of operation took in a step of one micro-step.
+    operations: Vec<OperationTime>,
     warnings: Vec<String>,
 }
 
@@ -141,6 +143,14 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
         }
     }
 
+    let mut operations = Vec::new();
+    if arguments.kernels {
+        device.time_operations();
+        model.begin_step(device);
+        model.learn(device, &batch, 1.0 / batch.targets() as f32, 0).map_err(|error| failed(&error))?;
+        model.update(device, &Optimizer::default(), 1e-4, 1.0, work.image_tokens > 0);
+        operations = device.operation_times().map_err(|error| failed(&error))?;
+    }
     let gpu = opened.gpu_memory(free, before.as_ref(), gpus.as_ref())?;
     let host = host_memory();
     let warnings = Vec::new();
@@ -155,6 +165,7 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
         first_step_seconds,
         gpu,
         host,
+        operations,
         warnings,
     };
     measured.warnings = warnings_of(&measured, before.as_ref());

@@ -25,7 +25,7 @@ pub fn text(measured: &Measured) -> String {
     ] {
         text += &format!("{name:<12}{words}\n");
     }
-    text
+    text + &operations(measured)
 }
 
 fn headline(measured: &Measured) -> String {
@@ -97,6 +97,25 @@ fn stages(measured: &Measured) -> String {
     let [fastest, slowest] = [fastest, slowest].map(|seconds| milliseconds(seconds / micro_steps));
     let all = milliseconds(measured.micro_step_seconds());
     text + &format!("  {:<10}{all:>9}  {:>5}  {fastest} to {slowest}\n", "all", "100 %")
+}
+
+/// Where the time of one micro-step and an update went, operation by operation.
+fn operations(measured: &Measured) -> String {
+    let all: f64 = measured.operations.iter().map(|operation| operation.seconds).sum();
+    if measured.operations.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:>9}  {:>5}  {:>5}  {:>8}  one micro-step and an update, timed one by one\n",
+        "ms", "share", "times", "us each"
+    );
+    for operation in &measured.operations {
+        let share = format!("{:.1} %", 100.0 * operation.seconds / all);
+        let each = 1e6 * operation.seconds / operation.count as f64;
+        let (seconds, count) = (milliseconds(operation.seconds), operation.count);
+        text += &format!("{seconds:>9}  {share:>5}  {count:>5}  {each:>8.1}  {}\n", operation.name);
+    }
+    text + &format!("{:>9}  all\n", milliseconds(all))
 }
 
 fn arithmetic(measured: &Measured) -> String {
@@ -214,6 +233,7 @@ pub fn json(measured: &Measured) -> Value {
         "start": {"loaded_seconds": measured.loaded_seconds, "first_step_seconds": measured.first_step_seconds},
         "steps_ms": measured.steps.iter().map(|step| 1e3 * step.seconds).collect::<Vec<f64>>(),
         "losses": measured.losses,
+        "operations": measured.operations.iter().map(|operation| json!({"name": operation.name, "count": operation.count, "ms": 1e3 * operation.seconds})).collect::<Vec<_>>(),
         "warnings": measured.warnings,
     })
 }
