@@ -341,10 +341,20 @@ impl Tensor<'_> {
 pub(crate) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     // A value is finite unless all bits of its exponent are set.
     match dtype {
-        Dtype::F32 => bytes.chunks_exact(4).position(|four| four[3] & 0x7f == 0x7f && four[2] & 0x80 == 0x80),
-        Dtype::Bf16 => bytes.chunks_exact(2).position(|two| two[1] & 0x7f == 0x7f && two[0] & 0x80 == 0x80),
-        _ => bytes.chunks_exact(2).position(|two| two[1] & 0x7c == 0x7c),
+        Dtype::F32 => position(bytes, |four: [u8; 4]| u32::from_le_bytes(four) & 0x7f80_0000 == 0x7f80_0000),
+        Dtype::Bf16 => position(bytes, |two: [u8; 2]| u16::from_le_bytes(two) & 0x7f80 == 0x7f80),
+        _ => position(bytes, |two: [u8; 2]| u16::from_le_bytes(two) & 0x7c00 == 0x7c00),
     }
+}
+
+/// The first value that is wrong. Piece by piece, without an end before a piece's end: so a processor looks at many values at once, and gigabytes take
+/// no longer than reading them.
+fn position<const N: usize>(bytes: &[u8], is_wrong: impl Fn([u8; N]) -> bool) -> Option<usize> {
+    const PIECE: usize = 4096;
+    let (values, _) = bytes.as_chunks::<N>();
+    let has_wrong = |piece: &[[u8; N]]| piece.iter().fold(false, |found, value| found | is_wrong(*value));
+    let first = PIECE * values.chunks(PIECE).position(has_wrong)?;
+    values[first..].iter().position(|value| is_wrong(*value)).map(|place| first + place)
 }
 
 fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -359,4 +369,33 @@ fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
     names.sort_unstable();
     names.dedup();
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_number_is_found_wherever_it_is() {
+        // Infinite, and no number at all.
+        let cases: [(Dtype, [&[u8]; 2]); 3] = [
+            (Dtype::F32, [&[0, 0, 0x80, 0x7f], &[1, 0, 0x80, 0xff]]),
+            (Dtype::Bf16, [&[0x80, 0xff], &[0xc0, 0x7f]]),
+            (Dtype::F16, [&[0, 0x7c], &[1, 0xfc]]),
+        ];
+        let values: Vec<f32> = (0..10_000).map(|place| (place as f32 - 5000.0) * 13.0).collect();
+        for (dtype, wrong) in cases {
+            let mut finite = vec![0; values.len() * dtype.size()];
+            dtype.narrow(&values, &mut finite);
+            assert_eq!((not_finite(dtype, &finite), not_finite(dtype, &[])), (None, None), "{dtype:?}");
+            for (place, wrong) in [0, 4095, 4096, 9999].into_iter().flat_map(|place| wrong.map(|wrong| (place, wrong)))
+            {
+                let mut bytes = finite.clone();
+                for place in [place, 9999] {
+                    bytes[place * dtype.size()..][..dtype.size()].copy_from_slice(wrong);
+                }
+                assert_eq!(not_finite(dtype, &bytes), Some(place), "{dtype:?}");
+            }
+        }
+    }
 }

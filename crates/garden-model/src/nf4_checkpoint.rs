@@ -1,5 +1,7 @@
 //! Weights of 4 bits: which are packed, how packed ones lie in a checkpoint (as bitsandbytes and transformers save them), and packing in pieces.
 
+use std::ops::Range;
+
 use garden_device::{Dtype, nf4};
 use serde_json::Value;
 
@@ -8,6 +10,8 @@ use crate::error::Error;
 
 /// Values that are packed at a time: whole blocks, and little memory.
 pub(crate) const PIECE: usize = 1 << 16;
+/// Values that a thread packs before the others are waited for: some milliseconds of work, against which starting a thread is nothing.
+const SHARE: usize = 16 * PIECE;
 
 /// What follows the name of a packed weight, for the text that says how it is packed.
 pub(crate) const STATE: &str = "quant_state.bitsandbytes__nf4";
@@ -182,25 +186,73 @@ pub(crate) fn is_part(name: &str) -> bool {
     PARTS.contains(&part) || part.starts_with("quant_state.")
 }
 
-/// Packs a tensor piece by piece: gives each piece's bytes and returns the scales of all blocks.
+/// Packs a tensor piece by piece, on all cores: gives the bytes in their order and returns the scales of all blocks.
 pub(crate) fn pack<E>(tensor: &Tensor<'_>, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Vec<f32>, E> {
     let length: usize = tensor.shape.iter().product();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut shares = vec![Share::default(); cores.min(length.div_ceil(SHARE))];
     let mut scales = Vec::with_capacity(nf4::blocks(length));
-    let mut packed = Vec::with_capacity(nf4::packed_length(PIECE));
-    let mut values = vec![0.0; PIECE.min(length)];
-    for first in (0..length).step_by(PIECE) {
-        let values = &mut values[..PIECE.min(length - first)];
-        tensor.widen(first, values);
-        packed.clear();
-        nf4::pack(values, &mut packed, &mut scales);
-        take(&packed)?;
+    for first in (0..length).step_by(shares.len().max(1) * SHARE) {
+        let is_alone = shares.len() == 1;
+        std::thread::scope(|scope| {
+            for (share, begin) in shares.iter_mut().zip((first..).step_by(SHARE)) {
+                let part = begin.min(length)..(begin + SHARE).min(length);
+                // What fits into one share is not worth a thread.
+                match is_alone {
+                    true => share.pack(tensor, part),
+                    false => drop(scope.spawn(|| share.pack(tensor, part))),
+                }
+            }
+        });
+        for share in shares.iter().filter(|share| !share.packed.is_empty()) {
+            take(&share.packed)?;
+            scales.extend(&share.scales);
+        }
     }
     Ok(scales)
+}
+
+/// What one thread packs at a time.
+#[derive(Clone, Default)]
+struct Share {
+    values: Vec<f32>,
+    packed: Vec<u8>,
+    scales: Vec<f32>,
+}
+
+impl Share {
+    fn pack(&mut self, tensor: &Tensor<'_>, part: Range<usize>) {
+        self.packed.clear();
+        self.scales.clear();
+        for first in part.clone().step_by(PIECE) {
+            self.values.resize(PIECE.min(part.end - first), 0.0);
+            tensor.widen(first, &mut self.values);
+            nf4::pack(&self.values, &mut self.packed, &mut self.scales);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Preset;
+
+    #[test]
+    fn shares_of_threads_come_in_their_order() {
+        let checkpoint = Checkpoint::random(&Preset::find("qwen2.5-vl-3b").unwrap().config(), 1).unwrap();
+        // More than one round of a few cores, and a last share that is shorter.
+        for name in ["model.language_model.layers.0.mlp.down_proj.weight", "model.visual.patch_embed.proj.weight"] {
+            let tensor = checkpoint.tensor(name).unwrap();
+            let mut packed = Vec::new();
+            let scales = pack(&tensor, |bytes| {
+                packed.extend_from_slice(bytes);
+                Ok::<(), ()>(())
+            });
+            let (mut expected, mut expected_scales) = (Vec::new(), Vec::new());
+            nf4::pack(&tensor.values(), &mut expected, &mut expected_scales);
+            assert!(packed == expected && scales.unwrap() == expected_scales, "{name}");
+        }
+    }
 
     #[test]
     fn what_is_kept() {

@@ -2,11 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{Cpu, Device, Dtype, Planner, Stage};
+use crate::case::{Make, on_every_device};
+use garden_device::{Device, Dtype, Planner, Stage};
 use garden_model::{
     Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, LoraConfig, Model, Optimizer, Preset,
     Row, StepResult, Storage, Targets, Training,
 };
+
+on_every_device! {
+    it_is_trained_like_any_other,
+    stages_of_a_step_are_timed_where_that_is_wanted,
+}
 
 /// A row of an image of 4 x 4 merged tokens and some text, of which the second half is asked for.
 fn batch(config: &Config) -> Batch {
@@ -25,7 +31,7 @@ fn training(targets: Targets) -> Training {
 }
 
 /// A step of the tiny model; where A and B begin does not matter here.
-fn step(device: &mut Cpu, checkpoint: &Checkpoint, storage: &Storage, targets: Targets) -> StepResult {
+fn step(device: &mut dyn Device, checkpoint: &Checkpoint, storage: &Storage, targets: Targets) -> StepResult {
     let config = Config::tiny();
     let batch = batch(&config);
     let (training, recompute, limits) = (training(targets), GradientCheckpointing::PerLayer, Limits::of(&batch));
@@ -67,17 +73,16 @@ fn the_same_seed_draws_the_same_values() {
     assert_ne!(values("mlp.gate_proj"), values("mlp.up_proj"), "tensors differ from each other");
 }
 
-#[test]
-fn it_is_trained_like_any_other() {
+fn it_is_trained_like_any_other(make: Make) {
     let checkpoint = Checkpoint::random(&Config::tiny(), 1).unwrap();
-    let plain = step(&mut Cpu::new(2), &checkpoint, &Storage::default(), Targets::decoder());
+    let plain = step(&mut *make(), &checkpoint, &Storage::default(), Targets::decoder());
     assert!(plain.loss.is_finite() && plain.gradient_norm > 0.0, "{plain:?}");
     // A fresh model knows nothing: its loss is near that of an even guess.
     assert!((plain.loss - 544_f32.ln()).abs() < 1.0, "{plain:?}");
     let storage = Storage { four_bit: Some(FourBit::default()), ..Storage::default() };
-    let packed = step(&mut Cpu::new(2), &checkpoint, &storage, Targets::decoder());
+    let packed = step(&mut *make(), &checkpoint, &storage, Targets::decoder());
     assert!(packed.loss.is_finite() && packed.loss != plain.loss, "{packed:?}");
-    let again = step(&mut Cpu::new(2), &Checkpoint::random(&Config::tiny(), 1).unwrap(), &storage, Targets::decoder());
+    let again = step(&mut *make(), &Checkpoint::random(&Config::tiny(), 1).unwrap(), &storage, Targets::decoder());
     assert_eq!(again, packed);
 }
 
@@ -92,20 +97,19 @@ fn a_large_one_has_all_its_values() {
     head.forget();
 }
 
-#[test]
-fn stages_of_a_step_are_timed_where_that_is_wanted() {
+fn stages_of_a_step_are_timed_where_that_is_wanted(make: Make) {
     let checkpoint = Checkpoint::random(&Config::tiny(), 1).unwrap();
-    let mut cpu = Cpu::new(2);
-    step(&mut cpu, &checkpoint, &Storage::default(), Targets::all());
-    assert_eq!(cpu.stage_times().unwrap().total(), 0.0, "nobody asked");
-    let mut cpu = Cpu::new(2);
-    cpu.time_stages();
+    let device = &mut *make();
+    step(device, &checkpoint, &Storage::default(), Targets::all());
+    assert_eq!(device.stage_times().unwrap().total(), 0.0, "nobody asked");
+    let device = &mut *make();
+    device.time_stages();
     let begin = std::time::Instant::now();
-    step(&mut cpu, &checkpoint, &Storage::default(), Targets::all());
-    let (times, around) = (cpu.stage_times().unwrap(), begin.elapsed().as_secs_f64());
+    step(device, &checkpoint, &Storage::default(), Targets::all());
+    let (times, around) = (device.stage_times().unwrap(), begin.elapsed().as_secs_f64());
     for stage in Stage::ALL {
         assert!(times.seconds(stage) > 0.0, "{}: {times:?}", stage.name());
     }
     assert!(times.total() <= around);
-    assert_eq!(cpu.stage_times().unwrap().total(), 0.0, "what was read is gone");
+    assert_eq!(device.stage_times().unwrap().total(), 0.0, "what was read is gone");
 }

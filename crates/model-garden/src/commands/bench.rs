@@ -71,7 +71,7 @@ struct GpuMemory {
 
 /// The device that computes.
 enum Opened {
-    Cpu(Cpu),
+    Cpu(Box<Cpu>),
     Cuda(Box<Cuda>),
 }
 
@@ -193,13 +193,13 @@ fn config(arguments: &cli::Bench) -> Config {
 /// The GPU if there is one or it is asked for, else the processor.
 fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opened, Failure> {
     if choice == DeviceChoice::Cpu {
-        return Ok(Opened::Cpu(Cpu::new(threads)));
+        return Ok(Opened::Cpu(Box::new(Cpu::new(threads))));
     }
     match Cuda::open(0) {
         Ok(cuda) => Ok(Opened::Cuda(Box::new(cuda))),
         Err(unavailable) if choice == DeviceChoice::Auto => {
             printer.say(&format!("model-garden: on the processor: {unavailable}"));
-            Ok(Opened::Cpu(Cpu::new(threads)))
+            Ok(Opened::Cpu(Box::new(Cpu::new(threads))))
         }
         Err(unavailable) => Err(Failure {
             what: "there is no GPU to measure".into(),
@@ -212,7 +212,7 @@ fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opene
 impl Opened {
     fn device(&mut self) -> &mut dyn Device {
         match self {
-            Opened::Cpu(cpu) => cpu,
+            Opened::Cpu(cpu) => &mut **cpu,
             Opened::Cuda(cuda) => &mut **cuda,
         }
     }

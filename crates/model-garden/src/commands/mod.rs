@@ -75,6 +75,11 @@ fn grouped(number: u64) -> String {
     text
 }
 
+/// A number of things.
+fn counted(count: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
 /// The chat template that takes the place of a model's own: the one that is given, else the one that an adapter was trained with. A checkpoint of a run
 /// goes by the one in the folder of the run.
 fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<TemplateFile>, Failure> {
@@ -95,5 +100,6 @@ mod tests {
     #[test]
     fn thousands_are_apart() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([1, 2].map(|count| counted(count, "row")), ["1 row", "2 rows"]);
     }
 }

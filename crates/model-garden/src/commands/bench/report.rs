@@ -5,17 +5,16 @@ use garden_memory::Bytes;
 use garden_train::Recompute;
 use serde_json::{Map, Value, json};
 
-use super::super::grouped;
+use super::super::{counted, grouped};
 use super::{Measured, Opened, RANK, WARM_UP};
 
 /// Everything as text; the answer is the first line.
 pub fn text(measured: &Measured) -> String {
-    let mut text = format!("{}\n{}\n", headline(measured), subject(measured));
+    let mut text = format!("{}\n{}", headline(measured), subject(measured));
     for warning in &measured.warnings {
         text += &format!("warning: {warning}\n");
     }
-    text += &stages(measured);
-    text += "\n";
+    text += &format!("\n{}\n", stages(measured));
     for (name, words) in [
         ("arithmetic", arithmetic(measured)),
         ("memory", memory(measured)),
@@ -36,7 +35,7 @@ fn headline(measured: &Measured) -> String {
             format!(": {share:.0} % of the peak of the {}", cuda.card().name)
         }
         (Opened::Cuda(cuda), None) => format!(" on the {}", cuda.card().name),
-        (Opened::Cpu(cpu), _) => format!(" on {} threads of the processor", cpu.threads()),
+        (Opened::Cpu(cpu), _) => format!(" on {} of the processor", counted(cpu.threads() as u64, "thread")),
     };
     format!("{} ms a micro-step, {rate} tokens/s{share}", milliseconds(measured.micro_step_seconds()))
 }
@@ -65,14 +64,14 @@ fn subject(measured: &Measured) -> String {
         false => String::new(),
     };
     format!(
-        "{}, random {weights} weights, LoRA of rank {RANK} on the {where_}, {recompute}\n{layers}{} rows of {image}{} text tokens, {} of them trained; \
-         {} micro-steps a step, {} steps after {WARM_UP}\n",
+        "{}, random {weights} weights, LoRA of rank {RANK} on the {where_}, {recompute}\n{layers}{} of {image}{} text tokens, {} of them trained; \
+         {} a step, {} after {WARM_UP}\n",
         arguments.shape.name,
-        work.rows,
+        counted(work.rows as u64, "row"),
         work.text_tokens,
         work.trained() / work.rows,
-        arguments.gradient_accumulation,
-        arguments.steps,
+        counted(arguments.gradient_accumulation.into(), "micro-step"),
+        counted(arguments.steps.into(), "step"),
     )
 }
 

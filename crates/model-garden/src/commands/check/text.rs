@@ -3,7 +3,7 @@
 use garden_data::{Distribution, Largest, Survey};
 use garden_memory::Bytes;
 
-use super::super::grouped;
+use super::super::{counted, grouped};
 use super::{Checked, Memory};
 
 /// Problems that are shown.
@@ -205,10 +205,6 @@ fn memory(survey: &Survey, memory: &Memory) -> String {
     ];
     let lines = lines.map(|(bytes, what)| format!("  {:>11}  {what}\n", Bytes(bytes).to_string()));
     format!("\nHost memory for the data\n{}", lines.concat())
-}
-
-fn counted(count: u64, thing: &str) -> String {
-    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
