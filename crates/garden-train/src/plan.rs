@@ -189,8 +189,8 @@ pub struct Need {
 
 /// Rows that were read once are kept by the system while there is room: more than this gains little, as an epoch goes through all of them.
 const MOST_FILE_CACHE: u64 = 4 << 30;
-/// What the driver takes of a GPU's memory for itself, where it was not measured: what an H200 with its kernels loaded had, with CUDA 13.0.
-const DRIVER_BYTES: u64 = 600 << 20;
+/// What the driver takes of a GPU's memory for itself, where it was not measured: what an H200 with our kernels loaded had, with CUDA 13.0.
+const DRIVER_BYTES: u64 = 533 << 20;
 
 impl Need {
     /// A tenth more, and so much besides, in whole GiB.
@@ -263,7 +263,7 @@ impl Layout {
         let on_host = if input.device == DeviceKind::Cpu { device_bytes } else { 0 };
         // Weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
         let (loading, program) = (host::loading(input, &plan), host::program(input.device));
-        let beyond = (loading + program.all()).saturating_sub(on_host + steady);
+        let beyond = (loading + program.at_first).saturating_sub(on_host + steady);
         lines.extend(host::loading_line(beyond));
         let anonymous_bytes = on_host + steady - program.files;
         Ok(Layout { lines, device_bytes, host_bytes: steady + beyond, anonymous_bytes })
