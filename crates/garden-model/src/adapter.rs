@@ -217,10 +217,13 @@ fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
         Targets::Pattern(pattern) => json!(pattern),
         Targets::Names(names) => json!(names),
     };
+    // All fields that PEFT 0.15 and later write for such an adapter; what it does not know it takes for its own defaults.
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
+        "auto_mapping": null,
         "base_model_name_or_path": base,
+        "revision": null,
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
@@ -233,6 +236,18 @@ fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
         "modules_to_save": null,
         "rank_pattern": {},
         "alpha_pattern": {},
+        "exclude_modules": null,
+        "layers_to_transform": null,
+        "layers_pattern": null,
+        "layer_replication": null,
+        "loftq_config": {},
+        "eva_config": null,
+        "corda_config": null,
+        "lora_bias": false,
+        "megatron_config": null,
+        "megatron_core": "megatron.core",
+        "trainable_token_indices": null,
+        "use_dora": false,
     })
 }
 

@@ -1,5 +1,7 @@
 //! Angles of rotary positions, as tables of cosines and sines.
 
+use std::ops::Range;
+
 use crate::config::{TextConfig, VISION_THETA, VisionConfig};
 
 /// Cosines and sines, [tokens, half a head] each.
@@ -10,9 +12,47 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn push(&mut self, angle: f32) {
-        self.cosines.push(angle.cos());
-        self.sines.push(angle.sin());
+    fn with_room(values: usize) -> Table {
+        Table { cosines: Vec::with_capacity(values), sines: Vec::with_capacity(values) }
+    }
+
+    fn extend(&mut self, from: &Table, values: Range<usize>) {
+        self.cosines.extend_from_slice(&from.cosines[values.clone()]);
+        self.sines.extend_from_slice(&from.sines[values]);
+    }
+}
+
+/// Cosines and sines of all frequencies for each position that there is: few positions, many tokens.
+struct Known {
+    table: Table,
+    frequencies: Vec<f32>,
+    /// The row of each position, counted from 1; 0 for those that have none.
+    rows: Vec<u32>,
+}
+
+impl Known {
+    fn of(positions: impl Iterator<Item = usize>, frequencies: Vec<f32>) -> Known {
+        let mut known = Known { table: Table::default(), frequencies, rows: Vec::new() };
+        for position in positions {
+            if known.rows.len() <= position {
+                known.rows.resize(position + 1, 0);
+            }
+            if known.rows[position] == 0 {
+                let angles = known.frequencies.iter().map(|frequency| position as f32 * frequency);
+                for angle in angles {
+                    known.table.cosines.push(angle.cos());
+                    known.table.sines.push(angle.sin());
+                }
+                known.rows[position] = (known.table.cosines.len() / known.frequencies.len()) as u32;
+            }
+        }
+        known
+    }
+
+    /// Some frequencies of a position, added to a table.
+    fn add(&self, position: usize, frequencies: Range<usize>, to: &mut Table) {
+        let row = (self.rows[position] as usize - 1) * self.frequencies.len();
+        to.extend(&self.table, row + frequencies.start..row + frequencies.end);
     }
 }
 
@@ -23,26 +63,25 @@ fn frequencies(count: usize, theta: f32) -> Vec<f32> {
 
 /// The decoder's: frequency i turns with time, row or column, as the sections say.
 pub(crate) fn of_tokens(positions: &[[i32; 3]], text: &TextConfig) -> Table {
-    let frequencies = frequencies(text.head_size() / 2, text.theta);
-    let axes: Vec<usize> =
-        text.sections.iter().enumerate().flat_map(|(axis, count)| std::iter::repeat_n(axis, *count)).collect();
-    let mut table = Table::default();
+    let width = text.head_size() / 2;
+    let all = positions.iter().flatten().map(|position| *position as usize);
+    let known = Known::of(all, frequencies(width, text.theta));
+    let mut table = Table::with_room(positions.len() * width);
     for position in positions {
-        for (frequency, axis) in frequencies.iter().zip(&axes) {
-            table.push(position[*axis] as f32 * frequency);
+        let mut first = 0;
+        for (axis, count) in position.iter().zip(&text.sections) {
+            known.add(*axis as usize, first..first + count, &mut table);
+            first += count;
         }
     }
     table
 }
 
 /// The vision tower's: the first half of the frequencies turns with the row, the second with the column.
-pub(crate) fn of_patches(positions: impl Iterator<Item = [usize; 2]>, vision: &VisionConfig) -> Table {
-    let frequencies = frequencies(vision.head_size() / 4, VISION_THETA);
-    let mut table = Table::default();
-    for position in positions {
-        for axis in position {
-            frequencies.iter().for_each(|frequency| table.push(axis as f32 * frequency));
-        }
-    }
+pub(crate) fn of_patches(positions: impl Iterator<Item = [usize; 2]> + Clone, vision: &VisionConfig) -> Table {
+    let width = vision.head_size() / 4;
+    let known = Known::of(positions.clone().flatten(), frequencies(width, VISION_THETA));
+    let mut table = Table::with_room(2 * positions.size_hint().0 * width);
+    positions.flatten().for_each(|axis| known.add(axis, 0..width, &mut table));
     table
 }

@@ -47,6 +47,9 @@ pub struct Progress {
     pub worse: usize,
     /// The step of the last evaluation.
     pub evaluated: Option<usize>,
+    /// Seconds of all steps, evaluations and checkpoints so far, whichever start they were of.
+    #[serde(default)]
+    pub seconds: f64,
 }
 
 /// What a checkpoint says about itself.

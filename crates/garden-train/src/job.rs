@@ -128,6 +128,8 @@ impl Recipe {
         let targets = match &self.lora_targets {
             None if self.finetune_vision => Targets::all(),
             None => Targets::decoder(),
+            // As PEFT has it: all but the head.
+            Some(text) if text == "all-linear" => Targets::all(),
             // Names have no characters that mean something in patterns but the dot.
             Some(text) if text.contains(|sign: char| "*+?()[]|^$\\".contains(sign)) => Targets::Pattern(text.clone()),
             Some(text) => Targets::Names(text.split(',').map(|name| name.trim().to_string()).collect()),

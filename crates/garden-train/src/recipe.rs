@@ -19,7 +19,8 @@ pub(crate) use size::written;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduler {
-    /// Down to 0 along half a cosine.
+    /// Down to `min-learning-rate` along half a cosine.
+    #[serde(alias = "cosine_with_min_lr")]
     Cosine,
     /// Down to 0 along a line.
     Linear,
@@ -35,10 +36,24 @@ pub enum Scheduler {
 #[serde(rename_all = "kebab-case")]
 pub enum Optim {
     /// With 32 bits.
-    #[serde(alias = "adamw_torch", alias = "adamw_torch_fused", alias = "adamw_hf")]
+    #[serde(
+        alias = "adamw_torch",
+        alias = "adamw_torch_fused",
+        alias = "adamw_hf",
+        alias = "adamw_apex_fused",
+        alias = "adamw_anyprecision",
+        alias = "paged_adamw",
+        alias = "paged_adamw_32bit"
+    )]
     Adamw,
     /// With 8 bits.
-    #[serde(rename = "adamw-8bit", alias = "adamw_8bit", alias = "adamw_bnb_8bit")]
+    #[serde(
+        rename = "adamw-8bit",
+        alias = "adamw_8bit",
+        alias = "adamw_bnb_8bit",
+        alias = "paged_adamw_8bit",
+        alias = "adamw_torch_8bit"
+    )]
     Adamw8Bit,
 }
 
@@ -94,6 +109,8 @@ pub struct Recipe {
     pub gradient_accumulation: usize,
     pub learning_rate: f64,
     pub lr_scheduler: Scheduler,
+    #[serde(default)]
+    pub min_learning_rate: f64,
     pub warmup_steps: usize,
     pub warmup_ratio: Option<f64>,
     pub optim: Optim,
@@ -163,6 +180,7 @@ impl Default for Recipe {
             gradient_accumulation: 4,
             learning_rate: 2e-4,
             lr_scheduler: Scheduler::Cosine,
+            min_learning_rate: 0.0,
             warmup_steps: 10,
             warmup_ratio: None,
             optim: Optim::Adamw,
@@ -263,6 +281,7 @@ impl Recipe {
             Ok(Value::Object(map)) => map,
             _ => Map::new(),
         };
+        let mut wants_least = false;
         for (given, value) in values {
             if ignored(&given).is_some() {
                 continue;
@@ -272,6 +291,9 @@ impl Recipe {
                 let hint = fields::closest(&given).map(|name| format!("`{name}` is one"));
                 return Err(RecipeError { hint, ..error });
             };
+            if field.name == "lr-scheduler" {
+                wants_least = value.as_str() == Some("cosine_with_min_lr");
+            }
             let found = candidates(value.clone()).into_iter().any(|candidate| {
                 recipe.insert(field.name.to_string(), candidate);
                 serde_json::from_value::<Recipe>(Value::Object(recipe.clone())).is_ok()
@@ -286,6 +308,13 @@ impl Recipe {
         }
         let recipe: Recipe =
             serde_json::from_value(Value::Object(recipe)).map_err(|error| wrong("", error.to_string()))?;
+        if wants_least && recipe.min_learning_rate == 0.0 {
+            return Err(wrong_but(
+                "lr-scheduler",
+                "cosine_with_min_lr needs `min-learning-rate`",
+                "or `lr-scheduler cosine`, which ends at 0",
+            ));
+        }
         recipe.check()?;
         Ok(recipe)
     }
@@ -347,6 +376,7 @@ impl Recipe {
         }
         let amounts = [
             ("learning-rate", self.learning_rate),
+            ("min-learning-rate", self.min_learning_rate),
             ("weight-decay", f64::from(self.weight_decay)),
             ("max-grad-norm", f64::from(self.max_grad_norm)),
             ("lora-alpha", f64::from(self.lora_alpha)),
@@ -371,6 +401,17 @@ impl Recipe {
                 "and `load-in-4bit` exclude each other: 4-bit weights cannot be trained",
                 hint,
             ));
+        }
+        if self.min_learning_rate > 0.0 && self.lr_scheduler != Scheduler::Cosine {
+            return Err(wrong_but(
+                "min-learning-rate",
+                "is for the schedule `cosine`",
+                "leave it away, or `lr-scheduler cosine`",
+            ));
+        }
+        if self.min_learning_rate > self.learning_rate {
+            let (least, most) = (self.min_learning_rate, self.learning_rate);
+            return Err(wrong("min-learning-rate", format!("is {least}, more than `learning-rate` ({most})")));
         }
         if self.full && self.adapter.is_some() {
             return Err(wrong(
@@ -477,6 +518,8 @@ mod optional_size {
 
 #[cfg(test)]
 mod tests {
+    use garden_model::{Targets, Training};
+
     use super::*;
 
     fn recipe(pairs: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
@@ -487,10 +530,8 @@ mod tests {
 
     #[test]
     fn every_field_is_a_setting_and_every_setting_a_field() {
-        let Ok(Value::Object(map)) = serde_json::to_value(Recipe { debug_leak: Some(Bytes(1)), ..Recipe::default() })
-        else {
-            panic!("a recipe is an object")
-        };
+        let all = Recipe { debug_leak: Some(Bytes(1)), debug_fail: Some(1), ..Recipe::default() };
+        let Ok(Value::Object(map)) = serde_json::to_value(all) else { panic!("a recipe is an object") };
         let mut names: Vec<&str> = map.keys().map(String::as_str).collect();
         let mut fields: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
         names.sort_unstable();
@@ -517,6 +558,16 @@ mod tests {
         assert_eq!((found.lr_scheduler, found.recompute), (Scheduler::ConstantWithWarmup, Recompute::None));
         assert_eq!((found.optim, found.loader_threads, found.seed), (Optim::Adamw8Bit, 3, 7));
         assert_eq!((found.lora_alpha, found.prefetch), (32.0, Bytes(1 << 30)));
+        let found =
+            recipe(&[("lr_scheduler_type", "cosine_with_min_lr"), ("min_lr", "1e-5"), ("optim", "paged_adamw_8bit")])
+                .unwrap();
+        assert_eq!((found.lr_scheduler, found.min_learning_rate), (Scheduler::Cosine, 1e-5));
+        assert_eq!(found.optim, Optim::Adamw8Bit);
+        assert_eq!(recipe(&[("optim", "adamw_torch_fused")]).unwrap().optim, Optim::Adamw);
+        let Training::Lora(lora) = recipe(&[("target_modules", "all-linear")]).unwrap().training() else {
+            panic!("an adapter is trained")
+        };
+        assert_eq!(lora.targets, Targets::all());
     }
 
     #[test]
@@ -535,6 +586,10 @@ mod tests {
         let error = |pairs: &[(&str, &str)]| recipe(pairs).unwrap_err();
         assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "`learning-rate` is one");
         assert_eq!(error(&[("batch-size", "0")]).to_string(), "`batch-size` is 0; 1 at least is needed");
+        let least = error(&[("lr-scheduler", "cosine_with_min_lr")]);
+        assert_eq!(least.to_string(), "`lr-scheduler` cosine_with_min_lr needs `min-learning-rate`");
+        assert!(error(&[("min-learning-rate", "1")]).to_string().contains("more than `learning-rate`"));
+        assert!(error(&[("min-learning-rate", "1e-5"), ("lr-scheduler", "linear")]).to_string().contains("`cosine`"));
         assert!(error(&[("batch_size", "two")]).to_string().starts_with("`batch_size` cannot be \"two\""));
         assert!(error(&[("full", "true"), ("load-in-4bit", "true")]).to_string().contains("exclude each other"));
         assert!(error(&[("eval-split", "1.5")]).to_string().contains("below 1"));

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use garden_data::ImageSettings;
 use garden_device::{Device, Dtype};
 use garden_model::{Error as ModelError, Model, Training, saved_dtype};
 
@@ -25,6 +26,8 @@ const PROCESSOR: [&str; 11] = [
     "video_preprocessor_config.json",
     "processor_config.json",
 ];
+/// Those of them that say to which size pictures are brought.
+const PICTURES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// What belongs to the weights; an adapter's base has it.
 const GENERATION: &str = "generation_config.json";
 
@@ -41,6 +44,9 @@ pub(crate) fn write_result(
     for name in PROCESSOR.into_iter().filter(is_copied).chain(job.recipe.full.then_some(GENERATION)) {
         copy(&job.base.join(name), &folder.join(name))?;
     }
+    if job.recipe.max_pixels.is_some() || job.recipe.min_pixels.is_some() {
+        bound_pixels(job, folder)?;
+    }
     let Training::Full = job.recipe.training() else {
         write_trained(job, model, device, folder)?;
         return Ok(Dtype::F32);
@@ -55,6 +61,19 @@ pub(crate) fn write_result(
         }
         written => Ok(written.map(|()| dtype)?),
     }
+}
+
+/// Whoever loads the result shall see pictures as large as they were in training.
+fn bound_pixels(job: &Job, folder: &Path) -> Result<(), Error> {
+    let images = job.processor()?.images;
+    for path in PICTURES.map(|name| folder.join(name)) {
+        let Ok(text) = fs::read(&path) else { continue };
+        let Some(bounded) = ImageSettings::with_bounds(&text, images.min_pixels, images.max_pixels) else { continue };
+        let draft = path.with_extension("partial");
+        let written = fs::write(&draft, bounded).and_then(|()| fs::rename(&draft, &path));
+        written.map_err(|error| Error::file(&path, error))?;
+    }
+    Ok(())
 }
 
 /// Copies a file as a whole or not at all; what the base does not have, its result does not need.

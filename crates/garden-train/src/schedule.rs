@@ -7,6 +7,8 @@ use crate::recipe::{Recipe, Scheduler};
 pub struct Schedule {
     kind: Scheduler,
     highest: f64,
+    /// Where a cosine ends.
+    lowest: f64,
     warmup: usize,
     steps: usize,
 }
@@ -16,7 +18,8 @@ impl Schedule {
     pub fn new(recipe: &Recipe, steps: usize) -> Schedule {
         let by_ratio = recipe.warmup_ratio.map(|ratio| (ratio * steps as f64).ceil() as usize);
         let warmup = by_ratio.unwrap_or(recipe.warmup_steps);
-        Schedule { kind: recipe.lr_scheduler, highest: recipe.learning_rate, warmup, steps }
+        let (highest, lowest) = (recipe.learning_rate, recipe.min_learning_rate);
+        Schedule { kind: recipe.lr_scheduler, highest, lowest, warmup, steps }
     }
 
     /// The rate of a step, counted from 0. The first step of a warm-up has rate 0, as in transformers.
@@ -26,7 +29,10 @@ impl Schedule {
         }
         let progress = (step - self.warmup.min(step)) as f64 / self.steps.saturating_sub(self.warmup).max(1) as f64;
         let share = match self.kind {
-            Scheduler::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * progress).cos()),
+            Scheduler::Cosine => {
+                let share = 0.5 * (1.0 + (std::f64::consts::PI * progress).cos());
+                return self.lowest + (self.highest - self.lowest) * share.max(0.0);
+            }
             Scheduler::Linear => 1.0 - progress,
             Scheduler::Constant | Scheduler::ConstantWithWarmup => 1.0,
         };
@@ -39,7 +45,7 @@ mod tests {
     use super::*;
 
     fn schedule(kind: Scheduler) -> Schedule {
-        Schedule { kind, highest: 1.0, warmup: 4, steps: 20 }
+        Schedule { kind, highest: 1.0, lowest: 0.0, warmup: 4, steps: 20 }
     }
 
     /// Numbers of transformers' `get_scheduler` with 4 steps of warm-up and 20 in all.
@@ -55,6 +61,11 @@ mod tests {
         check(Scheduler::Linear, [0.0, 0.5, 1.0, 0.5, 0.0625]);
         check(Scheduler::ConstantWithWarmup, [0.0, 0.5, 1.0, 1.0, 1.0]);
         check(Scheduler::Constant, [1.0; 5]);
+        // `cosine_with_min_lr` with `min_lr` 0.1.
+        let least = Schedule { lowest: 0.1, ..schedule(Scheduler::Cosine) };
+        for (step, rate) in [(0, 0.0), (2, 0.5), (4, 1.0), (12, 0.55), (19, 0.10864662381854632)] {
+            assert!((least.rate(step) - rate).abs() < 1e-12, "{step}: {}", least.rate(step));
+        }
     }
 
     #[test]

@@ -88,6 +88,8 @@ struct Run<'a> {
     evaluated: Option<EvalReport>,
     /// The micro-batch that comes next, where it was there before it was needed, or why it cannot be used.
     next: Option<Result<Waiting, Error>>,
+    /// When this start began, and the seconds of those before.
+    began: (Instant, f64),
     /// Memory that is lost on purpose.
     leaked: Vec<Vec<u8>>,
 }
@@ -155,6 +157,7 @@ impl<'a> Run<'a> {
             }
         };
         let log = Log::open(&recipe.output_dir, &progress)?;
+        let earlier = progress.seconds;
         Ok(Run {
             job,
             device,
@@ -168,6 +171,7 @@ impl<'a> Run<'a> {
             log,
             evaluated: None,
             next: None,
+            began: (Instant::now(), earlier),
             leaked: Vec::new(),
         })
     }
@@ -371,6 +375,7 @@ impl<'a> Run<'a> {
 
     fn save(&mut self) -> Result<(), Error> {
         self.device.mark(Stage::Elsewhere);
+        self.count_time();
         let recipe = &self.job.recipe;
         let path = checkpoint::save(self.job, &self.progress, &self.log, &self.model, self.device)?;
         self.observer.saved(&path);
@@ -380,6 +385,7 @@ impl<'a> Run<'a> {
     /// Writes the result, reads it again, and proves that it does something.
     fn finish(mut self, end: End) -> Result<Finish, Error> {
         self.device.mark(Stage::Elsewhere);
+        self.count_time();
         let mut proof = None;
         if end != End::Asked {
             let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
@@ -436,6 +442,10 @@ impl<'a> Run<'a> {
             return Err(Error::checkpoint(folder, problem));
         }
         Ok(Proof { with, without, unrounded })
+    }
+
+    fn count_time(&mut self) {
+        self.progress.seconds = self.began.1 + self.began.0.elapsed().as_secs_f64();
     }
 
     fn leak(&mut self) {

@@ -66,6 +66,27 @@ impl ImageSettings {
         Fields { path, value }.settings()
     }
 
+    /// A file as [`ImageSettings::read`] reads it, with these bounds on pixels instead of its own: in all names that transformers knows them by. Nothing where
+    /// it says nothing about pictures.
+    pub fn with_bounds(text: &[u8], min_pixels: u64, max_pixels: u64) -> Option<Vec<u8>> {
+        let mut value: Value = serde_json::from_slice(text).ok()?;
+        let is_nested = value.get("image_processor").is_some();
+        let fields = if is_nested { value.get_mut("image_processor")? } else { &mut value }.as_object_mut()?;
+        let says_something = |name: &str| fields.contains_key(name);
+        if !is_nested && !["patch_size", "size", "max_pixels", "image_processor_type"].into_iter().any(says_something) {
+            return None;
+        }
+        fields.insert("min_pixels".into(), min_pixels.into());
+        fields.insert("max_pixels".into(), max_pixels.into());
+        if let Some(size) = fields.get_mut("size").and_then(Value::as_object_mut) {
+            size.remove("min_pixels");
+            size.remove("max_pixels");
+            size.insert("shortest_edge".into(), min_pixels.into());
+            size.insert("longest_edge".into(), max_pixels.into());
+        }
+        serde_json::to_vec_pretty(&value).ok()
+    }
+
     /// Values of a patch.
     pub fn patch_values(&self) -> usize {
         3 * self.frames * self.patch * self.patch

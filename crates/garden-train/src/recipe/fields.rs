@@ -77,6 +77,7 @@ pub const FIELDS: &[Field] = &[
         &["lr-scheduler-type"],
         "cosine, linear, constant or constant-with-warmup [default: cosine]",
     ),
+    field(STEPS, "min-learning-rate", "RATE", &["min-lr"], "The rate at the end of a cosine [default: 0]"),
     field(STEPS, "warmup-steps", "N", &[], "Steps over which the rate rises [default: 10]"),
     field(STEPS, "warmup-ratio", "SHARE", &[], "Or this share of all steps"),
     field(STEPS, "optim", "NAME", &["optimizer"], "adamw, or adamw-8bit with a quarter of its memory [default: adamw]"),
@@ -101,7 +102,7 @@ pub const FIELDS: &[Field] = &[
         "lora-targets",
         "NAMES",
         &["lora-target-modules", "target-modules"],
-        "Linears that get one: names with commas between, or a regular expression [default: all linears of the decoder]",
+        "Linears that get one: names with commas between, a regular expression, or all-linear for decoder, vision tower and merger [default: all linears of the decoder]",
     ),
     field(ADAPTER, "use-rslora", "", &[], "Scale by alpha / sqrt(rank)"),
     field(

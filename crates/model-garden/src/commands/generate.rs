@@ -42,6 +42,10 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let template = super::chat_template(arguments.chat_template.as_deref(), arguments.adapter.as_deref())?;
     let mut processor = Processor::open_with(model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), error))?;
+    // What an adapter was trained with says how large pictures are.
+    if let Some(trained) = super::trained_pictures(arguments.adapter.as_deref())? {
+        (processor.images.min_pixels, processor.images.max_pixels) = (trained.min_pixels, trained.max_pixels);
+    }
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
     processor.images.min_pixels = arguments.min_pixels.unwrap_or(processor.images.min_pixels);
     if processor.images.min_pixels > processor.images.max_pixels {

@@ -19,9 +19,9 @@ pub mod report;
 pub mod run;
 pub mod train;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use garden_data::TemplateFile;
+use garden_data::{ImageSettings, TemplateFile};
 
 use crate::failure::Failure;
 
@@ -80,13 +80,26 @@ fn counted(count: u64, thing: &str) -> String {
     format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
+/// How large an adapter's result says that pictures are, where it says so.
+fn trained_pictures(adapter: Option<&Path>) -> Result<Option<ImageSettings>, Failure> {
+    let path = adapter.and_then(|folder| beside(folder, "preprocessor_config.json"));
+    path.map(|path| ImageSettings::read(&path))
+        .transpose()
+        .map_err(|error| Failure::new("cannot use the settings that the adapter was trained with", &error, None))
+}
+
+/// A file of an adapter's folder, or for a checkpoint of a run that of the run's folder.
+fn beside(adapter: &Path, name: &str) -> Option<PathBuf> {
+    let is_checkpoint =
+        |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
+    let around = Some(adapter).filter(is_checkpoint).and_then(Path::parent);
+    std::iter::once(adapter).chain(around).map(|folder| folder.join(name)).find(|path| path.exists())
+}
+
 /// The chat template that takes the place of a model's own: the one that is given, else the one that an adapter was trained with. A checkpoint of a run
 /// goes by the one in the folder of the run.
 fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<TemplateFile>, Failure> {
-    let is_checkpoint =
-        |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("checkpoint-"));
-    let around = adapter.filter(is_checkpoint).and_then(Path::parent);
-    let beside = adapter.into_iter().chain(around).map(|folder| folder.join(CHAT_TEMPLATE)).find(|path| path.exists());
+    let beside = adapter.and_then(|folder| beside(folder, CHAT_TEMPLATE));
     let path = given.map(Path::to_path_buf).or(beside);
     path.map(|path| TemplateFile::read(&path))
         .transpose()

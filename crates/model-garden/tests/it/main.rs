@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod common;
 mod compare;
+mod devices;
 mod export;
 mod forked;
 mod gates;

@@ -176,12 +176,25 @@ fn use_result(dataset: &Path, output: &Path, folder: &Path) {
         "float32",
     ]);
     assert!(exported.status.success(), "{}", told(&exported));
+    // Whoever loads the adapter or the merged model sees pictures as large as they were in training.
+    for folder in [output, &merged] {
+        let text = std::fs::read_to_string(folder.join("preprocessor_config.json")).unwrap();
+        let settings: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(settings["max_pixels"], 12544, "{text}");
+        assert!(settings["size"].is_null() || settings["size"]["longest_edge"] == 12544, "{text}");
+    }
     let answer = |words: &[&str]| {
         let fixed = ["generate", "--prompt", "Picture 3?", "--max-new-tokens", "6", "--json"];
         let output = run(&[&fixed[..], words].concat());
         let told: Value = serde_json::from_slice(&output.stdout).unwrap();
         told["answers"][0]["tokens"].clone()
     };
+    // The first row's picture is larger than that.
+    let first = std::fs::read_to_string(dataset).unwrap();
+    let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    let picture = first["image"].as_str().unwrap();
+    let adapted = ["--model", "testdata/tiny-model", "--adapter", adapter, "--image", picture];
+    assert_eq!(answer(&["--model", merged.to_str().unwrap(), "--image", picture]), answer(&adapted));
     let with_adapter = answer(&["--model", "testdata/tiny-model", "--adapter", adapter]);
     assert_eq!(answer(&["--model", merged.to_str().unwrap()]), with_adapter);
     assert!(with_adapter.as_array().is_some_and(|tokens| !tokens.is_empty()));
@@ -208,8 +221,17 @@ fn asked_to_end_it_saves_and_loses_nothing() {
         assert!(stopped.join(format!("checkpoint-{done}")).exists());
         let changed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto", "--batch-size", "4"]].concat());
         assert!(told(&changed).contains("was made with `batch-size` 2, and now it is 4"), "{}", told(&changed));
+        let state = stopped.join(format!("checkpoint-{done}/garden_state.json"));
+        let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        let before = state["progress"]["seconds"].as_f64().unwrap();
         let resumed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto"]].concat());
         assert!(resumed.status.success(), "{}", told(&resumed));
+        // The time is that of all starts.
+        let logged = std::fs::read_to_string(stopped.join("log.jsonl")).unwrap();
+        let logged = logged.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let steps: f64 = logged.filter_map(|line| line["step_seconds"].as_f64()).sum();
+        let seconds = result(&stopped)["progress"]["seconds"].as_f64().unwrap();
+        assert!(seconds > before && seconds > 0.9 * steps, "{before} before, {seconds} in all, {steps} for steps");
     }
     assert_eq!(losses(&stopped), losses(&whole));
     // A checkpoint that the disk has damaged is told and skipped, and so is one that was cut.

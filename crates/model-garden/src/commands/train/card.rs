@@ -58,20 +58,41 @@ fn front_matter(recipe: &Recipe) -> String {
     let kind = if recipe.full { None } else { Some("lora") };
     let tags = kind.into_iter().chain(["model-garden", "qwen2_5_vl", "vision-language"]);
     let tags: String = tags.map(|tag| format!("\n- {tag}")).collect();
-    format!(
-        "---\nbase_model: {}\nbase_model_relation: {relation}\nlibrary_name: {library}\npipeline_tag: image-text-to-text\ntags:{tags}\n---",
-        yaml(&hub_name(recipe))
-    )
+    // A folder of this machine means nothing to others, and may tell what is nobody's business.
+    let base = hub_name(recipe)
+        .map_or_else(String::new, |name| format!("base_model: {}\nbase_model_relation: {relation}\n", yaml(&name)));
+    format!("---\n{base}library_name: {library}\npipeline_tag: image-text-to-text\ntags:{tags}\n---")
 }
 
-/// What the hub calls the base model, where that can be told; else what was given.
-fn hub_name(recipe: &Recipe) -> String {
+/// What the hub calls the base model, where that can be told.
+fn hub_name(recipe: &Recipe) -> Option<String> {
     let given = recipe.base_model.as_str();
     // A folder of the local cache has the name in it: `models--owner--name/snapshots/..`.
     let cached = given.split('/').find_map(|part| part.strip_prefix("models--"));
-    cached
-        .and_then(|name| name.split_once("--"))
-        .map_or_else(|| given.to_string(), |(owner, name)| format!("{owner}/{name}"))
+    if let Some((owner, name)) = cached.and_then(|name| name.split_once("--")) {
+        return Some(format!("{owner}/{name}"));
+    }
+    let is_name = |text: &str| {
+        let parts: Vec<&str> = text.split('/').collect();
+        let is_word = |part: &&str| {
+            part.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && part.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        };
+        parts.len() == 2 && parts.iter().all(is_word)
+    };
+    if is_name(given) && !Path::new(given).exists() {
+        return Some(given.to_string());
+    }
+    // What transformers wrote where it saved a model that came from the hub.
+    let config = std::fs::read(Path::new(given).join("config.json")).ok()?;
+    let config: serde_json::Value = serde_json::from_slice(&config).ok()?;
+    let name = config.get("_name_or_path")?.as_str()?;
+    (is_name(name) && !Path::new(name).exists()).then(|| name.to_string())
+}
+
+/// The same, or for a model that the hub may not know the name of its folder.
+fn base_name(recipe: &Recipe) -> String {
+    hub_name(recipe).unwrap_or_else(|| title(Path::new(&recipe.base_model)))
 }
 
 /// A text of YAML: plain where that is harmless, else with quotes, in which JSON's escapes hold.
@@ -116,7 +137,7 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 
 fn about(story: &Story) -> String {
     let recipe = &story.job.recipe;
-    let base = code(&hub_name(recipe));
+    let base = code(&base_name(recipe));
     let mut text = match (recipe.full, recipe.load_in_4bit) {
         (true, _) => format!("All weights of {base}, fine-tuned."),
         (false, true) => {
@@ -219,7 +240,7 @@ fn use_with_python(recipe: &Recipe) -> String {
         false => format!(
             "base = Qwen2_5_VLForConditionalGeneration.from_pretrained({}, torch_dtype=\"auto\")\n\
              model = PeftModel.from_pretrained(base, {folder})",
-            text(&hub_name(recipe))
+            text(&base_name(recipe))
         ),
     };
     let system = recipe
@@ -248,7 +269,7 @@ fn use_with_ours(recipe: &Recipe) -> String {
     let folder = shell(&title(&recipe.output_dir));
     let model = match recipe.full {
         true => format!("--model {folder}"),
-        false => format!("--model {} --adapter {folder}", shell(&hub_name(recipe))),
+        false => format!("--model {} --adapter {folder}", shell(&base_name(recipe))),
     };
     let system =
         recipe.system_prompt.as_deref().map_or_else(String::new, |words| format!(" --system {}", shell(words)));
@@ -285,8 +306,15 @@ mod tests {
 
     #[test]
     fn a_folder_of_the_cache_has_the_hubs_name() {
-        let named = |name: &str| hub_name(&Recipe { base_model: name.into(), ..Recipe::default() });
-        assert_eq!(named("/c/hub/models--Qwen--Qwen2.5-VL-3B-Instruct/snapshots/1a"), "Qwen/Qwen2.5-VL-3B-Instruct");
-        assert_eq!(named("testdata/tiny-model"), "testdata/tiny-model");
+        let recipe = |name: &str| Recipe { base_model: name.into(), ..Recipe::default() };
+        let qwen = Some("Qwen/Qwen2.5-VL-3B-Instruct".to_string());
+        assert_eq!(hub_name(&recipe("/c/hub/models--Qwen--Qwen2.5-VL-3B-Instruct/snapshots/1a")), qwen);
+        assert_eq!(hub_name(&recipe("Qwen/Qwen2.5-VL-3B-Instruct")), qwen);
+        // Folders of this machine are not published.
+        for local in ["/home/someone/models/secret-project", "./base", "base", "../../testdata/tiny-model"] {
+            assert_eq!(hub_name(&recipe(local)), None, "{local}");
+            assert!(!front_matter(&recipe(local)).contains("base_model"), "{local}");
+        }
+        assert_eq!(base_name(&recipe("/home/someone/models/secret-project")), "secret-project");
     }
 }

@@ -144,7 +144,8 @@ impl<'a> RunResult<'a> {
         let folder = job.recipe.output_dir.display();
         let mut text = String::new();
         let ends = self.evaluations.as_ref().map(|(first, last)| (first, last));
-        let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, self.seconds, ends));
+        let seconds = self.number(&["progress", "seconds"]).unwrap_or(self.seconds);
+        let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, seconds, ends));
         if self.finish.is_none() && garden_train::has_checkpoints(&job.recipe.output_dir) {
             let _ = writeln!(text, "go on with --resume auto");
         }

@@ -87,6 +87,8 @@ impl<'a> Story<'a> {
         let words = summary.map_or("it did not come to its end", |summary| summary.words.as_str());
         let ends = garden_train::read_evaluations(folder);
         let ends = ends.as_ref().map(|(first, best)| (first, best));
+        // Of all starts, where the run came to its end; else only of those that are known.
+        let seconds = finish.as_ref().and_then(|finish| finish["progress"]["seconds"].as_f64()).unwrap_or(seconds);
         let answer = result::answer(finish.as_ref(), words, seconds, ends);
         let predictions = read_predictions(folder);
         Story { job, summary, judged, answer, seconds, planned, finish, steps, evaluations, predictions }
