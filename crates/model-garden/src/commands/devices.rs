@@ -108,14 +108,18 @@ fn text(look: &Look) -> String {
 /// Opens the GPU and looks.
 fn look(printer: &Printer) -> Look {
     let all = garden_probe::Gpus::open();
-    let used = || all.as_ref().map(|gpus| gpus.look().used);
-    let before = used();
+    let look = || all.as_ref().map(garden_probe::Gpus::look);
+    let before = look();
     match Cuda::open_telling(0, &|line| printer.say(line)) {
         Err(Unavailable { problem, hint, is_absent: true }) => Look::Absent { problem, hint },
         Err(Unavailable { problem, hint, is_absent: false }) => Look::Unusable { problem, hint },
         Ok(cuda) => {
             let (free, total) = cuda.memory().unwrap_or_default();
-            let driver_bytes = before.zip(used()).map(|(before, after)| after.saturating_sub(before));
+            let driver_bytes = before.zip(look()).map(|(before, after)| {
+                // What this process has; where processes cannot be told apart, what all have more than before.
+                let own = after.by_process.iter().find(|(pid, _)| *pid == std::process::id());
+                own.map_or(after.used.saturating_sub(before.used), |(_, bytes)| *bytes)
+            });
             let (path, version) = cuda.matrix_library();
             Look::Usable(Gpu {
                 name: cuda.card().name.clone(),
