@@ -28,8 +28,8 @@ pub use lock::RunLock;
 pub use log::{LOG, read_losses};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
-    Advice, Combination, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput, PlanLine,
-    Requirements, Room, RowShape, Saving, advise, loader_changes,
+    Advice, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput,
+    PlanLine, Requirements, Room, RowShape, Saving, advise, loader_changes,
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{

@@ -224,7 +224,7 @@ pub const FIELDS: &[Field] = &[
         &[],
         "Where to compute; auto takes the GPU if there is one [default: auto]",
     ),
-    field(MACHINE, "threads", "N", &[], "Threads that compute [default: all cores]"),
+    field(MACHINE, "threads", "N", &[], "Threads, where the processor computes [default: all cores]"),
     field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does"),
     field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left"),
 ];

@@ -93,7 +93,7 @@ struct Teller<'a> {
     /// What telling has taken of the time of steps, and that time.
     telling: Duration,
     steps: f64,
-    /// Seconds that the device had nothing to do between the first step and the last, and all of these seconds.
+    /// Seconds that the device had nothing to do between the first step and the last, and these with those that it was at work.
     idle: (f64, f64),
 }
 
@@ -206,7 +206,7 @@ impl Observer for Teller<'_> {
         let begin = Instant::now();
         // The first step of a start waits for the first rows, which says nothing about those to come.
         if self.steps > 0.0 {
-            self.idle = (self.idle.0 + report.idle, self.idle.1 + report.seconds);
+            self.idle = (self.idle.0 + report.idle, self.idle.1 + report.idle + report.busy);
         }
         let is_sample = report.step.is_multiple_of(self.memory_steps);
         if is_sample {
