@@ -16,7 +16,7 @@ sys.path.insert(0, PROGRAMS)
 import broken
 
 import model_garden
-from model_garden.experiment import counters
+from model_garden.experiment import counters, measured
 from model_garden.experiment.conduct import conduct
 
 PATHS = os.pathsep.join([support.PACKAGE_FOLDER, PROGRAMS])
@@ -122,8 +122,9 @@ class Raising(TroubleCase):
         self.assertNotIn("dataset + processor + collator + callbacks", errors)
 
     def test_a_run_that_would_take_the_last_memory_is_stopped(self):
-        left = counters.available()
-        with unittest.mock.patch("model_garden.experiment.measured.LEAST_AVAILABLE", left - (300 << 20)):
+        # Room for 300 MiB more than this process has now, whatever others take or give back meanwhile: those that are forked from it have no other room.
+        room = counters.quick()["held"] + measured.LEAST_AVAILABLE + (300 << 20)
+        with unittest.mock.patch.object(counters, "available", lambda: room - counters.quick()["held"]):
             document = conduct(broken.leaking, passes=2, say=lambda text: None)
         stopped = [run["stopped"] for run in document["runs"] if run["name"] == "dataset + processor"][0]
         self.assertEqual(stopped["pass"], 1)
@@ -378,6 +379,13 @@ class Room(FolderCase):
     def test_no_limit_and_no_group_are_none(self):
         self.assertIsNone(counters.room_in(self.group("b", memory_max="max\n", memory_current="900\n", memory_stat="")))
         self.assertIsNone(counters.room_in(self.path("nowhere")))
+
+    def test_the_smallest_room_counts(self):
+        folder = self.group("c", memory_max="1000\n", memory_current="900\n", memory_stat="")
+        with unittest.mock.patch.object(counters, "control_groups", lambda: [folder]):
+            self.assertEqual(counters.available(), 100)
+        with unittest.mock.patch.object(counters, "control_groups", lambda: []):
+            self.assertIn(counters.available(), range(1 << 20, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
 
     def test_all_groups_around_count(self):
         listing = self.path("cgroup")
