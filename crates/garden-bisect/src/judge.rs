@@ -20,7 +20,7 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
         runs.iter().filter_map(|judged| judged.growth(experiment, &runs, memory_limit)).collect();
     // Equally grave ones in the order of the pipeline: what comes later may follow from what came before.
     growths.sort_by_key(|growth| std::cmp::Reverse(growth.kind.gravity()));
-    let failed = runs.iter().find(|judged| judged.run.how == How::Chain && judged.finding.error.is_some());
+    let failed = runs.iter().find(|judged| judged.finding.has_failed());
     let matters = growths.first().filter(|growth| !matches!(growth.kind, Kind::WarmUp | Kind::FilePages));
     let verdict = match (&matters, failed) {
         (Some(growth), _) => growth.kind,
@@ -145,7 +145,8 @@ impl<'a> Judged<'a> {
         let grows_alone = alone.is_some_and(|alone| {
             let own: i64 = alone.finding.growth.iter().sum();
             let all: i64 = self.finding.added.iter().take(alone.finding.growth.len()).sum();
-            own as f64 >= ALONE * all as f64
+            // A run that failed has not grown.
+            own > 0 && own as f64 >= ALONE * all as f64
         });
         let itself = (last == "dataset" || grows_alone).then(|| last.clone());
         found

@@ -50,9 +50,7 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
     pieces = _made(source)
     has_threads = threading.active_count() > threads
     start = _start(source, start, has_threads)
-    # Forked processes share open files and the positions in them: two that read at once would read each other's bytes.
-    at_once = 1 if start == "fork" and _has_open_files() else min(AT_ONCE, os.cpu_count() or 1)
-    experiment = _Experiment(source, pieces, start, at_once, patience, say or _say)
+    experiment = _Experiment(source, pieces, start, min(AT_ONCE, os.cpu_count() or 1), patience, say or _say)
     if has_threads:
         experiment.note_threads()
     try:
@@ -91,19 +89,6 @@ def _start(source, wanted, has_threads):
     if wanted != "spawn" and not reason:
         return "fork"
     return "fresh" if isinstance(source, str) else "spawn"
-
-
-def _has_open_files():
-    """Whether this process has regular files open, apart from its standard ones."""
-    import stat
-
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            if int(number) > 2 and stat.S_ISREG(os.fstat(int(number)).st_mode):
-                return True
-        except OSError:
-            continue  # the one of the listing itself
-    return False
 
 
 def _has_cuda():

@@ -6,7 +6,7 @@ import struct
 import sys
 from types import SimpleNamespace
 
-from .counters import end_with_parent, trim
+from .counters import end_with_parent, own_files, trim
 
 # Which pieces can be fed from another process: what the others get cannot be sent (a graph), or is not there at all.
 FED = ("processor", "collator", "model")
@@ -219,6 +219,7 @@ class Feeder:
             code = 1
             try:
                 settle_after_fork(parent)
+                own_files()
                 with os.fdopen(writing, "wb") as stream:
                     self._feed(chain, batches, stream)
                 code = 0

@@ -396,6 +396,38 @@ def opened_images(draw):
     return Case(pieces, "cache", "decoded_images_kept", "dataset", piece, decoded and decoded - released)
 
 
+@family
+def opened_files(draw):
+    """Images that were opened by the names of their files: every process must read them as if it were the only one."""
+    from PIL import Image
+
+    draw.length = min(draw.length, draw.examples + 40)
+    # Files are read in blocks: those of one block only would be read before anybody forks.
+    width, height = draw.random.randint(300, 500), draw.random.randint(200, 400)
+    form = draw.one_of("jpg", "png", "webp", "tiff")
+    piece = draw.one_of("processor", "collator")
+    dataset = []
+    # An open file is read to its end, whether its name is still there or not.
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(draw.length):
+            noise = Image.frombytes("RGB", (width, height // 4), random.Random(number).randbytes(3 * width * (height // 4)))
+            path = os.path.join(folder, f"{number}.{form}")
+            noise.resize((width, height)).save(path)
+            dataset.append(Image.open(path))
+
+    def use(image):
+        return image.resize((16, 16)).tobytes()
+
+    pieces = {"dataset": dataset, "collator": b"".join}
+    if piece == "processor":
+        pieces["processor"] = use
+    else:
+        pieces["collator"] = lambda examples: b"".join(map(use, examples))
+    # The file is closed with its buffer once it has been decoded.
+    decoded = width * height * 4 + 8 * height - io.DEFAULT_BUFFER_SIZE
+    return Case(pieces, "cache", "decoded_images_kept", "dataset", piece, decoded if form in ("jpg", "png") else None)
+
+
 class Holding:
     """A dataset that has the compressed bytes too."""
 

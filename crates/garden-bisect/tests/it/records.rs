@@ -185,6 +185,21 @@ fn without_the_look_it_is_still_known_what_grows_and_who_keeps_it() {
 }
 
 #[test]
+fn a_piece_that_could_not_be_run_alone_is_not_blamed() {
+    let mut failed = record("photographs");
+    failed["looks"] = json!([]);
+    for run in failed["runs"].as_array_mut().unwrap().iter_mut().filter(|run| run["how"] == "alone") {
+        run["error"] =
+            json!({ "stage": run["stages"][0], "kind": "not_fed", "text": "OSError: image file is truncated" });
+        run["passes"] = json!([]);
+        run["after"] = json!([]);
+    }
+    assert_eq!(judged(&failed).growths[0].keeper.as_deref(), Some("dataset"));
+    // Alone it may just be one that cannot be fed.
+    assert!(!judged(&failed).has_failed());
+}
+
+#[test]
 fn a_run_that_was_stopped_tells_what_it_saw() {
     let mut stopped = record("train");
     // The chains with the loss, and with the loss and the optimizer.
