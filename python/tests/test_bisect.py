@@ -42,8 +42,8 @@ def bisected(family, seed):
     words = [support.binary(), "bisect", f"pipelines:{family}", "--format", "json", "--python", sys.executable]
     words += ["--examples", str(case.examples), "--time", "1s"]
     # As few passes as there may be, some, and as many as the time allows.
-    passes = random.Random(seed).choice(["2", "3", "4", None])
-    words += ["--passes", passes] if passes else []
+    passes = random.Random(seed).choice([2, 3, 4, None])
+    words += ["--passes", str(max(passes, case.least_passes))] if passes else []
     variables = support.environment(MODEL_GARDEN_DRAW=seed)
     variables["PYTHONPATH"] += os.pathsep + PROGRAMS
     done = subprocess.run(words, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=TIMEOUT_S, universal_newlines=True)

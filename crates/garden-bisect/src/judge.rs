@@ -2,7 +2,7 @@
 
 use crate::experiment::{Experiment, Held, How, Run, Visit, WorkersHeld};
 use crate::finding::{Cause, Finding, Growth, Kind, StageFinding};
-use crate::growth::{Garbage, Rise, beyond, floor, growth, held, kind, per_example};
+use crate::growth::{Chance, Garbage, Rise, beyond, growth, held, kind, per_example};
 use crate::holders::{Keeper, dropped, given_back, keeper};
 use crate::words;
 
@@ -87,18 +87,24 @@ impl<'a> Judged<'a> {
             return None;
         }
         let begins_with = self.run.stages.last().cloned().unwrap_or_default();
-        let look =
-            experiment.looks.iter().find(|look| look.name == self.run.name).and_then(|look| look.holders.as_ref());
+        let look = experiment.looks.iter().find(|look| look.name == self.run.name);
         let shorter = experiment.looks.iter().filter(|look| look.stages.len() < self.run.stages.len());
-        let earlier = shorter.max_by_key(|look| look.stages.len()).and_then(|look| look.holders.as_ref());
-        let passes = look.map_or(0, |look| look.passes as usize);
-        let found = keeper(
-            kind,
-            look,
-            earlier,
-            over(passes, &self.finding.growth, kind),
-            over(passes, &self.finding.added, kind),
-        );
+        let earlier = shorter.max_by_key(|look| look.stages.len());
+        // What a leak keeps is seen in a later pass; the first has whatever is cached too.
+        let found = match look.and_then(|look| look.later.as_ref()).filter(|_| kind == Kind::Leak) {
+            Some(later) => {
+                let [grown, added] = [&self.finding.growth, &self.finding.added]
+                    .map(|growth| mean(&growth[1..]).saturating_mul(later.passes as i64));
+                keeper(kind, Some(later), earlier.and_then(|look| look.later.as_ref()), grown, added)
+            }
+            None => {
+                let look = look.and_then(|look| look.holders.as_ref());
+                let passes = look.map_or(0, |look| look.passes as usize);
+                let [grown, added] =
+                    [&self.finding.growth, &self.finding.added].map(|growth| over(passes, growth, kind));
+                keeper(kind, look, earlier.and_then(|look| look.holders.as_ref()), grown, added)
+            }
+        };
         let total: i64 = self.finding.added.iter().sum();
         let full = (kind == Kind::FullCache).then(|| self.rise.full_after()).flatten();
         let examples = self.run.examples.unwrap_or(experiment.examples);
@@ -192,7 +198,7 @@ impl<'a> Judged<'a> {
 fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, workers: u64) -> StageFinding {
     let grown = held(run);
     let added = beyond(&grown, before.map_or(&[], |before| &before.growth));
-    let earlier: i64 = grown.iter().sum::<i64>() - added.iter().sum::<i64>();
+    let earlier: Vec<i64> = grown.iter().zip(&added).map(|(grown, added)| grown - added).collect();
     let collected = collected(run);
     let collected_before = before.and_then(|before| before.collected).unwrap_or(0).max(0);
     let mut kind = match &run.error {
@@ -207,7 +213,7 @@ fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, w
                 Garbage { at_the_end: collected.unwrap_or(0) - collected_before, at_once },
                 run,
                 rise,
-                floor(examples, earlier),
+                Chance::new(examples, &earlier),
             )
         }
     };
@@ -242,7 +248,7 @@ fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
     let copies: Vec<i64> = grown(|one| one.private).iter().zip(&held).map(|(own, held)| own - held.max(&0)).collect();
     let is_more = |grown: &[i64]| grown.iter().sum::<i64>() > BY_RUNNING.saturating_mul(workers as i64);
     let of_workers = of_workers(run);
-    match kind(&held, Garbage::default(), &of_workers, &Rise::new(&of_workers, None), floor(examples, 0)) {
+    match kind(&held, Garbage::default(), &of_workers, &Rise::new(&of_workers, None), Chance::new(examples, &[])) {
         Kind::Failed => (Kind::Failed, held),
         kind @ (Kind::Leak | Kind::Cache | Kind::FullCache | Kind::Undecided) if is_more(&held) => (kind, held),
         _ if is_more(&copies) => (Kind::Copies, copies),
@@ -262,8 +268,12 @@ fn over(passes: usize, growth: &[i64], kind: Kind) -> i64 {
     if kind != Kind::Leak || growth.len() < 2 {
         return growth.iter().take(passes).sum();
     }
-    let mean = growth[1..].iter().sum::<i64>() / (growth.len() as i64 - 1);
+    let mean = mean(&growth[1..]);
     growth[0].max(mean).saturating_add(mean.saturating_mul((passes as i64 - 1).max(0)))
+}
+
+fn mean(values: &[i64]) -> i64 {
+    values.iter().sum::<i64>() / values.len().max(1) as i64
 }
 
 /// What the garbage collector gave back at the end.

@@ -230,8 +230,7 @@ class _Experiment:
 
         def passes(run):
             # One pass shows what holds a growth that only the first one has.
-            ends = [run["base"]["held"], *(one["held"] for one in run["passes"][:2])]
-            return 1 if ends[2] - ends[1] < (ends[1] - ends[0]) / 4 else 2
+            return 1 if run["passes"][-1]["held"] - run["passes"][0]["held"] < WORTH_A_LOOK else 2
 
         # The same number for all, so that what an earlier piece holds can be taken off.
         most = max(map(passes, grown), default=1)
@@ -242,8 +241,9 @@ class _Experiment:
         """What both processes of each chain found, as one."""
         joined = []
         for look, trace in zip(looks[::2], looks[1::2]):
-            if look.get("holders") and trace.get("holders"):
-                look["holders"].update(trace["holders"])
+            for part in ("holders", "later"):
+                if look.get(part) and trace.get(part):
+                    look[part].update(trace[part])
             look["error"] = look["error"] or trace["error"]
             joined.append(look)
         return joined
@@ -285,7 +285,7 @@ class _Experiment:
                 run["same_example"] = message["same_example"]
                 run["mappings"] = {kind: after.get(kind, 0) - mappings.get(kind, 0) for kind in sorted({*mappings, *after})}
             else:
-                run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders")})
+                run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders", "later")})
         is_done = any("done" in message for message in child.messages)
         if not is_done and run["error"] is None:
             run["error"] = {"stage": child.plan.stages[-1], "kind": "ended", "text": f"its process {_end_words(child)}"}

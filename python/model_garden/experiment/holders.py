@@ -75,17 +75,19 @@ class Tracing:
     def __init__(self):
         tracemalloc.start(FRAMES)
 
-    def begin(self):
-        """Remembers what is there before the passes."""
-        self._lines = tracemalloc.take_snapshot()
-        self._traced = tracemalloc.get_traced_memory()[0]
+    @staticmethod
+    def begin():
+        """What is there before a pass."""
+        lines = tracemalloc.take_snapshot()
+        return tracemalloc.get_traced_memory()[0], lines
 
-    def end(self):
-        """What has been added since."""
+    @staticmethod
+    def end(begun):
+        """What has been added since each of these."""
         traced = tracemalloc.get_traced_memory()[0]
         lines = tracemalloc.take_snapshot()
         tracemalloc.stop()
-        return {"python_bytes": traced - self._traced, "lines": _lines(lines, self._lines)}
+        return [{"python_bytes": traced - before, "lines": _lines(lines, before_lines)} for before, before_lines in begun]
 
 
 class _Walk:

@@ -24,7 +24,7 @@ KEPT_DICT = {}
 class Case:
     """Pieces, and what must be said about them. None in `expected` means that nothing else may be said."""
 
-    def __init__(self, pieces, verdict, cause=None, keeper=None, begins_with=None, bytes_per_example=None, names=None, at_most=None):
+    def __init__(self, pieces, verdict, cause=None, keeper=None, begins_with=None, bytes_per_example=None, names=None, at_most=None, least_passes=2):
         self.pieces = pieces
         self.expected = {"verdict": verdict, "cause": cause, "keeper": keeper, "begins_with": begins_with}
         self.bytes_per_example = bytes_per_example
@@ -32,6 +32,8 @@ class Case:
         self.names = names
         # How many examples it keeps at most.
         self.at_most = at_most
+        # Passes below which it cannot be told.
+        self.least_passes = least_passes
 
 
 class Draw:
@@ -533,6 +535,34 @@ def cache_and_leak(draw):
     dataset = rows(draw, also=lambda number: cache.setdefault(number, payload("bytes", 2 * size, number)))
     pieces = {"dataset": dataset, "processor": passing, "collator": lambda examples: kept.append(bytes([1]) * size)}
     return Case(pieces, "leak", "growing_container", "collator", "collator", per_example(draw, "collator", size), "kept")
+
+
+@family
+def leak_behind_a_cache(draw):
+    """A piece that caches for every example, or follows one that does, and leaks a fortieth or less of it in every pass: one or two MiB behind 80."""
+    draw.examples = max(draw.examples, 40)
+    draw.length = max(draw.length, draw.examples + 4)
+    cache, kept, piece = {}, [], draw.one_of("processor", "collator")
+    # From a MiB on: with two passes as with many.
+    size = draw.about(1024 * KIB, 4096 * KIB) // -(-draw.examples // draw.batch_size)
+    each = draw.random.randint(40, 60) * size // draw.batch_size
+
+    def remember(number):
+        if number not in cache:
+            cache[number] = payload("bytes", each, number)
+
+    def leak(value):
+        for number in numbers_of(value) if is_own else ():
+            remember(number)
+        # As much for an example as for its part of a batch.
+        kept.append(payload("bytes", size if piece == "collator" else size // draw.batch_size, 7))
+
+    is_own = draw.one_of(True, False)
+    pieces = with_piece(draw, piece, leak)
+    if not is_own:
+        pieces["dataset"].also = remember
+    lost = per_example(draw, piece, size if piece == "collator" else size // draw.batch_size)
+    return Case(pieces, "leak", "growing_container", piece, piece, lost, "kept", least_passes=3)
 
 
 @family
