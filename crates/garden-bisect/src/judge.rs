@@ -125,7 +125,10 @@ impl<'a> Judged<'a> {
             begins_with,
             bytes_per_example: bytes,
             full_dataset_bytes: bytes.filter(|_| kind.is_kept()).zip(experiment.dataset_length).map(
-                |(bytes, length)| bytes.saturating_mul(found.limit.map_or(length, |most| most.min(length)) as i64),
+                |(bytes, length)| {
+                    let all = bytes.saturating_mul(found.limit.map_or(length, |most| most.min(length)) as i64);
+                    all.min(self.shared_by_each(experiment.workers).filter(|_| kind == Kind::Copies).unwrap_or(all))
+                },
             ),
             holds_at_most: found.limit,
             full_after: full,
@@ -160,6 +163,12 @@ impl<'a> Judged<'a> {
             .clone()
             .or(itself)
             .or_else(|| dropped(self.run, self.chain_before(runs).map(|before| before.run), total))
+    }
+
+    /// What a loader worker still shared with its parent before the passes: it can make no more than that its own.
+    fn shared_by_each(&self, workers: u64) -> Option<i64> {
+        let base = self.run.base?.workers?;
+        (workers > 0).then(|| (base.held - base.private).max(0) / workers as i64)
     }
 
     /// What a cache keeps. Small objects first fill what Python had free, some hundred KiB, so the sizes of the objects may tell more than the growth.

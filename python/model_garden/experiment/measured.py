@@ -259,7 +259,7 @@ class _Run:
 
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
-        looks = self._passes_after(lambda: Look(self.pieces))
+        looks = self._passes_after(lambda: Look(self.pieces, self.stage.iterator()))
         self._tell_holders([look.end() for look in looks])
 
     def _trace(self):

@@ -99,6 +99,10 @@ class Chain:
             if self._rows[0] == number:
                 return row
 
+    def iterator(self):
+        """What goes through an iterable dataset at the moment."""
+        return self._rows and self._rows[1]
+
     def _apply(self, name, value):
         if name == "collator":
             return self.pieces.collator(value)

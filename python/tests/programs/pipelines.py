@@ -500,6 +500,76 @@ def growing_container(draw):
     return Case(with_piece(draw, piece, function), "leak", "growing_container", keeper(piece, where), piece, each, name)
 
 
+@family
+def hidden_container(draw):
+    """A container that gets longer and can only be reached through something else: a view of it, a method, a generator, an iterator."""
+    piece, way = draw.one_of("processor", "collator", "callbacks"), draw.one_of("method", "view", "generator", "map", "partial", "set")
+    size = per_call(draw, piece)
+    count = iter(range(10**9))
+
+    def one():
+        return bytes([1 + next(count) % 250]) * size
+
+    class Hiding:
+        def __call__(self, value):
+            {"method": self.add, "view": self.put, "generator": self.send, "map": self.advance, "partial": self.add, "set": self.join}[way]()
+
+        def add(self):
+            self.way_in(one())
+
+        def put(self):
+            self.way_in(next(count), one())
+
+        def send(self):
+            self.way_in.send(one())
+
+        def advance(self):
+            next(self.way_in)
+
+        def join(self):
+            next(iter(self.way_in))[0](one())
+
+    def sink():
+        kept = []
+        while True:
+            kept.append((yield))
+
+    hiding, kept = Hiding(), []
+    if way == "method":
+        hiding.way_in = kept.append
+    elif way == "view":
+        table = {}
+        hiding.way_in, hiding.seen = table.setdefault, table.values()
+    elif way == "generator":
+        hiding.way_in = sink()
+        next(hiding.way_in)
+    elif way == "map":
+        hiding.way_in = map(lambda number, remembered=kept: remembered.append(one()), iter(range(10**9)))
+    elif way == "partial":
+        hiding.way_in = functools.partial(list.append, kept)
+    else:
+        hiding.way_in = {(kept.append, "the only one")}
+    name = "way_in(kept)" if way == "generator" else "way_in"
+    names = None if way == "view" else name
+    del kept
+    return Case(with_piece(draw, piece, hiding), "leak", "growing_container", piece, piece, per_example(draw, piece, size), names)
+
+
+@family
+def generator_that_keeps(draw):
+    """An iterable dataset whose generator keeps what it gave."""
+    length, size, kind = draw.length, draw.each, draw.one_of("bytes", "bytearray")
+
+    class Stream:
+        def __iter__(self):
+            given = []
+            for number in range(length):
+                given.append(payload(kind, size, number))
+                yield number, b"x"
+
+    return Case({"dataset": Stream(), "collator": joining}, "cache", "example_cache", "dataset", "dataset", size, "__iter__(given)")
+
+
 def library():
     loaded = ctypes.CDLL(None)
     loaded.malloc.restype = ctypes.c_void_p

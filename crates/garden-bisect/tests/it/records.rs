@@ -94,6 +94,23 @@ fn rows_that_workers_copy() {
 }
 
 #[test]
+fn workers_copy_no_more_than_their_parent_has() {
+    let shared = |record: &Value| {
+        let run = record["runs"].as_array().unwrap().iter().find(|run| run["how"] == "workers").unwrap();
+        let base = &run["base"]["workers"];
+        (base["held"].as_i64().unwrap() - base["private"].as_i64().unwrap()) / 2
+    };
+    for length in [300, 5_000, 1_000_000] {
+        let mut longer = record("rows");
+        longer["dataset_length"] = json!(length);
+        let finding = judged(&longer);
+        let all = finding.growths[0].full_dataset_bytes.unwrap();
+        assert!(all <= shared(&longer), "{length}: {all} of {}", shared(&longer));
+        assert_eq!(finding.summary.contains("at most the"), all == shared(&longer), "{}", finding.summary);
+    }
+}
+
+#[test]
 fn a_processor_that_raises() {
     check(
         "failed",
