@@ -85,7 +85,7 @@ class Raising(TroubleCase):
         self.assertIn("example 12 is torn", self.finding("raising_callback")["summary"])
 
     def test_a_worker_that_raises_is_told(self):
-        finding = self.finding("raising_worker", code=0)
+        finding = self.finding("raising_worker")
         kinds = {stage["name"]: (stage["kind"], stage["error"]) for stage in finding["stages"]}
         self.assertEqual((kinds["dataset"], kinds["2 workers"][0]), (("flat", None), "failed"))
         self.assertIn("ValueError: example 31 is torn", kinds["2 workers"][1])
@@ -94,6 +94,13 @@ class Raising(TroubleCase):
         done = self.bisect("raising_processor")
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
         self.assertTrue(done.stdout.startswith("FAILED  A run failed: the processor raised at example 31"), done.stdout)
+
+    def test_a_failure_is_exit_code_2_whatever_was_found_before_it(self):
+        finding = self.finding("raising_after_a_cache")
+        self.assertEqual((finding["verdict"], finding["growths"][0]["keeper"]), ("cache", "dataset"))
+        self.assertIn("A run failed: the collator raised in the batch of examples ", finding["summary"])
+        # A leak is bad news in any case.
+        self.assertEqual(self.finding("raising_after_a_leak", code=1)["verdict"], "leak")
 
     def test_signals_that_end_a_measured_process_are_named(self):
         for target, words in (
@@ -105,7 +112,7 @@ class Raising(TroubleCase):
                 self.assertIn(words, self.finding(target)["summary"])
 
     def test_a_worker_that_dies_is_told(self):
-        finding = self.finding("killed_worker", code=0)
+        finding = self.finding("killed_worker")
         kinds = {stage["name"]: (stage["kind"], stage["error"]) for stage in finding["stages"]}
         self.assertEqual(kinds["dataset"], ("flat", None))
         self.assertEqual(kinds["2 workers"][0], "failed")
@@ -359,6 +366,28 @@ class Ended(TroubleCase):
     def test_a_kill_of_a_program_that_called_it_by_name(self):
         script = "import model_garden; model_garden.bisect('broken:only_workers')"
         self.check([sys.executable, "-c", script], signal.SIGKILL, -9, needed=5)
+
+
+class Files(FolderCase):
+    """What a forked process reads of an open file does not move the others on."""
+
+    def test_every_process_has_its_own_position(self):
+        path = self.path("rows")
+        with open(path, "wb") as file:
+            file.write(bytes(range(256)) * 400)
+        with open(path, "rb") as rows, open(path, "r+b") as both:
+            start, rest = rows.read(9000), both.read(70_000)
+            os.unlink(path)
+            for _ in range(2):
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        counters.own_files()
+                        os._exit(0 if start + rows.read() == bytes(range(256)) * 400 and rest + both.read() == bytes(range(256)) * 400 else 1)
+                    finally:
+                        os._exit(2)
+                self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            self.assertEqual(len(start + rows.read()), 256 * 400)
 
 
 class Room(FolderCase):
