@@ -80,3 +80,30 @@ fn a_program_that_was_started_again_is_headed_by_the_whole_run() {
         found.summary
     );
 }
+
+/// Growth of 4 MiB a step in which live tensors are counted at these steps.
+fn counted(counts: &[(u64, u64)]) -> Diagnosis {
+    let mut trace = Trace::default();
+    for step in 0..200 {
+        let mut sample = sample(step, 100 + 4 * step, 30);
+        let count = counts.iter().find(|count| count.0 == step);
+        count.into_iter().for_each(|count| sample.set(Quantity::Tensors, count.1));
+        trace.push(&sample);
+    }
+    judge(&trace)
+}
+
+#[test]
+fn two_counts_say_what_tensors_did_and_one_says_nothing() {
+    let rose = counted(&[(10, 34), (199, 518)]);
+    let kept = rose.causes.iter().find(|cause| cause.id == "graph_kept").expect("a cause that fits");
+    assert!(kept.supporting.iter().any(|sign| sign.contains("rose from 34 by 484")), "{kept:?}");
+    for counts in [&[(199, 518)][..], &[(150, 518), (199, 518)]] {
+        let unknown = counted(counts);
+        assert!(unknown.ruled_out.iter().all(|cause| cause.id != "graph_kept"), "{:?}", unknown.ruled_out);
+        let stated = format!("{:?}", unknown.evidence);
+        assert!(!stated.contains("Live tensors"), "{stated}");
+    }
+    let stayed = counted(&[(10, 518), (199, 518)]);
+    assert!(stayed.ruled_out.iter().any(|cause| cause.id == "graph_kept"), "{:?}", stayed.causes);
+}
