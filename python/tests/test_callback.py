@@ -38,6 +38,17 @@ class Alone(FolderCase):
             [(8, "epoch_end"), (16, "eval_start"), (16, "eval_end"), (16, "epoch_end"), (20, "checkpoint"), (24, "epoch_end"), (24, "exit")],
         )
         self.assertTrue(all(line["objects"] > 1000 for line in trace if "objects" in line))
+        self.assertEqual([line["step"] for line in trace if "objects" in line][0], 0, "what there was before the first step")
+
+    def test_a_count_is_written_once(self):
+        done = self.program("stand_in_trainer.py", "--max_steps", "60", "--step_time", "0.05")
+        counted = done.stdout.count(" tensors (CPU: ")
+        (name,) = [name for name in os.listdir(self.folder) if name.endswith(".jsonl")]
+        trace = self.trace_lines(self.path(name))
+        told = [line for line in trace if "objects" in line]
+        # One before the steps, one at the end, and those that were printed in between.
+        self.assertLessEqual(len(told), counted + 2, done.stdout)
+        self.assertLess(len(told), len([line for line in trace if "rss" in line]))
 
     def test_the_lines_can_be_diagnosed_by_themselves(self):
         done = self.program("stand_in_trainer.py", "--leak", "1", "--max_steps", "80", "--every", "2", "--step_time", "0.01")

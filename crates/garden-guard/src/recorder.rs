@@ -26,6 +26,7 @@ pub struct Recorder {
     facts: RunFacts,
     step: Option<f64>,
     activity: Activity,
+    /// What was counted since the last sample.
     counts: [(Quantity, Option<u64>); 5],
     /// What was last written of each process, by process id and start time.
     told: BTreeMap<(u32, u64), Told>,
@@ -88,9 +89,10 @@ impl Recorder {
         sample.step = self.step;
         sample.time_s = Some(milliseconds(time_s));
         sample.activity = self.activity;
-        for (quantity, count) in self.counts {
-            if let Some(count) = count {
-                sample.set(quantity, count);
+        // Once, with the sample after it was told: a count that is repeated would be read as one that was made again.
+        for (quantity, count) in &mut self.counts {
+            if let Some(count) = count.take() {
+                sample.set(*quantity, count);
             }
         }
         let levels = self.processes(&tree.processes)?;
@@ -211,5 +213,23 @@ impl Write for Steadfast {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_stands_beside_the_sample_after_it_and_no_other() {
+        let path = std::env::temp_dir().join(format!("garden-recorder-{}", std::process::id()));
+        let mut recorder = Recorder::create(&path, RunFacts::default(), &[]).unwrap();
+        let mut taken = |told: Option<u64>| {
+            let message = Message { tensors: told, ..Message::default() };
+            recorder.hear(&message, 0.0).unwrap();
+            recorder.sample(&TreeSample::default(), 0.0).unwrap().get(Quantity::Tensors)
+        };
+        assert_eq!([Some(34), None, Some(518), None].map(&mut taken), [Some(34), None, Some(518), None]);
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -285,18 +285,24 @@ fn round(value: f64, digits: i32) -> f64 {
     (value * scale).round() / scale
 }
 
+/// Measurements of another column that say what it did over a growth cover this share of it.
+const COVERS: f64 = 0.5;
+
+/// How another column moved over a growth, by what was measured of it; `None` if that is too little.
 pub(crate) fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Company> {
-    let inside: Vec<f64> = points.iter().filter(|p| p.x >= from && p.x <= to).map(|p| p.y).collect();
-    if inside.len() < 3 {
-        return None;
-    }
+    let inside: Vec<Point> = points.iter().filter(|p| p.x >= from && p.x <= to).copied().collect();
     // The typical value of the first and of the last tenth: single samples may be spikes.
     let edge = (inside.len() / 10).max(1);
-    let start = median(&inside[..edge]);
-    let change = median(&inside[inside.len() - edge..]) - start;
-    // The judged rise is between the same two places, shortened by half an edge on either side.
-    let share = change / (rise * (1.0 - edge as f64 / inside.len() as f64)).max(1.0);
-    Some(Company { quantity, change, start, share })
+    let (early, late) = (inside.get(..edge)?, &inside[inside.len() - edge..]);
+    let typical = |of: fn(&Point) -> f64, points: &[Point]| median(&points.iter().map(of).collect::<Vec<_>>());
+    let covered = (typical(|p| p.x, late) - typical(|p| p.x, early)) / (to - from).max(f64::MIN_POSITIVE);
+    if inside.len() < 2 || covered < COVERS {
+        return None;
+    }
+    let start = typical(|p| p.y, early);
+    let change = typical(|p| p.y, late) - start;
+    // The judged rise is over all of the growth, this change over what the measurements cover of it.
+    Some(Company { quantity, change, start, share: change / (rise * covered).max(1.0) })
 }
 
 pub(crate) fn evaluation_height(series: &Series) -> Option<f64> {
