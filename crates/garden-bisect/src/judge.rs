@@ -32,15 +32,23 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
         verdict,
         summary: String::new(),
         advice: words::advice(&growths, verdict),
-        growths,
         examples: experiment.examples,
         dataset_length: experiment.dataset_length,
         memory_limit,
-        stages: runs.iter().map(|judged| judged.finding.clone()).collect(),
+        stages: runs.iter().map(|judged| judged.finding.clone()).map(|stage| told(stage, &growths)).collect(),
+        growths,
         notes: words::notes(experiment, &runs),
     };
     finding.summary = words::summary(&finding, failed.and_then(|judged| judged.finding.error.as_deref()));
     finding
+}
+
+/// The finding of a run with the kind that a closer look gave it.
+fn told(mut stage: StageFinding, growths: &[Growth]) -> StageFinding {
+    if let Some(growth) = growths.iter().find(|growth| growth.run == stage.name) {
+        stage.kind = growth.kind;
+    }
+    stage
 }
 
 /// A run with what it shows.
@@ -106,8 +114,11 @@ impl<'a> Judged<'a> {
             }
         };
         let total: i64 = self.finding.added.iter().sum();
-        let full = (kind == Kind::FullCache).then(|| self.rise.full_after()).flatten();
         let examples = self.run.examples.unwrap_or(experiment.examples);
+        // Memory comes in lumps, so that a curve may hide what the cache itself tells.
+        let is_full = found.is_full && found.entries.is_some_and(|entries| entries < examples);
+        let kind = if kind == Kind::Cache && is_full { Kind::FullCache } else { kind };
+        let full = (kind == Kind::FullCache).then(|| self.rise.full_after().or(found.entries)).flatten();
         let bytes = match kind {
             Kind::Garbage => self.garbage_per_example(examples),
             Kind::Cache => Some(self.kept(&found) / examples.max(1) as i64),
