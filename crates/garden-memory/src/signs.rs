@@ -42,6 +42,8 @@ pub(crate) struct Signs<'a> {
     pub series: &'a Series,
     pub memory: Memory,
     pub facts: &'a RunFacts,
+    /// The Python module that was run, where the trace says what was.
+    pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
     pub company: Vec<Company>,
     /// How much higher memory stands during evaluations than around them, if there are any.
@@ -80,6 +82,7 @@ impl<'a> Signs<'a> {
             series: &judged.series,
             memory: judged.memory,
             facts,
+            module: trace.origin.iter().find(|(name, _)| name == "command").and_then(|(_, line)| module_of(line)),
             seconds_per_unit,
             company,
             evaluation_height,
@@ -285,6 +288,26 @@ fn round(value: f64, digits: i32) -> f64 {
     (value * scale).round() / scale
 }
 
+/// The Python module that a command line runs: `python src/train.py` and `torchrun -m src.train` run `src.train`.
+fn module_of(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let named = words.windows(2).find(|pair| pair[0] == "-m").map(|pair| pair[1].to_string());
+    let script = words.iter().find_map(|word| word.strip_suffix(".py"));
+    let is_module = |name: &String| {
+        let is_name = |part: &str| {
+            part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+        };
+        name.split('.').all(is_name)
+    };
+    let of_script = |path: &str| match path.starts_with('/') {
+        // From elsewhere it can only be found by its own name.
+        true => path.rsplit('/').next().unwrap_or(path).to_string(),
+        false => path.trim_start_matches("./").replace('/', "."),
+    };
+    script.map(of_script).or(named).filter(is_module)
+}
+
 /// Measurements of another column that say what it did over a growth cover this share of it.
 const COVERS: f64 = 0.5;
 
@@ -316,4 +339,19 @@ pub(crate) fn evaluation_height(series: &Series) -> Option<f64> {
         })
         .collect();
     (!heights.is_empty()).then(|| quantile(&heights, 0.9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_module_of_a_command() {
+        let of = |line| module_of(line).unwrap_or_default();
+        assert_eq!(of("python3 train.py --lr 1e-4 --config other.yaml"), "train");
+        assert_eq!(of("torchrun --nproc-per-node 2 ./src/train.py"), "src.train");
+        assert_eq!(of("/opt/bin/python -u /home/me/run/sft.py"), "sft");
+        assert_eq!(of("python -m package.train --x"), "package.train");
+        assert_eq!([of("./train"), of("python -c 'print(1)'"), of("python my-train.py")], ["", "", ""]);
+    }
 }

@@ -107,3 +107,13 @@ fn two_counts_say_what_tensors_did_and_one_says_nothing() {
     let stayed = counted(&[(10, 518), (199, 518)]);
     assert!(stayed.ruled_out.iter().any(|cause| cause.id == "graph_kept"), "{:?}", stayed.causes);
 }
+
+#[test]
+fn growth_is_told_with_the_command_that_finds_its_place() {
+    let mut trace = Trace::default();
+    (0..100).for_each(|step| trace.push(&sample(step, 100 + 4 * step, 30)));
+    assert!(judge(&trace).advice.iter().any(|line| line.contains("`model-garden bisect MODULE:FUNCTION`")));
+    trace.origin.push(("command".into(), "python3 src/train.py --lr 1e-4".into()));
+    let advice = judge(&trace).advice;
+    assert!(advice.iter().any(|line| line.contains("`model-garden bisect src.train:pieces`")), "{advice:?}");
+}
