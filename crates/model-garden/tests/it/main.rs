@@ -12,6 +12,7 @@ mod export;
 mod forked;
 mod gates;
 mod generate;
+mod inputs;
 mod make;
 mod monitor;
 mod odd;
