@@ -33,7 +33,8 @@ pub use plan::{
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{
-    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, Optim, Recipe, RecipeError, Recompute, Scheduler, ignored,
+    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, Optim, Recipe, RecipeError, Recompute, Scheduler,
+    ignored,
 };
 pub use schedule::Schedule;
 pub use scoring::{ComparedField, compare_fields};

@@ -1,6 +1,6 @@
 //! What is seen of a run while it goes on: a line that is drawn over on a terminal, and else a line now and then.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -61,8 +61,7 @@ impl<'a> Progress<'a> {
     /// Removes the line.
     pub fn close(&mut self) {
         if self.is_drawn {
-            // If standard error is closed there is nobody left to tell.
-            drop(std::io::stderr().write_all(b"\r\x1b[K"));
+            self.printer.show("");
             self.is_drawn = false;
         }
         self.printer.settle();
@@ -142,13 +141,13 @@ impl<'a> Progress<'a> {
         let bar: String = std::iter::repeat_n('█', filled).chain(std::iter::repeat_n('·', CELLS - filled)).collect();
         let text: String =
             format!("{bar} {}", self.words()).chars().take(self.printer.columns().saturating_sub(1)).collect();
-        drop(std::io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes()));
+        self.printer.show(&text);
         self.is_drawn = true;
     }
 
     fn line(&mut self, text: &str) {
         if self.is_drawn {
-            drop(std::io::stderr().write_all(b"\r\x1b[K"));
+            self.printer.show("");
             self.is_drawn = false;
         }
         self.printer.say_soon(text.to_string());
