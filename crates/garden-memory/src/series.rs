@@ -346,31 +346,41 @@ fn leaving_from(trace: &Trace, part: &Range<usize>) -> usize {
         .unwrap_or_else(|from| from)
 }
 
-/// Bounds that are less than this share as far apart as before have come together because pages were read.
-const READ: f64 = 0.5;
+/// Bounds that come together or part by more than this factor, and stay so, do it because of what is known.
+const LEARNT: f64 = 2.0;
+/// Samples before and after over which they have to.
+const STAYS: usize = 8;
 
 /// The way through bounds that moves as memory did.
 ///
-/// The bounds of a tree that forked come together when its pages are read and part again when its processes end; either bound by
-/// itself would show that as memory that came or went. What both do is a change. So is what the lower one gains by and by, since
-/// growth must not be overlooked; but what a reading finds was there before, and what the lower one loses alone may still be there.
+/// The bounds of a tree that forked come together when its pages are read, and part again when the reading is void because a
+/// process ended; either bound by itself would show that as memory that came or went. Then only what both did is a change, and what
+/// a reading found was there before. Otherwise memory is taken to move as the lower bound does, so that growth is not overlooked.
 fn way_through(ranges: &[(f64, f64)]) -> Vec<f64> {
-    let change = |before: (f64, f64), now: (f64, f64)| {
+    let differ = |a: f64, b: f64| a.max(b) > LEARNT * a.min(b);
+    let apart = |ranges: &[(f64, f64)]| median(&ranges.iter().map(|range| range.1 - range.0).collect::<Vec<_>>());
+    let is_learnt = |later: usize| {
+        let (before, after) =
+            (&ranges[later.saturating_sub(STAYS)..later], &ranges[later..ranges.len().min(later + STAYS)]);
+        differ(apart(&ranges[later - 1..later]), apart(&ranges[later..=later])) && differ(apart(before), apart(after))
+    };
+    let change = |later: usize| {
+        let (before, now) = (ranges[later - 1], ranges[later]);
         let (least, most) = (now.0 - before.0, now.1 - before.1);
-        let was_read = now.1 - now.0 < READ * (before.1 - before.0);
-        match least > 0.0 {
-            true if was_read => least.min(most.max(0.0)),
-            true => least,
-            false => least.max(most.min(0.0)),
+        match is_learnt(later) {
+            true if least > 0.0 => least.min(most.max(0.0)),
+            true => least.max(most.min(0.0)),
+            false => least,
         }
     };
+    let changes: Vec<f64> = (1..ranges.len()).map(change).collect();
     let clamp = |value: f64, (least, most): (f64, f64)| value.clamp(least, most.max(least));
     let mut way: Vec<f64> = ranges.iter().take(1).map(|range| range.0).collect();
-    for pair in ranges.windows(2) {
-        way.extend(way.last().map(|&last| clamp(last + change(pair[0], pair[1]), pair[1])));
+    for (change, &range) in changes.iter().zip(ranges.iter().skip(1)) {
+        way.extend(way.last().map(|&last| clamp(last + change, range)));
     }
     for later in (1..ranges.len()).rev() {
-        way[later - 1] = clamp(way[later] - change(ranges[later - 1], ranges[later]), ranges[later - 1]);
+        way[later - 1] = clamp(way[later] - changes[later - 1], ranges[later - 1]);
     }
     way
 }

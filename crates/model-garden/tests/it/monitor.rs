@@ -298,14 +298,15 @@ fn a_channel_without_descriptors_waits_instead_of_spinning() {
     if !has_python() {
         return;
     }
-    let script = "import os, socket, time\nticks = lambda: sum(map(int, open(f'/proc/{os.getppid()}/stat').read().rsplit(')', 1)[1].split()[11:13]))\n\
+    let script = "import os, resource, socket, time\n\
+                  resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\nticks = lambda: sum(map(int, open(f'/proc/{os.getppid()}/stat').read().rsplit(')', 1)[1].split()[11:13]))\n\
                   programs = []\nfor _ in range(80):\n    channel = socket.socket(socket.AF_UNIX)\n    \
                   channel.connect(os.environ['MODEL_GARDEN_EVENTS'])\n    programs.append(channel)\n\
                   time.sleep(0.5)\nbefore = ticks()\ntime.sleep(3)\nprint('share', (ticks() - before) / os.sysconf('SC_CLK_TCK') / 3)";
     let trace = scratch("descriptors").join("trace.jsonl");
     let binary = env!("CARGO_BIN_EXE_model-garden");
     let line = format!(
-        "ulimit -n 48; exec {binary} monitor --plain --interval 1s -o {} -- python3 -c \"$0\"",
+        "ulimit -S -n 48; exec {binary} monitor --plain --interval 1s -o {} -- python3 -c \"$0\"",
         trace.display()
     );
     let output = Command::new("sh").args(["-c", &line, script]).output().unwrap();
