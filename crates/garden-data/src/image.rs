@@ -80,8 +80,8 @@ pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Gla
 impl Picture {
     /// Decodes a file, turned as its Exif data says, into the memory that the picture has already.
     ///
-    /// Colours are those of PIL's `convert("RGB")`: transparency is dropped, 16 bit gray is cut off at 255, inks are mixed by the
-    /// simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
+    /// Colours are those of transformers' `convert_to_rgb` of an opened image: what is transparent is painted white, 16 bit gray is cut off at 255,
+    /// inks are mixed by the simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
     pub fn decode(&mut self, name: &str, data: &[u8], max_pixels: u64) -> Result<(), Error> {
         self.try_decode(data, max_pixels).map_err(|problem| Error::picture(name, problem))
     }

@@ -5,7 +5,7 @@ use std::io::{BufRead, Cursor, Seek};
 use image_webp::WebPDecoder;
 
 use super::orientation::Orientation;
-use super::rgb::Picture;
+use super::rgb::{Picture, on_white};
 use super::source::Source;
 
 fn decoder<R: BufRead + Seek>(input: R) -> Result<WebPDecoder<R>, String> {
@@ -39,5 +39,8 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         decoder.read_image(&mut values).map_err(problem)?;
     }
     let channels = length / (size.0 * size.1).max(1);
-    picture.fill(size, &values, channels, |pixel| [pixel[0], pixel[1], pixel[2]])
+    picture.fill(size, &values, channels, |pixel| match *pixel {
+        [red, green, blue, alpha] => on_white([red, green, blue], alpha),
+        _ => [pixel[0], pixel[1], pixel[2]],
+    })
 }
