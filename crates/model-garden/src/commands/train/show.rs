@@ -205,9 +205,22 @@ pub fn clock(seconds: f64) -> String {
     }
 }
 
+/// A share as every part of a report writes it; what is not all of them is never `100.0 %`.
+pub fn percent(share: f64) -> String {
+    let tenths = (1000.0 * share).round();
+    let tenths = if share < 1.0 { tenths.min(999.0) } else { tenths };
+    format!("{:.1} %", tenths / 10.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_written_alike_and_all_means_all() {
+        let shares = [0.0, 0.31, 2399.0 / 2400.0, 0.99999, 1.0];
+        assert_eq!(shares.map(percent), ["0.0 %", "31.0 %", "99.9 %", "99.9 %", "100.0 %"]);
+    }
 
     #[test]
     fn the_time_of_a_step_does_not_depend_on_how_many_are_told() {

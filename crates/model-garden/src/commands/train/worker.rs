@@ -15,6 +15,7 @@ use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, re
 use serde_json::{Value, json};
 
 use super::files::{FINISH, JobFile, write_json};
+use super::show::percent;
 use crate::cli;
 use crate::commands::{Outcome, devices};
 use crate::failure::Failure;
@@ -243,12 +244,12 @@ impl Observer for Teller<'_> {
         self.look();
         let mut words = format!("evaluation after step {}: loss {:.4}", report.step, report.loss);
         if let Some(share) = report.exact_match {
-            words += &format!(", {:.1} % of {} answers right", 100.0 * share, report.answers);
+            words += &format!(", {} of {} answers right", percent(share), report.answers);
         }
         if let Some(share) = report.field_accuracy {
-            words += &format!(", {:.1} % of fields", 100.0 * share);
+            words += &format!(", {} of fields", percent(share));
         }
-        words += if report.is_best { " (best so far)" } else { "" };
+        words += if report.is_best { " (best by loss so far)" } else { "" };
         self.send(&json!({"event": "eval_end", "say": words}));
     }
 
