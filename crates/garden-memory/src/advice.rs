@@ -74,20 +74,19 @@ fn advice_on_leak(signs: &Signs, forecast: &Forecast) -> Vec<String> {
         let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
         list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
     }
-    list.push(format!("Find the stage that leaks: {}; the stage that grows in both passes leaks.", bisect(signs)));
+    list.push(format!("Find the stage that leaks: {}. The stage that grows in every pass leaks.", bisect(signs)));
     list
 }
 
 /// The command that runs the pieces of the pipeline apart.
 fn bisect(signs: &Signs) -> String {
-    let (command, place) = match &signs.module {
-        Some(module) => (format!("{module}:pieces"), format!(" in `{module}`")),
-        None => ("MODULE:FUNCTION".into(), String::new()),
+    let (command, function) = match &signs.module {
+        Some(module) => (format!("{module}:pieces"), format!("a function `pieces` in `{module}`")),
+        None => ("MODULE:FUNCTION".into(), "FUNCTION".into()),
     };
-    let name = if signs.module.is_some() { "`pieces`" } else { "FUNCTION" };
     format!(
-        "run `model-garden bisect {command}`, where {name} is a function{place} that returns dataset, processor and collator; it \
-         takes 50 different examples through them twice"
+        "run `model-garden bisect {command}`, where {function} returns dataset, processor and collator; it takes 50 different \
+         examples through them at least twice"
     )
 }
 
@@ -135,7 +134,7 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
         });
     }
     list.push(format!(
-        "To know now: {}. Growth in the first pass only is a cache, in both passes a leak. (The same example 50 times shows \
+        "To know now: {}. Growth in the first pass only is a cache, in every pass a leak. (The same example 50 times shows \
          nothing.)",
         bisect(signs)
     ));

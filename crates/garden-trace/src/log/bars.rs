@@ -60,7 +60,8 @@ impl Bars {
             return None;
         }
         let has_loss = tells_loss(line.lower);
-        let epoch = line.epoch.map(|(epoch, _)| epoch);
+        // Beside other bars a dictionary may stand that tells fractions of epochs.
+        let epoch = line.epoch.map(|(epoch, _)| epoch).filter(|_| name == Name::Epoch);
         if !self.is_followed(name, bar) {
             if !self.may_follow(name, bar, has_loss) {
                 return None;

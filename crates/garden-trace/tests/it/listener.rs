@@ -51,7 +51,9 @@ fn bars_of_evaluations_are_no_steps() {
         for step in 0..=60 {
             lines.push(bar("", step, 60));
             if says_loss && step % 10 == 0 {
-                lines.push("\r{'loss': 0.41, 'learning_rate': 2e-05, 'epoch': 0.5}\n".into());
+                // The bar has not been wiped when the dictionary is printed.
+                let epoch = step as f64 / 30.0;
+                lines.push(format!("{{'loss': '0.41', 'learning_rate': '2e-05', 'epoch': '{epoch}'}}\n"));
             }
             if step > 0 && step % 20 == 0 {
                 lines.extend((0..=15).map(|batch| bar("", batch, 15)));
