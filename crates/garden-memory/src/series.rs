@@ -334,10 +334,13 @@ impl Series {
     }
 }
 
-/// The sample from which on the processes of a program that ended left one by one, until none was there.
+/// The sample from which on the processes of a program that ended left one by one, and none came any more.
 fn leaving_from(trace: &Trace, part: &Range<usize>) -> usize {
-    let mut left: Vec<usize> =
-        trace.processes.iter().filter_map(|track| track.gone).filter(|gone| part.contains(gone)).collect();
+    let came =
+        trace.processes.iter().filter_map(|track| Some(track.levels.first()?.0)).filter(|came| part.contains(came));
+    let last_came = came.max().unwrap_or(part.start);
+    let mut left: Vec<usize> = trace.processes.iter().filter_map(|track| track.gone).collect();
+    left.retain(|gone| part.contains(gone) && *gone > last_came);
     left.sort_unstable();
     let is_soon = |from: usize, left: usize| from - left <= FAREWELL_SAMPLES;
     left.into_iter()

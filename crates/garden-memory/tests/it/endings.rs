@@ -55,6 +55,22 @@ fn ranks_that_end_one_by_one_have_not_lost_what_they_held() {
     }
 }
 
+/// Children that come and go all the time are no farewell, however high they once stood.
+#[test]
+fn children_that_leave_while_others_come_are_not_the_end() {
+    let mut trace = Trace::default();
+    for index in 0..200 {
+        let levels = vec![(index, 20 * MIB)];
+        let (pid, gone) = (100 + index as u32, Some(index + 2).filter(|&gone| gone < 200));
+        trace.processes.push(ProcessTrack { pid, levels, gone, ..ProcessTrack::default() });
+        trace.push(&sample(index as u64, if (40..44).contains(&index) { 200 } else { 140 }, 30));
+    }
+    trace.push_event(EventKind::Exit, Some(199.0), None);
+    let found = judge(&trace);
+    assert_eq!(found.verdict, Verdict::Flat, "{}", found.summary);
+    assert!(found.phases.last().is_some_and(|phase| phase.to > 190.0), "{:?}", found.phases);
+}
+
 #[test]
 fn file_pages_beside_growth_that_stays_are_not_all_there_is() {
     let mut trace = Trace::default();
