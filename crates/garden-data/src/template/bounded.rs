@@ -96,7 +96,7 @@ impl Compiled {
         let source: Arc<str> = Arc::from(source);
         // SAFETY: the text lies behind the `Arc`, which does not move it and is kept beside everything that borrows it, private to this file; nothing
         // that lives longer is handed out.
-        let text: &'static str = unsafe { &*(&raw const *source) };
+        let text: &'static str = unsafe { &*Arc::as_ptr(&source) };
         let config =
             TemplateConfig { syntax_config: syntax.clone(), default_auto_escape: Arc::new(|_| AutoEscape::None) };
         let compile = || {

@@ -48,7 +48,7 @@ fn error(problem: String) -> Error {
 pub(super) fn read(bytes: u64) -> Result<(), Error> {
     let Some(left) = LEFT.get().checked_sub(bytes) else {
         LEFT.set(0);
-        let problem = format!("it reads more than {} MiB or makes more than {} MiB", WORK >> 20, WORK / MADE >> 20);
+        let problem = format!("it reads more than {} MiB or makes more than {} MiB", WORK >> 20, (WORK / MADE) >> 20);
         return Err(error(problem));
     };
     LEFT.set(left);
