@@ -54,6 +54,8 @@ def value(draw, depth=0):
 def places(tree, way=()):
     """All ways into a tree of JSON."""
     yield way
+    if len(way) > 12:
+        return
     if isinstance(tree, dict):
         for name in list(tree):
             yield from places(tree[name], way + (name,))
@@ -84,6 +86,15 @@ def changed_json(draw, text):
     finally:
         sys.setrecursionlimit(depth)
     return text.encode("utf-8", "surrogatepass")
+
+
+def changed_tensors(draw, data):
+    """A file of tensors with another header, or other bytes."""
+    if draw.random() < 0.3:
+        return changed_bytes(draw, data)
+    length = int.from_bytes(data[:8], "little")
+    header = changed_json(draw, data[8 : 8 + length])
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
 
 
 def changed_bytes(draw, data):
@@ -234,7 +245,7 @@ class Case:
         return ["generate", "--model", model, "--image", MODEL / "sign.png", "--prompt", "a", "--max-new-tokens", 2, "--threads", 1]
 
     def weights(self):
-        model = self.model(**{"model.safetensors": changed_bytes(self.draw, (MODEL / "model.safetensors").read_bytes())})
+        model = self.model(**{"model.safetensors": changed_tensors(self.draw, (MODEL / "model.safetensors").read_bytes())})
         return ["generate", "--model", model, "--prompt", "a", "--max-new-tokens", 2, "--threads", 1]
 
     def prompts(self):
@@ -266,7 +277,7 @@ class Case:
             lines.append(f"{name} = {json.dumps(given)}")
         data = "\n".join(lines).encode("utf-8", "replace")
         path = self.write("recipe.toml", data if self.draw.random() < 0.8 else changed_bytes(self.draw, data))
-        return ["train-vision", "--recipe", path, "--dry-run"]
+        return ["train-vision", "--config", path, "--dry-run"]
 
     def flags(self):
         flag = self.draw.choice(["--threads", "--max-length", "--max-pixels", "--min-pixels", "--batch-size", "--gradient-accumulation", "--split", "--labels", "--image-paths", "--system-prompt"])
@@ -276,9 +287,11 @@ class Case:
     def adapter(self):
         folder = self.folder / "adapter"
         folder.mkdir()
-        config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"], "bias": "none", "task_type": "CAUSAL_LM", "use_rslora": False}
-        (folder / "adapter_config.json").write_bytes(changed_json(self.draw, json.dumps(config)))
-        (folder / "adapter_model.safetensors").write_bytes(changed_bytes(self.draw, (MODEL / "model.safetensors").read_bytes()[:20_000]))
+        case = ROOT / "testdata/reference/recorded/bfloat16"
+        config, tensors = [(case / "adapter" / name).read_bytes() for name in ["adapter_config.json", "adapter_model.safetensors"]]
+        is_config = self.draw.random() < 0.5
+        (folder / "adapter_config.json").write_bytes(changed_json(self.draw, config) if is_config else config)
+        (folder / "adapter_model.safetensors").write_bytes(tensors if is_config else changed_tensors(self.draw, tensors))
         return ["generate", "--model", MODEL, "--adapter", folder, "--prompt", "a", "--max-new-tokens", 1, "--threads", 1]
 
 

@@ -106,7 +106,7 @@ impl Format {
     fn of(data: &[u8]) -> Result<Format, String> {
         match data {
             [] => Err("the file is empty".to_string()),
-            [0xff, 0xd8, ..] => Ok(Format::Jpeg),
+            [0xff, 0xd8, 0xff, ..] => Ok(Format::Jpeg),
             [0x89, b'P', b'N', b'G', ..] => Ok(Format::Png),
             [b'G', b'I', b'F', b'8', ..] => Ok(Format::Gif),
             [b'B', b'M', ..] => Ok(Format::Bmp),

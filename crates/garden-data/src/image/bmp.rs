@@ -8,6 +8,8 @@ const FILE_HEADER: usize = 14;
 /// Values of the field `compression`.
 const RAW: u32 = 0;
 const BITFIELDS: u32 = 3;
+/// Colours of the largest palette that is taken for one.
+const MOST_COLOURS: usize = 65_536;
 
 struct Header {
     width: usize,
@@ -69,6 +71,9 @@ fn header(data: &[u8]) -> Result<Header, String> {
     }
     if header.colours == 0 && header.bits <= 8 {
         header.colours = 1 << header.bits;
+    }
+    if header.bits <= 8 && header.colours > MOST_COLOURS {
+        return Err(format!("the BMP header says that the palette has {} colours", header.colours));
     }
     match (compression, header.bits) {
         (RAW, 16) => header.masks = [0x7c00, 0x3e0, 0x1f],

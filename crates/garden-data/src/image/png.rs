@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, Cursor, Seek};
 
-use png::{BitDepth, ColorType, Decoder, Reader, Transformations};
+use png::{BitDepth, ColorType, DecodeOptions, Decoder, Reader, Transformations};
 
 use super::orientation::Orientation;
 use super::rgb::{Picture, from_gray_16, on_white, upper};
@@ -14,7 +14,11 @@ const LIMIT: usize = 64 << 20;
 const SIGNATURE: u64 = 8;
 
 fn reader<R: BufRead + Seek>(input: R) -> Result<Reader<R>, String> {
-    let mut decoder = Decoder::new_with_limits(input, png::Limits { bytes: LIMIT });
+    // A damaged chunk is a damaged file, even if the chunk is not needed to show it.
+    let mut options = DecodeOptions::default();
+    options.set_skip_ancillary_crc_failures(false);
+    let mut decoder = Decoder::new_with_options(input, options);
+    decoder.set_limits(png::Limits { bytes: LIMIT });
     decoder.set_transformations(Transformations::EXPAND);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);

@@ -94,10 +94,9 @@ impl Compiled {
             return Err(invalid(format!("it has more than {LONGEST_TEMPLATE} words and signs")));
         }
         let source: Arc<str> = Arc::from(source);
-        let text: *const str = &raw const *source;
         // SAFETY: the text lies behind the `Arc`, which does not move it and is kept beside everything that borrows it, private to this file; nothing
         // that lives longer is handed out.
-        let text: &'static str = unsafe { &*text };
+        let text: &'static str = unsafe { &*Arc::as_ptr(&source) };
         let config =
             TemplateConfig { syntax_config: syntax.clone(), default_auto_escape: Arc::new(|_| AutoEscape::None) };
         let compile = || {

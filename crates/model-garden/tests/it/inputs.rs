@@ -116,6 +116,7 @@ fn a_terminal_is_not_commanded_from_outside() {
         &["check", COMMANDS, "--base-model", MODEL],
         &["check", file, "--base-model", COMMANDS],
         &["generate", "--model", COMMANDS, "--prompt", "a"],
+        &["check", file, "--base-model", MODEL, "--batch-size", COMMANDS],
         &[
             "train-vision",
             "--base-model",
