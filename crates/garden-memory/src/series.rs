@@ -200,7 +200,7 @@ fn clock_resets(places: &[f64]) -> Vec<usize> {
 }
 
 /// Samples before a program's end (its last step, its processes leaving one by one) that may show it giving its memory back, and
-/// the share of the highest of them that the last one is below then.
+/// the share of their typical level that the last one is below then.
 const FAREWELL_SAMPLES: usize = 10;
 const FAREWELL: f64 = 0.9;
 
@@ -299,12 +299,16 @@ impl Series {
         let leaving = leaving_from(trace, part);
         let last_place = self.points.last().map_or(0, |last| self.points.partition_point(|point| point.x < last.x));
         let ending = samples.partition_point(|&sample| sample < leaving).min(last_place);
-        let recent = ending.min(self.points.len().saturating_sub(1)).saturating_sub(FAREWELL_SAMPLES);
-        let highest = (recent..self.points.len()).max_by(|&a, &b| self.points[a].y.total_cmp(&self.points[b].y));
-        if let (Some(highest), Some(last)) = (highest, self.points.last())
-            && last.y < FAREWELL * self.points[highest].y
-        {
-            self.points.truncate(highest + 1);
+        let before: Vec<f64> =
+            self.points[ending.saturating_sub(FAREWELL_SAMPLES)..ending].iter().map(|point| point.y).collect();
+        if before.is_empty() {
+            return;
+        }
+        // By the typical level, since one that waves may end at its foot.
+        let gives_back = |point: &Point| point.y < FAREWELL * median(&before);
+        if self.points.last().is_some_and(gives_back) {
+            let kept = self.points.iter().rposition(|point| !gives_back(point)).map_or(0, |last| last + 1);
+            self.points.truncate(kept);
         }
     }
 
@@ -360,12 +364,15 @@ const STAYS: usize = 8;
 /// process ended; either bound by itself would show that as memory that came or went. Then only what both did is a change, and what
 /// a reading found was there before. Otherwise memory is taken to move as the lower bound does, so that growth is not overlooked.
 fn way_through(ranges: &[(f64, f64)]) -> Vec<f64> {
-    let differ = |a: f64, b: f64| a.max(b) > LEARNT * a.min(b);
-    let apart = |ranges: &[(f64, f64)]| median(&ranges.iter().map(|range| range.1 - range.0).collect::<Vec<_>>());
+    let apart = |ranges: &[(f64, f64)]| {
+        let distances = ranges.iter().map(|range| range.1 - range.0);
+        distances.fold((f64::INFINITY, 0.0_f64), |(low, high), distance| (low.min(distance), high.max(distance)))
+    };
     let is_learnt = |later: usize| {
-        let (before, after) =
-            (&ranges[later.saturating_sub(STAYS)..later], &ranges[later..ranges.len().min(later + STAYS)]);
-        differ(apart(&ranges[later - 1..later]), apart(&ranges[later..=later])) && differ(apart(before), apart(after))
+        // Fewer samples than these cannot show that they stay so.
+        let (Some(from), true) = (later.checked_sub(STAYS), later + STAYS <= ranges.len()) else { return false };
+        let (before, after) = (apart(&ranges[from..later]), apart(&ranges[later..later + STAYS]));
+        before.0 > LEARNT * after.1 || after.0 > LEARNT * before.1
     };
     let change = |later: usize| {
         let (before, now) = (ranges[later - 1], ranges[later]);
