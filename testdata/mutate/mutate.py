@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Sends damaged and hostile input of all kinds through the command line, and says which of it ends badly.
 
-usage: mutate.py [--binary target/debug/model-garden] [--count 5000] [--seed 1] [--only NUMBER] [--keep FOLDER]
+usage: mutate.py [--binary target/debug/model-garden] [--count 5000] [--seed 1] [--only NUMBER] [--kind NAME] [--keep FOLDER]
 
 A case ends badly if the program panics or is ended by a signal, exits with a code that is none of ours (0 to 3), runs for more than 20 seconds, or
 reaches 2 GB of memory. Case NUMBER of a seed is the same each time, whatever the others are: --only repeats it and shows what the program says. Inputs
@@ -335,6 +335,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--only", type=int)
+    parser.add_argument("--kind", help="run cases of this kind alone: picture, rows, table, archive, template, settings, weights, prompts, trace, recipe, flags, adapter")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "mutate-kept")
     arguments = parser.parse_args()
     numbers = [arguments.only] if arguments.only is not None else range(arguments.start, arguments.start + arguments.count)
@@ -343,6 +344,9 @@ def main():
     for number in numbers:
         folder = Path(tempfile.mkdtemp(prefix="mutate-"))
         case = Case(random.Random(f"{arguments.seed}-{number}"), folder)
+        if arguments.kind not in (None, case.kind):
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
         code, seconds, memory, said = run(arguments.binary, case.words, folder)
         counts[f"{case.kind} {code}"] += 1
         slowest, largest = max(slowest, (seconds, number)), max(largest, (memory, number))

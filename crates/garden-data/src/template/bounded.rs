@@ -30,11 +30,12 @@ const SHALLOW: [&str; 15] = [
     "abs", "attr", "bool", "chain", "count", "d", "default", "first", "float", "int", "items", "last", "length",
     "round", "zip",
 ];
-/// Filters that go through the elements of a value: those of a text are its characters.
-const OF_ELEMENTS: [&str; 10] =
-    ["batch", "dictsort", "groupby", "list", "max", "min", "slice", "sort", "sum", "unique"];
+/// Filters that list the elements of a value: those of a text are its characters.
+const OF_ELEMENTS: [&str; 5] = ["batch", "list", "reverse", "slice", "sum"];
+/// Filters that compare the elements of a value with each other.
+const COMPARING: [&str; 6] = ["dictsort", "groupby", "max", "min", "sort", "unique"];
 /// Filters of a text, or of what a value is as a text.
-const OF_TEXT: [&str; 14] = [
+const OF_TEXT: [&str; 15] = [
     "capitalize",
     "e",
     "escape",
@@ -44,13 +45,13 @@ const OF_TEXT: [&str; 14] = [
     "lines",
     "lower",
     "replace",
-    "reverse",
     "safe",
     "split",
     "title",
     "trim",
+    "upper",
+    "urlencode",
 ];
-const MORE_OF_TEXT: [&str; 2] = ["upper", "urlencode"];
 /// Filters that apply other filters or tests to each element.
 const OF_OTHERS: [&str; 5] = ["map", "reject", "rejectattr", "select", "selectattr"];
 /// Tests that look into values. The others take a moment, whatever they are given.
@@ -252,7 +253,7 @@ pub(super) fn set_up(environment: &mut Environment<'static>) {
     compare(">=", |left, right| left >= right);
     compare("<", |left, right| left < right);
     compare("<=", |left, right| left <= right);
-    for name in SHALLOW.into_iter().chain(OF_ELEMENTS).chain(OF_TEXT).chain(MORE_OF_TEXT) {
+    for name in SHALLOW.into_iter().chain(OF_ELEMENTS).chain(COMPARING).chain(OF_TEXT) {
         environment.add_filter(name, move |args: Rest<ValueOrKwargs>| filter(name, &args.into_values()));
     }
     environment.add_filter(" map", filters::map);
@@ -293,15 +294,20 @@ fn filter(name: &str, args: &[Value]) -> Result<Value, Error> {
     };
     if SHALLOW.contains(&name) {
         budget::walked(value)?;
+    } else if OF_ELEMENTS.contains(&name) {
+        budget::walked(value)?;
+        budget::listed(value.len().unwrap_or(0) as u64)?;
+        // `batch` and `slice` make as many as they are told.
+        budget::listed(largest_number(others)?)?;
     } else {
         let mut bytes = 0;
         for arg in args {
             bytes += budget::weigh(arg)?;
         }
-        if OF_ELEMENTS.contains(&name) {
-            pay_for_elements(value, others, bytes)?;
-        } else {
-            pay_for_text(name, value, others, bytes)?;
+        match COMPARING.contains(&name) {
+            // Each element as often as a sort compares it.
+            true => budget::read(bytes.saturating_mul(u64::from(bytes.max(1).ilog2()) + 1))?,
+            false => pay_for_text(name, value, others, bytes)?,
         }
     }
     let made = plain().empty_state().apply_filter(name, args)?;
@@ -312,46 +318,44 @@ fn filter(name: &str, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Comparing takes as many turns as a sort has.
-fn pay_for_elements(value: &Value, others: &[Value], bytes: u64) -> Result<(), Error> {
-    budget::listed(value.len().unwrap_or(0) as u64)?;
-    // `batch` and `slice` make as many as they are told.
-    budget::listed(largest(others, Value::as_usize)?)?;
-    budget::read(bytes.saturating_mul(u64::from(bytes.max(1).ilog2()) + 1))
-}
-
 /// Bytes of all arguments as texts are known; some filters make more of them.
 fn pay_for_text(name: &str, value: &Value, others: &[Value], bytes: u64) -> Result<(), Error> {
     budget::made(bytes)?;
     let text = value.as_str();
-    let longest = || largest(others, |value| Some(value.as_str()?.len()));
+    // What is no text becomes one.
+    let mut longest = 0;
+    for other in others {
+        longest = longest.max(budget::weigh(other)?);
+    }
     match (name, text, others) {
-        ("replace", Some(text), [from, to]) if from.as_str().is_some() => {
+        ("replace", Some(text), [from, to]) if from.as_str().is_some() && to.as_str().is_some() => {
             replaced_bytes(text, from.as_str().unwrap_or(""), to.as_str().unwrap_or(""))
         }
-        // Anything else is a text first, and between any two bytes of it something may be put.
-        ("replace", ..) => budget::made((bytes + 1).saturating_mul(1 + longest()?)),
-        ("join", ..) => budget::made((value.len().unwrap_or(0) as u64).saturating_mul(longest()?)),
+        // Between any two bytes something may be put.
+        ("replace", ..) => budget::made((bytes + 1).saturating_mul(1 + longest)),
+        ("join", ..) => budget::made((value.len().unwrap_or(0) as u64).saturating_mul(longest)),
         ("indent", ..) => {
             let lines = text.map_or(bytes, |text| text.lines().count() as u64) + 1;
-            budget::made(lines.saturating_mul(largest(others, Value::as_usize)?.max(longest()?).max(4)))
+            budget::made(lines.saturating_mul(largest_number(others)?.max(longest)))
         }
         ("format", ..) => formatted_bytes(text.unwrap_or(""), others),
-        ("split", Some(text), [] | [_]) => split_elements(text, others.first().and_then(Value::as_str)),
+        ("split", Some(text), []) => split_elements(text, None),
+        ("split", Some(text), [at]) if at.as_str().is_some() => split_elements(text, at.as_str()),
         ("split", ..) => budget::listed(bytes),
         ("lines", ..) => budget::listed(text.map_or(bytes, |text| text.lines().count() as u64)),
         _ => Ok(()),
     }
 }
 
-/// The largest of what arguments are, with or without a name.
-fn largest(args: &[Value], size: impl Fn(&Value) -> Option<usize>) -> Result<u64, Error> {
+/// The largest number among arguments, with or without a name.
+fn largest_number(args: &[Value]) -> Result<u64, Error> {
+    let number = |value: &Value| value.as_usize().unwrap_or(0) as u64;
     let mut largest = 0;
     for arg in args {
-        largest = largest.max(size(arg).unwrap_or(0) as u64);
+        largest = largest.max(number(arg));
         if arg.kind() == ValueKind::Map {
             for name in arg.try_iter()? {
-                largest = largest.max(size(&arg.get_item(&name)?).unwrap_or(0) as u64);
+                largest = largest.max(number(&arg.get_item(&name)?));
             }
         }
     }
@@ -377,7 +381,7 @@ fn formatted_bytes(format: &str, args: &[Value]) -> Result<(), Error> {
     let digits = format.split(|character: char| !character.is_ascii_digit());
     let widest = digits.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(u64::MAX)).max();
     // Widths can be arguments, too.
-    let taken = largest(args, Value::as_usize)?;
+    let taken = largest_number(args)?;
     let asks = format.contains('*') || format.contains(":{");
     if widest.unwrap_or(0).max(if asks { taken } else { 0 }) > WIDEST_FIELD {
         return Err(invalid(format!("a field of `format` is wider than {WIDEST_FIELD}")));

@@ -82,6 +82,10 @@ fn hostile() -> Vec<String> {
         format!("{million}{{{{ s.replace('a', s)|length }}}}"),
         format!("{million}{{{{ s|replace(s, s)|replace('a', s)|length }}}}"),
         format!("{million}{{{{ s|join(s)|length }}}}"),
+        "{{ [range(100000)]|replace('', messages * 999)|length }}".into(),
+        format!("{million}{{{{ s|replace('a', messages * 999)|length }}}}"),
+        format!("{million}{{{{ s|join(messages * 99999)|length }}}}"),
+        format!("{million}{{{{ s|indent(messages * 999)|length }}}}"),
         format!("{million}{{{{ s.join(s)|length }}}}"),
         format!("{million}{{{{ s|replace('a', '\n')|indent(1000000)|length }}}}"),
         "{{ [[[[[[1]]]]]]|tojson(indent=1000000000) }}".into(),
@@ -169,4 +173,18 @@ fn what_usual_templates_do_is_as_in_jinja2() {
         "{{ 'a' if messages|length == 2 else 'b' }}{{ messages[0].nothing is defined }}{{ (none or 'x') and 'y' }}",
         "aFalsey",
     );
+}
+
+#[test]
+fn long_conversations_are_rendered() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/tiny-model");
+    let source = "{% for m in messages|reverse %}{{ m.content|trim }}{% endfor %}{% for m in messages|list %}{{ m.role ~ ': ' + m.content }}{% endfor %}\
+                  {{ messages|selectattr('role', 'eq', 'user')|list|length }}{{ messages[1:]|length }}{{ messages|map(attribute='content')|join|length }}";
+    let template = TemplateFile { path: PathBuf::from("t.jinja"), source: source.to_string() };
+    let processor = Processor::open_with(&model, Some(&template)).unwrap();
+    let words = "Four words of it. ".repeat(100);
+    let messages: Vec<Message> =
+        (0..1000).map(|number| Message::text(["user", "assistant"][number % 2], &words)).collect();
+    let text = processor.template.render(Chat::of(&messages), Ending::Nothing).unwrap();
+    assert_eq!(text.len(), 2 * 1_800_000 - 1000 + 500 * (6 + 11) + "5009991800000".len());
 }
