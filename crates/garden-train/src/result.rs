@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 
-use garden_data::ImageSettings;
 use garden_device::{Device, Dtype};
 use garden_model::{Error as ModelError, Model, Training, saved_dtype};
 
@@ -26,8 +25,6 @@ const PROCESSOR: [&str; 11] = [
     "video_preprocessor_config.json",
     "processor_config.json",
 ];
-/// Those of them that say to which size pictures are brought.
-const PICTURES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// What belongs to the weights; an adapter's base has it.
 const GENERATION: &str = "generation_config.json";
 
@@ -45,7 +42,9 @@ pub(crate) fn write_result(
         copy(&job.base.join(name), &folder.join(name))?;
     }
     if job.recipe.max_pixels.is_some() || job.recipe.min_pixels.is_some() {
-        bound_pixels(job, folder)?;
+        // Whoever loads the result shall see pictures as large as they were in training; a base that a run is told to write into keeps its own.
+        let is_base = |path: &Path| path.file_name().is_some_and(|name| is_same(&job.base.join(name), path));
+        job.processor()?.images.bound_files(folder, is_base)?;
     }
     let Training::Full = job.recipe.training() else {
         write_trained(job, model, device, folder)?;
@@ -61,24 +60,6 @@ pub(crate) fn write_result(
         }
         written => Ok(written.map(|()| dtype)?),
     }
-}
-
-/// Whoever loads the result shall see pictures as large as they were in training.
-fn bound_pixels(job: &Job, folder: &Path) -> Result<(), Error> {
-    let images = job.processor()?.images;
-    for name in PICTURES {
-        let path = folder.join(name);
-        // A base that a run is told to write into keeps its own.
-        if is_same(&job.base.join(name), &path) {
-            continue;
-        }
-        let Ok(text) = fs::read(&path) else { continue };
-        let Some(bounded) = ImageSettings::with_bounds(&text, images.min_pixels, images.max_pixels) else { continue };
-        let draft = path.with_extension("partial");
-        let written = fs::write(&draft, bounded).and_then(|()| fs::rename(&draft, &path));
-        written.map_err(|error| Error::file(&path, error))?;
-    }
-    Ok(())
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {

@@ -69,9 +69,22 @@ impl ImageSettings {
         Fields { path, value }.settings()
     }
 
+    /// Writes these bounds on pixels into the files of a folder that processors are loaded from, but for those that `is_kept` says stay as they are.
+    pub fn bound_files(&self, folder: &Path, is_kept: impl Fn(&Path) -> bool) -> Result<(), Error> {
+        for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
+            let Ok(text) = std::fs::read(&path) else { continue };
+            let bounded = Self::with_bounds(&text, self.min_pixels, self.max_pixels).filter(|_| !is_kept(&path));
+            let Some(bounded) = bounded else { continue };
+            let draft = path.with_extension("partial");
+            let written = std::fs::write(&draft, bounded).and_then(|()| std::fs::rename(&draft, &path));
+            written.map_err(|error| Error::file(&path, error))?;
+        }
+        Ok(())
+    }
+
     /// A file as [`ImageSettings::read`] reads it, with these bounds on pixels instead of its own: in all names that transformers knows them by. Nothing where
     /// it says nothing about pictures.
-    pub fn with_bounds(text: &[u8], min_pixels: u64, max_pixels: u64) -> Option<Vec<u8>> {
+    fn with_bounds(text: &[u8], min_pixels: u64, max_pixels: u64) -> Option<Vec<u8>> {
         let mut value: Value = serde_json::from_slice(text).ok()?;
         let is_nested = value.get("image_processor").is_some();
         let fields = if is_nested { value.get_mut("image_processor")? } else { &mut value }.as_object_mut()?;

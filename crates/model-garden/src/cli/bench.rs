@@ -64,7 +64,7 @@ pub struct Bench {
     pub steps: u32,
 
     /// Where to compute; auto takes a GPU if there is one.
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device())]
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = super::model::device)]
     pub device: DeviceChoice,
 
     /// Threads of a processor [default: all cores].
@@ -101,13 +101,5 @@ fn recompute() -> impl TypedValueParser<Value = Recompute> {
     PossibleValuesParser::new(["layer", "none"]).map(|word| match word.as_str() {
         "none" => Recompute::None,
         _ => Recompute::Layer,
-    })
-}
-
-fn device() -> impl TypedValueParser<Value = DeviceChoice> {
-    PossibleValuesParser::new(["auto", "cpu", "cuda"]).map(|word| match word.as_str() {
-        "cpu" => DeviceChoice::Cpu,
-        "cuda" => DeviceChoice::Cuda,
-        _ => DeviceChoice::Auto,
     })
 }

@@ -98,7 +98,8 @@ pub struct Generate {
     pub json: bool,
 }
 
-fn device(text: &str) -> Result<DeviceChoice, String> {
+/// Where to compute, by name.
+pub fn device(text: &str) -> Result<DeviceChoice, String> {
     match text {
         "auto" => Ok(DeviceChoice::Auto),
         "cpu" => Ok(DeviceChoice::Cpu),

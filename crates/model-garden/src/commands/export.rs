@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use garden_data::ImageSettings;
 use garden_device::{Dtype, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
@@ -56,7 +55,9 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
     };
 
     if let Some(trained) = super::trained_pictures(Some(&arguments.adapter))? {
-        bound_pixels(&draft, &trained)?;
+        // Whoever loads the result shall see pictures as large as the adapter did in training.
+        let bounded = trained.bound_files(&draft, |_| false);
+        bounded.map_err(|error| Failure::new("cannot write the size of pictures", &error, None))?;
     }
     if let Some(template) = super::chat_template(None, Some(&arguments.adapter))? {
         let (to, older) = (draft.join(super::CHAT_TEMPLATE), draft.join("chat_template.json"));
@@ -94,17 +95,6 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
         false => told_as_text(arguments, &report, proof.as_ref()),
     })?;
     Ok(Outcome::Fine)
-}
-
-/// Whoever loads the result shall see pictures as large as the adapter did in training.
-fn bound_pixels(folder: &Path, trained: &ImageSettings) -> Result<(), Failure> {
-    for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
-        let Ok(text) = fs::read(&path) else { continue };
-        let Some(bounded) = ImageSettings::with_bounds(&text, trained.min_pixels, trained.max_pixels) else { continue };
-        fs::write(&path, bounded)
-            .map_err(|error| Failure::new(format!("cannot write `{}`", path.display()), &error, None))?;
-    }
-    Ok(())
 }
 
 /// Ctrl-C is asked about between tensors; a second one ends the program at once.

@@ -12,7 +12,7 @@ use super::story::Story;
 /// The line by which a card is known to be ours. A card without it was edited and stays.
 const OURS: &str = "<!-- Written by model-garden. Delete this line to keep your own text when the run is repeated. -->";
 /// Settings that say where things are on this machine, and nothing about the result.
-const LOCAL: [&str; 13] = [
+const LOCAL: [&str; 15] = [
     "base-model",
     "chat-template",
     "dataset",
@@ -25,7 +25,9 @@ const LOCAL: [&str; 13] = [
     "prefetch",
     "memory-steps",
     "logging-steps",
+    "device",
     "debug-leak",
+    "debug-fail",
 ];
 
 /// Whether the card of a folder may be written.
