@@ -232,7 +232,7 @@ pub trait Device {
     /// Waits, and copies a buffer of any floating point to the host as f32.
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Waits, and copies a buffer of bytes to the host.
+    /// Waits, and copies a buffer of any dtype to the host as its bytes.
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError>;
 
     /// Waits until everything that was queued is done.
@@ -368,6 +368,20 @@ pub trait Device {
 
     /// `sum [1] +=` sum of squares of x; both f32.
     fn add_squares(&mut self, x: Buffer, sum: Buffer);
+
+    /// The place of the largest of each row of logits `[rows, vocabulary]`, activations; of equal ones the first: i32 `[rows]`. What is no number
+    /// counts as less than everything; -1 where the largest is not finite.
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize);
+
+    /// Whether the operations that follow, up to [`Device::end_recording`], have to be given. A device may record them and queue them again when the
+    /// same is asked for with the same buffer and number: then it says no. They must depend on nothing else but on what buffers hold, and neither
+    /// upload nor download anything.
+    fn begin_recording(&mut self, _buffer: Buffer, _number: usize) -> bool {
+        true
+    }
+
+    /// Ends what [`Device::begin_recording`] asked for.
+    fn end_recording(&mut self) {}
 
     /// One update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);

@@ -116,6 +116,7 @@ impl Device for Planner {
     fn dropout(&mut self, _: Buffer, _: Buffer, _: f32, _: Seed, _: Write) {}
     fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}
     fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
+    fn best_of_rows(&mut self, _: Buffer, _: Buffer, _: usize) {}
     fn add_squares(&mut self, _: Buffer, _: Buffer) {}
     fn adamw(&mut self, _: &AdamW, _: Option<(Buffer, f32)>) {}
 }

@@ -316,6 +316,9 @@ impl Device for CpuBf16 {
     fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {
         self.run([], [], |cpu, [], []| cpu.add_losses(losses, sum, scalars));
     }
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
+        self.run([logits], [], |cpu, [logits], []| cpu.best_of_rows(logits, best, rows));
+    }
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {
         self.run([], [], |cpu, [], []| cpu.add_squares(x, sum));
     }

@@ -71,7 +71,7 @@ pub const PROGRAMS: [Program; 10] = [
     Program {
         name: "loss",
         source: include_str!("kernels/loss.cu"),
-        kernels: &["add_losses", "add_squares", "cross_entropy_bf16", "squares"],
+        kernels: &["add_losses", "add_squares", "best_of_rows_bf16", "cross_entropy_bf16", "squares"],
         head_size: None,
     },
     Program {

@@ -12,10 +12,10 @@ mod library;
 pub use driver::Card;
 pub use library::{FOLDER_VARIABLE, Unavailable};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use blas::{Blas, Operands, Product};
-use driver::{Address, Argument, Driver, Event, Failure, Pinned, Stream};
+use driver::{Address, Argument, Driver, Event, Failure, Pinned, Recording, Stream};
 use kernels::Kernels;
 
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
@@ -53,6 +53,9 @@ pub struct Cuda {
     ahead: Option<Ahead>,
     timing: Option<Timing>,
     operations: Option<Operations>,
+    recordings: Recordings,
+    /// What the constants of an update were made of, as long as nothing changed since that it is made of: scalars, and the sum of squares.
+    step: Option<[Argument; 9]>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
@@ -112,6 +115,16 @@ enum Operation {
     Product { product: Product, rows: usize, n: usize, k: usize },
     Copy,
     Fill,
+}
+
+/// Work that comes again and again, by what it was asked for with.
+#[derive(Default)]
+struct Recordings {
+    kept: HashMap<(Buffer, usize), Recording>,
+    /// Asked for once: done directly, since libraries load kernels when they are first used, which cannot be recorded.
+    seen: HashSet<(Buffer, usize)>,
+    /// What is being recorded now.
+    open: Option<(Buffer, usize)>,
 }
 
 /// When each stage began: events of the stream, which are used again once they were read.
@@ -177,6 +190,8 @@ impl Cuda {
             ahead,
             timing: None,
             operations: None,
+            recordings: Recordings::default(),
+            step: None,
             blas,
             kernels,
             memory,
@@ -728,6 +743,7 @@ impl Device for Cuda {
 
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         assert_eq!(bytes.len(), to.length() * to.dtype.size(), "as many bytes as the buffer has are needed");
+        self.step = None;
         if self.failure.is_some() || bytes.is_empty() {
             return;
         }
@@ -778,8 +794,7 @@ impl Device for Cuda {
     }
 
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError> {
-        assert_eq!(from.dtype, Dtype::U8, "bytes are needed");
-        let mut bytes = vec![0; from.length()];
+        let mut bytes = vec![0; from.length() * from.dtype.size()];
         self.fetch(from, &mut bytes)?;
         Ok(bytes)
     }
@@ -824,6 +839,7 @@ impl Device for Cuda {
     }
 
     fn zero(&mut self, x: Buffer) {
+        self.step = None;
         if self.failure.is_none() && x.length() > 0 {
             let result = self.driver.zero(self.address(x), x.length() * x.dtype.size());
             self.latch(result.map_err(|failure| failure.text));
@@ -1326,12 +1342,51 @@ impl Device for Cuda {
     }
 
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {
+        self.step = None;
         let pieces = x.length().div_ceil(VALUES).clamp(1, SQUARE_PIECES);
         let partial = self.of(self.room().partial.first(2 * pieces), Dtype::F32);
         let arguments = [self.of(x, Dtype::F32), partial, Argument::I64(x.length() as i64)];
         self.launch("squares", [pieces, 1, 1], [256, 1, 1], 0, &arguments);
         let arguments = [partial, self.of(sum, Dtype::F32), Argument::I32(pieces as i32)];
         self.launch("add_squares", [1, 1, 1], [512, 1, 1], 0, &arguments);
+    }
+
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
+        assert_eq!(best.length(), rows, "a place for each row is needed");
+        self.apart(&[logits], &[best]);
+        let width = logits.length() / rows.max(1);
+        let arguments = [self.activation(logits), self.of(best, Dtype::I32), Argument::I32(width as i32)];
+        self.launch("best_of_rows_bf16", [rows, 1, 1], [1024, 1, 1], 0, &arguments);
+    }
+
+    fn begin_recording(&mut self, buffer: Buffer, number: usize) -> bool {
+        let key = (buffer, number);
+        // Operations that are timed one by one are given one by one.
+        if self.failure.is_some() || self.operations.is_some() || self.recordings.seen.insert(key) {
+            return true;
+        }
+        if let Some(recording) = self.recordings.kept.get(&key) {
+            let result = self.driver.queue(recording);
+            self.latch(result.map_err(|failure| failure.text));
+            return false;
+        }
+        match self.driver.begin_recording() {
+            Ok(()) => self.recordings.open = Some(key),
+            // Then it is done directly.
+            Err(_) => self.recordings.open = None,
+        }
+        true
+    }
+
+    fn end_recording(&mut self) {
+        let Some(key) = self.recordings.open.take() else { return };
+        let recorded = self.driver.end_recording();
+        let queued = recorded.and_then(|recording| {
+            let queued = self.driver.queue(&recording);
+            self.recordings.kept.insert(key, recording);
+            queued
+        });
+        self.latch(queued.map_err(|failure| failure.text));
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
@@ -1353,7 +1408,12 @@ impl Device for Cuda {
             Argument::F32(decay),
             step,
         ];
-        self.launch("adamw_step", [1, 1, 1], [1, 1, 1], 0, &arguments);
+        // The same for all parameters of an update but for its part and its decay.
+        let is_made = self.step.as_ref().is_some_and(|made| made[..] == arguments[..]);
+        if !is_made {
+            self.launch("adamw_step", [1, 1, 1], [1, 1, 1], 0, &arguments);
+            self.step = Some(arguments);
+        }
         let shadow = shadow.map_or(null, |shadow| self.activation(shadow));
         let (value, gradient) = (self.of(value, Dtype::F32), self.of(gradient, Dtype::F32));
         let count = Argument::I64(length as i64);
