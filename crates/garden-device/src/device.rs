@@ -316,8 +316,16 @@ pub trait Device {
     /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
     ///
     /// Keys and values are those of the cache; `cu_seqlens` cuts the queries. Those of segment s are the last of the `lengths[s]`
-    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it.
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
+    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it. `room` is what the profile asks for
+    /// ([`Profile::cache_room`]).
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Option<Buffer>,
+        y: Buffer,
+    );
 
     /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again. Those three may lie in one buffer, as in a
     /// projection of queries, keys and values at once; what they do not cover of it stays as it is.

@@ -286,7 +286,14 @@ impl Device for Cpu {
         attention::forward(self, attention, y, lse);
     }
 
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        _: Option<Buffer>,
+        y: Buffer,
+    ) {
         attention::forward_kv_cache(self, attention, firsts, lengths, y);
     }
 

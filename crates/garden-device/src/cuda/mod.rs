@@ -41,6 +41,9 @@ const BIAS_PIECES: usize = 64;
 const SQUARE_PIECES: usize = 512;
 /// Blocks that fill any card several times.
 const BLOCKS: usize = 1024;
+/// Keys of a piece of a cache, and query heads of a key head that its kernel does together.
+pub(crate) const CACHE_PIECE: usize = 128;
+const MOST_GROUPED: usize = 8;
 /// Keys of a tile of attention's backward pass, and queries of the small tiles.
 const TILE: usize = 64;
 
@@ -437,6 +440,43 @@ impl Cuda {
         ];
         self.launch("attend_tiles", [capacity.div_ceil(128), 1, 1], [128, 1, 1], 0, &arguments);
         (to, capacity)
+    }
+
+    /// Attention of one query for each row over a cache, cut into pieces of keys; says no where that kernel does not serve.
+    fn attend_pieces(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Buffer,
+        y: Buffer,
+    ) -> bool {
+        let Attention { query, key, value, head_size, segments: rows, .. } = *attention;
+        let (heads, kv_heads) = (query.heads, key.heads);
+        let strides = [query, key, value].map(|given| given.stride);
+        let is_single = attention.longest == 1 && y.length() == rows * heads * head_size;
+        let names = match head_size {
+            64 => ["attend_pieces_64", "attend_add_pieces_64"],
+            128 => ["attend_pieces_128", "attend_add_pieces_128"],
+            _ => return false,
+        };
+        if !is_single || heads > MOST_GROUPED * kv_heads || !is_tiled(attention, &strides) {
+            return false;
+        }
+        check_heads(query, rows, head_size);
+        self.apart(&[query.buffer, key.buffer, value.buffer], &[y, room]);
+        let pieces = room.length() / (rows * heads * (head_size + 2)).max(1);
+        let [q, k, v] = [query, key, value].map(|given| self.heads(given));
+        let [qs, ks, vs] = strides.map(|stride| Argument::I64(stride as i64));
+        let [heads_argument, kv_argument, pieces_argument] =
+            [heads, kv_heads, pieces].map(|number| Argument::I32(number as i32));
+        let (firsts, lengths) = (self.of(firsts, Dtype::I32), self.of(lengths, Dtype::I32));
+        let (room, scale) = (self.of(room, Dtype::F32), Argument::F32(1.0 / (head_size as f32).sqrt()));
+        let arguments = [q, qs, k, ks, v, vs, heads_argument, kv_argument, firsts, lengths, scale, room];
+        self.launch(names[0], [kv_heads, rows, pieces], [CACHE_PIECE, 1, 1], 0, &arguments);
+        let arguments = [room, pieces_argument, heads_argument, lengths, self.activation(y)];
+        self.launch(names[1], [rows * heads, 1, 1], [head_size, 1, 1], 0, &arguments);
+        true
     }
 
     /// Attention forward, over segments or a cache.
@@ -1018,8 +1058,20 @@ impl Device for Cuda {
         self.mix(attention, None, y, (lse.length() > 0).then_some(lse));
     }
 
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Option<Buffer>,
+        y: Buffer,
+    ) {
         assert!(attention.is_causal, "a cache has nothing of what comes later");
+        if let Some(room) = room
+            && self.attend_pieces(attention, firsts, lengths, room, y)
+        {
+            return;
+        }
         self.mix(attention, Some((firsts, lengths)), y, None);
     }
 

@@ -495,11 +495,14 @@ fn attention_over_a_cache(bench: &mut Bench) {
     let firsts = bench.i32(&places[..segments].iter().map(|place| (place * context) as i32).collect::<Vec<i32>>());
     let whole = bench.i32(&lengths.iter().map(|length| *length as i32).collect::<Vec<i32>>());
     let y = bench.unfilled(queries * heads * size);
+    // Whatever a cache has room for, rows may be shorter.
+    let pieces = context.div_ceil(128) + bench.random.below(2);
+    let room = bench.unfilled_f32(segments * heads * pieces * (size + 2));
     let what = format!("{shape:?}, the last {news:?} of {lengths:?}");
     bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0)], |device, side| {
         let given = shape.apart([q, k, v].map(|pair| pair.on(side)));
         let attention = shape.over(given, cu_seqlens.on(side), &news);
-        device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), y.on(side));
+        device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), Some(room.on(side)), y.on(side));
     });
 }
 
