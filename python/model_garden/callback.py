@@ -99,6 +99,7 @@ class MemoryMonitorCallback:
             self.run.finish()
         if self._must_count:
             self._counter = PacedCounter(_number(state, "global_step") or 0)
+            self.run.step(self._counter.last.step, **self._counter.last.message)
 
     @_never_fails
     def on_step_end(self, args, state, control, **context):

@@ -37,8 +37,8 @@ class Count:
 
     @property
     def message(self):
-        """The fields of a message on the event channel."""
-        message = {"objects": self.objects}
+        """The fields of a message on the event channel. A sample is taken with it: what was counted belongs to this moment."""
+        message = {"objects": self.objects, "sample": True}
         if "torch" in sys.modules:
             message.update(tensors=self.tensors, tensors_cpu=self.tensors_cpu, tensors_gpu=self.tensors_gpu)
         return message

@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,10 @@ SEED = int(os.environ.get("GARDEN_SEED", 1))
 
 if PACKAGE_FOLDER not in sys.path:
     sys.path.insert(0, PACKAGE_FOLDER)
+
+# Scripts start what they put in the background with Ctrl-C ignored. Programs inherit that and rightly keep it, but tests interrupt them.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def binary():

@@ -16,7 +16,7 @@ sys.path.insert(0, PROGRAMS)
 import broken
 
 import model_garden
-from model_garden.experiment import counters
+from model_garden.experiment import counters, measured
 from model_garden.experiment.conduct import conduct
 
 PATHS = os.pathsep.join([support.PACKAGE_FOLDER, PROGRAMS])
@@ -85,7 +85,7 @@ class Raising(TroubleCase):
         self.assertIn("example 12 is torn", self.finding("raising_callback")["summary"])
 
     def test_a_worker_that_raises_is_told(self):
-        finding = self.finding("raising_worker", code=0)
+        finding = self.finding("raising_worker")
         kinds = {stage["name"]: (stage["kind"], stage["error"]) for stage in finding["stages"]}
         self.assertEqual((kinds["dataset"], kinds["2 workers"][0]), (("flat", None), "failed"))
         self.assertIn("ValueError: example 31 is torn", kinds["2 workers"][1])
@@ -94,6 +94,13 @@ class Raising(TroubleCase):
         done = self.bisect("raising_processor")
         self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
         self.assertTrue(done.stdout.startswith("FAILED  A run failed: the processor raised at example 31"), done.stdout)
+
+    def test_a_failure_is_exit_code_2_whatever_was_found_before_it(self):
+        finding = self.finding("raising_after_a_cache")
+        self.assertEqual((finding["verdict"], finding["growths"][0]["keeper"]), ("cache", "dataset"))
+        self.assertIn("A run failed: the collator raised in the batch of examples ", finding["summary"])
+        # A leak is bad news in any case.
+        self.assertEqual(self.finding("raising_after_a_leak", code=1)["verdict"], "leak")
 
     def test_signals_that_end_a_measured_process_are_named(self):
         for target, words in (
@@ -105,7 +112,7 @@ class Raising(TroubleCase):
                 self.assertIn(words, self.finding(target)["summary"])
 
     def test_a_worker_that_dies_is_told(self):
-        finding = self.finding("killed_worker", code=0)
+        finding = self.finding("killed_worker")
         kinds = {stage["name"]: (stage["kind"], stage["error"]) for stage in finding["stages"]}
         self.assertEqual(kinds["dataset"], ("flat", None))
         self.assertEqual(kinds["2 workers"][0], "failed")
@@ -122,8 +129,9 @@ class Raising(TroubleCase):
         self.assertNotIn("dataset + processor + collator + callbacks", errors)
 
     def test_a_run_that_would_take_the_last_memory_is_stopped(self):
-        left = counters.available()
-        with unittest.mock.patch("model_garden.experiment.measured.LEAST_AVAILABLE", left - (300 << 20)):
+        # Room for 300 MiB more than this process has now, whatever others take or give back meanwhile: those that are forked from it have no other room.
+        room = counters.quick()["held"] + measured.LEAST_AVAILABLE + (300 << 20)
+        with unittest.mock.patch.object(counters, "available", lambda: room - counters.quick()["held"]):
             document = conduct(broken.leaking, passes=2, say=lambda text: None)
         stopped = [run["stopped"] for run in document["runs"] if run["name"] == "dataset + processor"][0]
         self.assertEqual(stopped["pass"], 1)
@@ -360,6 +368,28 @@ class Ended(TroubleCase):
         self.check([sys.executable, "-c", script], signal.SIGKILL, -9, needed=5)
 
 
+class Files(FolderCase):
+    """What a forked process reads of an open file does not move the others on."""
+
+    def test_every_process_has_its_own_position(self):
+        path = self.path("rows")
+        with open(path, "wb") as file:
+            file.write(bytes(range(256)) * 400)
+        with open(path, "rb") as rows, open(path, "r+b") as both:
+            start, rest = rows.read(9000), both.read(70_000)
+            os.unlink(path)
+            for _ in range(2):
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        counters.own_files()
+                        os._exit(0 if start + rows.read() == bytes(range(256)) * 400 and rest + both.read() == bytes(range(256)) * 400 else 1)
+                    finally:
+                        os._exit(2)
+                self.assertEqual(os.waitpid(pid, 0)[1], 0)
+            self.assertEqual(len(start + rows.read()), 256 * 400)
+
+
 class Room(FolderCase):
     """What a control group leaves is told from its files."""
 
@@ -378,6 +408,13 @@ class Room(FolderCase):
     def test_no_limit_and_no_group_are_none(self):
         self.assertIsNone(counters.room_in(self.group("b", memory_max="max\n", memory_current="900\n", memory_stat="")))
         self.assertIsNone(counters.room_in(self.path("nowhere")))
+
+    def test_the_smallest_room_counts(self):
+        folder = self.group("c", memory_max="1000\n", memory_current="900\n", memory_stat="")
+        with unittest.mock.patch.object(counters, "control_groups", lambda: [folder]):
+            self.assertEqual(counters.available(), 100)
+        with unittest.mock.patch.object(counters, "control_groups", lambda: []):
+            self.assertIn(counters.available(), range(1 << 20, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
 
     def test_all_groups_around_count(self):
         listing = self.path("cgroup")

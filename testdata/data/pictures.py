@@ -58,6 +58,75 @@ def sixteen_bit_rgb_png(height, width, seed):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
 
 
+def png_of_rows(height, width, bits, colours, lines, transparent=b""):
+    """A PNG of rows that are packed already, for what PIL cannot write."""
+    import struct
+    import zlib
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, 0))
+    marks = chunk(b"tRNS", transparent) if transparent else b""
+    body = zlib.compress(b"".join(b"\0" + line for line in lines), 9)
+    return b"\x89PNG\r\n\x1a\n" + header + marks + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+def disc():
+    """A black disc with a soft edge on what is transparent and black, too: without its alpha one flat colour."""
+    rows, columns = np.mgrid[0:40, 0:52]
+    values = np.zeros((40, 52, 4), np.uint8)
+    values[..., 3] = np.clip((15 - np.hypot(rows - 20, columns - 26)) * 60, 0, 255)
+    return Image.fromarray(values)
+
+
+def bitmap_with_alpha(image):
+    """A BMP of version 4 with a mask for alpha, which PIL reads and does not write."""
+    import struct
+
+    body = np.array(image)[::-1][..., [2, 1, 0, 3]].tobytes()
+    masks = struct.pack("<IIII", 0xFF0000, 0xFF00, 0xFF, 0xFF000000)
+    header = struct.pack("<IiiHHIIiiII", 108, image.width, image.height, 1, 32, 3, len(body), 2835, 2835, 0, 0) + masks
+    header += b"BGRs" + bytes(48)
+    return b"BM" + struct.pack("<IHHI", 14 + len(header) + len(body), 0, 0, 14 + len(header)) + header + body
+
+
+def transparent_pictures():
+    """Transparency in each way that files have it."""
+    yield "disc.png", encoded(disc(), "PNG")
+    yield "disc.webp", encoded(disc(), "WEBP", lossless=True)
+    yield "alpha-lossy.webp", encoded(picture(42, 57, 50, "RGBA"), "WEBP", quality=80)
+    frames = [picture(33, 46, 51, "RGBA"), picture(33, 46, 52, "RGBA")]
+    yield "alpha-frames.webp", encoded(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+    palette = picture(38, 45, 53, "P")
+    yield "palette-alphas.png", encoded(palette, "PNG", transparency=bytes(range(0, 230, 10)))
+    yield "transparent.gif", encoded(palette, "GIF", transparency=4)
+    gray = picture(34, 41, 54, "L", 0).quantize(9).convert("L")
+    yield "gray-transparent.png", encoded(gray, "PNG", transparency=int(np.array(gray)[5, 5]))
+    colours = picture(34, 43, 55, noise=0).quantize(9).convert("RGB")
+    yield "rgb-transparent.png", encoded(colours, "PNG", transparency=colours.getpixel((5, 5)))
+    rows = np.array(picture(30, 40, 56, "1")).astype(np.uint8)
+    for bit in (0, 1):
+        packed = [np.packbits(row).tobytes() for row in rows]
+        yield f"bits-transparent-{bit}.png", png_of_rows(30, 40, 1, 0, packed, bytes([0, bit]))
+    two = np.array(picture(30, 40, 57, "L")) // 64
+    packed = [np.packbits(np.unpackbits(row[:, None], axis=1)[:, 6:].ravel()).tobytes() for row in two]
+    yield "gray-2-transparent.png", png_of_rows(30, 40, 2, 0, packed, bytes([0, 1]))
+    wide = photograph(24, 31, 58, 0).astype(np.uint16) * 257
+    alpha = photograph(24, 31, 59, 0)[..., :1].astype(np.uint16) * 257
+    lines = [row.astype(">u2").tobytes() for row in np.concatenate([wide, alpha], axis=2)]
+    yield "rgba-16.png", png_of_rows(24, 31, 16, 6, lines)
+    lines = [row.astype(">u2").tobytes() for row in np.concatenate([wide[..., :1], alpha], axis=2)]
+    yield "gray-alpha-16.png", png_of_rows(24, 31, 16, 4, lines)
+    # The upper byte of the transparent colour is another colour's, and PIL looks at the lower one.
+    lines = [row.astype(">u2").tobytes() for row in wide]
+    yield "rgb-16-transparent.png", png_of_rows(24, 31, 16, 2, lines, (wide[4, 4] & 0xFF | 0x1200).astype(">u2").tobytes())
+    lines = [row.astype(">u2").tobytes() for row in wide[..., 0] // 200]
+    yield "gray-16-transparent.png", png_of_rows(24, 31, 16, 0, lines, (wide[4, 4, :1] // 200).astype(">u2").tobytes())
+    yield "alpha.bmp", bitmap_with_alpha(picture(21, 30, 61, "RGBA"))
+    yield "gray-alpha.tiff", encoded(picture(24, 35, 60, "LA"), "TIFF")
+
+
 def oriented(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -106,3 +175,4 @@ def all_pictures():
     yield "rgba.tiff", encoded(picture(24, 31, 42, "RGBA"), "TIFF")
     yield "cmyk.tiff", encoded(picture(23, 29, 44, "CMYK"), "TIFF")
     yield "bits.tiff", encoded(picture(22, 27, 45, "1"), "TIFF")
+    yield from transparent_pictures()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from tokenizers import Tokenizer
 from transformers import AutoProcessor, Qwen2VLImageProcessor
-from transformers.image_utils import load_image
+from transformers.image_transforms import convert_to_rgb
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from examples import record_borders, record_examples, record_selective
@@ -84,8 +84,8 @@ def record_pictures(folder):
     recorded = []
     for name, data in all_pictures():
         (folder / name).write_bytes(data)
-        # Pixels alone: PIL would keep which colour was transparent, and the processor would paint it white.
-        image = Image.fromarray(np.array(load_image(str(folder / name))))
+        # Turned as Exif says, and then what the processor makes of a PIL image: what is transparent is painted white.
+        image = Image.fromarray(convert_to_rgb(ImageOps.exif_transpose(Image.open(folder / name)), return_numpy=True))
         image.save(folder / f"{name}.decoded.png", optimize=True)
         features = processor(images=[image], return_tensors="pt")
         grid, patches = features["image_grid_thw"][0].tolist(), features["pixel_values"]

@@ -64,7 +64,7 @@ fn level(run: &Run) -> impl Fn(&Visit) -> Option<i64> {
     let base = run.base;
     let grown = held(run).first().copied().unwrap_or(0);
     let is_accounted = given_out(run).is_some_and(|given| {
-        (grown - given) as f64 <= floor(run.examples.unwrap_or(0), 0).max(UNACCOUNTED * grown as f64)
+        (grown - given) as f64 <= floor(run.examples.unwrap_or(0)).max(UNACCOUNTED * grown as f64)
     });
     move |visit| match base?.allocated.zip(visit.allocated) {
         Some((before, now)) if is_accounted => Some(now - before),
@@ -102,7 +102,7 @@ fn frame(length: u64, title: &str, note: &str, places: Vec<f64>, curves: Vec<Cur
     let mut bands = vec![band("first pass", Mood::Rising, 0.0, first.min(end))];
     bands.extend((end > first).then(|| band("the same examples again", Mood::Calm, first, end)));
     let highest = curves.iter().flat_map(|curve| &curve.values).copied().fold(0.0, f64::max);
-    let chance = floor(length, 0);
+    let chance = floor(length);
     let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level {
         name: "may be chance".into(),
         value: chance,

@@ -73,6 +73,8 @@ pub(crate) struct Run {
     pub error: Option<RunError>,
     pub stopped: Option<Stopped>,
     pub holders: Option<Holders>,
+    /// The same over the passes after the first, where those grew too.
+    pub later: Option<Holders>,
 }
 
 /// What a process did.

@@ -149,6 +149,11 @@ impl Finding {
         let needs = self.growths.first().and_then(|growth| growth.full_dataset_bytes).unwrap_or(0);
         self.memory_limit.is_none_or(|limit| needs.max(0) as u64 <= limit)
     }
+
+    /// Whether pieces raised, or a process of theirs died: what comes after that was not measured.
+    pub fn has_failed(&self) -> bool {
+        self.stages.iter().any(StageFinding::has_failed)
+    }
 }
 
 /// A growth: with which piece it begins, who keeps it, and where that leads.
@@ -221,6 +226,11 @@ pub struct StageFinding {
 }
 
 impl StageFinding {
+    /// Whether a training run would fail here too. A piece alone may just be one that cannot be fed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.error.is_some() && !self.is_alone
+    }
+
     /// Whether it grows, and all of that by what the runs before it have too.
     pub(crate) fn adds_nothing(&self) -> bool {
         let from_before = |(grown, added): (&i64, &i64)| grown - added > FROM_BEFORE;

@@ -11,9 +11,9 @@ use crate::finding::Kind;
 const FLOOR: f64 = 192.0 * 1024.0;
 /// ... and per example.
 const FLOOR_PER_EXAMPLE: f64 = 512.0;
-/// ... and of what the pieces before it grow by: two runs of the same growth differed by up to 2.4 %.
+/// ... and of what the pieces before it grow by in the same pass: two runs of the same growth differed by up to 2.4 %.
 const OF_EARLIER: f64 = 0.05;
-/// Growth of a later pass below this share of the first one's belongs to it: a cache whose last entries came late.
+/// Growth of which no more than this share is left has ended: what came was given back, or only the last entries of a cache came late.
 const TAIL: f64 = 0.05;
 /// Later passes of a leak are alike: one half of them grows by at least this share of what the other half does.
 const ALIKE: f64 = 0.4;
@@ -56,37 +56,56 @@ pub(crate) fn beyond(grown: &[i64], earlier: &[i64]) -> Vec<i64> {
     grown.iter().enumerate().map(|(index, bytes)| bytes - known(index).max(0)).collect()
 }
 
-/// What growth may be chance, with so many examples in a pass, where pieces before grow by so much over all passes.
-pub(crate) fn floor(examples: u64, earlier: i64) -> f64 {
-    FLOOR.max(FLOOR_PER_EXAMPLE * examples as f64).max(OF_EARLIER * earlier as f64)
+/// What growth in a pass of so many examples may be chance.
+pub(crate) fn floor(examples: u64) -> f64 {
+    FLOOR.max(FLOOR_PER_EXAMPLE * examples as f64)
+}
+
+/// What growth may be chance: in the first pass, and in all later ones together.
+///
+/// They are apart, as a cache of an earlier piece makes the first pass uncertain and the later ones not at all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chance {
+    first: f64,
+    later: f64,
+}
+
+impl Chance {
+    /// With so many examples in a pass, where the pieces before grow by so much in each.
+    pub fn new(examples: u64, earlier: &[i64]) -> Chance {
+        let (first, later) = earlier.split_at(earlier.len().min(1));
+        let of = |earlier: &[i64]| floor(examples).max(OF_EARLIER * earlier.iter().sum::<i64>() as f64);
+        Chance { first: of(first), later: of(later) }
+    }
 }
 
 /// The kind of a growth over passes. `garbage` is what the garbage collector freed, `rise` how the first pass rose.
-pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, rise: &Rise, floor: f64) -> Kind {
+pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, rise: &Rise, chance: Chance) -> Kind {
     let Some((&first, later)) = added.split_first() else { return Kind::Failed };
-    let total = added.iter().sum::<i64>() as f64;
-    if total > floor && (garbage.at_the_end as f64) > 0.5 * total {
+    // Neither a growth nor a gift that may be chance counts against what the later passes show.
+    let first = if first.abs() as f64 <= chance.first { 0.0 } else { first as f64 };
+    let [early, late] = halves(later);
+    let total = first + early + late;
+    if total > chance.later && (garbage.at_the_end as f64) > 0.5 * total {
         return Kind::Garbage;
     }
-    let [early, late] = halves(later);
-    let first = first as f64;
-    let tail = floor.max(TAIL * first);
     // What came and was given back is no growth: garbage that waited for its collector when a pass ended, for one.
-    if total <= tail || (first <= floor && early + late <= tail) {
-        return quiet(run, garbage, floor);
+    if total <= chance.later.max(TAIL * first) {
+        return quiet(run, garbage, chance.later);
     }
-    if early + late > tail {
+    if early + late > chance.later {
         // With one pass more it would be clear whether it has come to its end.
         let is_even =
             if later.len() >= 2 { early.min(late) >= ALIKE * early.max(late) } else { late >= LIKE_THE_FIRST * first };
         if is_even {
             return Kind::Leak;
         }
-        if later.len() < 2 || late > tail {
+        // A leak has grown as much late as early, so what has nearly ended is none.
+        if later.len() < 2 || late > chance.later.max(TAIL * early) {
             return Kind::Undecided;
         }
     }
-    match first <= floor || rise.comes_in_jumps() {
+    match first == 0.0 || rise.comes_in_jumps() {
         true => Kind::WarmUp,
         false if rise.full_after().is_some() => Kind::FullCache,
         false => Kind::Cache,
@@ -242,7 +261,7 @@ mod tests {
             Garbage { at_the_end: collected, at_once: 0 },
             &run(growth),
             &Rise::new(&run(growth), None),
-            floor(50, 0),
+            Chance::new(50, &[]),
         )
     }
 
@@ -261,7 +280,29 @@ mod tests {
         assert_eq!(kind_of(&[0, 3 * MIB, 0], 0), Kind::WarmUp);
         assert_eq!(kind_of(&[50 * MIB, 3 * MIB, 0], 0), Kind::Cache);
         assert_eq!(kind_of(&[50 * MIB, 5 * MIB], 0), Kind::Undecided);
+        assert_eq!(kind_of(&[50 * MIB, 20 * MIB, 5 * MIB, MIB, MIB / 8], 0), Kind::Cache);
         assert_eq!(kind_of(&[], 0), Kind::Failed);
+    }
+
+    /// However large a cache is, what later passes add is measured as well as without it.
+    #[test]
+    fn a_leak_does_not_hide_behind_a_cache() {
+        for cache in [10, 80, 1000, 40_000] {
+            assert_eq!(kind_of(&[(cache + 2) * MIB, 2 * MIB, 2 * MIB], 0), Kind::Leak, "{cache}");
+            assert_eq!(kind_of(&[cache * MIB, MIB / 4, MIB / 4, MIB / 4], 0), Kind::Leak, "{cache}");
+            // One pass more would tell.
+            assert_eq!(kind_of(&[(cache + 2) * MIB, 2 * MIB], 0), Kind::Undecided, "{cache}");
+            // A cache of an earlier piece: what this one adds in the first pass is anything within its scatter.
+            for scatter in [-2, 0, 2] {
+                let added = [2 * MIB + scatter * cache * MIB / 100, 2 * MIB, 2 * MIB];
+                let run = run(&[cache * MIB + added[0], added[1], added[2]]);
+                let chance = Chance::new(50, &[cache * MIB, 0, 0]);
+                let rise = Rise::new(&run, None);
+                assert_eq!(kind(&added, Garbage::default(), &run, &rise, chance), Kind::Leak, "{cache} {scatter}");
+                let none = [scatter * cache * MIB / 100, MIB / 16, -MIB / 16];
+                assert_eq!(kind(&none, Garbage::default(), &run, &rise, chance), Kind::Flat, "{cache} {scatter}");
+            }
+        }
     }
 
     #[test]
@@ -271,7 +312,7 @@ mod tests {
             visit.held = 100 * MIB + (2 * visit.examples as i64).min(40) * MIB / 2;
         }
         let rise = Rise::new(&full, None);
-        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &full, &rise, floor(50, 0)), Kind::FullCache);
+        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &full, &rise, Chance::new(50, &[])), Kind::FullCache);
         assert_eq!(rise.full_after(), Some(20));
     }
 
@@ -282,7 +323,7 @@ mod tests {
             visit.held = if visit.examples > 30 { 120 * MIB } else { 100 * MIB };
         }
         assert_eq!(
-            kind(&[20 * MIB, 0, 0], Garbage::default(), &jumped, &Rise::new(&jumped, None), floor(50, 0)),
+            kind(&[20 * MIB, 0, 0], Garbage::default(), &jumped, &Rise::new(&jumped, None), Chance::new(50, &[])),
             Kind::WarmUp
         );
         // Also where a piece before it keeps more, evenly.
@@ -292,7 +333,7 @@ mod tests {
             visit.held += other.held - 100 * MIB;
         }
         let rise = Rise::new(&both, Some(&before));
-        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &both, &rise, floor(50, 0)), Kind::WarmUp);
+        assert_eq!(kind(&[20 * MIB, 0, 0], Garbage::default(), &both, &rise, Chance::new(50, &[])), Kind::WarmUp);
     }
 
     #[test]
@@ -305,13 +346,13 @@ mod tests {
         lumpy.base.as_mut().unwrap().allocated = Some(70 * MIB);
         lumpy.passes[0].end.allocated = Some(90 * MIB);
         assert_eq!(
-            kind(&[20 * MIB, 0, 0], Garbage::default(), &lumpy, &Rise::new(&lumpy, None), floor(50, 0)),
+            kind(&[20 * MIB, 0, 0], Garbage::default(), &lumpy, &Rise::new(&lumpy, None), Chance::new(50, &[])),
             Kind::Cache
         );
         // If it does not account for the growth, resident memory decides.
         lumpy.passes[0].end.allocated = Some(70 * MIB);
         assert_eq!(
-            kind(&[20 * MIB, 0, 0], Garbage::default(), &lumpy, &Rise::new(&lumpy, None), floor(50, 0)),
+            kind(&[20 * MIB, 0, 0], Garbage::default(), &lumpy, &Rise::new(&lumpy, None), Chance::new(50, &[])),
             Kind::WarmUp
         );
     }

@@ -30,6 +30,8 @@ pub(crate) struct Keeper {
     /// How many examples' worth it gained, and holds at most: of an `lru_cache`.
     pub entries: Option<u64>,
     pub limit: Option<u64>,
+    /// Whether it holds as many as it may.
+    pub is_full: bool,
 }
 
 /// What keeps a growth over the passes of the look: `grown` bytes in all, `added` of them by the last piece. `earlier` is the look
@@ -81,6 +83,7 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
         keeper.holds = Some(format!("{}{of}{graphs}, {} → {}", container.kind, container.before, container.after));
     } else if let Some(cache) = grown_cache(look) {
         keeper.limit = cache.limit;
+        keeper.is_full = cache.limit == Some(cache.after);
         keeper.entries = Some(cache.after - cache.before);
         let limit = cache.limit.map_or("without a limit".to_string(), |limit| format!("of at most {limit}"));
         keeper.held_at = Some(cache.name.clone());

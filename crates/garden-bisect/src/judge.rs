@@ -2,7 +2,7 @@
 
 use crate::experiment::{Experiment, Held, How, Run, Visit, WorkersHeld};
 use crate::finding::{Cause, Finding, Growth, Kind, StageFinding};
-use crate::growth::{Garbage, Rise, beyond, floor, growth, held, kind, per_example};
+use crate::growth::{Chance, Garbage, Rise, beyond, growth, held, kind, per_example};
 use crate::holders::{Keeper, dropped, given_back, keeper};
 use crate::words;
 
@@ -20,7 +20,7 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
         runs.iter().filter_map(|judged| judged.growth(experiment, &runs, memory_limit)).collect();
     // Equally grave ones in the order of the pipeline: what comes later may follow from what came before.
     growths.sort_by_key(|growth| std::cmp::Reverse(growth.kind.gravity()));
-    let failed = runs.iter().find(|judged| judged.run.how == How::Chain && judged.finding.error.is_some());
+    let failed = runs.iter().find(|judged| judged.finding.has_failed());
     let matters = growths.first().filter(|growth| !matches!(growth.kind, Kind::WarmUp | Kind::FilePages));
     let verdict = match (&matters, failed) {
         (Some(growth), _) => growth.kind,
@@ -32,15 +32,23 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
         verdict,
         summary: String::new(),
         advice: words::advice(&growths, verdict),
-        growths,
         examples: experiment.examples,
         dataset_length: experiment.dataset_length,
         memory_limit,
-        stages: runs.iter().map(|judged| judged.finding.clone()).collect(),
+        stages: runs.iter().map(|judged| judged.finding.clone()).map(|stage| told(stage, &growths)).collect(),
+        growths,
         notes: words::notes(experiment, &runs),
     };
     finding.summary = words::summary(&finding, failed.and_then(|judged| judged.finding.error.as_deref()));
     finding
+}
+
+/// The finding of a run with the kind that a closer look gave it.
+fn told(mut stage: StageFinding, growths: &[Growth]) -> StageFinding {
+    if let Some(growth) = growths.iter().find(|growth| growth.run == stage.name) {
+        stage.kind = growth.kind;
+    }
+    stage
 }
 
 /// A run with what it shows.
@@ -87,21 +95,30 @@ impl<'a> Judged<'a> {
             return None;
         }
         let begins_with = self.run.stages.last().cloned().unwrap_or_default();
-        let look =
-            experiment.looks.iter().find(|look| look.name == self.run.name).and_then(|look| look.holders.as_ref());
+        let look = experiment.looks.iter().find(|look| look.name == self.run.name);
         let shorter = experiment.looks.iter().filter(|look| look.stages.len() < self.run.stages.len());
-        let earlier = shorter.max_by_key(|look| look.stages.len()).and_then(|look| look.holders.as_ref());
-        let passes = look.map_or(0, |look| look.passes as usize);
-        let found = keeper(
-            kind,
-            look,
-            earlier,
-            over(passes, &self.finding.growth, kind),
-            over(passes, &self.finding.added, kind),
-        );
+        let earlier = shorter.max_by_key(|look| look.stages.len());
+        // What a leak keeps is seen in a later pass; the first has whatever is cached too.
+        let found = match look.and_then(|look| look.later.as_ref()).filter(|_| kind == Kind::Leak) {
+            Some(later) => {
+                let [grown, added] = [&self.finding.growth, &self.finding.added]
+                    .map(|growth| mean(&growth[1..]).saturating_mul(later.passes as i64));
+                keeper(kind, Some(later), earlier.and_then(|look| look.later.as_ref()), grown, added)
+            }
+            None => {
+                let look = look.and_then(|look| look.holders.as_ref());
+                let passes = look.map_or(0, |look| look.passes as usize);
+                let [grown, added] =
+                    [&self.finding.growth, &self.finding.added].map(|growth| over(passes, growth, kind));
+                keeper(kind, look, earlier.and_then(|look| look.holders.as_ref()), grown, added)
+            }
+        };
         let total: i64 = self.finding.added.iter().sum();
-        let full = (kind == Kind::FullCache).then(|| self.rise.full_after()).flatten();
         let examples = self.run.examples.unwrap_or(experiment.examples);
+        // Memory comes in lumps, so that a curve may hide what the cache itself tells.
+        let is_full = found.is_full && found.entries.is_some_and(|entries| entries < examples);
+        let kind = if kind == Kind::Cache && is_full { Kind::FullCache } else { kind };
+        let full = (kind == Kind::FullCache).then(|| self.rise.full_after().or(found.entries)).flatten();
         let bytes = match kind {
             Kind::Garbage => self.garbage_per_example(examples),
             Kind::Cache => Some(self.kept(&found) / examples.max(1) as i64),
@@ -119,7 +136,10 @@ impl<'a> Judged<'a> {
             begins_with,
             bytes_per_example: bytes,
             full_dataset_bytes: bytes.filter(|_| kind.is_kept()).zip(experiment.dataset_length).map(
-                |(bytes, length)| bytes.saturating_mul(found.limit.map_or(length, |most| most.min(length)) as i64),
+                |(bytes, length)| {
+                    let all = bytes.saturating_mul(found.limit.map_or(length, |most| most.min(length)) as i64);
+                    all.min(self.shared_by_each(experiment.workers).filter(|_| kind == Kind::Copies).unwrap_or(all))
+                },
             ),
             holds_at_most: found.limit,
             full_after: full,
@@ -145,7 +165,8 @@ impl<'a> Judged<'a> {
         let grows_alone = alone.is_some_and(|alone| {
             let own: i64 = alone.finding.growth.iter().sum();
             let all: i64 = self.finding.added.iter().take(alone.finding.growth.len()).sum();
-            own as f64 >= ALONE * all as f64
+            // A run that failed has not grown.
+            own > 0 && own as f64 >= ALONE * all as f64
         });
         let itself = (last == "dataset" || grows_alone).then(|| last.clone());
         found
@@ -153,6 +174,12 @@ impl<'a> Judged<'a> {
             .clone()
             .or(itself)
             .or_else(|| dropped(self.run, self.chain_before(runs).map(|before| before.run), total))
+    }
+
+    /// What a loader worker still shared with its parent before the passes: it can make no more than that its own.
+    fn shared_by_each(&self, workers: u64) -> Option<i64> {
+        let base = self.run.base?.workers?;
+        (workers > 0).then(|| (base.held - base.private).max(0) / workers as i64)
     }
 
     /// What a cache keeps. Small objects first fill what Python had free, some hundred KiB, so the sizes of the objects may tell more than the growth.
@@ -191,7 +218,7 @@ impl<'a> Judged<'a> {
 fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, workers: u64) -> StageFinding {
     let grown = held(run);
     let added = beyond(&grown, before.map_or(&[], |before| &before.growth));
-    let earlier: i64 = grown.iter().sum::<i64>() - added.iter().sum::<i64>();
+    let earlier: Vec<i64> = grown.iter().zip(&added).map(|(grown, added)| grown - added).collect();
     let collected = collected(run);
     let collected_before = before.and_then(|before| before.collected).unwrap_or(0).max(0);
     let mut kind = match &run.error {
@@ -206,7 +233,7 @@ fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, w
                 Garbage { at_the_end: collected.unwrap_or(0) - collected_before, at_once },
                 run,
                 rise,
-                floor(examples, earlier),
+                Chance::new(examples, &earlier),
             )
         }
     };
@@ -241,7 +268,7 @@ fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
     let copies: Vec<i64> = grown(|one| one.private).iter().zip(&held).map(|(own, held)| own - held.max(&0)).collect();
     let is_more = |grown: &[i64]| grown.iter().sum::<i64>() > BY_RUNNING.saturating_mul(workers as i64);
     let of_workers = of_workers(run);
-    match kind(&held, Garbage::default(), &of_workers, &Rise::new(&of_workers, None), floor(examples, 0)) {
+    match kind(&held, Garbage::default(), &of_workers, &Rise::new(&of_workers, None), Chance::new(examples, &[])) {
         Kind::Failed => (Kind::Failed, held),
         kind @ (Kind::Leak | Kind::Cache | Kind::FullCache | Kind::Undecided) if is_more(&held) => (kind, held),
         _ if is_more(&copies) => (Kind::Copies, copies),
@@ -261,8 +288,12 @@ fn over(passes: usize, growth: &[i64], kind: Kind) -> i64 {
     if kind != Kind::Leak || growth.len() < 2 {
         return growth.iter().take(passes).sum();
     }
-    let mean = growth[1..].iter().sum::<i64>() / (growth.len() as i64 - 1);
+    let mean = mean(&growth[1..]);
     growth[0].max(mean).saturating_add(mean.saturating_mul((passes as i64 - 1).max(0)))
+}
+
+fn mean(values: &[i64]) -> i64 {
+    values.iter().sum::<i64>() / values.len().max(1) as i64
 }
 
 /// What the garbage collector gave back at the end.

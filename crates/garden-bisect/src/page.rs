@@ -8,7 +8,7 @@ use garden_report::{Block, Field, News, Page, Section, json_text};
 use crate::charts::charts;
 use crate::experiment::{Experiment, Holders, How, Run};
 use crate::finding::{Finding, Growth, Kind, StageFinding};
-use crate::words::{bytes, passes};
+use crate::words::{bytes, is_all_that_is_shared, passes};
 
 /// Rows of each list of what holds the memory.
 const MOST_ROWS: usize = 5;
@@ -55,6 +55,7 @@ fn numbers(experiment: &Experiment, finding: &Finding) -> Vec<Field> {
     let all = growth.full_dataset_bytes.zip(experiment.dataset_length);
     let all = all.map(|(all, length)| match growth.holds_at_most.filter(|most| *most < length) {
         Some(most) => format!("{} for {most} of {length} examples at most", bytes(all)),
+        None if is_all_that_is_shared(growth, experiment) => format!("{} at most, in each worker", bytes(all)),
         None => format!("{} for all {length} examples", bytes(all)),
     });
     let keeper = growth.keeper.clone().map(|keeper| match &growth.held_at {

@@ -149,11 +149,21 @@ fn whole_dataset(growth: &Growth, experiment: &Experiment, memory_limit: Option<
 
 fn at_most(growth: &Growth, experiment: &Experiment) -> String {
     match growth.full_dataset_bytes.zip(experiment.dataset_length) {
+        Some((all, _)) if is_all_that_is_shared(growth, experiment) => {
+            format!(", at most the {} that each worker shares with its parent", bytes(all))
+        }
         Some((all, length)) => {
             format!(", about {} for {length} examples in each worker that sees them all", bytes(all))
         }
         None => String::new(),
     }
+}
+
+/// Whether the whole dataset would need more than there is to copy: examples lie on the same pages.
+pub(crate) fn is_all_that_is_shared(growth: &Growth, experiment: &Experiment) -> bool {
+    let all = growth.bytes_per_example.zip(experiment.dataset_length);
+    let all = all.map(|(each, length)| each.saturating_mul(length as i64));
+    growth.kind == Kind::Copies && growth.full_dataset_bytes < all
 }
 
 fn collected(growth: &Growth) -> String {

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use crate::dataset::ImagePaths;
 use crate::example::Labels;
 use crate::length::TooLong;
 use crate::loader::BadRow;
@@ -22,6 +23,14 @@ impl FromStr for Labels {
 
     fn from_str(given: &str) -> Result<Labels, String> {
         find(&[("assistant", Labels::Assistant), ("completion", Labels::Completion), ("all", Labels::All)], given)
+    }
+}
+
+impl FromStr for ImagePaths {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<ImagePaths, String> {
+        find(&[("inside", ImagePaths::Inside), ("anywhere", ImagePaths::Anywhere)], given)
     }
 }
 

@@ -13,16 +13,19 @@ mod order;
 mod parquet;
 mod picture;
 mod prefetch;
+mod reach;
 mod stored;
 mod tar;
 mod value;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) use conversation::unnumbered;
 pub use hub::model_folder;
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
+pub use reach::ImagePaths;
 
 use crate::error::Error;
 use crate::outline::Outline;
@@ -30,6 +33,7 @@ use crate::record::Record;
 use conversation::{LoneText, Row};
 use json_file::JsonFile;
 use parquet::{Parquet, Readers};
+use reach::Reach;
 use stored::Span;
 use tar::Tar;
 
@@ -62,12 +66,19 @@ impl Dataset {
 
     /// Opens another split: `train`, `validation` or `test`. A single file is the split that is asked for, whatever its name.
     pub fn open_split(path: &Path, split: &str) -> Result<Dataset, Error> {
+        Dataset::open_with(path, split, None)
+    }
+
+    /// Opens a split whose rows may name these files as pictures. If that is not said, rows of a file or folder may name any,
+    /// and rows of a dataset by its name on the hub those that came with it.
+    pub fn open_with(path: &Path, split: &str, paths: Option<ImagePaths>) -> Result<Dataset, Error> {
+        let own = paths.unwrap_or(ImagePaths::Anywhere);
         if path.is_dir() {
-            return Dataset::of_files(path, &folder::files(path, split)?);
+            return Dataset::of_files(path, &folder::files(path, split)?, own, path);
         }
         let name = path.to_string_lossy();
         if path.exists() {
-            return Dataset::of_files(path, &[path.to_path_buf()]);
+            return Dataset::of_files(path, &[path.to_path_buf()], own, path.parent().unwrap_or(Path::new("")));
         }
         if let Some((scheme, _)) = name.split_once("://") {
             let problem = format!("is a remote address (`{scheme}`)");
@@ -80,12 +91,16 @@ impl Dataset {
         }
         let no_cache = || Error::dataset(path, "no such file or folder, and no cache of the hub as HOME is not set");
         let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, hub::Thing::Dataset, &name)?;
-        Dataset::of_files(path, &folder::files(&snapshot, split)?)
+        // Files of a snapshot are links into another folder of the same dataset.
+        let repository = snapshot.ancestors().nth(2).unwrap_or(&snapshot);
+        let paths = paths.unwrap_or(ImagePaths::Inside);
+        Dataset::of_files(path, &folder::files(&snapshot, split)?, paths, repository)
     }
 
-    fn of_files(path: &Path, files: &[PathBuf]) -> Result<Dataset, Error> {
+    fn of_files(path: &Path, files: &[PathBuf], paths: ImagePaths, folder: &Path) -> Result<Dataset, Error> {
         let readers = Readers::default();
-        let open = |(number, file): (usize, &PathBuf)| Shard::open(file, number, &readers);
+        let reach = Arc::new(Reach::new(paths, folder).map_err(|error| Error::file(folder, error))?);
+        let open = |(number, file): (usize, &PathBuf)| Shard::open(file, number, &readers, &reach);
         let shards = files.iter().enumerate().map(open).collect::<Result<Vec<Shard>, Error>>()?;
         let ends: Vec<usize> = shards
             .iter()
@@ -153,11 +168,11 @@ impl Dataset {
 
 impl Shard {
     /// Recognises a file by what is in it.
-    fn open(path: &Path, number: usize, readers: &Readers) -> Result<Shard, Error> {
+    fn open(path: &Path, number: usize, readers: &Readers, reach: &Arc<Reach>) -> Result<Shard, Error> {
         let beginning = stored::beginning(path, BEGINNING)?;
         let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&beginning).trim_ascii_start();
         if parquet::is_parquet(&beginning) {
-            return Ok(Shard::Parquet(Parquet::open(path, number, readers)?));
+            return Ok(Shard::Parquet(Parquet::open(path, number, readers, reach)?));
         }
         if tar::is_tar(&beginning) {
             return Ok(Shard::Tar(Tar::open(path)?));
@@ -168,7 +183,7 @@ impl Shard {
         if text.is_empty() || text.starts_with(b"{") || text.starts_with(b"[") {
             let of_pictures = path.file_name().is_some_and(|name| name == "metadata.jsonl");
             let lone_text = if of_pictures { LoneText::Caption } else { LoneText::Question };
-            return Ok(Shard::Json(JsonFile::open(path, lone_text)?));
+            return Ok(Shard::Json(JsonFile::open(path, lone_text, reach)?));
         }
         Err(unknown(path, &beginning))
     }

@@ -80,8 +80,8 @@ pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Gla
 impl Picture {
     /// Decodes a file, turned as its Exif data says, into the memory that the picture has already.
     ///
-    /// Colours are those of PIL's `convert("RGB")`: transparency is dropped, 16 bit gray is cut off at 255, inks are mixed by the
-    /// simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
+    /// Colours are those of transformers' `convert_to_rgb` of an opened image: what is transparent is painted white, 16 bit gray is cut off at 255,
+    /// inks are mixed by the simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
     pub fn decode(&mut self, name: &str, data: &[u8], max_pixels: u64) -> Result<(), Error> {
         self.try_decode(data, max_pixels).map_err(|problem| Error::picture(name, problem))
     }
@@ -106,7 +106,7 @@ impl Format {
     fn of(data: &[u8]) -> Result<Format, String> {
         match data {
             [] => Err("the file is empty".to_string()),
-            [0xff, 0xd8, ..] => Ok(Format::Jpeg),
+            [0xff, 0xd8, 0xff, ..] => Ok(Format::Jpeg),
             [0x89, b'P', b'N', b'G', ..] => Ok(Format::Png),
             [b'G', b'I', b'F', b'8', ..] => Ok(Format::Gif),
             [b'B', b'M', ..] => Ok(Format::Bmp),

@@ -1,6 +1,8 @@
 //! Everything that stands between a conversation and a model: template, tokenizer and pictures of a model's folder.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use garden_model::Config;
 
 use crate::error::Error;
 use crate::image::{Grid, ImageSettings, MAX_PIXELS, Patcher, picture_size};
@@ -44,6 +46,7 @@ pub struct Processor {
     pub images: ImageSettings,
     /// Larger pictures are not decoded.
     pub max_decoded_pixels: u64,
+    images_path: PathBuf,
     image_token: i32,
     vision_tokens: Vec<i32>,
 }
@@ -61,7 +64,8 @@ impl Processor {
         let template = Template::open(folder, template)?;
         // Newer folders have the settings of all processors in one file.
         let [older, newer] = ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name));
-        let images = ImageSettings::read(if !older.exists() && newer.exists() { &newer } else { &older })?;
+        let images_path = if !older.exists() && newer.exists() { newer } else { older };
+        let images = ImageSettings::read(&images_path)?;
         let name = template.token("image_token").unwrap_or(IMAGE_TOKEN);
         let image_token = tokenizer.added_token(name).ok_or_else(|| {
             Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, which stands for images"))
@@ -69,7 +73,29 @@ impl Processor {
         let mut vision_tokens: Vec<i32> =
             VISION_TOKENS.into_iter().filter_map(|name| tokenizer.added_token(name)).collect();
         vision_tokens.push(image_token);
-        Ok(Processor { tokenizer, template, images, max_decoded_pixels: MAX_PIXELS, image_token, vision_tokens })
+        let max_decoded_pixels = MAX_PIXELS;
+        Ok(Processor { tokenizer, template, images, images_path, max_decoded_pixels, image_token, vision_tokens })
+    }
+
+    /// Refuses a processor that makes something else of pictures than the model takes.
+    pub fn check(&self, config: &Config) -> Result<(), Error> {
+        let (images, vision) = (&self.images, &config.vision);
+        let pairs = [
+            ("patch_size", images.patch, "patch_size", vision.patch),
+            ("temporal_patch_size", images.frames, "temporal_patch_size", vision.frames),
+            ("merge_size", images.merge, "spatial_merge_size", vision.merge),
+        ];
+        if let Some((ours, number, theirs, wanted)) = pairs.into_iter().find(|(_, number, _, wanted)| number != wanted)
+        {
+            let problem = format!("is {number}; `vision_config.{theirs}` of config.json is {wanted}");
+            return Err(Error::field(&self.images_path, ours, problem));
+        }
+        if self.image_token != config.image_token {
+            let (token, wanted) = (self.image_token, config.image_token);
+            let problem = format!("is {wanted}; the token that stands for images is {token} in tokenizer.json");
+            return Err(Error::field(&self.images_path.with_file_name("config.json"), "image_token_id", problem));
+        }
+        Ok(())
     }
 
     /// The token that stands for a part of an image.

@@ -2,22 +2,25 @@
 //!
 //! Templates are Jinja as Hugging Face sets it up: blocks swallow the line end behind them and the blanks before them, methods of Python's
 //! strings and lists work, `raise_exception`, `strftime_now` and `tojson` exist. A template is code from outside, so it runs on
-//! a budget of steps.
+//! a budget (`budget.rs`).
 
+mod bounded;
+mod budget;
 mod python;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use minijinja::{Environment, Value, context};
+use minijinja::{Environment, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
+use crate::file::{self, LARGEST_SETTINGS};
 use crate::free::{Json, ordered};
+use bounded::Compiled;
+use budget::{LONGEST_TEXT, STEPS};
 
-/// The name that the template goes by in its environment.
-const NAME: &str = "chat_template";
 /// Special tokens that templates may name.
 const TOKENS: [&str; 5] = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"];
 /// The field of a message that has the assistant's calls of tools.
@@ -195,10 +198,12 @@ pub struct TemplateFile {
 impl TemplateFile {
     /// Reads a template: a Jinja file, or a JSON file with the field `chat_template`, such as `tokenizer_config.json`.
     pub fn read(path: &Path) -> Result<TemplateFile, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
         let source = match path.extension().is_some_and(|ending| ending == "json") {
             true => source_in(path, &read_json(path)?)?,
-            false => text,
+            false => {
+                let text = file::read(path, LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
+                String::from_utf8(text).map_err(|_| Error::broken(path, "no text in UTF-8"))?
+            }
         };
         Ok(TemplateFile { path: path.to_path_buf(), source })
     }
@@ -217,6 +222,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Template {
     environment: Environment<'static>,
+    compiled: Compiled,
     path: PathBuf,
     /// The special tokens of `tokenizer_config.json`, by field.
     tokens: Vec<(&'static str, String)>,
@@ -246,9 +252,9 @@ impl Template {
 
     fn new(path: &Path, source: &str, tokens: Vec<(&'static str, String)>) -> Result<Template, Error> {
         let unusable = |error: minijinja::Error| Error::broken(path, format!("no usable chat template: {error}"));
-        let mut environment = python::environment().map_err(unusable)?;
-        environment.add_template_owned(NAME, python::without_generation_tags(source)).map_err(unusable)?;
-        Ok(Template { environment, path: path.to_path_buf(), tokens })
+        let syntax = python::syntax().map_err(unusable)?;
+        let compiled = Compiled::new(&python::without_generation_tags(source), &syntax).map_err(unusable)?;
+        Ok(Template { environment: python::environment(), compiled, path: path.to_path_buf(), tokens })
     }
 
     /// Where it was read.
@@ -263,6 +269,11 @@ impl Template {
 
     /// The text of a conversation, with one placeholder for each image.
     pub fn render(&self, chat: Chat, ending: Ending) -> Result<String, Error> {
+        let bytes: usize = chat.messages.iter().flat_map(Message::parts).flatten().map(str::len).sum();
+        if bytes > LONGEST_TEXT {
+            let problem = format!("the conversation has {bytes} bytes of text; {LONGEST_TEXT} are the most");
+            return Err(Error::Conversation(problem));
+        }
         let messages: Vec<Value> = chat.messages.iter().map(Message::value).collect();
         let tools = if chat.tools.is_empty() { Value::from(()) } else { chat.tools.iter().map(Json::value).collect() };
         let tokens: BTreeMap<&str, String> = self.tokens.iter().cloned().collect();
@@ -273,17 +284,19 @@ impl Template {
             add_generation_prompt => ending == Ending::Answer,
             ..Value::from(tokens)
         };
-        let failed = |error: minijinja::Error| {
-            let reason = error.detail().map_or_else(|| error.to_string(), str::to_string);
+        self.compiled.render(&self.environment, values).map_err(|error| {
+            let reason = match error.kind() {
+                ErrorKind::OutOfFuel => format!("it takes more than {STEPS} steps"),
+                _ => error.detail().map_or_else(|| error.to_string(), str::to_string),
+            };
             let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
             Error::Conversation(format!("the chat template in `{}`{line} failed: {reason}", self.path.display()))
-        };
-        self.environment.get_template(NAME).map_err(failed)?.render(values).map_err(failed)
+        })
     }
 }
 
 fn read_json(path: &Path) -> Result<serde_json::Value, Error> {
-    let text = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+    let text = file::read(path, LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
     serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))
 }
 

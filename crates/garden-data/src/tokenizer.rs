@@ -48,7 +48,7 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Reads a `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Tokenizer, Error> {
-        let text = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+        let text = crate::file::read(path, crate::file::LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
         file::read(path, &text)
     }
 

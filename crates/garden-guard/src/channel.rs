@@ -8,12 +8,13 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use garden_memory::{EventKind, RunFacts};
 use garden_probe::Identity;
@@ -27,6 +28,10 @@ pub const ENVIRONMENT: &str = "MODEL_GARDEN_EVENTS";
 /// How the folders of our sockets are called: this, the process id and something random.
 const PREFIX: &str = "model-garden-";
 
+/// Programs that are heard at the same time; each takes two descriptors and a thread.
+const MOST_PROGRAMS: usize = 128;
+/// How long nobody is let in after that has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Longest line that is read; a longer one is not ours.
 const LONGEST_LINE: u64 = 1 << 20;
 
@@ -68,6 +73,8 @@ pub struct Message {
 #[derive(Debug)]
 pub struct Channel {
     path: PathBuf,
+    /// The file that was made there: by the end it may be somebody else's.
+    place: Option<(u64, u64)>,
     listeners: Arc<Mutex<Vec<UnixStream>>>,
 }
 
@@ -85,20 +92,38 @@ impl Channel {
 
     /// Opens a socket at this path.
     pub fn open_at(path: &Path, notices: SyncSender<Notice>) -> io::Result<Channel> {
-        // A watcher that was killed may have left its socket behind; a file of another kind is not ours to remove.
-        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            drop(fs::remove_file(path));
+        // A watcher that was killed may have left its socket behind; one that answers, or a file of another kind, is not ours to
+        // remove.
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        match is_socket.then(|| UnixStream::connect(path)) {
+            Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => drop(fs::remove_file(path)),
+            Some(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there already")),
+            None => {}
         }
         let path = path.to_path_buf();
         let socket = UnixListener::bind(&path)?;
+        let place = place_of(&path);
         let listeners = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&listeners);
         thread::spawn(move || {
-            for stream in socket.incoming().flatten() {
+            loop {
+                let stream = match socket.accept() {
+                    Ok((stream, _)) => stream,
+                    // Descriptors may have run out, and whoever waits keeps waiting: asking again at once would take a whole processor.
+                    Err(_) => {
+                        thread::sleep(ACCEPT_PAUSE);
+                        continue;
+                    }
+                };
                 let Ok(back) = stream.try_clone() else { continue };
-                let (notices, known) = (notices.clone(), Arc::clone(&known));
+                let mut all = known.lock().unwrap_or_else(PoisonError::into_inner);
+                if all.len() >= MOST_PROGRAMS {
+                    continue;
+                }
                 let connection = back.as_raw_fd();
-                known.lock().unwrap_or_else(PoisonError::into_inner).push(back);
+                all.push(back);
+                drop(all);
+                let (notices, known) = (notices.clone(), Arc::clone(&known));
                 thread::spawn(move || {
                     listen(stream, &notices);
                     // It hung up: it can no longer be asked.
@@ -106,7 +131,7 @@ impl Channel {
                 });
             }
         });
-        Ok(Channel { path, listeners })
+        Ok(Channel { path, place, listeners })
     }
 
     /// The socket's path, for [`ENVIRONMENT`].
@@ -129,7 +154,9 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        drop(fs::remove_file(&self.path));
+        if place_of(&self.path) == self.place {
+            drop(fs::remove_file(&self.path));
+        }
         // The folder that was made for it; one with anything else in it stays.
         let is_ours =
             |folder: &&Path| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
@@ -137,6 +164,11 @@ impl Drop for Channel {
             drop(fs::remove_dir(folder));
         }
     }
+}
+
+/// Which file a path leads to: device and number.
+fn place_of(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Removes the sockets of watchers that were killed.
@@ -174,7 +206,6 @@ fn listen(stream: UnixStream, notices: &SyncSender<Notice>) {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     #[test]
     fn messages_come_in_and_a_stop_goes_out() {
@@ -196,5 +227,37 @@ mod tests {
         let path = channel.path().to_path_buf();
         drop(channel);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_answers_is_left_alone_and_a_dead_one_is_replaced() {
+        let folder = std::env::temp_dir().join(format!("garden-channel-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("socket");
+        let theirs = UnixListener::bind(&path).unwrap();
+        let refused = Channel::open_at(&path, mpsc::sync_channel(1).0).map(|_| ()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+        assert!(UnixStream::connect(&path).is_ok(), "their socket is still there");
+        drop(theirs);
+        let ours = Channel::open_at(&path, mpsc::sync_channel(1).0).unwrap();
+        // Somebody took the name over: it is theirs when we end.
+        fs::remove_file(&path).unwrap();
+        let _theirs = UnixListener::bind(&path).unwrap();
+        drop(ours);
+        assert!(UnixStream::connect(&path).is_ok());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn programs_beyond_the_most_are_turned_away() {
+        let (sender, _notices) = mpsc::sync_channel(64);
+        let channel = Channel::open(sender).unwrap();
+        let programs: Vec<UnixStream> =
+            (0..MOST_PROGRAMS + 8).map(|_| UnixStream::connect(channel.path()).unwrap()).collect();
+        // One that is turned away reads the end of its stream.
+        let mut last = programs.last().unwrap();
+        last.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(last.read(&mut [0]).unwrap(), 0);
+        assert_eq!(channel.ask_to_stop(), MOST_PROGRAMS);
     }
 }

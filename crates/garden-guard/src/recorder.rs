@@ -26,6 +26,7 @@ pub struct Recorder {
     facts: RunFacts,
     step: Option<f64>,
     activity: Activity,
+    /// What was counted since the last sample.
     counts: [(Quantity, Option<u64>); 5],
     /// What was last written of each process, by process id and start time.
     told: BTreeMap<(u32, u64), Told>,
@@ -88,9 +89,10 @@ impl Recorder {
         sample.step = self.step;
         sample.time_s = Some(milliseconds(time_s));
         sample.activity = self.activity;
-        for (quantity, count) in self.counts {
-            if let Some(count) = count {
-                sample.set(quantity, count);
+        // Once, with the sample after it was told: a count that is repeated would be read as one that was made again.
+        for (quantity, count) in &mut self.counts {
+            if let Some(count) = count.take() {
+                sample.set(*quantity, count);
             }
         }
         let levels = self.processes(&tree.processes)?;
@@ -140,6 +142,12 @@ impl Recorder {
 
     /// Writes an event.
     pub fn event(&mut self, kind: EventKind, time_s: f64) -> io::Result<()> {
+        self.follow(kind);
+        self.writer.event(kind, self.step, Some(milliseconds(time_s)))
+    }
+
+    /// Takes in what an event means for the samples after it, without writing it.
+    pub fn follow(&mut self, kind: EventKind) {
         self.activity = match kind {
             EventKind::EvalStart => Activity::Eval,
             EventKind::EvalEnd | EventKind::Restart => Activity::Train,
@@ -149,7 +157,6 @@ impl Recorder {
             self.told.clear();
             self.step = None;
         }
-        self.writer.event(kind, self.step, Some(milliseconds(time_s)))
     }
 
     /// Takes in the step that the program is at.
@@ -167,17 +174,14 @@ impl Recorder {
         self.writer.facts(&self.facts)
     }
 
-    /// Takes in a message from the event channel.
-    pub fn hear(&mut self, message: &Message, time_s: f64) -> io::Result<()> {
+    /// Takes in a message from the event channel, except for its event.
+    pub fn hear(&mut self, message: &Message) -> io::Result<()> {
         self.step = message.step.or(self.step);
         let told = [message.tensors, message.tensors_cpu, message.tensors_gpu, message.objects, message.arena];
         for ((_, known), told) in self.counts.iter_mut().zip(told) {
             *known = told.or(*known);
         }
-        if let Some(facts) = &message.facts {
-            self.learn(facts.clone())?;
-        }
-        message.event.map_or(Ok(()), |kind| self.event(kind, time_s))
+        message.facts.as_ref().map_or(Ok(()), |facts| self.learn(facts.clone()))
     }
 }
 
@@ -211,5 +215,23 @@ impl Write for Steadfast {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_stands_beside_the_sample_after_it_and_no_other() {
+        let path = std::env::temp_dir().join(format!("garden-recorder-{}", std::process::id()));
+        let mut recorder = Recorder::create(&path, RunFacts::default(), &[]).unwrap();
+        let mut taken = |told: Option<u64>| {
+            let message = Message { tensors: told, ..Message::default() };
+            recorder.hear(&message).unwrap();
+            recorder.sample(&TreeSample::default(), 0.0).unwrap().get(Quantity::Tensors)
+        };
+        assert_eq!([Some(34), None, Some(518), None].map(&mut taken), [Some(34), None, Some(518), None]);
+        std::fs::remove_file(path).unwrap();
     }
 }

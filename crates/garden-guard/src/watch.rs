@@ -19,6 +19,8 @@ use crate::steps::StepPattern;
 const JUDGING_BUDGET: f64 = 0.0005;
 /// Whoever prints this trains.
 const LOSS: &[u8] = b"loss";
+/// Events of a program that are noted between two samples.
+const MOST_EVENTS: u32 = 64;
 /// The verdict is not made anew more often than this.
 const JUDGING_PAUSE: Duration = Duration::from_secs(3);
 
@@ -37,6 +39,8 @@ pub struct Watch {
     last: Sample,
     /// Events that nobody has been told of yet.
     news: Vec<EventKind>,
+    /// Events that the program told since the last sample.
+    told_events: u32,
     has_told_training: bool,
     /// Whether steps come over the event channel: then what is printed may mention steps, but does not tell them.
     has_channel_steps: bool,
@@ -59,6 +63,7 @@ impl Watch {
             tree: TreeSample::default(),
             last: Sample::default(),
             news: Vec::new(),
+            told_events: 0,
             has_told_training: false,
             has_channel_steps: false,
         }
@@ -135,19 +140,24 @@ impl Watch {
         if let Some(facts) = heard.facts {
             self.recorder.learn(facts)?;
         }
-        heard.events.into_iter().try_for_each(|kind| self.event(kind))
+        heard.events.into_iter().try_for_each(|kind| self.tell(kind))
     }
 
     /// Takes in what the program sent over the event channel.
     pub fn hear_message(&mut self, message: &Message) -> io::Result<()> {
-        let time_s = self.elapsed().as_secs_f64();
         self.has_channel_steps |= message.step.is_some();
-        self.recorder.hear(message, time_s)?;
-        if let Some(kind) = message.event {
-            self.history.event(kind, self.recorder.step(), time_s);
-            self.news.push(kind);
+        self.recorder.hear(message)?;
+        message.event.map_or(Ok(()), |kind| self.tell(kind))
+    }
+
+    /// Notes an event that the program told; of a flood only the first ones, so that neither the trace nor we grow with it.
+    fn tell(&mut self, kind: EventKind) -> io::Result<()> {
+        self.told_events += 1;
+        if self.told_events > MOST_EVENTS {
+            self.recorder.follow(kind);
+            return Ok(());
         }
-        Ok(())
+        self.event(kind)
     }
 
     /// Events since this was last asked.
@@ -181,6 +191,7 @@ impl Watch {
 
     fn take(&mut self, tree: TreeSample) -> io::Result<()> {
         let time_s = self.elapsed().as_secs_f64();
+        self.told_events = 0;
         self.last = self.recorder.sample(&tree, time_s)?;
         self.history.push(&self.last);
         let key = |identity: &garden_probe::Identity| (identity.pid, identity.started);

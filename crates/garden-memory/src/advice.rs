@@ -11,7 +11,7 @@ use crate::words::{duration, size};
 pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Vec<String> {
     let mut list = Vec::new();
     match signs.finding.verdict {
-        Verdict::Leak => list.extend(advice_on_leak(forecast)),
+        Verdict::Leak => list.extend(advice_on_leak(signs, forecast)),
         Verdict::Growing if signs.finding.mechanism != Mechanism::FilePages => {
             list.extend(advice_on_growth(signs, forecast));
         }
@@ -68,18 +68,26 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn advice_on_leak(forecast: &Forecast) -> Vec<String> {
+fn advice_on_leak(signs: &Signs, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
     if let (Some(at), Some(limit)) = (forecast.if_unbounded, forecast.limit_bytes) {
         let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
         list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
     }
-    list.push(
-        "Find the stage that leaks: run dataset, processor and collator alone over the same 50 examples twice; the stage that \
-         grows in both passes leaks."
-            .into(),
-    );
+    list.push(format!("Find the stage that leaks: {}. The stage that grows in every pass leaks.", bisect(signs)));
     list
+}
+
+/// The command that runs the pieces of the pipeline apart.
+fn bisect(signs: &Signs) -> String {
+    let (command, function) = match &signs.module {
+        Some(module) => (format!("{module}:pieces"), format!("a function `pieces` in `{module}`")),
+        None => ("MODULE:FUNCTION".into(), "FUNCTION".into()),
+    };
+    format!(
+        "run `model-garden bisect {command}`, where {function} returns dataset, processor and collator; it takes 50 different \
+         examples through them at least twice"
+    )
 }
 
 fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
@@ -125,11 +133,11 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
             () => format!("Wait for step {step:.0}{fits}.{further}"),
         });
     }
-    list.push(
-        "To know now: process 50 different examples twice in a fresh process. Growth in the first pass only is a cache, in both \
-         passes a leak. (The same example 50 times shows nothing.)"
-            .into(),
-    );
+    list.push(format!(
+        "To know now: {}. Growth in the first pass only is a cache, in every pass a leak. (The same example 50 times shows \
+         nothing.)",
+        bisect(signs)
+    ));
     let is_reached = limit_step <= run_ends;
     if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
         let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::advice::{advice, advice_for_too_few};
 use crate::causes::weigh_causes;
 use crate::diagnosis::*;
-use crate::evidence::{evidence, restarts};
+use crate::evidence::evidence;
 use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
 use crate::processes::{changes, process_evidence};
@@ -13,7 +13,7 @@ use crate::series::{Memory, Series, Timeline, seconds_per_unit, split_at_restart
 use crate::shape::Shape;
 use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::{Stability, check_stability};
-use crate::summary::{summary, too_few};
+use crate::summary::{summary, too_few, whole_run};
 use crate::trace::{Quantity, RunFacts, Trace};
 use crate::words::{about_bounds, out_of_order};
 
@@ -27,9 +27,6 @@ pub struct Question {
     /// Assert that the level stays where it is.
     pub stability: Option<Stability>,
 }
-
-/// The total must have grown this many times as much as what the kernel cannot take back for file pages to be the story.
-const MOSTLY_FILE: f64 = 2.5;
 
 /// One process's stretch of a trace, judged.
 pub(crate) struct Judged {
@@ -59,14 +56,15 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
     let growth = judged.finding.growth.as_ref();
-    diagnosis.processes = changes(trace, last, &timeline, growth);
+    let judged_until = judged.series.last_sample.map_or(last.end, |sample| sample + 1);
+    diagnosis.processes = changes(trace, last.start..judged_until, &timeline, growth);
     diagnosis.evidence.extend(growth.and_then(|growth| process_evidence(&diagnosis.processes, growth)));
     if parts.len() > 1 {
         diagnosis.parts = parts
             .iter()
             .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, epoch, &facts))
             .collect();
-        diagnosis.evidence.insert(0, restarts(&diagnosis.parts));
+        diagnosis.summary.insert_str(0, &whole_run(&diagnosis.parts, clock));
     }
     diagnosis.stability = question.stability.map(|asked| check_stability(&judged.series, asked, clock));
     if let Some(check) = diagnosis.stability.as_ref().filter(|check| !check.passed) {
@@ -149,11 +147,7 @@ pub(crate) fn judge_part(
         return held;
     }
     let mut total = judge_memory(trace, part, timeline, Memory::Total, epoch);
-    let rise = |judged: &Judged| judged.finding.growth.map_or(0.0, |growth| growth.rise);
-    // Most of the growth must be file pages, or the total only repeats what the rest already said.
-    if rise(&total) < MOSTLY_FILE * rise(&held)
-        || !matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak)
-    {
+    if !is_of_file_pages_alone(&held, &total) {
         return held;
     }
     total.finding.mechanism = Mechanism::FilePages;
@@ -161,6 +155,14 @@ pub(crate) fn judge_part(
         total.finding.verdict = Verdict::Growing;
     }
     total
+}
+
+/// Whether the total grew while what the kernel cannot take back stood still, so that all of the growth is pages of files.
+fn is_of_file_pages_alone(held: &Judged, total: &Judged) -> bool {
+    let grew = matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak);
+    let (Some(growth), Some(shape)) = (total.finding.growth.filter(|_| grew), &held.shape) else { return false };
+    let moved = company_of(&held.series.points, Quantity::Anon, growth.from, growth.to, growth.rise);
+    held.finding.growth.is_none() && moved.is_none_or(|company| company.change < shape.material())
 }
 
 /// Evaluations that stand out of a flat run are its spikes, labelled or not.

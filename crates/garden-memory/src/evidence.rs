@@ -1,7 +1,7 @@
 //! What a verdict rests on: one sentence and one number for each observation.
 
 use crate::bytes::format_change;
-use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Part, Verdict};
+use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Verdict};
 use crate::growth::Stretch;
 use crate::series::Memory;
 use crate::signs::Signs;
@@ -81,16 +81,6 @@ pub(crate) fn evidence(signs: &Signs, likelihood: Option<&Likelihood>) -> Vec<Ev
         )));
     }
     list
-}
-
-/// What a trace with restarts says about its parts.
-pub(crate) fn restarts(parts: &[Part]) -> Evidence {
-    let words: Vec<&str> = parts.iter().map(|part| part.verdict.name()).collect();
-    Evidence::number(
-        format!("The process was restarted: {} parts, judged {}; the last one decides.", parts.len(), words.join(", ")),
-        parts.len() as f64,
-        "parts",
-    )
 }
 
 fn growth_evidence(signs: &Signs, growth: &Stretch) -> Evidence {

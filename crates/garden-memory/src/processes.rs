@@ -12,7 +12,8 @@ use crate::words::size;
 /// Processes that are told, those that grew most first.
 const MOST_PROCESSES: usize = 16;
 
-/// How each process changed over the growth, or over the whole part if there is none; the one that grew most first.
+/// How each process changed over the growth, or over the whole part if there is none; the one that grew most first. The part
+/// ends with the last sample that was judged: while a program ends, its processes go one by one.
 pub(crate) fn changes(
     trace: &Trace,
     part: Range<usize>,
@@ -21,7 +22,7 @@ pub(crate) fn changes(
 ) -> Vec<ProcessChange> {
     let place = |index: &usize| timeline.place(*index).unwrap_or(f64::NAN);
     let first = part.clone().find(|index| growth.is_none_or(|growth| place(index) >= growth.from));
-    // The first sample of the last place: while a program ends, its processes go one by one and the step stays.
+    // The first sample of the last place: later ones may be taken while the program ends.
     let last = growth.and_then(|growth| part.clone().find(|index| place(index) >= growth.to)).or(part.clone().last());
     let (Some(first), Some(last)) = (first, last) else { return Vec::new() };
     let mut changes: Vec<ProcessChange> = Vec::new();

@@ -21,18 +21,22 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// The amount at one sample, if the sample has it: what was measured, or the least that it can be.
-    pub(crate) fn at(self, trace: &Trace, index: usize) -> Option<f64> {
-        let or_zero = |quantity| trace.value(index, quantity).unwrap_or(0);
-        let bytes = match self {
-            Memory::Unreclaimable => trace
-                .at_least(index, Quantity::Anon)?
-                .saturating_add(or_zero(Quantity::Shmem))
-                .saturating_add(or_zero(Quantity::Swap)),
-            Memory::Total => trace.at_least(index, total_quantity(trace))?.saturating_add(or_zero(Quantity::Swap)),
-            Memory::Only(quantity) => trace.at_least(index, quantity)?,
+    /// The amount at one sample, if the sample has it: the least and the most that it can be, which are the same where it was
+    /// measured.
+    fn at(self, trace: &Trace, index: usize) -> Option<(f64, f64)> {
+        let main = match self {
+            Memory::Unreclaimable => Quantity::Anon,
+            Memory::Total => total_quantity(trace),
+            Memory::Only(quantity) => quantity,
         };
-        Some(bytes as f64)
+        let others: &[Quantity] = match self {
+            Memory::Unreclaimable => &[Quantity::Shmem, Quantity::Swap],
+            Memory::Total => &[Quantity::Swap],
+            Memory::Only(_) => &[],
+        };
+        let others: f64 = others.iter().filter_map(|&other| trace.value(index, other)).map(|bytes| bytes as f64).sum();
+        let (least, most) = (trace.at_least(index, main)?, trace.value(index, main)?);
+        Some((least as f64 + others, most as f64 + others))
     }
 
     /// Whether it is known by bounds where the anonymous memory of a tree is.
@@ -135,7 +139,8 @@ fn gives_memory_back(trace: &Trace, at: usize) -> bool {
     let near = |mut indices: Box<dyn Iterator<Item = usize>>| indices.find_map(|i| Memory::Total.at(trace, i));
     let before = near(Box::new((0..at).rev()));
     let after = near(Box::new(at..trace.len()));
-    before.zip(after).is_some_and(|(before, after)| after < NEW_PROCESS * before)
+    // The least against the most: what is not known is no drop.
+    before.zip(after).is_some_and(|((before, _), (_, after))| after < NEW_PROCESS * before)
 }
 
 /// The clock that most samples have: steps, else times, else the samples' own order.
@@ -194,8 +199,8 @@ fn clock_resets(places: &[f64]) -> Vec<usize> {
     resets
 }
 
-/// Samples before a program's end that may show it giving its memory back, and the share of the highest of them that the last
-/// one is below then.
+/// Samples before a program's end (its last step, its processes leaving one by one) that may show it giving its memory back, and
+/// the share of their typical level that the last one is below then.
 const FAREWELL_SAMPLES: usize = 10;
 const FAREWELL: f64 = 0.9;
 
@@ -212,6 +217,8 @@ pub(crate) struct Series {
     pub out_of_order: usize,
     /// Samples that know bounds only.
     pub bounds: Bounds,
+    /// The trace's sample that the last point is.
+    pub last_sample: Option<usize>,
 }
 
 /// Samples that know bounds only, and what becomes of them.
@@ -221,7 +228,7 @@ pub(crate) enum Bounds {
     None,
     /// So many are left out: a bound is no measurement, and there are enough of those.
     LeftOut(usize),
-    /// So many are most of them: each is taken as the least that it can be.
+    /// So many are most of them: each is taken as [`way_through`] its bounds has it.
     Taken(usize),
 }
 
@@ -243,12 +250,10 @@ impl Series {
         let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();
         let mut latest = f64::NEG_INFINITY;
         let mut was_aside = false;
+        let mut samples = Vec::new();
+        let (mut places, mut ranges) = (Vec::new(), Vec::new());
         for index in part.clone() {
-            while evaluations.peek().is_some_and(|range| range.end <= index) {
-                evaluations.next();
-            }
-            let in_evaluation = evaluations.peek().is_some_and(|range| range.contains(&index));
-            let (Some(x), Some(y)) = (timeline.place(index), memory.at(trace, index)) else { continue };
+            let (Some(x), Some(range)) = (timeline.place(index), memory.at(trace, index)) else { continue };
             if leaves_bounds_out && memory.is_bound(trace, index) {
                 continue;
             }
@@ -257,6 +262,14 @@ impl Series {
                 continue;
             }
             latest = x;
+            places.push((index, x));
+            ranges.push(range);
+        }
+        for ((index, x), y) in places.into_iter().zip(way_through(&ranges)) {
+            while evaluations.peek().is_some_and(|range| range.end <= index) {
+                evaluations.next();
+            }
+            let in_evaluation = evaluations.peek().is_some_and(|range| range.contains(&index));
             let aside = in_evaluation || trace.activity(index) != Activity::Train;
             if aside {
                 series.aside.push(Point { x, y });
@@ -265,25 +278,37 @@ impl Series {
                 }
             } else {
                 series.points.push(Point { x, y });
+                samples.push(index);
             }
             was_aside = aside;
         }
-        series.drop_farewell(trace, &part);
+        series.drop_farewell(trace, &part, &samples);
+        series.last_sample = series.points.len().checked_sub(1).map(|last| samples[last]);
         series.add_events(trace, &part, timeline);
         spread_ties(&mut series.points);
         series
     }
 
-    /// Leaves out the samples of a process that was giving its memory back because it ended.
-    fn drop_farewell(&mut self, trace: &Trace, part: &Range<usize>) {
+    /// Leaves out the samples of a program that was giving its memory back because it ended.
+    fn drop_farewell(&mut self, trace: &Trace, part: &Range<usize>, samples: &[usize]) {
         let has_ended =
             trace.events.iter().any(|event| event.kind == EventKind::Exit && event.before_sample == part.end);
-        let recent = self.points.len().saturating_sub(FAREWELL_SAMPLES + 1);
-        let highest = (recent..self.points.len()).max_by(|&a, &b| self.points[a].y.total_cmp(&self.points[b].y));
-        if let (true, Some(highest), Some(last)) = (has_ended, highest, self.points.last())
-            && last.y < FAREWELL * self.points[highest].y
-        {
-            self.points.truncate(highest + 1);
+        if !has_ended {
+            return;
+        }
+        let leaving = leaving_from(trace, part);
+        let last_place = self.points.last().map_or(0, |last| self.points.partition_point(|point| point.x < last.x));
+        let ending = samples.partition_point(|&sample| sample < leaving).min(last_place);
+        let before: Vec<f64> =
+            self.points[ending.saturating_sub(FAREWELL_SAMPLES)..ending].iter().map(|point| point.y).collect();
+        if before.is_empty() {
+            return;
+        }
+        // By the typical level, since one that waves may end at its foot.
+        let gives_back = |point: &Point| point.y < FAREWELL * median(&before);
+        if self.points.last().is_some_and(gives_back) {
+            let kept = self.points.iter().rposition(|point| !gives_back(point)).map_or(0, |last| last + 1);
+            self.points.truncate(kept);
         }
     }
 
@@ -311,6 +336,63 @@ impl Series {
     pub(crate) fn ends(&self) -> Option<(f64, f64)> {
         Some((self.points.first()?.x, self.points.last()?.x))
     }
+}
+
+/// The sample from which on the processes of a program that ended left one by one, and none came any more.
+fn leaving_from(trace: &Trace, part: &Range<usize>) -> usize {
+    let came =
+        trace.processes.iter().filter_map(|track| Some(track.levels.first()?.0)).filter(|came| part.contains(came));
+    let last_came = came.max().unwrap_or(part.start);
+    let mut left: Vec<usize> = trace.processes.iter().filter_map(|track| track.gone).collect();
+    left.retain(|gone| part.contains(gone) && *gone > last_came);
+    left.sort_unstable();
+    let is_soon = |from: usize, left: usize| from - left <= FAREWELL_SAMPLES;
+    left.into_iter()
+        .rev()
+        .try_fold(part.end, |from, left| if is_soon(from, left) { Ok(left) } else { Err(from) })
+        .unwrap_or_else(|from| from)
+}
+
+/// Bounds that come together or part by more than this factor, and stay so, do it because of what is known.
+const LEARNT: f64 = 2.0;
+/// Samples before and after over which they have to.
+const STAYS: usize = 8;
+
+/// The way through bounds that moves as memory did.
+///
+/// The bounds of a tree that forked come together when its pages are read, and part again when the reading is void because a
+/// process ended; either bound by itself would show that as memory that came or went. Then only what both did is a change, and what
+/// a reading found was there before. Otherwise memory is taken to move as the lower bound does, so that growth is not overlooked.
+fn way_through(ranges: &[(f64, f64)]) -> Vec<f64> {
+    let apart = |ranges: &[(f64, f64)]| {
+        let distances = ranges.iter().map(|range| range.1 - range.0);
+        distances.fold((f64::INFINITY, 0.0_f64), |(low, high), distance| (low.min(distance), high.max(distance)))
+    };
+    let is_learnt = |later: usize| {
+        // Fewer samples than these cannot show that they stay so.
+        let (Some(from), true) = (later.checked_sub(STAYS), later + STAYS <= ranges.len()) else { return false };
+        let (before, after) = (apart(&ranges[from..later]), apart(&ranges[later..later + STAYS]));
+        before.0 > LEARNT * after.1 || after.0 > LEARNT * before.1
+    };
+    let change = |later: usize| {
+        let (before, now) = (ranges[later - 1], ranges[later]);
+        let (least, most) = (now.0 - before.0, now.1 - before.1);
+        match is_learnt(later) {
+            true if least > 0.0 => least.min(most.max(0.0)),
+            true => least.max(most.min(0.0)),
+            false => least,
+        }
+    };
+    let changes: Vec<f64> = (1..ranges.len()).map(change).collect();
+    let clamp = |value: f64, (least, most): (f64, f64)| value.clamp(least, most.max(least));
+    let mut way: Vec<f64> = ranges.iter().take(1).map(|range| range.0).collect();
+    for (change, &range) in changes.iter().zip(ranges.iter().skip(1)) {
+        way.extend(way.last().map(|&last| clamp(last + change, range)));
+    }
+    for later in (1..ranges.len()).rev() {
+        way[later - 1] = clamp(way[later] - changes[later - 1], ranges[later - 1]);
+    }
+    way
 }
 
 /// Index ranges between an evaluation's start and its end.

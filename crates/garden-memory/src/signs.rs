@@ -42,6 +42,8 @@ pub(crate) struct Signs<'a> {
     pub series: &'a Series,
     pub memory: Memory,
     pub facts: &'a RunFacts,
+    /// The Python module that was run, where the trace says what was.
+    pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
     pub company: Vec<Company>,
     /// How much higher memory stands during evaluations than around them, if there are any.
@@ -80,6 +82,7 @@ impl<'a> Signs<'a> {
             series: &judged.series,
             memory: judged.memory,
             facts,
+            module: trace.origin.iter().find(|(name, _)| name == "command").and_then(|(_, line)| module_of(line)),
             seconds_per_unit,
             company,
             evaluation_height,
@@ -285,18 +288,44 @@ fn round(value: f64, digits: i32) -> f64 {
     (value * scale).round() / scale
 }
 
+/// The Python module that a command line runs: `python src/train.py` and `torchrun -m src.train` run `src.train`.
+fn module_of(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let named = words.windows(2).find(|pair| pair[0] == "-m").map(|pair| pair[1].to_string());
+    let script = words.iter().find_map(|word| word.strip_suffix(".py"));
+    let is_module = |name: &String| {
+        let is_name = |part: &str| {
+            part.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+        };
+        name.split('.').all(is_name)
+    };
+    let of_script = |path: &str| match path.starts_with('/') {
+        // From elsewhere it can only be found by its own name.
+        true => path.rsplit('/').next().unwrap_or(path).to_string(),
+        false => path.trim_start_matches("./").replace('/', "."),
+    };
+    script.map(of_script).or(named).filter(is_module)
+}
+
+/// Measurements of another column that say what it did over a growth cover this share of it.
+const COVERS: f64 = 0.5;
+
+/// How another column moved over a growth, by what was measured of it; `None` if that is too little.
 pub(crate) fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Company> {
-    let inside: Vec<f64> = points.iter().filter(|p| p.x >= from && p.x <= to).map(|p| p.y).collect();
-    if inside.len() < 3 {
-        return None;
-    }
+    let inside: Vec<Point> = points.iter().filter(|p| p.x >= from && p.x <= to).copied().collect();
     // The typical value of the first and of the last tenth: single samples may be spikes.
     let edge = (inside.len() / 10).max(1);
-    let start = median(&inside[..edge]);
-    let change = median(&inside[inside.len() - edge..]) - start;
-    // The judged rise is between the same two places, shortened by half an edge on either side.
-    let share = change / (rise * (1.0 - edge as f64 / inside.len() as f64)).max(1.0);
-    Some(Company { quantity, change, start, share })
+    let (early, late) = (inside.get(..edge)?, &inside[inside.len() - edge..]);
+    let typical = |of: fn(&Point) -> f64, points: &[Point]| median(&points.iter().map(of).collect::<Vec<_>>());
+    let covered = (typical(|p| p.x, late) - typical(|p| p.x, early)) / (to - from).max(f64::MIN_POSITIVE);
+    if inside.len() < 2 || covered < COVERS {
+        return None;
+    }
+    let start = typical(|p| p.y, early);
+    let change = typical(|p| p.y, late) - start;
+    // The judged rise is over all of the growth, this change over what the measurements cover of it.
+    Some(Company { quantity, change, start, share: change / (rise * covered).max(1.0) })
 }
 
 pub(crate) fn evaluation_height(series: &Series) -> Option<f64> {
@@ -310,4 +339,19 @@ pub(crate) fn evaluation_height(series: &Series) -> Option<f64> {
         })
         .collect();
     (!heights.is_empty()).then(|| quantile(&heights, 0.9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_module_of_a_command() {
+        let of = |line| module_of(line).unwrap_or_default();
+        assert_eq!(of("python3 train.py --lr 1e-4 --config other.yaml"), "train");
+        assert_eq!(of("torchrun --nproc-per-node 2 ./src/train.py"), "src.train");
+        assert_eq!(of("/opt/bin/python -u /home/me/run/sft.py"), "sft");
+        assert_eq!(of("python -m package.train --x"), "package.train");
+        assert_eq!([of("./train"), of("python -c 'print(1)'"), of("python my-train.py")], ["", "", ""]);
+    }
 }

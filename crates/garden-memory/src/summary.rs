@@ -1,7 +1,7 @@
 //! The answer in one plain sentence.
 
 use crate::bytes::Bytes;
-use crate::diagnosis::{Clock, Forecast, Mechanism, Verdict};
+use crate::diagnosis::{Clock, Forecast, Mechanism, Part, Verdict};
 use crate::judge::FEWEST_SAMPLES;
 use crate::signs::Signs;
 use crate::waves::Waves;
@@ -151,6 +151,15 @@ fn leak(signs: &Signs, forecast: Option<&Forecast>) -> String {
         None => String::new(),
     };
     format!("Memory leaks: {how}{end}.")
+}
+
+/// What heads the answer about a program that was started again: the whole run, of which only the last start is judged after it.
+pub(crate) fn whole_run(parts: &[Part], clock: Clock) -> String {
+    let words: Vec<&str> = parts.iter().map(|part| part.verdict.name()).collect();
+    let steps = |part: &Part| [part.from, part.to];
+    let (first, last) = parts.iter().flat_map(steps).fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(x), b.max(x)));
+    let reach = if clock == Clock::Step { format!(" over steps {first:.0} to {last:.0}") } else { String::new() };
+    format!("{} starts{reach}, judged {}. The last one: ", parts.len(), words.join(", "))
 }
 
 /// The sentence for too little data.

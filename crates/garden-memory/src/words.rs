@@ -44,7 +44,6 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
-/// The note about samples whose clock went back.
 /// What became of samples that know bounds only.
 pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
     let why = "the memory of the process tree is known by bounds only, since its processes forked or copied pages and were not read yet";
@@ -52,11 +51,12 @@ pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
         Bounds::None => None,
         Bounds::LeftOut(count) => Some(format!("{count} of {} left out: {why}", counted(samples, "sample"))),
         Bounds::Taken(count) => {
-            Some(format!("{count} of {} taken as the least they can be: {why}", counted(samples, "sample")))
+            Some(format!("{count} of {} taken as the change of their bounds has it: {why}", counted(samples, "sample")))
         }
     }
 }
 
+/// The note about samples whose clock went back.
 pub(crate) fn out_of_order(count: usize, clock: Clock) -> String {
     format!("{} skipped: the {} goes back behind an earlier one", counted(count, "sample"), clock.unit())
 }

@@ -20,7 +20,7 @@ use crate::shapes;
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
-    files: Vec<(PathBuf, Mmap)>,
+    files: Vec<(PathBuf, Mmap, File)>,
     /// What drawn values lie on.
     sheet: Option<Sheet>,
     tensors: BTreeMap<String, Place>,
@@ -138,7 +138,8 @@ impl Checkpoint {
 
     fn add(&mut self, path: &Path) -> Result<(), Error> {
         let file = File::open(path).map_err(|error| Error::file(path, error))?;
-        // SAFETY: the file is only read; whoever cuts it off while it is mapped ends this program, as for any mapped file.
+        // SAFETY: the file is only read. Whoever cuts it off while a tensor of it is being read ends this program, as for any mapped file; one that was
+        // cut before is refused (`is_there`).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::file(path, error))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| Error::broken(path, format!("no safetensors file: {error}")))?;
@@ -153,7 +154,7 @@ impl Checkpoint {
             let (values, shape) = (Values::File(self.files.len()), info.shape.clone());
             self.tensors.insert(key, Place { name, values, dtype: info.dtype, shape, begin, end });
         }
-        self.files.push((path.to_path_buf(), map));
+        self.files.push((path.to_path_buf(), map, file));
         Ok(())
     }
 
@@ -235,6 +236,7 @@ impl Checkpoint {
             FileDtype::U8 => Dtype::U8,
             other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
         };
+        self.is_there(place)?;
         let (bytes, pages) = self.bytes_of(place);
         Ok(Tensor { path, dtype, shape: &place.shape, bytes, pages, begin: place.begin })
     }
@@ -244,6 +246,19 @@ impl Checkpoint {
             Values::File(file) => &self.files[file].0,
             _ => &self.folder,
         }
+    }
+
+    /// Refuses a tensor that its file does not have any more: another program wrote to it since it was opened, and reading pages that are gone would end this one.
+    fn is_there(&self, place: &Place) -> Result<(), Error> {
+        let Values::File(file) = place.values else { return Ok(()) };
+        let (path, _, file) = &self.files[file];
+        let length = file.metadata().map_err(|error| Error::file(path, error))?.len();
+        if (place.end as u64) <= length {
+            return Ok(());
+        }
+        let problem =
+            format!("ends at byte {}, and the file has {length} now: it was cut off while it was in use", place.end);
+        Err(Error::tensor(path, &place.name, problem))
     }
 
     fn bytes_of(&self, place: &Place) -> (&[u8], Pages<'_>) {
@@ -260,6 +275,7 @@ impl Checkpoint {
     pub fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = self.path_of(place);
+        self.is_there(place)?;
         let bytes = self.bytes_of(place).0;
         match place.dtype {
             FileDtype::I64 => Ok(bytes

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use crate::error::Error;
 
+/// The largest number in a configuration: vocabularies have a few hundred thousand tokens, everything else less. Products of three fit into 64 bits.
+const LARGEST: u64 = 1 << 20;
+
 /// The vision tower's norms have this in their code; it is no field.
 pub(crate) const VISION_EPSILON: f32 = 1e-6;
 /// The same for its rotary positions.
@@ -294,9 +297,13 @@ impl<'a> Fields<'a> {
 
     fn whole(self, field: &str) -> Result<usize, Error> {
         let value = self.get(field).ok_or_else(|| self.missing(field))?;
-        let number = value.as_u64().filter(|number| *number > 0);
+        let number = value.as_u64().filter(|number| (1..=LARGEST).contains(number));
         number.map(|number| number as usize).ok_or_else(|| {
-            Error::field(self.path, self.way(field), format!("is {value}; a whole number above 0 is needed"))
+            Error::field(
+                self.path,
+                self.way(field),
+                format!("is {value}; a whole number from 1 to {LARGEST} is needed"),
+            )
         })
     }
 

@@ -52,7 +52,7 @@ pub use generator::{Answer, Generator, GeneratorLimits, NewToken, Prompt};
 pub use lora::{LoraConfig, Targets};
 pub use merge::{Merge, MergeReport, MergeSettings, PackedBase};
 pub use model::{Limits, Model, StepResult, Training};
-pub use nf4_checkpoint::FourBit;
+pub use nf4_checkpoint::{FourBit, packing_bytes};
 pub use optimizer::Optimizer;
 pub use parameters::{Parameter, Storage};
 pub use presets::{PRESETS, Preset};

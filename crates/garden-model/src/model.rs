@@ -276,6 +276,8 @@ impl Model {
         device.mark(Stage::Update);
         device.zero(self.gradients);
         device.zero(self.workspace.results);
+        // The first batch may still have to come.
+        device.mark(Stage::Idle);
     }
 
     /// Brings a batch to the device while it computes with the one before. The next that is learnt has to be this one.

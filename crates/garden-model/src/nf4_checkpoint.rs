@@ -12,6 +12,14 @@ use crate::error::Error;
 pub(crate) const PIECE: usize = 1 << 16;
 /// Values that a thread packs before the others are waited for: some milliseconds of work, against which starting a thread is nothing.
 const SHARE: usize = 16 * PIECE;
+/// Threads that pack at most: what they hold is in a plan, and more would only wait for memory.
+const MOST_THREADS: usize = 16;
+
+/// The most bytes that packing holds besides the tensor: for each thread values, codes and scales of its share.
+pub fn packing_bytes() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+    cores * (PIECE * 4 + SHARE / 2 + SHARE / 64 * 4)
+}
 
 /// What follows the name of a packed weight, for the text that says how it is packed.
 pub(crate) const STATE: &str = "quant_state.bitsandbytes__nf4";
@@ -189,7 +197,7 @@ pub(crate) fn is_part(name: &str) -> bool {
 /// Packs a tensor piece by piece, on all cores: gives the bytes in their order and returns the scales of all blocks.
 pub(crate) fn pack<E>(tensor: &Tensor<'_>, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Vec<f32>, E> {
     let length: usize = tensor.shape.iter().product();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     let mut shares = vec![Share::default(); cores.min(length.div_ceil(SHARE))];
     let mut scales = Vec::with_capacity(nf4::blocks(length));
     for first in (0..length).step_by(shares.len().max(1) * SHARE) {

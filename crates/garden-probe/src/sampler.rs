@@ -46,10 +46,8 @@ pub struct Sampler {
     round: Option<Round>,
     shares_pace: Pace,
     decision_pace: Pace,
-    /// Pages of one process alone and pages of several, summed when shares were last read.
+    /// Pages of one process alone and pages of several, summed, if everybody's shares were read for the sample that is taken.
     private_and_shared: Option<(u64, u64)>,
-    /// The processes whose shares were read then.
-    read: Vec<u32>,
     /// Processes whose shares we may not read, with their start times.
     closed: HashSet<(u32, u64)>,
     zombies: Vec<u32>,
@@ -101,7 +99,6 @@ impl Sampler {
             shares_pace: Pace::new(SHARES_BUDGET).with_savings(SHARES_SAVINGS, SHARES_BURST),
             decision_pace: Pace::new(DECISION_BUDGET),
             private_and_shared: None,
-            read: Vec::new(),
             closed: HashSet::new(),
             zombies: Vec::new(),
             surroundings: Surroundings::of(pid),
@@ -188,12 +185,9 @@ impl Sampler {
         }
         name_launchers(&mut processes);
         let around = self.surroundings.look();
-        // What was read of other processes says nothing about these.
-        let is_news = |process: &ProcessSample| !self.read.contains(&process.identity.pid);
-        if processes.iter().any(is_news) {
-            self.private_and_shared = None;
-        }
         let total = self.total(&processes, &around);
+        // It was measured now; later samples do not know.
+        self.private_and_shared = None;
         Some(TreeSample { processes, total, around })
     }
 
@@ -304,7 +298,6 @@ impl Sampler {
         self.families.learn(readings, &round.earlier);
         let sum = |of: fn(&Shares) -> u64| readings.iter().map(|reading| of(&reading.shares)).sum::<u64>();
         self.private_and_shared = Some((sum(|shares| shares.private), sum(|shares| shares.shared)));
-        self.read = readings.iter().map(|reading| reading.pid).collect();
     }
 
     /// The bounds of the anonymous memory of the tree, from counters and what was read so far.

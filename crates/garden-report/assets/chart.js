@@ -8,13 +8,15 @@
  * dragging zooms, Escape or a double click shows everything again, and the legend hides and shows what is drawn. */
 const drawChart = (() => {
   const { svg, html, known, clamp, path, nearest, expected } = chartParts;
-  const { amountWords, exactWords, placeName, timeUnit, valueTicks, placeTicks } = chartWords;
+  const { amountWords, exactWords, placeName, timeUnit, valueTicks, ratioTicks, placeTicks } = chartWords;
   const COLOURS = 8;
   /** A limit this many times above everything else would squeeze the rest to the ground: it is only named then. */
   const HEADROOM = 2.1;
   const NARROW = 560;
   const LANE = 16;
   const EDGE = 4;
+  /** Labels that are closer than this lie over each other. */
+  const LABEL = 14;
 
   /* ---- One chart ---- */
 
@@ -22,12 +24,17 @@ const drawChart = (() => {
     let data = firstData;
     let view = null;
     let isFitted = null;
+    let isLinear = false;
     let cursor = null;
     let drag = null;
     let layout = null;
     let model = null;
     let paper = 0;
     const hidden = new Set();
+
+    const isLogarithmic = () => data.scale === "logarithmic" && !isLinear;
+    /** A ratio to zero has no height. */
+    const isDrawn = (value) => known(value) && !(isLogarithmic() && value <= 0);
 
     const bar = html("div", "chart-bar", "", element);
     const legend = html("div", "chart-legend", "", bar);
@@ -53,7 +60,7 @@ const drawChart = (() => {
       return node;
     };
     const fitButton = button("From zero", "Begin the vertical axis at zero, or near the lowest value", () => {
-      isFitted = !isFitted;
+      if (data.scale === "logarithmic") isLinear = !isLinear; else isFitted = !isFitted;
       draw();
     });
     button("\u2212", "Zoom out", () => zoomBy(2));
@@ -105,7 +112,7 @@ const drawChart = (() => {
       let low = Infinity;
       let high = -Infinity;
       const see = (value) => {
-        if (known(value)) { low = Math.min(low, value); high = Math.max(high, value); }
+        if (isDrawn(value)) { low = Math.min(low, value); high = Math.max(high, value); }
       };
       const inView = (place) => place >= from && place <= to;
       const stack = tops.length ? tops[tops.length - 1].top : null;
@@ -115,7 +122,7 @@ const drawChart = (() => {
         if (stack && anyStacked(n)) see(stack[n]);
         for (const curve of shownCurves()) if (curve.role !== "stacked") see(curve.values[n]);
       });
-      if (!known(low)) { low = 0; high = 1; }
+      if (!known(low)) { low = isLogarithmic() ? 0.1 : 0; high = 1; }
       const dataHigh = high;
       for (const outlook of data.outlooks) {
         if (!shown(outlook.name)) continue;
@@ -123,6 +130,10 @@ const drawChart = (() => {
       }
       for (const level of data.levels) {
         if (shown(level.name) && level.value <= HEADROOM * dataHigh && !(isZoomed() && level.value > 1.25 * high)) see(level.value);
+      }
+      if (isLogarithmic()) {
+        const room = Math.max(high / low, 1.1) ** 0.06;
+        return [low / room, high * room];
       }
       const bottom = isFitted ? low : Math.min(0, low);
       // Where everything is zero there is nothing to fit an axis to.
@@ -144,13 +155,15 @@ const drawChart = (() => {
       const width = Math.max(240, Math.floor(paper || stage.clientWidth || 600));
       const tops = stackTops();
       const [low, high] = valueRange(tops);
-      const guess = valueTicks(low, high, data.unit, data.size === "large" ? 7 : 4);
+      const most = data.size === "large" ? 7 : 4;
+      const guess = isLogarithmic() ? ratioTicks(low, high, data.unit, most) : valueTicks(low, high, data.unit, most);
       const size = measure(guess, width);
       const [from, to] = range();
       const right = size.width - size.right;
       const floor = size.height - size.bottom - (model.foot ? LANE : 0);
       const x = (place) => size.left + ((place - from) / (to - from)) * (right - size.left);
-      const y = (value) => floor - ((value - low) / (high - low)) * (floor - size.top);
+      const height = isLogarithmic() ? Math.log : (value) => value;
+      const y = (value) => floor - ((height(value) - height(low)) / (height(high) - height(low))) * (floor - size.top);
       const place = (pixel) => from + ((pixel - size.left) / (right - size.left)) * (to - from);
       layout = { ...size, right, floor, x, y, place, from, to, low, high, tops };
       picture.replaceChildren();
@@ -171,7 +184,7 @@ const drawChart = (() => {
       layout.cursor = svg("g", { class: "cursor" }, picture);
       layout.select = svg("rect", { class: "selection", y: size.top, height: floor - size.top, width: 0 }, picture);
       resetButton.hidden = !isZoomed();
-      fitButton.textContent = isFitted ? "From zero" : "Fit height";
+      fitButton.textContent = isFitted || isLogarithmic() ? "From zero" : data.scale === "logarithmic" ? "Ratios" : "Fit height";
       showCursor(false);
     };
 
@@ -261,7 +274,7 @@ const drawChart = (() => {
           const [first, end] = visible(piece);
           const points = [];
           for (let n = first; n < end; n += 1) {
-            if (known(curve.values[n])) points.push([x(data.places[n]), y(curve.values[n])]);
+            if (isDrawn(curve.values[n])) points.push([x(data.places[n]), y(curve.values[n])]);
           }
           if (!points.length) continue;
           line.push(...points, null);
@@ -294,17 +307,27 @@ const drawChart = (() => {
     const drawLevels = () => {
       const { y, left, right, top, floor } = layout;
       // On the right, unless what is expected may run through it there.
-      const [side, anchor] = data.outlooks.length ? [left + 6, {}] : [right - 6, { "text-anchor": "end" }];
+      const sides = [[left + 6, {}], [right - 6, { "text-anchor": "end" }]];
+      if (!data.outlooks.length) sides.reverse();
+      const taken = [];
+      /** Writes a label at the first of these heights that is free, on one side or else the other. */
+      const label = (group, words, heights) => {
+        const isFree = ([side, , height]) => taken.every(([other, at]) => other !== side || Math.abs(at - height) >= LABEL);
+        const choices = sides.flatMap(([side, anchor]) => heights.map((height) => [side, anchor, height]));
+        const [side, anchor, height] = choices.find(isFree) || choices[0];
+        taken.push([side, height]);
+        text(group, side, height, words, anchor);
+      };
       for (const level of data.levels) {
-        if (!shown(level.name)) continue;
+        if (!shown(level.name) || !isDrawn(level.value)) continue;
         const words = `${level.name} ${amountWords(level.value, data.unit)}`;
         const group = svg("g", { class: `level ${level.kind}`, "data-level": level.name }, picture);
         const at = y(level.value);
         if (at >= top && at <= floor) {
           svg("line", { x1: left, x2: right, y1: at, y2: at }, group);
-          text(group, side, at - 6 < top + 8 ? at + 14 : at - 6, words, anchor);
+          label(group, words, at - 6 < top + 8 ? [at + 14] : [at - 6, at + 14]);
         } else if (at < top) {
-          text(group, side, top + 15, `${words} \u2191`, anchor);
+          label(group, `${words} \u2191`, [top + 15, top + 15 + LABEL]);
         }
       }
     };

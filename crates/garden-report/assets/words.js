@@ -83,6 +83,25 @@ const chartWords = (() => {
     return ticks;
   };
 
+  /** Round values for an axis of ratios: powers of ten, and what lies between them where there is room. */
+  const ratioTicks = (low, high, unit, most) => {
+    const within = (steps) => {
+      const ticks = [];
+      for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+        for (const step of steps) {
+          const value = Number(`${step}e${power}`);
+          if (value >= low && value <= high) ticks.push(value);
+        }
+      }
+      return ticks;
+    };
+    const ticks = [[1, 2, 5], [1, 3], [1]].map(within).find((found) => found.length <= most) || within([1]);
+    // Within a few per cent there is no round one.
+    if (ticks.length < 2) return valueTicks(low, high, unit, most);
+    const isPlain = (value) => unit !== "number" || (value >= 1e-3 && value < 1e7);
+    return ticks.map((value) => [value, isPlain(value) ? amountWords(value, unit) : value.toExponential(0)]);
+  };
+
   const placeTicks = (from, to, axis, most) => {
     const least = (to - from) / most;
     if (!(least > 0)) return [];
@@ -99,5 +118,5 @@ const chartWords = (() => {
     return ticks;
   };
 
-  return { amountWords, exactWords, placeName, timeUnit, valueTicks, placeTicks };
+  return { amountWords, exactWords, placeName, timeUnit, valueTicks, ratioTicks, placeTicks };
 })();

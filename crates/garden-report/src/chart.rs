@@ -21,6 +21,8 @@ pub struct Chart {
     pub size: Size,
     /// Where the vertical axis begins.
     pub base: Base,
+    /// How the vertical axis is divided.
+    pub scale: Scale,
     /// Where the curves have values; ascending between two breaks.
     #[serde(serialize_with = "numbers")]
     pub places: Vec<f64>,
@@ -101,6 +103,17 @@ pub enum Base {
     Zero,
     /// Near the lowest value, so that small changes of a large level can be seen.
     Fitted,
+}
+
+/// How a vertical axis is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scale {
+    /// The same height for the same difference.
+    #[default]
+    Linear,
+    /// The same height for the same ratio. Values of zero and less are not drawn.
+    Logarithmic,
 }
 
 /// One curve.

@@ -370,6 +370,7 @@ impl<'a> Scene<'a> {
         chart.curves = recorded.iter().map(named).collect();
         // What was never there needs no chart.
         chart.curves.retain(|curve| curve.values.iter().any(|&value| value > 0.0));
+        drop_empty_places(&mut chart);
         chart.axis.to = self.last_place();
         let knee = knee_place(self.report).map(|at| at - self.words.zero).filter(|_| unit == Unit::Count);
         chart.marks = knee
@@ -397,6 +398,23 @@ impl<'a> Scene<'a> {
         chart.curves.iter_mut().flat_map(|curve| &mut curve.values).for_each(|value| *value /= WHOLE);
         Some(chart)
     }
+}
+
+/// Leaves out the places where none of a chart's quantities was measured: counts are rarer than samples, and their lines would have
+/// more gaps than points.
+fn drop_empty_places(chart: &mut Chart) {
+    let is_known: Vec<bool> =
+        (0..chart.places.len()).map(|at| chart.curves.iter().any(|curve| curve.values[at].is_finite())).collect();
+    let known = |values: &[f64]| values.iter().zip(&is_known).filter(|kept| *kept.1).map(|kept| *kept.0).collect();
+    for curve in &mut chart.curves {
+        curve.values = known(&curve.values);
+    }
+    chart.places = known(&chart.places);
+    for at in &mut chart.breaks {
+        *at = is_known[..*at].iter().filter(|known| **known).count();
+    }
+    chart.breaks.retain(|&at| at > 0 && at < chart.places.len());
+    chart.breaks.dedup();
 }
 
 fn restart(at: f64) -> Mark {

@@ -30,8 +30,8 @@ use serde::Serialize;
 
 pub use audit::{Tried, audit};
 pub use chart::{
-    Axis, AxisKind, Band, Base, Chart, Curve, Level, LevelKind, Mark, Mood, Outlook, Role, Shape, Size, Table, Tone,
-    Unit,
+    Axis, AxisKind, Band, Base, Chart, Curve, Level, LevelKind, Mark, Mood, Outlook, Role, Scale, Shape, Size, Table,
+    Tone, Unit,
 };
 pub use comparison::comparison;
 pub use html::html;

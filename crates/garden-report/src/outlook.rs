@@ -5,6 +5,7 @@ use garden_memory::{Clock, PhaseKind};
 use crate::Report;
 use crate::chart::{Band, Mood, Outlook};
 use crate::plot::Plot;
+use crate::words::phase_name;
 
 /// Most of the axis that is added to the right so that a growth can be seen to reach the limit, as a share of what was
 /// recorded.
@@ -66,12 +67,12 @@ fn growth(report: &Report, start: (f64, f64), x: f64) -> Option<(f64, f64)> {
 /// The stretches of growth, plateau and fall.
 pub(crate) fn phases(report: &Report, zero: f64) -> Vec<Band> {
     let band = |phase: &garden_memory::Phase| {
-        let (name, mood) = match phase.kind {
-            PhaseKind::Growth => ("growth", Mood::Rising),
-            PhaseKind::Plateau => ("plateau", Mood::Calm),
-            PhaseKind::Fall => ("fall", Mood::Falling),
+        let mood = match phase.kind {
+            PhaseKind::Growth => Mood::Rising,
+            PhaseKind::Plateau => Mood::Calm,
+            PhaseKind::Fall => Mood::Falling,
         };
-        Band { name: name.into(), mood, from: phase.from - zero, to: phase.to - zero }
+        Band { name: phase_name(report.diagnosis, phase).into(), mood, from: phase.from - zero, to: phase.to - zero }
     };
     report.diagnosis.phases.iter().map(band).collect()
 }

@@ -6,15 +6,17 @@
 use std::borrow::Cow;
 
 use garden_memory::{
-    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, PhaseKind, ProcessChange, RuledOut,
-    RunFacts, Verdict, format_change,
+    Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, ProcessChange, RuledOut, RunFacts,
+    Verdict, format_change,
 };
 
 use crate::Report;
 use crate::clean::clean;
 use crate::html::base64;
 use crate::page::News;
-use crate::words::{ClockWords, amount, counted, duration, knee_place, percent, rate_per, rate_per_minute, whole};
+use crate::words::{
+    ClockWords, amount, counted, duration, knee_place, percent, phase_name, rate_per, rate_per_minute, whole,
+};
 
 /// Causes that a report for people shows.
 const MOST_CAUSES: usize = 4;
@@ -349,7 +351,7 @@ fn knee(report: &Report, words: ClockWords) -> Option<String> {
 
 fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
     let hidden = diagnosis.phases.len().saturating_sub(MOST_PHASES);
-    let rows = diagnosis.phases.iter().skip(hidden).map(|phase| phase_row(phase, words)).collect();
+    let rows = diagnosis.phases.iter().skip(hidden).map(|phase| phase_row(diagnosis, phase, words)).collect();
     let stretch = match words.clock {
         Clock::Step => "steps",
         Clock::Time => "time",
@@ -360,15 +362,10 @@ fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
     vec![Block::Table(header, rows), Block::Paragraph(earlier)]
 }
 
-fn phase_row(phase: &Phase, words: ClockWords) -> Vec<String> {
-    let kind = match phase.kind {
-        PhaseKind::Growth => "growth",
-        PhaseKind::Plateau => "plateau",
-        PhaseKind::Fall => "fall",
-    };
+fn phase_row(diagnosis: &Diagnosis, phase: &Phase, words: ClockWords) -> Vec<String> {
     let level = format!("{} → {}", Bytes(phase.start_bytes), Bytes(phase.end_bytes));
     let rate = words.rate(phase.rate, Some(phase.low), Some(phase.high)).unwrap_or_default();
-    vec![kind.to_string(), words.range(phase.from, phase.to), level, rate]
+    vec![phase_name(diagnosis, phase).to_string(), words.range(phase.from, phase.to), level, rate]
 }
 
 fn attempts(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {

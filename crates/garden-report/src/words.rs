@@ -2,7 +2,7 @@
 //!
 //! What is not a finite number has no words: the functions answer `None` or leave the part out, they never print 0 for it.
 
-use garden_memory::{Bytes, Clock, format_change};
+use garden_memory::{Bytes, Clock, Diagnosis, Phase, PhaseKind, Verdict, format_change};
 
 use crate::Report;
 
@@ -222,6 +222,17 @@ pub(crate) fn duration(seconds: f64) -> String {
 /// A number of things with the right ending: `1 sample`, `24 samples`.
 pub(crate) fn counted(count: usize, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+/// What a phase is called. A floor that rose is only growth where the verdict speaks of one: it may have been the start, or fallen again.
+pub(crate) fn phase_name(diagnosis: &Diagnosis, phase: &Phase) -> &'static str {
+    let is_growth = !matches!(diagnosis.verdict, Verdict::Flat | Verdict::Sawtooth);
+    match phase.kind {
+        PhaseKind::Growth if is_growth => "growth",
+        PhaseKind::Growth => "rise",
+        PhaseKind::Plateau => "plateau",
+        PhaseKind::Fall => "fall",
+    }
 }
 
 #[cfg(test)]

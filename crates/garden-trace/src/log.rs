@@ -6,6 +6,7 @@
 //! taken for the process's memory.
 
 mod amounts;
+mod bars;
 mod events;
 mod facts;
 mod labels;
@@ -25,6 +26,7 @@ use crate::time::Midnights;
 use crate::unit::factor_name;
 
 use amounts::Stamp;
+use bars::Bars;
 use facts::Facts;
 use labels::Kind;
 use line::{LogLine, Main, Parser};
@@ -126,6 +128,7 @@ struct Log {
     last_epoch: Option<f64>,
     // Added to steps that begin anew with each epoch.
     step_offset: f64,
+    bars: Bars,
     // The step at which the running evaluation began.
     evaluating: Option<f64>,
     bare_values: usize,
@@ -149,7 +152,8 @@ impl Log {
             self.end_evaluation();
         }
         // Many print the step on one line and the memory on the next.
-        let told = step.or_else(|| self.training_bar(line));
+        let bar = self.training_bar(line);
+        let told = step.or(bar);
         self.told_step = told.or(self.told_step);
         if let Some(main) = self.choose(line) {
             self.take_sample(main, line, step.or(line.bar_step()).or(self.told_step), time, number, reading);
@@ -199,14 +203,13 @@ impl Log {
         self.last_step = sample.step.or(self.last_step);
     }
 
-    /// The step of a bar that counts training steps: the trainer's total, or no other words than its own percentage.
-    fn training_bar(&self, line: &LogLine<'_>) -> Option<f64> {
-        let bar = line.bar?;
-        let is_trainers = match self.facts.stated_total() {
-            Some(total) => total as f64 == bar.total,
-            None => line.clean.trim_start().starts_with(|c: char| c.is_ascii_digit()),
-        };
-        (is_trainers && self.evaluating.is_none()).then_some(bar.step)
+    /// The step of a bar that counts training steps.
+    fn training_bar(&mut self, line: &LogLine<'_>) -> Option<f64> {
+        let told = self.bars.take(line, self.facts.stated_total().map(|total| total as f64))?;
+        if let Some(steps) = told.epoch_steps {
+            self.facts.steps_of_an_epoch(steps, line.epoch.and_then(|(_, epochs)| epochs));
+        }
+        self.evaluating.is_none().then_some(told.step)
     }
 
     /// The line's step; where steps begin anew with each epoch, the steps of the epochs before are added.
@@ -255,6 +258,7 @@ impl Log {
                     return;
                 }
                 (self.last_step, self.told_step, self.last_epoch, self.step_offset) = (None, None, None, 0.0);
+                self.bars = Bars::default();
                 self.end_evaluation();
             }
             EventKind::EvalStart => {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, Batches, Dataset, ExampleSettings, LengthLimit, LoaderSettings, Processor, SelectiveLoss, SystemPrompt,
-    TemplateFile,
+    Ahead, Batches, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings, Processor, SelectiveLoss,
+    SystemPrompt, TemplateFile,
 };
 use garden_model::{
     FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
@@ -22,6 +22,9 @@ pub struct Rows {
     pub path: PathBuf,
     /// The split of it.
     pub split: String,
+    /// Files that the rows may name.
+    #[serde(default)]
+    pub image_paths: Option<ImagePaths>,
     /// Rows that it has.
     pub rows: usize,
     /// Those of them that are not used, ascending.
@@ -36,8 +39,13 @@ impl Rows {
         self.rows - self.left_out.len()
     }
 
+    /// Opens the dataset.
+    pub fn dataset(&self) -> Result<Dataset, garden_data::Error> {
+        Dataset::open_with(&self.path, &self.split, self.image_paths)
+    }
+
     pub(crate) fn open(&self) -> Result<Arc<Dataset>, Error> {
-        let dataset = Dataset::open_split(&self.path, &self.split)?;
+        let dataset = self.dataset()?;
         if dataset.len() != self.rows {
             let problem = format!("`{}` had {} rows and has {} now", self.path.display(), self.rows, dataset.len());
             return Err(Error::Empty(problem));

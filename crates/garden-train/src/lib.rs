@@ -28,12 +28,13 @@ pub use lock::RunLock;
 pub use log::{LOG, read_losses};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
-    Advice, Combination, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput, PlanLine,
-    Requirements, Room, RowShape, Saving, advise, loader_changes,
+    Advice, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput,
+    PlanLine, Requirements, Room, RowShape, Saving, advise, loader_changes,
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{
-    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, Optim, Recipe, RecipeError, Recompute, Scheduler, ignored,
+    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, Optim, Recipe, RecipeError, Recompute, Scheduler,
+    ignored,
 };
 pub use schedule::Schedule;
 pub use scoring::{ComparedField, compare_fields};

@@ -29,6 +29,8 @@ pub struct StepReport {
     pub waited: f64,
     /// Seconds that the device had nothing to do, since the step before.
     pub idle: f64,
+    /// Seconds that it was at work for this step.
+    pub busy: f64,
 }
 
 /// What an evaluation found.

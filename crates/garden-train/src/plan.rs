@@ -190,7 +190,7 @@ pub struct Need {
 /// Rows that were read once are kept by the system while there is room: more than this gains little, as an epoch goes through all of them.
 const MOST_FILE_CACHE: u64 = 4 << 30;
 /// What the driver takes of a GPU's memory for itself, where it was not measured: what an H200 with our kernels loaded had, with CUDA 13.0.
-const DRIVER_BYTES: u64 = 533 << 20;
+pub const DRIVER_BYTES: u64 = 533 << 20;
 
 impl Need {
     /// A tenth more, and so much besides, in whole GiB.

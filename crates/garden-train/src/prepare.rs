@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    Batches, COMMON_SHARE, Dataset, ExampleSettings, KeyCounter, Level, MAX_PIXELS, Problem, Processor, SelectiveLoss,
-    Survey, SurveySettings, TemplateFile, model_folder,
+    Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Problem, Processor,
+    SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
 use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
 
@@ -49,13 +49,14 @@ impl Prepared {
         }
         let chat_template = recipe.chat_template.as_deref().map(TemplateFile::read).transpose()?;
         let mut processor = Processor::open_with(&base, chat_template.as_ref())?;
+        processor.check(&config)?;
         recipe.bound_pixels(&mut processor);
         if processor.images.min_pixels > processor.images.max_pixels {
             let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
             return Err(Error::Empty(format!("`min-pixels` is {least}, more than `max-pixels` ({most})")));
         }
         let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
-        let dataset = Dataset::open_split(&recipe.dataset, "train")?;
+        let dataset = Dataset::open_with(&recipe.dataset, "train", recipe.image_paths)?;
         let train = looker.look(&dataset, recipe.batch_size, progress)?;
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
@@ -65,6 +66,7 @@ impl Prepared {
             train: Rows {
                 path: recipe.dataset.clone(),
                 split: "train".into(),
+                image_paths: recipe.image_paths,
                 rows: train.rows,
                 left_out: train.left_out.clone(),
                 fingerprint: train.fingerprint,
@@ -77,7 +79,7 @@ impl Prepared {
         };
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
         if let Some(path) = &recipe.eval_dataset {
-            let (split, dataset) = open_eval(path)?;
+            let (split, dataset) = open_eval(path, recipe.image_paths)?;
             let batch_size = recipe.eval_batch_size.unwrap_or(recipe.batch_size).min(recipe.batch_size);
             let survey = looker.look(&dataset, batch_size, progress)?;
             index_bytes += dataset.index_bytes();
@@ -87,7 +89,8 @@ impl Prepared {
             if fingerprint == train.fingerprint {
                 notes.push("the rows to evaluate on are those that are learnt: what it says about them says nothing about others".to_string());
             }
-            job.eval = Some(Rows { path: path.clone(), split, rows: survey.rows, left_out, fingerprint });
+            let (path, image_paths) = (path.clone(), recipe.image_paths);
+            job.eval = Some(Rows { path, split, image_paths, rows: survey.rows, left_out, fingerprint });
             eval = Some(survey);
         } else if let Some(share) = recipe.eval_split.filter(|share| *share > 0.0) {
             let held_out = hold_out(&job.train, share, recipe.seed)?;
@@ -170,15 +173,15 @@ fn words(problem: &Problem) -> String {
 }
 
 /// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.
-fn open_eval(path: &Path) -> Result<(String, Dataset), Error> {
+fn open_eval(path: &Path, paths: Option<ImagePaths>) -> Result<(String, Dataset), Error> {
     for split in ["validation", "test"] {
-        match Dataset::open_split(path, split) {
+        match Dataset::open_with(path, split, paths) {
             Ok(dataset) => return Ok((split.to_string(), dataset)),
             Err(error) if error.is_missing_split() => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(("train".to_string(), Dataset::open_split(path, "train")?))
+    Ok(("train".to_string(), Dataset::open_with(path, "train", paths)?))
 }
 
 /// Rows that are taken out of training, ascending.

@@ -7,7 +7,7 @@ mod fields;
 use std::fmt;
 use std::path::PathBuf;
 
-use garden_data::{BadRow, Labels, Level, Normalisation, TooLong};
+use garden_data::{BadRow, ImagePaths, Labels, Level, Normalisation, TooLong};
 use garden_memory::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -136,6 +136,7 @@ pub struct Recipe {
     pub max_pixels: Option<u64>,
     pub min_pixels: Option<u64>,
     pub max_length: Option<usize>,
+    pub image_paths: Option<ImagePaths>,
     pub on_bad_row: BadRow,
     pub on_long_row: TooLong,
     pub loader_threads: usize,
@@ -205,6 +206,7 @@ impl Default for Recipe {
             max_pixels: None,
             min_pixels: None,
             max_length: None,
+            image_paths: None,
             on_bad_row: BadRow::Stop,
             on_long_row: TooLong::Refuse,
             loader_threads: 2,
@@ -258,6 +260,9 @@ fn wrong(name: &str, problem: impl Into<String>) -> RecipeError {
 fn wrong_but(name: &str, problem: impl Into<String>, hint: impl Into<String>) -> RecipeError {
     RecipeError { hint: Some(hint.into()), ..wrong(name, problem) }
 }
+
+/// Threads at most: more than any machine's cores, and few enough that each can be started.
+pub const MOST_THREADS: usize = 1024;
 
 impl Recipe {
     /// The values of a recipe file, by name.
@@ -360,6 +365,11 @@ impl Recipe {
         ] {
             if number == 0 {
                 return Err(wrong(name, "is 0; 1 at least is needed"));
+            }
+        }
+        for (name, number) in [("threads", self.threads), ("loader-threads", self.loader_threads)] {
+            if number > MOST_THREADS {
+                return Err(wrong(name, format!("is {number}; {MOST_THREADS} are the most")));
             }
         }
         let shares = [

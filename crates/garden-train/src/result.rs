@@ -66,7 +66,12 @@ pub(crate) fn write_result(
 /// Whoever loads the result shall see pictures as large as they were in training.
 fn bound_pixels(job: &Job, folder: &Path) -> Result<(), Error> {
     let images = job.processor()?.images;
-    for path in PICTURES.map(|name| folder.join(name)) {
+    for name in PICTURES {
+        let path = folder.join(name);
+        // A base that a run is told to write into keeps its own.
+        if is_same(&job.base.join(name), &path) {
+            continue;
+        }
         let Ok(text) = fs::read(&path) else { continue };
         let Some(bounded) = ImageSettings::with_bounds(&text, images.min_pixels, images.max_pixels) else { continue };
         let draft = path.with_extension("partial");
@@ -76,11 +81,14 @@ fn bound_pixels(job: &Job, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+fn is_same(one: &Path, other: &Path) -> bool {
+    fs::canonicalize(one).ok().zip(fs::canonicalize(other).ok()).is_some_and(|(one, other)| one == other)
+}
+
 /// Copies a file as a whole or not at all; what the base does not have, its result does not need.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     // A run may be told to write into the folder of its base: then it is there already.
-    let is_same = |one: &Path, other: &Path| Some((fs::canonicalize(one).ok()?, fs::canonicalize(other).ok()?));
-    if !from.exists() || is_same(from, to).is_some_and(|(from, to)| from == to) {
+    if !from.exists() || is_same(from, to) {
         return Ok(());
     }
     let draft = to.with_extension("partial");

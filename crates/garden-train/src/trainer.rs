@@ -239,11 +239,14 @@ impl<'a> Run<'a> {
         self.model.begin_step(self.device);
         for batch in first..last {
             let waiting = Instant::now();
-            let next = self.next.take().or_else(|| {
-                let made = loader.next()?;
-                Some(Waiting::of(made, self.model.config(), loader))
-            });
-            group.waited += waiting.elapsed().as_secs_f64();
+            let next = match self.next.take() {
+                Some(next) => Some(next),
+                None => {
+                    let made = loader.next();
+                    group.waited += waiting.elapsed().as_secs_f64();
+                    made.map(|made| Waiting::of(made, self.model.config(), loader))
+                }
+            };
             let Some(next) = next.transpose()? else { break };
             self.count(&next);
             self.learn(next, &mut group, loader)?;
@@ -267,7 +270,7 @@ impl<'a> Run<'a> {
         self.look_ahead(loader);
         // The one place of a step that waits for the device.
         let result = self.model.step_result(self.device)?;
-        let idle = self.device.stage_times().map_err(garden_model::Error::from)?.seconds(Stage::Idle);
+        let times = self.device.stage_times().map_err(garden_model::Error::from)?;
         let (loss, gradient_norm) = (f64::from(result.loss) / divisor, f64::from(result.gradient_norm));
         for (what, value) in [("loss", loss), ("gradient norm", gradient_norm)] {
             if !value.is_finite() {
@@ -287,7 +290,8 @@ impl<'a> Run<'a> {
             tokens: group.tokens,
             seconds: begin.elapsed().as_secs_f64(),
             waited: group.waited,
-            idle,
+            idle: times.seconds(Stage::Idle),
+            busy: times.total(),
         };
         self.tell(&report)
     }

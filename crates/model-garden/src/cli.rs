@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use garden_memory::{Bytes, RunFacts, Stability};
 use garden_trace::Unit;
+use garden_train::MOST_THREADS;
 use regex_lite::Regex;
 
 mod bench;
@@ -371,6 +372,11 @@ pub struct Monitor {
 
     #[command(flatten)]
     pub watching: Watching,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let wanted = text.parse::<usize>().ok().filter(|wanted| *wanted <= MOST_THREADS);
+    wanted.ok_or_else(|| format!("`{text}` is not a number of threads from 1 to {MOST_THREADS}, or 0 for all cores"))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

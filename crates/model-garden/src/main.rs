@@ -16,8 +16,16 @@ use cli::{Cli, Command};
 use printer::Printer;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
     let printer = Printer::new();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(problem) if problem.use_stderr() => {
+            printer.say(problem.render().to_string().trim_end());
+            return ExitCode::from(2);
+        }
+        // Help, which nothing from outside is in.
+        Err(help) => help.exit(),
+    };
     let outcome = match &cli.command {
         Command::Audit(arguments) => commands::audit::run(arguments, &printer),
         Command::Compare(arguments) => commands::compare::run(arguments, &printer),

@@ -1,5 +1,9 @@
 //! The only place that prints: data to standard output, talk to standard error.
+//!
+//! Paths, rows, templates and answers come from outside, and what they hold reaches a terminal through here alone: characters that would move its
+//! cursor, set its title or turn its text around are written as `\u001b`, which in JSON means the same character.
 
+use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +18,8 @@ use crate::failure::Failure;
 pub const MOST_COLUMNS: usize = 100;
 /// Lines that wait to be said by whoever cannot wait.
 const QUEUE: usize = 1024;
+/// Colours of our own (`preview`).
+const COLOURS: [&str; 4] = ["\u{1b}[0m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[36m"];
 /// How long the last of them are waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -52,6 +58,15 @@ impl Printer {
 
     /// Prints data; a reader that has gone away (`| head`) is no failure.
     pub fn out(&self, text: &str) -> Result<(), Failure> {
+        self.write_out(&printable(text, if self.colour { &COLOURS } else { &[] }))
+    }
+
+    /// Prints what a program may read as it is, an answer of a model: only a terminal is spared.
+    pub fn out_exactly(&self, text: &str) -> Result<(), Failure> {
+        if io::stdout().is_terminal() { self.out(text) } else { self.write_out(text) }
+    }
+
+    fn write_out(&self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -94,8 +109,12 @@ impl Printer {
 
     /// Says something to the person who watches, on standard error.
     pub fn say(&self, line: &str) {
-        // If standard error is closed there is nobody left to tell.
-        drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+        talk(&format!("{line}\n"));
+    }
+
+    /// Shows a line that the next one takes the place of; an empty one takes it away.
+    pub fn show(&self, line: &str) {
+        drop(io::stderr().write_all(format!("\r\u{1b}[K{}", printable(line, &[])).as_bytes()));
     }
 
     /// Says something without ever waiting for whoever reads it; false if too much waits already and it was dropped.
@@ -127,9 +146,40 @@ impl Printer {
         if let Some(hint) = &failure.hint {
             text += &format!("\nhint: {hint}\n");
         }
-        // If standard error is closed there is nobody left to tell.
-        drop(io::stderr().write_all(text.as_bytes()));
+        talk(&text);
     }
+}
+
+/// Writes to standard error.
+fn talk(text: &str) {
+    // If standard error is closed there is nobody left to tell.
+    drop(io::stderr().write_all(printable(text, &[]).as_bytes()));
+}
+
+/// A text in which nothing commands a terminal but the sequences that are given.
+fn printable<'a>(text: &'a str, ours: &[&str]) -> Cow<'a, str> {
+    let is_command = |character: char| match character {
+        '\n' | '\t' => false,
+        // These turn the order of letters around.
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        _ => character.is_control(),
+    };
+    if !text.contains(is_command) {
+        return Cow::Borrowed(text);
+    }
+    let mut written = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(character) = rest.chars().next() {
+        let kept = ours.iter().find(|sequence| rest.starts_with(**sequence)).map_or(0, |sequence| sequence.len());
+        let length = kept.max(character.len_utf8());
+        if kept > 0 || !is_command(character) {
+            written.push_str(&rest[..length]);
+        } else {
+            written += &format!("\\u{:04x}", u32::from(character));
+        }
+        rest = &rest[length..];
+    }
+    Cow::Owned(written)
 }
 
 impl Queue {
@@ -139,8 +189,7 @@ impl Queue {
         let count = Arc::clone(&waiting);
         std::thread::spawn(move || {
             for line in waiting_lines {
-                // If standard error is closed there is nobody left to tell.
-                drop(io::stderr().write_all(format!("{line}\n").as_bytes()));
+                talk(&format!("{line}\n"));
                 count.fetch_sub(1, Ordering::AcqRel);
             }
         });
@@ -153,4 +202,18 @@ fn draft_beside(path: &Path) -> PathBuf {
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.tmp", std::process::id()));
     path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COLOURS, printable};
+
+    #[test]
+    fn nothing_from_outside_commands_a_terminal() {
+        let check = |text: &str, expected: &str| assert_eq!(printable(text, &[]), expected);
+        check("rows:\n\tgrün 模型 1\n", "rows:\n\tgrün 模型 1\n");
+        check("\u{1b}]0;owned\u{7}\u{1b}[2J\r", "\\u001b]0;owned\\u0007\\u001b[2J\\u000d");
+        check("\u{9b}31m\u{7f}\u{202e}txt", "\\u009b31m\\u007f\\u202etxt");
+        assert_eq!(printable("\u{1b}[32mok\u{1b}[0m\u{1b}[5m", &COLOURS), "\u{1b}[32mok\u{1b}[0m\\u001b[5m");
+    }
 }

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+from .counters import own_files
 from .measured import Plan, measure
 from .stages import settle_after_fork
 
@@ -64,6 +65,7 @@ class Child:
             os.dup2(self._output.fileno(), 1)
             os.dup2(self._output.fileno(), 2)
             settle_after_fork(parent)
+            own_files()
             work(self.plan, source, writing)
             code = 0
         finally:

@@ -50,9 +50,7 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
     pieces = _made(source)
     has_threads = threading.active_count() > threads
     start = _start(source, start, has_threads)
-    # Forked processes share open files and the positions in them: two that read at once would read each other's bytes.
-    at_once = 1 if start == "fork" and _has_open_files() else min(AT_ONCE, os.cpu_count() or 1)
-    experiment = _Experiment(source, pieces, start, at_once, patience, say or _say)
+    experiment = _Experiment(source, pieces, start, min(AT_ONCE, os.cpu_count() or 1), patience, say or _say)
     if has_threads:
         experiment.note_threads()
     try:
@@ -91,19 +89,6 @@ def _start(source, wanted, has_threads):
     if wanted != "spawn" and not reason:
         return "fork"
     return "fresh" if isinstance(source, str) else "spawn"
-
-
-def _has_open_files():
-    """Whether this process has regular files open, apart from its standard ones."""
-    import stat
-
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            if int(number) > 2 and stat.S_ISREG(os.fstat(int(number)).st_mode):
-                return True
-        except OSError:
-            continue  # the one of the listing itself
-    return False
 
 
 def _has_cuda():
@@ -245,8 +230,7 @@ class _Experiment:
 
         def passes(run):
             # One pass shows what holds a growth that only the first one has.
-            ends = [run["base"]["held"], *(one["held"] for one in run["passes"][:2])]
-            return 1 if ends[2] - ends[1] < (ends[1] - ends[0]) / 4 else 2
+            return 1 if run["passes"][-1]["held"] - run["passes"][0]["held"] < WORTH_A_LOOK else 2
 
         # The same number for all, so that what an earlier piece holds can be taken off.
         most = max(map(passes, grown), default=1)
@@ -257,8 +241,9 @@ class _Experiment:
         """What both processes of each chain found, as one."""
         joined = []
         for look, trace in zip(looks[::2], looks[1::2]):
-            if look.get("holders") and trace.get("holders"):
-                look["holders"].update(trace["holders"])
+            for part in ("holders", "later"):
+                if look.get(part) and trace.get(part):
+                    look[part].update(trace[part])
             look["error"] = look["error"] or trace["error"]
             joined.append(look)
         return joined
@@ -300,7 +285,7 @@ class _Experiment:
                 run["same_example"] = message["same_example"]
                 run["mappings"] = {kind: after.get(kind, 0) - mappings.get(kind, 0) for kind in sorted({*mappings, *after})}
             else:
-                run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders")})
+                run.update({name: value for name, value in message.items() if name in ("error", "stopped", "holders", "later")})
         is_done = any("done" in message for message in child.messages)
         if not is_done and run["error"] is None:
             run["error"] = {"stage": child.plan.stages[-1], "kind": "ended", "text": f"its process {_end_words(child)}"}

@@ -3,9 +3,11 @@
 `held` is what nobody else can take back: anonymous pages, swapped ones, and this process's share of shared memory. Pages of files are apart.
 """
 import ctypes
+import fcntl
 import os
 import re
 import signal
+import stat
 import sys
 
 PR_SET_PDEATHSIG = 1
@@ -45,6 +47,25 @@ def end_with_parent(parent):
     if os.getppid() != parent:
         # It has ended already, and nobody will tell.
         os._exit(1)
+
+
+def own_files():
+    """Gives a forked process positions of its own in the files that it inherited open: what one process reads would move all the others on.
+
+    Call it before anything is read. Files that may not be opened again keep the position that is shared, and so do those that are only written to.
+    """
+    for number in (int(name) for name in os.listdir("/proc/self/fd")):
+        try:
+            flags = fcntl.fcntl(number, fcntl.F_GETFL)
+            if number <= 2 or not stat.S_ISREG(os.fstat(number).st_mode) or flags & os.O_ACCMODE == os.O_WRONLY:
+                continue
+            place = os.lseek(number, 0, os.SEEK_CUR)
+            own = os.open(f"/proc/self/fd/{number}", flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK))
+        except OSError:
+            continue  # the one of the listing itself, for one
+        os.lseek(own, place, os.SEEK_SET)
+        os.dup2(own, number, inheritable=os.get_inheritable(number))
+        os.close(own)
 
 
 def trim():

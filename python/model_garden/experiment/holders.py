@@ -10,7 +10,7 @@ import os
 import sys
 import tracemalloc
 from collections import Counter, deque
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 
 from ..counts import count
 
@@ -31,8 +31,10 @@ SMALL_PIXELS = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16
 class Look:
     """A look at what is alive: when it is made, and at `end`."""
 
-    def __init__(self, pieces):
+    def __init__(self, pieces, iterator=None):
         self._pieces = pieces
+        # Where the dataset is iterated: what a generator keeps is in its own variables.
+        self._iterator = iterator
         self._walk = _Walk(self._roots())
         # The last thing here and the first at the end, so that what this look itself keeps is in both.
         self._count = count()
@@ -59,6 +61,7 @@ class Look:
 
     def _roots(self):
         roots = [(name, getattr(self._pieces, name)) for name in self._pieces.present()]
+        roots.append(("dataset.__iter__", self._iterator))
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and not name.startswith("model_garden.") and name != "model_garden":
                 roots.append((f"module {name}", vars(module)))
@@ -75,17 +78,19 @@ class Tracing:
     def __init__(self):
         tracemalloc.start(FRAMES)
 
-    def begin(self):
-        """Remembers what is there before the passes."""
-        self._lines = tracemalloc.take_snapshot()
-        self._traced = tracemalloc.get_traced_memory()[0]
+    @staticmethod
+    def begin():
+        """What is there before a pass."""
+        lines = tracemalloc.take_snapshot()
+        return tracemalloc.get_traced_memory()[0], lines
 
-    def end(self):
-        """What has been added since."""
+    @staticmethod
+    def end(begun):
+        """What has been added since each of these."""
         traced = tracemalloc.get_traced_memory()[0]
         lines = tracemalloc.take_snapshot()
         tracemalloc.stop()
-        return {"python_bytes": traced - self._traced, "lines": _lines(lines, self._lines)}
+        return [{"python_bytes": traced - before, "lines": _lines(lines, before_lines)} for before, before_lines in begun]
 
 
 class _Walk:
@@ -132,7 +137,7 @@ class _Walk:
             elif self._may_be_pinned and hasattr(kind, "untyped_storage"):
                 self._tensor(thing)
             for name, inner in _inside(thing, kind):
-                if not issubclass(type(inner), NEVER_ENTERED + PLAIN):
+                if _is_entered(inner):
                     waiting.append((inner, path if depth >= DEEPEST_PATH else path + name, depth + 1))
 
     def _container(self, mark, thing, kind, path):
@@ -197,6 +202,14 @@ def _cached_function():
 _cached = _cached_function()
 
 
+def _is_entered(thing):
+    kind = type(thing)
+    if kind is BuiltinFunctionType:
+        # `kept.append` has a list inside, `len` only its module.
+        return not issubclass(type(thing.__self__), NEVER_ENTERED + PLAIN + (type,))
+    return not issubclass(kind, NEVER_ENTERED + PLAIN)
+
+
 def _is_ours(thing, *walks):
     return any(thing is table for walk in walks for table in vars(walk).values())
 
@@ -225,10 +238,14 @@ def _inside(thing, kind):
             return []
     own = getattr(kind, "__dictoffset__", 0) and _attributes(thing)
     inside = [(f".{name}", value) for name, value in list(own.items())] if own else []
+    if kind is GeneratorType and thing.gi_frame is not None:
+        inside += [(f"({name})", value) for name, value in list(thing.gi_frame.f_locals.items()) if name.isidentifier()]
+    if kind is BuiltinFunctionType:
+        inside.append(("", thing.__self__))
     inside.append(("", kind))
-    if kind.__module__ not in ("builtins",) or not inside:
-        attributes = id(own) if own else None
-        inside += [("", value) for value in gc.get_referents(thing) if id(value) != attributes and not issubclass(type(value), NEVER_ENTERED + (type,))]
+    attributes = id(own) if own else None
+    # Views, iterators and the like too: what they refer to has no name of its own.
+    inside += [("", value) for value in gc.get_referents(thing) if id(value) != attributes and not issubclass(type(value), (type,))]
     return inside
 
 

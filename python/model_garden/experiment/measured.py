@@ -18,9 +18,13 @@ from .stages import Alone, Chain, FeederError, StageError, Told, Workers
 WARM_UP_BATCHES = 4
 FEWEST_EXAMPLES = 4
 MOST_PASSES = 24
-# Cheap passes are repeated for so long, as they show what is small; where so much has grown, they would only take memory.
+# Cheap passes are repeated for so long, as they show what is small; where so much has grown after the first, they would only take memory.
 LONG_ENOUGH_S = 3.0
 GROWN_ENOUGH = 64 << 20
+# A pass that grows by more than this, and by less than this share of the one before it, is the end of a cache or a leak behind one: the next tells.
+MAY_BE_CHANCE = 192 << 10
+FAR_LESS = 0.5
+MOST_NEEDED = 6
 # Memory is read exactly after each batch if that takes no longer than this: the kernel's running counters are off by some hundred KiB.
 CHEAP_S = 0.01
 # What looking at workers may take of the time.
@@ -150,24 +154,33 @@ class _Run:
         collections = _Collections()
         number = 0
         begin = time.monotonic()
-        held = base["held"]
-        while self._wants_another(number, time.monotonic() - begin, held - base["held"]):
+        levels = [base["held"]]
+        while self._wants_another(time.monotonic() - begin, levels):
             held = self._pass(number)
             if held is None:
                 return
+            levels.append(held)
             number += 1
         is_same = isinstance(self.stage, Chain) and self.stage.are_different is False
         self.tell({"end": {"mappings": counters.mappings()}, "collections": collections.end(), "same_example": is_same})
         self._try_what_gives_back()
 
-    def _wants_another(self, done, taken, grown):
-        """Two passes tell a cache from a leak, a third one from something slow; where they are cheap, more make small leaks visible."""
+    def _wants_another(self, taken, levels):
+        """Two passes tell a cache from a leak, a third one from something slow; where they are cheap, more make small leaks visible.
+
+        `levels` is what was held before the passes and after each. Where they leave the answer open, there is another one even if time is short.
+        """
+        done = len(levels) - 1
         if self.plan.passes is not None:
             return done < self.plan.passes
         if done < 2:
             return True
+        before, last = levels[-2] - levels[-3], levels[-1] - levels[-2]
+        if done < MOST_NEEDED and MAY_BE_CHANCE < last < FAR_LESS * before:
+            return True
         each = taken / done
         most = self.plan.seconds - (time.monotonic() - self.begin)
+        grown = levels[-1] - levels[1]
         return each <= most and (done < 3 or (done < MOST_PASSES and taken + each <= LONG_ENOUGH_S and grown < GROWN_ENOUGH))
 
     def _pass(self, number):
@@ -246,9 +259,8 @@ class _Run:
 
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
-        look = Look(self.pieces)
-        self._passes_in_between()
-        self.tell({"holders": {"examples": self.examples, "passes": self.plan.passes, **look.end()}})
+        looks = self._passes_after(lambda: Look(self.pieces, self.stage.iterator()))
+        self._tell_holders([look.end() for look in looks])
 
     def _trace(self):
         from .holders import Tracing
@@ -257,13 +269,22 @@ class _Run:
         tracing = Tracing()
         self._visit_all(self.warm_up, lambda index: None)
         gc.collect()
-        tracing.begin()
-        self._passes_in_between()
-        self.tell({"holders": tracing.end()})
+        parts = self._passes_after(tracing.begin)
+        self._tell_holders(tracing.end(parts))
 
-    def _passes_in_between(self):
-        for _ in range(self.plan.passes):
+    def _passes_after(self, begin):
+        """Makes the passes; what `begin` gave before the first one and, where there are several, before the second."""
+        begun = []
+        for number in range(self.plan.passes):
+            if number < 2:
+                begun.append(begin())
             self._visit_all(self.batches, lambda index: None)
+        return begun
+
+    def _tell_holders(self, found):
+        """Tells what was found over all passes, and over all but the first."""
+        for number, (name, one) in enumerate(zip(("holders", "later"), found)):
+            self.tell({name: {"examples": self.examples, "passes": self.plan.passes - number, **one}})
 
 
 class _Collections:

@@ -6,7 +6,7 @@ import struct
 import sys
 from types import SimpleNamespace
 
-from .counters import end_with_parent, trim
+from .counters import end_with_parent, own_files, trim
 
 # Which pieces can be fed from another process: what the others get cannot be sent (a graph), or is not there at all.
 FED = ("processor", "collator", "model")
@@ -98,6 +98,10 @@ class Chain:
             self._rows[0] += 1
             if self._rows[0] == number:
                 return row
+
+    def iterator(self):
+        """What goes through an iterable dataset at the moment."""
+        return self._rows and self._rows[1]
 
     def _apply(self, name, value):
         if name == "collator":
@@ -219,6 +223,7 @@ class Feeder:
             code = 1
             try:
                 settle_after_fork(parent)
+                own_files()
                 with os.fdopen(writing, "wb") as stream:
                     self._feed(chain, batches, stream)
                 code = 0

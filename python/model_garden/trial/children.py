@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 
+from ..experiment.counters import own_files
 from ..experiment.stages import settle_after_fork
 from .run import Trouble, speak
 
@@ -128,6 +129,7 @@ class _Forked:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
             settle_after_fork(parent)
+            own_files()
             speak(writing, order)
         finally:
             # Not through the exits of the program that this is a copy of.

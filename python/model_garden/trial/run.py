@@ -194,6 +194,7 @@ class _InProcesses:
             code = 1
             try:
                 counters.end_with_parent(parent)
+                counters.own_files()
                 os.close(self.orders)
                 os.close(reading)
                 self._work(their_orders, writing)

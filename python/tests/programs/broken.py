@@ -45,6 +45,16 @@ def raising_collator():
     return {"dataset": Numbers(), "processor": str, "collator": collate, "callbacks": [print]}
 
 
+def raising_after_a_cache():
+    kept = {}
+    return {**raising_collator(), "dataset": Numbers(at=lambda number: kept.setdefault(number, b"x" * (number + 300_000)))}
+
+
+def raising_after_a_leak():
+    kept = []
+    return {**raising_collator(), "dataset": Numbers(at=lambda number: kept.append(b"x" * (number + 300_000)))}
+
+
 def raising_model():
     def model(batch):
         raise RuntimeError("shapes do not match")

@@ -24,7 +24,7 @@ KEPT_DICT = {}
 class Case:
     """Pieces, and what must be said about them. None in `expected` means that nothing else may be said."""
 
-    def __init__(self, pieces, verdict, cause=None, keeper=None, begins_with=None, bytes_per_example=None, names=None, at_most=None):
+    def __init__(self, pieces, verdict, cause=None, keeper=None, begins_with=None, bytes_per_example=None, names=None, at_most=None, least_passes=2):
         self.pieces = pieces
         self.expected = {"verdict": verdict, "cause": cause, "keeper": keeper, "begins_with": begins_with}
         self.bytes_per_example = bytes_per_example
@@ -32,6 +32,8 @@ class Case:
         self.names = names
         # How many examples it keeps at most.
         self.at_most = at_most
+        # Passes below which it cannot be told.
+        self.least_passes = least_passes
 
 
 class Draw:
@@ -396,6 +398,38 @@ def opened_images(draw):
     return Case(pieces, "cache", "decoded_images_kept", "dataset", piece, decoded and decoded - released)
 
 
+@family
+def opened_files(draw):
+    """Images that were opened by the names of their files: every process must read them as if it were the only one."""
+    from PIL import Image
+
+    draw.length = min(draw.length, draw.examples + 40)
+    # Files are read in blocks: those of one block only would be read before anybody forks.
+    width, height = draw.random.randint(300, 500), draw.random.randint(200, 400)
+    form = draw.one_of("jpg", "png", "webp", "tiff")
+    piece = draw.one_of("processor", "collator")
+    dataset = []
+    # An open file is read to its end, whether its name is still there or not.
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(draw.length):
+            noise = Image.frombytes("RGB", (width, height // 4), random.Random(number).randbytes(3 * width * (height // 4)))
+            path = os.path.join(folder, f"{number}.{form}")
+            noise.resize((width, height)).save(path)
+            dataset.append(Image.open(path))
+
+    def use(image):
+        return image.resize((16, 16)).tobytes()
+
+    pieces = {"dataset": dataset, "collator": b"".join}
+    if piece == "processor":
+        pieces["processor"] = use
+    else:
+        pieces["collator"] = lambda examples: b"".join(map(use, examples))
+    # The file is closed with its buffer once it has been decoded.
+    decoded = width * height * 4 + 8 * height - io.DEFAULT_BUFFER_SIZE
+    return Case(pieces, "cache", "decoded_images_kept", "dataset", piece, decoded if form in ("jpg", "png") else None)
+
+
 class Holding:
     """A dataset that has the compressed bytes too."""
 
@@ -466,6 +500,76 @@ def growing_container(draw):
     return Case(with_piece(draw, piece, function), "leak", "growing_container", keeper(piece, where), piece, each, name)
 
 
+@family
+def hidden_container(draw):
+    """A container that gets longer and can only be reached through something else: a view of it, a method, a generator, an iterator."""
+    piece, way = draw.one_of("processor", "collator", "callbacks"), draw.one_of("method", "view", "generator", "map", "partial", "set")
+    size = per_call(draw, piece)
+    count = iter(range(10**9))
+
+    def one():
+        return bytes([1 + next(count) % 250]) * size
+
+    class Hiding:
+        def __call__(self, value):
+            {"method": self.add, "view": self.put, "generator": self.send, "map": self.advance, "partial": self.add, "set": self.join}[way]()
+
+        def add(self):
+            self.way_in(one())
+
+        def put(self):
+            self.way_in(next(count), one())
+
+        def send(self):
+            self.way_in.send(one())
+
+        def advance(self):
+            next(self.way_in)
+
+        def join(self):
+            next(iter(self.way_in))[0](one())
+
+    def sink():
+        kept = []
+        while True:
+            kept.append((yield))
+
+    hiding, kept = Hiding(), []
+    if way == "method":
+        hiding.way_in = kept.append
+    elif way == "view":
+        table = {}
+        hiding.way_in, hiding.seen = table.setdefault, table.values()
+    elif way == "generator":
+        hiding.way_in = sink()
+        next(hiding.way_in)
+    elif way == "map":
+        hiding.way_in = map(lambda number, remembered=kept: remembered.append(one()), iter(range(10**9)))
+    elif way == "partial":
+        hiding.way_in = functools.partial(list.append, kept)
+    else:
+        hiding.way_in = {(kept.append, "the only one")}
+    name = "way_in(kept)" if way == "generator" else "way_in"
+    names = None if way == "view" else name
+    del kept
+    return Case(with_piece(draw, piece, hiding), "leak", "growing_container", piece, piece, per_example(draw, piece, size), names)
+
+
+@family
+def generator_that_keeps(draw):
+    """An iterable dataset whose generator keeps what it gave."""
+    length, size, kind = draw.length, draw.each, draw.one_of("bytes", "bytearray")
+
+    class Stream:
+        def __iter__(self):
+            given = []
+            for number in range(length):
+                given.append(payload(kind, size, number))
+                yield number, b"x"
+
+    return Case({"dataset": Stream(), "collator": joining}, "cache", "example_cache", "dataset", "dataset", size, "__iter__(given)")
+
+
 def library():
     loaded = ctypes.CDLL(None)
     loaded.malloc.restype = ctypes.c_void_p
@@ -501,6 +605,34 @@ def cache_and_leak(draw):
     dataset = rows(draw, also=lambda number: cache.setdefault(number, payload("bytes", 2 * size, number)))
     pieces = {"dataset": dataset, "processor": passing, "collator": lambda examples: kept.append(bytes([1]) * size)}
     return Case(pieces, "leak", "growing_container", "collator", "collator", per_example(draw, "collator", size), "kept")
+
+
+@family
+def leak_behind_a_cache(draw):
+    """A piece that caches for every example, or follows one that does, and leaks a fortieth or less of it in every pass: one or two MiB behind 80."""
+    draw.examples = max(draw.examples, 40)
+    draw.length = max(draw.length, draw.examples + 4)
+    cache, kept, piece = {}, [], draw.one_of("processor", "collator")
+    # From a MiB on: with two passes as with many.
+    size = draw.about(1024 * KIB, 4096 * KIB) // -(-draw.examples // draw.batch_size)
+    each = draw.random.randint(40, 60) * size // draw.batch_size
+
+    def remember(number):
+        if number not in cache:
+            cache[number] = payload("bytes", each, number)
+
+    def leak(value):
+        for number in numbers_of(value) if is_own else ():
+            remember(number)
+        # As much for an example as for its part of a batch.
+        kept.append(payload("bytes", size if piece == "collator" else size // draw.batch_size, 7))
+
+    is_own = draw.one_of(True, False)
+    pieces = with_piece(draw, piece, leak)
+    if not is_own:
+        pieces["dataset"].also = remember
+    lost = per_example(draw, piece, size if piece == "collator" else size // draw.batch_size)
+    return Case(pieces, "leak", "growing_container", piece, piece, lost, "kept", least_passes=3)
 
 
 @family

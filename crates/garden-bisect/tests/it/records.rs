@@ -94,6 +94,23 @@ fn rows_that_workers_copy() {
 }
 
 #[test]
+fn workers_copy_no_more_than_their_parent_has() {
+    let shared = |record: &Value| {
+        let run = record["runs"].as_array().unwrap().iter().find(|run| run["how"] == "workers").unwrap();
+        let base = &run["base"]["workers"];
+        (base["held"].as_i64().unwrap() - base["private"].as_i64().unwrap()) / 2
+    };
+    for length in [300, 5_000, 1_000_000] {
+        let mut longer = record("rows");
+        longer["dataset_length"] = json!(length);
+        let finding = judged(&longer);
+        let all = finding.growths[0].full_dataset_bytes.unwrap();
+        assert!(all <= shared(&longer), "{length}: {all} of {}", shared(&longer));
+        assert_eq!(finding.summary.contains("at most the"), all == shared(&longer), "{}", finding.summary);
+    }
+}
+
+#[test]
 fn a_processor_that_raises() {
     check(
         "failed",
@@ -182,6 +199,21 @@ fn without_the_look_it_is_still_known_what_grows_and_who_keeps_it() {
     // Dropping the dataset gave the memory back.
     assert_eq!(finding.growths[0].keeper.as_deref(), Some("dataset"));
     assert_eq!(finding.growths[0].begins_with, "processor");
+}
+
+#[test]
+fn a_piece_that_could_not_be_run_alone_is_not_blamed() {
+    let mut failed = record("photographs");
+    failed["looks"] = json!([]);
+    for run in failed["runs"].as_array_mut().unwrap().iter_mut().filter(|run| run["how"] == "alone") {
+        run["error"] =
+            json!({ "stage": run["stages"][0], "kind": "not_fed", "text": "OSError: image file is truncated" });
+        run["passes"] = json!([]);
+        run["after"] = json!([]);
+    }
+    assert_eq!(judged(&failed).growths[0].keeper.as_deref(), Some("dataset"));
+    // Alone it may just be one that cannot be fed.
+    assert!(!judged(&failed).has_failed());
 }
 
 #[test]

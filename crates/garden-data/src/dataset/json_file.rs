@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::sync::Arc;
 
 use memchr::{memchr, memchr2};
 
 use super::calls::Nulls;
 use super::conversation::{LoneText, Row};
 use super::picture::Beside;
-use super::stored::{Span, Stored, span};
-use super::value::Value;
+use super::reach::Reach;
+use super::stored::{Span, Stored, fits, span};
+use super::value::{Value, parse_json};
 use crate::error::Error;
 
 /// Bytes of the file that the pass holds.
@@ -32,11 +34,12 @@ pub(crate) struct JsonFile {
     layout: Layout,
     rows: Vec<Span>,
     lone_text: LoneText,
+    reach: Arc<Reach>,
 }
 
 impl JsonFile {
     /// Finds the rows of a file.
-    pub(crate) fn open(path: &Path, lone_text: LoneText) -> Result<JsonFile, Error> {
+    pub(crate) fn open(path: &Path, lone_text: LoneText, reach: &Arc<Reach>) -> Result<JsonFile, Error> {
         let stored = Stored::new(path)?;
         let file = stored.open()?;
         let mut scan =
@@ -48,7 +51,7 @@ impl JsonFile {
         }
         let mut rows = scan.rows;
         rows.shrink_to_fit();
-        Ok(JsonFile { stored, layout, rows, lone_text })
+        Ok(JsonFile { stored, layout, rows, lone_text, reach: reach.clone() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -64,18 +67,20 @@ impl JsonFile {
     /// Reads a row, and makes something of it.
     pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let row = self.rows[index];
-        let bytes = self.stored.read(&self.stored.open()?, row.offset, row.length as usize)?;
         let place = self.place(index);
+        fits(&place, u64::from(row.length))?;
+        let bytes = self.stored.read(&self.stored.open()?, row.offset, row.length as usize)?;
         let value = parse(&place, &bytes, self.layout)?;
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
-        let (beside, lone_text, bytes) = (Beside::Folder(folder), self.lone_text, u64::from(row.length));
+        let (beside, lone_text, bytes) =
+            (Beside::Folder { folder, reach: &self.reach }, self.lone_text, u64::from(row.length));
         make(Row { place: &place, value, beside, lone_text, nulls: Nulls::Written, bytes, unread: &[] })
     }
 }
 
 /// A row's JSON.
 fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, Error> {
-    serde_json::from_slice(bytes).map_err(|error| {
+    parse_json(place, bytes)?.map_err(|error| {
         let text = error.to_string();
         let reason = text.rsplit_once(" at line").map_or(text.as_str(), |(reason, _)| reason);
         let broken =

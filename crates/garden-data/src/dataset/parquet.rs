@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::calls::Nulls;
 use super::conversation::{LoneText, Row};
 use super::picture::Beside;
+use super::reach::Reach;
 use super::stored::Stored;
 use super::value::Value;
 use crate::error::Error;
@@ -58,16 +59,17 @@ pub(crate) struct Parquet {
     /// The number of the file in its dataset.
     number: usize,
     readers: Readers,
+    reach: Arc<Reach>,
 }
 
 impl Parquet {
     /// Reads what the file says about itself.
-    pub(crate) fn open(path: &Path, number: usize, readers: &Readers) -> Result<Parquet, Error> {
+    pub(crate) fn open(path: &Path, number: usize, readers: &Readers, reach: &Arc<Reach>) -> Result<Parquet, Error> {
         let stored = Stored::new(path)?;
         let footer = Footer::read(&stored, &stored.open()?)?;
         let rows = footer.groups.last().map_or(0, |group| group.first_row + group.rows);
         let rows = usize::try_from(rows).map_err(|_| Error::dataset(path, format!("says that it has {rows} rows")))?;
-        Ok(Parquet { stored, footer, rows, number, readers: readers.clone() })
+        Ok(Parquet { stored, footer, rows, number, readers: readers.clone(), reach: reach.clone() })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -83,7 +85,7 @@ impl Parquet {
         let place = self.place(index);
         let value = self.value(&place, index as u64)?;
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
-        let (beside, lone_text) = (Beside::Folder(folder), LoneText::Caption);
+        let (beside, lone_text) = (Beside::Folder { folder, reach: &self.reach }, LoneText::Caption);
         // Values are moved, not copied: the pictures are all there is.
         let (nulls, unread) = (Nulls::Fillers, self.footer.unread.as_slice());
         make(Row { place: &place, value, beside, lone_text, nulls, bytes: 0, unread })
@@ -134,7 +136,7 @@ mod tests {
     }
 
     fn open(name: &str) -> Parquet {
-        Parquet::open(&testdata(name), 0, &Readers::default()).unwrap()
+        Parquet::open(&testdata(name), 0, &Readers::default(), &std::sync::Arc::new(super::Reach::Anywhere)).unwrap()
     }
 
     /// Rows of `pages.parquet` show one picture or the other, in turns.
@@ -181,9 +183,12 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[place] ^= 0x55;
             std::fs::write(&path, &bytes).unwrap();
-            let read: Result<Vec<()>, Error> = Parquet::open(&path, 0, &Readers::default()).and_then(|table| {
-                (0..table.len().min(5)).map(|row| table.read(row, |row| row.into_record()).map(drop)).collect()
-            });
+            let read: Result<Vec<()>, Error> =
+                Parquet::open(&path, 0, &Readers::default(), &std::sync::Arc::new(super::Reach::Anywhere)).and_then(
+                    |table| {
+                        (0..table.len().min(5)).map(|row| table.read(row, |row| row.into_record()).map(drop)).collect()
+                    },
+                );
             errors += usize::from(read.is_err());
         }
         std::fs::remove_file(&path).unwrap();

@@ -5,9 +5,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::conversation::unnumbered;
+use super::reach::Reach;
 use super::value::{Value, shortened};
 use crate::base64;
 use crate::error::Error;
+use crate::file::{self, LARGEST_PICTURE, read_picture};
 use crate::image::{Glance, Source, glance};
 use crate::length::PixelBounds;
 use crate::outline::PictureOutline;
@@ -21,8 +23,8 @@ const SHORTEST_BASE64: usize = 44;
 /// What lies beside a row: where its paths lead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Beside<'a> {
-    /// The folder of the row's file.
-    Folder(&'a Path),
+    /// The folder of the row's file, and how far paths may lead.
+    Folder { folder: &'a Path, reach: &'a Reach },
     /// The members of its group in an archive.
     Archive { file: &'a File, members: &'a [Member] },
 }
@@ -111,8 +113,9 @@ impl Found<'_> {
         let data = match &self.contents {
             Contents::Bytes(_) => self.held(),
             Contents::Base64(text) => base64::decode(text).map_err(|problem| self.no_base64(&problem))?,
-            Contents::File(path) => std::fs::read(path).map_err(|error| self.unreadable(&error))?,
+            Contents::File(path) => read_picture(path).map_err(|error| self.unreadable(&error))?,
             Contents::Member { file, offset, size } => {
+                file::fits(*size, LARGEST_PICTURE).map_err(|error| self.unreadable(&error))?;
                 let mut data = vec![0; *size as usize];
                 file.read_exact_at(&mut data, *offset).map_err(|error| self.unreadable(&error))?;
                 data
@@ -124,20 +127,21 @@ impl Found<'_> {
 
     /// Reads its header.
     pub(crate) fn outline(self, max_pixels: u64) -> Result<PictureOutline, Error> {
-        let file;
+        let opened;
         let source = match &self.contents {
             Contents::Bytes(data) => Source::of_bytes(data),
             Contents::Base64(text) => Source::of_base64(text).map_err(|problem| self.no_base64(&problem))?,
             Contents::File(path) => {
-                file = File::open(path).map_err(|error| self.unreadable(&error))?;
-                let length = file.metadata().map_err(|error| self.unreadable(&error))?.len();
-                Source::of_file(&file, 0, length).map_err(|error| self.unreadable(&error))?
+                let (file, length) = file::open(path).map_err(|error| self.unreadable(&error))?;
+                opened = file;
+                Source::of_file(&opened, 0, length).map_err(|error| self.unreadable(&error))?
             }
             Contents::Member { file, offset, size } => {
                 Source::of_file(file, *offset, *size).map_err(|error| self.unreadable(&error))?
             }
         };
         self.filled(source.length())?;
+        file::fits(source.length(), LARGEST_PICTURE).map_err(|error| self.unreadable(&error))?;
         let Glance { width, height, is_whole } = glance(&self.name, &source, max_pixels)?;
         let fingerprint = source.fingerprint().map_err(|error| self.unreadable(&error))?;
         let (bytes, bounds) = (source.length(), PixelBounds::default());
@@ -194,7 +198,13 @@ fn named<'a>(place: &str, field: &str, text: &str, beside: Beside<'a>) -> Result
         _ => text.to_string(),
     };
     match beside {
-        Beside::Folder(folder) => Ok(Contents::File(folder.join(PathBuf::from(&local)))),
+        Beside::Folder { folder, reach } => {
+            let path = folder.join(PathBuf::from(&local));
+            let Some(bound) = reach.left_by(&path) else { return Ok(Contents::File(path)) };
+            let problem = format!("names `{}`, which leads out of `{}`", shortened(text), bound.display());
+            Err(Error::row_field(place, field, problem)
+                .with_hint("`--image-paths anywhere` lets rows name any file; use it for rows that you trust"))
+        }
         Beside::Archive { file, members } => {
             let member = members.iter().find(|member| same_member(&member.name, &local));
             let names: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();

@@ -9,6 +9,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::file;
+
+/// Bytes of the longest row as it is stored, its pictures as base64 in it.
+const LONGEST_ROW: u64 = 128 << 20;
 
 /// Where a row is in its file: 16 bytes, which is what a row costs in memory.
 #[derive(Clone, Copy, Debug)]
@@ -28,14 +32,13 @@ pub(crate) struct Stored {
 
 impl Stored {
     pub(crate) fn new(path: &Path) -> Result<Stored, Error> {
-        let about = std::fs::metadata(path).map_err(|error| Error::file(path, error))?;
-        Ok(Stored { path: path.to_path_buf(), length: about.len() })
+        let (_, length) = file::open(path).map_err(|error| Error::file(path, error))?;
+        Ok(Stored { path: path.to_path_buf(), length })
     }
 
     /// Opens it again. One that has another length now has its rows elsewhere.
     pub(crate) fn open(&self) -> Result<File, Error> {
-        let file = File::open(&self.path).map_err(|error| Error::file(&self.path, error))?;
-        let length = file.metadata().map_err(|error| Error::file(&self.path, error))?.len();
+        let (file, length) = file::open(&self.path).map_err(|error| Error::file(&self.path, error))?;
         if length != self.length {
             let problem = format!("has changed while it was in use: {} bytes, now {length}", self.length);
             return Err(Error::dataset(&self.path, problem));
@@ -54,9 +57,18 @@ impl Stored {
 /// The first bytes of a file, as many as there are.
 pub(crate) fn beginning(path: &Path, length: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| Error::file(path, error))?;
+    let (file, _) = file::open(path).map_err(|error| Error::file(path, error))?;
     file.take(length).read_to_end(&mut bytes).map_err(|error| Error::file(path, error))?;
     Ok(bytes)
+}
+
+/// Refuses a row that is longer than any could sensibly be.
+pub(crate) fn fits(place: &str, length: u64) -> Result<(), Error> {
+    match length > LONGEST_ROW {
+        true => Err(Error::row(place, format!("the row has {length} bytes; {LONGEST_ROW} are the most"))
+            .with_hint("name picture files instead of writing the pictures into the row")),
+        false => Ok(()),
+    }
 }
 
 /// A row's place and length as the index has it.

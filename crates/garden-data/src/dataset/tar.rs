@@ -10,13 +10,16 @@ use std::path::Path;
 use super::calls::Nulls;
 use super::conversation::{LoneText, PROMPTS, Row};
 use super::picture::{Beside, Member};
-use super::stored::{Span, Stored, span};
-use super::value::{Object, Value};
+use super::stored::{Span, Stored, fits, span};
+use super::value::{Object, Value, parse_json, shortened};
 use crate::error::Error;
 
 const BLOCK: u64 = 512;
 /// Names longer than this are a broken archive.
 const LONGEST_NAME: u64 = 1 << 16;
+/// Kinds of members.
+const HARD_LINK: u8 = b'1';
+const SYMBOLIC_LINK: u8 = b'2';
 const VIDEOS: [&str; 6] = ["mp4", "webm", "mov", "avi", "mkv", "mpg"];
 const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
@@ -74,7 +77,15 @@ impl Tar {
         while let Some(entry) = walk.next()? {
             let Some((key, ending)) = key_and_ending(&entry.name) else { continue };
             place = format!("{}:{key}", self.stored.path.display());
-            let data = || self.stored.read(&file, entry.data, entry.size as usize);
+            if let Some(target) = &entry.link {
+                let problem = format!("is a link to `{}`: links in archives are not followed", shortened(target));
+                return Err(Error::row_field(&place, &format!(".{ending}"), problem)
+                    .with_hint("`tar --dereference --hard-dereference` writes what they lead to"));
+            }
+            let data = || {
+                fits(&place, entry.size)?;
+                self.stored.read(&file, entry.data, entry.size as usize)
+            };
             match ending.rsplit('.').next().unwrap_or_default().to_ascii_lowercase().as_str() {
                 "json" => json = Some(data()?),
                 "txt" => text = Some(data()?),
@@ -109,7 +120,7 @@ fn push(path: &Path, rows: &mut Vec<Span>, group: Option<(String, u64, u64)>) ->
 /// The fields of a row: those of its JSON, and its text.
 fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> Result<Value<'a>, Error> {
     let mut value = match json {
-        Some(json) => serde_json::from_slice(json).map_err(|error| {
+        Some(json) => parse_json(place, json)?.map_err(|error| {
             Error::row_field(place, "json", format!("is broken JSON at column {}: {error}", error.column()))
         })?,
         None => Value::Object(Object::default()),
@@ -138,6 +149,8 @@ struct Entry {
     start: u64,
     data: u64,
     size: u64,
+    /// Where it leads, if it is a link.
+    link: Option<String>,
 }
 
 /// Goes from header to header.
@@ -149,10 +162,10 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The next plain file.
+    /// The next plain file or link.
     fn next(&mut self) -> Result<Option<Entry>, Error> {
         let start = self.offset;
-        let mut long_name = None;
+        let (mut long_name, mut long_link) = (None, None);
         while self.offset < self.end {
             let header_at = self.offset;
             if self.end - header_at < BLOCK {
@@ -178,14 +191,17 @@ impl Walk<'_> {
             }
             self.offset = data + size.next_multiple_of(BLOCK);
             match header[156] {
-                b'0' | 0 => {
+                kind @ (b'0' | 0 | HARD_LINK | SYMBOLIC_LINK) => {
                     let name = long_name.unwrap_or_else(|| short_name(&header));
-                    return Ok(Some(Entry { name, start, data, size }));
+                    let is_link = matches!(kind, HARD_LINK | SYMBOLIC_LINK);
+                    let link = is_link.then(|| long_link.unwrap_or_else(|| text(&header[157..257])));
+                    return Ok(Some(Entry { name, start, data, size, link }));
                 }
+                b'K' => long_link = Some(text(&self.small(data, size)?)),
                 b'L' => long_name = Some(text(&self.small(data, size)?)),
                 b'x' => long_name = path_record(&self.small(data, size)?).or(long_name),
-                // Folders, links and the like are no data.
-                _ => long_name = None,
+                // Folders and the like are no data.
+                _ => (long_name, long_link) = (None, None),
             }
         }
         Ok(None)

@@ -6,8 +6,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use memchr::memchr3_iter;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::error::Error;
+
+/// Values of the largest row. Each takes some 50 bytes of memory and as little as 2 of the file.
+const MOST_VALUES: usize = 4_000_000;
 /// Characters of a text that an error shows.
 const SHOWN: usize = 40;
 
@@ -84,6 +89,15 @@ pub(crate) fn shortened(text: &str) -> String {
         short.push_str("...");
     }
     short
+}
+
+/// Reads JSON, if it has not more values than memory is good for.
+pub(crate) fn parse_json<'a>(place: &str, bytes: &'a [u8]) -> Result<serde_json::Result<Value<'a>>, Error> {
+    // Texts have commas, too, but no row has so many.
+    if memchr3_iter(b',', b'[', b'{', bytes).take(MOST_VALUES + 1).count() > MOST_VALUES {
+        return Err(Error::row(place, format!("the row has more than {MOST_VALUES} values or commas")));
+    }
+    Ok(serde_json::from_slice(bytes))
 }
 
 impl<'de> Deserialize<'de> for Value<'de> {

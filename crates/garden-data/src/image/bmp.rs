@@ -1,13 +1,15 @@
 //! BMP: palettes and colours without compression, as Windows and OS/2 write them. Run lengths are refused.
 
 use super::orientation::Orientation;
-use super::rgb::{Picture, unpacked};
+use super::rgb::{Picture, on_white, unpacked};
 
 /// The file header before the picture's own.
 const FILE_HEADER: usize = 14;
 /// Values of the field `compression`.
 const RAW: u32 = 0;
 const BITFIELDS: u32 = 3;
+/// Colours of the largest palette that is taken for one.
+const MOST_COLOURS: usize = 65_536;
 
 struct Header {
     width: usize,
@@ -21,6 +23,8 @@ struct Header {
     entry: usize,
     colours: usize,
     masks: [u32; 3],
+    /// Of the opacity; 0 if there is none.
+    alpha: u32,
 }
 
 fn short(data: &[u8], at: usize) -> Result<u16, String> {
@@ -45,6 +49,7 @@ fn header(data: &[u8]) -> Result<Header, String> {
         entry: 4,
         colours: 0,
         masks: [0xff_0000, 0xff00, 0xff],
+        alpha: 0,
     };
     let mut compression = RAW;
     match length {
@@ -67,6 +72,9 @@ fn header(data: &[u8]) -> Result<Header, String> {
     if header.colours == 0 && header.bits <= 8 {
         header.colours = 1 << header.bits;
     }
+    if header.bits <= 8 && header.colours > MOST_COLOURS {
+        return Err(format!("the BMP header says that the palette has {} colours", header.colours));
+    }
     match (compression, header.bits) {
         (RAW, 16) => header.masks = [0x7c00, 0x3e0, 0x1f],
         (RAW, 1 | 4 | 8 | 24 | 32) => {}
@@ -75,6 +83,13 @@ fn header(data: &[u8]) -> Result<Header, String> {
             let masks = [long(data, 54)?, long(data, 58)?, long(data, 62)?];
             if masks != [0; 3] {
                 header.masks = masks;
+            }
+            // Short headers have three masks. Without any of them the usual order is meant.
+            if header.bits == 32 && length >= 56 {
+                header.alpha = long(data, 66)?;
+            }
+            if header.bits == 32 && masks == [0; 3] && header.alpha == 0 {
+                header.alpha = 0xff00_0000;
             }
         }
         (RAW | BITFIELDS, bits) => return Err(format!("a BMP file with {bits} bits is not supported")),
@@ -112,7 +127,9 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
             bits => {
                 for (pixel, bytes) in pixels.zip(values.chunks_exact(usize::from(bits / 8))) {
                     let value = bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
-                    pixel.copy_from_slice(&header.masks.map(|mask| masked(value, mask)));
+                    let colour = header.masks.map(|mask| masked(value, mask));
+                    let alpha = if header.alpha == 0 { 255 } else { masked(value, header.alpha) };
+                    pixel.copy_from_slice(&on_white(colour, alpha));
                 }
             }
         }

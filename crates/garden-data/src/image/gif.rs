@@ -10,6 +10,9 @@ use super::rgb::Picture;
 /// A frame has at most 65,535 x 65,535 pixels of a byte; that there are not so many was checked by then.
 const LIMIT: u64 = 1 << 32;
 
+/// What is transparent.
+const WHITE: [u8; 3] = [255; 3];
+
 fn decoder(data: &[u8]) -> Result<Decoder<&[u8]>, String> {
     let mut options = DecodeOptions::new();
     options.set_color_output(ColorOutput::Indexed);
@@ -39,7 +42,9 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let global = decoder.global_palette().map(<[u8]>::to_vec);
     let frame = decoder.read_next_frame().map_err(problem)?.ok_or("there is no frame")?;
     let palette = frame.palette.as_deref().or(global.as_deref());
+    let transparent = frame.transparent;
     let colour = |index: u8| match palette {
+        _ if transparent == Some(index) => WHITE,
         None => [index; 3],
         Some(palette) => {
             let start = 3 * usize::from(index);
@@ -47,7 +52,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         }
     };
     // PIL fills what the frame leaves with the transparent colour or the first one, not with the background.
-    let ground = colour(frame.transparent.unwrap_or(0));
+    let ground = colour(transparent.unwrap_or(0));
     let pixels = picture.reset(width as usize, height as usize);
     pixels.chunks_exact_mut(3).for_each(|pixel| pixel.copy_from_slice(&ground));
     let rows = frame.buffer.chunks_exact(usize::from(frame.width).max(1));

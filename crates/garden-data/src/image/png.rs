@@ -2,10 +2,10 @@
 
 use std::io::{BufRead, Cursor, Seek};
 
-use png::{BitDepth, ColorType, Decoder, Reader, Transformations};
+use png::{BitDepth, ColorType, DecodeOptions, Decoder, Reader, Transformations};
 
 use super::orientation::Orientation;
-use super::rgb::{Picture, from_gray_16, upper};
+use super::rgb::{Picture, from_gray_16, on_white, upper};
 use super::source::Source;
 
 /// Memory for what is not pixels: profiles, texts. The pixels are limited by their number.
@@ -14,7 +14,11 @@ const LIMIT: usize = 64 << 20;
 const SIGNATURE: u64 = 8;
 
 fn reader<R: BufRead + Seek>(input: R) -> Result<Reader<R>, String> {
-    let mut decoder = Decoder::new_with_limits(input, png::Limits { bytes: LIMIT });
+    // A damaged chunk is a damaged file, even if the chunk is not needed to show it.
+    let mut options = DecodeOptions::default();
+    options.set_skip_ancillary_crc_failures(false);
+    let mut decoder = Decoder::new_with_options(input, options);
+    decoder.set_limits(png::Limits { bytes: LIMIT });
     decoder.set_transformations(Transformations::EXPAND);
     decoder.set_ignore_text_chunk(true);
     decoder.set_ignore_iccp_chunk(true);
@@ -61,28 +65,56 @@ pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let mut reader = reader(Cursor::new(data))?;
     let info = reader.info();
-    let (width, height, original) = (info.width as usize, info.height as usize, info.color_type);
+    let size @ (width, height) = (info.width as usize, info.height as usize);
+    let original = info.color_type;
+    let see_through = SeeThrough::of(original, info.trns.as_deref());
     let (colours, depth) = reader.output_color_type();
     if (colours, depth) == (ColorType::Rgb, BitDepth::Eight) {
-        reader.next_frame(picture.reset(width, height)).map_err(problem)?;
-    } else {
-        let length = reader.output_buffer_size().ok_or("the picture is too large")?;
-        let mut values = vec![0; length];
-        reader.next_frame(&mut values).map_err(problem)?;
-        let channels = colours.samples();
-        if depth == BitDepth::Sixteen {
-            let values: Vec<u16> = values.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]])).collect();
-            picture.fill((width, height), &values, channels, |pixel| match (original, pixel) {
-                (ColorType::Grayscale, [gray, ..]) => from_gray_16(*gray),
-                (_, [red, green, blue, ..]) => [upper(*red), upper(*green), upper(*blue)],
-                _ => [upper(pixel[0]); 3],
-            })?;
-        } else {
-            picture.fill((width, height), &values, channels, |pixel| match pixel {
-                [red, green, blue, ..] => [*red, *green, *blue],
-                _ => [pixel[0]; 3],
-            })?;
+        return reader.next_frame(picture.reset(width, height)).map(drop).map_err(problem);
+    }
+    let length = reader.output_buffer_size().ok_or("the picture is too large")?;
+    let mut values = vec![0; length];
+    reader.next_frame(&mut values).map_err(problem)?;
+    let channels = colours.samples();
+    if depth == BitDepth::Sixteen {
+        let values: Vec<u16> = values.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]])).collect();
+        let is_gray_alone = original == ColorType::Grayscale;
+        let shown = |gray: u16| if is_gray_alone { from_gray_16(gray) } else { [upper(gray); 3] };
+        return picture.fill(size, &values, channels, |pixel| match *pixel {
+            [gray] => shown(gray),
+            [gray, alpha] => see_through.on_white(shown(gray), upper(alpha)),
+            [red, green, blue] => [red, green, blue].map(upper),
+            [red, green, blue, alpha] => see_through.on_white([red, green, blue].map(upper), upper(alpha)),
+            _ => [0; 3],
+        });
+    }
+    picture.fill(size, &values, channels, |pixel| match *pixel {
+        [gray] => [gray; 3],
+        [gray, alpha] => see_through.on_white([gray; 3], alpha),
+        [red, green, blue] => [red, green, blue],
+        [red, green, blue, alpha] => see_through.on_white([red, green, blue], alpha),
+        _ => [0; 3],
+    })
+}
+
+/// What is transparent: pixels by their own opacity, or those of one colour.
+struct SeeThrough(Option<[u8; 3]>);
+
+impl SeeThrough {
+    /// PIL takes the lower byte of the one transparent colour and compares it with the values that it shows. So in gray of 2 or 4 bits
+    /// and in 16 bits it finds other pixels than the file means, or none, and what it finds is what models are given.
+    fn of(colours: ColorType, marks: Option<&[u8]>) -> SeeThrough {
+        SeeThrough(match (colours, marks) {
+            (ColorType::Grayscale, Some(&[.., low])) => Some([low; 3]),
+            (ColorType::Rgb, Some(&[red, green, blue] | &[_, red, _, green, _, blue])) => Some([red, green, blue]),
+            _ => None,
+        })
+    }
+
+    fn on_white(&self, colour: [u8; 3], alpha: u8) -> [u8; 3] {
+        match self.0 {
+            Some(transparent) => on_white(colour, if colour == transparent { 0 } else { 255 }),
+            None => on_white(colour, alpha),
         }
     }
-    Ok(())
 }

@@ -171,6 +171,15 @@ mod vectors {
     }
 }
 
+/// A colour of this opacity on white, rounded as PIL's `alpha_composite` rounds.
+pub(super) fn on_white(colour: [u8; 3], alpha: u8) -> [u8; 3] {
+    let alpha = u32::from(alpha) << 7;
+    colour.map(|value| {
+        let sum = u32::from(value) * alpha + 255 * ((255 << 7) - alpha) + (0x80 << 7);
+        (((sum >> 8) + sum) >> 15) as u8
+    })
+}
+
 /// Inks to light as PIL does it, without any profile.
 pub(super) fn from_cmyk([cyan, magenta, yellow, black]: [u8; 4]) -> [u8; 3] {
     let light = 255 - u16::from(black);

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::MAX_PIXELS as LARGEST;
 use crate::error::Error;
 
 /// Frames, rows and columns of a picture, in patches.
@@ -18,6 +19,8 @@ const MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
 const DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
 const RESCALE: f64 = 1.0 / 255.0;
 const BICUBIC: u64 = 3;
+/// Sides of patches and of what is merged, and frames, are small numbers: 14, 2 and 2 in all models of this family.
+const LARGEST_SIDE: u64 = 1024;
 
 /// How pictures become patches.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +61,7 @@ impl Default for ImageSettings {
 impl ImageSettings {
     /// Reads `preprocessor_config.json`, in the older form (`min_pixels`) and the newer one (`size.shortest_edge`).
     pub fn read(path: &Path) -> Result<ImageSettings, Error> {
-        let text = std::fs::read(path).map_err(|error| Error::file(path, error))?;
+        let text = crate::file::read(path, crate::file::LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
         let value: Value =
             serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
         // The newest form keeps all processors of a model in one file.
@@ -99,7 +102,15 @@ impl ImageSettings {
 
     /// Patches of a picture of this size, after it was resized.
     pub fn grid(&self, width: usize, height: usize) -> Result<Grid, String> {
-        let (height, width) = self.smart_resize(height, width)?;
+        let (high, wide) = self.smart_resize(height, width)?;
+        if (high as u64).saturating_mul(wide as u64) > LARGEST {
+            return Err(format!(
+                "the picture would be enlarged from {width} x {height} to {wide} x {high} pixels by min_pixels, {}; \
+                 {LARGEST} are the most",
+                self.min_pixels
+            ));
+        }
+        let (height, width) = (high, wide);
         Ok([1, height / self.patch, width / self.patch])
     }
 
@@ -157,9 +168,9 @@ impl Fields<'_> {
             ));
         }
         let settings = ImageSettings {
-            patch: self.whole("", "patch_size", 14)? as usize,
-            frames: self.whole("", "temporal_patch_size", 2)? as usize,
-            merge: self.whole("", "merge_size", 2)? as usize,
+            patch: self.side("patch_size", 14)?,
+            frames: self.side("temporal_patch_size", 2)?,
+            merge: self.side("merge_size", 2)?,
             min_pixels: self.pixels("min_pixels", "shortest_edge", MIN_PIXELS)?,
             max_pixels: self.pixels("max_pixels", "longest_edge", MAX_PIXELS)?,
             mean: self.three("image_mean", MEAN)?,
@@ -193,6 +204,15 @@ impl Fields<'_> {
         }
         let default = self.whole("size", newer, default)?;
         self.whole("", older, default)
+    }
+
+    fn side(&self, field: &str, default: u64) -> Result<usize, Error> {
+        match self.whole("", field, default)? {
+            number if number > LARGEST_SIDE => {
+                Err(Error::field(self.path, field, format!("is {number}; {LARGEST_SIDE} is the most")))
+            }
+            number => Ok(number as usize),
+        }
     }
 
     fn whole(&self, object: &str, field: &str, default: u64) -> Result<u64, Error> {

@@ -7,11 +7,15 @@ use tiff::decoder::{Decoder, DecodingResult, Limits};
 use tiff::tags::Tag;
 
 use super::orientation::Orientation;
-use super::rgb::{Picture, from_cmyk, from_gray_16, unpacked, upper};
+use super::rgb::{Picture, from_cmyk, from_gray_16, on_white, unpacked, upper};
 use super::source::Source;
 
 /// The value of the tag for gray that grows lighter.
 const BLACK_IS_ZERO: u64 = 1;
+/// What a value beside the colours is.
+const UNSPECIFIED: u64 = 0;
+const ASSOCIATED: u64 = 1;
+const UNASSOCIATED: u64 = 2;
 
 fn decoder<R: Read + Seek>(input: R, length: u64) -> Result<Decoder<R>, String> {
     // The number of pixels is checked before any is read.
@@ -37,6 +41,8 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let size = (width as usize, height as usize);
     let colours = decoder.colortype().map_err(problem)?;
     let photometric = decoder.find_tag_unsigned::<u64>(Tag::PhotometricInterpretation).map_err(problem)?;
+    let extra = decoder.find_tag_unsigned_vec::<u64>(Tag::ExtraSamples).map_err(problem)?;
+    let extra = extra.and_then(|kinds| kinds.first().copied());
     let values = decoder.read_image().map_err(problem)?;
     match (colours, values) {
         (ColorType::Gray(bits @ (1 | 2 | 4)), DecodingResult::U8(values)) => {
@@ -52,16 +58,33 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         (ColorType::GrayA(8) | ColorType::Multiband { bit_depth: 8, num_samples: 2 }, DecodingResult::U8(values))
             if photometric == Some(BLACK_IS_ZERO) =>
         {
-            picture.fill(size, &values, 2, |pixel| [pixel[0]; 3])
+            let is_opacity = extra == Some(UNASSOCIATED);
+            picture.fill(size, &values, 2, |pixel| on_white([pixel[0]; 3], if is_opacity { pixel[1] } else { 255 }))
         }
         (ColorType::RGB(8), DecodingResult::U8(values)) => picture.fill(size, &values, 3, rgb),
-        (ColorType::RGBA(8), DecodingResult::U8(values)) => picture.fill(size, &values, 4, rgb),
+        (ColorType::RGBA(8), DecodingResult::U8(values)) => {
+            picture.fill(size, &values, 4, |pixel| shown(rgb(pixel), pixel[3], extra))
+        }
         (ColorType::RGB(16), DecodingResult::U16(values)) => picture.fill(size, &values, 3, rgb_16),
-        (ColorType::RGBA(16), DecodingResult::U16(values)) => picture.fill(size, &values, 4, rgb_16),
+        (ColorType::RGBA(16), DecodingResult::U16(values)) => {
+            picture.fill(size, &values, 4, |pixel| shown(rgb_16(pixel), upper(pixel[3]), extra))
+        }
         (ColorType::CMYK(8), DecodingResult::U8(values)) => {
             picture.fill(size, &values, 4, |pixel| from_cmyk([pixel[0], pixel[1], pixel[2], pixel[3]]))
         }
         (other, _) => Err(format!("a TIFF file of {other:?} is not supported")),
+    }
+}
+
+/// A pixel on white. What the fourth value is the file says; without a word it is opacity.
+fn shown(colour: [u8; 3], alpha: u8, extra: Option<u64>) -> [u8; 3] {
+    match (extra, alpha) {
+        (Some(UNSPECIFIED), _) => colour,
+        (Some(ASSOCIATED), 1..) => {
+            let whole = colour.map(|value| (u32::from(value) * 255 / u32::from(alpha)).min(255) as u8);
+            on_white(whole, alpha)
+        }
+        _ => on_white(colour, alpha),
     }
 }
 

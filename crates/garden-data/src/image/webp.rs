@@ -5,8 +5,12 @@ use std::io::{BufRead, Cursor, Seek};
 use image_webp::WebPDecoder;
 
 use super::orientation::Orientation;
-use super::rgb::Picture;
+use super::rgb::{Picture, on_white};
 use super::source::Source;
+
+/// Bytes of a chunk's name and length, and those before the first chunk.
+const RIFF_HEADER: u64 = 8;
+const FIRST_CHUNK: u64 = 12;
 
 fn decoder<R: BufRead + Seek>(input: R) -> Result<WebPDecoder<R>, String> {
     WebPDecoder::new(input).map_err(problem)
@@ -16,7 +20,36 @@ fn problem(error: impl std::fmt::Display) -> String {
     format!("the WebP data is broken: {error}")
 }
 
+/// Refuses a file that is shorter than it says, or whose chunks do not fit into each other, as libwebp does; the decoder takes what it finds.
+fn check_chunks(source: &Source) -> Result<(), String> {
+    let mut head = [0; 8];
+    let mut read = |place: u64| {
+        let count = source.read_at(place, &mut head).map_err(problem)?;
+        let [kind @ .., a, b, c, d] = head;
+        Ok::<_, String>((count == head.len()).then_some((kind, u64::from(u32::from_le_bytes([a, b, c, d])))))
+    };
+    let (_, length) = read(0)?.ok_or("the file is truncated")?;
+    let end = length + RIFF_HEADER;
+    if end > source.length() {
+        return Err(format!("the file is truncated: it has {} bytes and says {end}", source.length()));
+    }
+    let mut place = FIRST_CHUNK;
+    while place + RIFF_HEADER <= end {
+        let (kind, length) = read(place)?.ok_or("the file is truncated")?;
+        if place + RIFF_HEADER + length > end {
+            return Err(format!("the chunk at byte {place} of the WebP file is longer than the file"));
+        }
+        // A simple file has one chunk, and what follows is nobody's.
+        if place == FIRST_CHUNK && &kind != b"VP8X" {
+            break;
+        }
+        place += RIFF_HEADER + length.next_multiple_of(2);
+    }
+    Ok(())
+}
+
 pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+    check_chunks(source)?;
     let mut decoder = decoder(source.reader())?;
     let (width, height) = decoder.dimensions();
     let exif = decoder.exif_metadata().map_err(problem)?;
@@ -39,5 +72,8 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         decoder.read_image(&mut values).map_err(problem)?;
     }
     let channels = length / (size.0 * size.1).max(1);
-    picture.fill(size, &values, channels, |pixel| [pixel[0], pixel[1], pixel[2]])
+    picture.fill(size, &values, channels, |pixel| match *pixel {
+        [red, green, blue, alpha] => on_white([red, green, blue], alpha),
+        _ => [pixel[0], pixel[1], pixel[2]],
+    })
 }

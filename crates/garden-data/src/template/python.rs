@@ -1,5 +1,6 @@
 //! What templates expect of Python: its way to write JSON, values and dates, errors, methods, and a tag of Hugging Face's.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,8 +8,9 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-/// Steps that a template may take, far more than a conversation of a million tokens needs.
-const FUEL: u64 = 100_000_000;
+use super::bounded;
+use super::budget::{self, Text};
+
 const MONTHS: [&str; 12] = [
     "January",
     "February",
@@ -25,19 +27,25 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
+/// The syntax that Hugging Face sets up.
+pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
+}
+
 /// An environment set up as Hugging Face's.
-pub(super) fn environment() -> Result<Environment<'static>, Error> {
+pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_fuel(Some(FUEL));
-    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.set_formatter(|out, _, value| Ok(out.write_str(&text_of(value)?)?));
-    environment.add_filter("string", |value: Value| text_of(&value));
+    bounded::set_up(&mut environment);
+    environment.set_formatter(|out, _, value| {
+        let text = text_of(value)?;
+        budget::made(text.len() as u64)?;
+        Ok(out.write_str(&text)?)
+    });
+    environment.add_filter("string", |value: Value| text_of(&value).map(Cow::into_owned));
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", |format: &str| date(format, SystemTime::now()));
-    Ok(environment)
+    environment
 }
 
 /// `{% generation %}` marks answers for training and prints nothing itself; an `if` that is always true is the same.
@@ -75,9 +83,9 @@ fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
         is_ascii: options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
     };
     options.assert_all_used()?;
-    let mut text = String::new();
+    let mut text = Text::default();
     style.write(&value, 0, &mut text)?;
-    Ok(text)
+    Ok(text.finish())
 }
 
 /// How JSON is written.
@@ -90,104 +98,126 @@ struct Style {
 }
 
 impl Style {
-    fn write(&self, value: &Value, depth: usize, text: &mut String) -> Result<(), Error> {
+    fn write(&self, value: &Value, depth: usize, text: &mut Text) -> Result<(), Error> {
+        budget::too_deep(depth)?;
         match value.kind() {
-            ValueKind::None => text.push_str("null"),
-            ValueKind::Bool => text.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => text.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])),
-            ValueKind::String => self.quote(value.as_str().unwrap_or_default(), text),
+            ValueKind::None => text.push("null"),
+            ValueKind::Bool => text.push(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => text.push(&number(value, ["NaN", "Infinity", "-Infinity"])),
+            ValueKind::String => text.push(&self.quoted(value.as_str().unwrap_or_default())),
             ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.group(["[", "]"], items, depth, text, |style, item, text| style.write(&item, depth + 1, text))?;
+                self.group(["[", "]"], value, depth, text, |item, text| self.write(&item, depth + 1, text))
             }
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
-                if self.is_sorted {
-                    keys.sort();
-                }
-                self.group(["{", "}"], keys, depth, text, |style, key, text| {
-                    style.quote(&text_of(&key)?, text);
-                    text.push_str(style.colon.as_deref().unwrap_or(": "));
-                    style.write(&value.get_item(&key)?, depth + 1, text)
-                })?;
-            }
-            kind => return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} cannot be written as JSON"))),
+            ValueKind::Map => self.group(["{", "}"], value, depth, text, |key, text| {
+                text.push(&self.quoted(&text_of(&key)?))?;
+                text.push(self.colon.as_deref().unwrap_or(": "))?;
+                self.write(&value.get_item(&key)?, depth + 1, text)
+            }),
+            kind => Err(Error::new(ErrorKind::BadSerialization, format!("{kind} cannot be written as JSON"))),
         }
-        Ok(())
     }
 
     fn group(
         &self,
         [open, close]: [&str; 2],
-        items: Vec<Value>,
+        value: &Value,
         depth: usize,
-        text: &mut String,
-        write: impl Fn(&Style, Value, &mut String) -> Result<(), Error>,
+        text: &mut Text,
+        write: impl Fn(Value, &mut Text) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let line = |text: &mut String, depth: usize| {
-            if let Some(indent) = self.indent {
-                text.push('\n');
-                text.extend(std::iter::repeat_n(' ', indent * depth));
+        let mut items = Vec::new();
+        for item in value.try_iter()? {
+            budget::listed(1)?;
+            items.push(item);
+        }
+        if self.is_sorted && value.kind() == ValueKind::Map {
+            items.sort();
+        }
+        let line = |text: &mut Text, depth: usize| match self.indent {
+            Some(indent) => {
+                text.push("\n")?;
+                text.blanks(indent.saturating_mul(depth))
             }
+            None => Ok(()),
         };
         let comma = self.comma.as_deref().unwrap_or(if self.indent.is_some() { "," } else { ", " });
         let is_empty = items.is_empty();
-        text.push_str(open);
+        text.push(open)?;
         for (index, item) in items.into_iter().enumerate() {
-            text.push_str(if index > 0 { comma } else { "" });
-            line(text, depth + 1);
-            write(self, item, text)?;
+            text.push(if index > 0 { comma } else { "" })?;
+            line(text, depth + 1)?;
+            write(item, text)?;
         }
         if !is_empty {
-            line(text, depth);
+            line(text, depth)?;
         }
-        text.push_str(close);
-        Ok(())
+        text.push(close)
     }
 
-    fn quote(&self, words: &str, text: &mut String) {
+    fn quoted(&self, words: &str) -> String {
         let quoted = serde_json::Value::from(words).to_string();
+        if !self.is_ascii || quoted.is_ascii() {
+            return quoted;
+        }
+        let mut text = String::new();
         for character in quoted.chars() {
-            if self.is_ascii && !character.is_ascii() {
-                for unit in character.encode_utf16(&mut [0; 2]) {
-                    // Writing to a string does not fail.
-                    let _ = write!(text, "\\u{unit:04x}");
-                }
-            } else {
+            if character.is_ascii() {
                 text.push(character);
+                continue;
+            }
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a string does not fail.
+                let _ = write!(text, "\\u{unit:04x}");
             }
         }
+        text
     }
 }
 
 /// What Python's `str` makes of a value.
-fn text_of(value: &Value) -> Result<String, Error> {
+pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
-        ValueKind::Undefined => Ok(String::new()),
-        ValueKind::String => Ok(value.as_str().unwrap_or_default().to_string()),
-        _ => representation(value),
+        ValueKind::Undefined => Ok(Cow::Borrowed("")),
+        ValueKind::String => Ok(Cow::Borrowed(value.as_str().unwrap_or_default())),
+        _ => {
+            let mut text = Text::default();
+            represent(value, 0, &mut text)?;
+            Ok(Cow::Owned(text.finish()))
+        }
     }
 }
 
-/// What Python's `repr` makes of a value.
-fn representation(value: &Value) -> Result<String, Error> {
-    Ok(match value.kind() {
-        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_string(),
-        ValueKind::None => "None".to_string(),
-        ValueKind::Number => number(value, ["nan", "inf", "-inf"]),
-        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
+/// Writes what Python's `repr` makes of a value.
+fn represent(value: &Value, depth: usize, text: &mut Text) -> Result<(), Error> {
+    budget::too_deep(depth)?;
+    match value.kind() {
+        ValueKind::Bool => text.push(if value.is_true() { "True" } else { "False" }),
+        ValueKind::None => text.push("None"),
+        ValueKind::Number => text.push(&number(value, ["nan", "inf", "-inf"])),
+        ValueKind::String => text.push(&quoted(value.as_str().unwrap_or_default())),
         ValueKind::Seq => {
-            let items: Vec<String> = value.try_iter()?.map(|item| representation(&item)).collect::<Result<_, _>>()?;
-            format!("[{}]", items.join(", "))
+            text.push("[")?;
+            for (index, item) in value.try_iter()?.enumerate() {
+                text.push(if index > 0 { ", " } else { "" })?;
+                represent(&item, depth + 1, text)?;
+            }
+            text.push("]")
         }
         ValueKind::Map => {
-            let pair =
-                |key: Value| Ok(format!("{}: {}", representation(&key)?, representation(&value.get_item(&key)?)?));
-            let pairs: Vec<String> = value.try_iter()?.map(pair).collect::<Result<_, Error>>()?;
-            format!("{{{}}}", pairs.join(", "))
+            text.push("{")?;
+            for (index, key) in value.try_iter()?.enumerate() {
+                text.push(if index > 0 { ", " } else { "" })?;
+                represent(&key, depth + 1, text)?;
+                text.push(": ")?;
+                represent(&value.get_item(&key)?, depth + 1, text)?;
+            }
+            text.push("}")
         }
-        _ => value.to_string(),
-    })
+        _ => {
+            budget::weigh(value)?;
+            text.push(&value.to_string())
+        }
+    }
 }
 
 fn quoted(text: &str) -> String {
@@ -294,9 +324,9 @@ mod tests {
     use super::*;
 
     fn render(source: &str) -> String {
-        let mut environment = environment().unwrap();
-        environment.add_template_owned("t", without_generation_tags(source)).unwrap();
-        environment.get_template("t").unwrap().render(()).unwrap_or_else(|error| format!("error: {error}"))
+        let compiled = bounded::Compiled::new(&without_generation_tags(source), &syntax().unwrap()).unwrap();
+        let rendered = compiled.render(&environment(), Value::from(()));
+        rendered.unwrap_or_else(|error| format!("error: {error}"))
     }
 
     #[test]
@@ -322,7 +352,7 @@ mod tests {
         check("{{ ' a b '.strip().split(' ')[0] }}{{ 'x'.startswith('x') }}{{ none }}", "aTrueNone");
         check("{%- generation -%} x {%- endgeneration %}y", "xy");
         check("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01");
-        check("{{ raise_exception('no tools') }}", "error: invalid operation: no tools (in t:1)");
+        check("{{ raise_exception('no tools') }}", "error: invalid operation: no tools (in chat_template:1)");
         check("  {% if true %}\nx\n  {% endif %}\ny", "x\ny");
     }
 

@@ -3,6 +3,7 @@
 mod answers;
 mod datasets;
 mod examples;
+mod files;
 mod loader;
 mod memory;
 mod pictures;
@@ -10,4 +11,5 @@ mod processor;
 mod rows;
 mod selective;
 mod survey;
+mod templates;
 mod texts;

@@ -187,3 +187,37 @@ fn broken_pictures_never_panic() {
         }
     }
 }
+
+/// What Pillow refuses and decoders may let pass: files that are shorter than they say, and damage where no pixel is.
+#[test]
+fn damage_that_no_pixel_shows_is_refused() {
+    let changed = |name: &str, place: usize, bytes: &[u8]| {
+        let mut data = file(name);
+        data[place..place + bytes.len()].copy_from_slice(bytes);
+        data
+    };
+    let cut = |name: &str| {
+        let mut data = file(name);
+        data.remove(300);
+        data
+    };
+    let jpeg = file("420.jpg");
+    // The first Huffman table, behind its class, number and counts: lengths of 0, 1, 2 ... bits.
+    let table = jpeg.windows(2).position(|pair| pair == [0xff, 0xc4]).unwrap();
+    let cases = [
+        (cut("lossy.webp"), "truncated"),
+        (cut("alpha-lossy.webp"), "truncated"),
+        (file("alpha-frames.webp")[..7000].to_vec(), "truncated"),
+        (changed("lossless.webp", 7, &[0xe2]), "truncated"),
+        (changed("alpha.webp", 19, &[0xfe]), "longer than the file"),
+        (changed("rgb-transparent.png", 38, b"r"), "broken"),
+        (changed("turned-3.png", 51, &[0x11]), "broken"),
+        (changed("420.jpg", table + 21 + 5, &[0x25]), "more than 15 bits"),
+        (changed("420.jpg", 2, &[0x00]), "no JPEG"),
+        (changed("palette.bmp", 46, &[0, 0x80, 0x80, 0x80]), "2155905024 colours"),
+    ];
+    for (data, words) in cases {
+        let problem = refused(&data, MAX_PIXELS);
+        assert!(problem.contains(words), "{problem} ({words})");
+    }
+}

@@ -33,8 +33,8 @@ const CHUNK: usize = 64 << 20;
 /// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
 const STAGING: usize = 8 << 20;
 const STAGES: usize = 4;
-/// All of that.
-pub const STAGING_BYTES: usize = STAGING * STAGES;
+/// All of that, and a piece in the buffer's dtype before it goes there.
+pub const STAGING_BYTES: usize = STAGING * (STAGES + 1);
 /// Pieces that sums over rows are cut into at most: the order of a sum must not depend on the card.
 const NORM_PIECES: usize = 264;
 const BIAS_PIECES: usize = 64;
@@ -696,10 +696,13 @@ impl Device for Cuda {
     fn prepare(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         // Every piece of memory begins aligned, and a plan counts that.
         let taken = self.take(bytes.max(self.profile.alignment));
-        taken.map_err(|_| {
+        taken.map_err(|failure| {
             let free = self.driver.memory().map_or(0, |memory| memory.0) >> 20;
-            let label = format!("everything that was planned; {} has {free} MiB free", self.driver.card.name);
-            OutOfMemory { label, bytes }
+            let why = match failure.is_out_of_memory {
+                true => format!("{} has {free} MiB free", self.driver.card.name),
+                false => failure.text,
+            };
+            OutOfMemory { label: format!("everything that was planned; {why}"), bytes }
         })
     }
 

@@ -10,6 +10,9 @@ use crate::waves::Waves;
 const BLOCKS: usize = 64;
 /// A block holds a low for sure if it is this many teeth long.
 const TEETH_IN_A_BLOCK: f64 = 1.5;
+/// A difference bends at a place if a line with a knee there leaves at most this share of the variance that a straight line leaves. A wave of
+/// one period leaves a fifth or more.
+const KNEE_LEAVES: f64 = 0.05;
 /// Counters of memory move by pages.
 const PAGE: u64 = 4096;
 
@@ -73,6 +76,28 @@ impl Floors {
         let ([one], [other]) = (one.as_slice(), other.as_slice()) else { return welch };
         let points = self.points(|block| Some(other[block]? - one[block]?));
         slope(&points, self.resolution).unwrap_or(welch)
+    }
+}
+
+impl Floors {
+    /// Whether the difference between the sides goes on in another direction from this place on, and is straight otherwise.
+    pub(super) fn bends_at(&self, place: f64) -> bool {
+        let mean = |side: &[Vec<Option<f64>>], block: usize| {
+            let known: Option<f64> = side.iter().map(|lows| lows[block]).sum();
+            Some(known? / side.len() as f64)
+        };
+        let points = self.points(|block| Some(mean(&self.lows[1], block)? - mean(&self.lows[0], block)?));
+        // What a straight line does not explain, of the difference and of a knee.
+        let left = |y: &dyn Fn(&Point) -> f64| -> Vec<f64> {
+            let points: Vec<Point> = points.iter().map(|point| Point { x: point.x, y: y(point) }).collect();
+            let line = Line::fit(&points);
+            points.iter().map(|point| point.y - line.at(point.x)).collect()
+        };
+        let (difference, knee) = (left(&|point| point.y), left(&|point| (point.x - place).max(0.0)));
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let straight = dot(&difference, &difference);
+        let explained = dot(&difference, &knee).powi(2) / dot(&knee, &knee);
+        straight > 0.0 && straight - explained <= KNEE_LEAVES * straight
     }
 }
 

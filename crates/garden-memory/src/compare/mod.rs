@@ -1,7 +1,8 @@
 //! Whether one run, or kind of run, grows differently from another, and what its steps cost: the flow, top to bottom.
 //!
 //! All runs are looked at over the same stretch of the clock: where the runs before the change grew, else where those after
-//! it grew, else all that they share, without a warm-up. There the floor of each is reduced to the same blocks. The growth
+//! it grew, else all that they share, without a warm-up. A stretch does not reach across a plateau's beginning, since no line
+//! describes both sides of it: where one kind of run settles and the other grows on, they are compared from there on. There the floor of each is reduced to the same blocks. The growth
 //! of one run is the slope of its floor; its error is widened for autocorrelation as the judge's are. Of one run each,
 //! the difference is the slope of the blocks' differences, so that a shape which both share cancels; of several, it is
 //! the difference of their means by Welch's t.
@@ -17,7 +18,7 @@ use crate::diagnose::judge_part;
 use crate::diagnosis::{Clock, Verdict};
 use crate::judge::Finding;
 use crate::series::{Memory, Series, Timeline, clock_of, condense, split_at_restarts};
-use crate::shape::{MATERIAL_BYTES, Shape};
+use crate::shape::{MATERIAL_BYTES, Shape, between};
 use crate::stats::{Point, median};
 use crate::trace::{Quantity, RunFacts, Trace};
 use crate::trend::Trend;
@@ -75,7 +76,7 @@ pub fn compare(before: &[Run], after: &[Run], question: &CompareQuestion) -> Com
     };
     let mut sides = [read(before, &mut notes), read(after, &mut notes)];
     align(&mut sides, clock, &mut notes);
-    let shared = shared_stretch(&sides).and_then(|shared| stretch(&sides, shared, question.from));
+    let shared = shared_stretch(&sides).and_then(|shared| stretch(&sides, shared, question.from, clock, &mut notes));
     contrast(&sides, clock, shared, notes)
 }
 
@@ -117,9 +118,12 @@ impl Reading {
         points.iter_mut().chain(aside).for_each(|point| point.x += by);
         events.iter_mut().for_each(|place| *place += by);
         self.pace.shift(by);
-        if let Some(growth) = &mut self.finding.growth {
+        for growth in self.finding.growth.iter_mut().chain(&mut self.finding.start_up) {
             growth.from += by;
             growth.to += by;
+        }
+        if let Some((place, earliest, latest)) = &mut self.finding.knee {
+            [place, earliest, latest].into_iter().for_each(|place| *place += by);
         }
     }
 
@@ -221,15 +225,71 @@ fn shared_stretch(sides: &[Vec<Reading>; 2]) -> Option<(f64, f64)> {
 }
 
 /// Where to compare what.
-fn stretch(sides: &[Vec<Reading>; 2], shared: (f64, f64), from: Option<f64>) -> Option<Stretch> {
+fn stretch(
+    sides: &[Vec<Reading>; 2],
+    shared: (f64, f64),
+    from: Option<f64>,
+    clock: Clock,
+    notes: &mut Vec<String>,
+) -> Option<Stretch> {
     let start = from.map_or(shared.0 + WARM_UP * (shared.1 - shared.0), |from| from.max(shared.0));
     let warm = (start, shared.1);
     let earliest = if from.is_some() { start } else { shared.0 };
     let least = LEAST_GROWTH * (shared.1 - shared.0);
     let within =
         |(begin, end): (f64, f64)| Some((begin.max(earliest), end.min(shared.1))).filter(|(a, b)| b - a >= least);
-    let growth = sides.iter().find_map(|side| growth_of(side).and_then(within)).unwrap_or(warm);
+    let plateau = plateau_beside_growth(sides, (earliest, shared.1));
+    let plateau = plateau.map(|begin| (begin.max(earliest), shared.1));
+    let plateau = plateau.filter(|(begin, end)| has_samples(sides, *begin, *end));
+    if let Some((begin, _)) = plateau {
+        let place = if clock == Clock::Time { format!("{begin:.0} s") } else { format!("{} {begin:.0}", clock.unit()) };
+        notes.push(format!(
+            "one of them grows until {place} and then no more, the other goes on: growth is compared from there on"
+        ));
+    }
+    let growth = plateau
+        .or_else(|| fills_of_both(sides).and_then(within))
+        .or_else(|| sides.iter().find_map(|side| growth_of(side).and_then(within)))
+        .unwrap_or(warm);
     (warm.0 < warm.1).then_some(Stretch { shared, warm, growth })
+}
+
+/// From where on one kind of run surely grows no more, if the other kind goes on and their difference bends there.
+fn plateau_beside_growth(sides: &[Vec<Reading>; 2], within: (f64, f64)) -> Option<f64> {
+    let goes_on = |side: &[Reading]| {
+        let growing = side.iter().filter(|run| matches!(run.finding.verdict, Verdict::Growing | Verdict::Leak));
+        2 * growing.count() > side.len()
+    };
+    let end = match (ended_at(&sides[0]), ended_at(&sides[1])) {
+        (Some(end), None) if goes_on(&sides[1]) => end,
+        (None, Some(end)) if goes_on(&sides[0]) => end,
+        _ => return None,
+    };
+    // The judge may take a wave for a plateau; a wave in the difference is none.
+    let floors = Floors::of(&sides.each_ref().map(|side| pieces(side)), within)?;
+    floors.bends_at(end.0).then_some(end.1)
+}
+
+/// Where the growth of most runs of one kind ended, by the judge, and from where on that is sure of all of them.
+fn ended_at(side: &[Reading]) -> Option<(f64, f64)> {
+    let end = |run: &Reading| match run.finding.verdict {
+        Verdict::Settled => run.finding.knee.map(|(place, _, latest)| (place, latest)),
+        Verdict::Flat | Verdict::Sawtooth => run.finding.start_up.map(|start_up| (start_up.to, start_up.to)),
+        _ => None,
+    };
+    let ends: Vec<(f64, f64)> = side.iter().filter_map(end).collect();
+    let place = median(&ends.iter().map(|end| end.0).collect::<Vec<_>>());
+    (2 * ends.len() > side.len()).then(|| (place, ends.iter().map(|end| end.1).fold(place, f64::max)))
+}
+
+/// Where both kinds of run grew before they settled.
+fn fills_of_both(sides: &[Vec<Reading>; 2]) -> Option<(f64, f64)> {
+    ended_at(&sides[0]).zip(ended_at(&sides[1]))?;
+    overlap(&[growth_of(&sides[0])?, growth_of(&sides[1])?])
+}
+
+fn has_samples(sides: &[Vec<Reading>; 2], from: f64, to: f64) -> bool {
+    sides.iter().flatten().all(|run| between(&run.series.points, from, to).len() >= FEWEST_BLOCKS)
 }
 
 /// Where most runs of one kind grew, by the judge.

@@ -116,6 +116,43 @@ fn a_fill_is_compared_where_it_fills() {
     assert_eq!((comparison.before[0].verdict, comparison.after[0].verdict), (Verdict::Settled, Verdict::Flat));
 }
 
+/// A cache that is full at some step, and a leak of the same rate: no line is both, so they are compared where the cache is full.
+#[test]
+fn a_leak_and_a_bounded_cache_are_told_apart() {
+    for (steps, rate, noise) in [(120, 2.0, 0.0), (200, 2.0, 0.0), (200, 1.0, 0.1), (400, 5.0, 1.0), (1000, 0.2, 0.5)] {
+        for share in [0.15, 0.3, 0.5, 0.7, 0.8] {
+            let full = (share * steps as f64) as usize;
+            let wavy = |step: usize, run: usize| noise * ripple(step, run);
+            let leak = |run| run_of(steps, |step| 500.0 + rate * step as f64 + wavy(step, run), |_| 0.1);
+            let cache = |run| run_of(steps, |step| 500.0 + rate * step.min(full) as f64 + wavy(step, run), |_| 0.1);
+            let about = format!("{steps} steps, {rate} MiB each, full after {full}");
+            let ends = pair(leak(1), cache(2));
+            assert_eq!(ends.effect, Effect::Ends, "{about}: {}", ends.summary);
+            assert!(ends.notes.iter().any(|note| note.contains("grows until step")), "{about}: {:?}", ends.notes);
+            let growth = ends.growth.unwrap();
+            assert!((growth.before.value / M / rate - 1.0).abs() < 0.05, "{about}: {growth:#?}");
+            assert!(growth.after.value.abs() < 0.05 * rate * M, "{about}: {growth:#?}");
+            let more = pair(cache(2), leak(1));
+            assert_eq!(more.effect, Effect::More, "{about}: {}", more.summary);
+            if noise > 0.0 {
+                let several = told(&[leak(1), leak(2), leak(3)], &[cache(4), cache(5), cache(6)]);
+                assert_eq!(several.effect, Effect::Ends, "{about}: {}", several.summary);
+            }
+        }
+    }
+}
+
+/// Of two caches of the same rate, the smaller one is full earlier: that is a level, and no growth.
+#[test]
+fn caches_of_two_sizes_are_compared_where_both_fill() {
+    let cache = |full: usize, run: usize| {
+        run_of(240, move |step| 500.0 + 3.0 * step.min(full) as f64 + 0.3 * ripple(step, run), |_| 0.1)
+    };
+    let comparison = pair(cache(160, 1), cache(80, 2));
+    assert_eq!(comparison.effect, Effect::None, "{}", comparison.summary);
+    assert!(comparison.summary.contains("the highest level is 240 MiB lower"), "{}", comparison.summary);
+}
+
 /// Both warm up along the same curve: of one run each that would be noise, in their difference it cancels.
 #[test]
 fn a_shape_that_both_share_is_no_noise() {

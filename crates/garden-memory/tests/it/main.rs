@@ -2,6 +2,7 @@
 
 mod bounds;
 mod comparison_rates;
+mod endings;
 mod error_rates;
 mod judgement;
 mod population;

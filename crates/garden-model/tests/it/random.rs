@@ -12,6 +12,7 @@ use garden_model::{
 on_every_device! {
     it_is_trained_like_any_other,
     stages_of_a_step_are_timed_where_that_is_wanted,
+    a_device_that_waits_for_rows_is_idle,
 }
 
 /// A row of an image of 4 x 4 merged tokens and some text, of which the second half is asked for.
@@ -112,4 +113,25 @@ fn stages_of_a_step_are_timed_where_that_is_wanted(make: Make) {
     }
     assert!(times.total() <= around);
     assert_eq!(device.stage_times().unwrap().total(), 0.0, "what was read is gone");
+}
+
+/// Rows that are late, before the first batch of a step or between two, are time in which the device has nothing to do.
+fn a_device_that_waits_for_rows_is_idle(make: Make) {
+    let config = Config::tiny();
+    let (checkpoint, batch, device) = (Checkpoint::random(&config, 1).unwrap(), batch(&config), &mut *make());
+    let (training, recompute, limits) = (training(Targets::decoder()), GradientCheckpointing::Off, Limits::of(&batch));
+    let storage = Storage::default();
+    let mut model = Model::build(device, &config, &checkpoint, &training, recompute, &storage, limits).unwrap();
+    device.time_stages();
+    let late = std::time::Duration::from_millis(40);
+    model.begin_step(device);
+    for _ in 0..2 {
+        device.finish().unwrap();
+        std::thread::sleep(late);
+        model.learn(device, &batch, 1.0, 0).unwrap();
+    }
+    model.update(device, &Optimizer::default(), 1e-4, 1.0, true);
+    model.step_result(device).unwrap();
+    let idle = device.stage_times().unwrap().seconds(Stage::Idle);
+    assert!(idle >= 2.0 * 0.95 * late.as_secs_f64(), "{idle} s of 80 ms");
 }

@@ -110,7 +110,7 @@ fn configurations() {
     );
     check(
         &|value| value["text_config"]["num_hidden_layers"] = json!(-2),
-        "`MODEL/config.json`: field `text_config.num_hidden_layers` is -2; a whole number above 0 is needed",
+        "`MODEL/config.json`: field `text_config.num_hidden_layers` is -2; a whole number from 1 to 1048576 is needed",
     );
     check(
         &|value| value["text_config"]["num_hidden_layers"] = json!(5),
@@ -247,5 +247,34 @@ fn the_recorded_cases_are_not_refused() {
         let mut planner = Planner::for_cpu(1);
         case.build(&mut planner, GradientCheckpointing::PerLayer);
         assert!(planner.plan().total() > 0);
+    }
+}
+
+/// Pages of a mapping that its file has no more end a program that reads them, so the file is asked first.
+#[test]
+fn a_file_that_is_cut_off_while_it_is_in_use_is_refused() {
+    garden_testing::alone("refusals::a_file_that_is_cut_off_while_it_is_in_use_is_refused", || {
+        let copy = Copy::of("bfloat16", "cut");
+        let checkpoint = Checkpoint::open(&copy.0).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(copy.0.join("model.safetensors")).unwrap();
+        file.set_len(8).unwrap();
+        let names: Vec<&str> = checkpoint.names().collect();
+        for name in names {
+            let problem = checkpoint.tensor(name).map(|tensor| tensor.values().len()).unwrap_err().to_string();
+            assert!(problem.contains("the file has 8 now: it was cut off while it was in use"), "{problem}");
+        }
+    });
+}
+
+#[test]
+fn numbers_that_no_model_has_are_refused() {
+    for field in ["hidden_size", "vocab_size", "num_hidden_layers", "intermediate_size"] {
+        let copy = Copy::of("bfloat16", &format!("huge-{field}"));
+        copy.json("config.json", |config| {
+            let text = if config["text_config"].is_object() { &mut config["text_config"] } else { config };
+            text[field] = json!(1_u64 << 40);
+        });
+        let problem = copy.refusal();
+        assert!(problem.contains(field) && problem.contains("from 1 to 1048576"), "{problem}");
     }
 }

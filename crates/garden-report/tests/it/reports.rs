@@ -1,7 +1,8 @@
 //! Whole reports of diagnoses made by hand.
 
-use crate::common::{empty, leak, run1, run2};
+use crate::common::{Case, empty, leak, run1, run2};
 use expect_test::{ExpectFile, expect_file};
+use garden_memory::Verdict;
 use garden_report::{Block, News, Page, Section, Style, json, markdown, text};
 
 fn check(actual: String, expected: ExpectFile) {
@@ -31,6 +32,19 @@ fn a_leak_over_time_with_a_restart_as_text() {
 #[test]
 fn a_leak_over_time_with_a_restart_as_markdown() {
     check(markdown(&leak().report()), expect_file!["expected/leak.md"]);
+}
+
+/// A floor that rose while the program started, under a verdict that says flat.
+#[test]
+fn a_run_that_is_flat_has_no_phase_of_growth() {
+    let phase = |case: &Case, name: &str| {
+        let row = format!("  {name} ");
+        text(&case.report(), Style::Plain, 100).lines().any(|line| line.starts_with(&row) && line.contains('→'))
+    };
+    let mut case = run2();
+    assert!(phase(&case, "growth") && !phase(&case, "rise"));
+    case.diagnosis.verdict = Verdict::Flat;
+    assert!(phase(&case, "rise") && !phase(&case, "growth"));
 }
 
 #[test]

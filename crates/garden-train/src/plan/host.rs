@@ -2,7 +2,7 @@
 //!
 //! `examples/host_memory.rs` measures what the estimates rest on; docs/plan.md has the figures.
 
-use garden_device::{Plan, Purpose, cuda};
+use garden_device::{Dtype, Plan, Purpose, cuda};
 
 use super::{Exactness, Place, PlanInput, PlanLine};
 use crate::recipe::DeviceKind;
@@ -71,7 +71,8 @@ pub(super) fn loading(input: &PlanInput, plan: &Plan) -> u64 {
         // A tensor that is stored in another kind is widened as a whole, unless it is packed, which goes piece by piece.
         let is_widened = stored > 0 && (buffer.bytes as u64) > stored.next_multiple_of(256);
         let copy = if is_widened { buffer.bytes as u64 } else { 0 };
-        peak = peak.max(held + stored + copy);
+        let packing = if buffer.dtype == Dtype::U8 { garden_model::packing_bytes() as u64 } else { 0 };
+        peak = peak.max(held + stored + copy.max(packing));
     }
     peak
 }
@@ -106,7 +107,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
             line(
                 "staging",
                 cuda::STAGING_BYTES as u64,
-                "pinned memory that batches go through".to_string(),
+                "memory that batches go through, most of it pinned".to_string(),
                 Exactness::Exact,
             ),
             line(

@@ -144,6 +144,13 @@ pub const FIELDS: &[Field] = &[
     ),
     field(ROWS, "min-pixels", "N", &["image-min-pixels"], "And enlarged to so many"),
     field(ROWS, "max-length", "N", &["max-seq-length", "model-max-length"], "Tokens of a row at most [default: any]"),
+    field(
+        ROWS,
+        "image-paths",
+        "inside|anywhere",
+        &[],
+        "Files that rows may name: those in the dataset's folder, or any [default: any; for a dataset of the cache, those in its folder]",
+    ),
     field(ROWS, "on-bad-row", "stop|skip", &[], "What is done with a row that cannot be used [default: stop]"),
     field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "What is done with a row that is too long [default: refuse]"),
     field(
@@ -224,7 +231,7 @@ pub const FIELDS: &[Field] = &[
         &[],
         "Where to compute; auto takes the GPU if there is one [default: auto]",
     ),
-    field(MACHINE, "threads", "N", &[], "Threads that compute [default: all cores]"),
+    field(MACHINE, "threads", "N", &[], "Threads, where the processor computes [default: all cores]"),
     field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does"),
     field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left"),
 ];

@@ -68,7 +68,7 @@ pub struct Bench {
     pub device: DeviceChoice,
 
     /// Threads of a processor [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
     /// Then make one more step in which every operation of the GPU is timed, and tell where the time went.

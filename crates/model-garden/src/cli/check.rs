@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use garden_data::{Labels, TooLong};
+use garden_data::{ImagePaths, Labels, TooLong};
 
 pub const CHECK_HELP: &str = "\
 Of images only headers are read, so a row takes less than a millisecond. A row that is too long is bad under `refuse`; under `shrink` and `drop` it
@@ -30,6 +30,10 @@ pub struct Check {
     /// Which part of the dataset.
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub split: String,
+
+    /// Files that rows may name as images: inside (those in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
+    #[arg(long, value_name = "WHERE")]
+    pub image_paths: Option<ImagePaths>,
 
     /// Tokens of a row at most [default: any number].
     #[arg(long, value_name = "N")]
@@ -68,7 +72,7 @@ pub struct Check {
     pub gradient_accumulation: u32,
 
     /// Threads [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
     /// How to print the answer.

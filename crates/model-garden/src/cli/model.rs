@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use garden_data::{Labels, Level, TooLong};
+use garden_data::{ImagePaths, Labels, Level, TooLong};
 use garden_memory::Bytes;
 use garden_train::DeviceChoice;
 
@@ -90,7 +90,7 @@ pub struct Generate {
     pub device: DeviceChoice,
 
     /// Threads, where the processor computes [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
     /// Print answers, token counts, times and the memory plan as JSON.
@@ -153,6 +153,10 @@ pub struct Preview {
     /// What structured answers are not asked for: off, conservative, moderate or aggressive.
     #[arg(long, value_name = "LEVEL", default_value = "off")]
     pub selective_loss: Level,
+
+    /// Files that rows may name as images: inside (those in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
+    #[arg(long, value_name = "WHERE")]
+    pub image_paths: Option<ImagePaths>,
 
     /// Tokens of a row at most.
     #[arg(long, value_name = "N")]
@@ -248,7 +252,7 @@ pub struct Export {
     pub no_verify: bool,
 
     /// Threads [default: all cores].
-    #[arg(long, alias = "device-threads", value_name = "N", default_value_t = 0)]
+    #[arg(long, alias = "device-threads", value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
     /// Print what was done and how it was proven as JSON.

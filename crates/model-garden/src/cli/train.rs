@@ -147,7 +147,7 @@ pub struct Demo {
     pub device: String,
 
     /// Threads, where the processor computes [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
     /// Fewer steps than two epochs: quicker, and less is learnt.

@@ -195,9 +195,9 @@ fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opene
     if choice == DeviceChoice::Cpu {
         return Ok(Opened::Cpu(Box::new(Cpu::new(threads))));
     }
-    match Cuda::open(0) {
+    match Cuda::open_telling(0, &|line| printer.say(line)) {
         Ok(cuda) => Ok(Opened::Cuda(Box::new(cuda))),
-        Err(unavailable) if choice == DeviceChoice::Auto => {
+        Err(unavailable) if choice == DeviceChoice::Auto && unavailable.is_absent => {
             printer.say(&format!("model-garden: on the processor: {unavailable}"));
             Ok(Opened::Cpu(Box::new(Cpu::new(threads))))
         }

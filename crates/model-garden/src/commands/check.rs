@@ -52,11 +52,12 @@ impl Memory {
 /// Runs the command.
 pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure> {
     let (config, processor) = open_model(arguments)?;
-    let dataset = Dataset::open_split(&arguments.dataset, &arguments.split).map_err(|error| Failure {
-        what: format!("cannot use `{}`", arguments.dataset.display()),
-        causes: vec![error.to_string()],
-        hint: error.hint().map(str::to_string),
-    })?;
+    let dataset =
+        Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths).map_err(|error| Failure {
+            what: format!("cannot use `{}`", arguments.dataset.display()),
+            causes: vec![error.to_string()],
+            hint: error.hint().map(str::to_string),
+        })?;
     let example = ExampleSettings {
         labels: arguments.labels,
         system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
@@ -95,6 +96,7 @@ fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
     let mut processor = Processor::open_with(folder, template.as_ref()).map_err(|error| failed(error.to_string()))?;
+    processor.check(&config).map_err(|error| failed(error.to_string()))?;
     let images = &mut processor.images;
     images.max_pixels = arguments.max_pixels.unwrap_or(images.max_pixels);
     images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);

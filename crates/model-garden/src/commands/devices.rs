@@ -5,13 +5,16 @@ use std::process::{Command, Stdio};
 
 use garden_device::{Cpu, Cuda, Device, Unavailable};
 use garden_memory::Bytes;
-use garden_train::{DeviceChoice, DeviceKind};
+use garden_train::{DRIVER_BYTES, DeviceChoice, DeviceKind};
 use serde::{Deserialize, Serialize};
 
 use super::Outcome;
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
+
+/// What a driver may take for itself, in bytes.
+const PLAUSIBLE: std::ops::Range<u64> = 64 << 20..2 << 30;
 
 /// What a look for a GPU found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,14 +111,19 @@ fn text(look: &Look) -> String {
 /// Opens the GPU and looks.
 fn look(printer: &Printer) -> Look {
     let all = garden_probe::Gpus::open();
-    let used = || all.as_ref().map(|gpus| gpus.look().used);
-    let before = used();
+    let look = || all.as_ref().map(garden_probe::Gpus::look);
+    let before = look();
     match Cuda::open_telling(0, &|line| printer.say(line)) {
         Err(Unavailable { problem, hint, is_absent: true }) => Look::Absent { problem, hint },
         Err(Unavailable { problem, hint, is_absent: false }) => Look::Unusable { problem, hint },
         Ok(cuda) => {
             let (free, total) = cuda.memory().unwrap_or_default();
-            let driver_bytes = before.zip(used()).map(|(before, after)| after.saturating_sub(before));
+            let driver_bytes = before.zip(look()).and_then(|(before, after)| {
+                // What this process has; where processes cannot be told apart, what is used more than before, unless that is others' doing.
+                let own = after.by_process.iter().find(|(pid, _)| *pid == std::process::id());
+                let more = after.used.saturating_sub(before.used);
+                own.map(|(_, bytes)| *bytes).or_else(|| PLAUSIBLE.contains(&more).then_some(more))
+            });
             let (path, version) = cuda.matrix_library();
             Look::Usable(Gpu {
                 name: cuda.card().name.clone(),
@@ -123,7 +131,8 @@ fn look(printer: &Printer) -> Look {
                 cuda_version: cuda.card().driver_version,
                 matrix_library: format!("cuBLASLt {version} of {}", path.display()),
                 total_bytes: total as u64,
-                free_bytes: free as u64 + driver_bytes.unwrap_or(0),
+                // A plan has what the driver takes, so what it has taken here counts as free.
+                free_bytes: free as u64 + driver_bytes.unwrap_or(DRIVER_BYTES),
                 driver_bytes,
                 is_pinned: cuda.is_pinned(),
             })
@@ -151,6 +160,9 @@ pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure
     .inspect(|chosen| {
         if let Chosen::Cuda(gpu) = chosen {
             printer.say(&format!("computing on {}", gpu.name));
+            if !gpu.is_pinned {
+                printer.say("note: the system gives no pinned memory here, so the GPU waits while batches are copied");
+            }
         }
     })
 }

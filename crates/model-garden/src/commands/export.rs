@@ -96,7 +96,6 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
     Ok(Outcome::Fine)
 }
 
-/// Ctrl-C is asked about between tensors; a second one ends the program at once.
 /// Whoever loads the result shall see pictures as large as the adapter did in training.
 fn bound_pixels(folder: &Path, trained: &ImageSettings) -> Result<(), Failure> {
     for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
@@ -108,6 +107,7 @@ fn bound_pixels(folder: &Path, trained: &ImageSettings) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Ctrl-C is asked about between tensors; a second one ends the program at once.
 fn listen() -> Result<Arc<AtomicBool>, Failure> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -53,16 +53,11 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         let why = format!("images should have {least} pixels at least and {most} at most");
         return Err(failure("--min-pixels and --max-pixels do not fit together", why));
     }
-    let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
     let loaded = Loaded::open(arguments)?;
-    if processor.image_token() != loaded.config.image_token {
-        let why = format!(
-            "config.json says image token {}, the tokenizer {}",
-            loaded.config.image_token,
-            processor.image_token()
-        );
-        return Err(failure(format!("`{}` does not fit together", model.display()), why));
-    }
+    processor
+        .check(&loaded.config)
+        .map_err(|error| failure(format!("`{}` does not fit together", model.display()), error))?;
+    let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
     let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
     let mut device = devices::open_here(arguments.device, arguments.threads, printer)?;
     let plan = loaded.plan(device.profile(), limits)?;
@@ -82,7 +77,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let answers = generator.generate(&mut *device, prompts, &sampling, &mut |new| {
         first_seconds.get_or_insert_with(|| begin.elapsed().as_secs_f64());
         if is_streamed {
-            trouble = printer.out(&stream.add(new.token)).err().or(trouble.take());
+            trouble = printer.out_exactly(&stream.add(new.token)).err().or(trouble.take());
         }
     });
     let answers = answers.map_err(|error| failure("cannot answer", error))?;
@@ -102,7 +97,11 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
                 .collect()
         }
     };
-    printer.out(&text)?;
+    if arguments.json {
+        printer.out(&text)?
+    } else {
+        printer.out_exactly(&text)?
+    }
     Ok(Outcome::Fine)
 }
 
@@ -170,7 +169,7 @@ fn question(line: &str, folder: &Path, number: usize) -> Result<Question, String
 fn prompt(processor: &Processor, question: &Question) -> Result<Prompt, Failure> {
     let mut files = Vec::new();
     for path in &question.images {
-        let data = fs::read(path)
+        let data = garden_data::read_picture(path)
             .map_err(|error| failure(format!("{}cannot read the image `{}`", question.place, path.display()), error))?;
         files.push((path.display().to_string(), data));
     }

@@ -82,7 +82,9 @@ fn counted(count: u64, thing: &str) -> String {
 
 /// How large an adapter's result says that pictures are, where it says so.
 fn trained_pictures(adapter: Option<&Path>) -> Result<Option<ImageSettings>, Failure> {
-    let path = adapter.and_then(|folder| beside(folder, "preprocessor_config.json"));
+    // Newer folders have the settings of all processors in one file.
+    let names = ["preprocessor_config.json", "processor_config.json"];
+    let path = names.iter().find_map(|name| beside(adapter?, name));
     path.map(|path| ImageSettings::read(&path))
         .transpose()
         .map_err(|error| Failure::new("cannot use the settings that the adapter was trained with", &error, None))

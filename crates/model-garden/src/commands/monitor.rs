@@ -4,6 +4,7 @@
 //! monitor's own memory does not grow with the time it watches.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, SyncSender};
@@ -16,7 +17,7 @@ use garden_guard::{
 use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts, Stability};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
 use garden_report::{Section, Style};
-use garden_trace::{ReadOptions, read_path};
+use garden_trace::{ReadOptions, ReadTrace, read_path};
 
 use super::Outcome;
 use super::diagnose::{Judged, title};
@@ -43,6 +44,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     // A trace that cannot be written must be known before anything runs.
     let recorder = Recorder::create(&path, facts, &origin(&command, watching.interval))
         .map_err(|error| cannot_create(&path, &error))?;
+    let trace = HeldTrace::at(&path);
     let opened = Target::open(found, arguments, &stage, &sender).and_then(|target| {
         let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
         Ok((target, sampler))
@@ -62,7 +64,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     let mut was_asked = false;
     let end = follow(&mut live, &mut show, target.pid, is_ours, arguments, &mut was_asked)?;
     show.close();
-    let judged = report(&mut live, &end, watching, printer)?;
+    let judged = report(&mut live, &end, &trace, watching, printer)?;
     let ending = match end {
         End::Program(ending) => Some(ending),
         End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer, &mut was_asked)?),
@@ -215,9 +217,15 @@ fn cannot_write(error: io::Error) -> Failure {
 }
 
 /// Judges the trace that was written, and says what happened.
-fn report(live: &mut Live, end: &End, watching: &cli::Watching, printer: &Printer) -> Result<Judged, Failure> {
+fn report(
+    live: &mut Live,
+    end: &End,
+    trace: &HeldTrace,
+    watching: &cli::Watching,
+    printer: &Printer,
+) -> Result<Judged, Failure> {
     let path = live.watch.path().to_path_buf();
-    let judged = judge_and_print(&path, watching.gate.stability(), printer)?;
+    let judged = judge_and_print(trace, watching.gate.stability(), printer)?;
     if let Some(page) = &watching.report {
         write_page(&judged, &path, page, Vec::new(), printer);
     }
@@ -230,13 +238,51 @@ fn report(live: &mut Live, end: &End, watching: &cli::Watching, printer: &Printe
 }
 
 /// Judges a trace as `diagnose` does, and prints its report.
-pub fn judge_and_print(path: &Path, stability: Option<Stability>, printer: &Printer) -> Result<Judged, Failure> {
-    let read = read_path(path, &ReadOptions::default())
+pub fn judge_and_print(trace: &HeldTrace, stability: Option<Stability>, printer: &Printer) -> Result<Judged, Failure> {
+    let path = trace.path.as_path();
+    let read = trace
+        .read(printer)
         .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
     let judged = Judged::of(read, Question { stability, ..Question::default() });
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
     printer.out(&judged.report(&title(path), Format::Text, style, printer.columns(), Vec::new()))?;
     Ok(judged)
+}
+
+/// A trace that is held open while it is written, so that it can be judged even if somebody deletes it in the meantime.
+pub struct HeldTrace {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl HeldTrace {
+    /// Holds the file at a path, which is made if it is not there yet. What cannot be held is read by its path in the end.
+    pub fn at(path: &Path) -> HeldTrace {
+        let is_other = path.metadata().is_ok_and(|found| !found.is_file());
+        let open = || File::options().read(true).write(true).create(true).truncate(false).open(path).ok();
+        HeldTrace { path: path.to_path_buf(), file: if is_other { None } else { open() } }
+    }
+
+    /// Removes what was made, if nothing was written to it.
+    pub fn drop_empty(self) {
+        if self.file.is_some_and(|file| file.metadata().is_ok_and(|found| found.len() == 0)) {
+            drop(std::fs::remove_file(self.path));
+        }
+    }
+
+    fn read(&self, printer: &Printer) -> Result<ReadTrace, garden_trace::Error> {
+        let is_there = File::open(&self.path).is_ok();
+        match self.file.as_ref().and_then(|file| file.try_clone().ok()).filter(|_| !is_there) {
+            Some(file) => {
+                printer.say(&format!(
+                    "the trace {} was deleted meanwhile; it is judged all the same",
+                    self.path.display()
+                ));
+                garden_trace::read(file, &ReadOptions::default())
+            }
+            None => read_path(&self.path, &ReadOptions::default()),
+        }
+    }
 }
 
 /// Refuses a report that has no folder to be written to, before hours of watching.

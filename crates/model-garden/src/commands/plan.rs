@@ -124,14 +124,23 @@ pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure>
 
 /// Where the run that is planned would compute. A GPU need not be here to be planned for.
 fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Result<(DeviceKind, GpuRoom), Failure> {
-    if let Some(free) = vram {
-        return Ok((DeviceKind::Cuda, GpuRoom::Imagined(free)));
+    match vram {
+        Some(_) if choice == DeviceChoice::Cpu => {
+            let hint = "leave one of the two away".to_string();
+            let what = "--vram is for a GPU, and --device cpu computes on the processor".to_string();
+            return Err(Failure { what, causes: Vec::new(), hint: Some(hint) });
+        }
+        Some(free) => return Ok((DeviceKind::Cuda, GpuRoom::Imagined(free))),
+        None => {}
     }
     match devices::choose(choice, printer) {
         Ok(Chosen::Cpu) => Ok((DeviceKind::Cpu, GpuRoom::Unknown)),
         Ok(Chosen::Cuda(gpu)) => Ok((DeviceKind::Cuda, GpuRoom::Here(gpu))),
-        Err(_) if choice == DeviceChoice::Cuda => Ok((DeviceKind::Cuda, GpuRoom::Unknown)),
-        Err(failure) => Err(failure),
+        // One that cannot be used now, or is not here, can be planned for.
+        Err(failure) => {
+            failure.causes.iter().for_each(|cause| printer.say(&format!("note: {cause}")));
+            Ok((DeviceKind::Cuda, GpuRoom::Unknown))
+        }
     }
 }
 

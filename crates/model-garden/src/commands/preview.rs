@@ -19,7 +19,7 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
     let mut processor = Processor::open_with(&arguments.base_model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", arguments.base_model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
-    let dataset = Dataset::open_split(&arguments.dataset, &arguments.split)
+    let dataset = Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths)
         .map_err(|error| failure(format!("cannot use `{}`", arguments.dataset.display()), &error))?;
     let rows = dataset.len() as u64;
     if arguments.row > rows {

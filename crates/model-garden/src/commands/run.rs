@@ -15,7 +15,7 @@ use garden_probe::memory_limit;
 use garden_report::{Block, Section};
 
 use super::Outcome;
-use super::monitor::{cannot_create, cannot_start, check_page, default_path, judge_and_print, write_page};
+use super::monitor::{HeldTrace, cannot_create, cannot_start, check_page, default_path, judge_and_print, write_page};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -100,13 +100,20 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     };
     let title: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     show.name(title.join(" "));
+    let trace = HeldTrace::at(&orders.trace);
     let result = supervise(&orders, &mut show);
     show.close();
-    let summary = result.map_err(failure)?;
+    let summary = match result {
+        Ok(summary) => summary,
+        Err(error) => {
+            trace.drop_empty();
+            return Err(failure(error));
+        }
+    };
     say_summary(&summary, orders.limit, printer);
     let stability = watching.gate.stability();
     // The program's own outcome counts, whatever becomes of the report; a run that went well must also pass what was asserted.
-    let passed = match judge_and_print(&orders.trace, stability, printer) {
+    let passed = match judge_and_print(&trace, stability, printer) {
         Ok(judged) => {
             if let Some(page) = &watching.report {
                 write_page(&judged, &orders.trace, page, vec![guarded(&summary)], printer);

@@ -13,6 +13,7 @@ mod export;
 mod forked;
 mod gates;
 mod generate;
+mod inputs;
 mod make;
 mod monitor;
 mod odd;

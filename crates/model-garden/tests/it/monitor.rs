@@ -251,3 +251,66 @@ fn a_process_that_was_not_started_here_can_still_tell() {
     assert_eq!((&found["verdict"], &found["clock"]), (&"leak".into(), &"step".into()), "{}", told(&output));
     assert!(!socket.exists());
 }
+
+/// Somebody tidies up while the program runs: the trace is gone, but not what was seen.
+#[test]
+fn a_trace_that_was_deleted_is_judged_all_the_same() {
+    if !has_python() {
+        return;
+    }
+    for command in ["monitor", "run"] {
+        let folder = scratch(&format!("deleted-{command}"));
+        let (trace, page) = (folder.join("trace.jsonl"), folder.join("page.html"));
+        let script = format!(
+            "import os, time\nkept = []\nfor step in range(1, 61):\n    kept.append(bytearray(b'x' * (1 << 20)))\n    \
+             time.sleep(0.02)\n    print(f'Step {{step}}: loss 1', flush=True)\n    if step == 20: os.remove({:?})\n",
+            trace.to_str().unwrap()
+        );
+        let flags = ["--plain", "--interval", "20ms", "--steps-per-epoch", "10", "-o", trace.to_str().unwrap()];
+        let page = ["--report", page.to_str().unwrap(), "--", "python3", "-c", &script];
+        let output = run(&[&[command][..], &flags, &page].concat());
+        let talk = told(&output);
+        assert!(talk.contains("was deleted meanwhile") && talk.contains("LEAK  Memory leaks"), "{command}: {talk}");
+        assert!(folder.join("page.html").is_file(), "{command}: {talk}");
+    }
+}
+
+/// A program that tells a hundred thousand events between two samples makes the trace no longer than a few of them would.
+#[test]
+fn a_flood_of_events_does_not_grow_the_trace() {
+    if !has_python() {
+        return;
+    }
+    let script = "import os, socket\nchannel = socket.socket(socket.AF_UNIX)\nchannel.connect(os.environ['MODEL_GARDEN_EVENTS'])\n\
+                  for _ in range(1000): channel.sendall(b'{\"event\":\"gc\"}\\n' * 100)\n\
+                  channel.sendall(b'{\"event\":\"eval_start\"}\\n')\nimport time; time.sleep(1)";
+    let (output, trace) = monitor("flood", &["--interval", "200ms"], &["python3", "-c", script]);
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let events = text.lines().filter(|line| line.contains("\"gc\"")).count();
+    let samples = text.lines().filter(|line| line.contains("\"rss\"")).count();
+    assert!(events >= 1 && events <= 64 * (samples + 1), "{events} events, {samples} samples: {}", told(&output));
+    assert!(text.contains("\"activity\":\"eval\""), "what an event means is followed all the same");
+}
+
+/// More programs connect than there are descriptors: whoever waits outside must not cost a processor.
+#[test]
+fn a_channel_without_descriptors_waits_instead_of_spinning() {
+    if !has_python() {
+        return;
+    }
+    let script = "import os, resource, socket, time\n\
+                  resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\nticks = lambda: sum(map(int, open(f'/proc/{os.getppid()}/stat').read().rsplit(')', 1)[1].split()[11:13]))\n\
+                  programs = []\nfor _ in range(80):\n    channel = socket.socket(socket.AF_UNIX)\n    \
+                  channel.connect(os.environ['MODEL_GARDEN_EVENTS'])\n    programs.append(channel)\n\
+                  time.sleep(0.5)\nbefore = ticks()\ntime.sleep(3)\nprint('share', (ticks() - before) / os.sysconf('SC_CLK_TCK') / 3)";
+    let trace = scratch("descriptors").join("trace.jsonl");
+    let binary = env!("CARGO_BIN_EXE_model-garden");
+    let line = format!(
+        "ulimit -S -n 48; exec {binary} monitor --plain --interval 1s -o {} -- python3 -c \"$0\"",
+        trace.display()
+    );
+    let output = Command::new("sh").args(["-c", &line, script]).output().unwrap();
+    let out = String::from_utf8_lossy(&output.stdout);
+    let share = out.lines().find_map(|line| line.strip_prefix("share ")?.parse::<f64>().ok());
+    assert!(share.is_some_and(|share| share < 0.25), "{share:?}: {}", told(&output));
+}

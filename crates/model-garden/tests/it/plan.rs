@@ -104,9 +104,18 @@ fn a_plan_for_a_gpu_says_what_fits_onto_it() {
         "{text}"
     );
     // Without one, and without a wish, there is nothing to compare with.
-    let told = plan(&[&shape[..], &["--device", "cuda"]].concat());
+    let hidden = |more: &[&str]| {
+        let words = [&["plan"], &shape[..], &["--device", "cuda"], more].concat();
+        Command::new(env!("CARGO_BIN_EXE_model-garden")).args(words).env("CUDA_VISIBLE_DEVICES", "").output().unwrap()
+    };
+    let told = hidden(&[]);
     let text = String::from_utf8(told.stdout).unwrap();
-    assert!(text.lines().next().unwrap().contains("of GPU memory"), "{text}");
+    assert!(text.lines().next().unwrap().contains("no GPU here could be looked at"), "{text}");
+    assert_eq!(told.status.code(), Some(0));
+    let told: Value = serde_json::from_slice(&hidden(&["--format", "json"]).stdout).unwrap();
+    assert!(told["gpu"]["available_bytes"].is_null() && told["gpu"]["needed_bytes"].is_u64(), "{}", told["gpu"]);
+    let contradiction = plan(&[&shape[..], &["--device", "cpu", "--vram", "16GB"]].concat());
+    assert_eq!(contradiction.status.code(), Some(2));
 }
 
 /// What is advised is what planning with it gives, for each change alone and for those that are enough together.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{model_garden, picture_rows, run, scratch, told};
+use crate::common::{model_garden, picture_rows, run, scratch, told, trainer_of};
 use serde_json::Value;
 
 /// How long anything here may take on a busy machine.
@@ -274,9 +274,7 @@ impl Running {
     fn worker(&self) -> u32 {
         let begin = Instant::now();
         loop {
-            let children = format!("/proc/{0}/task/{0}/children", self.guard.id());
-            let text = std::fs::read_to_string(children).unwrap_or_default();
-            if let Some(pid) = text.split_whitespace().next().and_then(|pid| pid.parse().ok()) {
+            if let Some(pid) = trainer_of(self.guard.id()) {
                 self.worker.set(Some(pid));
                 return pid;
             }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{diagnose, model_garden, picture_rows, run, scratch, told};
+use crate::common::{diagnose, model_garden, picture_rows, run, scratch, told, trainer_of};
 use serde_json::Value;
 
 /// How long anything here may take on a busy machine.
@@ -89,9 +89,7 @@ fn wait_for_step(output: &Path, step: usize) {
 fn worker(guard: &Child) -> u32 {
     let begin = Instant::now();
     loop {
-        let children = format!("/proc/{0}/task/{0}/children", guard.id());
-        let text = std::fs::read_to_string(children).unwrap_or_default();
-        if let Some(pid) = text.split_whitespace().next().and_then(|pid| pid.parse().ok()) {
+        if let Some(pid) = trainer_of(guard.id()) {
             return pid;
         }
         assert!(begin.elapsed() < PATIENCE, "no process that trains");
@@ -310,7 +308,6 @@ fn what_cannot_work_is_told_at_once() {
     };
     refused(&["--full", "--load-in-4bit"], "exclude each other");
     refused(&["--batch-size", "0"], "`batch-size` is 0");
-    refused(&["--device", "cuda"], "there is no CUDA device in this version");
     refused(&["--lora-targets", "nothing_like_it"], "matches the adapter's targets");
     refused(&["--eval-split", "0.99"], "leaves none to learn from");
     refused(&["--max-length", "3"], "10 of 10 rows cannot be used");

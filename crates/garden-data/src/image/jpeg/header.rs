@@ -257,6 +257,10 @@ impl<'a> Segments<'a> {
             if index > 3 || kind >> 4 > 1 || symbols > 256 || rest.len() < symbols {
                 return Err(cut_off());
             }
+            // What these codes stand for is how many bits follow.
+            if kind >> 4 == 0 && rest[..symbols].iter().any(|bits| *bits > 15) {
+                return Err("a Huffman table has a length of more than 15 bits".to_string());
+            }
             let table = Huffman::new(counts, &rest[..symbols])?;
             let tables = if kind >> 4 == 0 { &mut self.tables.direct } else { &mut self.tables.alternating };
             tables[index] = Some(table);

@@ -39,7 +39,9 @@ fn gpu_headline(fit: &Fit, room: &GpuRoom) -> String {
         GpuRoom::Here(gpu) => format!("that {} has free", gpu.name),
         GpuRoom::Imagined(_) => "of --vram".to_string(),
         GpuRoom::Unknown => {
-            return format!("needs {needed} of GPU memory; there is no GPU here to compare with, `--vram 24GB` would");
+            return format!(
+                "needs {needed} of GPU memory; no GPU here could be looked at, so whether it fits is not known (`--vram 24GB` compares)"
+            );
         }
     };
     match fit.fits {

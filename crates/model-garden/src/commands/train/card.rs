@@ -5,8 +5,8 @@ use std::path::Path;
 
 use garden_train::Recipe;
 
-use super::page::{field_rows, grouped, memory_words, percent, settings, title};
-use super::show::clock;
+use super::page::{field_rows, grouped, memory_words, settings, title};
+use super::show::{clock, percent};
 use super::story::Story;
 
 /// The line by which a card is known to be ours. A card without it was edited and stays.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use garden_report::{Axis, Chart, Curve, Level, LevelKind, Mark, Role, Shape, Size, Tone, Unit};
+use garden_report::{Axis, Chart, Curve, Level, LevelKind, Mark, Role, Scale, Shape, Size, Tone, Unit};
 use garden_train::EvalReport;
 
 use super::story::{Step, Story};
@@ -13,6 +13,8 @@ const NOISY: usize = 120;
 const SMOOTHED: f64 = 0.03;
 /// Fields that get a curve of their own: as many as there are colours.
 const MOST_FIELDS: usize = 8;
+/// Half of all values below this share of the highest leave a linear axis empty.
+const AT_THE_FOOT: f64 = 0.05;
 /// Ends of epochs that are drawn; more would be a hatching.
 const MOST_EPOCHS: usize = 20;
 /// Charts of the memory that belong on this page; `diagnose` draws the others too.
@@ -96,7 +98,18 @@ fn loss(story: &Story) -> Chart {
     let mut chart = draft.chart("Loss", note, Unit::Number, curves);
     chart.size = Size::Large;
     chart.marks = marks(story);
+    chart.scale = scale(&chart.curves);
     chart
+}
+
+/// A linear axis, unless it would be empty: most values lie at its foot.
+fn scale(curves: &[Curve]) -> Scale {
+    let mut values: Vec<f64> =
+        curves.iter().flat_map(|curve| &curve.values).copied().filter(|v| v.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    let (Some(lowest), Some(highest)) = (values.first(), values.last()) else { return Scale::Linear };
+    let is_squeezed = values[values.len() / 2] < AT_THE_FOOT * highest;
+    if *lowest > 0.0 && is_squeezed { Scale::Logarithmic } else { Scale::Linear }
 }
 
 /// A mean in which a value weighs less the longer ago it was.
@@ -116,7 +129,7 @@ fn smoothed(values: impl ExactSizeIterator<Item = (usize, f64)>) -> Vec<(usize, 
 fn marks(story: &Story) -> Vec<Mark> {
     let mark = |name: &str, label: String, at: f64, shape| Mark { name: name.into(), label, at, stretch: None, shape };
     let best = story.best().filter(|_| story.evaluations.len() > 2);
-    let best = best.map(|best| mark("best", format!("best {:.3}", best.loss), best.step as f64, Shape::Pin));
+    let best = best.map(|best| mark("best", format!("best loss {:.3}", best.loss), best.step as f64, Shape::Pin));
     let attempts = story.summary.iter().flat_map(|summary| summary.attempts.iter().skip(1));
     let starts =
         attempts.filter_map(|attempt| Some(mark("restart", String::new(), attempt.first_step?, Shape::Diamond)));
@@ -204,4 +217,24 @@ fn memory(story: &Story) -> Vec<Chart> {
         chart.levels.push(Level { name: "planned".into(), value: planned.as_f64(), kind: LevelKind::Plan });
     }
     charts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scale_of(loss: impl Fn(f64) -> f64) -> Scale {
+        let values = (0..300).map(|step| loss(f64::from(step))).collect();
+        scale(&[Curve { values, ..Curve::default() }, Curve { values: vec![f64::NAN; 3], ..Curve::default() }])
+    }
+
+    #[test]
+    fn only_a_loss_that_a_linear_axis_would_hide_is_drawn_by_ratios() {
+        assert_eq!(scale_of(|step| 3.0 * (-step / 30.0).exp() + 0.002), Scale::Logarithmic);
+        assert_eq!(scale_of(|step| 2.5 - step / 300.0), Scale::Linear);
+        assert_eq!(scale_of(|step| 3.0 * (-step / 200.0).exp()), Scale::Linear);
+        // Zero has no logarithm.
+        assert_eq!(scale_of(|step| (3.0 - step).max(0.0)), Scale::Linear);
+        assert_eq!(scale(&[]), Scale::Linear);
+    }
 }

@@ -112,7 +112,7 @@ struct Album {
 
 impl Album {
     fn open(story: &Story) -> Album {
-        let opened = story.job.eval.as_ref().map(|rows| Dataset::open_split(&rows.path, &rows.split));
+        let opened = story.job.eval.as_ref().map(|rows| rows.dataset());
         match opened {
             Some(Ok(dataset)) => Album { dataset: Some(dataset), problems: Vec::new() },
             Some(Err(error)) => {

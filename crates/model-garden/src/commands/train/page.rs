@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::curves::charts;
 use super::exhibits::exhibits;
-use super::show::{clock, seconds};
+use super::show::{clock, percent, seconds};
 use super::story::Story;
 use crate::commands::diagnose::command_line;
 use crate::commands::run::guarded;
@@ -144,10 +144,6 @@ pub fn memory_words(story: &Story) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-pub fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
 /// A number with its thousands apart.
 pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
@@ -171,7 +167,7 @@ fn evaluations(story: &Story) -> Option<Section> {
     header.extend(has_fields.then_some(Cow::from("fields right")));
     header.push("time".into());
     let row = |report: &EvalReport| {
-        let mark = if Some(report.step) == best { " (best)" } else { "" };
+        let mark = if Some(report.step) == best { " (best by loss)" } else { "" };
         let mut cells = vec![format!("{}{mark}", report.step), format!("{:.4}", report.loss)];
         cells.extend(has_answers.then(|| share(report.exact_match)));
         cells.extend(has_fields.then(|| share(report.field_accuracy)));

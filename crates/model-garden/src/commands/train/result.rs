@@ -9,7 +9,7 @@ use garden_train::{DeviceKind, EvalReport, MemoryPlan, Prediction, Prepared};
 use serde_json::{Value, json};
 
 use super::files::TRACE;
-use super::show::clock;
+use super::show::{clock, percent};
 use super::story::{Planned, PlannedRow, Story, read_finish};
 use crate::commands::Outcome;
 use crate::commands::diagnose::Judged;
@@ -232,7 +232,7 @@ pub fn answer(
     if let Some((before, after)) = evaluations {
         let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
         if let Some((before, after)) = before.field_accuracy.zip(after.field_accuracy) {
-            let _ = write!(text, ", fields right {:.1} % → {:.1} %", 100.0 * before, 100.0 * after);
+            let _ = write!(text, ", fields right {} → {}", percent(before), percent(after));
         }
     }
     text

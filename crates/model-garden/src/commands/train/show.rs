@@ -1,6 +1,6 @@
 //! What is seen of a run while it goes on: a line that is drawn over on a terminal, and else a line now and then.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -61,8 +61,7 @@ impl<'a> Progress<'a> {
     /// Removes the line.
     pub fn close(&mut self) {
         if self.is_drawn {
-            // If standard error is closed there is nobody left to tell.
-            drop(std::io::stderr().write_all(b"\r\x1b[K"));
+            self.printer.show("");
             self.is_drawn = false;
         }
         self.printer.settle();
@@ -142,13 +141,13 @@ impl<'a> Progress<'a> {
         let bar: String = std::iter::repeat_n('█', filled).chain(std::iter::repeat_n('·', CELLS - filled)).collect();
         let text: String =
             format!("{bar} {}", self.words()).chars().take(self.printer.columns().saturating_sub(1)).collect();
-        drop(std::io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes()));
+        self.printer.show(&text);
         self.is_drawn = true;
     }
 
     fn line(&mut self, text: &str) {
         if self.is_drawn {
-            drop(std::io::stderr().write_all(b"\r\x1b[K"));
+            self.printer.show("");
             self.is_drawn = false;
         }
         self.printer.say_soon(text.to_string());
@@ -206,9 +205,22 @@ pub fn clock(seconds: f64) -> String {
     }
 }
 
+/// A share as every part of a report writes it; what is not all of them is never `100.0 %`.
+pub fn percent(share: f64) -> String {
+    let tenths = (1000.0 * share).round();
+    let tenths = if share < 1.0 { tenths.min(999.0) } else { tenths };
+    format!("{:.1} %", tenths / 10.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_written_alike_and_all_means_all() {
+        let shares = [0.0, 0.31, 2399.0 / 2400.0, 0.99999, 1.0];
+        assert_eq!(shares.map(percent), ["0.0 %", "31.0 %", "99.9 %", "99.9 %", "100.0 %"]);
+    }
 
     #[test]
     fn the_time_of_a_step_does_not_depend_on_how_many_are_told() {

@@ -15,6 +15,7 @@ use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, re
 use serde_json::{Value, json};
 
 use super::files::{FINISH, JobFile, write_json};
+use super::show::percent;
 use crate::cli;
 use crate::commands::{Outcome, devices};
 use crate::failure::Failure;
@@ -93,7 +94,7 @@ struct Teller<'a> {
     /// What telling has taken of the time of steps, and that time.
     telling: Duration,
     steps: f64,
-    /// Seconds that the device had nothing to do between the first step and the last, and all of these seconds.
+    /// Seconds that the device had nothing to do between the first step and the last, and these with those that it was at work.
     idle: (f64, f64),
 }
 
@@ -206,7 +207,7 @@ impl Observer for Teller<'_> {
         let begin = Instant::now();
         // The first step of a start waits for the first rows, which says nothing about those to come.
         if self.steps > 0.0 {
-            self.idle = (self.idle.0 + report.idle, self.idle.1 + report.seconds);
+            self.idle = (self.idle.0 + report.idle, self.idle.1 + report.idle + report.busy);
         }
         let is_sample = report.step.is_multiple_of(self.memory_steps);
         if is_sample {
@@ -243,12 +244,12 @@ impl Observer for Teller<'_> {
         self.look();
         let mut words = format!("evaluation after step {}: loss {:.4}", report.step, report.loss);
         if let Some(share) = report.exact_match {
-            words += &format!(", {:.1} % of {} answers right", 100.0 * share, report.answers);
+            words += &format!(", {} of {} answers right", percent(share), report.answers);
         }
         if let Some(share) = report.field_accuracy {
-            words += &format!(", {:.1} % of fields", 100.0 * share);
+            words += &format!(", {} of fields", percent(share));
         }
-        words += if report.is_best { " (best so far)" } else { "" };
+        words += if report.is_best { " (best by loss so far)" } else { "" };
         self.send(&json!({"event": "eval_end", "say": words}));
     }
 

@@ -37,6 +37,16 @@ pub fn model_garden(words: &[&str]) -> Command {
     command
 }
 
+/// The process that trains under a guard, if there is one by now. A process that looks for a GPU comes before it.
+pub fn trainer_of(guard: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).unwrap_or_default();
+    let trains = |pid: &&str| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == b"train-worker")
+    };
+    children.split_whitespace().find(trains)?.parse().ok()
+}
+
 /// A process that ends with its test, whatever happens.
 pub struct Killed(pub Child);
 

@@ -1,0 +1,135 @@
+//! How a run ends, begins anew and what it is made of: the answer is about the run, not about the moment of its end.
+
+use garden_memory::{
+    Diagnosis, EventKind, MIB, Mechanism, ProcessTrack, Quantity, Question, Sample, Trace, Verdict, diagnose,
+};
+
+fn sample(step: u64, anon_mib: u64, file_mib: u64) -> Sample {
+    let mut sample = Sample::default();
+    sample.step = Some(step as f64);
+    sample.set(Quantity::Anon, anon_mib * MIB);
+    sample.set(Quantity::File, file_mib * MIB);
+    sample.set(Quantity::Rss, (anon_mib + file_mib) * MIB);
+    sample
+}
+
+fn judge(trace: &Trace) -> Diagnosis {
+    diagnose(trace, &Question::default())
+}
+
+/// A launcher and its ranks, which keep `per_step` MiB each step, then end one after the other within thirty samples.
+fn launched(per_step: u64) -> Trace {
+    let mut trace = Trace::default();
+    let named = |pid, role: &str| ProcessTrack { pid, parent: 1, role: role.into(), ..ProcessTrack::default() };
+    trace.processes.push(ProcessTrack { levels: vec![(0, 30 * MIB)], ..named(10, "launcher") });
+    let held = |step: u64| 200 + per_step * step;
+    for rank in 0..4 {
+        let levels = (0..120).map(|step| (step as usize, held(step) * MIB)).collect();
+        trace.processes.push(ProcessTrack {
+            levels,
+            gone: Some(126 + 7 * rank),
+            ..named(20 + rank as u32, "training")
+        });
+    }
+    for index in 0..150 {
+        let total: u64 = trace.processes.iter().map(|track| track.at(index)).sum();
+        trace.push(&sample((index as u64).min(119), total / MIB, 50));
+    }
+    trace.push_event(EventKind::Exit, Some(119.0), None);
+    trace
+}
+
+#[test]
+fn ranks_that_end_one_by_one_have_not_lost_what_they_held() {
+    for (per_step, verdict) in [(1, Verdict::Growing), (0, Verdict::Flat)] {
+        let found = judge(&launched(per_step));
+        assert_eq!(found.verdict, verdict, "{}", found.summary);
+        let ranks: Vec<_> = found.processes.iter().filter(|process| process.role == "training").collect();
+        assert_eq!(ranks.len(), 4);
+        for rank in ranks {
+            assert!(rank.to_bytes >= rank.from_bytes && rank.to_bytes >= 200 * MIB, "{rank:?}");
+        }
+        if per_step > 0 {
+            assert_eq!(found.processes[0].role, "training", "{:?}", found.processes);
+        }
+    }
+}
+
+/// Children that come and go all the time are no farewell, however high they once stood.
+#[test]
+fn children_that_leave_while_others_come_are_not_the_end() {
+    let mut trace = Trace::default();
+    for index in 0..200 {
+        let levels = vec![(index, 20 * MIB)];
+        let (pid, gone) = (100 + index as u32, Some(index + 2).filter(|&gone| gone < 200));
+        trace.processes.push(ProcessTrack { pid, levels, gone, ..ProcessTrack::default() });
+        trace.push(&sample(index as u64, if (40..44).contains(&index) { 200 } else { 140 }, 30));
+    }
+    trace.push_event(EventKind::Exit, Some(199.0), None);
+    let found = judge(&trace);
+    assert_eq!(found.verdict, Verdict::Flat, "{}", found.summary);
+    assert!(found.phases.last().is_some_and(|phase| phase.to > 190.0), "{:?}", found.phases);
+}
+
+#[test]
+fn file_pages_beside_growth_that_stays_are_not_all_there_is() {
+    let mut trace = Trace::default();
+    (0..150).for_each(|step| trace.push(&sample(step, 20 + 4 * step.min(60), 30 + 6 * step)));
+    let found = judge(&trace);
+    assert_ne!(found.mechanism, Mechanism::FilePages, "{}", found.summary);
+    assert_eq!(found.verdict, Verdict::Settled, "{}", found.summary);
+    let mut trace = Trace::default();
+    (0..150).for_each(|step| trace.push(&sample(step, 20, 30 + 6 * step)));
+    assert_eq!(judge(&trace).mechanism, Mechanism::FilePages);
+}
+
+#[test]
+fn a_program_that_was_started_again_is_headed_by_the_whole_run() {
+    let mut trace = Trace::default();
+    (1..=60).for_each(|step| trace.push(&sample(step, 100 + 5 * step, 30)));
+    trace.push_event(EventKind::Restart, None, None);
+    (51..=80).for_each(|step| trace.push(&sample(step, 100, 30)));
+    let found = judge(&trace);
+    assert!(
+        found.summary.starts_with("2 starts over steps 1 to 80, judged growing, flat. The last one: Memory is flat"),
+        "{}",
+        found.summary
+    );
+}
+
+/// Growth of 4 MiB a step in which live tensors are counted at these steps.
+fn counted(counts: &[(u64, u64)]) -> Diagnosis {
+    let mut trace = Trace::default();
+    for step in 0..200 {
+        let mut sample = sample(step, 100 + 4 * step, 30);
+        let count = counts.iter().find(|count| count.0 == step);
+        count.into_iter().for_each(|count| sample.set(Quantity::Tensors, count.1));
+        trace.push(&sample);
+    }
+    judge(&trace)
+}
+
+#[test]
+fn two_counts_say_what_tensors_did_and_one_says_nothing() {
+    let rose = counted(&[(10, 34), (199, 518)]);
+    let kept = rose.causes.iter().find(|cause| cause.id == "graph_kept").expect("a cause that fits");
+    assert!(kept.supporting.iter().any(|sign| sign.contains("rose from 34 by 484")), "{kept:?}");
+    for counts in [&[(199, 518)][..], &[(150, 518), (199, 518)]] {
+        let unknown = counted(counts);
+        assert!(unknown.ruled_out.iter().all(|cause| cause.id != "graph_kept"), "{:?}", unknown.ruled_out);
+        let stated = format!("{:?}", unknown.evidence);
+        assert!(!stated.contains("Live tensors"), "{stated}");
+    }
+    let stayed = counted(&[(10, 518), (199, 518)]);
+    assert!(stayed.ruled_out.iter().any(|cause| cause.id == "graph_kept"), "{:?}", stayed.causes);
+}
+
+#[test]
+fn growth_is_told_with_the_command_that_finds_its_place() {
+    let mut trace = Trace::default();
+    (0..100).for_each(|step| trace.push(&sample(step, 100 + 4 * step, 30)));
+    assert!(judge(&trace).advice.iter().any(|line| line.contains("`model-garden bisect MODULE:FUNCTION`")));
+    trace.origin.push(("command".into(), "python3 src/train.py --lr 1e-4".into()));
+    let advice = judge(&trace).advice;
+    assert!(advice.iter().any(|line| line.contains("`model-garden bisect src.train:pieces`")), "{advice:?}");
+}
