@@ -121,7 +121,7 @@ impl Purpose {
 }
 
 /// A stretch of a device's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer {
     pub(crate) id: u32,
     pub(crate) dtype: Dtype,

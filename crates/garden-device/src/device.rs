@@ -232,7 +232,7 @@ pub trait Device {
     /// Waits, and copies a buffer of any floating point to the host as f32.
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Waits, and copies a buffer of bytes to the host.
+    /// Waits, and copies a buffer of any dtype to the host as its bytes.
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError>;
 
     /// Waits until everything that was queued is done.
@@ -316,8 +316,16 @@ pub trait Device {
     /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
     ///
     /// Keys and values are those of the cache; `cu_seqlens` cuts the queries. Those of segment s are the last of the `lengths[s]`
-    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it.
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer);
+    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it. `room` is what the profile asks for
+    /// ([`Profile::cache_room`]).
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Option<Buffer>,
+        y: Buffer,
+    );
 
     /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again. Those three may lie in one buffer, as in a
     /// projection of queries, keys and values at once; what they do not cover of it stays as it is.
@@ -368,6 +376,20 @@ pub trait Device {
 
     /// `sum [1] +=` sum of squares of x; both f32.
     fn add_squares(&mut self, x: Buffer, sum: Buffer);
+
+    /// The place of the largest of each row of logits `[rows, vocabulary]`, activations; of equal ones the first: i32 `[rows]`. What is no number
+    /// counts as less than everything; -1 where the largest is not finite.
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize);
+
+    /// Whether the operations that follow, up to [`Device::end_recording`], have to be given. A device may record them and queue them again when the
+    /// same is asked for with the same buffer and number: then it says no. They must depend on nothing else but on what buffers hold, and neither
+    /// upload nor download anything.
+    fn begin_recording(&mut self, _buffer: Buffer, _number: usize) -> bool {
+        true
+    }
+
+    /// Ends what [`Device::begin_recording`] asked for.
+    fn end_recording(&mut self) {}
 
     /// One update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);

@@ -72,7 +72,7 @@ impl Device for Planner {
         Ok(())
     }
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError> {
-        Ok(vec![0; from.length()])
+        Ok(vec![0; from.length() * from.dtype().size()])
     }
     fn finish(&mut self) -> Result<(), DeviceError> {
         Ok(())
@@ -103,7 +103,7 @@ impl Device for Planner {
     fn rotate(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn rotate_backward(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn attend(&mut self, _: &Attention, _: Buffer, _: Buffer) {}
-    fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer) {}
+    fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Option<Buffer>, _: Buffer) {}
     fn attend_backward(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
     fn swiglu(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}
@@ -116,6 +116,7 @@ impl Device for Planner {
     fn dropout(&mut self, _: Buffer, _: Buffer, _: f32, _: Seed, _: Write) {}
     fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}
     fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
+    fn best_of_rows(&mut self, _: Buffer, _: Buffer, _: usize) {}
     fn add_squares(&mut self, _: Buffer, _: Buffer) {}
     fn adamw(&mut self, _: &AdamW, _: Option<(Buffer, f32)>) {}
 }

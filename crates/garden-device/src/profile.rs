@@ -19,6 +19,8 @@ pub struct Profile {
     pub alignment: usize,
     /// Batches that are on the device at once: with two, one is copied there while the other is computed with.
     pub batches: usize,
+    /// Keys of a piece that attention of single queries over a cache is cut into; 0 where it is not cut.
+    pub cache_piece: usize,
     /// Rows of logits that exist at once.
     pub logit_rows: usize,
     /// Threads of the host that compute.
@@ -50,6 +52,7 @@ impl Profile {
             // A cache line, and what the widest vector instructions like.
             alignment: 64,
             batches: 1,
+            cache_piece: 0,
             logit_rows: 64,
             threads,
             workspace: cpu::workspace,
@@ -77,8 +80,18 @@ impl Profile {
         Profile {
             // Enough rows for the library to be at its fastest; as bf16 156 MB with Qwen's vocabulary.
             logit_rows: 512,
+            cache_piece: cuda::CACHE_PIECE,
             workspace: cuda::workspace,
             ..Profile::cpu_bf16(1)
+        }
+    }
+
+    /// Values f32 that attention of `heads` single queries over caches of so many tokens needs room for: for each piece mixed values, the highest score
+    /// and a sum.
+    pub fn cache_room(&self, heads: usize, context: usize, head_size: usize) -> usize {
+        match self.cache_piece {
+            0 => 0,
+            piece => heads.saturating_mul(context.div_ceil(piece)).saturating_mul(head_size + 2),
         }
     }
 

@@ -213,7 +213,7 @@ impl Layer {
             value: heads(kv_cache.values, text.kv_heads, text),
             ..attention(context, &saved)
         };
-        pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, saved.attended);
+        pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, step.room, saved.attended);
         self.finish(pass, context, x, Some(x), &saved);
     }
 

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
 use crate::error::Error;
 use crate::head::HeadWorkspace;
-use crate::kv_cache::{KvCache, Piece, StepInputs};
+use crate::kv_cache::{KvCache, Piece, Step, StepInputs};
 use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
 use crate::mode::Mode;
@@ -57,7 +57,8 @@ pub struct NewToken<'a> {
     pub row: usize,
     /// The token.
     pub token: i32,
-    /// The logits that it was chosen from, as the model gave them.
+    /// The logits that it was chosen from, as the model gave them; empty where nobody asked for them ([`Sampling::has_logits`]) and they stayed on the
+    /// device.
     pub logits: &'a [f32],
 }
 
@@ -110,6 +111,8 @@ struct Workspace {
     vision: VisionWorkspace,
     linear: LinearWorkspace,
     head: HeadWorkspace,
+    /// The best token of each row [rows].
+    best: Buffer,
 }
 
 /// An answer that has not ended.
@@ -238,8 +241,7 @@ impl Generator {
             if wants_end() {
                 return Err(Error::Stopped);
             }
-            let x = self.decode_step(device, &open);
-            self.choose(device, x, &mut open, &mut answers, sampling, on_token)?;
+            self.decode_step(device, &mut open, &mut answers, sampling, on_token)?;
             open.retain(|row| !is_done(&answers[row.row], sampling));
         }
         Ok(answers)
@@ -311,30 +313,61 @@ impl Generator {
         x.part((tokens - 1) * text.hidden, text.hidden)
     }
 
-    /// Takes the newest token of each row; returns what they became [rows, hidden].
-    fn decode_step(&self, device: &mut dyn Device, open: &[Open]) -> Buffer {
-        let (text, workspace) = (&self.config.text, &self.workspace);
+    /// Takes the newest token of each row, and chooses the next one.
+    fn decode_step(
+        &mut self,
+        device: &mut dyn Device,
+        open: &mut [Open],
+        answers: &mut [Answer],
+        sampling: &Sampling,
+        on_token: &mut dyn FnMut(NewToken<'_>),
+    ) -> Result<(), Error> {
+        let (text, workspace, rows) = (&self.config.text, &self.workspace, open.len());
         let newest: Vec<i32> = open.iter().filter_map(|row| row.tokens.last().copied()).collect();
         let given = upload(device, workspace.tokens, &newest);
-        let x = workspace.x.first(open.len() * text.hidden);
-        device.embed(&self.network.embedding, given, x, open.len());
+        let x = workspace.x.first(rows * text.hidden);
         let pieces: Vec<Piece> =
             open.iter().map(|row| Piece { row: row.row, before: row.tokens.len() - 1, tokens: 1 }).collect();
         // The same on all axes, also after images.
         let positions: Vec<[i32; 3]> = open.iter().map(|row| [row.next - 1; 3]).collect();
         let angles = rotary::of_tokens(&positions, text);
-        self.forward(device, x, &pieces, &angles.cosines, &angles.sines);
-        x
+        let step = workspace.step.put(device, &self.kv_cache, &pieces, &angles.cosines, &angles.sines);
+        // The best tokens are found where the logits are, as long as one chunk has all rows.
+        let is_best = sampling.is_best() && rows <= workspace.head.chunk;
+        if !is_best {
+            device.embed(&self.network.embedding, given, x, rows);
+            self.layers(device, x, &step);
+            return self.choose(device, x, open, answers, sampling, on_token);
+        }
+        // The same work for every token: only what was brought there before it differs.
+        if device.begin_recording(x, rows) {
+            device.embed(&self.network.embedding, given, x, rows);
+            self.layers(device, x, &step);
+            let logits = self.network.head.chunk(device, text, x, rows, &workspace.head);
+            device.best_of_rows(logits, workspace.best.first(rows), rows);
+            device.end_recording();
+        }
+        let best = device.download_bytes(workspace.best.first(rows))?;
+        let best = best.chunks_exact(4).map(|bytes| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        for (open, token) in open.iter_mut().zip(best) {
+            let token = (token >= 0).then_some(token);
+            add_token(open, token, &[], answers, sampling, on_token)?;
+        }
+        Ok(())
     }
 
     /// New tokens x [tokens, hidden] through all layers, in place.
     fn forward(&self, device: &mut dyn Device, x: Buffer, pieces: &[Piece], cosines: &[f32], sines: &[f32]) {
+        let step = self.workspace.step.put(device, &self.kv_cache, pieces, cosines, sines);
+        self.layers(device, x, &step);
+    }
+
+    fn layers(&self, device: &mut dyn Device, x: Buffer, step: &Step) {
         let (text, workspace) = (&self.config.text, &self.workspace);
-        let step = workspace.step.put(device, &self.kv_cache, pieces, cosines, sines);
         let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &step.sequence };
         let pass = &mut Pass { device, linear: workspace.linear, dropout: None };
         for (layer, kv_cache) in self.network.layers.iter().zip(&self.kv_cache.layers) {
-            layer.forward_with_kv_cache(pass, context, x, &workspace.layer, kv_cache, &step);
+            layer.forward_with_kv_cache(pass, context, x, &workspace.layer, kv_cache, step);
         }
     }
 
@@ -356,23 +389,33 @@ impl Generator {
             for (index, open) in rows.iter_mut().enumerate() {
                 device.download(logits.part(index * text.vocabulary, text.vocabulary), &mut self.logits)?;
                 let chosen = self.sampler.choose(sampling, &self.logits, &open.tokens, &mut open.random);
-                let Some(token) = chosen else {
-                    let after = answers[open.row].tokens.len();
-                    return Err(Error::Batch(format!(
-                        "row {}: the model's logits are no numbers after {after} new tokens",
-                        open.row
-                    )));
-                };
-                open.tokens.push(token);
-                open.next += 1;
-                let answer = &mut answers[open.row];
-                answer.tokens.push(token);
-                answer.is_ended = sampling.end_tokens.contains(&token);
-                on_token(NewToken { row: open.row, token, logits: &self.logits });
+                add_token(open, chosen, &self.logits, answers, sampling, on_token)?;
             }
         }
         Ok(())
     }
+}
+
+/// Adds the token that was chosen to its answer; an error if none could be.
+fn add_token(
+    open: &mut Open,
+    chosen: Option<i32>,
+    logits: &[f32],
+    answers: &mut [Answer],
+    sampling: &Sampling,
+    on_token: &mut dyn FnMut(NewToken<'_>),
+) -> Result<(), Error> {
+    let answer = &mut answers[open.row];
+    let Some(token) = chosen else {
+        let (row, after) = (open.row, answer.tokens.len());
+        return Err(Error::Batch(format!("row {row}: the model's logits are no numbers after {after} new tokens")));
+    };
+    open.tokens.push(token);
+    open.next += 1;
+    answer.tokens.push(token);
+    answer.is_ended = sampling.end_tokens.contains(&token);
+    on_token(NewToken { row: open.row, token, logits });
+    Ok(())
 }
 
 /// What operations need for answers within the limits, beside what the weights need.
@@ -434,6 +477,7 @@ impl Workspace {
             vision,
             linear: LinearWorkspace::build(device, lora, at_once.max(limits.patches), mode)?,
             head: HeadWorkspace::build(device, text, limits.rows, mode)?,
+            best: device.buffer(Purpose::Workspace, "best tokens", Dtype::I32, limits.rows)?,
         })
     }
 }

@@ -13,6 +13,8 @@ pub(crate) struct KvCache {
     pub layers: Vec<LayerKvCache>,
     /// Tokens that a row has room for.
     context: usize,
+    /// Where attention of single queries keeps what it adds up, f32; for each row as many values.
+    room: Option<(Buffer, usize)>,
 }
 
 /// Keys and values of a layer [rows, context, key heads * head], turned to their positions.
@@ -35,7 +37,12 @@ impl KvCache {
         };
         let layers = (0..text.layers)
             .map(|layer| Ok(LayerKvCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
-        Ok(KvCache { layers: layers.collect::<Result<_, OutOfMemory>>()?, context })
+        let layers = layers.collect::<Result<_, OutOfMemory>>()?;
+        let row = device.profile().cache_room(text.heads, context, text.head_size());
+        let mut make =
+            || device.buffer(Purpose::Workspace, "attention over the cache", Dtype::F32, rows.saturating_mul(row));
+        let room = if row > 0 { Some((make()?, row)) } else { None };
+        Ok(KvCache { layers, context, room })
     }
 
     /// Where a row's first token lies.
@@ -64,6 +71,8 @@ pub(crate) struct Step {
     pub firsts: Buffer,
     /// Tokens of each row, the new ones included [rows].
     pub lengths: Buffer,
+    /// Room for attention of these rows.
+    pub room: Option<Buffer>,
 }
 
 /// Where steps are put.
@@ -127,6 +136,7 @@ impl StepInputs {
             places: upload(device, self.places, &places),
             firsts: upload(device, self.firsts, &firsts),
             lengths: upload(device, self.lengths, &lengths),
+            room: cache.room.map(|(room, row)| room.first(pieces.len() * row)),
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Sampling {
     pub end_tokens: Vec<i32>,
     /// What tokens are drawn with: the same seed gives the same answers.
     pub seed: u64,
+    /// Whether whoever is told of a token is told the logits that it was chosen from. Without, the best tokens are found on the device.
+    pub has_logits: bool,
 }
 
 impl Default for Sampling {
@@ -39,6 +41,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             end_tokens: Vec::new(),
             seed: 0,
+            has_logits: false,
         }
     }
 }
@@ -66,6 +69,11 @@ impl Sampling {
             return refused("repetition_penalty", self.repetition_penalty.to_string(), "a number above 0");
         }
         Ok(())
+    }
+
+    /// Whether the token with the largest logit is taken, and nobody wants to see the logits.
+    pub(crate) fn is_best(&self) -> bool {
+        self.temperature.is_none() && self.repetition_penalty == 1.0 && !self.has_logits
     }
 
     /// What each token is drawn with, after all filters; `seen` is what prompt and answer have so far.

@@ -247,10 +247,17 @@ impl Device for CpuBf16 {
             cpu.attend(&over(attention, given), y, lse);
         });
     }
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Option<Buffer>,
+        y: Buffer,
+    ) {
         let Attention { query, key, value, .. } = attention;
         self.run([query.buffer, key.buffer, value.buffer], [y], |cpu, given, [y]| {
-            cpu.attend_kv_cache(&over(attention, given), firsts, lengths, y);
+            cpu.attend_kv_cache(&over(attention, given), firsts, lengths, room, y);
         });
     }
     fn attend_backward(
@@ -315,6 +322,9 @@ impl Device for CpuBf16 {
     }
     fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {
         self.run([], [], |cpu, [], []| cpu.add_losses(losses, sum, scalars));
+    }
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
+        self.run([logits], [], |cpu, [logits], []| cpu.best_of_rows(logits, best, rows));
     }
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {
         self.run([], [], |cpu, [], []| cpu.add_squares(x, sum));

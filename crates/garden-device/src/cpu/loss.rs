@@ -38,3 +38,16 @@ widest! {
         (sum.ln() + f64::from(highest) - f64::from(asked)) as f32
     }
 }
+
+/// The place of the largest, the first of equal ones; -1 where it is not finite. What is no number is passed over.
+pub(super) fn best_of(logits: &[f32]) -> i32 {
+    let highest = highest_number(logits);
+    let place = logits.iter().position(|logit| *logit == highest).filter(|_| highest.is_finite());
+    place.map_or(-1, |place| place as i32)
+}
+
+widest! {
+    fn highest_number(values: &[f32]) -> f32 {
+        values.iter().fold(f32::NEG_INFINITY, |highest, value| if *value > highest { *value } else { highest })
+    }
+}

@@ -163,7 +163,7 @@ impl Device for Cpu {
 
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError> {
         let ([from], []) = self.arena.views([from], []);
-        Ok(from.u8().to_vec())
+        Ok(from.bytes.to_vec())
     }
 
     fn finish(&mut self) -> Result<(), DeviceError> {
@@ -286,7 +286,14 @@ impl Device for Cpu {
         attention::forward(self, attention, y, lse);
     }
 
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        _: Option<Buffer>,
+        y: Buffer,
+    ) {
         attention::forward_kv_cache(self, attention, firsts, lengths, y);
     }
 
@@ -356,6 +363,15 @@ impl Device for Cpu {
         let scale = self.scalars(scalars).loss_scale;
         let ([targets], [logits, losses]) = self.arena.views([targets], [logits, losses]);
         loss::cross_entropy(&self.threads, logits.f32(), targets.i32(), losses.f32(), rows, scale);
+    }
+
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
+        let ([logits], [best]) = self.arena.views([logits], [best]);
+        assert_eq!((best.dtype, best.bytes.len()), (Dtype::I32, 4 * rows), "a place for each row is needed");
+        let (logits, places) = (logits.f32(), best.bytes.chunks_exact_mut(4));
+        for (place, logits) in places.zip(logits.chunks_exact(logits.len() / rows.max(1))) {
+            place.copy_from_slice(&loss::best_of(logits).to_le_bytes());
+        }
     }
 
     fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {

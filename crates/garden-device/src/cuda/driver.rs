@@ -38,6 +38,12 @@ functions! {
         stream_destroy = "cuStreamDestroy_v2" (Handle) -> Status;
         stream_synchronize = "cuStreamSynchronize" (Handle) -> Status;
         stream_wait = "cuStreamWaitEvent" (Handle, Handle, c_uint) -> Status;
+        capture_begin = "cuStreamBeginCapture_v2" (Handle, c_int) -> Status;
+        capture_end = "cuStreamEndCapture" (Handle, *mut Handle) -> Status;
+        graph_instantiate = "cuGraphInstantiateWithFlags" (*mut Handle, Handle, u64) -> Status;
+        graph_launch = "cuGraphLaunch" (Handle, Handle) -> Status;
+        graph_destroy = "cuGraphDestroy" (Handle) -> Status;
+        executable_destroy = "cuGraphExecDestroy" (Handle) -> Status;
         event_create = "cuEventCreate" (*mut Handle, c_uint) -> Status;
         event_destroy = "cuEventDestroy_v2" (Handle) -> Status;
         event_record = "cuEventRecord" (Handle, Handle) -> Status;
@@ -62,6 +68,8 @@ const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
 /// Shared memory that a block may have where it asks for it.
 const ATTRIBUTE_SHARED: c_int = 97;
 const FUNCTION_SHARED: c_int = 8;
+/// Only what a stream is given is recorded; other calls of the process are nobody's business.
+const CAPTURE_RELAXED: c_int = 2;
 /// A stream that does not wait for others of the process.
 const NON_BLOCKING: c_uint = 1;
 
@@ -112,6 +120,12 @@ pub(super) struct Event {
     functions: Arc<Functions>,
 }
 
+/// Work that was recorded and can be queued as a whole.
+pub(super) struct Recording {
+    executable: Handle,
+    functions: Arc<Functions>,
+}
+
 /// One of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
@@ -127,7 +141,7 @@ pub(super) struct Pinned {
 }
 
 /// An argument of a kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Argument {
     Address(Address),
     I32(i32),
@@ -313,6 +327,35 @@ impl Driver {
         self.functions.check(status, "recording an event")
     }
 
+    /// Records what the stream of work is given from now on instead of doing it.
+    pub fn begin_recording(&self) -> Result<(), Failure> {
+        // SAFETY: our own stream.
+        let status = unsafe { (self.functions.capture_begin)(self.stream, CAPTURE_RELAXED) };
+        self.functions.check(status, "recording work")
+    }
+
+    /// What was recorded, ready to be queued.
+    pub fn end_recording(&self) -> Result<Recording, Failure> {
+        let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: our own stream, which is recording, and a place for what was recorded.
+        self.functions.check(unsafe { (self.functions.capture_end)(self.stream, &mut graph) }, "recording work")?;
+        // SAFETY: the graph that was just made; it is not needed after this.
+        let status = unsafe {
+            let status = (self.functions.graph_instantiate)(&mut executable, graph, 0);
+            (self.functions.graph_destroy)(graph);
+            status
+        };
+        self.functions.check(status, "preparing recorded work")?;
+        Ok(Recording { executable, functions: self.functions.clone() })
+    }
+
+    /// Queues what was recorded.
+    pub fn queue(&self, recording: &Recording) -> Result<(), Failure> {
+        // SAFETY: a recording of ours; what it uses lives as long as the device.
+        let status = unsafe { (self.functions.graph_launch)(recording.executable, self.stream) };
+        self.functions.check(status, "queueing recorded work")
+    }
+
     /// Loads a compiled program; it stays as long as the context.
     pub fn load(&self, cubin: &[u8]) -> Result<Module, Failure> {
         let mut module = std::ptr::null_mut();
@@ -417,6 +460,13 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: an event of ours, given back once.
         unsafe { (self.functions.event_destroy)(self.handle) };
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        // SAFETY: a recording of ours, given back once.
+        unsafe { (self.functions.executable_destroy)(self.executable) };
     }
 }
 

@@ -29,7 +29,7 @@ impl Program {
 }
 
 /// The programs.
-pub const PROGRAMS: [Program; 10] = [
+pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "elementwise",
         source: include_str!("kernels/elementwise.cu"),
@@ -71,7 +71,7 @@ pub const PROGRAMS: [Program; 10] = [
     Program {
         name: "loss",
         source: include_str!("kernels/loss.cu"),
-        kernels: &["add_losses", "add_squares", "cross_entropy_bf16", "squares"],
+        kernels: &["add_losses", "add_squares", "best_of_rows_bf16", "cross_entropy_bf16", "squares"],
         head_size: None,
     },
     Program {
@@ -90,6 +90,12 @@ pub const PROGRAMS: [Program; 10] = [
         name: "attention_plain",
         source: include_str!("kernels/attention_plain.cu"),
         kernels: &["attend_along_bf16", "attend_backward_keys_bf16", "attend_backward_queries_bf16", "attend_bf16"],
+        head_size: None,
+    },
+    Program {
+        name: "attention_cached",
+        source: include_str!("kernels/attention_cached.cu"),
+        kernels: &["attend_add_pieces_128", "attend_add_pieces_64", "attend_pieces_128", "attend_pieces_64"],
         head_size: None,
     },
     Program {

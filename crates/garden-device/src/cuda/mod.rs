@@ -12,10 +12,10 @@ mod library;
 pub use driver::Card;
 pub use library::{FOLDER_VARIABLE, Unavailable};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use blas::{Blas, Operands, Product};
-use driver::{Address, Argument, Driver, Event, Failure, Pinned, Stream};
+use driver::{Address, Argument, Driver, Event, Failure, Pinned, Recording, Stream};
 use kernels::Kernels;
 
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
@@ -41,6 +41,9 @@ const BIAS_PIECES: usize = 64;
 const SQUARE_PIECES: usize = 512;
 /// Blocks that fill any card several times.
 const BLOCKS: usize = 1024;
+/// Keys of a piece of a cache, and query heads of a key head that its kernel does together.
+pub(crate) const CACHE_PIECE: usize = 128;
+const MOST_GROUPED: usize = 8;
 /// Keys of a tile of attention's backward pass, and queries of the small tiles.
 const TILE: usize = 64;
 
@@ -53,6 +56,9 @@ pub struct Cuda {
     ahead: Option<Ahead>,
     timing: Option<Timing>,
     operations: Option<Operations>,
+    recordings: Recordings,
+    /// What the constants of an update were made of, as long as nothing changed since that it is made of: scalars, and the sum of squares.
+    step: Option<[Argument; 9]>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
@@ -112,6 +118,16 @@ enum Operation {
     Product { product: Product, rows: usize, n: usize, k: usize },
     Copy,
     Fill,
+}
+
+/// Work that comes again and again, by what it was asked for with.
+#[derive(Default)]
+struct Recordings {
+    kept: HashMap<(Buffer, usize), Recording>,
+    /// Asked for once: done directly, since libraries load kernels when they are first used, which cannot be recorded.
+    seen: HashSet<(Buffer, usize)>,
+    /// What is being recorded now.
+    open: Option<(Buffer, usize)>,
 }
 
 /// When each stage began: events of the stream, which are used again once they were read.
@@ -177,6 +193,8 @@ impl Cuda {
             ahead,
             timing: None,
             operations: None,
+            recordings: Recordings::default(),
+            step: None,
             blas,
             kernels,
             memory,
@@ -422,6 +440,43 @@ impl Cuda {
         ];
         self.launch("attend_tiles", [capacity.div_ceil(128), 1, 1], [128, 1, 1], 0, &arguments);
         (to, capacity)
+    }
+
+    /// Attention of one query for each row over a cache, cut into pieces of keys; says no where that kernel does not serve.
+    fn attend_pieces(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Buffer,
+        y: Buffer,
+    ) -> bool {
+        let Attention { query, key, value, head_size, segments: rows, .. } = *attention;
+        let (heads, kv_heads) = (query.heads, key.heads);
+        let strides = [query, key, value].map(|given| given.stride);
+        let is_single = attention.longest == 1 && y.length() == rows * heads * head_size;
+        let names = match head_size {
+            64 => ["attend_pieces_64", "attend_add_pieces_64"],
+            128 => ["attend_pieces_128", "attend_add_pieces_128"],
+            _ => return false,
+        };
+        if !is_single || heads > MOST_GROUPED * kv_heads || !is_tiled(attention, &strides) {
+            return false;
+        }
+        check_heads(query, rows, head_size);
+        self.apart(&[query.buffer, key.buffer, value.buffer], &[y, room]);
+        let pieces = room.length() / (rows * heads * (head_size + 2)).max(1);
+        let [q, k, v] = [query, key, value].map(|given| self.heads(given));
+        let [qs, ks, vs] = strides.map(|stride| Argument::I64(stride as i64));
+        let [heads_argument, kv_argument, pieces_argument] =
+            [heads, kv_heads, pieces].map(|number| Argument::I32(number as i32));
+        let (firsts, lengths) = (self.of(firsts, Dtype::I32), self.of(lengths, Dtype::I32));
+        let (room, scale) = (self.of(room, Dtype::F32), Argument::F32(1.0 / (head_size as f32).sqrt()));
+        let arguments = [q, qs, k, ks, v, vs, heads_argument, kv_argument, firsts, lengths, scale, room];
+        self.launch(names[0], [kv_heads, rows, pieces], [CACHE_PIECE, 1, 1], 0, &arguments);
+        let arguments = [room, pieces_argument, heads_argument, lengths, self.activation(y)];
+        self.launch(names[1], [rows * heads, 1, 1], [head_size, 1, 1], 0, &arguments);
+        true
     }
 
     /// Attention forward, over segments or a cache.
@@ -731,6 +786,7 @@ impl Device for Cuda {
 
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         assert_eq!(bytes.len(), to.length() * to.dtype.size(), "as many bytes as the buffer has are needed");
+        self.step = None;
         if self.failure.is_some() || bytes.is_empty() {
             return;
         }
@@ -781,8 +837,7 @@ impl Device for Cuda {
     }
 
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError> {
-        assert_eq!(from.dtype, Dtype::U8, "bytes are needed");
-        let mut bytes = vec![0; from.length()];
+        let mut bytes = vec![0; from.length() * from.dtype.size()];
         self.fetch(from, &mut bytes)?;
         Ok(bytes)
     }
@@ -827,6 +882,7 @@ impl Device for Cuda {
     }
 
     fn zero(&mut self, x: Buffer) {
+        self.step = None;
         if self.failure.is_none() && x.length() > 0 {
             let result = self.driver.zero(self.address(x), x.length() * x.dtype.size());
             self.latch(result.map_err(|failure| failure.text));
@@ -1005,8 +1061,20 @@ impl Device for Cuda {
         self.mix(attention, None, y, (lse.length() > 0).then_some(lse));
     }
 
-    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, y: Buffer) {
+    fn attend_kv_cache(
+        &mut self,
+        attention: &Attention,
+        firsts: Buffer,
+        lengths: Buffer,
+        room: Option<Buffer>,
+        y: Buffer,
+    ) {
         assert!(attention.is_causal, "a cache has nothing of what comes later");
+        if let Some(room) = room
+            && self.attend_pieces(attention, firsts, lengths, room, y)
+        {
+            return;
+        }
         self.mix(attention, Some((firsts, lengths)), y, None);
     }
 
@@ -1329,12 +1397,51 @@ impl Device for Cuda {
     }
 
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {
+        self.step = None;
         let pieces = x.length().div_ceil(VALUES).clamp(1, SQUARE_PIECES);
         let partial = self.of(self.room().partial.first(2 * pieces), Dtype::F32);
         let arguments = [self.of(x, Dtype::F32), partial, Argument::I64(x.length() as i64)];
         self.launch("squares", [pieces, 1, 1], [256, 1, 1], 0, &arguments);
         let arguments = [partial, self.of(sum, Dtype::F32), Argument::I32(pieces as i32)];
         self.launch("add_squares", [1, 1, 1], [512, 1, 1], 0, &arguments);
+    }
+
+    fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
+        assert_eq!(best.length(), rows, "a place for each row is needed");
+        self.apart(&[logits], &[best]);
+        let width = logits.length() / rows.max(1);
+        let arguments = [self.activation(logits), self.of(best, Dtype::I32), Argument::I32(width as i32)];
+        self.launch("best_of_rows_bf16", [rows, 1, 1], [1024, 1, 1], 0, &arguments);
+    }
+
+    fn begin_recording(&mut self, buffer: Buffer, number: usize) -> bool {
+        let key = (buffer, number);
+        // Operations that are timed one by one are given one by one.
+        if self.failure.is_some() || self.operations.is_some() || self.recordings.seen.insert(key) {
+            return true;
+        }
+        if let Some(recording) = self.recordings.kept.get(&key) {
+            let result = self.driver.queue(recording);
+            self.latch(result.map_err(|failure| failure.text));
+            return false;
+        }
+        match self.driver.begin_recording() {
+            Ok(()) => self.recordings.open = Some(key),
+            // Then it is done directly.
+            Err(_) => self.recordings.open = None,
+        }
+        true
+    }
+
+    fn end_recording(&mut self) {
+        let Some(key) = self.recordings.open.take() else { return };
+        let recorded = self.driver.end_recording();
+        let queued = recorded.and_then(|recording| {
+            let queued = self.driver.queue(&recording);
+            self.recordings.kept.insert(key, recording);
+            queued
+        });
+        self.latch(queued.map_err(|failure| failure.text));
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
@@ -1356,7 +1463,12 @@ impl Device for Cuda {
             Argument::F32(decay),
             step,
         ];
-        self.launch("adamw_step", [1, 1, 1], [1, 1, 1], 0, &arguments);
+        // The same for all parameters of an update but for its part and its decay.
+        let is_made = self.step.as_ref().is_some_and(|made| made[..] == arguments[..]);
+        if !is_made {
+            self.launch("adamw_step", [1, 1, 1], [1, 1, 1], 0, &arguments);
+            self.step = Some(arguments);
+        }
         let shadow = shadow.map_or(null, |shadow| self.activation(shadow));
         let (value, gradient) = (self.of(value, Dtype::F32), self.of(gradient, Dtype::F32));
         let count = Argument::I64(length as i64);

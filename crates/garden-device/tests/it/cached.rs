@@ -89,7 +89,7 @@ fn attention_over_a_cache() {
         let firsts = whole(&mut cpu, &rows.map(|row| (row * context) as i32));
         let lengths = whole(&mut cpu, &lengths.map(|length| length as i32));
         let y = real(&mut cpu, &values(queries.len(), 7));
-        cpu.attend_kv_cache(&over_cache, firsts, lengths, y);
+        cpu.attend_kv_cache(&over_cache, firsts, lengths, None, y);
         assert_near(&read(&mut cpu, y), &expected, &format!("{heads} heads, {kv_heads} key heads of {size}, {news:?}"));
     }
 }

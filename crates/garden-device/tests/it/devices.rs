@@ -74,6 +74,7 @@ on_every_device! {
     dropout,
     losses,
     losses_of_a_large_vocabulary,
+    best_of_rows,
     sums_of_losses,
     sums_of_squares,
     updates,
@@ -494,11 +495,14 @@ fn attention_over_a_cache(bench: &mut Bench) {
     let firsts = bench.i32(&places[..segments].iter().map(|place| (place * context) as i32).collect::<Vec<i32>>());
     let whole = bench.i32(&lengths.iter().map(|length| *length as i32).collect::<Vec<i32>>());
     let y = bench.unfilled(queries * heads * size);
+    // Whatever a cache has room for, rows may be shorter.
+    let pieces = context.div_ceil(128) + bench.random.below(2);
+    let room = bench.unfilled_f32(segments * heads * pieces * (size + 2));
     let what = format!("{shape:?}, the last {news:?} of {lengths:?}");
     bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0)], |device, side| {
         let given = shape.apart([q, k, v].map(|pair| pair.on(side)));
         let attention = shape.over(given, cu_seqlens.on(side), &news);
-        device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), y.on(side));
+        device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), Some(room.on(side)), y.on(side));
     });
 }
 
@@ -625,6 +629,20 @@ fn losses(bench: &mut Bench) {
 fn losses_of_a_large_vocabulary(bench: &mut Bench) {
     let (rows, size) = (bench.random.between(1, 4), bench.random.of(&[0.1, 5.0, 80.0, 3e4]));
     cross_entropy(bench, rows, bench.random.0 as usize % 2 + 5000, size, 0.5);
+}
+
+/// Places of the largest, exactly; of equal ones the first, and none where there is no number to choose.
+fn best_of_rows(bench: &mut Bench) {
+    let (rows, width) = (bench.random.between(1, 9), bench.random.of(&[1, 7, 400, 1024, 5003, 20_000]));
+    let mut logits: Vec<f32> = bench.random.values(rows * width).iter().map(|value| (8.0 * value).round()).collect();
+    let place = bench.random.between(0, rows * width - 1);
+    logits[place] = bench.random.of(&[f32::NAN, f32::NEG_INFINITY, 1e30]);
+    if bench.round == 1 {
+        logits[..width].fill(f32::NAN);
+    }
+    let (logits, best) = (bench.activations(&logits), bench.i32(&vec![7; rows]));
+    bench.run_unchecked("best", &[], |device, side| device.best_of_rows(logits.on(side), best.on(side), rows));
+    assert_eq!(bench.got_bytes(best), bench.expected_bytes(best), "{rows} rows of {width}");
 }
 
 fn sums_of_losses(bench: &mut Bench) {

@@ -164,9 +164,15 @@ impl Run {
         let device = &mut *make();
         let mut generator = self.build(device);
         let mut logits = vec![Vec::new(); prompts.len()];
+        let seen = Sampling { has_logits: true, ..sampling.clone() };
         let answers = generator
-            .generate(device, prompts.to_vec(), sampling, &mut |new| logits[new.row].push(new.logits.to_vec()))
+            .generate(device, prompts.to_vec(), &seen, &mut |new| logits[new.row].push(new.logits.to_vec()))
             .unwrap();
+        // Whether the best token is found on the host or on the device, and however often: the same ones.
+        for _ in 0..3 {
+            let again = generator.generate(device, prompts.to_vec(), sampling, &mut |_| ()).unwrap();
+            assert_eq!(again, answers, "{}", self.name());
+        }
         (answers, logits)
     }
 
@@ -339,7 +345,7 @@ fn long_prompts_are_read_in_pieces(make: Make) {
     let limits = GeneratorLimits::of(std::slice::from_ref(&prompt), 1);
     let mut generator = Generator::build(device, config, &run.checkpoint, None, None, limits).unwrap();
     let mut off = 0.0;
-    let sampling = Sampling { max_new_tokens: 1, ..Sampling::default() };
+    let sampling = Sampling { max_new_tokens: 1, has_logits: true, ..Sampling::default() };
     let last = &all[all.len() - config.text.vocabulary..];
     generator.generate(device, vec![prompt], &sampling, &mut |new| off = apart(new.logits, last)).unwrap();
     assert!(off < of_its_own(make), "{off:.1e}");

@@ -196,6 +196,7 @@ fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
         end_tokens: read_end_tokens(&arguments.model)
             .map_err(|error| failure("cannot tell where answers end", error))?,
         seed: arguments.seed,
+        has_logits: false,
     })
 }
 

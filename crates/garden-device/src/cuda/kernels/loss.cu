@@ -89,3 +89,37 @@ extern "C" __global__ void add_squares(const double *partial, float *sum, int pi
     const double all = block_sum((int)threadIdx.x < pieces ? partial[threadIdx.x] : 0.0);
     if (threadIdx.x == 0) sum[0] += (float)all;
 }
+
+// The place of the largest of each row of logits [rows, width], the first of equal ones; -1 where it is not finite. What is no number is passed
+// over. Grid (rows), block 1024.
+extern "C" __global__ void best_of_rows_bf16(const bf16 *logits, int *best, int width) {
+    __shared__ int first;
+    logits += (i64)blockIdx.x * width;
+    const bool aligned = is_aligned(logits);
+    float highest = __int_as_float(0xff800000);
+    each_of_row(width, aligned, [&](int column, auto count) {
+        constexpr int N = decltype(count)::value;
+        float a[N];
+        load(logits + column, a);
+#pragma unroll
+        // fmaxf takes the other one where one is no number.
+        for (int i = 0; i < N; i++) highest = fmaxf(highest, a[i]);
+    });
+    const float top = block_highest(highest);
+    if (threadIdx.x == 0) first = width;
+    __syncthreads();
+    int own = width;
+    each_of_row(width, aligned, [&](int column, auto count) {
+        constexpr int N = decltype(count)::value;
+        float a[N];
+        load(logits + column, a);
+#pragma unroll
+        for (int i = N - 1; i >= 0; i--) {
+            if (a[i] == top) own = min(own, column + i);
+        }
+    });
+    // The least of numbers does not depend on the order.
+    if (own < width) atomicMin(&first, own);
+    __syncthreads();
+    if (threadIdx.x == 0) best[blockIdx.x] = isfinite(top) && first < width ? first : -1;
+}
