@@ -59,6 +59,14 @@ BARE = {"name": "get_weather", "description": "Weather", "parameters": {"type": 
 FUNCTION_CALL = {"name": "get_weather", "arguments": {"city": "Paris"}}
 
 # A row, the template, what Python is given, and which fields nothing reads.
+def boxed(objects):
+    return {"messages": [say("user", "<image>Where is <ref-object>?"), say("assistant", "<bbox>")], "images": ["pictures/420.jpg"], "objects": {"ref": ["boat"], **objects}}
+
+
+def grounded(answer):
+    return {"messages": [say("user", "<image>Where?"), say("assistant", answer)], "images": ["pictures/420.jpg"]}
+
+
 TRAINED = [
     dict(row=openai(), template=name, given=openai_given(), ignored=["messages[].tool_call_id", "parallel_tool_calls"]) for name in ["qwen2_5", "qwen3_vl"]
 ] + [
@@ -98,6 +106,18 @@ TRAINED = [
     dict(row={"prompt": [say("user", "Where is this?")], "completion": [say("assistant", "In \"Paris\".\n")], "images": ["pictures/420.jpg", "pictures/gray.jpg"]}, template="qwen2_5_vl", given="row"),
     dict(row={"prompt": PLAIN[:3], "completion": PLAIN[3:], "tools": [WEATHER]}, template="qwen3_vl", weights=[0, 1], given={"messages": PLAIN, "tools": [WEATHER]}),
     dict(row={"prompt": PLAIN[:1], "completion": PLAIN[1:], "tools": json.dumps([WEATHER])}, template="qwen3_vl", given={"messages": PLAIN, "tools": [WEATHER]}),
+    # Boxes in pixels of the picture as it is stored, as ms-swift has them, in JSON as Qwen2.5-VL has it (its `QWENVL_BBOX_FORMAT=new`).
+    dict(row={"messages": [say("user", "<image>Locate the <ref-object> in the image"), say("assistant", "[\n\t{\"bbox_2d\": <bbox>, \"label\": \"<ref-object>\"},\n\t{\"bbox_2d\": <bbox>, \"label\": \"<ref-object>\"}\n]")],
+              "images": ["pictures/rgb-large.png"], "objects": {"ref": ["sheep", "a ewe", "a ram"], "bbox": [[9.9, 16.8, 40, 45.5], [300.5, 0.25, 612.9, 400.5]]}},
+         template="qwen2_5_vl", given=lambda seen: {"messages": [say("user", image("rgb-large.png"), text("Locate the sheep in the image")), say("assistant", "[\n\t{\"bbox_2d\": %s, \"label\": \"a ewe\"},\n\t{\"bbox_2d\": %s, \"label\": \"a ram\"}\n]" % (
+             seen("rgb-large.png", 9.9, 16.8, 40, 45.5), seen("rgb-large.png", 300.5, 0.25, 612.9, 400.5)))]}),
+    # Points and shares of the sides; the second of two pictures; text of parts.
+    dict(row={"messages": [say("user", image("pictures/420.jpg"), image("pictures/rgb-large.png"), text("What is at <bbox>?")), say("assistant", "click(<bbox>)")], "objects": {"bbox": [[0.25, 0.5], [0.5, 0.75]], "bbox_type": "norm1", "image_id": [1, 0], "note": "x"}},
+         template="qwen2_5_vl", ignored=["objects.note"], given=lambda seen: {"messages": [say("user", image("420.jpg"), image("rgb-large.png"), text("What is at %s?" % seen("rgb-large.png", 0.25, 0.5, shares=True))),
+                                                                                     say("assistant", "click(%s)" % seen("420.jpg", 0.5, 0.75, shares=True))]}),
+    # Boxes of texts stay what they are, and `objects` without places for them are notes.
+    dict(row={**grounded("[{\"bbox_2d\": [1, 2, 30.5, 40], \"label\": \"boat\"}]"), "objects": {"bbox": [[1, 2, 3, 4]]}}, template="qwen2_5_vl", ignored=["objects"],
+         given={"messages": [say("user", image("420.jpg"), text("Where?")), say("assistant", "[{\"bbox_2d\": [1, 2, 30.5, 40], \"label\": \"boat\"}]")]}),
     # Alpaca.
     dict(row={"instruction": "Add the numbers.", "input": "2, 2", "output": "4", "history": []}, template="qwen2_5_vl", given={"messages": [say("user", "Add the numbers.\n2, 2"), say("assistant", "4")]}),
 ]
@@ -126,8 +146,27 @@ REFUSED = [
     dict(row={"messages": [say("user", "<video>What happens?"), say("assistant", "b")]}, template="qwen2_5_vl", field="messages[0].content"),
     dict(row={"messages": [say("user", {"type": "video", "video": "a.mp4"}, text("What?")), say("assistant", "b")]}, template="qwen2_5_vl", field="messages[0].content[0].type"),
     dict(row={"messages": [say("user", "<audio>What?"), say("assistant", "b")], "audios": ["a.wav"]}, template="qwen2_5_vl", field="audios"),
-    # ms-swift's grounding: names and boxes would stay placeholders.
-    dict(row={"messages": [say("user", "<image>Where is <ref-object>?"), say("assistant", "<bbox>")], "images": ["pictures/420.jpg"], "objects": {"ref": ["boat"], "bbox": [[1, 2, 3, 4]]}}, template="qwen2_5_vl", field="objects"),
+    # Boxes that cannot be right. 420.jpg has 53 x 77 pixels; rgb-large.png more than the model sees of it.
+    dict(row=boxed({"bbox": [[1, 2, 3]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[1, 2, 3, "4"]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[30, 2, 3, 40]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[3, 40, 30, 40]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[10, 10, 54, 20]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[-1, 10, 20, 20]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[60, 10]]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[1, 2, 30, 40]], "bbox_type": "norm1"}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[1, 2, 30, 40]], "bbox_type": "norm1000"}), template="qwen2_5_vl", field="objects.bbox_type"),
+    dict(row=boxed({"bbox": [[1, 2, 30, 40]], "image_id": [1]}), template="qwen2_5_vl", field="objects.bbox[0]"),
+    dict(row=boxed({"bbox": [[1, 2, 30, 40]], "image_id": [0, 0]}), template="qwen2_5_vl", field="objects.image_id"),
+    dict(row=boxed({"bbox": [[1, 2, 30, 40]], "image_id": ["a"]}), template="qwen2_5_vl", field="objects.image_id[0]"),
+    dict(row=boxed({"bbox": [[1, 2, 30, 40], [1, 2, 30, 40]]}), template="qwen2_5_vl", field="objects.bbox"),
+    dict(row=boxed({"bbox": []}), template="qwen2_5_vl", field="objects.bbox"),
+    dict(row=boxed({"ref": [], "bbox": [[1, 2, 30, 40]]}), template="qwen2_5_vl", field="objects.ref"),
+    dict(row={**boxed({"bbox": [[1, 2, 30, 40]]}), "objects": [{"caption": "boat", "bbox": [1, 2, 30, 40]}]}, template="qwen2_5_vl", field="objects"),
+    dict(row={**boxed({"bbox": [[1, 2, 30, 40]]}), "images": []}, template="qwen2_5_vl", field="images"),
+    dict(row=grounded("[{\"bbox_2d\": [1, 2, 300, 40], \"label\": \"boat\"}]"), template="qwen2_5_vl", field="messages[1]"),
+    dict(row=grounded("[{\"bbox_2d\": [1, 2, 30], \"label\": \"boat\"}]"), template="qwen2_5_vl", field="messages[1]"),
+    dict(row=grounded("{\"point_2d\": [1, 200]}"), template="qwen2_5_vl", field="messages[1]"),
     dict(row={"messages": [say("user", {"type": "image", "image": "pictures/420.jpg", "resized_height": 56}, text("?")), say("assistant", "b")]}, template="qwen2_5_vl", field="messages[0].content[0].resized_height"),
     dict(row={"messages": [say("user", {"type": "image", "image": "pictures/420.jpg", "max_pixels": "many"}, text("?")), say("assistant", "b")]}, template="qwen2_5_vl", field="messages[0].content[0].max_pixels"),
     dict(row={"instruction": "Go on.", "output": "b", "history": [["a", "b"]]}, template="qwen2_5_vl", field="history"),
@@ -160,6 +199,17 @@ def resized(picture, bounds):
 def record_trained(processor, pictures, one):
     row, given, name = one["row"], one["given"], one["template"]
     opened = lambda name: Image.fromarray(np.array(load_image(str(pictures / name))))
+
+    def seen(name, *numbers, shares=False):
+        """A box in pixels of the resized picture, by ms-swift's formula, as Python writes a list."""
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+        size = processor.image_processor.size
+        width, height = opened(name).size
+        new_height, new_width = smart_resize(height, width, 28, size["shortest_edge"], size["longest_edge"])
+        sides = [1, 1] if shares else [width, height]
+        return str([int(round(number / sides[place % 2] * [new_width, new_height][place % 2])) for place, number in enumerate(numbers)])
+
+    given = given(seen) if callable(given) else given
     if given == "row":
         # TRL's own way from a row to labels.
         processor.chat_template = template_source(name)

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use crate::boxes::{BoxFormat, TextBoxes};
 use crate::dataset::ImagePaths;
 use crate::example::Labels;
 use crate::length::TooLong;
@@ -23,6 +24,22 @@ impl FromStr for Labels {
 
     fn from_str(given: &str) -> Result<Labels, String> {
         find(&[("assistant", Labels::Assistant), ("completion", Labels::Completion), ("all", Labels::All)], given)
+    }
+}
+
+impl FromStr for BoxFormat {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<BoxFormat, String> {
+        find(&[("plain", BoxFormat::Plain), ("tokens", BoxFormat::Tokens)], given)
+    }
+}
+
+impl FromStr for TextBoxes {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<TextBoxes, String> {
+        find(&[("resized", TextBoxes::Resized), ("original", TextBoxes::Original)], given)
     }
 }
 

@@ -9,9 +9,10 @@ use std::ops::Range;
 use garden_model::IGNORED;
 use serde::{Deserialize, Serialize};
 
+use crate::boxes::{BOX_TOKENS, BoxFormat, BoxSettings, Objects, Sizes, WrittenBox, write_boxes};
 use crate::error::Error;
 use crate::image::{Grid, picture_size};
-use crate::length::{LengthLimit, Pictures, SizedPicture, TooLong};
+use crate::length::{LengthLimit, Pictures, Shrunk, SizedPicture, TooLong};
 use crate::processor::Processor;
 use crate::record::{Record, StoredPicture};
 use crate::selective::{Level, SelectiveLoss};
@@ -58,6 +59,8 @@ pub struct ExampleSettings {
     pub length: Option<LengthLimit>,
     /// What structured answers are not asked for.
     pub selective: SelectiveLoss,
+    /// How boxes are read and written.
+    pub boxes: BoxSettings,
 }
 
 /// A row of a dataset as the model is given it, but for the pixels.
@@ -81,6 +84,21 @@ pub struct Example {
     pub masked: usize,
     /// The bound on pixels that took the place of `max_pixels`, where the pictures had to be made smaller.
     pub shrunk_to: Option<u64>,
+    /// Boxes that the texts have.
+    pub boxes: Vec<WrittenBox>,
+    /// The messages with their boxes, where there are any.
+    pub written: Option<Vec<Message>>,
+}
+
+/// A conversation of a dataset, with what its texts want.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// Where it stands.
+    pub place: &'a str,
+    /// Messages and tools.
+    pub chat: Chat<'a>,
+    /// Names and boxes.
+    pub objects: &'a Objects,
 }
 
 /// What became of a row.
@@ -100,39 +118,44 @@ impl Example {
             Ok(SizedPicture { name: &picture.name, width, height, bounds: picture.bounds })
         };
         let pictures = record.pictures.iter().map(sized).collect::<Result<Vec<SizedPicture>, Error>>()?;
-        Example::of_sized(processor, &record.place, record.chat(), &pictures, settings)
+        Example::of_sized(processor, record.said(), &pictures, settings)
     }
 
     /// Makes an example of a conversation whose pictures are known by their sizes.
     pub fn of_sized(
         processor: &Processor,
-        place: &str,
-        chat: Chat,
+        said: Said,
         pictures: &[SizedPicture],
         settings: &ExampleSettings,
     ) -> Result<Outcome, Error> {
-        let told = |error: Error| match error {
-            Error::Conversation(problem) => Error::row(place, problem),
-            other => other,
-        };
-        let text = Text::of(processor, place, chat, settings).map_err(told)?;
-        text.check(processor, pictures.len()).map_err(told)?;
         let pictures = Pictures { settings: &processor.images, pictures };
-        let grids = pictures.grids(processor.images.max_pixels)?;
-        let plain = text.tokens.len() - grids.len();
-        let length = plain + pictures.tokens(&grids);
-        let Some(limit) = settings.length.filter(|limit| length > limit.tokens) else {
-            return Ok(Outcome::Kept(text.example(processor, place, grids, None)));
-        };
-        match limit.too_long {
-            TooLong::Drop => Ok(Outcome::Dropped(length)),
-            TooLong::Refuse => Err(Error::too_long(place, refusal(length, length - plain, limit.tokens))),
-            TooLong::Shrink => {
-                let room = limit.tokens.checked_sub(plain).ok_or(0);
-                let shrunk = room.and_then(|room| pictures.shrunk(&grids, room));
-                let shrunk =
-                    shrunk.map_err(|least| Error::too_long(place, still_refused(plain, least, limit.tokens)))?;
-                Ok(Outcome::Kept(text.example(processor, place, shrunk.grids, Some(shrunk.max_pixels))))
+        let full = pictures.grids(processor.images.max_pixels)?;
+        let mut shrunk = Shrunk { grids: full.clone(), max_pixels: processor.images.max_pixels };
+        let mut shrunk_to = None;
+        // Boxes have other numbers in smaller pictures, and other numbers may be more tokens: then pictures are made smaller once more.
+        loop {
+            let text = Text::of(processor, said, pictures.pictures, &shrunk.grids, settings)?;
+            let of_images = pictures.tokens(&shrunk.grids);
+            let plain = text.tokens.len() - shrunk.grids.len();
+            let length = plain + of_images;
+            let Some(limit) = settings.length.filter(|limit| length > limit.tokens) else {
+                return Ok(Outcome::Kept(text.example(processor, said.place, shrunk.grids, shrunk_to)));
+            };
+            match limit.too_long {
+                TooLong::Drop => return Ok(Outcome::Dropped(length)),
+                TooLong::Refuse => {
+                    return Err(Error::too_long(said.place, refusal(length, of_images, limit.tokens)));
+                }
+                TooLong::Shrink => {
+                    let room = limit.tokens.checked_sub(plain).ok_or(0);
+                    let smaller = room.and_then(|room| pictures.shrunk(&full, room.min(of_images.saturating_sub(1))));
+                    shrunk = smaller
+                        .map_err(|least| Error::too_long(said.place, still_refused(plain, least, limit.tokens)))?;
+                    shrunk_to = Some(shrunk.max_pixels);
+                    if text.boxes.is_empty() {
+                        return Ok(Outcome::Kept(text.example(processor, said.place, shrunk.grids, shrunk_to)));
+                    }
+                }
             }
         }
     }
@@ -173,6 +196,7 @@ fn still_refused(plain: usize, least: usize, most: usize) -> String {
 }
 
 /// A conversation as tokens, with one token for each image.
+#[derive(Default)]
 struct Text {
     tokens: Vec<i32>,
     /// Whether each token is trained.
@@ -181,10 +205,45 @@ struct Text {
     answers: Vec<Range<usize>>,
     answer_tokens: usize,
     masked: usize,
+    boxes: Vec<WrittenBox>,
+    written: Option<Vec<Message>>,
 }
 
 impl Text {
-    fn of(processor: &Processor, place: &str, chat: Chat, settings: &ExampleSettings) -> Result<Text, Error> {
+    /// The text of a conversation whose pictures have these sizes.
+    fn of(
+        processor: &Processor,
+        said: Said,
+        pictures: &[SizedPicture],
+        grids: &[Grid],
+        settings: &ExampleSettings,
+    ) -> Result<Text, Error> {
+        let told = |error: Error| match error {
+            Error::Conversation(problem) => Error::row(said.place, problem),
+            other => other,
+        };
+        if settings.boxes.format == BoxFormat::Tokens && !said.objects.is_empty() {
+            let missing = BOX_TOKENS.into_iter().find(|token| processor.tokenizer.added_token(token).is_none());
+            if let Some(token) = missing {
+                let problem = format!("cannot be written with tokens: the tokenizer has no `{token}`");
+                return Err(
+                    Error::row_field(said.place, "objects", problem).with_hint("`--box-format plain` needs none")
+                );
+            }
+        }
+        let sizes = Sizes { settings: &processor.images, pictures, grids };
+        let written = write_boxes(said.place, said.chat, said.objects, sizes, settings.boxes)?;
+        let chat = Chat { messages: &written.messages, ..said.chat };
+        let mut text = Text::rendered(processor, said.place, chat, settings).map_err(told)?;
+        text.check(processor, pictures.len()).map_err(told)?;
+        text.boxes = written.boxes;
+        if let Cow::Owned(messages) = written.messages {
+            text.written = Some(messages);
+        }
+        Ok(text)
+    }
+
+    fn rendered(processor: &Processor, place: &str, chat: Chat, settings: &ExampleSettings) -> Result<Text, Error> {
         let messages = settings.system.before(chat.messages);
         let chat = Chat { messages: &messages, ..chat };
         let rendered = processor.template.render(chat, Ending::Nothing)?;
@@ -210,7 +269,7 @@ impl Text {
         }
         let (tokens, spans) = processor.tokenizer.encode_spans(&rendered);
         let answers: Vec<Range<usize>> = turns.iter().map(|turn| tokens_in(&spans, &turn.bytes)).collect();
-        let mut text = Text { is_trained: vec![is_all; tokens.len()], tokens, answers, answer_tokens: 0, masked: 0 };
+        let mut text = Text { is_trained: vec![is_all; tokens.len()], tokens, answers, ..Text::default() };
         for (number, turn) in turns.iter().enumerate() {
             if is_wanted(turn) {
                 text.train(processor, settings, &rendered, &turn.bytes, &spans, number);
@@ -281,9 +340,21 @@ impl Text {
         }
         places.push(tokens.len());
         let answers = self.answers.iter().map(|answer| places[answer.start]..places[answer.end]).collect();
-        let Text { answer_tokens, masked, .. } = self;
+        let Text { answer_tokens, masked, boxes, written, .. } = self;
         let place = place.to_string();
-        Example { place, tokens, labels, grids, answers, image_tokens, answer_tokens, masked, shrunk_to }
+        Example {
+            place,
+            tokens,
+            labels,
+            grids,
+            answers,
+            image_tokens,
+            answer_tokens,
+            masked,
+            shrunk_to,
+            boxes,
+            written,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! claims to be huge is refused before memory is taken for it.
 
 mod bmp;
+mod drawn;
 mod gif;
 mod jpeg;
 mod orientation;
@@ -23,6 +24,7 @@ use orientation::Orientation;
 use rgb::PictureRows;
 pub(crate) use source::Source;
 
+pub use drawn::drawn_png;
 pub use patches::Patcher;
 pub use rgb::Picture;
 pub use settings::{Grid, ImageSettings};

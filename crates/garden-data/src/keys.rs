@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::boxes::BOX_PLACEHOLDER;
 use crate::json::{Kind, stretches, unescaped};
 use crate::template::Message;
 use crate::turns::ASSISTANT;
@@ -50,7 +51,8 @@ impl KeyCounter {
     /// Takes the answers of a conversation.
     pub fn add_answers(&mut self, messages: &[Message]) {
         for message in messages.iter().filter(|message| message.role == ASSISTANT) {
-            self.add(&message.words());
+            // A place for a box is no JSON before the box is there.
+            self.add(&message.words().replace(BOX_PLACEHOLDER, "[0]"));
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod base64;
 mod batches;
+mod boxes;
 mod choice;
 mod collate;
 mod dataset;
@@ -29,14 +30,15 @@ mod turns;
 mod unused;
 
 pub use batches::Batches;
+pub use boxes::{BoxFormat, BoxSettings, BoxSource, BoxUnit, Objects, RowBox, TextBoxes, WrittenBox};
 pub use collate::Collator;
 pub use dataset::{Ahead, Dataset, ImagePaths, Order, Prefetch, model_folder};
 pub use error::Error;
-pub use example::{Example, ExampleSettings, Labels, Outcome, SystemPrompt};
+pub use example::{Example, ExampleSettings, Labels, Outcome, Said, SystemPrompt};
 pub use file::read_picture;
 pub use fingerprint::Fingerprint;
 pub use free::{Json, Real};
-pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, picture_size};
+pub use image::{Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size};
 pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, PixelBounds, SizedPicture, TooLong};
 pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};

@@ -1,5 +1,7 @@
 //! A row whose pictures are known by their headers: what it takes to count tokens, without the pixels.
 
+use crate::boxes::Objects;
+use crate::example::Said;
 use crate::fingerprint::Fingerprint;
 use crate::free::Json;
 use crate::length::{PixelBounds, SizedPicture};
@@ -16,6 +18,8 @@ pub struct Outline {
     pub tools: Vec<Json>,
     /// What the row calls each message, such as `conversations[1]`.
     pub fields: Vec<String>,
+    /// Names and boxes that the texts have places for.
+    pub objects: Objects,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<PictureOutline>,
     /// Bytes that are held to read the row with its whole pictures: the row as it is stored, and the pictures still compressed.
@@ -56,6 +60,11 @@ impl Outline {
         Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
     }
 
+    /// What an example is made of, but for its pictures.
+    pub fn said(&self) -> Said<'_> {
+        Said { place: &self.place, chat: self.chat(), objects: &self.objects }
+    }
+
     /// The same for rows that say and show the same. Checkpoints have it, so it must stay what it is: what a row may have besides texts and pictures is
     /// added only where it has it.
     pub fn fingerprint(&self) -> u64 {
@@ -91,6 +100,7 @@ impl Outline {
             made.bytes(b"tool");
             tool.mark(&mut made);
         }
+        self.objects.mark(&mut made);
         for picture in &self.pictures {
             made.number(picture.fingerprint);
             for (name, bound) in [(b"least", picture.bounds.least), (b"most ", picture.bounds.most)] {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use garden_model::IGNORED;
 use serde::Serialize;
 
+use crate::boxes::{BoxSource, WrittenBox};
 use crate::example::Example;
 use crate::processor::Processor;
 use crate::tokenizer::SpecialTokens;
@@ -62,11 +63,16 @@ pub struct Preview {
     pub masked: usize,
     /// The bound on pixels that took the place of `max_pixels`, where the pictures had to be made smaller.
     pub shrunk_to: Option<u64>,
+    /// Width and height of each picture as the model sees it.
+    pub pictures: Vec<[usize; 2]>,
+    /// Boxes and points of its texts.
+    pub boxes: Vec<WrittenBox>,
 }
 
 impl Preview {
     /// Shows an example.
     pub fn of(processor: &Processor, example: &Example) -> Preview {
+        let patch = processor.images.patch;
         let mut pieces = Vec::new();
         let mut grids = example.grids.iter();
         let mut start = 0;
@@ -100,6 +106,8 @@ impl Preview {
             answer_tokens: example.answer_tokens,
             masked: example.masked,
             shrunk_to: example.shrunk_to,
+            pictures: example.grids.iter().map(|grid| [grid[2], grid[1]].map(|side| side * patch)).collect(),
+            boxes: example.boxes.clone(),
         }
     }
 
@@ -118,7 +126,29 @@ impl Preview {
         if !text.ends_with('\n') {
             text.push('\n');
         }
-        text + "\n" + &self.numbers() + "\n"
+        text + "\n" + &self.numbers() + "\n" + &self.box_lines()
+    }
+
+    /// Where the boxes come from, a line for each.
+    fn box_lines(&self) -> String {
+        let mut text = String::new();
+        for one in &self.boxes {
+            let numbers: Vec<String> = one.numbers.iter().map(i64::to_string).collect();
+            let what = if numbers.len() == 2 { "point" } else { "box" };
+            let picture = match one.picture.and_then(|picture| Some((picture + 1, self.pictures.get(picture)?))) {
+                Some((number, [width, height])) => format!(" in picture {number} of {width} x {height}"),
+                None => String::new(),
+            };
+            let mut given = String::new();
+            push_printable(&mut given, &one.given);
+            let source = match one.source {
+                BoxSource::Objects => format!("from `objects`: {given}"),
+                BoxSource::Converted => format!("converted from {given}"),
+                BoxSource::Text => "as the text has it".to_string(),
+            };
+            let _ = writeln!(text, "  {what} [{}]{picture}, {source}", numbers.join(", "));
+        }
+        text
     }
 
     /// The numbers of the row in a line.

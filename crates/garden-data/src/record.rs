@@ -1,5 +1,7 @@
 //! A row of a dataset as it was written: a conversation, and its pictures still compressed.
 
+use crate::boxes::Objects;
+use crate::example::Said;
 use crate::free::Json;
 use crate::length::PixelBounds;
 use crate::template::{Chat, Message};
@@ -15,6 +17,8 @@ pub struct Record {
     pub tools: Vec<Json>,
     /// What the row calls each message, such as `conversations[1]`.
     pub fields: Vec<String>,
+    /// Names and boxes that the texts have places for.
+    pub objects: Objects,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<StoredPicture>,
 }
@@ -25,12 +29,17 @@ impl Record {
         Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
     }
 
+    /// What an example is made of, but for its pictures.
+    pub fn said(&self) -> Said<'_> {
+        Said { place: &self.place, chat: self.chat(), objects: &self.objects }
+    }
+
     /// Bytes that it holds: texts and pictures.
     pub fn bytes(&self) -> usize {
         let pictures: usize = self.pictures.iter().map(|picture| picture.data.len() + picture.name.len()).sum();
         let texts: usize = self.messages.iter().map(text_bytes).sum();
         let tools: usize = self.tools.iter().map(Json::bytes).sum();
-        self.place.len() + texts + tools + pictures
+        self.place.len() + texts + tools + pictures + self.objects.bytes()
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use garden_data::{
-    Ahead, Collator, Dataset, Example, ExampleSettings, Labels, Loader, Outcome, Processor, Record, SelectiveLoss,
-    SpecialTokens,
+    Ahead, BoxFormat, Collator, Dataset, Example, ExampleSettings, Labels, Loader, Outcome, Processor, Record,
+    SelectiveLoss, SpecialTokens, WrittenBox,
 };
 use garden_device::Device;
 use garden_model::{Batch, Generator, Model, Prompt, Sampling};
@@ -59,6 +59,10 @@ struct Question {
     record: Record,
     /// The right answer.
     expected: String,
+    /// Whether that has boxes.
+    has_boxes: bool,
+    /// What was asked last.
+    asked: String,
     prompt: Prompt,
 }
 
@@ -96,6 +100,8 @@ impl Evaluation {
             exact_match: score.exact_match(),
             field_accuracy: score.field_accuracy(),
             fields: score.fields(),
+            mean_iou: score.mean_iou(),
+            iou_50: score.iou_50(),
             seconds: begin.elapsed().as_secs_f64(),
             is_best: false,
         }))
@@ -191,14 +197,15 @@ impl Evaluation {
 impl Question {
     fn scored(self, step: usize, answer: &str, score: &mut Score) -> Prediction {
         let expected = self.expected;
-        let question =
-            self.record.messages.iter().rev().nth(1).map(|message| message.words().into_owned()).unwrap_or_default();
         let is_right = score.add(&expected, answer);
+        if self.has_boxes {
+            score.add_boxes(&expected, answer);
+        }
         Prediction {
             step,
             row: self.row,
             place: self.record.place,
-            question,
+            question: self.asked,
             expected,
             answer: answer.trim().to_string(),
             is_right,
@@ -230,9 +237,14 @@ fn question(
     if example.tokens[begin..].contains(&processor.image_token()) {
         return Ok(None);
     }
-    let expected = match record.messages.last() {
-        Some(last) if last.calls().is_empty() => last.words().into_owned(),
-        // Calls of tools are what the template writes.
+    let messages = example.written.as_deref().unwrap_or(&record.messages);
+    let asked = messages.iter().rev().nth(1).map(|message| message.words().into_owned()).unwrap_or_default();
+    let is_last = |one: &WrittenBox| one.message + 1 == messages.len() && one.numbers.len() == 4;
+    let has_boxes = example.boxes.iter().any(is_last);
+    let has_tokens = has_boxes && job.recipe.box_format == BoxFormat::Tokens;
+    let expected = match messages.last() {
+        Some(last) if last.calls().is_empty() && !has_tokens => last.words().into_owned(),
+        // Calls of tools are what the template writes, and tokens around boxes are not part of an answer's text.
         _ => processor.tokenizer.decode(&example.tokens[begin..], SpecialTokens::Skip).trim().to_string(),
     };
     match collator.add(example, &record.pictures) {
@@ -242,7 +254,7 @@ fn question(
     let (rows, images) = collator.finish();
     let mut tokens = rows.into_iter().next().map(|row| row.tokens).unwrap_or_default();
     tokens.truncate(begin);
-    Ok(Some(Question { row, record, expected, prompt: Prompt { tokens, images } }))
+    Ok(Some(Question { row, record, expected, has_boxes, asked, prompt: Prompt { tokens, images } }))
 }
 
 /// The file of answers of an evaluation, until it is known whether they are the best.
@@ -300,6 +312,8 @@ pub fn report_of(line: &Value) -> Option<EvalReport> {
         exact_match: number("eval_exact_match"),
         field_accuracy: number("eval_field_accuracy"),
         fields: fields.filter_map(|(name, share)| Some((name.clone(), share.as_f64()?))).collect(),
+        mean_iou: number("eval_mean_iou"),
+        iou_50: number("eval_iou_50"),
         seconds: number("eval_runtime").unwrap_or(0.0),
         is_best: false,
     })

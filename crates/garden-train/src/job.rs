@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, Batches, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings, Processor, SelectiveLoss,
-    SystemPrompt, TemplateFile,
+    Ahead, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings, Processor,
+    SelectiveLoss, SystemPrompt, TemplateFile,
 };
 use garden_model::{
     FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
@@ -186,6 +186,7 @@ impl Recipe {
                 keys: Arc::new(common_keys.iter().cloned().collect()),
                 start_epoch: self.selective_loss_start_epoch,
             },
+            boxes: BoxSettings { format: self.box_format, in_texts: self.bbox_2d },
         }
     }
 

@@ -50,6 +50,12 @@ pub struct EvalReport {
     pub field_accuracy: Option<f64>,
     /// The same for each field.
     pub fields: BTreeMap<String, f64>,
+    /// How much answered boxes and right ones overlap, on average (intersection over union).
+    #[serde(default)]
+    pub mean_iou: Option<f64>,
+    /// The share of boxes that overlap by half at least.
+    #[serde(default)]
+    pub iou_50: Option<f64>,
     /// Seconds that it took.
     pub seconds: f64,
     /// Whether its loss is the lowest so far.

@@ -145,7 +145,7 @@ impl Looker<'_> {
     }
 }
 
-/// What of rows is not used or teaches nothing, in words.
+/// What of rows is not used, changed or teaches nothing, in words.
 fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
     let rows = |count: usize| if count == 1 { "1 row".to_string() } else { format!("{count} rows") };
     let shown = survey.ignored.iter().take(SHOWN_FIELDS);
@@ -156,6 +156,7 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
         let least = if survey.more_ignored > 0 { "at least " } else { "" };
         notes.push(format!("not used: {least}{more} more fields; `model-garden check` lists them"));
     }
+    notes.extend(survey.tally.box_words());
     if let Some(first) = survey.empty_answers.first() {
         let place = dataset.place(*first as usize);
         notes.push(format!(

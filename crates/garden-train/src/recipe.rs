@@ -7,7 +7,7 @@ mod fields;
 use std::fmt;
 use std::path::PathBuf;
 
-use garden_data::{BadRow, ImagePaths, Labels, Level, Normalisation, TooLong};
+use garden_data::{BadRow, BoxFormat, ImagePaths, Labels, Level, Normalisation, TextBoxes, TooLong};
 use garden_memory::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -137,6 +137,10 @@ pub struct Recipe {
     pub min_pixels: Option<u64>,
     pub max_length: Option<usize>,
     pub image_paths: Option<ImagePaths>,
+    #[serde(default)]
+    pub box_format: BoxFormat,
+    #[serde(default, rename = "bbox-2d")]
+    pub bbox_2d: TextBoxes,
     pub on_bad_row: BadRow,
     pub on_long_row: TooLong,
     pub loader_threads: usize,
@@ -207,6 +211,8 @@ impl Default for Recipe {
             min_pixels: None,
             max_length: None,
             image_paths: None,
+            box_format: BoxFormat::Plain,
+            bbox_2d: TextBoxes::Resized,
             on_bad_row: BadRow::Stop,
             on_long_row: TooLong::Refuse,
             loader_threads: 2,

@@ -550,6 +550,10 @@ fn eval_line(report: &EvalReport, epoch: f64) -> Value {
         line.insert("eval_field_accuracy".into(), accuracy.into());
         line.insert("eval_fields".into(), json!(report.fields));
     }
+    if let (Some(mean), Some(half)) = (report.mean_iou, report.iou_50) {
+        line.insert("eval_mean_iou".into(), mean.into());
+        line.insert("eval_iou_50".into(), half.into());
+    }
     Value::Object(line)
 }
 

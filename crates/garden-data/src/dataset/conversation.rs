@@ -7,6 +7,8 @@
 //! | ShareGPT, LLaVA, LLaMA-Factory | `conversations` with `from` and `value`; `system`, `tools`; calls as messages by `function_call` |
 //! | TRL | `prompt` and `completion` as lists of messages |
 //!
+//! Names and boxes in `objects` go where a text says `<ref-object>` or `<bbox>`, once sizes are known (`boxes.rs`).
+//!
 //! Pictures of the whole row are in `image`, `images` or `file_name`. They go where a text says `<image>`, or a part has type `image` and no
 //! picture of its own; if nothing says where, they go before the first message of the user. Nothing is loaded before all of
 //! that fits together. What is known and not supported is refused by name, what a message holds besides goes to the chat template, and what is
@@ -15,8 +17,9 @@
 use super::calls::{Nulls, Reader};
 use super::picture::{Beside, Found, PictureField};
 use super::value::{Object, Value, shortened};
+use crate::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects, RowBox};
 use crate::error::Error;
-use crate::free::Json;
+use crate::free::{Json, Real};
 use crate::length::PixelBounds;
 use crate::outline::Outline;
 use crate::record::Record;
@@ -24,8 +27,6 @@ use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
 
 const PLACEHOLDER: &str = "<image>";
 const VIDEO_PLACEHOLDER: &str = "<video>";
-/// Where ms-swift puts the names and boxes of `objects`.
-const OBJECT_PLACEHOLDERS: [&str; 2] = ["<ref-object>", "<bbox>"];
 const INSTRUCTION: &str = "instruction";
 pub(crate) const PROMPTS: [&str; 4] = ["prompt", "text", "question", INSTRUCTION];
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
@@ -86,6 +87,7 @@ struct Made<P> {
     messages: Vec<Message>,
     tools: Vec<Json>,
     fields: Vec<String>,
+    objects: Objects,
     pictures: Vec<(P, PixelBounds)>,
     /// Fields that nothing reads.
     ignored: Vec<String>,
@@ -95,25 +97,26 @@ impl<'a> Row<'a> {
     /// The conversation, with its pictures read.
     pub(crate) fn into_record(self) -> Result<Record, Error> {
         let place = self.place.to_string();
-        let Made { messages, tools, fields, pictures, .. } = self.read(|found| found.load())?;
+        let Made { messages, tools, fields, objects, pictures, .. } = self.read(|found| found.load())?;
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
         });
-        Ok(Record { place, messages, tools, fields, pictures: pictures.collect() })
+        Ok(Record { place, messages, tools, fields, objects, pictures: pictures.collect() })
     }
 
     /// The conversation, with the headers of its pictures read.
     pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
         let (place, bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
-        let Made { messages, tools, fields, pictures, mut ignored } = self.read(|found| found.outline(max_pixels))?;
+        let Made { messages, tools, fields, objects, pictures, mut ignored } =
+            self.read(|found| found.outline(max_pixels))?;
         let bytes = bytes + pictures.iter().map(|(picture, _)| picture.bytes).sum::<u64>();
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
         });
         ignored.extend(unread.iter().cloned());
-        Ok(Outline { place, messages, tools, fields, pictures: pictures.collect(), bytes, ignored })
+        Ok(Outline { place, messages, tools, fields, objects, pictures: pictures.collect(), bytes, ignored })
     }
 
     /// The conversation, with what is made of its pictures.
@@ -141,7 +144,7 @@ impl<'a> Row<'a> {
                 draft.read_question(&mut object, lone_text, has_pictures)?;
             }
         }
-        draft.check_objects(&mut object)?;
+        draft.read_objects(&mut object)?;
         draft.leave("", object);
         draft.finish(of_row, beside, make)
     }
@@ -168,6 +171,7 @@ struct Draft<'p, 'a> {
     /// What the row calls each of them.
     fields: Vec<String>,
     tools: Vec<Json>,
+    objects: Objects,
     slots: Vec<Slot<'a>>,
     /// Fields that nothing reads.
     ignored: Vec<String>,
@@ -176,8 +180,8 @@ struct Draft<'p, 'a> {
 impl<'p, 'a> Draft<'p, 'a> {
     fn new(place: &'p str) -> Draft<'p, 'a> {
         let reader = Reader { place, nulls: Nulls::Written };
-        let (messages, fields, tools, slots, ignored) = Default::default();
-        Draft { place, reader, messages, fields, tools, slots, ignored }
+        let (messages, fields, tools, objects, slots, ignored) = Default::default();
+        Draft { place, reader, messages, fields, tools, objects, slots, ignored }
     }
 
     fn error(&self, field: &str, problem: impl Into<String>) -> Error {
@@ -216,18 +220,103 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(())
     }
 
-    /// ms-swift writes names and boxes of a row's `objects` into its texts. Elsewhere `objects` are notes.
-    fn check_objects(&self, object: &mut Object<'a>) -> Result<(), Error> {
-        let shows = |message: &Message| {
-            let words = message.words();
-            OBJECT_PLACEHOLDERS.iter().any(|placeholder| words.contains(placeholder))
+    /// Names and boxes that texts have places for, as ms-swift has them. Where no text has one, `objects` are notes that nothing reads.
+    fn read_objects(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
+        let count = |placeholder: &str| -> usize {
+            let texts = self.messages.iter().flat_map(Message::parts).flatten();
+            texts.map(|text| text.matches(placeholder).count()).sum()
         };
-        let has_objects = object.0.iter().any(|(name, value)| name == "objects" && !value.is_empty());
-        if has_objects && self.messages.iter().any(shows) {
-            let problem = "belongs into the texts where they say `<ref-object>` or `<bbox>`, which is not supported";
-            return Err(self.error("objects", problem).with_hint("write names and boxes into the texts"));
+        let (names, boxes) = (count(NAME_PLACEHOLDER), count(BOX_PLACEHOLDER));
+        let is_there = object.0.iter().any(|(name, value)| name == "objects" && !value.is_empty());
+        if !is_there || names + boxes == 0 {
+            return Ok(());
         }
+        let mut objects = match object.take("objects") {
+            Some(Value::Object(objects)) => objects,
+            Some(other) => {
+                let error = self.error("objects", format!("is {other}, not an object with `ref` and `bbox`"));
+                return Err(error.with_hint("`{\"ref\": [\"a dog\"], \"bbox\": [[x1, y1, x2, y2]]}`"));
+            }
+            None => return Ok(()),
+        };
+        let unit =
+            match objects.take("bbox_type").map(|unit| self.text("objects.bbox_type", unit)).transpose()?.as_deref() {
+                None | Some("" | "real") => BoxUnit::Pixels,
+                Some("norm1") => BoxUnit::Shares,
+                Some(other) => {
+                    let error =
+                        self.error("objects.bbox_type", format!("is `{}`, which is not known", shortened(other)));
+                    return Err(error.with_hint(
+                        "`real` (pixels of the picture before it is resized) and `norm1` (shares of its sides) are",
+                    ));
+                }
+            };
+        for (number, name) in self.list("objects.ref", objects.take("ref"))?.into_iter().enumerate() {
+            let name = self.text(&format!("objects.ref[{number}]"), name)?;
+            self.objects.names.push(name);
+        }
+        let found = self.list("objects.bbox", objects.take("bbox"))?;
+        let pictures = self.list("objects.image_id", objects.take("image_id"))?;
+        if !pictures.is_empty() && pictures.len() != found.len() {
+            let problem = format!("has {} numbers for {} boxes", pictures.len(), found.len());
+            return Err(self.error("objects.image_id", problem).with_hint("the picture of each box, counted from 0"));
+        }
+        let mut pictures = pictures.into_iter().enumerate();
+        for (number, one) in found.into_iter().enumerate() {
+            let picture = match pictures.next() {
+                None => 0,
+                Some((_, Value::Integer(picture))) if u32::try_from(picture).is_ok() => picture as usize,
+                Some((_, Value::Number(picture))) if (0.0..1e9).contains(&picture) && picture.fract() == 0.0 => {
+                    picture as usize
+                }
+                Some((number, other)) => {
+                    let problem = format!("is {other}, not the number of a picture");
+                    return Err(self.error(&format!("objects.image_id[{number}]"), problem));
+                }
+            };
+            let numbers = self.read_box(&format!("objects.bbox[{number}]"), one)?;
+            self.objects.boxes.push(RowBox { numbers, unit, picture });
+        }
+        let counts = [
+            ("objects.ref", self.objects.names.len(), "names", NAME_PLACEHOLDER, names),
+            ("objects.bbox", self.objects.boxes.len(), "boxes", BOX_PLACEHOLDER, boxes),
+        ];
+        for (field, there, what, placeholder, wanted) in counts {
+            if there != wanted {
+                let problem = format!("has {there} {what}; `{placeholder}` stands {wanted} times in the texts");
+                return Err(self.error(field, problem).with_hint("one for each, in their order"));
+            }
+        }
+        self.leave("objects.", objects);
         Ok(())
+    }
+
+    /// A list that may be missing.
+    fn list(&self, field: &str, value: Option<Value<'a>>) -> Result<Vec<Value<'a>>, Error> {
+        match value {
+            None => Ok(Vec::new()),
+            Some(Value::List(list)) => Ok(list),
+            Some(other) => Err(self.error(field, format!("is {other}, not a list"))),
+        }
+    }
+
+    /// Two or four numbers.
+    fn read_box(&self, field: &str, value: Value<'a>) -> Result<Vec<Real>, Error> {
+        let numbers = self.list(field, Some(value))?;
+        let count = numbers.len();
+        let mut read = Vec::with_capacity(count);
+        for number in numbers {
+            read.push(Real(match number {
+                Value::Integer(number) => number as f64,
+                Value::Number(number) if number.is_finite() => number,
+                other => return Err(self.error(field, format!("has {other}, which is no number"))),
+            }));
+        }
+        if count == 2 || count == 4 {
+            return Ok(read);
+        }
+        let error = self.error(field, format!("has {count} numbers"));
+        Err(error.with_hint("four (x1, y1, x2, y2) for a box, two (x, y) for a point"))
     }
 
     fn read_system(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
@@ -588,8 +677,8 @@ impl<'p, 'a> Draft<'p, 'a> {
                 pictures.push((field.find(self.place, beside, &mut self.ignored, &make)?, bounds));
             }
         }
-        let Draft { messages, tools, fields, ignored, .. } = self;
-        Ok(Made { messages, tools, fields, pictures, ignored })
+        let Draft { messages, tools, fields, objects, ignored, .. } = self;
+        Ok(Made { messages, tools, fields, objects, pictures, ignored })
     }
 
     /// Shows pictures before the first message of the user, or of anybody if there is none.

@@ -54,6 +54,14 @@ impl Picture {
         }
         let side = |pixels: usize| ((pixels * most + longest / 2) / longest).max(1);
         let (width, height) = (side(self.width), side(self.height));
+        self.resized(width, height)
+    }
+
+    /// The picture in another size.
+    pub(super) fn resized(self, width: usize, height: usize) -> Picture {
+        if (width, height) == (self.width, self.height) {
+            return self;
+        }
         let filled = width.next_multiple_of(FILLED);
         let (mut across, mut down) = (Weights::default(), Weights::default());
         across.compute(self.width, width);
@@ -77,7 +85,7 @@ impl Picture {
     }
 
     /// The picture as a PNG file.
-    fn to_png(&self) -> Result<Vec<u8>, png::EncodingError> {
+    pub(super) fn to_png(&self) -> Result<Vec<u8>, png::EncodingError> {
         let mut data = Vec::new();
         let mut encoder = png::Encoder::new(&mut data, self.width as u32, self.height as u32);
         encoder.set_color(png::ColorType::Rgb);

@@ -101,6 +101,6 @@ impl Looker<'_> {
 
     fn outcome(&self, outline: &Outline) -> Result<Outcome, Error> {
         let pictures: Vec<SizedPicture> = outline.pictures.iter().map(PictureOutline::sized).collect();
-        Example::of_sized(self.processor, &outline.place, outline.chat(), &pictures, self.settings)
+        Example::of_sized(self.processor, outline.said(), &pictures, self.settings)
     }
 }

@@ -1,6 +1,7 @@
 //! The tests of this crate from outside, as one program: a program for each file would link the crate as many times.
 
 mod answers;
+mod boxes;
 mod datasets;
 mod examples;
 mod files;

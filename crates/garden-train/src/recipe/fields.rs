@@ -151,6 +151,20 @@ pub const FIELDS: &[Field] = &[
         &[],
         "Files that rows may name: those in the dataset's folder, or any [default: any; for a dataset of the cache, those in its folder]",
     ),
+    field(
+        ROWS,
+        "box-format",
+        "plain|tokens",
+        &["bbox-format"],
+        "How boxes of `objects` are written: [x1, y1, x2, y2] as Qwen2.5-VL does, or between <|box_start|> and <|box_end|> [default: plain]",
+    ),
+    field(
+        ROWS,
+        "bbox-2d",
+        "resized|original",
+        &[],
+        "What boxes are in that texts have as \"bbox_2d\": pixels of the resized picture, which stay, or of the original one, which are converted [default: resized]",
+    ),
     field(ROWS, "on-bad-row", "stop|skip", &[], "What is done with a row that cannot be used [default: stop]"),
     field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "What is done with a row that is too long [default: refuse]"),
     field(

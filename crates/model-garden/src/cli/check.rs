@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use garden_data::{ImagePaths, Labels, TooLong};
+use garden_data::{BoxFormat, ImagePaths, Labels, TextBoxes, TooLong};
 
 pub const CHECK_HELP: &str = "\
 Of images only headers are read, so a row takes less than a millisecond. A row that is too long is bad under `refuse`; under `shrink` and `drop` it
@@ -34,6 +34,14 @@ pub struct Check {
     /// Files that rows may name as images: inside (those in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
+
+    /// How boxes of `objects` are written: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
+    #[arg(long, value_name = "FORMAT", default_value = "plain")]
+    pub box_format: BoxFormat,
+
+    /// What boxes are in that texts have as "bbox_2d": pixels of the resized picture, which stay, or of the original one, which are converted.
+    #[arg(long = "bbox-2d", value_name = "resized|original", default_value = "resized")]
+    pub bbox_2d: TextBoxes,
 
     /// Tokens of a row at most [default: any number].
     #[arg(long, value_name = "N")]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use garden_data::{ImagePaths, Labels, Level, TooLong};
+use garden_data::{BoxFormat, ImagePaths, Labels, Level, TextBoxes, TooLong};
 use garden_memory::Bytes;
 use garden_train::DeviceChoice;
 
@@ -114,6 +114,7 @@ Exit codes: 0 shown; 2 the dataset, the model or the row cannot be used, with th
 Examples:
   model-garden preview train.jsonl --base-model Qwen2.5-VL-3B-Instruct
   model-garden preview train.jsonl --base-model DIR --row 17 --selective-loss conservative
+  model-garden preview boxes.jsonl --base-model DIR --rows 5 --pictures seen      # boxes are drawn in seen/row-1-picture-1.png
   model-garden preview data/ --split validation --base-model DIR --rows 3 --max-length 2048 --on-long-row shrink --json";
 
 /// Arguments of `model-garden preview`.
@@ -159,6 +160,14 @@ pub struct Preview {
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
 
+    /// How boxes of `objects` are written: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
+    #[arg(long, value_name = "FORMAT", default_value = "plain")]
+    pub box_format: BoxFormat,
+
+    /// What boxes are in that texts have as "bbox_2d": pixels of the resized picture, which stay, or of the original one, which are converted.
+    #[arg(long = "bbox-2d", value_name = "resized|original", default_value = "resized")]
+    pub bbox_2d: TextBoxes,
+
     /// Tokens of a row at most.
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
@@ -170,6 +179,10 @@ pub struct Preview {
     /// Images are shrunk to so many pixels [default: what the model's preprocessor_config.json says].
     #[arg(long, value_name = "N")]
     pub max_pixels: Option<u64>,
+
+    /// Write the pictures of these rows as the model sees them, with their boxes drawn, as PNG files into this folder.
+    #[arg(long, value_name = "DIR")]
+    pub pictures: Option<PathBuf>,
 
     /// Print the pieces of each row and their token counts as JSON.
     #[arg(long)]

@@ -5,7 +5,9 @@ mod text;
 
 use std::time::{Duration, Instant};
 
-use garden_data::{Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt};
+use garden_data::{
+    BoxSettings, Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt,
+};
 use garden_model::Config;
 
 use super::{Outcome, grouped};
@@ -62,6 +64,7 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
         labels: arguments.labels,
         system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
         length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
+        boxes: BoxSettings { format: arguments.box_format, in_texts: arguments.bbox_2d },
         ..ExampleSettings::default()
     };
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());

@@ -1,10 +1,11 @@
 //! `model-garden preview`: rows of a dataset as the model sees them.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use garden_data::{
-    COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level, Outcome as Kept, Paint,
-    Preview, Processor, SelectiveLoss, SystemPrompt,
+    BoxSettings, COMMON_SHARE, Dataset, Error, Example, ExampleSettings, KeyCounter, LengthLimit, Level,
+    Outcome as Kept, Paint, Preview, Processor, Record, SelectiveLoss, SystemPrompt, WrittenBox, drawn_png,
 };
 use serde_json::{Value, json};
 
@@ -34,6 +35,7 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
         system: arguments.system_prompt.clone().map_or(SystemPrompt::Own, SystemPrompt::Default),
         length: arguments.max_length.map(|tokens| LengthLimit { tokens, too_long: arguments.on_long_row }),
         selective: selective(&dataset, arguments.selective_loss)?,
+        boxes: BoxSettings { format: arguments.box_format, in_texts: arguments.bbox_2d },
     };
     let paint = if printer.has_colour() { Paint::Ansi } else { Paint::Marks };
     let mut told: Vec<Value> = Vec::new();
@@ -42,6 +44,9 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
         let bad = |error: &Error| failure(format!("row {row} cannot be used"), error);
         let record = dataset.read(index).map_err(|error| bad(&error))?;
         let kept = Example::of(&processor, &record, &settings).map_err(|error| bad(&error))?;
+        if let (Some(folder), Kept::Kept(example)) = (&arguments.pictures, &kept) {
+            draw(folder, row, &processor, &record, example, printer)?;
+        }
         match (kept, arguments.json) {
             (Kept::Kept(example), false) => printer.out(&(Preview::of(&processor, &example).text(paint) + "\n"))?,
             (Kept::Kept(example), true) => told.push(json!({"row": row, "preview": Preview::of(&processor, &example)})),
@@ -55,6 +60,31 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
         printer.out(&format!("{:#}\n", json!({"rows_in_dataset": rows, "rows": told})))?;
     }
     Ok(Outcome::Fine)
+}
+
+/// Writes the pictures of a row with their boxes.
+fn draw(
+    folder: &Path,
+    row: u64,
+    processor: &Processor,
+    record: &Record,
+    example: &Example,
+    printer: &Printer,
+) -> Result<(), Failure> {
+    for (number, (picture, grid)) in record.pictures.iter().zip(&example.grids).enumerate() {
+        let boxes: Vec<&WrittenBox> = example.boxes.iter().filter(|one| one.picture == Some(number)).collect();
+        let png = drawn_png(processor, picture, *grid, &boxes)
+            .map_err(|error| failure(format!("row {row} cannot be drawn"), &error))?;
+        let path = folder.join(format!("row-{row}-picture-{}.png", number + 1));
+        let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&path, png));
+        written.map_err(|error| Failure {
+            what: format!("cannot write `{}`", path.display()),
+            causes: vec![error.to_string()],
+            hint: None,
+        })?;
+        printer.say(&format!("written: {}", path.display()));
+    }
+    Ok(())
 }
 
 /// What is masked. The strictest level needs to know which keys are common, so it reads all answers first.

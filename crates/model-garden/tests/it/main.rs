@@ -3,6 +3,7 @@
 mod audit;
 mod bench;
 mod bisect;
+mod boxes;
 mod browser;
 mod check;
 mod cli;

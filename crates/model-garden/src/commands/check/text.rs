@@ -26,6 +26,7 @@ pub(super) fn write(checked: &Checked) -> String {
     let mut text = headline(checked) + "\n";
     text += &problems(survey);
     text += &ignored(survey);
+    text += &boxes(survey);
     text += &warnings(checked);
     if let Some(largest) = &survey.largest {
         text += &chart("Tokens of a row", &survey.tokens, grouped);
@@ -105,6 +106,12 @@ fn ignored(survey: &Survey) -> String {
         text += &format!("  ... and {least}{more} more (--format json lists up to 200)\n");
     }
     text
+}
+
+/// What is done with boxes.
+fn boxes(survey: &Survey) -> String {
+    let lines: String = survey.tally.box_words().iter().map(|line| format!("  {line}\n")).collect();
+    if lines.is_empty() { lines } else { format!("\nBoxes\n{lines}") }
 }
 
 fn warnings(checked: &Checked) -> String {

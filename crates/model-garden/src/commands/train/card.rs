@@ -182,6 +182,8 @@ fn numbers(story: &Story) -> String {
         let shares = [
             ("answers right as a whole", first.exact_match, own.exact_match),
             ("fields of JSON answers right", first.field_accuracy, own.field_accuracy),
+            ("overlap of boxes (mean IoU)", first.mean_iou, own.mean_iou),
+            ("boxes found (IoU ≥ 0.5)", first.iou_50, own.iou_50),
         ];
         for (name, before, after) in shares {
             if let Some(after) = after {

@@ -145,6 +145,8 @@ fn accuracy(story: &Story) -> Chart {
     let curves = vec![
         draft.of_evaluations("answers right as a whole", |report| report.exact_match),
         draft.of_evaluations("fields right", |report| report.field_accuracy),
+        draft.of_evaluations("overlap of boxes", |report| report.mean_iou),
+        draft.of_evaluations("boxes found", |report| report.iou_50),
     ];
     shares(&draft, "Accuracy", "Of answers to held-out rows.", curves)
 }

@@ -126,6 +126,12 @@ fn numbers(story: &Story) -> Vec<Field> {
         if let Some(shares) = shares(|report| report.field_accuracy) {
             add("fields right", words(shares));
         }
+        if let Some(shares) = shares(|report| report.mean_iou) {
+            add("overlap of boxes", words(shares));
+        }
+        if let Some(shares) = shares(|report| report.iou_50) {
+            add("boxes found", words(shares));
+        }
     }
     if let Some(words) = memory_words(story) {
         add("memory", words);
@@ -160,17 +166,24 @@ pub fn grouped(number: usize) -> String {
 fn evaluations(story: &Story) -> Option<Section> {
     let has_answers = story.evaluations.iter().any(|report| report.exact_match.is_some());
     let has_fields = story.evaluations.iter().any(|report| report.field_accuracy.is_some());
+    let has_boxes = story.evaluations.iter().any(|report| report.mean_iou.is_some());
     let best = story.best().map(|best| best.step);
     let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
     let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
     header.extend(has_answers.then_some(Cow::from("answers right")));
     header.extend(has_fields.then_some(Cow::from("fields right")));
+    if has_boxes {
+        header.extend(["overlap of boxes (mean IoU)".into(), "boxes found (IoU ≥ 0.5)".into()]);
+    }
     header.push("time".into());
     let row = |report: &EvalReport| {
         let mark = if Some(report.step) == best { " (best by loss)" } else { "" };
         let mut cells = vec![format!("{}{mark}", report.step), format!("{:.4}", report.loss)];
         cells.extend(has_answers.then(|| share(report.exact_match)));
         cells.extend(has_fields.then(|| share(report.field_accuracy)));
+        if has_boxes {
+            cells.extend([share(report.mean_iou), share(report.iou_50)]);
+        }
         cells.push(seconds(report.seconds));
         cells
     };

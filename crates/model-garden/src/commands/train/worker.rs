@@ -249,6 +249,9 @@ impl Observer for Teller<'_> {
         if let Some(share) = report.field_accuracy {
             words += &format!(", {} of fields", percent(share));
         }
+        if let (Some(mean), Some(half)) = (report.mean_iou, report.iou_50) {
+            words += &format!(", boxes overlap by {} on average, {} of them by half", percent(mean), percent(half));
+        }
         words += if report.is_best { " (best by loss so far)" } else { "" };
         self.send(&json!({"event": "eval_end", "say": words}));
     }

@@ -1,0 +1,422 @@
+//! Boxes: where things are in a picture, in the numbers that the model knows.
+//!
+//! Qwen2.5-VL says places in pixels of the picture as it sees it, that is after resizing. Rows have them in pixels of the picture as it is stored, or as
+//! shares of its sides (`objects`, as ms-swift has it), and their texts say where each goes (`<bbox>`, `<ref-object>`). So texts are complete only when the
+//! sizes are known, which depend on bounds on pixels: the same row has other numbers in another run.
+//!
+//! Boxes that stand in texts already (`"bbox_2d": [...]`) may be in either kind of pixels. Nothing in them says in which, so they stay as they are
+//! unless somebody says that they are original pixels; what lies outside of its picture cannot be right in either case.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::fingerprint::Fingerprint;
+use crate::free::Real;
+use crate::image::{Grid, ImageSettings};
+use crate::length::SizedPicture;
+use crate::template::{Chat, Content, Message, Part};
+
+/// Where a text wants the next box of the row's `objects`.
+pub(crate) const BOX_PLACEHOLDER: &str = "<bbox>";
+/// Where it wants the next name.
+pub(crate) const NAME_PLACEHOLDER: &str = "<ref-object>";
+/// What [`BoxFormat::Tokens`] writes around boxes and names.
+pub(crate) const BOX_TOKENS: [&str; 4] = ["<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>"];
+/// How Qwen2.5-VL calls a box and a point in JSON.
+const KEYS: [&str; 2] = ["\"bbox_2d\"", "\"point_2d\""];
+/// Pixels that a box may reach beyond its picture, as roundings do; it is cut off there.
+const SLACK: f64 = 0.5;
+
+/// How boxes of `objects` are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BoxFormat {
+    /// `[12, 40, 300, 500]`, and names as they are: what Qwen2.5-VL says itself (ms-swift's `QWENVL_BBOX_FORMAT=new`).
+    #[default]
+    #[serde(alias = "new")]
+    Plain,
+    /// `<|box_start|>(12,40),(300,500)<|box_end|>`, and names between `<|object_ref_start|>` and `<|object_ref_end|>`: what Qwen2-VL says
+    /// (ms-swift's default).
+    #[serde(alias = "legacy")]
+    Tokens,
+}
+
+/// What boxes are in that stand in texts as `bbox_2d`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TextBoxes {
+    /// Pixels of the picture as the model sees it: they stay as they are.
+    #[default]
+    Resized,
+    /// Pixels of the picture as it is stored: they are converted.
+    Original,
+}
+
+/// What is done with boxes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoxSettings {
+    /// How boxes of `objects` are written.
+    pub format: BoxFormat,
+    /// What boxes in texts are in.
+    pub in_texts: TextBoxes,
+}
+
+/// The names and boxes of a row, in the order in which its texts want them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// What stands for each `<ref-object>`.
+    pub names: Vec<String>,
+    /// What stands for each `<bbox>`.
+    pub boxes: Vec<RowBox>,
+}
+
+/// A box, or a point, as a row has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowBox {
+    /// x and y of a point, or of the upper left and the lower right corner.
+    pub numbers: Vec<Real>,
+    /// What they are in.
+    pub unit: BoxUnit,
+    /// Which picture of the row it is in, counted from 0.
+    pub picture: usize,
+}
+
+/// What the numbers of a box are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoxUnit {
+    /// Pixels of the picture as it is stored and shown (`real`).
+    Pixels,
+    /// Shares of its sides (`norm1`).
+    Shares,
+}
+
+/// A box, or a point, as the model is told it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WrittenBox {
+    /// The message that it stands in, counted from 0.
+    pub message: usize,
+    /// The picture that it is in, counted from 0; nothing where a text has it and there are several pictures.
+    pub picture: Option<usize>,
+    /// x and y of a point, or of two corners, in pixels of the picture as the model sees it.
+    pub numbers: Vec<i64>,
+    /// What stood in the row.
+    pub given: String,
+    /// Where it came from.
+    pub source: BoxSource,
+}
+
+/// Where a box came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BoxSource {
+    /// From `objects`, in the place of a `<bbox>`.
+    Objects,
+    /// A text had it, and it was converted from pixels of the picture as it is stored.
+    Converted,
+    /// A text had it, and it stayed.
+    Text,
+}
+
+impl Objects {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.boxes.is_empty()
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn bytes(&self) -> usize {
+        let boxes: usize = self.boxes.iter().map(|one| size_of::<RowBox>() + size_of_val(&one.numbers[..])).sum();
+        boxes + self.names.iter().map(String::len).sum::<usize>()
+    }
+
+    /// Adds them to the fingerprint of a row.
+    pub(crate) fn mark(&self, made: &mut Fingerprint) {
+        for name in &self.names {
+            made.bytes(b"name");
+            made.text(name);
+        }
+        for one in &self.boxes {
+            made.bytes(match one.unit {
+                BoxUnit::Pixels => b"box of pixels",
+                BoxUnit::Shares => b"box of shares",
+            });
+            made.number(one.picture as u64);
+            one.numbers.iter().for_each(|number| made.number(number.0.to_bits()));
+        }
+    }
+}
+
+/// A conversation with its boxes.
+pub(crate) struct Written<'a> {
+    pub messages: Cow<'a, [Message]>,
+    pub boxes: Vec<WrittenBox>,
+}
+
+/// The pictures of a row, and what becomes of their sizes.
+#[derive(Clone, Copy)]
+pub(crate) struct Sizes<'a> {
+    pub settings: &'a ImageSettings,
+    pub pictures: &'a [SizedPicture<'a>],
+    pub grids: &'a [Grid],
+}
+
+/// Width and height of a picture before and after it is resized.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    before: [usize; 2],
+    after: [usize; 2],
+}
+
+impl Sizes<'_> {
+    fn of(&self, picture: usize) -> Option<Size> {
+        let (sized, grid) = (self.pictures.get(picture)?, self.grids.get(picture)?);
+        let after = [grid[2] * self.settings.patch, grid[1] * self.settings.patch];
+        Some(Size { before: [sized.width, sized.height], after })
+    }
+}
+
+/// Writes the boxes of a row into its texts. Messages stay what they are where there are none.
+pub(crate) fn write_boxes<'a>(
+    place: &str,
+    chat: Chat<'a>,
+    objects: &Objects,
+    sizes: Sizes,
+    settings: BoxSettings,
+) -> Result<Written<'a>, Error> {
+    let has_keys = |text: &str| KEYS.iter().any(|key| text.contains(key));
+    let texts = || chat.messages.iter().flat_map(Message::parts).flatten();
+    if objects.is_empty() && (sizes.pictures.is_empty() || !texts().any(has_keys)) {
+        return Ok(Written { messages: Cow::Borrowed(chat.messages), boxes: Vec::new() });
+    }
+    let mut writer = Writer { place, chat, objects, sizes, settings, names: 0, next: 0, boxes: Vec::new() };
+    let mut messages = chat.messages.to_vec();
+    for (number, message) in messages.iter_mut().enumerate() {
+        match &mut message.content {
+            Content::Text(text) => *text = writer.text(number, text)?,
+            Content::Parts(parts) => {
+                for part in parts {
+                    if let Part::Text(text) = part {
+                        *text = writer.text(number, text)?;
+                    }
+                }
+            }
+            Content::Absent => {}
+        }
+    }
+    Ok(Written { messages: Cow::Owned(messages), boxes: writer.boxes })
+}
+
+/// Goes through the texts of a row.
+struct Writer<'w> {
+    place: &'w str,
+    chat: Chat<'w>,
+    objects: &'w Objects,
+    sizes: Sizes<'w>,
+    settings: BoxSettings,
+    /// Names and boxes that were written.
+    names: usize,
+    next: usize,
+    boxes: Vec<WrittenBox>,
+}
+
+impl Writer<'_> {
+    /// A text with its names and boxes.
+    fn text(&mut self, message: usize, text: &str) -> Result<String, Error> {
+        let mut made = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((start, mark)) = next_mark(rest, !self.objects.is_empty()) {
+            made += &rest[..start];
+            rest = &rest[start + mark.len()..];
+            match mark {
+                NAME_PLACEHOLDER => {
+                    let name = self.objects.names.get(self.names).map_or("", String::as_str);
+                    self.names += 1;
+                    made += &self.settings.format.name(name);
+                }
+                BOX_PLACEHOLDER => made += &self.place_box(message)?,
+                key => {
+                    made += key;
+                    let Some(list) = number_list(rest) else { continue };
+                    made += &rest[..list.start];
+                    made += &self.text_box(message, key, &rest[list.start..list.end], &list.numbers)?;
+                    rest = &rest[list.end..];
+                }
+            }
+        }
+        Ok(made + rest)
+    }
+
+    /// The next box of `objects`.
+    fn place_box(&mut self, message: usize) -> Result<String, Error> {
+        let number = self.next;
+        self.next += 1;
+        let Some(one) = self.objects.boxes.get(number) else { return Ok(String::new()) };
+        let field = format!("objects.bbox[{number}]");
+        let Some(size) = self.sizes.of(one.picture) else {
+            let there = match self.sizes.pictures.len() {
+                0 => "the row has no picture".to_string(),
+                1 => "the row has one, which is number 0".to_string(),
+                count => format!("the row has {count}, counted from 0"),
+            };
+            let problem = format!("is in picture {}; {there}", one.picture);
+            let hint = "`objects.image_id` has the number of the picture for each box; without, all are in the first";
+            return Err(Error::row_field(self.place, &field, problem).with_hint(hint));
+        };
+        let numbers: Vec<f64> = one.numbers.iter().map(|number| number.0).collect();
+        let (hint, within) = match one.unit {
+            BoxUnit::Pixels => (
+                "boxes are x1, y1, x2, y2 in pixels of the picture before it is resized; `bbox_type` `norm1` is for shares of its sides",
+                size.before.map(|side| side as f64),
+            ),
+            BoxUnit::Shares => ("with `bbox_type` `norm1` boxes are x1, y1, x2, y2 from 0 to 1", [1.0, 1.0]),
+        };
+        let problem = fault(&numbers, within, size.before.map(|side| SLACK / side as f64));
+        if let Some(problem) = problem {
+            return Err(Error::row_field(self.place, &field, format!("is {problem}")).with_hint(hint));
+        }
+        let written = scaled(&numbers, within, size.after);
+        let text = self.settings.format.numbers(&written);
+        let (picture, given, source) = (Some(one.picture), listed(&numbers), BoxSource::Objects);
+        self.boxes.push(WrittenBox { message, picture, numbers: written, given, source });
+        Ok(text)
+    }
+
+    /// A box that stands in a text.
+    fn text_box(&mut self, message: usize, key: &str, given: &str, numbers: &[f64]) -> Result<String, Error> {
+        let field = self.chat.field(message);
+        let key = key.trim_matches('"');
+        let error = |problem: String| Error::row_field(self.place, &field, format!("has `{key}` {problem}"));
+        let is_point = key.starts_with("point");
+        let wanted = if is_point { 2 } else { 4 };
+        if numbers.len() != wanted {
+            return Err(error(format!("{given} with {} numbers; it has {wanted}", numbers.len())));
+        }
+        let all: Vec<Size> = (0..self.sizes.pictures.len()).filter_map(|picture| self.sizes.of(picture)).collect();
+        let sides = |size: &Size, unit: TextBoxes| match unit {
+            TextBoxes::Resized => size.after.map(|side| side as f64),
+            TextBoxes::Original => size.before.map(|side| side as f64),
+        };
+        // Of several pictures any may be meant.
+        let fits = |unit: TextBoxes| {
+            let fault_in = |size: &Size| fault(numbers, sides(size, unit), sides(size, unit).map(|side| SLACK / side));
+            all.iter().map(fault_in).min_by_key(Option::is_some).flatten()
+        };
+        let unit = self.settings.in_texts;
+        if let Some(problem) = fits(unit) {
+            let error = error(problem);
+            return Err(match unit {
+                TextBoxes::Resized if fits(TextBoxes::Original).is_none() => error.with_hint(
+                    "it fits the picture before it is resized: if that is what boxes in texts are for, `--bbox-2d original` converts them",
+                ),
+                TextBoxes::Resized => {
+                    error.with_hint("boxes in texts are x1, y1, x2, y2 in pixels of the picture after it is resized")
+                }
+                TextBoxes::Original => {
+                    error.with_hint("`--bbox-2d original`: x1, y1, x2, y2 in pixels of the picture before it is resized")
+                }
+            });
+        }
+        let (written, source) = match (unit, &all[..]) {
+            (TextBoxes::Resized, _) => {
+                (numbers.iter().map(|number| number.round_ties_even() as i64).collect(), BoxSource::Text)
+            }
+            (TextBoxes::Original, [size]) => (scaled(numbers, sides(size, unit), size.after), BoxSource::Converted),
+            (TextBoxes::Original, _) => {
+                let problem =
+                    format!("{given}, and the row has {} pictures: which one it is in is not said", all.len());
+                return Err(error(problem).with_hint("`objects` with `image_id` says it"));
+            }
+        };
+        let text = if source == BoxSource::Text { given.to_string() } else { BoxFormat::Plain.numbers(&written) };
+        let picture = (all.len() == 1).then_some(0);
+        self.boxes.push(WrittenBox { message, picture, numbers: written, given: given.to_string(), source });
+        Ok(text)
+    }
+}
+
+/// The next place in a text that has to do with boxes: where, and what stands there.
+fn next_mark(text: &str, has_objects: bool) -> Option<(usize, &'static str)> {
+    let placeholders = if has_objects { &[BOX_PLACEHOLDER, NAME_PLACEHOLDER][..] } else { &[] };
+    placeholders.iter().chain(&KEYS).filter_map(|mark| Some((text.find(mark)?, *mark))).min()
+}
+
+/// A list of numbers, and where it stands in the text behind a key.
+struct NumberList {
+    start: usize,
+    end: usize,
+    numbers: Vec<f64>,
+}
+
+/// The list of numbers behind a key and a colon, if that is what stands there.
+fn number_list(text: &str) -> Option<NumberList> {
+    let value = text.trim_start().strip_prefix(':')?.trim_start();
+    let inside = value.strip_prefix('[')?;
+    let inside = &inside[..inside.find(']')?];
+    let numbers: Option<Vec<f64>> = inside.split(',').map(|number| finite(number.trim())).collect();
+    let start = text.len() - value.len();
+    Some(NumberList { start, end: start + inside.len() + 2, numbers: numbers? })
+}
+
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// What cannot be right about a box or a point within sides; `slack` is a share of each side.
+fn fault(numbers: &[f64], sides: [f64; 2], slack: [f64; 2]) -> Option<String> {
+    let [width, height] = sides;
+    let is_out = |number: f64, axis: usize| {
+        let slack = slack[axis] * sides[axis];
+        !(-slack..=sides[axis] + slack).contains(&number)
+    };
+    if numbers.iter().enumerate().any(|(place, number)| is_out(*number, place % 2)) {
+        return Some(format!("{}, outside of its picture of {width} x {height}", listed(numbers)));
+    }
+    match numbers {
+        [x1, y1, x2, y2] if x2 <= x1 || y2 <= y1 => {
+            let (second, first) = if x2 <= x1 { ("x2", "x1") } else { ("y2", "y1") };
+            Some(format!("{}: {second} is not beyond {first}", listed(numbers)))
+        }
+        _ => None,
+    }
+}
+
+/// Numbers within sides as pixels of others, rounded as Python does.
+fn scaled(numbers: &[f64], from: [f64; 2], to: [usize; 2]) -> Vec<i64> {
+    let one = |(place, number): (usize, &f64)| {
+        let (from, to) = (from[place % 2], to[place % 2] as f64);
+        (number / from * to).round_ties_even().clamp(0.0, to) as i64
+    };
+    numbers.iter().enumerate().map(one).collect()
+}
+
+fn listed<T: ToString>(numbers: &[T]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(T::to_string).collect();
+    format!("[{}]", numbers.join(", "))
+}
+
+impl BoxFormat {
+    fn numbers(self, numbers: &[i64]) -> String {
+        match self {
+            BoxFormat::Plain => listed(numbers),
+            BoxFormat::Tokens => {
+                let mut text = String::from(BOX_TOKENS[0]);
+                for (place, point) in numbers.chunks_exact(2).enumerate() {
+                    let comma = if place > 0 { "," } else { "" };
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "{comma}({},{})", point[0], point[1]);
+                }
+                text + BOX_TOKENS[1]
+            }
+        }
+    }
+
+    fn name(self, name: &str) -> String {
+        match self {
+            BoxFormat::Plain => name.to_string(),
+            BoxFormat::Tokens => format!("{}{name}{}", BOX_TOKENS[2], BOX_TOKENS[3]),
+        }
+    }
+}
