@@ -2,18 +2,88 @@
 //!
 //! Everything follows from a number, so a run that resumes is at its place at once. Epochs are cut into micro-batches as Hugging Face's loader does it:
 //! the last one of an epoch may be shorter, and none reaches into the next epoch.
+//!
+//! With a budget of tokens, which rows share a micro-batch is decided once for the run, and each epoch has an order of its own of these groups. So epochs have the
+//! same number of steps, and the largest micro-batch is known and not only bounded.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::dataset::Order;
 
+/// Groups that are filled at the same time: more find room for more rows, and the search takes longer.
+const OPEN_GROUPS: usize = 16;
+/// The order in which groups are filled is that of no epoch.
+const FILLING: u64 = u64::MAX;
+
+/// How large a micro-batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BatchSize {
+    /// So many rows.
+    Rows(usize),
+    /// So many tokens at most.
+    Tokens(usize),
+}
+
+/// Rows that share a micro-batch.
+#[derive(Debug)]
+struct Groups {
+    /// Places of rows among those that are taken, group by group.
+    members: Vec<u32>,
+    /// Where each group begins, and where the last one ends.
+    starts: Vec<u32>,
+}
+
+impl Groups {
+    /// Puts each row, in an order, into the first open group with room for it. A row that is longer than the budget is alone.
+    fn of(order: Order, open: usize, tokens: usize, length: impl Fn(usize) -> usize) -> Groups {
+        let mut groups = Groups { members: Vec::with_capacity(order.len()), starts: vec![0] };
+        let mut filling: VecDeque<(usize, Vec<u32>)> = VecDeque::new();
+        for position in 0..order.len() {
+            let row = order.at(FILLING, position);
+            let needed = length(row);
+            match filling.iter_mut().find(|(used, _)| used + needed <= tokens) {
+                Some((used, rows)) => {
+                    *used += needed;
+                    rows.push(row as u32);
+                }
+                None => {
+                    filling.push_back((needed, vec![row as u32]));
+                    if filling.len() > open
+                        && let Some((_, rows)) = filling.pop_front()
+                    {
+                        groups.close(&rows);
+                    }
+                }
+            }
+        }
+        filling.iter().for_each(|(_, rows)| groups.close(rows));
+        groups
+    }
+
+    fn close(&mut self, rows: &[u32]) {
+        self.members.extend_from_slice(rows);
+        self.starts.push(self.members.len() as u32);
+    }
+
+    fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    fn rows(&self, group: usize) -> &[u32] {
+        &self.members[self.starts[group] as usize..self.starts[group + 1] as usize]
+    }
+}
+
 /// The rows of each micro-batch, counted from the beginning of the run.
 #[derive(Clone, Debug)]
 pub struct Batches {
+    /// Of rows, or of groups where there are some.
     order: Order,
     /// Rows that are never taken, ascending. A row that is taken is found by counting these, so that no list of the others is held.
     left_out: Arc<[u32]>,
     batch_size: usize,
+    groups: Option<Arc<Groups>>,
 }
 
 impl Batches {
@@ -21,12 +91,21 @@ impl Batches {
     pub fn new(rows: usize, left_out: Arc<[u32]>, batch_size: usize, seed: Option<u64>) -> Batches {
         let taken = rows.saturating_sub(left_out.len());
         let order = seed.map_or_else(|| Order::stored(taken), |seed| Order::new(taken, seed));
-        Batches { order, left_out, batch_size: batch_size.max(1) }
+        Batches { order, left_out, batch_size: batch_size.max(1), groups: None }
+    }
+
+    /// The same with micro-batches of at most so many tokens; `lengths` are those of all rows of the dataset, by number. Without a seed rows stay in their order.
+    pub fn of_tokens(left_out: Arc<[u32]>, tokens: usize, lengths: &[u32], seed: Option<u64>) -> Batches {
+        let rows = Batches::new(lengths.len(), left_out, 1, seed);
+        let open = if seed.is_some() { OPEN_GROUPS } else { 1 };
+        let groups = Groups::of(rows.order, open, tokens, |place| lengths[rows.row(place)] as usize);
+        let order = seed.map_or_else(|| Order::stored(groups.len()), |seed| Order::new(groups.len(), seed));
+        Batches { order, groups: Some(Arc::new(groups)), ..rows }
     }
 
     /// Rows of an epoch.
     pub fn rows_per_epoch(&self) -> usize {
-        self.order.len()
+        self.groups.as_ref().map_or(self.order.len(), |groups| groups.members.len())
     }
 
     /// Micro-batches of an epoch.
@@ -41,6 +120,10 @@ impl Batches {
 
     /// The rows of a micro-batch, as numbers of the dataset.
     pub fn rows(&self, number: usize) -> Vec<usize> {
+        if let Some(groups) = &self.groups {
+            let group = self.order.at(self.epoch(number) as u64, number % self.per_epoch().max(1));
+            return groups.rows(group).iter().map(|place| self.row(*place as usize)).collect();
+        }
         let first = number % self.per_epoch().max(1) * self.batch_size;
         let last = (first + self.batch_size).min(self.order.len());
         (first..last).map(|position| self.row(self.order.at(self.epoch(number) as u64, position))).collect()
@@ -84,6 +167,41 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_budget_of_tokens_is_kept_and_well_used() {
+        let lengths: Vec<u32> = (0..500).map(|row: u32| 20 + row.wrapping_mul(2_654_435_761) % 381).collect();
+        let left_out: Arc<[u32]> = [0, 7, 8, 499].into();
+        let expected: Vec<usize> = (0..500).filter(|row| !left_out.contains(&(*row as u32))).collect();
+        let all: usize = expected.iter().map(|row| lengths[*row] as usize).sum();
+        for (seed, fullest) in [(Some(3), 1.1), (None, 1.5)] {
+            let batches = Batches::of_tokens(left_out.clone(), 1000, &lengths, seed);
+            assert_eq!(batches.rows_per_epoch(), expected.len());
+            assert!((batches.per_epoch() as f64) < fullest * all as f64 / 1000.0, "{} batches", batches.per_epoch());
+            let rows_of = |batches: &Batches, epoch: usize| -> Vec<Vec<usize>> {
+                (0..batches.per_epoch()).map(|number| batches.rows(epoch * batches.per_epoch() + number)).collect()
+            };
+            for epoch in 0..2 {
+                let made = rows_of(&batches, epoch);
+                let sums = made.iter().map(|rows| rows.iter().map(|row| lengths[*row] as usize).sum::<usize>());
+                assert!(sums.clone().all(|sum| sum <= 1000), "{:?}", sums.max());
+                let mut rows = made.concat();
+                if seed.is_some() {
+                    rows.sort_unstable();
+                }
+                assert_eq!(rows, expected);
+            }
+            let again = Batches::of_tokens(left_out.clone(), 1000, &lengths, seed);
+            assert_eq!(rows_of(&again, 1), rows_of(&batches, 1));
+            assert_eq!(rows_of(&again, 0) == rows_of(&batches, 1), seed.is_none(), "each epoch has its own order");
+        }
+        // A row that is longer than the budget is alone.
+        let long = Batches::of_tokens([].into(), 10, &[3, 30, 3], None);
+        assert_eq!(
+            (0..long.per_epoch()).map(|number| long.rows(number)).collect::<Vec<_>>(),
+            [vec![0], vec![1], vec![2]]
+        );
     }
 
     /// The story's numbers: 663 rows, 2 at a time, 4 micro-batches to a step make 83 steps.

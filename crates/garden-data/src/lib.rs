@@ -29,7 +29,7 @@ mod tokenizer;
 mod turns;
 mod unused;
 
-pub use batches::Batches;
+pub use batches::{BatchSize, Batches};
 pub use boxes::{BoxFormat, BoxSettings, BoxSource, BoxUnit, Objects, RowBox, TextBoxes, WrittenBox};
 pub use collate::Collator;
 pub use dataset::{Ahead, Dataset, ImagePaths, Order, Prefetch, model_folder};
@@ -49,8 +49,8 @@ pub use processor::{PictureFile, Processor, Prompt};
 pub use record::{Record, StoredPicture};
 pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
 pub use survey::{
-    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, Survey,
-    SurveySettings,
+    Bar, Distribution, Duplicate, IgnoredField, KEPT_PROBLEMS, Largest, PictureTotals, Problem, ProblemKind, RowSize,
+    Survey, SurveySettings,
 };
 pub use tally::Tally;
 pub use template::{Chat, Content, Ending, Message, Part, Template, TemplateFile, Weight};

@@ -14,6 +14,7 @@ use std::sync::mpsc::sync_channel;
 use garden_model::{Config, Limits};
 use serde::Serialize;
 
+use crate::batches::Batches;
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
@@ -21,6 +22,8 @@ use crate::processor::Processor;
 use crate::tally::Tally;
 use look::{Fit, Look, Looker, Seen};
 use most::Most;
+
+pub use most::RowSize;
 
 pub use distribution::{Bar, Distribution};
 pub use problem::{Problem, ProblemKind};
@@ -43,6 +46,8 @@ pub struct SurveySettings<'a> {
     pub example: &'a ExampleSettings,
     /// Rows of a micro-batch.
     pub batch_size: usize,
+    /// Whether the size of each row is kept, to know micro-batches that are cut by tokens.
+    pub keeps_sizes: bool,
     /// Threads that look at rows.
     pub threads: usize,
 }
@@ -79,6 +84,8 @@ pub struct Survey {
     /// What the largest micro-batch needs that any order of the rows can bring. Each number is a bound of its own: no single
     /// batch need reach all of them.
     pub limits: Limits,
+    /// What each row needs, where that was asked for: nothing for those that are left out.
+    pub sizes: Vec<RowSize>,
     /// The same for the same rows in the same order.
     pub fingerprint: u64,
     /// Pictures of all rows that can be read.
@@ -158,7 +165,8 @@ impl Survey {
     ) -> Survey {
         let looker = Looker { dataset, processor, config, settings: settings.example };
         let (rows, threads) = (dataset.len(), settings.threads.max(1));
-        let mut sum = Sum { most: Most::new(settings.batch_size), ..Sum::default() };
+        let most = Most::new(settings.batch_size);
+        let mut sum = Sum { most, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
         std::thread::scope(|scope| {
             // Each thread has every n-th stretch and a queue of its own: asked in turn, they give the rows in order.
             let looker = &looker;
@@ -187,11 +195,25 @@ impl Survey {
     }
 }
 
+impl Survey {
+    /// What the largest of these micro-batches needs; the sizes of rows have to be known.
+    pub fn limits_of(&self, batches: &Batches) -> Limits {
+        let of_batch = |number: usize| {
+            let rows = batches.rows(number);
+            let sizes = rows.iter().map(|row| self.sizes[*row]);
+            sizes
+                .fold(Limits { longest: self.limits.longest, ..Limits::default() }, |sum, size| sum.plus(size.limits()))
+        };
+        (0..batches.per_epoch()).map(of_batch).fold(Limits::default(), Limits::max)
+    }
+}
+
 /// A survey under way.
 #[derive(Default)]
 struct Sum {
     survey: Survey,
     most: Most,
+    keeps_sizes: bool,
     /// One for each row; that of a row that could not be read means nothing.
     fingerprints: Vec<u64>,
 }
@@ -201,6 +223,9 @@ impl Sum {
         let survey = &mut self.survey;
         let row = survey.rows;
         survey.rows += 1;
+        if self.keeps_sizes {
+            survey.sizes.push(look.size());
+        }
         let bad = match look {
             Look::Unread(problem) => {
                 self.fingerprints.push(0);
@@ -271,7 +296,7 @@ impl Sum {
     }
 
     fn finish(self) -> Survey {
-        let Sum { mut survey, most, fingerprints } = self;
+        let Sum { mut survey, most, fingerprints, .. } = self;
         survey.limits = most.limits();
         let mut made = Fingerprint::default();
         fingerprints.iter().for_each(|row| made.number(*row));

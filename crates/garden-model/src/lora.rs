@@ -25,6 +25,26 @@ impl LoraConfig {
     }
 }
 
+/// Linears of the vision tower, and of what is between it and the decoder.
+const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
+const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
+
+impl LoraConfig {
+    /// Whether a linear of the vision tower gets an adapter.
+    pub fn reaches_vision(&self) -> bool {
+        self.reaches(VISION.map(|name| format!("model.visual.blocks.0.{name}")))
+    }
+
+    /// Whether a linear of the merger does.
+    pub fn reaches_merger(&self) -> bool {
+        self.reaches(MERGER.map(|name| format!("model.visual.merger.{name}")))
+    }
+
+    fn reaches<const N: usize>(&self, names: [String; N]) -> bool {
+        self.targets.matcher().is_ok_and(|matcher| names.iter().any(|name| matcher.matches(name)))
+    }
+}
+
 /// Linears by name, as PEFT understands `target_modules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {

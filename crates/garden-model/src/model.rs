@@ -15,7 +15,7 @@ use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
 use crate::mode::Mode;
 use crate::network::Network;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Optimizer, RateGroup};
 use crate::parameters::{Builder, Parameter, Storage};
 use crate::pass::Pass;
 use crate::patches::{PatchInputs, Patches};
@@ -28,6 +28,24 @@ pub enum Training {
     Lora(LoraConfig),
     /// All weights.
     Full,
+}
+
+impl Training {
+    /// Whether something of the vision tower is trained.
+    pub fn reaches_vision(&self) -> bool {
+        match self {
+            Training::Lora(lora) => lora.reaches_vision(),
+            Training::Full => true,
+        }
+    }
+
+    /// Whether something of the merger is.
+    pub fn reaches_merger(&self) -> bool {
+        match self {
+            Training::Lora(lora) => lora.reaches_merger(),
+            Training::Full => true,
+        }
+    }
 }
 
 /// The largest batch that there will be: buffers are made for it.
@@ -160,6 +178,8 @@ struct Workspace {
     dx: Buffer,
     /// The step's scalars.
     scalars: Buffer,
+    /// The same with the learning rates of vision tower and merger, where those have their own.
+    group_scalars: [Buffer; 2],
     /// The step's loss, and the sum of squares of all gradients: f32 [2].
     results: Buffer,
     /// Batches that are on the device at once; they take turns.
@@ -398,7 +418,19 @@ impl Model {
         // Those of what took no part are zero.
         device.add_squares(self.gradients, squares);
         let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.part == Part::Decoder);
-        optimizer.update(device, taking_part, squares, self.workspace.scalars);
+        let rates = [RateGroup::Vision, RateGroup::Merger].map(|group| optimizer.factor(group));
+        for (factor, buffer) in rates.into_iter().zip(self.workspace.group_scalars) {
+            if factor != 1.0 {
+                let scalars = StepScalars { rate: rate * factor, ..self.scalars };
+                device.upload(buffer, bytes_of(&scalars.words()));
+            }
+        }
+        let (all, [vision, merger]) = (self.workspace.scalars, self.workspace.group_scalars);
+        optimizer.update(device, taking_part, squares, |group| match group {
+            RateGroup::Vision if optimizer.vision_factor != 1.0 => vision,
+            RateGroup::Merger if optimizer.merger_factor != 1.0 => merger,
+            _ => all,
+        });
     }
 
     /// Waits for the end of a step; an error if the device failed meanwhile.
@@ -514,10 +546,26 @@ impl Workspace {
         if let Some(block) = block {
             device.close_block(block, Dtype::U8)?;
         }
-        let scalars = device.buffer(Purpose::Batch, "scalars", Dtype::I32, StepScalars::LENGTH)?;
+        let mut scalars = |label: &str| device.buffer(Purpose::Batch, label, Dtype::I32, StepScalars::LENGTH);
+        let group_scalars = [scalars("scalars of the vision tower")?, scalars("scalars of the merger")?];
+        let scalars = scalars("scalars")?;
         let results = device.buffer(Purpose::Workspace, "loss and sum of squares", Dtype::F32, 2)?;
         let (put, placed) = (0, None);
-        Ok(Workspace { linear, decoder, vision, head, inputs, saved, dx, scalars, results, batches, put, placed })
+        Ok(Workspace {
+            linear,
+            decoder,
+            vision,
+            head,
+            inputs,
+            saved,
+            dx,
+            scalars,
+            group_scalars,
+            results,
+            batches,
+            put,
+            placed,
+        })
     }
 }
 

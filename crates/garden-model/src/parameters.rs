@@ -13,6 +13,7 @@ use crate::mode::Mode;
 use crate::model::bytes_of;
 use crate::names::is_decayed;
 use crate::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
+use crate::optimizer::RateGroup;
 
 /// A parameter that is trained.
 #[derive(Clone, Debug)]
@@ -33,6 +34,15 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    /// Whose learning rate it has.
+    pub(crate) fn rate_group(&self) -> RateGroup {
+        match self.part {
+            Part::Decoder => RateGroup::Decoder,
+            Part::Vision if self.name.contains("visual.merger.") => RateGroup::Merger,
+            Part::Vision => RateGroup::Vision,
+        }
+    }
+
     /// Sets its values.
     pub(crate) fn set(&self, device: &mut dyn Device, values: &[f32]) {
         device.upload(self.value, bytes_of(&self.layout.pad(values, 1)));

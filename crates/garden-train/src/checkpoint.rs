@@ -41,7 +41,7 @@ pub struct Progress {
     pub dropped: usize,
     /// The sum of losses since the last line of the log, and how many there are.
     pub window: (f64, usize),
-    /// The step of the best evaluation, and its loss.
+    /// The step of the best evaluation, and the number that it was chosen by.
     pub best: Option<(usize, f64)>,
     /// Evaluations since then.
     pub worse: usize,
@@ -195,7 +195,7 @@ fn write_trainer_state(job: &Job, progress: &Progress, log: &Log, path: &Path) -
         "num_train_epochs": (job.steps() as f64 / job.steps_per_epoch() as f64).ceil() as usize,
         "save_steps": recipe.save_steps,
         "stateful_callbacks": {},
-        "train_batch_size": recipe.batch_size,
+        "train_batch_size": if recipe.batch_tokens.is_some() { job.limits.rows } else { recipe.batch_size },
         "trial_name": null,
         "trial_params": null,
     });
@@ -312,11 +312,12 @@ pub(crate) fn restore(job: &Job, model: &mut Model, device: &mut dyn Device, pat
 }
 
 /// Settings whose change would make a resumed run something that no run is.
-const FIXED: [&str; 17] = [
+const FIXED: [&str; 18] = [
     "base-model",
     "dataset",
     "eval-split",
     "batch-size",
+    "batch-tokens",
     "gradient-accumulation",
     "seed",
     "shuffle",
@@ -442,8 +443,10 @@ fn is_same_place(one: &Value, other: &Value) -> bool {
 /// Whether evaluations before and after a change of settings can be compared.
 pub(crate) fn has_same_evaluation(before: &Recipe, now: &Recipe) -> bool {
     let what = |recipe: &Recipe| {
-        let Recipe { labels, max_pixels, min_pixels, on_long_row, eval_dataset, .. } = recipe.clone();
-        (labels, max_pixels, min_pixels, on_long_row, eval_dataset)
+        let Recipe { labels, max_pixels, min_pixels, on_long_row, eval_dataset, box_format, bbox_2d, .. } =
+            recipe.clone();
+        let best_by = recipe.best_by();
+        (labels, max_pixels, min_pixels, on_long_row, eval_dataset, box_format, bbox_2d, best_by)
     };
     what(before) == what(now)
 }

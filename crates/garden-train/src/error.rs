@@ -60,6 +60,22 @@ pub enum Error {
         /// What is wrong with the first one.
         first: String,
     },
+    /// An evaluation does not have the number by which the best one is chosen.
+    NoMetric {
+        /// The number.
+        name: &'static str,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// A row is longer than a micro-batch may be.
+    LongerThanBatch {
+        /// Where it stands.
+        place: String,
+        /// Its tokens.
+        length: usize,
+        /// Tokens of a micro-batch.
+        tokens: usize,
+    },
     /// There is nothing to train.
     Empty(String),
 }
@@ -92,6 +108,10 @@ impl Error {
                  `--on-long-row drop` or `shrink` is for those that are too long"
                     .into(),
             ),
+            Error::NoMetric { .. } => Some("another `metric-for-best-model`, or other rows to evaluate on".into()),
+            Error::LongerThanBatch { length, tokens, .. } => Some(format!(
+                "`--batch-tokens {length}`, or `--max-length {tokens}` with `--on-long-row shrink` or `drop`"
+            )),
             Error::NotFinite { .. } => Some(
                 "a lower `learning-rate` or more `warmup-steps` would help; checkpoints that are there are from before"
                     .into(),
@@ -132,6 +152,12 @@ impl fmt::Display for Error {
             Error::NotFinite { step, what } => write!(f, "the {what} is no number any more at step {step}"),
             Error::BadRows { count, rows, first } => {
                 write!(f, "{count} of {rows} rows cannot be used; the first: {first}")
+            }
+            Error::NoMetric { name, needs } => {
+                write!(f, "the best checkpoint should be chosen by `{name}`, which needs {needs}")
+            }
+            Error::LongerThanBatch { place, length, tokens } => {
+                write!(f, "`{place}` has {length} tokens; a micro-batch has {tokens} at most (`batch-tokens`)")
             }
             Error::Empty(problem) => f.write_str(problem),
         }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use garden_data::{
-    Ahead, BoxFormat, Collator, Dataset, Example, ExampleSettings, Labels, Loader, Outcome, Processor, Record,
-    SelectiveLoss, SpecialTokens, WrittenBox,
+    Ahead, BatchSize, BoxFormat, Collator, Dataset, Example, ExampleSettings, Labels, Loader, Outcome, Processor,
+    Record, SelectiveLoss, SpecialTokens, WrittenBox,
 };
 use garden_device::Device;
 use garden_model::{Batch, Generator, Model, Prompt, Sampling};
@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::job::Job;
+use crate::metric::BestBy;
 use crate::observer::EvalReport;
 use crate::scoring::Score;
 
@@ -126,8 +127,7 @@ impl Evaluation {
         wants_end: &mut dyn FnMut() -> bool,
     ) -> Result<Option<(f64, usize)>, Error> {
         let Some(rows) = &job.eval else { return Ok(None) };
-        let batch_size = job.recipe.eval_batch_size.unwrap_or(job.recipe.batch_size).min(job.recipe.batch_size);
-        let batches = rows.batches(batch_size, None);
+        let batches = rows.batches(job.recipe.eval_batch(), None);
         let numbers = 0..batches.per_epoch();
         let mut settings = job.loader(Ahead { threads: 1, bytes: 0 });
         // Structure counts here even where it is not trained: losses can be compared from run to run.
@@ -166,7 +166,7 @@ impl Evaluation {
             return Ok((score, 0));
         };
         let wanted = job.recipe.eval_answers.min(rows.used());
-        let batches = rows.batches(1, None);
+        let batches = rows.batches(BatchSize::Rows(1), None);
         let sampling = Sampling {
             max_new_tokens: job.recipe.max_new_tokens,
             end_tokens: self.end_tokens.clone(),
@@ -288,14 +288,13 @@ pub fn read_predictions(folder: &Path) -> Vec<Prediction> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The first evaluation that a run's log has, and the one of the result: that with the lowest loss after the first step.
-pub fn read_evaluations(folder: &Path) -> Option<(EvalReport, EvalReport)> {
+/// The first evaluation that a run's log has, and the one of the result: the best after the first step.
+pub fn read_evaluations(folder: &Path, best_by: BestBy) -> Option<(EvalReport, EvalReport)> {
     let text = std::fs::read_to_string(folder.join(crate::log::LOG)).ok()?;
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found: Vec<EvalReport> = lines.filter_map(|line| report_of(&line)).collect();
     let first = found.first()?.clone();
-    let later = found.iter().filter(|report| report.step > 0);
-    let best = later.min_by(|one, other| one.loss.total_cmp(&other.loss)).unwrap_or(&first).clone();
+    let best = best_by.best(&found).unwrap_or(&first).clone();
     Some((first, best))
 }
 

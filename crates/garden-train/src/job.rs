@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings, Processor,
-    SelectiveLoss, SystemPrompt, TemplateFile,
+    Ahead, BatchSize, Batches, BoxSettings, Dataset, ExampleSettings, ImagePaths, LengthLimit, LoaderSettings,
+    Processor, SelectiveLoss, SystemPrompt, TemplateFile,
 };
 use garden_model::{
     FourBit, GeneratorLimits, GradientCheckpointing, Limits, LoraConfig, Optimizer, Storage, Targets, Training,
@@ -31,6 +31,9 @@ pub struct Rows {
     pub left_out: Vec<u32>,
     /// What all rows say and show, in one number.
     pub fingerprint: u64,
+    /// Tokens of each row, where micro-batches are cut by tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lengths: Vec<u32>,
 }
 
 impl Rows {
@@ -53,8 +56,12 @@ impl Rows {
         Ok(Arc::new(dataset))
     }
 
-    pub(crate) fn batches(&self, batch_size: usize, seed: Option<u64>) -> Batches {
-        Batches::new(self.rows, self.left_out.as_slice().into(), batch_size, seed)
+    pub(crate) fn batches(&self, size: BatchSize, seed: Option<u64>) -> Batches {
+        let left_out = self.left_out.as_slice().into();
+        match size {
+            BatchSize::Rows(rows) => Batches::new(self.rows, left_out, rows, seed),
+            BatchSize::Tokens(tokens) => Batches::of_tokens(left_out, tokens, &self.lengths, seed),
+        }
     }
 }
 
@@ -81,12 +88,20 @@ pub struct Job {
     pub answers: Option<GeneratorLimits>,
     /// Keys that answers have in common, for the strictest selective loss.
     pub common_keys: Vec<String>,
+    /// Micro-batches of an epoch, where they are cut by tokens.
+    #[serde(default)]
+    pub token_batches: Option<usize>,
 }
 
 impl Job {
     /// Micro-batches of an epoch.
     pub fn batches_per_epoch(&self) -> usize {
-        self.train.used().div_ceil(self.recipe.batch_size)
+        self.token_batches.unwrap_or_else(|| self.train.used().div_ceil(self.recipe.batch_size))
+    }
+
+    /// The micro-batches of training.
+    pub(crate) fn batches(&self) -> Batches {
+        self.train.batches(self.recipe.batch(), self.recipe.shuffle.then_some(self.recipe.seed))
     }
 
     /// Steps of an epoch; the last one may have fewer micro-batches.
@@ -128,6 +143,19 @@ impl Job {
 }
 
 impl Recipe {
+    /// How large a micro-batch is.
+    pub fn batch(&self) -> BatchSize {
+        self.batch_tokens.map_or(BatchSize::Rows(self.batch_size), BatchSize::Tokens)
+    }
+
+    /// How large a micro-batch of an evaluation is: no larger than one of training.
+    pub(crate) fn eval_batch(&self) -> BatchSize {
+        match self.batch() {
+            BatchSize::Rows(rows) => BatchSize::Rows(self.eval_batch_size.unwrap_or(rows).min(rows)),
+            tokens => tokens,
+        }
+    }
+
     /// What is trained.
     pub fn training(&self) -> Training {
         if self.full {
@@ -171,6 +199,9 @@ impl Recipe {
             beta2: self.adam_beta2,
             epsilon: self.adam_epsilon,
             decay: self.weight_decay,
+            // All rates follow one schedule, as in transformers, where it multiplies those of all groups.
+            vision_factor: self.vision_learning_rate.map_or(1.0, |rate| (rate / self.learning_rate) as f32),
+            merger_factor: self.merger_learning_rate.map_or(1.0, |rate| (rate / self.learning_rate) as f32),
             clip: (self.max_grad_norm > 0.0).then_some(self.max_grad_norm),
         }
     }

@@ -10,6 +10,7 @@ mod initial;
 mod job;
 mod lock;
 mod log;
+mod metric;
 mod observer;
 mod plan;
 mod prepare;
@@ -26,6 +27,7 @@ pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions
 pub use job::{Job, Rows};
 pub use lock::RunLock;
 pub use log::{LOG, read_losses};
+pub use metric::{BestBy, Metric};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
     Advice, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput,

@@ -58,7 +58,7 @@ pub struct EvalReport {
     pub iou_50: Option<f64>,
     /// Seconds that it took.
     pub seconds: f64,
-    /// Whether its loss is the lowest so far.
+    /// Whether it is the best so far.
     pub is_best: bool,
 }
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Problem, Processor,
-    SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
+    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Problem,
+    Processor, SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
 use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
 
@@ -16,6 +16,9 @@ use crate::recipe::{DeviceKind, Recipe};
 const ANSWERS_AT_ONCE: usize = 4;
 /// What the rows of an evaluation are chosen with, besides the seed: not the order of training.
 const HELD_OUT: u64 = 0x6865_6c64_206f_7574;
+
+/// Bytes of a row where micro-batches are cut by tokens: its length, and its place in a group that may be its own.
+const TOKEN_INDEX: usize = 12;
 
 /// Fields that nothing reads which are named before a run.
 const SHOWN_FIELDS: usize = 10;
@@ -57,7 +60,7 @@ impl Prepared {
         }
         let looker = Looker { recipe: &recipe, config: &config, processor: &processor };
         let dataset = Dataset::open_with(&recipe.dataset, "train", recipe.image_paths)?;
-        let train = looker.look(&dataset, recipe.batch_size, progress)?;
+        let train = looker.look(&dataset, recipe.batch(), progress)?;
         let mut index_bytes = dataset.index_bytes();
         let mut job = Job {
             device,
@@ -70,18 +73,19 @@ impl Prepared {
                 rows: train.rows,
                 left_out: train.left_out.clone(),
                 fingerprint: train.fingerprint,
+                lengths: Vec::new(),
             },
             eval: None,
             limits: train.limits,
             answers: None,
             common_keys: Vec::new(),
+            token_batches: None,
             recipe: recipe.clone(),
         };
         let (mut eval, mut notes) = (None, notes_of(&train, &dataset));
         if let Some(path) = &recipe.eval_dataset {
             let (split, dataset) = open_eval(path, recipe.image_paths)?;
-            let batch_size = recipe.eval_batch_size.unwrap_or(recipe.batch_size).min(recipe.batch_size);
-            let survey = looker.look(&dataset, batch_size, progress)?;
+            let survey = looker.look(&dataset, recipe.eval_batch(), progress)?;
             index_bytes += dataset.index_bytes();
             notes.extend(notes_of(&survey, &dataset));
             job.limits = job.limits.max(survey.limits);
@@ -90,11 +94,17 @@ impl Prepared {
                 notes.push("the rows to evaluate on are those that are learnt: what it says about them says nothing about others".to_string());
             }
             let (path, image_paths) = (path.clone(), recipe.image_paths);
-            job.eval = Some(Rows { path, split, image_paths, rows: survey.rows, left_out, fingerprint });
+            let (rows, lengths) = (survey.rows, Vec::new());
+            job.eval = Some(Rows { path, split, image_paths, rows, left_out, fingerprint, lengths });
             eval = Some(survey);
         } else if let Some(share) = recipe.eval_split.filter(|share| *share > 0.0) {
             let held_out = hold_out(&job.train, share, recipe.seed)?;
             (job.train.left_out, job.eval) = parted(&job.train, held_out);
+        }
+        if let BatchSize::Tokens(tokens) = recipe.batch() {
+            job.cut_by_tokens(tokens, &train, eval.as_ref())?;
+            index_bytes +=
+                TOKEN_INDEX * (job.train.lengths.len() + job.eval.as_ref().map_or(0, |rows| rows.lengths.len()));
         }
         if job.eval.is_some() && recipe.eval_answers > 0 {
             let longest = eval.as_ref().unwrap_or(&train).tokens.most() as usize;
@@ -111,6 +121,30 @@ impl Prepared {
     }
 }
 
+impl Job {
+    /// Decides which rows share a micro-batch of so many tokens; the largest of them is known then.
+    fn cut_by_tokens(&mut self, tokens: usize, train: &Survey, eval: Option<&Survey>) -> Result<(), Error> {
+        let longest = std::iter::once(train).chain(eval).filter_map(|survey| survey.largest.as_ref());
+        if let Some(row) = longest.max_by_key(|row| row.tokens).filter(|row| row.tokens > tokens) {
+            let (place, length) = (row.place.clone(), row.tokens);
+            return Err(Error::LongerThanBatch { place, length, tokens });
+        }
+        let lengths = |survey: &Survey| survey.sizes.iter().map(|size| size.tokens).collect();
+        self.train.lengths = lengths(train);
+        let batches = self.batches();
+        self.token_batches = Some(batches.per_epoch());
+        self.limits = train.limits_of(&batches);
+        let size = self.recipe.eval_batch();
+        if let Some(rows) = &mut self.eval {
+            // Without rows of their own, evaluations hold out some of the training rows.
+            let survey = eval.unwrap_or(train);
+            rows.lengths = lengths(survey);
+            self.limits = self.limits.max(survey.limits_of(&rows.batches(size, None)));
+        }
+        Ok(())
+    }
+}
+
 struct Looker<'a> {
     recipe: &'a Recipe,
     config: &'a Config,
@@ -121,13 +155,17 @@ impl Looker<'_> {
     fn look(
         &self,
         dataset: &Dataset,
-        batch_size: usize,
+        size: BatchSize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Survey, Error> {
         // Evaluations, and epochs before the first one that is selective, ask for all tokens of answers.
         let example = ExampleSettings { selective: SelectiveLoss::default(), ..self.recipe.example(&[]) };
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
-        let settings = SurveySettings { example: &example, batch_size, threads };
+        let (batch_size, keeps_sizes) = match size {
+            BatchSize::Rows(rows) => (rows, false),
+            BatchSize::Tokens(_) => (1, true),
+        };
+        let settings = SurveySettings { example: &example, batch_size, keeps_sizes, threads };
         let rows = dataset.len();
         let survey = Survey::of(dataset, self.processor, self.config, settings, |done| progress(done, rows));
         let usable = survey.rows - survey.left_out.len();

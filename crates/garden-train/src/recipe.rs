@@ -15,6 +15,8 @@ use serde_json::{Map, Value};
 pub use fields::{FIELDS, Field, IGNORED, ignored};
 pub(crate) use size::written;
 
+use crate::metric::Metric;
+
 /// How the learning rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,8 +108,11 @@ pub struct Recipe {
     pub epochs: f64,
     pub max_steps: Option<usize>,
     pub batch_size: usize,
+    pub batch_tokens: Option<usize>,
     pub gradient_accumulation: usize,
     pub learning_rate: f64,
+    pub vision_learning_rate: Option<f64>,
+    pub merger_learning_rate: Option<f64>,
     pub lr_scheduler: Scheduler,
     #[serde(default)]
     pub min_learning_rate: f64,
@@ -157,6 +162,9 @@ pub struct Recipe {
     pub max_new_tokens: usize,
     pub save_steps: usize,
     pub save_total_limit: usize,
+    #[serde(default)]
+    pub metric_for_best_model: Metric,
+    pub greater_is_better: Option<bool>,
     pub early_stopping: Option<usize>,
     pub resume: Option<String>,
     #[serde(with = "optional_size")]
@@ -182,8 +190,11 @@ impl Default for Recipe {
             epochs: 3.0,
             max_steps: None,
             batch_size: 2,
+            batch_tokens: None,
             gradient_accumulation: 4,
             learning_rate: 2e-4,
+            vision_learning_rate: None,
+            merger_learning_rate: None,
             lr_scheduler: Scheduler::Cosine,
             min_learning_rate: 0.0,
             warmup_steps: 10,
@@ -228,6 +239,8 @@ impl Default for Recipe {
             max_new_tokens: 256,
             save_steps: 100,
             save_total_limit: 3,
+            metric_for_best_model: Metric::Loss,
+            greater_is_better: None,
             early_stopping: None,
             resume: None,
             memory_limit: None,
@@ -357,6 +370,7 @@ impl Recipe {
         }
         for (name, number) in [
             ("batch-size", self.batch_size),
+            ("batch-tokens", self.batch_tokens.unwrap_or(1)),
             ("gradient-accumulation", self.gradient_accumulation),
             ("lora-r", self.lora_r),
             ("logging-steps", self.logging_steps),
@@ -393,6 +407,8 @@ impl Recipe {
         let amounts = [
             ("learning-rate", self.learning_rate),
             ("min-learning-rate", self.min_learning_rate),
+            ("vision-learning-rate", self.vision_learning_rate.unwrap_or(0.0)),
+            ("merger-learning-rate", self.merger_learning_rate.unwrap_or(0.0)),
             ("weight-decay", f64::from(self.weight_decay)),
             ("max-grad-norm", f64::from(self.max_grad_norm)),
             ("lora-alpha", f64::from(self.lora_alpha)),
@@ -429,6 +445,10 @@ impl Recipe {
             let (least, most) = (self.min_learning_rate, self.learning_rate);
             return Err(wrong("min-learning-rate", format!("is {least}, more than `learning-rate` ({most})")));
         }
+        if self.batch_tokens.is_some() && self.eval_batch_size.is_some() {
+            let hint = "leave `eval-batch-size` away: evaluations have micro-batches of as many tokens";
+            return Err(wrong_but("eval-batch-size", "and `batch-tokens` exclude each other", hint));
+        }
         if self.full && self.adapter.is_some() {
             return Err(wrong(
                 "adapter",
@@ -438,6 +458,19 @@ impl Recipe {
         if self.eval_dataset.is_some() && self.eval_split.is_some() {
             return Err(wrong("eval-split", "and `eval-dataset` exclude each other: give one of the two"));
         }
+        let metric = self.metric_for_best_model;
+        if (metric != Metric::Loss || self.greater_is_better.is_some()) && !self.evaluates() {
+            let hint = "add `eval-dataset` or `eval-split`";
+            return Err(wrong_but("metric-for-best-model", "needs rows to evaluate on", hint));
+        }
+        if metric != Metric::Loss && self.eval_answers == 0 {
+            return Err(wrong_but(
+                "metric-for-best-model",
+                "needs generated answers",
+                "`eval-answers` is 0: give another number",
+            ));
+        }
+        self.check_rates()?;
         if self.early_stopping.is_some() && !self.evaluates() {
             let hint = "add `eval-dataset` or `eval-split`";
             return Err(wrong_but("early-stopping", "needs rows to evaluate on", hint));
@@ -457,6 +490,25 @@ impl Recipe {
                 "needs `max-length`: without, no row is too long",
                 "add `max-length`",
             ));
+        }
+        Ok(())
+    }
+
+    /// Rates of their own are for what is trained.
+    fn check_rates(&self) -> Result<(), RecipeError> {
+        let training = self.training();
+        let groups = [
+            ("vision-learning-rate", self.vision_learning_rate, training.reaches_vision(), "the vision tower"),
+            ("merger-learning-rate", self.merger_learning_rate, training.reaches_merger(), "the merger"),
+        ];
+        for (name, rate, is_trained, what) in groups {
+            if rate.is_some() && !is_trained {
+                let hint = "`finetune-vision`, `full`, or linears of it in `lora-targets`";
+                return Err(wrong_but(name, format!("is for {what}, of which nothing is trained"), hint));
+            }
+            if rate.is_some_and(|rate| rate > 0.0) && self.learning_rate == 0.0 {
+                return Err(wrong("learning-rate", format!("is 0, and `{name}` follows its schedule")));
+            }
         }
         Ok(())
     }
@@ -580,6 +632,18 @@ mod tests {
         assert_eq!((found.lr_scheduler, found.min_learning_rate), (Scheduler::Cosine, 1e-5));
         assert_eq!(found.optim, Optim::Adamw8Bit);
         assert_eq!(recipe(&[("optim", "adamw_torch_fused")]).unwrap().optim, Optim::Adamw);
+        let found = recipe(&[
+            ("metric_for_best_model", "eval_iou_50"),
+            ("greater_is_better", "True"),
+            ("eval-split", "0.1"),
+            ("full", "true"),
+            ("vision_tower_lr", "2e-6"),
+            ("mm_projector_lr", "1e-5"),
+        ])
+        .unwrap();
+        assert_eq!((found.metric_for_best_model, found.greater_is_better), (Metric::Iou50, Some(true)));
+        let optimizer = Recipe { learning_rate: 1e-5, ..found }.optimizer();
+        assert_eq!((optimizer.vision_factor, optimizer.merger_factor), (0.2, 1.0));
         let Training::Lora(lora) = recipe(&[("target_modules", "all-linear")]).unwrap().training() else {
             panic!("an adapter is trained")
         };
@@ -611,6 +675,12 @@ mod tests {
         assert!(error(&[("eval-split", "1.5")]).to_string().contains("below 1"));
         assert!(error(&[("use-rslora", "maybe")]).hint.unwrap().starts_with("true|false: "));
         assert!(error(&[("early-stopping", "2")]).hint.unwrap().contains("eval-split"));
+        assert!(error(&[("vision-lr", "1e-5")]).to_string().contains("of which nothing is trained"));
+        assert!(error(&[("merger-lr", "1e-5"), ("lora-targets", "q_proj,qkv")]).to_string().contains("the merger"));
+        assert!(error(&[("metric-for-best-model", "eval_mean_iou")]).hint.unwrap().contains("eval-split"));
+        let unknown = error(&[("metric-for-best-model", "f1"), ("eval-split", "0.1")]);
+        assert!(unknown.to_string().contains("cannot be \"f1\""), "{unknown}");
+        assert!(error(&[("batch-tokens", "100"), ("eval-batch-size", "1")]).to_string().contains("exclude"));
         assert!(error(&[("learning-rate", "-1")]).to_string().contains("at least 0"));
         assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`base-model` is missing"));
         assert!(Recipe::read_file("epochs = = 3").unwrap_err().to_string().contains("line 1"));

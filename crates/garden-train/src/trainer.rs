@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use garden_data::{Loader, MicroBatch, Processor};
+use garden_data::{BatchSize, Loader, MicroBatch, Processor};
 use garden_device::{Device, Dtype, Stage};
 use garden_memory::Bytes;
 use garden_model::{
@@ -65,7 +65,7 @@ const HANDOVER: Duration = Duration::from_secs(10);
 /// What an evaluation came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Evaluated {
-    /// The loss is the lowest so far.
+    /// It is the best so far.
     Better,
     /// It is not.
     NoBetter,
@@ -180,8 +180,7 @@ impl<'a> Run<'a> {
     fn steps(&mut self) -> Result<End, Error> {
         let job = self.job;
         let (recipe, steps) = (&job.recipe, job.steps());
-        let seed = recipe.shuffle.then_some(recipe.seed);
-        let batches = job.train.batches(recipe.batch_size, seed);
+        let batches = job.batches();
         let numbers = job.first_batch(self.progress.step)..job.first_batch(steps);
         let settings = job.loader(recipe.ahead());
         let mut loader = Loader::new(job.train.open()?, self.processor.clone(), batches, settings, numbers);
@@ -360,9 +359,13 @@ impl<'a> Run<'a> {
         let found = evaluation.run(job, &mut self.model, self.device, step, &mut || observer.wants_end())?;
         let Some(mut report) = found else { return Ok(Evaluated::Stopped) };
         // Before the first step there is nothing that could be the best.
-        report.is_best = step > 0 && self.progress.best.is_none_or(|best| report.loss < best.1);
+        let best_by = job.recipe.best_by();
+        let Some(number) = best_by.metric.of(&report) else {
+            return Err(Error::NoMetric { name: best_by.metric.name(), needs: best_by.metric.needs() });
+        };
+        report.is_best = step > 0 && self.progress.best.is_none_or(|best| best_by.is_better(number, best.1));
         if report.is_best {
-            (self.progress.best, self.progress.worse) = (Some((step, report.loss)), 0);
+            (self.progress.best, self.progress.worse) = (Some((step, number)), 0);
         } else if step > 0 {
             self.progress.worse += 1;
         }
@@ -399,11 +402,12 @@ impl<'a> Run<'a> {
                 match checkpoint::open(&path) {
                     Ok(_) => {
                         checkpoint::read_trained(job, &self.model, self.device, &path)?;
+                        let words = job.recipe.best_by().words();
                         self.observer
-                            .say(&format!("the result is that of step {best}, which had the lowest evaluation loss"));
+                            .say(&format!("the result is that of step {best}, which had {words} in evaluations"));
                     }
                     Err(error) => self.observer.say(&format!(
-                        "the result is that of the last step: the one with the lowest evaluation loss cannot be read again: {error}"
+                        "the result is that of the last step: the best one cannot be read again: {error}"
                     )),
                 }
             }
@@ -416,7 +420,7 @@ impl<'a> Run<'a> {
     /// Reads the result again into the model that it came from, and compares losses with it and without.
     fn prove(&mut self, dtype: Dtype) -> Result<Proof, Error> {
         let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
-        let batches = job.train.batches(1, None);
+        let batches = job.train.batches(BatchSize::Rows(1), None);
         let mut settings = job.loader(garden_data::Ahead { threads: 1, bytes: 0 });
         settings.bad_row = garden_data::BadRow::Skip;
         let numbers = 0..batches.per_epoch();

@@ -2,6 +2,7 @@
 
 use garden_model::{Config, Limits};
 
+use super::most::RowSize;
 use super::problem::Problem;
 use crate::dataset::Dataset;
 use crate::error::Error;
@@ -56,6 +57,16 @@ pub(super) enum Fit {
     Dropped,
     /// It cannot.
     Bad(Problem),
+}
+
+impl Look {
+    /// What the row needs; nothing if it is not trained.
+    pub(super) fn size(&self) -> RowSize {
+        match self {
+            Look::Read(Seen { fit: Fit::Kept { limits, .. }, .. }) => RowSize::of(limits),
+            _ => RowSize::default(),
+        }
+    }
 }
 
 impl SeenPicture {

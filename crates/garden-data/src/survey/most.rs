@@ -8,6 +8,33 @@ use garden_model::Limits;
 /// Sizes that add up over the rows of a batch.
 const SIZES: usize = 5;
 
+/// What a row needs, in little room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowSize {
+    /// Its tokens.
+    pub tokens: u32,
+    targets: u32,
+    patches: u32,
+    windows: u32,
+    images: u32,
+}
+
+impl RowSize {
+    pub(super) fn of(limits: &Limits) -> RowSize {
+        // No row has four milliards of anything.
+        let [tokens, targets, patches, windows, images] =
+            [limits.tokens, limits.targets, limits.patches, limits.windows, limits.images]
+                .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
+        RowSize { tokens, targets, patches, windows, images }
+    }
+
+    pub(super) fn limits(self) -> Limits {
+        let [tokens, targets, patches, windows, images] =
+            [self.tokens, self.targets, self.patches, self.windows, self.images].map(|size| size as usize);
+        Limits { tokens, rows: 1, targets, patches, windows, images, longest: 0 }
+    }
+}
+
 /// The largest rows so far, by each of their sizes.
 #[derive(Default)]
 pub(super) struct Most {

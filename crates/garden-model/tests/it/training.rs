@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::case::{Case, Make, cases, find, on_every_device, step};
 use garden_device::{Cpu, CpuBf16, Device, Dtype, Purpose};
-use garden_model::{GradientCheckpointing, Model, Storage, Training, read_adapter, write_adapter};
+use garden_model::{GradientCheckpointing, Model, Optimizer, Storage, Training, read_adapter, write_adapter};
 
 on_every_device! {
     an_adapter_comes_back_as_it_was,
@@ -19,6 +19,45 @@ on_every_device! {
     what_was_saved_goes_on_bit_for_bit,
     moments_of_8_bits_go_on_bit_for_bit,
     a_state_moves_from_a_processor_and_back,
+    vision_tower_and_merger_may_have_rates_of_their_own,
+}
+
+/// A first step of AdamW changes values in proportion to the rate.
+fn vision_tower_and_merger_may_have_rates_of_their_own(make: Make) {
+    let case = find("vision_lora");
+    let changes = |vision_factor: f32, merger_factor: f32| -> Vec<(String, Vec<f32>)> {
+        let device = &mut *make();
+        let mut model = case.build(device, GradientCheckpointing::PerLayer);
+        let values = |model: &Model, device: &mut dyn Device| -> Vec<Vec<f32>> {
+            model.parameters().iter().map(|parameter| model.value(device, parameter).unwrap()).collect()
+        };
+        let before = values(&model, device);
+        let optimizer = Optimizer { decay: 0.0, vision_factor, merger_factor, ..case.optimizer() };
+        model.begin_step(device);
+        model.learn(device, &case.batches[0], 0.01, 0).unwrap();
+        model.update(device, &optimizer, 1e-2, 1.0, true);
+        model.step_result(device).unwrap();
+        let after = values(&model, device);
+        let change = |(before, after): (&Vec<f32>, &Vec<f32>)| {
+            before.iter().zip(after).map(|(one, other)| other - one).collect()
+        };
+        let names = model.parameters().iter().map(|parameter| parameter.name.clone());
+        names.zip(before.iter().zip(&after).map(change)).collect()
+    };
+    let (same, own) = (changes(1.0, 1.0), changes(0.25, 3.0));
+    let mut seen = [0.0_f32; 3];
+    for ((name, same), (_, own)) in same.iter().zip(&own) {
+        let (group, factor) = match name {
+            name if name.contains("visual.merger.") => (2, 3.0),
+            name if name.contains("visual.") => (1, 0.25),
+            _ => (0, 1.0),
+        };
+        for (one, other) in same.iter().zip(own) {
+            assert!((other - factor * one).abs() <= 1e-5 * one.abs().max(1e-3), "{name}: {one} becomes {other}");
+            seen[group] = seen[group].max(one.abs());
+        }
+    }
+    assert!(seen.iter().all(|change| *change > 1e-3), "{seen:?}");
 }
 
 fn an_adapter_comes_back_as_it_was(make: Make) {

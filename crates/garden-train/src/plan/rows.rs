@@ -1,6 +1,6 @@
 //! A micro-batch of rows that are known by their shapes alone.
 
-use garden_data::{Grid, ImageSettings};
+use garden_data::{BatchSize, Grid, ImageSettings};
 use garden_model::{Config, Limits};
 
 use crate::recipe::Recipe;
@@ -31,7 +31,14 @@ impl RowShape {
             return Err(format!("a row of {tokens} tokens is longer than `max-length`, {most}"));
         }
         let row = Limits::of_row(config, tokens, self.trained, &grids);
-        Ok((1..recipe.batch_size).fold(row, |all, _| all.plus(row)))
+        let rows = match recipe.batch() {
+            BatchSize::Rows(rows) => rows,
+            BatchSize::Tokens(most) if tokens > most => {
+                return Err(format!("a row of {tokens} tokens is longer than `batch-tokens`, {most}"));
+            }
+            BatchSize::Tokens(most) => most / tokens.max(1),
+        };
+        Ok((1..rows).fold(row, |all, _| all.plus(row)))
     }
 
     /// Pixels of the largest picture as it is stored.
@@ -68,6 +75,11 @@ mod tests {
             longest: 400,
         };
         assert_eq!(limits, expected);
+        // As many as fit into a budget of tokens.
+        let budget = Recipe { batch_tokens: Some(3 * 164 + 163), ..recipe.clone() };
+        assert_eq!(shape.limits(&config, &budget, &ImageSettings::default()), Ok(expected));
+        let small = Recipe { batch_tokens: Some(163), ..recipe.clone() };
+        assert!(shape.limits(&config, &small, &ImageSettings::default()).unwrap_err().contains("`batch-tokens`, 163"));
         let short = Recipe { max_length: Some(100), ..recipe };
         assert!(shape.limits(&config, &short, &ImageSettings::default()).unwrap_err().contains("164 tokens"));
     }

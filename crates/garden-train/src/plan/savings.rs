@@ -100,7 +100,9 @@ pub fn advise<E>(
     for change in changes_of(recipe, largest_picture) {
         let mut other = recipe.clone();
         (change.apply)(&mut other);
-        let saves_bytes = now.saturating_sub(size(&plan(&other)?));
+        // What cannot be planned, such as a budget of tokens below the longest row, is no way out.
+        let Ok(changed) = plan(&other) else { continue };
+        let saves_bytes = now.saturating_sub(size(&changed));
         if saves_bytes > now / WORTH {
             savings.push(Saving { settings: change.named(), effect: change.effect, saves_bytes });
             changes.push(change);
@@ -164,7 +166,15 @@ fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
         let settings = vec![("loader-threads", "1".to_string())];
         changes.push(Change::new(effect, settings, |recipe| recipe.loader_threads = 1));
     }
-    if recipe.batch_size > 1 {
+    if let Some(tokens) = recipe.batch_tokens {
+        let accumulation = recipe.gradient_accumulation * 2;
+        let effect = "about the same rows in each step; means are taken over fewer rows together";
+        let settings =
+            vec![("batch-tokens", (tokens / 2).to_string()), ("gradient-accumulation", accumulation.to_string())];
+        changes.push(Change::new(effect, settings, move |recipe| {
+            (recipe.batch_tokens, recipe.gradient_accumulation) = (Some(tokens / 2), accumulation);
+        }));
+    } else if recipe.batch_size > 1 {
         let accumulation = recipe.gradient_accumulation * recipe.batch_size;
         let effect = "the same rows in each step; means are taken row by row instead of over rows together";
         let settings = vec![("batch-size", "1".to_string()), ("gradient-accumulation", accumulation.to_string())];

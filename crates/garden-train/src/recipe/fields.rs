@@ -64,12 +64,33 @@ pub const FIELDS: &[Field] = &[
     ),
     field(
         STEPS,
+        "batch-tokens",
+        "N",
+        &["max-batch-tokens"],
+        "Or tokens of a micro-batch at most: as many rows as fit, the same groups of rows in each epoch",
+    ),
+    field(
+        STEPS,
         "gradient-accumulation",
         "N",
         &["gradient-accumulation-steps"],
         "Micro-batches of a step [default: 4]",
     ),
     field(STEPS, "learning-rate", "RATE", &["lr"], "The highest learning rate [default: 2e-4]"),
+    field(
+        STEPS,
+        "vision-learning-rate",
+        "RATE",
+        &["vision-lr", "vision-tower-lr", "vit-lr"],
+        "That of the vision tower, on the same schedule [default: the learning rate]",
+    ),
+    field(
+        STEPS,
+        "merger-learning-rate",
+        "RATE",
+        &["merger-lr", "mm-projector-lr", "aligner-lr"],
+        "That of the merger between vision tower and decoder [default: the learning rate]",
+    ),
     field(
         STEPS,
         "lr-scheduler",
@@ -218,10 +239,18 @@ pub const FIELDS: &[Field] = &[
     field(KEEPING, "save-total-limit", "N", &[], "Checkpoints that are kept; the best one besides [default: 3]"),
     field(
         KEEPING,
+        "metric-for-best-model",
+        "NAME",
+        &[],
+        "What the best checkpoint, which becomes the result, is chosen by: loss, exact_match, field_accuracy, mean_iou or iou_50 [default: loss]",
+    ),
+    field(KEEPING, "greater-is-better", "true|false", &[], "Whether more of it is better [default: true, but of loss]"),
+    field(
+        KEEPING,
         "early-stopping",
         "N",
         &["early-stopping-patience"],
-        "End after so many evaluations without a better loss",
+        "End after so many evaluations without a better one",
     ),
     field(
         KEEPING,

@@ -70,7 +70,7 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     let cores = || std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = if arguments.threads == 0 { cores() } else { arguments.threads };
     let batch_size = arguments.batch_size as usize;
-    let settings = SurveySettings { example: &example, batch_size, threads };
+    let settings = SurveySettings { example: &example, batch_size, keeps_sizes: false, threads };
     let survey = Survey::of(&dataset, &processor, &config, settings, tell(printer, dataset.len()));
     let memory = Memory {
         decoded_list: survey.pictures.pixels * PILLOW_PIXEL,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use garden_data::{ImageSettings, LoaderRoom, Processor, model_folder};
+use garden_data::{BatchSize, ImageSettings, LoaderRoom, Processor, model_folder};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config};
@@ -166,8 +166,8 @@ fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'
 }
 
 /// What of a recipe decides the sizes of rows.
-fn key(recipe: &Recipe) -> (usize, Option<u64>) {
-    (recipe.batch_size, recipe.max_pixels)
+fn key(recipe: &Recipe) -> (BatchSize, Option<u64>) {
+    (recipe.batch(), recipe.max_pixels)
 }
 
 /// The recipe of the flags; what only training needs has stand-ins.
@@ -263,7 +263,7 @@ struct Planning<'a> {
     subject: &'a Subject,
     printer: &'a Printer,
     /// Looks at the dataset, by what decides them.
-    surveys: HashMap<(usize, Option<u64>), Prepared>,
+    surveys: HashMap<(BatchSize, Option<u64>), Prepared>,
     device: DeviceKind,
     gpu: GpuRoom,
 }

@@ -14,6 +14,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use garden_data::BatchSize;
 use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_train::{
@@ -182,13 +183,11 @@ fn train(
     let job_path = folder.join(JOB);
     JobFile { job: job.clone(), resume }.write(&job_path)?;
     let steps = job.steps();
-    printer.say(&format!(
-        "{} rows, {} steps of {} x {} rows",
-        job.train.used(),
-        steps,
-        recipe.batch_size,
-        recipe.gradient_accumulation
-    ));
+    let batch = match recipe.batch() {
+        BatchSize::Rows(rows) => format!("{rows} x {} rows", recipe.gradient_accumulation),
+        BatchSize::Tokens(tokens) => format!("{} x up to {tokens} tokens", recipe.gradient_accumulation),
+    };
+    printer.say(&format!("{} rows, {steps} steps of {batch}", job.train.used()));
     let orders = orders(&prepared, &job_path, state)?;
     // From here on it belongs to the process that trains; others see that it has a guard.
     drop(lock);
@@ -237,7 +236,9 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
         interval: INTERVAL,
         facts: RunFacts {
             examples: Some(job.train.used() as u64),
-            batch_size: Some(recipe.batch_size as u64),
+            // Where micro-batches are cut by tokens, rows do not tell how long an epoch is.
+            batch_size: recipe.batch_tokens.is_none().then_some(recipe.batch_size as u64),
+            steps_per_epoch: recipe.batch_tokens.map(|_| job.steps_per_epoch() as u64),
             gradient_accumulation: Some(recipe.gradient_accumulation as u64),
             total_steps: Some(job.steps() as u64),
             memory_limit: recipe.memory_limit.into_iter().chain(around).min(),

@@ -459,3 +459,110 @@ fn early_stopping_gives_the_best_step() {
     assert!(again.status.success());
     assert_eq!(result(&output)["progress"]["step"].as_u64(), Some(step));
 }
+
+#[test]
+fn micro_batches_by_tokens_are_bounded_planned_and_go_on_as_they_were() {
+    let folder = scratch("train-batch-tokens");
+    let dataset = dataset(&folder, 40);
+    let [whole, stopped] = ["whole", "stopped"].map(|name| folder.join(name));
+    let flags = ["--batch-tokens", "160", "--gradient-accumulation", "2", "--epochs", "2", "--eval-split", "0.1"];
+    let done = train(&dataset, &whole, &flags);
+    assert!(done.status.success(), "{}", told(&done));
+    assert!(told(&done).contains("2 x up to 160 tokens"), "{}", told(&done));
+    let job: Value = serde_json::from_slice(&std::fs::read(whole.join(".job.json")).unwrap()).unwrap();
+    let job = &job["job"];
+    let lengths: Vec<u64> = serde_json::from_value(job["train"]["lengths"].clone()).unwrap();
+    let (limits, batches) = (&job["limits"], job["token_batches"].as_u64().unwrap());
+    assert!(limits["tokens"].as_u64().unwrap() <= 160, "{limits}");
+    assert!(limits["rows"].as_u64().unwrap() >= 2 && batches < 36, "{limits}, {batches}");
+    // Every epoch has the same steps, and reads every row once.
+    let steps = losses(&whole).len() as u64;
+    assert_eq!(steps, 2 * batches.div_ceil(2));
+    let result = result(&whole);
+    let read: u64 = lengths
+        .iter()
+        .enumerate()
+        .filter(|(row, _)| !job["train"]["left_out"].as_array().unwrap().contains(&Value::from(*row)))
+        .map(|(_, tokens)| tokens)
+        .sum();
+    assert_eq!(result["progress"]["tokens"].as_u64(), Some(2 * read), "{result}");
+    // A run that was killed goes on with the same micro-batches.
+    let mut guard = start(&dataset, &stopped, &flags);
+    wait_for_step(&stopped, 9);
+    signal("-INT", guard.id());
+    guard.wait().unwrap();
+    let resumed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto"]].concat());
+    assert!(resumed.status.success(), "{}", told(&resumed));
+    assert_eq!(losses(&whole), losses(&stopped));
+    assert_eq!(evaluations(&whole), evaluations(&stopped));
+    let other = train(
+        &dataset,
+        &stopped,
+        &[
+            "--batch-tokens",
+            "170",
+            "--gradient-accumulation",
+            "2",
+            "--epochs",
+            "3",
+            "--eval-split",
+            "0.1",
+            "--resume",
+            "auto",
+        ],
+    );
+    assert!(told(&other).contains("`batch-tokens` 160, and now it is 170"), "{}", told(&other));
+    // A row that no micro-batch has room for.
+    let small = train(&dataset, &folder.join("small"), &["--batch-tokens", "30"]);
+    assert_eq!(small.status.code(), Some(2));
+    assert!(told(&small).contains("tokens; a micro-batch has 30 at most (`batch-tokens`)"), "{}", told(&small));
+    assert!(told(&small).contains("hint: `--batch-tokens "), "{}", told(&small));
+}
+
+#[test]
+fn the_best_checkpoint_is_chosen_by_the_metric_that_is_asked_for() {
+    let folder = scratch("train-metric");
+    let dataset = dataset(&folder, 24);
+    let flags = [
+        "--epochs",
+        "4",
+        "--eval-split",
+        "0.2",
+        "--eval-steps",
+        "4",
+        "--batch-size",
+        "2",
+        "--gradient-accumulation",
+        "1",
+    ];
+    let state = |output: &Path| -> Value {
+        serde_json::from_slice(&std::fs::read(output.join("result.json")).unwrap()).unwrap()
+    };
+    let [lowest, highest] = ["lowest", "highest"].map(|name| folder.join(name));
+    let done = train(&dataset, &lowest, &flags);
+    assert!(done.status.success(), "{}", told(&done));
+    // The wrong way round, which tells the two apart whatever the model learns.
+    let done = train(
+        &dataset,
+        &highest,
+        &[&flags[..], &["--metric_for_best_model", "eval_loss", "--greater_is_better", "True"]].concat(),
+    );
+    assert!(done.status.success(), "{}", told(&done));
+    let losses: Vec<f64> = evaluations(&highest).iter().skip(1).map(|loss| loss.as_f64().unwrap()).collect();
+    assert_eq!(evaluations(&lowest), evaluations(&highest));
+    let most = losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
+    assert_eq!(state(&highest)["progress"]["best"][1].as_f64(), Some(most));
+    assert_eq!(state(&lowest)["progress"]["best"][1].as_f64(), Some(least));
+    let page = std::fs::read_to_string(highest.join("README.md")).unwrap();
+    assert!(page.contains("which had the highest loss on held-out rows"), "{page}");
+    // By a share of answers, and by one that these rows cannot have.
+    let exact = folder.join("exact");
+    let done = train(&dataset, &exact, &[&flags[..], &["--metric-for-best-model", "field_accuracy"]].concat());
+    assert!(done.status.success(), "{}", told(&done));
+    assert!(told(&done).contains("(best by fields right so far)"), "{}", told(&done));
+    let boxes =
+        train(&dataset, &folder.join("boxes"), &[&flags[..], &["--metric-for-best-model", "mean_iou"]].concat());
+    assert!(!boxes.status.success());
+    assert!(told(&boxes).contains("which needs answers with boxes among the rows to evaluate on"), "{}", told(&boxes));
+}

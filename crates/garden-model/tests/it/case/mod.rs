@@ -149,6 +149,7 @@ impl Case {
             epsilon: number("epsilon"),
             decay: number("weight_decay"),
             clip: Some(number("clip_norm")),
+            ..Optimizer::default()
         }
     }
 

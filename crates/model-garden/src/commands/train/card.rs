@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use garden_data::BatchSize;
 use garden_train::Recipe;
 
 use super::page::{field_rows, grouped, memory_words, settings, title};
@@ -151,9 +152,13 @@ fn about(story: &Story) -> String {
     let (steps, tokens) = (story.last_step(), story.number(&["progress", "tokens"]).unwrap_or(0.0));
     let _ = write!(
         text,
-        "\n\nTrained on {rows} rows for {} steps of {} rows ({} tokens) in {}.",
+        "\n\nTrained on {rows} rows for {} steps of {} ({} tokens) in {}.",
         grouped(steps),
-        recipe.batch_size * recipe.gradient_accumulation,
+        match recipe.batch() {
+            BatchSize::Rows(rows) => format!("{} rows", rows * recipe.gradient_accumulation),
+            BatchSize::Tokens(tokens) =>
+                format!("{} micro-batches of up to {} tokens", recipe.gradient_accumulation, grouped(tokens)),
+        },
         grouped(tokens as usize),
         clock(story.seconds)
     );
@@ -161,7 +166,8 @@ fn about(story: &Story) -> String {
         let _ = match best.step == steps {
             true => write!(text, " The result is that of the last step."),
             false => {
-                write!(text, " The result is that of step {}, which had the lowest loss on held-out rows.", best.step)
+                let words = recipe.best_by().words();
+                write!(text, " The result is that of step {}, which had {words} on held-out rows.", best.step)
             }
         };
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use garden_report::{Axis, Chart, Curve, Level, LevelKind, Mark, Role, Scale, Shape, Size, Tone, Unit};
-use garden_train::EvalReport;
+use garden_train::{EvalReport, Metric};
 
 use super::story::{Step, Story};
 
@@ -129,7 +129,11 @@ fn smoothed(values: impl ExactSizeIterator<Item = (usize, f64)>) -> Vec<(usize, 
 fn marks(story: &Story) -> Vec<Mark> {
     let mark = |name: &str, label: String, at: f64, shape| Mark { name: name.into(), label, at, stretch: None, shape };
     let best = story.best().filter(|_| story.evaluations.len() > 2);
-    let best = best.map(|best| mark("best", format!("best loss {:.3}", best.loss), best.step as f64, Shape::Pin));
+    let label = |best: &EvalReport| match story.job.recipe.metric_for_best_model {
+        Metric::Loss => format!("best loss {:.3}", best.loss),
+        metric => format!("best by {}", metric.name()),
+    };
+    let best = best.map(|best| mark("best", label(best), best.step as f64, Shape::Pin));
     let attempts = story.summary.iter().flat_map(|summary| summary.attempts.iter().skip(1));
     let starts =
         attempts.filter_map(|attempt| Some(mark("restart", String::new(), attempt.first_step?, Shape::Diamond)));

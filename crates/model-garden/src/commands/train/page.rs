@@ -5,7 +5,7 @@ use std::path::Path;
 
 use garden_memory::{Bytes, Verdict};
 use garden_report::{Block, Field, News, Page, Section, json_text};
-use garden_train::{EvalReport, FIELDS, Recipe};
+use garden_train::{BestBy, EvalReport, FIELDS, Metric, Recipe};
 use serde_json::{Map, Value, json};
 
 use super::curves::charts;
@@ -115,7 +115,8 @@ fn numbers(story: &Story) -> Vec<Field> {
         add("training loss", format!("{:.3} → {:.3}", first.loss, last.loss));
     }
     if let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) {
-        let best = story.best().filter(|best| best.step != last.step && best.loss < last.loss);
+        let lowest = BestBy { metric: Metric::Loss, is_greater_better: false };
+        let best = lowest.best(&story.evaluations).filter(|best| best.step != last.step && best.loss < last.loss);
         let best = best.map_or_else(String::new, |best| format!(", at best {:.3} after step {}", best.loss, best.step));
         add("held-out loss", format!("{:.3} → {:.3}{best}", first.loss, last.loss));
         let shares = |value: fn(&EvalReport) -> Option<f64>| Some((value(first)?, value(last)?));
@@ -168,6 +169,7 @@ fn evaluations(story: &Story) -> Option<Section> {
     let has_fields = story.evaluations.iter().any(|report| report.field_accuracy.is_some());
     let has_boxes = story.evaluations.iter().any(|report| report.mean_iou.is_some());
     let best = story.best().map(|best| best.step);
+    let by = format!(" (best by {})", story.job.recipe.metric_for_best_model.name());
     let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
     let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
     header.extend(has_answers.then_some(Cow::from("answers right")));
@@ -177,7 +179,7 @@ fn evaluations(story: &Story) -> Option<Section> {
     }
     header.push("time".into());
     let row = |report: &EvalReport| {
-        let mark = if Some(report.step) == best { " (best by loss)" } else { "" };
+        let mark = if Some(report.step) == best { by.as_str() } else { "" };
         let mut cells = vec![format!("{}{mark}", report.step), format!("{:.4}", report.loss)];
         cells.extend(has_answers.then(|| share(report.exact_match)));
         cells.extend(has_fields.then(|| share(report.field_accuracy)));

@@ -50,7 +50,7 @@ impl<'a> RunResult<'a> {
             summary,
             seconds,
             finish: read_finish(folder),
-            evaluations: garden_train::read_evaluations(folder),
+            evaluations: garden_train::read_evaluations(folder, prepared.job.recipe.best_by()),
             predictions: garden_train::read_predictions(folder),
             judged,
         })

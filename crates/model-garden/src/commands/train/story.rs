@@ -85,7 +85,7 @@ impl<'a> Story<'a> {
         let (steps, evaluations) = read_log(folder);
         let finish = read_finish(folder);
         let words = summary.map_or("it did not come to its end", |summary| summary.words.as_str());
-        let ends = garden_train::read_evaluations(folder);
+        let ends = garden_train::read_evaluations(folder, job.recipe.best_by());
         let ends = ends.as_ref().map(|(first, best)| (first, best));
         // Of all starts, where the run came to its end; else only of those that are known.
         let seconds = finish.as_ref().and_then(|finish| finish["progress"]["seconds"].as_f64()).unwrap_or(seconds);
@@ -99,11 +99,9 @@ impl<'a> Story<'a> {
         path.iter().try_fold(self.finish.as_ref()?, |value, name| value.get(name))?.as_f64()
     }
 
-    /// The evaluation with the lowest loss after a step: what is in the folder is that of its step.
+    /// The best evaluation after a step: what is in the folder is that of its step.
     pub fn best(&self) -> Option<&EvalReport> {
-        let trained = self.evaluations.iter().filter(|report| report.step > 0);
-        // Of equal ones the first, as the trainer has it.
-        trained.min_by(|one, other| one.loss.total_cmp(&other.loss))
+        self.job.recipe.best_by().best(&self.evaluations)
     }
 
     /// The last step that was made, as far as the files tell.

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use garden_data::BatchSize;
 use garden_device::{Plan, Purpose};
 use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
 use garden_probe::{Identity, Process};
-use garden_train::{End, Error, EvalReport, Finish, Job, Observer, StepReport, read_losses, train};
+use garden_train::{End, Error, EvalReport, Finish, Job, Metric, Observer, StepReport, read_losses, train};
 use serde_json::{Value, json};
 
 use super::files::{FINISH, JobFile, write_json};
@@ -82,6 +83,8 @@ struct Teller<'a> {
     should_end: Arc<AtomicBool>,
     memory_steps: usize,
     logging_steps: usize,
+    /// What the best evaluation is chosen by.
+    metric: Metric,
     /// When the last step was told.
     told: Instant,
     /// Buffers of the device, in number and bytes, and bytes by purpose.
@@ -128,18 +131,23 @@ impl<'a> Teller<'a> {
             None => should_end.store(guard.is_some(), Ordering::Release),
         }
         let recipe = &job.recipe;
-        let facts = json!({
+        let mut facts = json!({
             "examples": job.train.used(),
-            "batch_size": recipe.batch_size,
             "gradient_accumulation": recipe.gradient_accumulation,
             "total_steps": job.steps(),
         });
+        // Where micro-batches are cut by tokens, rows do not tell how long an epoch is.
+        match recipe.batch() {
+            BatchSize::Rows(rows) => facts["batch_size"] = json!(rows),
+            BatchSize::Tokens(_) => facts["steps_per_epoch"] = json!(job.steps_per_epoch()),
+        }
         let mut teller = Teller {
             printer,
             channel,
             should_end,
             memory_steps: recipe.memory_steps,
             logging_steps: recipe.logging_steps,
+            metric: recipe.metric_for_best_model,
             told: Instant::now(),
             buffers: (0, 0),
             arena: Value::Null,
@@ -252,7 +260,9 @@ impl Observer for Teller<'_> {
         if let (Some(mean), Some(half)) = (report.mean_iou, report.iou_50) {
             words += &format!(", boxes overlap by {} on average, {} of them by half", percent(mean), percent(half));
         }
-        words += if report.is_best { " (best by loss so far)" } else { "" };
+        if report.is_best {
+            words += &format!(" (best by {} so far)", self.metric.name());
+        }
         self.send(&json!({"event": "eval_end", "say": words}));
     }
 
