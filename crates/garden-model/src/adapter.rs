@@ -11,11 +11,10 @@ use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::lora::{LoraConfig, Targets};
 use crate::model::Model;
-use crate::parameters::FrozenAdapter;
+use crate::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter};
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
-const PREFIX: &str = "base_model.model.";
 
 /// An adapter in a folder.
 #[derive(Debug)]
@@ -73,7 +72,7 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
             return Err(Error::field(path, field, "is true, which is not supported"));
         }
     }
-    for field in ["rank_pattern", "alpha_pattern", "modules_to_save"] {
+    for field in ["rank_pattern", "alpha_pattern"] {
         let is_empty = |given: &Value| {
             given.is_null()
                 || given.as_object().is_some_and(|all| all.is_empty())
@@ -93,7 +92,13 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
         }
         _ => return Err(Error::field(path, "target_modules", "is neither text nor a list")),
     };
+    let modules_to_save = match value.get("modules_to_save") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect(),
+        Some(_) => return Err(Error::field(path, "modules_to_save", "is no list of names")),
+    };
     Ok(LoraConfig {
+        modules_to_save,
         rank: number("r")? as usize,
         alpha: number("lora_alpha")? as f32,
         is_rank_stabilised: value.get("use_rslora").and_then(Value::as_bool).unwrap_or(false),
@@ -118,7 +123,13 @@ impl Adapter {
                 }
                 continue;
             };
-            return Err(Error::tensor(self.weights.path(), name, "is neither lora_A.weight nor lora_B.weight"));
+            if self.config.saved_module(module).is_none() {
+                return Err(Error::tensor(
+                    self.weights.path(),
+                    name,
+                    "is neither lora_A.weight nor lora_B.weight, nor of `modules_to_save`",
+                ));
+            }
         }
         let whole = |(module, names): (String, [Option<&str>; 2])| {
             let tensor = |name: Option<&str>, side: &str| {
@@ -136,6 +147,19 @@ impl Adapter {
             Ok((module, pair))
         };
         halves.into_iter().map(whole).collect()
+    }
+
+    /// Tensors that take the place of the base's, by their names in the newer form.
+    pub(crate) fn saved(&self) -> Result<BTreeMap<String, Tensor<'_>>, Error> {
+        let mut saved = BTreeMap::new();
+        for name in self.weights.names() {
+            let newer = current(name);
+            let module = newer.strip_prefix(PREFIX).unwrap_or(&newer);
+            if self.config.saved_module(module).is_some() {
+                saved.insert(module.to_string(), self.weights.tensor(name)?);
+            }
+        }
+        Ok(saved)
     }
 
     /// How many linears it changes, and beside how many it has matrices that change nothing.
@@ -233,7 +257,7 @@ fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
         "fan_in_fan_out": false,
         "inference_mode": true,
         "init_lora_weights": true,
-        "modules_to_save": null,
+        "modules_to_save": (!config.modules_to_save.is_empty()).then_some(&config.modules_to_save),
         "rank_pattern": {},
         "alpha_pattern": {},
         "exclude_modules": null,

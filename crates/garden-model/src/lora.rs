@@ -15,6 +15,8 @@ pub struct LoraConfig {
     pub dropout: f32,
     /// Which linears.
     pub targets: Targets,
+    /// Modules that are trained as a whole and saved in the adapter, by the ends of their names (PEFT's `modules_to_save`).
+    pub modules_to_save: Vec<String>,
 }
 
 impl LoraConfig {
@@ -30,18 +32,28 @@ const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_pro
 const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
 
 impl LoraConfig {
-    /// Whether a linear of the vision tower gets an adapter.
+    /// Whether something of the vision tower is trained.
     pub fn reaches_vision(&self) -> bool {
         self.reaches(VISION.map(|name| format!("model.visual.blocks.0.{name}")))
     }
 
-    /// Whether a linear of the merger does.
+    /// Whether something of the merger is.
     pub fn reaches_merger(&self) -> bool {
         self.reaches(MERGER.map(|name| format!("model.visual.merger.{name}")))
     }
 
     fn reaches<const N: usize>(&self, names: [String; N]) -> bool {
-        self.targets.matcher().is_ok_and(|matcher| names.iter().any(|name| matcher.matches(name)))
+        let is_trained = |name: &String| self.saved_module(&format!("{name}.weight")).is_some();
+        names.iter().any(is_trained)
+            || self.targets.matcher().is_ok_and(|matcher| names.iter().any(|name| matcher.matches(name)))
+    }
+
+    /// The one of `modules_to_save` that a tensor belongs to. As in PEFT, a module is meant whose name ends so.
+    pub(crate) fn saved_module(&self, tensor: &str) -> Option<&str> {
+        let mut modules = tensor.match_indices('.').map(|(dot, _)| &tensor[..dot]);
+        modules.find_map(|module| {
+            self.modules_to_save.iter().find(|name| module.ends_with(name.as_str())).map(String::as_str)
+        })
     }
 }
 
@@ -113,5 +125,24 @@ mod tests {
         assert!(!decoder.matches("model.visual.blocks.0.mlp.gate_proj"));
         assert!(Targets::all().matcher().unwrap().matches("model.visual.blocks.0.attn.proj"));
         assert!(!Targets::all().matcher().unwrap().matches("lm_head"));
+    }
+
+    #[test]
+    fn saved_modules_are_named_by_their_ends() {
+        let lora = LoraConfig {
+            rank: 1,
+            alpha: 1.0,
+            is_rank_stabilised: false,
+            dropout: 0.0,
+            targets: Targets::decoder(),
+            modules_to_save: vec!["visual.merger".into(), "lm_head".into(), "norm".into()],
+        };
+        assert_eq!(lora.saved_module("model.visual.merger.mlp.0.bias"), Some("visual.merger"));
+        assert_eq!(lora.saved_module("lm_head.weight"), Some("lm_head"));
+        assert_eq!(lora.saved_module("model.language_model.norm.weight"), Some("norm"));
+        // PEFT asks for no dot before the name.
+        assert_eq!(lora.saved_module("model.language_model.layers.0.input_layernorm.weight"), Some("norm"));
+        assert_eq!(lora.saved_module("model.language_model.layers.0.mlp.up_proj.weight"), None);
+        assert!(lora.reaches_merger() && !lora.reaches_vision());
     }
 }

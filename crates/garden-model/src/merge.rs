@@ -108,7 +108,7 @@ impl<'a> Merge<'a> {
         }
         let model = Config::read(&base.path().join("config.json"))?;
         fits(base, adapter, &model)?;
-        let mut pairs = adapter.pairs()?;
+        let (mut pairs, mut saved) = (adapter.pairs()?, adapter.saved()?);
         let mut items = Vec::new();
         for (path, stored) in base.files()? {
             for stored in stored {
@@ -123,6 +123,10 @@ impl<'a> Merge<'a> {
                 if was == Dtype::U8 {
                     return Err(Error::tensor(path, stored.name, "is U8; F32, BF16 or F16 is needed"));
                 }
+                let source = match saved.remove(&newer) {
+                    Some(tensor) => Source::Plain(tensor),
+                    None => source,
+                };
                 let pair = newer.strip_suffix(".weight").and_then(|module| pairs.remove(module));
                 // A tied head is the embedding, and is not saved beside it.
                 if model.is_tied && newer == HEAD && pair.is_none() {
@@ -139,10 +143,8 @@ impl<'a> Merge<'a> {
                 });
             }
         }
-        match pairs.into_keys().next() {
-            Some(module) => {
-                Err(Error::tensor(base.path(), format!("{module}.weight"), "is missing; the adapter has it"))
-            }
+        match pairs.into_keys().map(|module| format!("{module}.weight")).chain(saved.into_keys()).next() {
+            Some(name) => Err(Error::tensor(base.path(), name, "is missing; the adapter has it")),
             None => Ok(Merge { base, config, settings, scale: adapter.config.scale(), items }),
         }
     }

@@ -3,6 +3,9 @@
 /// The head, unless it is tied to the embedding.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
+/// The embedding.
+pub(crate) const EMBEDDING: &str = "model.language_model.embed_tokens.weight";
+
 /// A name in the newer form, whichever a file has.
 pub(crate) fn newer(name: &str) -> String {
     if let Some(rest) = name.strip_prefix("visual.") {

@@ -26,6 +26,7 @@ pub(crate) struct Network {
 impl Network {
     pub fn build(builder: &mut Builder, config: &Config) -> Result<Network, Error> {
         let text = &config.text;
+        builder.check_saved(config)?;
         let vision = Vision::build(builder, &config.vision)?;
         builder.part = Part::Decoder;
         let name = "model.language_model";
@@ -38,6 +39,7 @@ impl Network {
             true => (embedding, embedding_gradient),
             false => builder.linear_weight("lm_head", Width::exact(text.vocabulary), Width::exact(text.hidden))?,
         };
+        builder.check_found()?;
         Ok(Network { vision, embedding, embedding_gradient, layers, head: Head { norm, weight, gradient } })
     }
 

@@ -1,19 +1,23 @@
 //! Parameters: what a model is made of, with gradients and optimizer state for what is trained, and how they come into being.
 
+use std::collections::BTreeSet;
+
 use garden_device::{
     Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Weight, dynamic_8bit, nf4,
 };
 
 use crate::checkpoint::{Checkpoint, Tensor};
+use crate::config::Config;
 use crate::error::Error;
 use crate::layout::{Layout, Width};
 use crate::linear::{Linear, Lora};
 use crate::lora::{LoraConfig, Matcher};
 use crate::mode::Mode;
 use crate::model::bytes_of;
-use crate::names::is_decayed;
+use crate::names::{EMBEDDING, HEAD, is_decayed};
 use crate::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
 use crate::optimizer::RateGroup;
+use crate::shapes::PATCHES;
 
 /// A parameter that is trained.
 #[derive(Clone, Debug)]
@@ -66,6 +70,8 @@ pub struct Storage {
     pub has_8bit_moments: bool,
 }
 
+/// What names of an adapter's file begin with.
+pub(crate) const ADAPTER_PREFIX: &str = "base_model.model.";
 /// Smaller parameters keep moments of 32 bits, as in bitsandbytes.
 const SMALLEST_NARROW: usize = 4096;
 
@@ -94,6 +100,8 @@ pub(crate) struct Builder<'a> {
     pub gradients: Option<Block>,
     /// What operations with these weights need.
     pub reserve: Reserve,
+    /// Those of `modules_to_save` that the model has.
+    pub saved: BTreeSet<String>,
     /// The widest input of an adapter, and how many there are.
     pub widest_adapted: usize,
     pub adapters: u64,
@@ -124,9 +132,62 @@ impl<'a> Builder<'a> {
             frozen: Vec::new(),
             gradients: None,
             reserve: Reserve::default(),
+            saved: BTreeSet::new(),
             widest_adapted: 0,
             adapters: 0,
         })
+    }
+
+    /// Refuses modules that cannot be saved in an adapter so that others load the same model.
+    pub fn check_saved(&self, config: &Config) -> Result<(), Error> {
+        let Some((lora, _)) = &self.lora else { return Ok(()) };
+        let refused = [
+            (config.is_tied, HEAD, "it is the same as the embedding in this model, and an adapter would untie the two"),
+            (config.is_tied, EMBEDDING, "it is the same as the head in this model, and an adapter would untie the two"),
+            (true, PATCHES, "the convolution of patches is not supported"),
+        ];
+        for (is_refused, tensor, why) in refused {
+            if let Some(module) = lora.saved_module(tensor).filter(|_| is_refused) {
+                return Err(Error::Batch(format!("`{module}` cannot be among the modules to save: {why}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses modules to save that the model does not have.
+    pub fn check_found(&self) -> Result<(), Error> {
+        let Some((lora, _)) = &self.lora else { return Ok(()) };
+        match lora.modules_to_save.iter().find(|module| !self.saved.contains(*module)) {
+            Some(module) => Err(Error::Batch(format!(
+                "the model has no module `{module}` to save; `visual.merger`, `lm_head` and `embed_tokens` are some"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a tensor is part of the adapter as a whole.
+    fn is_saved(&mut self, name: &str) -> bool {
+        let Some(module) = self.lora.as_ref().and_then(|(lora, _)| lora.saved_module(name)) else { return false };
+        self.saved.insert(module.to_string());
+        true
+    }
+
+    /// Whether a tensor of the checkpoint is trained itself.
+    fn is_trained(&mut self, name: &str) -> bool {
+        self.is_full || self.is_saved(name) && self.mode == Mode::Training
+    }
+
+    /// What a tensor is called in the file of what is trained.
+    fn saved_name(&self, name: &str) -> String {
+        if self.is_full { name.to_string() } else { format!("{ADAPTER_PREFIX}{name}") }
+    }
+
+    /// A tensor that an adapter brings is filled with its values later.
+    fn remember_saved(&mut self, name: &str, shape: &[usize], layout: Layout, value: Buffer) {
+        if self.mode == Mode::Inference && self.is_saved(name) {
+            let name = self.saved_name(name);
+            self.frozen.push(FrozenAdapter { name, shape: shape.to_vec(), layout, value });
+        }
     }
 
     /// A vector of the checkpoint, with its gradient if it is trained.
@@ -136,11 +197,13 @@ impl<'a> Builder<'a> {
         let tensor = self.checked(name, &[length.stored])?;
         let layout = Layout::vector(length);
         let value = self.load(name, tensor, layout, Dtype::F32)?;
-        if !self.is_full {
+        if !self.is_trained(name) {
+            self.remember_saved(name, tensor.shape, layout, value);
             return Ok((value, None));
         }
         self.reserve.longest_vector = self.reserve.longest_vector.max(length.padded);
-        let gradient = self.train(name.to_string(), tensor.shape.to_vec(), layout, value, None, is_decayed(name))?;
+        let (saved, shape) = (self.saved_name(name), tensor.shape.to_vec());
+        let gradient = self.train(saved, shape, layout, value, None, is_decayed(name))?;
         Ok((value, Some(gradient)))
     }
 
@@ -225,9 +288,10 @@ impl<'a> Builder<'a> {
         let tensor = self.checked(name, &[layout.rows.stored, layout.columns.stored])?;
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         let of = |buffer| Weight::plain(buffer, rows, columns);
-        if !self.is_full {
+        if !self.is_trained(name) {
             let dtype = self.device.profile().frozen(tensor.dtype);
             let value = self.load(name, tensor, layout, dtype)?;
+            self.remember_saved(name, tensor.shape, layout, value);
             if dtype != Dtype::F32 {
                 self.reserve.widest = self.reserve.widest.max(columns);
             }
@@ -240,7 +304,7 @@ impl<'a> Builder<'a> {
             self.reserve.widest = self.reserve.widest.max(columns);
         }
         let shape = vec![layout.rows.stored, layout.columns.stored];
-        let gradient = self.train(name.to_string(), shape, layout, value, shadow, is_decayed(name))?;
+        let gradient = self.train(self.saved_name(name), shape, layout, value, shadow, is_decayed(name))?;
         Ok((of(shadow.unwrap_or(value)), Some(of(gradient))))
     }
 
@@ -253,14 +317,15 @@ impl<'a> Builder<'a> {
     ) -> Result<(Weight, Option<Weight>), Error> {
         let full = format!("{name}.weight");
         let (rows, columns) = (outputs.stored, inputs.stored);
+        let stays_whole = self.is_full || self.is_saved(&full);
         let (buffer, scales, packed_from) = match Packed::read(self.checkpoint, &full, rows, columns)? {
-            Some(packed) if self.is_full => {
+            Some(packed) if stays_whole => {
                 let problem = "has 4 bits, which cannot be trained: train an adapter, or take a checkpoint of 16 bits";
                 return Err(Error::tensor(packed.codes.path, full, problem));
             }
             Some(packed) => self.packed(&full, &packed)?,
             None => match &self.storage.four_bit {
-                Some(four_bit) if four_bit.packs(name) && !self.is_full => {
+                Some(four_bit) if four_bit.packs(name) && !stays_whole => {
                     let is_double = four_bit.is_double;
                     self.pack(&full, rows, columns, is_double)?
                 }
@@ -357,9 +422,14 @@ impl<'a> Builder<'a> {
         if !matcher.matches(name) {
             return Ok(None);
         }
+        if let Some(module) = config.saved_module(&format!("{name}.weight")) {
+            return Err(Error::Batch(format!(
+                "`{name}` would be trained as part of `{module}` (modules to save) and get an adapter: name it in one of the two"
+            )));
+        }
         let (scale, dropout) = (config.scale(), config.dropout);
         let rank = Width::inner(self.device.profile(), config.rank);
-        let prefix = format!("base_model.model.{name}");
+        let prefix = format!("{ADAPTER_PREFIX}{name}");
         let (down, down_gradient) =
             self.adapter_matrix(format!("{prefix}.lora_A.weight"), Layout { rows: rank, columns: inputs })?;
         let (up, up_gradient) =

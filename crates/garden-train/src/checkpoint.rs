@@ -312,7 +312,7 @@ pub(crate) fn restore(job: &Job, model: &mut Model, device: &mut dyn Device, pat
 }
 
 /// Settings whose change would make a resumed run something that no run is.
-const FIXED: [&str; 18] = [
+const FIXED: [&str; 19] = [
     "base-model",
     "dataset",
     "eval-split",
@@ -325,6 +325,7 @@ const FIXED: [&str; 18] = [
     "lora-r",
     "lora-alpha",
     "lora-targets",
+    "modules-to-save",
     "use-rslora",
     "finetune-vision",
     "full",

@@ -176,7 +176,14 @@ impl Recipe {
             is_rank_stabilised: self.use_rslora,
             dropout: self.lora_dropout,
             targets,
+            modules_to_save: self.modules_to_save(),
         })
+    }
+
+    /// Modules that are trained as a whole beside the adapter.
+    fn modules_to_save(&self) -> Vec<String> {
+        let names = self.modules_to_save.iter().flat_map(|names| names.split(','));
+        names.map(|name| name.trim().to_string()).filter(|name| !name.is_empty()).collect()
     }
 
     /// How weights and moments are stored.

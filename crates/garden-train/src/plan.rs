@@ -393,6 +393,9 @@ fn weights_words(input: &PlanInput, plan: &Plan) -> String {
     let kinds = kinds.collect::<Vec<_>>().join(", ");
     match input.recipe.training() {
         Training::Full => format!("all trained, {kinds}"),
+        Training::Lora(lora) if !lora.modules_to_save.is_empty() => {
+            format!("frozen but for `{}`, {kinds}", lora.modules_to_save.join("`, `"))
+        }
         Training::Lora(_) => format!("frozen, {kinds}"),
     }
 }

@@ -251,6 +251,7 @@ fn check_adapter(path: &Path, found: &LoraConfig, wanted: &LoraConfig) -> Result
     let fields = [
         ("lora-r", wanted.rank.to_string(), found.rank.to_string()),
         ("lora-alpha", wanted.alpha.to_string(), found.alpha.to_string()),
+        ("modules-to-save", wanted.modules_to_save.join(","), found.modules_to_save.join(",")),
         ("use-rslora", wanted.is_rank_stabilised.to_string(), found.is_rank_stabilised.to_string()),
     ];
     match fields.into_iter().find(|(_, given, found)| given != found) {
@@ -288,8 +289,14 @@ mod tests {
 
     #[test]
     fn an_adapter_of_another_scale_is_refused() {
-        let wanted =
-            LoraConfig { rank: 16, alpha: 16.0, is_rank_stabilised: false, dropout: 0.0, targets: Targets::decoder() };
+        let wanted = LoraConfig {
+            rank: 16,
+            alpha: 16.0,
+            is_rank_stabilised: false,
+            dropout: 0.0,
+            targets: Targets::decoder(),
+            modules_to_save: Vec::new(),
+        };
         let told = |found: LoraConfig| {
             let error = check_adapter(Path::new("a"), &found, &wanted).err()?;
             Some((error.to_string(), error.hint().unwrap_or_default()))

@@ -130,6 +130,7 @@ pub struct Recipe {
     pub lora_alpha: f32,
     pub lora_dropout: f32,
     pub lora_targets: Option<String>,
+    pub modules_to_save: Option<String>,
     pub use_rslora: bool,
     pub finetune_vision: bool,
     pub full: bool,
@@ -211,6 +212,7 @@ impl Default for Recipe {
             lora_alpha: 16.0,
             lora_dropout: 0.0,
             lora_targets: None,
+            modules_to_save: None,
             use_rslora: false,
             finetune_vision: false,
             full: false,
@@ -444,6 +446,9 @@ impl Recipe {
         if self.min_learning_rate > self.learning_rate {
             let (least, most) = (self.min_learning_rate, self.learning_rate);
             return Err(wrong("min-learning-rate", format!("is {least}, more than `learning-rate` ({most})")));
+        }
+        if self.full && self.modules_to_save.is_some() {
+            return Err(wrong("modules-to-save", "and `full` exclude each other: all modules are trained"));
         }
         if self.batch_tokens.is_some() && self.eval_batch_size.is_some() {
             let hint = "leave `eval-batch-size` away: evaluations have micro-batches of as many tokens";

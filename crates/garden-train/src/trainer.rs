@@ -442,7 +442,8 @@ impl<'a> Run<'a> {
             self.model.set(self.device, parameter, &vec![0.0; parameter.shape.iter().product()]);
         }
         let without = loss(&mut self.model, self.device)?;
-        let without = (!job.recipe.full).then_some(without);
+        // With modules that are trained as a whole, this is not the base model.
+        let without = (!job.recipe.full && job.recipe.modules_to_save.is_none()).then_some(without);
         checkpoint::read_trained(job, &self.model, self.device, folder)?;
         let with = loss(&mut self.model, self.device)?;
         if with.to_bits() != before.to_bits() {

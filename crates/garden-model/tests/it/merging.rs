@@ -17,8 +17,8 @@ use std::process::Command;
 use crate::case::{Case, cases, find};
 use garden_device::{Cpu, Dtype};
 use garden_model::{
-    Adapter, Checkpoint, Error, GradientCheckpointing, Merge, MergeProof, MergeReport, MergeSettings, PackedBase,
-    prove_adapter, prove_merge, read_adapter,
+    Adapter, Checkpoint, Error, GradientCheckpointing, LoraConfig, Merge, MergeProof, MergeReport, MergeSettings,
+    Model, PackedBase, Storage, Training, prove_adapter, prove_merge, read_adapter, write_adapter,
 };
 use safetensors::{Dtype as FileDtype, tensor::TensorView};
 use serde_json::Value;
@@ -80,6 +80,53 @@ fn merged_weights_are_those_of_peft() {
         }
         fs::remove_dir_all(&to).unwrap();
     }
+}
+
+/// Modules that an adapter has as a whole take the place of the base's, and the result is proven like any other.
+#[test]
+fn saved_modules_take_the_place_of_the_base_s() {
+    let case = find("two_images_rslora");
+    let Training::Lora(config) = case.training() else { panic!("adapters are trained there") };
+    let config = LoraConfig { modules_to_save: vec!["visual.merger".into(), "lm_head".into()], ..config };
+    let (cpu, from, to) = (&mut Cpu::new(1), folder("modules-adapter"), folder("modules"));
+    let mut model = case.build_for(cpu, &Training::Lora(config.clone()), GradientCheckpointing::PerLayer);
+    for parameter in model.parameters() {
+        let values: Vec<f32> = model
+            .value(cpu, parameter)
+            .unwrap()
+            .iter()
+            .enumerate()
+            .map(|(place, value)| value + ((place % 5) as f32 - 2.0) / 40.0)
+            .collect();
+        model.set(cpu, parameter, &values);
+    }
+    write_adapter(cpu, &model, &config, None, &from).unwrap();
+    let expected = model.logits(cpu, &case.batches[0]).unwrap();
+    let adapter = read_adapter(&from).unwrap();
+    let proof = proven(&case, &adapter, MergeSettings { dtype: Some(Dtype::F32), ..PLAIN }, "modules-proof");
+    assert!(proof.is_proven(), "{proof:?}");
+    merge(&case.checkpoint, &adapter, MergeSettings { dtype: Some(Dtype::F32), ..PLAIN }, &to).unwrap();
+    let merged = Checkpoint::open(&to).unwrap();
+    let head = model.parameters().iter().find(|parameter| parameter.name.ends_with("lm_head.weight")).unwrap();
+    assert_eq!(merged.tensor("lm_head.weight").unwrap().values(), model.value(cpu, head).unwrap());
+    // The merged checkpoint, with nothing beside it, answers as the model that was trained.
+    let other = &mut Cpu::new(1);
+    let limits = case.limits();
+    let mut whole = Model::build(
+        other,
+        &case.config,
+        &merged,
+        &Training::Full,
+        GradientCheckpointing::PerLayer,
+        &Storage::default(),
+        limits,
+    )
+    .unwrap();
+    let found = whole.logits(other, &case.batches[0]).unwrap();
+    let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+    assert!(expected.iter().zip(&found).all(|(one, other)| (one - other).abs() < 1e-4 * largest));
+    fs::remove_dir_all(&from).unwrap();
+    fs::remove_dir_all(&to).unwrap();
 }
 
 #[test]

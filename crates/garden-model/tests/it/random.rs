@@ -28,7 +28,14 @@ fn batch(config: &Config) -> Batch {
 }
 
 fn training(targets: Targets) -> Training {
-    Training::Lora(LoraConfig { rank: 4, alpha: 8.0, is_rank_stabilised: false, dropout: 0.0, targets })
+    Training::Lora(LoraConfig {
+        rank: 4,
+        alpha: 8.0,
+        is_rank_stabilised: false,
+        dropout: 0.0,
+        targets,
+        modules_to_save: Vec::new(),
+    })
 }
 
 /// A step of the tiny model; where A and B begin does not matter here.

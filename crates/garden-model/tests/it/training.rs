@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::case::{Case, Make, cases, find, on_every_device, step};
 use garden_device::{Cpu, CpuBf16, Device, Dtype, Purpose};
-use garden_model::{GradientCheckpointing, Model, Optimizer, Storage, Training, read_adapter, write_adapter};
+use garden_model::{
+    Generator, GeneratorLimits, GradientCheckpointing, LoraConfig, Model, Optimizer, Storage, Training, read_adapter,
+    write_adapter,
+};
 
 on_every_device! {
     an_adapter_comes_back_as_it_was,
@@ -20,6 +23,153 @@ on_every_device! {
     moments_of_8_bits_go_on_bit_for_bit,
     a_state_moves_from_a_processor_and_back,
     vision_tower_and_merger_may_have_rates_of_their_own,
+    saved_modules_are_trained_like_all_weights_and_come_back,
+}
+
+/// Modules that an adapter has as a whole: what is between vision tower and decoder, the head, the embedding.
+const MODULES: [&str; 3] = ["visual.merger", "lm_head", "embed_tokens"];
+
+/// A case whose head is not its embedding, and its adapter with modules to save.
+fn with_modules(case: &Case) -> Option<LoraConfig> {
+    let Training::Lora(config) = case.training() else { return None };
+    let is_whole = case.about["quantisation"].is_null() && !case.config.is_tied && !config.reaches_merger();
+    is_whole.then(|| LoraConfig { modules_to_save: MODULES.map(String::from).to_vec(), ..config })
+}
+
+fn saved_modules_are_trained_like_all_weights_and_come_back(make: Make) {
+    let mut seen = 0;
+    for case in cases() {
+        let Some(config) = with_modules(&case) else { continue };
+        let device = &mut *make();
+        let training = Training::Lora(config.clone());
+        let mut model = case.build_for(device, &training, GradientCheckpointing::PerLayer);
+        let learn = |model: &mut Model, device: &mut dyn Device| {
+            model.begin_step(device);
+            model.learn(device, &case.batches[0], 0.01, 0).unwrap();
+        };
+        // While adapters are zero it is the model that all weights are trained of, with the same gradients.
+        learn(&mut model, device);
+        let other = &mut *make();
+        let mut full = case.build_for(other, &Training::Full, GradientCheckpointing::PerLayer);
+        learn(&mut full, other);
+        let mut modules = 0;
+        for parameter in model.parameters().iter().filter(|parameter| !parameter.name.contains(".lora_")) {
+            let name = parameter.name.strip_prefix("base_model.model.").unwrap();
+            assert!(MODULES.iter().any(|module| name.contains(module)), "{name}");
+            let same = full.parameters().iter().find(|other| other.name == name).unwrap();
+            let (own, expected) = (model.gradient(device, parameter).unwrap(), full.gradient(other, same).unwrap());
+            let largest = expected.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+            for (one, wanted) in own.iter().zip(&expected) {
+                assert!((one - wanted).abs() <= 1e-5 * largest, "{name}: {one} is not {wanted}");
+            }
+            modules += usize::from(largest > 0.0);
+        }
+        // Norm, two matrices with biases; head and embedding.
+        assert!(modules == 7 || case.batches[0].patches() == 0 && modules == 2, "{}: {modules}", case.name());
+        case.adapter().unwrap();
+        let folder = folder(&format!("modules-{}", case.name()));
+        for number in 0..3 {
+            step(&case, device, &mut model, number);
+        }
+        write_adapter(device, &model, &config, None, &folder).unwrap();
+        let expected = model.logits(device, &case.batches[0]).unwrap();
+        let adapter = read_adapter(&folder).unwrap();
+        assert_eq!(adapter.config, config);
+        let mut again = case.build_for(device, &training, GradientCheckpointing::PerLayer);
+        assert_ne!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
+        adapter.put(device, &again).unwrap();
+        assert_eq!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
+        std::fs::remove_dir_all(folder).unwrap();
+        seen += 1;
+    }
+    assert!(seen > 0);
+}
+
+/// Before transformers 4.52 the decoder was `model` and the vision tower `visual`; adapters of that time have such names.
+#[test]
+fn adapters_of_both_layouts_are_read() {
+    let mut seen = [0, 0];
+    for case in cases() {
+        let mut configs: Vec<LoraConfig> = with_lora(&case).into_iter().collect();
+        configs.extend(with_modules(&case));
+        for config in configs {
+            let (device, folder) = (&mut Cpu::new(1), folder(&format!("layouts-{}", case.name())));
+            let training = Training::Lora(config.clone());
+            let mut model = case.build_for(device, &training, GradientCheckpointing::PerLayer);
+            for parameter in model.parameters() {
+                let length: usize = parameter.shape.iter().product();
+                model.set(
+                    device,
+                    parameter,
+                    &(0..length).map(|place| ((place % 9) as f32 - 4.0) / 60.0).collect::<Vec<_>>(),
+                );
+            }
+            write_adapter(device, &model, &config, None, &folder).unwrap();
+            let expected = model.logits(device, &case.batches[0]).unwrap();
+            let file = folder.join("adapter_model.safetensors");
+            let bytes = std::fs::read(&file).unwrap();
+            let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            let older = |name: &str| {
+                let name = name.replace("base_model.model.model.language_model.", "base_model.model.model.");
+                name.replace("base_model.model.model.visual.", "base_model.model.visual.")
+            };
+            let tensors: Vec<(String, safetensors::tensor::TensorView)> =
+                read.tensors().into_iter().map(|(name, tensor)| (older(&name), tensor)).collect();
+            assert!(
+                tensors.iter().all(|(name, _)| !name.contains("language_model") && !name.contains("model.visual.")
+                    || name.contains("base_model.model.visual."))
+            );
+            seen[usize::from(tensors.iter().any(|(name, _)| name.contains(".visual.")))] += 1;
+            std::fs::write(&file, safetensors::serialize(tensors, None).unwrap()).unwrap();
+            let mut again = case.build_for(device, &training, GradientCheckpointing::PerLayer);
+            let adapter = read_adapter(&folder).unwrap();
+            adapter.put(device, &again).unwrap();
+            assert_eq!(again.logits(device, &case.batches[0]).unwrap(), expected, "{}", case.name());
+            // And where it is only applied: every tensor has its place.
+            let limits = GeneratorLimits { rows: 1, context: 8, patches: 0 };
+            Generator::build(&mut Cpu::new(1), &case.config, &case.checkpoint, Some(&adapter), None, limits).unwrap();
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+/// What an adapter cannot have as a whole is refused by its name, with the reason.
+#[test]
+fn modules_that_cannot_be_saved_are_refused() {
+    let tied = cases().into_iter().find(|case| case.config.is_tied && with_lora(case).is_some()).unwrap();
+    let whole = cases().into_iter().find(|case| with_modules(case).is_some()).unwrap();
+    let refused = |case: &Case, module: &str| {
+        let config = LoraConfig { modules_to_save: vec![module.to_string()], ..with_lora(case).unwrap() };
+        let built = Model::build(
+            &mut Cpu::new(1),
+            &case.config,
+            &case.checkpoint,
+            &Training::Lora(config),
+            GradientCheckpointing::PerLayer,
+            &case.storage(),
+            case.limits(),
+        );
+        built.err().map_or_else(String::new, |error| error.to_string())
+    };
+    assert!(
+        refused(&tied, "lm_head")
+            .contains("`lm_head` cannot be among the modules to save: it is the same as the embedding")
+    );
+    assert!(refused(&tied, "embed_tokens").contains("would untie the two"));
+    assert!(refused(&whole, "patch_embed").contains("convolution"));
+    assert!(refused(&whole, "visual").contains("convolution"));
+    assert!(refused(&whole, "classifier").contains("no module `classifier`"));
+    assert!(refused(&whole, "q_proj").contains("name it in one of the two"), "{}", refused(&whole, "q_proj"));
+    let packed =
+        cases().into_iter().find(|case| !case.about["quantisation"].is_null() && with_lora(case).is_some()).unwrap();
+    let told = refused(&packed, "input_layernorm");
+    assert!(told.is_empty(), "norms are not packed: {told}");
+}
+
+fn with_lora(case: &Case) -> Option<LoraConfig> {
+    let Training::Lora(config) = case.training() else { return None };
+    Some(config)
 }
 
 /// A first step of AdamW changes values in proportion to the rate.
@@ -87,11 +237,25 @@ fn peft_takes_our_adapters() {
     };
     let script = crate::case::testdata().join("reference/check_adapter.py");
     // Bases of 4 bits are loaded in another way there: tests/it/packing.rs.
-    for case in cases().into_iter().filter(|case| case.about["quantisation"].is_null()) {
-        let Training::Lora(config) = case.training() else { continue };
+    let plain = cases().into_iter().filter_map(|case| Some((with_lora(&case)?, case)));
+    let saved = cases().into_iter().filter_map(|case| Some((with_modules(&case)?, case)));
+    for (config, case) in plain.chain(saved).filter(|(_, case)| case.about["quantisation"].is_null()) {
         let folder = std::env::temp_dir().join(format!("garden-peft-{}-{}", std::process::id(), case.name()));
         let mut cpu = Cpu::new(1);
-        let mut model = case.build(&mut cpu, GradientCheckpointing::PerLayer);
+        let mut model = match config.modules_to_save.is_empty() {
+            true => case.build(&mut cpu, GradientCheckpointing::PerLayer),
+            false => {
+                let training = Training::Lora(config.clone());
+                let model = case.build_for(&mut cpu, &training, GradientCheckpointing::PerLayer);
+                // Anything but zero, so that the adapter's own matrices learn.
+                for parameter in model.parameters().iter().filter(|parameter| parameter.name.contains(".lora_")) {
+                    let length: usize = parameter.shape.iter().product();
+                    let values: Vec<f32> = (0..length).map(|place| ((place % 7) as f32 - 3.0) / 50.0).collect();
+                    model.set(&mut cpu, parameter, &values);
+                }
+                model
+            }
+        };
         // Another adapter than the recorded one.
         for number in 0..5 {
             step(&case, &mut cpu, &mut model, number);

@@ -125,6 +125,13 @@ pub const FIELDS: &[Field] = &[
         &["lora-target-modules", "target-modules"],
         "Linears that get one: names with commas between, a regular expression, or all-linear for decoder, vision tower and merger [default: all linears of the decoder]",
     ),
+    field(
+        ADAPTER,
+        "modules-to-save",
+        "NAMES",
+        &[],
+        "Modules that are trained as a whole and saved in the adapter, as PEFT does: names with commas between, such as visual.merger,lm_head",
+    ),
     field(ADAPTER, "use-rslora", "", &[], "Scale by alpha / sqrt(rank)"),
     field(
         ADAPTER,

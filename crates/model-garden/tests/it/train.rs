@@ -566,3 +566,77 @@ fn the_best_checkpoint_is_chosen_by_the_metric_that_is_asked_for() {
     assert!(!boxes.status.success());
     assert!(told(&boxes).contains("which needs answers with boxes among the rows to evaluate on"), "{}", told(&boxes));
 }
+
+#[test]
+fn modules_to_save_are_trained_saved_and_merged() {
+    let folder = scratch("train-modules");
+    let dataset = dataset(&folder, 24);
+    let [whole, stopped, merged] = ["whole", "stopped", "merged"].map(|name| folder.join(name));
+    let flags = [
+        "--epochs",
+        "2",
+        "--batch-size",
+        "2",
+        "--gradient-accumulation",
+        "1",
+        "--modules_to_save",
+        "visual.merger",
+        "--merger-lr",
+        "1e-3",
+    ];
+    let done = train(&dataset, &whole, &flags);
+    assert!(done.status.success(), "{}", told(&done));
+    let config: Value = serde_json::from_slice(&std::fs::read(whole.join("adapter_config.json")).unwrap()).unwrap();
+    assert_eq!(config["modules_to_save"], serde_json::json!(["visual.merger"]));
+    let adapter =
+        String::from_utf8_lossy(&std::fs::read(whole.join("adapter_model.safetensors")).unwrap()).into_owned();
+    for tensor in ["ln_q.weight", "mlp.0.weight", "mlp.0.bias", "mlp.2.weight", "mlp.2.bias"] {
+        assert!(adapter.contains(&format!("\"base_model.model.model.visual.merger.{tensor}\"")), "{tensor} is missing");
+    }
+    let mut guard = start(&dataset, &stopped, &flags);
+    wait_for_step(&stopped, 9);
+    signal("-INT", guard.id());
+    guard.wait().unwrap();
+    let resumed = train(&dataset, &stopped, &[&flags[..], &["--resume", "auto"]].concat());
+    assert!(resumed.status.success(), "{}", told(&resumed));
+    assert_eq!(losses(&whole), losses(&stopped));
+    // The merge is proven against the base with its adapter.
+    let words = [
+        "export",
+        "--base-model",
+        "testdata/tiny-model",
+        "--adapter",
+        whole.to_str().unwrap(),
+        "--output-dir",
+        merged.to_str().unwrap(),
+    ];
+    let done = run(&words);
+    assert!(done.status.success(), "{}", told(&done));
+    // Memory that the modules need is planned.
+    let planned = |more: &[&str]| -> u64 {
+        let fixed = [
+            "plan",
+            "--base-model",
+            "testdata/tiny-model",
+            "--dataset",
+            dataset.to_str().unwrap(),
+            "--device",
+            "cpu",
+            "--format",
+            "json",
+        ];
+        let done = run(&[&fixed[..], more].concat());
+        let plan: Value = serde_json::from_slice(&done.stdout).unwrap_or_else(|_| panic!("{}", told(&done)));
+        let lines = plan["plan"]["lines"].as_array().unwrap_or_else(|| panic!("{plan}"));
+        lines
+            .iter()
+            .filter(|line| line["purpose"] == "optimizer" || line["purpose"] == "gradients")
+            .map(|line| line["bytes"].as_u64().unwrap())
+            .sum()
+    };
+    // Tied to its embedding, the head cannot be saved alone.
+    let head = train(&dataset, &folder.join("head"), &["--modules-to-save", "lm_head"]);
+    assert_eq!(head.status.code(), Some(2), "{}", told(&head));
+    assert!(told(&head).contains("`lm_head` cannot be among the modules to save"), "{}", told(&head));
+    assert!(planned(&["--modules-to-save", "visual.merger"]) > planned(&[]));
+}
