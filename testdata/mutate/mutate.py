@@ -26,6 +26,12 @@ DATA, MODEL = ROOT / "testdata/data", ROOT / "testdata/tiny-model"
 PATIENCE, MOST_BYTES, CODES = 20, 2_000_000_000, {0, 1, 2, 3}
 MODEL_FILES = ["config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors"]
 
+BOXES = "\n".join(json.dumps(row) for row in [
+    {"messages": [{"role": "user", "content": "<image>Where is <ref-object>?"}, {"role": "assistant", "content": '[{"bbox_2d": <bbox>, "label": "a"}, {"bbox_2d": <bbox>}]'}], "images": [str(DATA / "recorded/pictures/420.jpg")], "objects": {"ref": ["a boat"], "bbox": [[1, 2, 30.5, 40], [3, 4]], "bbox_type": "real", "image_id": [0, 0]}},
+    {"messages": [{"role": "user", "content": "<image>Where?"}, {"role": "assistant", "content": "<bbox>"}], "images": [str(DATA / "recorded/pictures/rgb-large.png")], "objects": {"ref": [], "bbox": [[0.1, 0.2, 0.9, 1]], "bbox_type": "norm1"}},
+    {"prompt": "Where?", "image": str(DATA / "recorded/pictures/rgb-large.png"), "response": '[{"bbox_2d": [1, 2, 30, 40], "label": "a"}]'},
+])
+
 NUMBERS = [0, -1, 1, 2, 3, 255, 65536, 2**31 - 1, 2**31, 2**32, 2**53, 2**63, 2**64, -(2**63), 1e308, -1e-308, 0.5, 1e400]
 TEXTS = ["", " ", "\0", "a" * 70_000, "\u001b[2J\u009b", "<image>" * 40, "<|im_end|>", "../../etc/passwd", "/dev/zero", "/dev/stdin", "file:///etc/hostname", "http://a/b.png", "data:image/png;base64,", "data:;base64,iVBORw0KGgo=", "\ud800", "\U0010ffff" * 9, "%s%n", "{{ 1 }}"]
 
@@ -200,8 +206,8 @@ class Case:
         return ["generate", "--model", MODEL, "--image", path, "--prompt", "a", "--max-new-tokens", 1, "--threads", 1]
 
     def rows(self):
-        file = self.draw.choice(["chat.jsonl", "chat_older.jsonl", "chat_paths.jsonl", "questions.jsonl", "questions.json", "sharegpt.json", "tools.jsonl"])
-        text = (DATA / "datasets" / file).read_text().replace('"pictures/', f'"{DATA}/datasets/pictures/')
+        file = self.draw.choice(["chat.jsonl", "chat_older.jsonl", "chat_paths.jsonl", "questions.jsonl", "questions.json", "sharegpt.json", "tools.jsonl", "boxes.jsonl"])
+        text = BOXES if file == "boxes.jsonl" else (DATA / "datasets" / file).read_text().replace('"pictures/', f'"{DATA}/datasets/pictures/')
         if self.draw.random() < 0.5:
             data = changed_bytes(self.draw, text.encode())
         elif file.endswith("l"):
@@ -209,7 +215,8 @@ class Case:
             data = b"\n".join(lines)
         else:
             data = changed_json(self.draw, text)
-        return self.check(self.write(file, data))
+        more = ["--bbox-2d", "original"] if file == "boxes.jsonl" and self.draw.random() < 0.5 else []
+        return self.check(self.write(file, data)) + more
 
     def table(self):
         file = self.draw.choice(sorted((DATA / "datasets/parquet").iterdir()) + [DATA / "datasets/tools.parquet", DATA / "datasets/tools-v2.parquet"])
@@ -270,7 +277,7 @@ class Case:
         return ["diagnose", self.write(file.name, data), "--format", self.draw.choice(["text", "json", "html", "markdown"])]
 
     def recipe(self):
-        names = ["batch-size", "max-steps", "learning-rate", "lora-r", "lora-alpha", "lora-targets", "max-pixels", "min-pixels", "max-length", "prefetch", "threads", "loader-threads", "epochs", "seed", "eval-split", "warmup-ratio", "optim", "labels", "image-paths", "gradient-accumulation", "max-new-tokens"]
+        names = ["batch-size", "max-steps", "learning-rate", "lora-r", "lora-alpha", "lora-targets", "max-pixels", "min-pixels", "max-length", "prefetch", "threads", "loader-threads", "epochs", "seed", "eval-split", "warmup-ratio", "optim", "labels", "image-paths", "gradient-accumulation", "max-new-tokens", "batch-tokens", "modules-to-save", "vision-learning-rate", "metric-for-best-model", "bbox-2d"]
         lines = [f'base-model = "{MODEL}"', f'dataset = "{DATA}/datasets/chat.jsonl"', f'output-dir = "{self.folder}/out"']
         for name in self.draw.sample(names, self.draw.randrange(1, 4)):
             given = self.draw.choice([self.draw.choice(NUMBERS[:-1]), self.draw.choice(TEXTS[:6]), True, [1, "a"]])

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::lora::{LoraConfig, Targets};
 use crate::model::Model;
 use crate::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter};
+use crate::regular_file::read_settings;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
@@ -54,7 +55,7 @@ impl Pair<'_> {
 /// Opens an adapter that PEFT, or this program, has saved.
 pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
     let path = folder.join(CONFIG);
-    let text = fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
     let value: Value =
         serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
     let config = config_of(&path, &value)?;

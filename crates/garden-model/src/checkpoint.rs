@@ -13,17 +13,29 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::drawn::{Drawn, Sheet};
 use crate::error::Error;
+use crate::mapped::{Watched, watch};
 use crate::names::newer;
+use crate::regular_file::{open, read_settings};
 use crate::shapes;
 
 /// The files of a checkpoint and where each tensor is.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
-    files: Vec<(PathBuf, Mmap, File)>,
+    files: Vec<MappedFile>,
     /// What drawn values lie on.
     sheet: Option<Sheet>,
     tensors: BTreeMap<String, Place>,
+}
+
+/// A file and where it is mapped.
+#[derive(Debug)]
+struct MappedFile {
+    path: PathBuf,
+    map: Mmap,
+    /// Gone before the file is closed.
+    _watched: Watched,
+    file: File,
 }
 
 #[derive(Debug)]
@@ -137,9 +149,9 @@ impl Checkpoint {
     }
 
     fn add(&mut self, path: &Path) -> Result<(), Error> {
-        let file = File::open(path).map_err(|error| Error::file(path, error))?;
-        // SAFETY: the file is only read. Whoever cuts it off while a tensor of it is being read ends this program, as for any mapped file; one that was
-        // cut before is refused (`is_there`).
+        let (file, _) = open(path).map_err(|error| Error::file(path, error))?;
+        // SAFETY: the file is only read. Whoever cuts it off while a tensor of it is being read ends this program (`mapped.rs`); one that was cut before is
+        // refused (`is_there`).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::file(path, error))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
             .map_err(|error| Error::broken(path, format!("no safetensors file: {error}")))?;
@@ -154,14 +166,15 @@ impl Checkpoint {
             let (values, shape) = (Values::File(self.files.len()), info.shape.clone());
             self.tensors.insert(key, Place { name, values, dtype: info.dtype, shape, begin, end });
         }
-        self.files.push((path.to_path_buf(), map, file));
+        let _watched = watch(path, &file, map.len() as u64);
+        self.files.push(MappedFile { path: path.to_path_buf(), map, _watched, file });
         Ok(())
     }
 
     /// The tensors of each file, in their order, under the names that they have there.
     pub(crate) fn files(&self) -> Result<Vec<(&Path, Vec<Stored<'_>>)>, Error> {
         let mut files: Vec<(&Path, Vec<Stored<'_>>)> =
-            self.files.iter().map(|file| (file.0.as_path(), Vec::new())).collect();
+            self.files.iter().map(|file| (file.path.as_path(), Vec::new())).collect();
         for (name, place) in &self.tensors {
             let Values::File(file) = place.values else { continue };
             files[file].1.push(Stored { name: &place.name, tensor: self.any(name)? });
@@ -243,7 +256,7 @@ impl Checkpoint {
 
     fn path_of(&self, place: &Place) -> &Path {
         match place.values {
-            Values::File(file) => &self.files[file].0,
+            Values::File(file) => &self.files[file].path,
             _ => &self.folder,
         }
     }
@@ -251,7 +264,7 @@ impl Checkpoint {
     /// Refuses a tensor that its file does not have any more: another program wrote to it since it was opened, and reading pages that are gone would end this one.
     fn is_there(&self, place: &Place) -> Result<(), Error> {
         let Values::File(file) = place.values else { return Ok(()) };
-        let (path, _, file) = &self.files[file];
+        let MappedFile { path, file, .. } = &self.files[file];
         let length = file.metadata().map_err(|error| Error::file(path, error))?.len();
         if (place.end as u64) <= length {
             return Ok(());
@@ -264,7 +277,7 @@ impl Checkpoint {
     fn bytes_of(&self, place: &Place) -> (&[u8], Pages<'_>) {
         let part = place.begin..place.end;
         match (place.values, &self.sheet) {
-            (Values::File(file), _) => (&self.files[file].1[part], Pages::File(&self.files[file].1)),
+            (Values::File(file), _) => (&self.files[file].map[part], Pages::File(&self.files[file].map)),
             (Values::Drawn(Drawn::Noise), Some(sheet)) => (&sheet.bytes(Drawn::Noise)[part], Pages::Sheet(sheet)),
             (Values::Drawn(vector), Some(sheet)) => (&sheet.bytes(vector)[part], Pages::None),
             _ => (&[], Pages::None),
@@ -374,7 +387,7 @@ fn position<const N: usize>(bytes: &[u8], is_wrong: impl Fn([u8; N]) -> bool) ->
 }
 
 fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
-    let text = std::fs::read_to_string(index).map_err(|error| Error::file(index, error))?;
+    let text = read_settings(index).map_err(|error| Error::file(index, error))?;
     let value: Value =
         serde_json::from_str(&text).map_err(|error| Error::broken(index, format!("no JSON: {error}")))?;
     let map = value

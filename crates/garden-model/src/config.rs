@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::regular_file::read_settings;
 
 /// The largest number in a configuration: vocabularies have a few hundred thousand tokens, everything else less. Products of three fit into 64 bits.
 const LARGEST: u64 = 1 << 20;
@@ -113,7 +114,7 @@ impl VisionConfig {
 impl Config {
     /// Reads `config.json`.
     pub fn read(path: &Path) -> Result<Config, Error> {
-        let text = std::fs::read_to_string(path).map_err(|error| Error::file(path, error))?;
+        let text = read_settings(path).map_err(|error| Error::file(path, error))?;
         let value: Value =
             serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
         Fields { path, value: &value, name: "" }.config()
@@ -329,7 +330,7 @@ impl<'a> Fields<'a> {
 pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
     for name in ["generation_config.json", "config.json"] {
         let path = folder.join(name);
-        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let Ok(text) = read_settings(&path) else { continue };
         let value: Value =
             serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
         let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));

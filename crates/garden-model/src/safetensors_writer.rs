@@ -10,6 +10,7 @@ use garden_device::Dtype;
 use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::regular_file::read_settings;
 
 /// What says which tensor is in which of several files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -97,7 +98,7 @@ impl Shard {
 /// Reads `config.json` of a folder as it is.
 pub(crate) fn read_config(folder: &Path) -> Result<Value, Error> {
     let path = folder.join("config.json");
-    let text = fs::read_to_string(&path).map_err(|error| Error::file(&path, error))?;
+    let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
     serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))
 }
 

@@ -213,9 +213,9 @@ fn write_trainer_state(job: &Job, progress: &Progress, log: &Log, path: &Path) -
 /// Reads a checkpoint's state after all its files were found whole.
 pub(crate) fn open(path: &Path) -> Result<State, Error> {
     let state_path = path.join(STATE);
-    let text =
-        fs::read(&state_path).map_err(|error| Error::checkpoint(path, format!("`{STATE}` cannot be read: {error}")))?;
-    let state: State = serde_json::from_slice(&text)
+    let text = garden_model::regular_file::read_settings(&state_path)
+        .map_err(|error| Error::checkpoint(path, format!("`{STATE}` cannot be read: {error}")))?;
+    let state: State = serde_json::from_str(&text)
         .map_err(|error| Error::checkpoint(path, format!("`{STATE}` is broken: {error}")))?;
     for (name, stamp) in &state.files {
         let found = Stamp::of(&path.join(name))

@@ -11,6 +11,21 @@ const BITFIELDS: u32 = 3;
 /// Colours of the largest palette that is taken for one.
 const MOST_COLOURS: usize = 65_536;
 
+/// Bits of a pixel, and where red, green, blue and opacity are: the orders that Pillow knows. Others are damage.
+const ORDERS: [(u16, [u32; 4]); 11] = [
+    (32, [0; 4]),
+    (32, [0xff_0000, 0xff00, 0xff, 0]),
+    (32, [0xff00_0000, 0xff_0000, 0xff00, 0]),
+    (32, [0xff00_0000, 0xff00, 0xff, 0]),
+    (32, [0xff00_0000, 0xff_0000, 0xff00, 0xff]),
+    (32, [0xff, 0xff00, 0xff_0000, 0xff00_0000]),
+    (32, [0xff_0000, 0xff00, 0xff, 0xff00_0000]),
+    (32, [0xff00_0000, 0xff00, 0xff, 0xff_0000]),
+    (24, [0xff_0000, 0xff00, 0xff, 0]),
+    (16, [0xf800, 0x7e0, 0x1f, 0]),
+    (16, [0x7c00, 0x3e0, 0x1f, 0]),
+];
+
 struct Header {
     width: usize,
     height: usize,
@@ -87,6 +102,10 @@ fn header(data: &[u8]) -> Result<Header, String> {
             // Short headers have three masks. Without any of them the usual order is meant.
             if header.bits == 32 && length >= 56 {
                 header.alpha = long(data, 66)?;
+            }
+            let order = (header.bits, [masks[0], masks[1], masks[2], header.alpha]);
+            if !ORDERS.contains(&order) {
+                return Err("the BMP header has the bits of colours in an order that no program writes".to_string());
             }
             if header.bits == 32 && masks == [0; 3] && header.alpha == 0 {
                 header.alpha = 0xff00_0000;

@@ -72,7 +72,7 @@ impl ImageSettings {
     /// Writes these bounds on pixels into the files of a folder that processors are loaded from, but for those that `is_kept` says stay as they are.
     pub fn bound_files(&self, folder: &Path, is_kept: impl Fn(&Path) -> bool) -> Result<(), Error> {
         for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
-            let Ok(text) = std::fs::read(&path) else { continue };
+            let Ok(text) = crate::file::read(&path, crate::file::LARGEST_SETTINGS) else { continue };
             let bounded = Self::with_bounds(&text, self.min_pixels, self.max_pixels).filter(|_| !is_kept(&path));
             let Some(bounded) = bounded else { continue };
             let draft = path.with_extension("partial");

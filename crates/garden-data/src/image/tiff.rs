@@ -54,9 +54,9 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         (ColorType::Gray(16), DecodingResult::U16(values)) => {
             picture.fill(size, &values, 1, |pixel| from_gray_16(pixel[0]))
         }
-        // Gray with something beside it, which need not say that it is transparency.
+        // Gray with something beside it, which the file has to name; it need not be transparency.
         (ColorType::GrayA(8) | ColorType::Multiband { bit_depth: 8, num_samples: 2 }, DecodingResult::U8(values))
-            if photometric == Some(BLACK_IS_ZERO) =>
+            if photometric == Some(BLACK_IS_ZERO) && extra.is_some() =>
         {
             let is_opacity = extra == Some(UNASSOCIATED);
             picture.fill(size, &values, 2, |pixel| on_white([pixel[0]; 3], if is_opacity { pixel[1] } else { 255 }))

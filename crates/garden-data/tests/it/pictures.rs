@@ -214,6 +214,9 @@ fn damage_that_no_pixel_shows_is_refused() {
         (changed("turned-3.png", 51, &[0x11]), "broken"),
         (changed("420.jpg", table + 21 + 5, &[0x25]), "more than 15 bits"),
         (changed("420.jpg", 2, &[0x00]), "no JPEG"),
+        (changed("alpha.bmp", 54, &[1]), "in an order that no program writes"),
+        (changed("420.jpg", 3, &[0x08]), "marker 08, which means nothing"),
+        (changed("gray-alpha.tiff", 131, &[0x41]), "not supported"),
         (changed("palette.bmp", 46, &[0, 0x80, 0x80, 0x80]), "2155905024 colours"),
     ];
     for (data, words) in cases {

@@ -266,6 +266,36 @@ fn a_file_that_is_cut_off_while_it_is_in_use_is_refused() {
     });
 }
 
+/// What the program that is ended by such a file is told to do.
+const VICTIM: &str = "GARDEN_CUT_WITHIN";
+
+/// A file that is cut off between the look at it and the reading of its pages. Nothing can be returned from there, so the program ends, and says why.
+#[test]
+fn a_file_that_is_cut_off_within_a_tensor_ends_the_program_with_its_name() {
+    if let Some(folder) = std::env::var_os(VICTIM) {
+        let path = Path::new(&folder).join("model.safetensors");
+        // One that is closed again is looked at no more.
+        drop(Checkpoint::open(Path::new(&folder)).unwrap());
+        let checkpoint = Checkpoint::open(Path::new(&folder)).unwrap();
+        let tensor = checkpoint.tensor("large").unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        let sum: f32 = tensor.values().iter().sum();
+        panic!("it was read: {sum}");
+    }
+    let folder = std::env::temp_dir().join(format!("garden-model-{}-within", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let values = vec![0; 1 << 20];
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![512, 512], &values).unwrap();
+    fs::write(folder.join("model.safetensors"), safetensors::serialize([("large", view)], None).unwrap()).unwrap();
+    let test = "refusals::a_file_that_is_cut_off_within_a_tensor_ends_the_program_with_its_name";
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    let done = program.args(["--exact", test, "--nocapture"]).env(VICTIM, &folder).output().unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{:?}: {said}", done.status);
+    assert!(said.contains("model.safetensors` was cut off while it was in use"), "{said}");
+}
+
 #[test]
 fn numbers_that_no_model_has_are_refused() {
     for field in ["hidden_size", "vocab_size", "num_hidden_layers", "intermediate_size"] {

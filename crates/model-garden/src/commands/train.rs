@@ -80,7 +80,8 @@ pub fn read_recipe(config: Option<&Path>, flags: &cli::RecipeFlags, printer: &Pr
     let mut values = Vec::new();
     if let Some(path) = config {
         let what = || format!("cannot use the recipe `{}`", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::new(what(), &error, None))?;
+        let text =
+            garden_model::regular_file::read_settings(path).map_err(|error| Failure::new(what(), &error, None))?;
         values.extend(Recipe::read_file(&text).map_err(|error| recipe_failure(what(), error))?);
     }
     values.extend(flags.0.iter().cloned());
@@ -242,7 +243,6 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
             gradient_accumulation: Some(recipe.gradient_accumulation as u64),
             total_steps: Some(job.steps() as u64),
             memory_limit: recipe.memory_limit.into_iter().chain(around).min(),
-            ..RunFacts::default()
         },
         step_pattern: None,
         stage: Stage::Pipes,

@@ -163,3 +163,61 @@ fn rows_of_the_hub_stay_in_their_folder_unless_allowed() {
     assert!(text.contains("leads out of `") && text.contains("--image-paths anywhere"), "{text}");
     assert_eq!(check(&["--image-paths", "anywhere"]).status.code(), Some(0));
 }
+
+/// Opening a pipe that nobody writes to never ends, so it is refused before: wherever a model, an adapter or a flag names a file.
+#[test]
+fn pipes_in_the_place_of_settings_are_refused() {
+    let folder = scratch("inputs-pipes");
+    let pipe = |path: &Path| {
+        drop(fs::remove_file(path));
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    for (number, file) in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "preprocessor_config.json",
+        "model.safetensors.index.json",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let model = folder.join(format!("model-{number}"));
+        fs::create_dir_all(&model).unwrap();
+        for entry in fs::read_dir(repository(MODEL)).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+        }
+        pipe(&model.join(file));
+        refused(
+            &bounded(&["generate", "--model", model.to_str().unwrap(), "--prompt", "a"]),
+            "a pipe, not a regular file",
+        );
+    }
+    let adapter = folder.join("adapter");
+    fs::create_dir_all(&adapter).unwrap();
+    pipe(&adapter.join("adapter_config.json"));
+    let words = ["generate", "--model", MODEL, "--prompt", "a", "--adapter", adapter.to_str().unwrap()];
+    refused(&bounded(&words), "a pipe, not a regular file");
+    let prompts = folder.join("prompts.jsonl");
+    pipe(&prompts);
+    refused(
+        &bounded(&["generate", "--model", MODEL, "--prompts", prompts.to_str().unwrap()]),
+        "a pipe, not a regular file",
+    );
+    refused(&bounded(&["train-vision", "--config", prompts.to_str().unwrap()]), "a pipe, not a regular file");
+}
+
+/// Runs the program; one that has not ended after a minute is ended, which is no exit code.
+fn bounded(words: &[&str]) -> Output {
+    let mut child =
+        model_garden(words).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let begin = std::time::Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > std::time::Duration::from_secs(60) {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}

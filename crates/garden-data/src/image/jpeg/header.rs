@@ -172,6 +172,8 @@ impl<'a> Segments<'a> {
                 self.tables.restart = usize::from(u16::from_be_bytes([*high, *low]));
                 Ok(())
             }
+            // Reserved: no program writes them, so the file is damaged.
+            0x02..=0xbf => Err(format!("there is a marker {marker:02x}, which means nothing")),
             0xe0 => {
                 self.header.is_jfif |= contents.starts_with(b"JFIF\0");
                 Ok(())
