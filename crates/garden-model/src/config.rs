@@ -326,6 +326,13 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Positions that a model in a folder was made for, if its configuration says so.
+pub fn read_max_positions(folder: &Path) -> Option<usize> {
+    let value: Value = serde_json::from_str(&read_settings(&folder.join("config.json")).ok()?).ok()?;
+    let found = |value: &Value| value.get("max_position_embeddings").and_then(Value::as_u64);
+    value.get("text_config").and_then(found).or_else(|| found(&value)).map(|positions| positions as usize)
+}
+
 /// Tokens that end an answer: those of `generation_config.json`, else of `config.json`; none if neither says.
 pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
     for name in ["generation_config.json", "config.json"] {

@@ -47,7 +47,7 @@ pub use activations::GradientCheckpointing;
 pub use adapter::{Adapter, read_adapter, write_adapter};
 pub use batch::{Batch, IGNORED, Images, Row};
 pub use checkpoint::{Checkpoint, Tensor};
-pub use config::{Config, TextConfig, VisionConfig, read_end_tokens};
+pub use config::{Config, TextConfig, VisionConfig, read_end_tokens, read_max_positions};
 pub use error::Error;
 pub use full::saved_dtype;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken, Prompt};

@@ -1,6 +1,5 @@
 //! `model-garden generate`: answer prompts about images.
 
-use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -58,6 +57,13 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         .check(&loaded.config)
         .map_err(|error| failure(format!("`{}` does not fit together", model.display()), error))?;
     let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
+    // Beyond, a model says anything, and attention takes the square of the length to get there.
+    let most = garden_model::read_max_positions(model).unwrap_or(usize::MAX);
+    if let Some((question, prompt)) = questions.iter().zip(&prompts).find(|(_, prompt)| prompt.tokens.len() > most) {
+        let why =
+            format!("it has {} tokens; the model was made for {most} (`max_position_embeddings`)", prompt.tokens.len());
+        return Err(failure(format!("{}the prompt is too long", question.place), why));
+    }
     let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
     let mut device = devices::open_here(arguments.device, arguments.threads, printer)?;
     let plan = loaded.plan(device.profile(), limits)?;

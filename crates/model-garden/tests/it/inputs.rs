@@ -164,6 +164,18 @@ fn rows_of_the_hub_stay_in_their_folder_unless_allowed() {
     assert_eq!(check(&["--image-paths", "anywhere"]).status.code(), Some(0));
 }
 
+/// The tiny model was made for 1,024 positions.
+#[test]
+fn prompts_beyond_the_model_s_positions_are_refused() {
+    let folder = scratch("inputs-long-prompt");
+    let prompts = folder.join("prompts.jsonl");
+    let line = |length: usize| json!({"prompt": "a", "system": "a".repeat(length)}).to_string() + "\n";
+    fs::write(&prompts, line(10) + &line(70_000)).unwrap();
+    let words = ["generate", "--model", MODEL, "--prompts", prompts.to_str().unwrap(), "--max-new-tokens", "1"];
+    refused(&bounded(&words), "the model was made for 1024 (`max_position_embeddings`)");
+    refused(&bounded(&words), "line 2: the prompt is too long");
+}
+
 /// Opening a pipe that nobody writes to never ends, so it is refused before: wherever a model, an adapter or a flag names a file.
 #[test]
 fn pipes_in_the_place_of_settings_are_refused() {
