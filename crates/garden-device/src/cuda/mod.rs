@@ -19,7 +19,9 @@ use driver::{Address, Argument, Driver, Event, Failure, Pinned, Recording, Strea
 use kernels::Kernels;
 
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Reserve, Write};
+use crate::device::{
+    AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Plus, Reserve, Write,
+};
 use crate::dynamic_8bit::Map;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
@@ -126,8 +128,8 @@ struct Recordings {
     kept: HashMap<(Buffer, usize), Recording>,
     /// Asked for once: done directly, since libraries load kernels when they are first used, which cannot be recorded.
     seen: HashSet<(Buffer, usize)>,
-    /// What is being recorded now.
-    open: Option<(Buffer, usize)>,
+    /// Something could not be recorded: everything is done directly.
+    are_off: bool,
 }
 
 /// When each stage began: events of the stream, which are used again once they were read.
@@ -354,8 +356,9 @@ impl Cuda {
         self.apart(&[first, weight.buffer], &[to]);
         let second = self.widened(weight);
         let (first, to) = (self.address(first), self.address(to));
-        let adds = write == Write::Add;
-        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype: Dtype::Bf16, scale, adds });
+        let plus = (write == Write::Add).then_some(to);
+        let (to_dtype, bias) = (Dtype::Bf16, None);
+        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype, scale, plus, bias });
     }
 
     fn multiply(&mut self, operands: &Operands) {
@@ -952,6 +955,46 @@ impl Device for Cuda {
         self.product(Product::Forward, x, weight, y, rows, scale, write);
     }
 
+    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
+        let (n, k) = (weight.rows, weight.columns);
+        assert_eq!((x.length(), y.length()), (rows * k, rows * n), "[{rows}, {k}] and [{rows}, {n}] are needed");
+        assert!(x.dtype == Dtype::Bf16 && y.dtype == Dtype::Bf16, "activations are bf16 on this device");
+        let other = match plus {
+            Plus::Nothing => None,
+            Plus::Itself => Some(y),
+            Plus::Other(other) => {
+                assert_eq!((other.dtype, other.length()), (y.dtype, y.length()), "as many values are needed");
+                self.apart(&[other], &[y]);
+                Some(other)
+            }
+        };
+        self.apart(&[x, weight.buffer], &[y]);
+        // The library adds what it can before it rounds.
+        let (fused, apart) = match bias {
+            Some(bias) if bias.dtype == Dtype::Bf16 => (Some(bias), None),
+            bias => (None, bias),
+        };
+        assert!(fused.is_none_or(|bias| bias.length() == n), "a bias of {n} values is needed");
+        let second = self.widened(weight);
+        let operands = Operands {
+            product: Product::Forward,
+            rows,
+            n,
+            k,
+            first: self.address(x),
+            second,
+            to: self.address(y),
+            to_dtype: Dtype::Bf16,
+            scale: 1.0,
+            plus: other.map(|other| self.address(other)),
+            bias: fused.map(|bias| self.address(bias)),
+        };
+        self.multiply(&operands);
+        if let Some(bias) = apart {
+            self.add_bias(y, bias, rows);
+        }
+    }
+
     fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write) {
         self.product(Product::Backward, dy, weight, dx, rows, scale, write);
     }
@@ -962,8 +1005,8 @@ impl Device for Cuda {
         assert_eq!((dy.dtype, x.dtype, gradient.buffer.dtype), (Dtype::Bf16, Dtype::Bf16, Dtype::F32));
         self.apart(&[dy, x], &[gradient.buffer]);
         let (first, second, to) = (self.address(dy), self.address(x), self.address(gradient.buffer));
-        let (product, to_dtype, adds) = (Product::Weight, Dtype::F32, true);
-        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype, scale, adds });
+        let (product, to_dtype, plus, bias) = (Product::Weight, Dtype::F32, Some(to), None);
+        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype, scale, plus, bias });
     }
 
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize) {
@@ -1275,24 +1318,19 @@ impl Device for Cuda {
         self.by_rows("swiglu_bf16", rows, width, &arguments);
     }
 
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer) {
-        let (rows, width) = as_rows(dy.length());
-        assert!([gate, up, dgate, dup].iter().all(|given| given.length() == dy.length()));
-        self.apart(&[dy, gate, up], &[dgate, dup]);
-        let stride = Argument::I64(width as i64);
+    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
+        let length = dy.length();
+        assert!([gate, up, dgate].iter().chain(&y).all(|given| given.length() == length));
+        self.apart(&[gate, up], &[dy, dgate, y.unwrap_or(dgate.first(0))]);
         let arguments = [
             self.activation(dy),
-            stride,
             self.activation(gate),
-            stride,
             self.activation(up),
-            stride,
             self.activation(dgate),
-            self.activation(dup),
-            Argument::I32(rows as i32),
-            Argument::I32(width as i32),
+            y.map_or(Argument::Address(0), |y| self.activation(y)),
+            Argument::I64(length as i64),
         ];
-        self.by_rows("swiglu_backward_bf16", rows, width, &arguments);
+        self.by_values("swiglu_backward_bf16", length, &arguments);
     }
 
     fn gelu(&mut self, x: Buffer, y: Buffer) {
@@ -1414,34 +1452,19 @@ impl Device for Cuda {
         self.launch("best_of_rows_bf16", [rows, 1, 1], [1024, 1, 1], 0, &arguments);
     }
 
-    fn begin_recording(&mut self, buffer: Buffer, number: usize) -> bool {
+    fn repeat(&mut self, buffer: Buffer, number: usize, work: &mut dyn FnMut(&mut dyn Device)) {
         let key = (buffer, number);
         // Operations that are timed one by one are given one by one.
-        if self.failure.is_some() || self.operations.is_some() || self.recordings.seen.insert(key) {
-            return true;
+        let is_direct = self.failure.is_some() || self.operations.is_some() || self.recordings.are_off;
+        if is_direct || self.recordings.seen.insert(key) {
+            return work(self);
         }
-        if let Some(recording) = self.recordings.kept.get(&key) {
-            let result = self.driver.queue(recording);
-            self.latch(result.map_err(|failure| failure.text));
-            return false;
+        if !self.recordings.kept.contains_key(&key) && !self.record(key, work) {
+            self.recordings.are_off = true;
+            return work(self);
         }
-        match self.driver.begin_recording() {
-            Ok(()) => self.recordings.open = Some(key),
-            // Then it is done directly.
-            Err(_) => self.recordings.open = None,
-        }
-        true
-    }
-
-    fn end_recording(&mut self) {
-        let Some(key) = self.recordings.open.take() else { return };
-        let recorded = self.driver.end_recording();
-        let queued = recorded.and_then(|recording| {
-            let queued = self.driver.queue(&recording);
-            self.recordings.kept.insert(key, recording);
-            queued
-        });
-        self.latch(queued.map_err(|failure| failure.text));
+        let result = self.driver.queue(&self.recordings.kept[&key]);
+        self.latch(result.map_err(|failure| failure.text));
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
@@ -1494,6 +1517,26 @@ impl Device for Cuda {
 }
 
 impl Cuda {
+    /// Records work without doing it; says no where a library or the driver cannot be recorded.
+    fn record(&mut self, key: (Buffer, usize), work: &mut dyn FnMut(&mut dyn Device)) -> bool {
+        if self.driver.begin_recording().is_err() {
+            return false;
+        }
+        work(self);
+        let recorded = self.driver.end_recording();
+        // Nothing was computed, so nothing that failed on the way is lost.
+        match (recorded, self.failure.take()) {
+            (Ok(recording), None) => {
+                self.recordings.kept.insert(key, recording);
+                true
+            }
+            (recorded, failure) => {
+                eprintln!("not recorded: {:?} {failure:?}", recorded.err().map(|f| f.text));
+                false
+            }
+        }
+    }
+
     fn fetch(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.status()?;
         if bytes.is_empty() {
