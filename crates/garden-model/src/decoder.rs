@@ -69,6 +69,8 @@ pub(crate) struct LayerActivations {
     up: Buffer,
     /// What adapters keep [adapters, tokens, rank].
     kept: Option<Buffer>,
+    /// Whether all of the layer was made, or made again only as far as its backward pass needs it.
+    is_whole: bool,
 }
 
 impl LayerActivations {
@@ -98,6 +100,7 @@ impl LayerActivations {
             gate: make("gate", inner)?,
             up: make("up", inner)?,
             kept: if kept > 0 { Some(make("adapters", kept)?) } else { None },
+            is_whole: true,
         })
     }
 }
@@ -247,7 +250,7 @@ impl Layer {
         }
     }
 
-    /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that. `was_whole` says whether y was made with what is saved.
+    /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that.
     pub fn backward(
         &self,
         pass: &mut Pass,
@@ -255,7 +258,6 @@ impl Layer {
         x: Buffer,
         dx: Buffer,
         wants_dx: bool,
-        was_whole: bool,
         saved: &LayerActivations,
     ) {
         let DecoderContext { text, workspace, sequence: &Sequence { tokens, cosines, sines, .. } } = context;
@@ -264,7 +266,7 @@ impl Layer {
         let (normed, dnormed) = (part(workspace.normed, text.hidden), part(workspace.normed_gradient, text.hidden));
         // The MLP: its gradient joins the one that goes past it.
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
-        self.mlp.backward(pass, normed, dx, dnormed, tokens, was_whole, &swiglu_workspace(&saved, workspace));
+        self.mlp.backward(pass, normed, dx, dnormed, tokens, &swiglu_workspace(&saved, workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
         let dattended = part(workspace.attended_gradient, text.hidden);
@@ -293,6 +295,11 @@ impl Layer {
 }
 
 impl LayerActivations {
+    /// The same after a layer was made again without its output.
+    pub fn made_again(&self) -> LayerActivations {
+        LayerActivations { is_whole: false, ..*self }
+    }
+
     /// The part of it that a batch uses.
     fn of(&self, context: DecoderContext) -> LayerActivations {
         let (text, tokens) = (context.text, context.sequence.tokens);
@@ -309,6 +316,7 @@ impl LayerActivations {
             gate: self.gate,
             up: self.up,
             kept: self.kept,
+            is_whole: self.is_whole,
         }
     }
 }
@@ -339,5 +347,6 @@ fn swiglu_workspace(saved: &LayerActivations, workspace: &DecoderWorkspace) -> S
         mixed_gradient: workspace.mixed_gradient,
         gate_gradient: workspace.gate_gradient,
         kept: saved.kept,
+        keeps_down: saved.is_whole,
     }
 }

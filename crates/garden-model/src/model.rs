@@ -320,14 +320,14 @@ impl Model {
         pass.device.add_losses(losses, workspace.results.first(1), workspace.scalars);
         pass.device.mark(Stage::Backward);
         for (index, layer) in network.layers.iter().enumerate().rev() {
-            let (x, saved) = (part(workspace.inputs[index]), workspace.saved.of(index));
-            let is_gone = workspace.saved.is_gone(index, network.layers.len());
-            if is_gone {
-                layer.forward(pass, context, x, None, saved);
+            let (x, mut saved) = (part(workspace.inputs[index]), *workspace.saved.of(index));
+            if workspace.saved.is_gone(index, network.layers.len()) {
+                layer.forward(pass, context, x, None, &saved);
+                saved = saved.made_again();
             }
             // Below the lowest layer there may be nothing that is trained.
             let wants_dx = index > 0 || network.embedding_gradient.is_some() || network.vision.is_trained();
-            layer.backward(pass, context, x, dx, wants_dx, !is_gone, saved);
+            layer.backward(pass, context, x, dx, wants_dx, &saved);
         }
         if let Some(gradient) = &network.embedding_gradient {
             // Image tokens have been replaced, so their own embedding had no part.

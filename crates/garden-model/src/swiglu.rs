@@ -30,6 +30,8 @@ pub(crate) struct SwigluWorkspace {
     pub gate_gradient: Buffer,
     /// What adapters keep for the backward pass.
     pub kept: Option<Buffer>,
+    /// Whether the last linear's is among that: not where only the inner half was made again.
+    pub keeps_down: bool,
 }
 
 impl SwigluWorkspace {
@@ -41,6 +43,7 @@ impl SwigluWorkspace {
             mixed_gradient: self.mixed_gradient.first(length),
             gate_gradient: self.gate_gradient.first(length),
             kept: self.kept,
+            keeps_down: self.keeps_down,
         }
     }
 }
@@ -85,7 +88,7 @@ impl Swiglu {
         self.down.forward(pass, mixed, y, rows, Plus::Other(other), workspace.kept);
     }
 
-    /// dx [rows, hidden] from dy [rows, hidden]. `was_whole` says whether all of the forward pass was made, and not only its inner half.
+    /// dx [rows, hidden] from dy [rows, hidden].
     pub fn backward(
         &self,
         pass: &mut Pass,
@@ -93,17 +96,16 @@ impl Swiglu {
         dy: Buffer,
         dx: Buffer,
         rows: usize,
-        was_whole: bool,
         workspace: &SwigluWorkspace,
     ) {
-        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient, kept } =
+        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient, kept, keeps_down } =
             workspace.of(rows * self.gate.outputs());
         self.down.backward_input(pass, dy, Some((mixed_gradient, Write::Set)), rows);
         let up_gradient = mixed_gradient;
         let again = self.down.is_trained().then_some(mixed);
         pass.device.swiglu_backward(mixed_gradient, gate, up, gate_gradient, again);
         if let Some(mixed) = again {
-            self.down.backward_weights(pass, mixed, dy, rows, kept.filter(|_| was_whole));
+            self.down.backward_weights(pass, mixed, dy, rows, kept.filter(|_| keeps_down));
         }
         self.gate.backward(pass, x, gate_gradient, Some((dx, Write::Set)), rows, kept);
         self.up.backward(pass, x, up_gradient, Some((dx, Write::Add)), rows, kept);

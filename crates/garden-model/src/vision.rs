@@ -58,6 +58,8 @@ pub(crate) struct BlockActivations {
     up: Buffer,
     /// What adapters keep [adapters, patches, rank].
     kept: Option<Buffer>,
+    /// Whether all of the layer was made, or made again only as far as its backward pass needs it.
+    is_whole: bool,
 }
 
 /// Buffers that blocks use one after the other, and the merger's.
@@ -128,6 +130,7 @@ impl BlockActivations {
             gate: make("gate", inner)?,
             up: make("up", inner)?,
             kept: if kept > 0 { Some(make("adapters", kept)?) } else { None },
+            is_whole: true,
         })
     }
 
@@ -141,6 +144,7 @@ impl BlockActivations {
             gate: self.gate,
             up: self.up,
             kept: self.kept,
+            is_whole: self.is_whole,
         }
     }
 }
@@ -271,12 +275,12 @@ impl Vision {
         self.merger.first.backward(pass, normed, dactive, Some((dnormed, Write::Set)), tokens, None);
         self.merger.norm.backward(pass.device, dnormed, x, dx, patches, Write::Set);
         for (index, block) in self.blocks.iter().enumerate().rev() {
-            let saved = workspace.saved.of(index);
-            let is_gone = workspace.saved.is_gone(index, self.blocks.len());
-            if is_gone {
-                block.forward(pass, context, at(index), None, saved);
+            let mut saved = *workspace.saved.of(index);
+            if workspace.saved.is_gone(index, self.blocks.len()) {
+                block.forward(pass, context, at(index), None, &saved);
+                saved.is_whole = false;
             }
-            block.backward(pass, context, at(index), dx, !is_gone, saved);
+            block.backward(pass, context, at(index), dx, &saved);
         }
         if let Some(gradient) = &self.patch_gradient {
             let embedded = context.hidden(workspace.embedded);
@@ -318,21 +322,13 @@ impl Block {
         }
     }
 
-    /// Turns the gradient of y in `dx` [patches, hidden] into that of x. `was_whole` says whether y was made with what is saved.
-    fn backward(
-        &self,
-        pass: &mut Pass,
-        context: VisionContext,
-        x: Buffer,
-        dx: Buffer,
-        was_whole: bool,
-        saved: &BlockActivations,
-    ) {
+    /// Turns the gradient of y in `dx` [patches, hidden] into that of x.
+    fn backward(&self, pass: &mut Pass, context: VisionContext, x: Buffer, dx: Buffer, saved: &BlockActivations) {
         let VisionContext { vision, workspace, images } = context;
         let (patches, saved) = (images.patches, saved.of(context));
         let (normed, dnormed) = (context.hidden(workspace.normed), context.hidden(workspace.normed_gradient));
         self.norm2.forward(pass.device, saved.middle, normed, patches);
-        self.mlp.backward(pass, normed, dx, dnormed, patches, was_whole, &swiglu_workspace(&saved, workspace));
+        self.mlp.backward(pass, normed, dx, dnormed, patches, &swiglu_workspace(&saved, workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, patches, Write::Add);
         let dattended = context.hidden(workspace.attended_gradient);
         self.proj.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), patches, saved.kept);
@@ -377,5 +373,6 @@ fn swiglu_workspace(saved: &BlockActivations, workspace: &VisionWorkspace) -> Sw
         mixed_gradient: workspace.mixed_gradient,
         gate_gradient: workspace.gate_gradient,
         kept: saved.kept,
+        keeps_down: saved.is_whole,
     }
 }

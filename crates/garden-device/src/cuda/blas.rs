@@ -198,9 +198,8 @@ impl Blas {
         }
         let place = std::ptr::from_ref(&EPILOGUE_BIAS).cast();
         // SAFETY: a value of the size that is said.
-        functions
-            .check(unsafe { (functions.description_set)(descriptions[WITH_BIAS], EPILOGUE, place, 4) })
-            .map_err(refused)?;
+        let status = unsafe { (functions.description_set)(descriptions[WITH_BIAS], EPILOGUE, place, 4) };
+        functions.check(status).map_err(refused)?;
         // SAFETY: no arguments.
         let version = unsafe { (functions.version)() };
         let blas = Blas { functions, handle, preference, descriptions, plans: HashMap::new(), version, path };

@@ -35,8 +35,12 @@ const CHUNK: usize = 64 << 20;
 /// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
 const STAGING: usize = 8 << 20;
 const STAGES: usize = 4;
+/// What is smaller and goes with the work has places of its own, so many of this size. Such a place is free again when the work before it is done,
+/// and the next batch must not wait for that.
+const NOTE: usize = 4 << 10;
+const NOTES: usize = 16;
 /// All of that, and a piece in the buffer's dtype before it goes there.
-pub const STAGING_BYTES: usize = STAGING * (STAGES + 1);
+pub const STAGING_BYTES: usize = STAGING * (STAGES + 1) + NOTE * NOTES;
 /// Pieces that sums over rows are cut into at most: the order of a sum must not depend on the card.
 const NORM_PIECES: usize = 264;
 const BIAS_PIECES: usize = 64;
@@ -90,10 +94,17 @@ struct Memory {
 
 /// Pinned memory that uploads go through, piece by piece.
 struct Staging {
-    stages: Vec<(Pinned, Event)>,
-    next: usize,
+    pieces: Ring,
+    notes: Ring,
     /// A piece in the buffer's dtype.
     narrowed: Vec<u8>,
+}
+
+/// Places that are used in turn, each again when its event has come. None where the system pins no memory.
+#[derive(Default)]
+struct Ring {
+    places: Vec<(Pinned, Event)>,
+    next: usize,
 }
 
 /// How copies of the next batch overtake the work on this one.
@@ -183,7 +194,7 @@ impl Cuda {
         let profile = Profile::cuda();
         let staging = Staging::new(&driver);
         // Without pinned memory a copy waits for its end anyway.
-        let event = || driver.event().ok().filter(|_| !staging.stages.is_empty());
+        let event = || driver.event().ok().filter(|_| staging.is_there());
         let ahead = event().zip(event()).map(|(began, copied)| Ahead { began, copied, is_on: false });
         let plan = Plan::new(profile.alignment);
         let memory = Memory::default();
@@ -224,7 +235,7 @@ impl Cuda {
 
     /// Whether batches go through pinned memory; some containers give none.
     pub fn is_pinned(&self) -> bool {
-        !self.staging.stages.is_empty()
+        self.staging.is_there()
     }
 
     fn latch(&mut self, result: Result<(), String>) {
@@ -613,9 +624,18 @@ impl Drop for Cuda {
 
 impl Staging {
     fn new(driver: &Driver) -> Staging {
-        let stage = |_| Some((driver.pinned(STAGING)?, driver.event().ok()?));
-        let stages = (0..STAGES).map(stage).collect::<Option<Vec<_>>>().unwrap_or_default();
-        Staging { stages, next: 0, narrowed: Vec::with_capacity(STAGING) }
+        let ring = |count, size| {
+            let place = |_| Some((driver.pinned(size)?, driver.event().ok()?));
+            (0..count).map(place).collect::<Option<Vec<_>>>().map(|places| Ring { places, next: 0 })
+        };
+        let (pieces, notes) = ring(STAGES, STAGING).zip(ring(NOTES, NOTE)).unwrap_or_default();
+        Staging { pieces, notes, narrowed: Vec::with_capacity(STAGING) }
+    }
+}
+
+impl Staging {
+    fn is_there(&self) -> bool {
+        !self.pieces.places.is_empty()
     }
 }
 
@@ -794,7 +814,7 @@ impl Device for Cuda {
             return;
         }
         let mut address = self.address(to);
-        if self.staging.stages.is_empty() {
+        if !self.staging.is_there() {
             // Memory that is not pinned is copied by the driver; it may be used again when that is done.
             // SAFETY: inside the buffer; the bytes stay until the wait is over.
             let copied = unsafe { self.driver.copy_to(address, bytes.as_ptr(), bytes.len(), Stream::Work) };
@@ -802,11 +822,14 @@ impl Device for Cuda {
             return self.latch(done.map_err(|failure| failure.text));
         }
         let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
+        let is_note = stream == Stream::Work && bytes.len() <= NOTE;
+        let ring = if is_note { &mut self.staging.notes } else { &mut self.staging.pieces };
+        let mut result = Ok(());
         for piece in bytes.chunks(STAGING) {
-            let number = self.staging.next % self.staging.stages.len();
-            self.staging.next += 1;
-            let (pinned, event) = &self.staging.stages[number];
-            let result = event.wait().and_then(|()| {
+            let number = ring.next % ring.places.len();
+            ring.next += 1;
+            let (pinned, event) = &ring.places[number];
+            let copied = event.wait().and_then(|()| {
                 // SAFETY: the stage has this much room, and the copy before from it is done; it is used again after this one's event.
                 unsafe {
                     pinned.start.copy_from_nonoverlapping(piece.as_ptr(), piece.len().min(pinned.length));
@@ -815,8 +838,9 @@ impl Device for Cuda {
                 self.driver.record(event, stream)
             });
             address += piece.len() as Address;
-            self.latch(result.map_err(|failure| failure.text));
+            result = result.and(copied);
         }
+        self.latch(result.map_err(|failure| failure.text));
     }
 
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
@@ -1530,10 +1554,7 @@ impl Cuda {
                 self.recordings.kept.insert(key, recording);
                 true
             }
-            (recorded, failure) => {
-                eprintln!("not recorded: {:?} {failure:?}", recorded.err().map(|f| f.text));
-                false
-            }
+            _ => false,
         }
     }
 
