@@ -180,7 +180,7 @@ def ours(binary, what, model):
         found = json.loads(printed)
         memory, host, start = found["memory"], found["host"], found["start"]
         return {"ms": found["micro_step_ms"], "memory": memory["measured_bytes"], "planned": memory["planned_bytes"], "host": host["resident_bytes"],
-                "host_peak": host["peak_bytes"], "start": start["first_step_seconds"]}
+                "host_peak": host["peak_resident_bytes"], "start": start["first_step_seconds"]}
     found = {}
     for rows in (1, 32):
         # The chat template takes 19 tokens, and each of these words is one.

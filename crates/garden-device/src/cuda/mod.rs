@@ -34,13 +34,13 @@ const VALUES: usize = 2048;
 const CHUNK: usize = 64 << 20;
 /// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
 const STAGING: usize = 8 << 20;
-const STAGES: usize = 4;
+const STAGES: usize = 5;
 /// What is smaller and goes with the work has places of its own, so many of this size. Such a place is free again when the work before it is done,
 /// and the next batch must not wait for that.
 const NOTE: usize = 4 << 10;
 const NOTES: usize = 16;
-/// All of that, and a piece in the buffer's dtype before it goes there.
-pub const STAGING_BYTES: usize = STAGING * (STAGES + 1) + NOTE * NOTES;
+/// All of that.
+pub const STAGING_BYTES: usize = STAGING * STAGES + NOTE * NOTES;
 /// Pieces that sums over rows are cut into at most: the order of a sum must not depend on the card.
 const NORM_PIECES: usize = 264;
 const BIAS_PIECES: usize = 64;
@@ -96,8 +96,6 @@ struct Memory {
 struct Staging {
     pieces: Ring,
     notes: Ring,
-    /// A piece in the buffer's dtype.
-    narrowed: Vec<u8>,
 }
 
 /// Places that are used in turn, each again when its event has come. None where the system pins no memory.
@@ -629,7 +627,7 @@ impl Staging {
             (0..count).map(place).collect::<Option<Vec<_>>>().map(|places| Ring { places, next: 0 })
         };
         let (pieces, notes) = ring(STAGES, STAGING).zip(ring(NOTES, NOTE)).unwrap_or_default();
-        Staging { pieces, notes, narrowed: Vec::with_capacity(STAGING) }
+        Staging { pieces, notes }
     }
 }
 
@@ -809,51 +807,17 @@ impl Device for Cuda {
 
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         assert_eq!(bytes.len(), to.length() * to.dtype.size(), "as many bytes as the buffer has are needed");
-        self.step = None;
-        if self.failure.is_some() || bytes.is_empty() {
-            return;
-        }
-        let mut address = self.address(to);
-        if !self.staging.is_there() {
-            // Memory that is not pinned is copied by the driver; it may be used again when that is done.
-            // SAFETY: inside the buffer; the bytes stay until the wait is over.
-            let copied = unsafe { self.driver.copy_to(address, bytes.as_ptr(), bytes.len(), Stream::Work) };
-            let done = copied.and_then(|()| self.driver.wait(Stream::Work));
-            return self.latch(done.map_err(|failure| failure.text));
-        }
-        let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
-        let is_note = stream == Stream::Work && bytes.len() <= NOTE;
-        let ring = if is_note { &mut self.staging.notes } else { &mut self.staging.pieces };
-        let mut result = Ok(());
-        for piece in bytes.chunks(STAGING) {
-            let number = ring.next % ring.places.len();
-            ring.next += 1;
-            let (pinned, event) = &ring.places[number];
-            let copied = event.wait().and_then(|()| {
-                // SAFETY: the stage has this much room, and the copy before from it is done; it is used again after this one's event.
-                unsafe {
-                    pinned.start.copy_from_nonoverlapping(piece.as_ptr(), piece.len().min(pinned.length));
-                    self.driver.copy_to(address, pinned.start, piece.len(), stream)?;
-                }
-                self.driver.record(event, stream)
-            });
-            address += piece.len() as Address;
-            result = result.and(copied);
-        }
-        self.latch(result.map_err(|failure| failure.text));
+        self.bring(to, &|first, piece| piece.copy_from_slice(&bytes[first..first + piece.len()]));
     }
 
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
-        let size = to.dtype.size();
         assert_eq!(values.len(), to.length(), "as many values as the buffer has are needed");
-        // Piece by piece, so that no second copy of a batch is ever in host memory.
-        let mut narrowed = std::mem::take(&mut self.staging.narrowed);
-        for (number, piece) in values.chunks(STAGING / 4).enumerate() {
-            narrowed.resize(piece.len() * size, 0);
-            to.dtype.narrow(piece, &mut narrowed);
-            self.upload(to.part(number * (STAGING / 4), piece.len()), &narrowed);
-        }
-        self.staging.narrowed = narrowed;
+        let size = to.dtype.size();
+        // Rounded where it is copied from, so that no second copy of a batch is ever in host memory.
+        self.bring(to, &|first, piece| {
+            let first = first / size;
+            to.dtype.narrow(&values[first..first + piece.len() / size], piece);
+        });
     }
 
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
@@ -1556,6 +1520,64 @@ impl Cuda {
             }
             _ => false,
         }
+    }
+
+    /// Fills a buffer piece by piece: `fill` is told where in the buffer a piece begins, in bytes.
+    fn bring(&mut self, to: Buffer, fill: &dyn Fn(usize, &mut [u8])) {
+        self.step = None;
+        let length = to.length() * to.dtype.size();
+        if self.failure.is_some() || length == 0 {
+            return;
+        }
+        let address = self.address(to);
+        let result = match self.staging.is_there() {
+            true => self.bring_pinned(address, length, fill),
+            false => self.bring_unpinned(address, length, fill),
+        };
+        self.latch(result.map_err(|failure| failure.text));
+    }
+
+    fn bring_pinned(
+        &mut self,
+        address: Address,
+        length: usize,
+        fill: &dyn Fn(usize, &mut [u8]),
+    ) -> Result<(), Failure> {
+        let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
+        let is_note = stream == Stream::Work && length <= NOTE;
+        let ring = if is_note { &mut self.staging.notes } else { &mut self.staging.pieces };
+        for first in (0..length).step_by(STAGING) {
+            let number = ring.next % ring.places.len();
+            ring.next += 1;
+            let (pinned, event) = &ring.places[number];
+            event.wait()?;
+            let size = STAGING.min(length - first).min(pinned.length);
+            // SAFETY: the place has this much room, and the copy before from it is done; it is used again after this one's event.
+            unsafe {
+                fill(first, std::slice::from_raw_parts_mut(pinned.start, size));
+                self.driver.copy_to(address + first as Address, pinned.start, size, stream)?;
+            }
+            self.driver.record(event, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Memory that is not pinned is copied by the driver; it may be used again when that is done.
+    fn bring_unpinned(
+        &mut self,
+        address: Address,
+        length: usize,
+        fill: &dyn Fn(usize, &mut [u8]),
+    ) -> Result<(), Failure> {
+        let mut piece = vec![0; STAGING.min(length)];
+        for first in (0..length).step_by(STAGING) {
+            let piece = &mut piece[..STAGING.min(length - first)];
+            fill(first, piece);
+            // SAFETY: inside the buffer; the bytes stay until the wait is over.
+            unsafe { self.driver.copy_to(address + first as Address, piece.as_ptr(), piece.len(), Stream::Work)? };
+            self.driver.wait(Stream::Work)?;
+        }
+        Ok(())
     }
 
     fn fetch(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
