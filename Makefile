@@ -13,7 +13,7 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests
+.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests bench-gpu
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,10 @@ gpu-tests: setup ## pack the tests that need an NVIDIA GPU, and run them if ther
 	@echo "packed: $(GPU_TESTS) ($$(du -sh $(GPU_TESTS) | cut -f 1)), $(GPU_TESTS).tar.gz ($$(du -h $(GPU_TESTS).tar.gz | cut -f 1))"
 	@if nvidia-smi -L >/dev/null 2>&1; then $(GPU_TESTS)/run.sh; else \
 		echo "there is no GPU here: copy $(GPU_TESTS).tar.gz to a machine that has one, unpack it there and start gpu-tests/run.sh (--sanitize for memcheck and racecheck)"; fi
+
+bench-gpu: build ## time training steps on an NVIDIA GPU, as ratios to what is recorded
+	@if nvidia-smi -L >/dev/null 2>&1; then $(PYTHON) testdata/gpu/bench.py --binary $(BINARY); else \
+		echo "there is no GPU here: copy $(BINARY) and testdata/gpu to a machine that has one, and start bench.py there"; fi
 
 demo: build ## train a tiny model on drawn pictures: make demo SEED=7
 	@rm -rf $(TARGET)/demo

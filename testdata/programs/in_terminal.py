@@ -18,8 +18,9 @@ columns, rows = map(int, sys.argv[1].split("x"))
 presses = [word.rsplit("=", 1) for word in sys.argv[2:split]]
 pid, terminal = pty.fork()
 if pid == 0:
+    # Here, so that the terminal has its size before the command looks at it.
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     os.execvp(sys.argv[split + 1], sys.argv[split + 1:])
-fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 end = time.monotonic() + 120
 since = b""
 while time.monotonic() < end:

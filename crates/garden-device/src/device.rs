@@ -17,6 +17,17 @@ pub enum Write {
     Add,
 }
 
+/// What the result of a linear is added to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plus {
+    /// Nothing.
+    Nothing,
+    /// What is there already.
+    Itself,
+    /// What another buffer of its shape has: the input of a residual connection.
+    Other(Buffer),
+}
+
 /// There is not enough memory for a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
@@ -276,6 +287,18 @@ pub trait Device {
     /// y [rows, n] = scale x [rows, k] W [n, k]^T.
     fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
 
+    /// y [rows, n] = x [rows, k] W [n, k]^T + bias [n] + what `plus` names. The bias is f32, or what the profile has frozen ones in.
+    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
+        if let Plus::Other(other) = plus {
+            self.copy(other, y);
+        }
+        let write = if plus == Plus::Nothing { Write::Set } else { Write::Add };
+        self.matmul(x, weight, y, rows, 1.0, write);
+        if let Some(bias) = bias {
+            self.add_bias(y, bias, rows);
+        }
+    }
+
     /// dx [rows, k] = scale dy [rows, n] W [n, k].
     fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write);
 
@@ -343,8 +366,9 @@ pub trait Device {
     /// y = silu(gate) up, value by value.
     fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer);
 
-    /// dgate, dup [rows, inner] from dy and the saved gate and up; none may overlap.
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer);
+    /// dgate [rows, inner] from dy and the saved gate and up; in place of dy comes dup. What `swiglu` gave is made again where it is wanted, as all
+    /// it is made of is at hand. None may overlap.
+    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>);
 
     /// y = exact GELU of x, value by value.
     fn gelu(&mut self, x: Buffer, y: Buffer);
@@ -381,15 +405,9 @@ pub trait Device {
     /// counts as less than everything; -1 where the largest is not finite.
     fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize);
 
-    /// Whether the operations that follow, up to [`Device::end_recording`], have to be given. A device may record them and queue them again when the
-    /// same is asked for with the same buffer and number: then it says no. They must depend on nothing else but on what buffers hold, and neither
-    /// upload nor download anything.
-    fn begin_recording(&mut self, _buffer: Buffer, _number: usize) -> bool {
-        true
-    }
-
-    /// Ends what [`Device::begin_recording`] asked for.
-    fn end_recording(&mut self) {}
+    /// Does work that comes again and again. A device may record its operations and queue them again when the same is asked for with the same buffer
+    /// and number, without asking for them. They must depend on nothing else but on what buffers hold, and neither upload nor download anything.
+    fn repeat(&mut self, buffer: Buffer, number: usize, work: &mut dyn FnMut(&mut dyn Device));
 
     /// One update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);

@@ -22,7 +22,7 @@ mod wide;
 pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
 pub use cpu::{Cpu, CpuBf16};
 pub use cuda::{Card, Cuda, Unavailable};
-pub use device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Reserve, Write};
+pub use device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Plus, Reserve, Write};
 pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
 pub use profile::{Profile, Scratch};

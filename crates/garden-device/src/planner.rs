@@ -106,7 +106,7 @@ impl Device for Planner {
     fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Option<Buffer>, _: Buffer) {}
     fn attend_backward(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
     fn swiglu(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
-    fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}
+    fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Option<Buffer>) {}
     fn gelu(&mut self, _: Buffer, _: Buffer) {}
     fn gelu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn embed(&mut self, _: &Weight, _: Buffer, _: Buffer, _: usize) {}
@@ -118,5 +118,6 @@ impl Device for Planner {
     fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn best_of_rows(&mut self, _: Buffer, _: Buffer, _: usize) {}
     fn add_squares(&mut self, _: Buffer, _: Buffer) {}
+    fn repeat(&mut self, _: Buffer, _: usize, _: &mut dyn FnMut(&mut dyn Device)) {}
     fn adamw(&mut self, _: &AdamW, _: Option<(Buffer, f32)>) {}
 }

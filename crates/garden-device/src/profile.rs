@@ -13,6 +13,8 @@ pub struct Profile {
     pub activations: Dtype,
     /// What frozen matrices of 16 or 32 bits become when they are loaded; `None` leaves them as the checkpoint has them.
     pub frozen: Option<Dtype>,
+    /// What biases are that are not trained.
+    pub frozen_bias: Dtype,
     /// Row widths inside layers (of an MLP, of an adapter) are rounded up to multiples of so many values; the padding holds zeros.
     pub width_multiple: usize,
     /// Buffers begin at multiples of so many bytes.
@@ -48,6 +50,7 @@ impl Profile {
         Profile {
             activations: Dtype::F32,
             frozen: None,
+            frozen_bias: Dtype::F32,
             width_multiple: 1,
             // A cache line, and what the widest vector instructions like.
             alignment: 64,
@@ -78,6 +81,8 @@ impl Profile {
     /// A GPU of NVIDIA's ([`crate::Cuda`]).
     pub fn cuda() -> Profile {
         Profile {
+            // What the library adds to a product before it rounds it.
+            frozen_bias: Dtype::Bf16,
             // Enough rows for the library to be at its fastest; as bf16 156 MB with Qwen's vocabulary.
             logit_rows: 512,
             cache_piece: cuda::CACHE_PIECE,

@@ -1,7 +1,11 @@
 //! A batch: rows of tokens laid end to end, their images, and everything that follows from them.
 
+use garden_device::Dtype;
+
+use crate::checkpoint::not_finite;
 use crate::config::Config;
 use crate::error::Error;
+use crate::model::bytes_of;
 use crate::rotary::{self, Table};
 use crate::windows::{Grid, Windows};
 
@@ -158,7 +162,7 @@ fn check_images(config: &Config, images: &Images) -> Result<(), Error> {
             images.pixels.len()
         )));
     }
-    match images.pixels.iter().position(|value| !value.is_finite()) {
+    match not_finite(Dtype::F32, bytes_of(&images.pixels)) {
         Some(place) => Err(Error::Batch(format!("patch {} has a value that is no number", place / values))),
         None => Ok(()),
     }

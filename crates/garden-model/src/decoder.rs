@@ -1,6 +1,6 @@
 //! The decoder: layers of attention and MLP, forward and backward side by side.
 
-use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Write};
 
 use crate::activations::activations;
 use crate::config::TextConfig;
@@ -67,15 +67,21 @@ pub(crate) struct LayerActivations {
     /// [tokens, inner].
     gate: Buffer,
     up: Buffer,
+    /// What adapters keep [adapters, tokens, rank].
+    kept: Option<Buffer>,
+    /// Whether all of the layer was made, or made again only as far as its backward pass needs it.
+    is_whole: bool,
 }
 
 impl LayerActivations {
+    /// For so many tokens; adapters keep so many values for each of them.
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
         text: &TextConfig,
         tokens: usize,
+        kept: usize,
         mode: Mode,
     ) -> Result<LayerActivations, OutOfMemory> {
         let (keys, inner) =
@@ -93,6 +99,8 @@ impl LayerActivations {
             middle: make("middle", text.hidden)?,
             gate: make("gate", inner)?,
             up: make("up", inner)?,
+            kept: if kept > 0 { Some(make("adapters", kept)?) } else { None },
+            is_whole: true,
         })
     }
 }
@@ -166,6 +174,7 @@ pub(crate) struct DecoderContext<'a> {
 impl Layer {
     pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
         let (hidden, keys) = (Width::exact(text.hidden), Width::exact(text.kv_heads * text.head_size()));
+        builder.adapters_of_layer = 0;
         Ok(Layer {
             norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.epsilon)?,
             q: builder.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, true)?,
@@ -222,9 +231,9 @@ impl Layer {
         let (text, &Sequence { tokens, cosines, sines, .. }) = (context.text, context.sequence);
         let normed = context.workspace.normed.first(tokens * text.hidden);
         self.norm1.forward(pass.device, x, normed, tokens);
-        self.q.forward(pass, normed, saved.q, tokens, Write::Set);
-        self.k.forward(pass, normed, saved.k, tokens, Write::Set);
-        self.v.forward(pass, normed, saved.v, tokens, Write::Set);
+        for (linear, y) in [(&self.q, saved.q), (&self.k, saved.k), (&self.v, saved.v)] {
+            linear.forward(pass, normed, y, tokens, Plus::Nothing, saved.kept);
+        }
         pass.device.rotate(heads(saved.q, text.heads, text), text.head_size(), cosines, sines, tokens);
         pass.device.rotate(heads(saved.k, text.kv_heads, text), text.head_size(), cosines, sines, tokens);
     }
@@ -233,14 +242,10 @@ impl Layer {
     fn finish(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, y: Option<Buffer>, saved: &LayerActivations) {
         let (workspace, tokens) = (context.workspace, context.sequence.tokens);
         let normed = workspace.normed.first(tokens * context.text.hidden);
-        pass.device.copy(x, saved.middle);
-        self.o.forward(pass, saved.attended, saved.middle, tokens, Write::Add);
+        self.o.forward(pass, saved.attended, saved.middle, tokens, Plus::Other(x), saved.kept);
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
         match y {
-            Some(y) => {
-                pass.device.copy(saved.middle, y);
-                self.mlp.forward(pass, normed, y, tokens, &swiglu_workspace(saved, workspace));
-            }
+            Some(y) => self.mlp.forward(pass, normed, saved.middle, y, tokens, &swiglu_workspace(saved, workspace)),
             None => self.mlp.forward_inner(pass, normed, tokens, &swiglu_workspace(saved, workspace)),
         }
     }
@@ -265,7 +270,7 @@ impl Layer {
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
         let dattended = part(workspace.attended_gradient, text.hidden);
-        self.o.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), tokens);
+        self.o.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), tokens, saved.kept);
         let keys = text.kv_heads * text.head_size();
         let (dq, dk, dv) = (
             part(workspace.q_gradient, text.hidden),
@@ -280,9 +285,9 @@ impl Layer {
         pass.device.rotate_backward(k_heads, text.head_size(), cosines, sines, tokens);
         self.norm1.forward(pass.device, x, normed, tokens);
         let back = |write| wants_dx.then_some((dnormed, write));
-        self.q.backward(pass, normed, dq, back(Write::Set), tokens);
-        self.k.backward(pass, normed, dk, back(Write::Add), tokens);
-        self.v.backward(pass, normed, dv, back(Write::Add), tokens);
+        self.q.backward(pass, normed, dq, back(Write::Set), tokens, saved.kept);
+        self.k.backward(pass, normed, dk, back(Write::Add), tokens, saved.kept);
+        self.v.backward(pass, normed, dv, back(Write::Add), tokens, saved.kept);
         if wants_dx {
             self.norm1.backward(pass.device, dnormed, x, dx, tokens, Write::Add);
         }
@@ -290,6 +295,11 @@ impl Layer {
 }
 
 impl LayerActivations {
+    /// The same after a layer was made again without its output.
+    pub fn made_again(&self) -> LayerActivations {
+        LayerActivations { is_whole: false, ..*self }
+    }
+
     /// The part of it that a batch uses.
     fn of(&self, context: DecoderContext) -> LayerActivations {
         let (text, tokens) = (context.text, context.sequence.tokens);
@@ -305,6 +315,8 @@ impl LayerActivations {
             // The MLP takes what it needs of them.
             gate: self.gate,
             up: self.up,
+            kept: self.kept,
+            is_whole: self.is_whole,
         }
     }
 }
@@ -334,5 +346,7 @@ fn swiglu_workspace(saved: &LayerActivations, workspace: &DecoderWorkspace) -> S
         mixed: workspace.mixed,
         mixed_gradient: workspace.mixed_gradient,
         gate_gradient: workspace.gate_gradient,
+        kept: saved.kept,
+        keeps_down: saved.is_whole,
     }
 }

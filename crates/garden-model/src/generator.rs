@@ -340,13 +340,12 @@ impl Generator {
             return self.choose(device, x, open, answers, sampling, on_token);
         }
         // The same work for every token: only what was brought there before it differs.
-        if device.begin_recording(x, rows) {
+        device.repeat(x, rows, &mut |device| {
             device.embed(&self.network.embedding, given, x, rows);
             self.layers(device, x, &step);
             let logits = self.network.head.chunk(device, text, x, rows, &workspace.head);
             device.best_of_rows(logits, workspace.best.first(rows), rows);
-            device.end_recording();
-        }
+        });
         let best = device.download_bytes(workspace.best.first(rows))?;
         let best = best.chunks_exact(4).map(|bytes| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         for (open, token) in open.iter_mut().zip(best) {
@@ -449,6 +448,7 @@ impl Workspace {
             device,
             &config.vision,
             limits.patches,
+            0,
             Mode::Inference,
             GradientCheckpointing::PerLayer,
         )?;
@@ -472,7 +472,7 @@ impl Workspace {
             images,
             step: StepInputs::build(device, text, limits.rows, at_once)?,
             x: activations(device, Purpose::Workspace, "decoder x", all, text.hidden)?,
-            layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, mode)?,
+            layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, 0, mode)?,
             decoder: DecoderWorkspace::build(device, text, at_once, mode)?,
             vision,
             linear: LinearWorkspace::build(device, lora, at_once.max(limits.patches), mode)?,

@@ -1,6 +1,6 @@
 //! A linear layer, with a low-rank adapter beside a frozen weight or with gradients of its own.
 
-use garden_device::{Buffer, Device, OutOfMemory, Purpose, Seed, Weight, Write};
+use garden_device::{Buffer, Device, OutOfMemory, Plus, Purpose, Seed, Weight, Write};
 
 use crate::activations::activations;
 use crate::layout::Width;
@@ -33,6 +33,8 @@ pub(crate) struct Lora {
     pub dropout: f32,
     /// Which of the model's adapters it is: each drops other inputs.
     pub number: u64,
+    /// Which of its layer's adapters it is.
+    pub place: usize,
 }
 
 /// Buffers that all adapters use, one after the other.
@@ -78,35 +80,74 @@ impl Linear {
         self.lora.is_some_and(|lora| lora.up_gradient.is_some()) || self.weight_gradient.is_some()
     }
 
-    /// y = this of x, or added to y.
-    pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, write: Write) {
-        pass.device.matmul(x, &self.weight, y, rows, 1.0, write);
-        if let Some(bias) = self.bias {
-            pass.device.add_bias(y, bias, rows);
-        }
-        if let Some(lora) = &self.lora {
-            let narrow = lora.narrow(pass, x, rows);
+    /// y = this of x, plus what is named. With `kept` [adapters of the layer, rows, rank] it leaves there what the backward pass needs.
+    pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, plus: Plus, kept: Option<Buffer>) {
+        let Some(lora) = &self.lora else {
+            return pass.device.linear(x, &self.weight, self.bias, y, rows, plus);
+        };
+        let narrow = lora.narrow(pass, x, rows, kept);
+        if plus == Plus::Nothing {
+            // The adapter has little to compute and much to write; the other product reads that while it computes.
+            pass.device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Set);
+            pass.device.linear(x, &self.weight, self.bias, y, rows, Plus::Itself);
+        } else {
+            pass.device.linear(x, &self.weight, self.bias, y, rows, plus);
             pass.device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Add);
         }
     }
 
-    /// Adds to the gradients of what is trained, and gives dx where it is wanted.
-    pub fn backward(&self, pass: &mut Pass, x: Buffer, dy: Buffer, dx: Option<(Buffer, Write)>, rows: usize) {
+    /// Adds to the gradients of what is trained, and gives dx where it is wanted. `kept` is what the forward pass has left there, if it was made.
+    pub fn backward(
+        &self,
+        pass: &mut Pass,
+        x: Buffer,
+        dy: Buffer,
+        dx: Option<(Buffer, Write)>,
+        rows: usize,
+        kept: Option<Buffer>,
+    ) {
+        self.backward_input(pass, dy, dx, rows);
+        self.backward_weights(pass, x, dy, rows, kept);
+    }
+
+    /// The first half of the backward pass, which needs no x: dx.
+    pub fn backward_input(&self, pass: &mut Pass, dy: Buffer, dx: Option<(Buffer, Write)>, rows: usize) {
+        let Some(lora) = &self.lora else {
+            if let Some((dx, write)) = dx {
+                pass.device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
+            }
+            return;
+        };
+        let dnarrow = lora.narrow_gradient(pass, dy, rows);
+        match dx {
+            // As forward: the adapter's part is written first where it can be.
+            Some((dx, Write::Set)) if lora.seed(pass).is_none() => {
+                pass.device.matmul_backward(dnarrow, &lora.down, dx, rows, 1.0, Write::Set);
+                pass.device.matmul_backward(dy, &self.weight, dx, rows, 1.0, Write::Add);
+            }
+            Some((dx, write)) => {
+                pass.device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
+                lora.add_input_gradient(pass, dnarrow, dx, rows);
+            }
+            None => {}
+        }
+    }
+
+    /// The second half: adds to the gradients of what is trained. Nothing else may use the adapters' workspace between the two.
+    pub fn backward_weights(&self, pass: &mut Pass, x: Buffer, dy: Buffer, rows: usize, kept: Option<Buffer>) {
         if let Some(gradient) = &self.weight_gradient {
             pass.device.weight_gradient(dy, x, gradient, rows, 1.0);
         }
         if let Some(gradient) = self.bias_gradient {
             pass.device.bias_gradient(dy, gradient, rows);
         }
-        if let Some((dx, write)) = dx {
-            pass.device.matmul_backward(dy, &self.weight, dx, rows, 1.0, write);
-        }
         if let Some(lora) = &self.lora {
-            lora.backward(pass, x, dy, dx.map(|dx| dx.0), rows);
+            lora.backward_weights(pass, x, dy, rows, kept);
         }
     }
 }
 
+/// With t = drop(x) A^T: dB += scale dy^T t, dt = scale dy B, dA += dt^T drop(x), dx += drop(dt A).
 impl Lora {
     fn rank(&self) -> usize {
         self.down.rows
@@ -116,9 +157,18 @@ impl Lora {
         pass.seed(self.number).filter(|_| self.dropout > 0.0)
     }
 
-    /// drop(x) A^T [rows, rank].
-    fn narrow(&self, pass: &mut Pass, x: Buffer, rows: usize) -> Buffer {
-        let narrow = first(pass.linear.narrow, rows * self.rank());
+    /// Where t [rows, rank] is: where it is kept, or in the workspace.
+    fn place(&self, pass: &Pass, rows: usize, kept: Option<Buffer>) -> Buffer {
+        let length = rows * self.rank();
+        match kept {
+            Some(kept) => kept.part(self.place * length, length),
+            None => first(pass.linear.narrow, length),
+        }
+    }
+
+    /// t = drop(x) A^T [rows, rank].
+    fn narrow(&self, pass: &mut Pass, x: Buffer, rows: usize, kept: Option<Buffer>) -> Buffer {
+        let narrow = self.place(pass, rows, kept);
         let x = self.dropped(pass, x);
         pass.device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
         narrow
@@ -131,20 +181,15 @@ impl Lora {
         dropped
     }
 
-    /// With t = drop(x) A^T: dB += scale dy^T t, dt = scale dy B, dA += dt^T drop(x), dx += drop(dt A).
-    fn backward(&self, pass: &mut Pass, x: Buffer, dy: Buffer, dx: Option<Buffer>, rows: usize) {
-        let narrow = self.narrow(pass, x, rows);
-        if let Some(gradient) = &self.up_gradient {
-            pass.device.weight_gradient(dy, narrow, gradient, rows, self.scale);
-        }
+    /// dt = scale dy B [rows, rank].
+    fn narrow_gradient(&self, pass: &mut Pass, dy: Buffer, rows: usize) -> Buffer {
         let dnarrow = first(pass.linear.narrow_gradient, rows * self.rank());
         pass.device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
-        // `narrow` has left the dropped inputs where they were made.
-        let inputs = self.seed(pass).map_or(x, |_| first(pass.linear.dropped, x.length()));
-        if let Some(gradient) = &self.down_gradient {
-            pass.device.weight_gradient(dnarrow, inputs, gradient, rows, 1.0);
-        }
-        let Some(dx) = dx else { return };
+        dnarrow
+    }
+
+    /// dx += drop(dt A).
+    fn add_input_gradient(&self, pass: &mut Pass, dnarrow: Buffer, dx: Buffer, rows: usize) {
         match self.seed(pass) {
             None => pass.device.matmul_backward(dnarrow, &self.down, dx, rows, 1.0, Write::Add),
             Some(seed) => {
@@ -152,6 +197,22 @@ impl Lora {
                 pass.device.matmul_backward(dnarrow, &self.down, back, rows, 1.0, Write::Set);
                 pass.device.dropout(back, dx, self.dropout, seed, Write::Add);
             }
+        }
+    }
+
+    /// dB += scale dy^T t, dA += dt^T drop(x), with the dt that is in the workspace.
+    fn backward_weights(&self, pass: &mut Pass, x: Buffer, dy: Buffer, rows: usize, kept: Option<Buffer>) {
+        let x = self.dropped(pass, x);
+        let narrow = self.place(pass, rows, kept);
+        if kept.is_none() {
+            pass.device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
+        }
+        if let Some(gradient) = &self.up_gradient {
+            pass.device.weight_gradient(dy, narrow, gradient, rows, self.scale);
+        }
+        if let Some(gradient) = &self.down_gradient {
+            let dnarrow = first(pass.linear.narrow_gradient, rows * self.rank());
+            pass.device.weight_gradient(dnarrow, x, gradient, rows, 1.0);
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::config::{Config, VisionConfig};
 use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
 use crate::error::Error;
 use crate::head::{Asked, HeadWorkspace};
+use crate::layout::Width;
 use crate::linear::LinearWorkspace;
 use crate::lora::LoraConfig;
 use crate::mode::Mode;
@@ -230,7 +231,7 @@ impl Model {
         let mut builder = Builder::new(device, checkpoint, lora, Mode::Training, storage)?;
         builder.gradients = Some(gradients);
         let network = Network::build(&mut builder, config)?;
-        let (trained, widest_adapted) = (builder.trained, builder.widest_adapted);
+        let (trained, widest_adapted, most_adapters) = (builder.trained, builder.widest_adapted, builder.most_adapters);
         let (text, vision) = (&config.text, &config.vision);
         let is_grouped = text.heads != text.kv_heads;
         let reserve = Reserve {
@@ -250,7 +251,10 @@ impl Model {
         let gradients = device.close_block(gradients, Dtype::F32)?;
         let lora = lora.map(|lora| (lora.clone(), widest_adapted));
         let adapters = lora.as_ref().map(|(lora, widest)| (lora, *widest));
-        let workspace = Workspace::build(device, config, checkpointing, limits, adapters, network.vision.mode())?;
+        // A layer's adapters keep their narrow products, which are small beside whatever else is kept.
+        let rank = lora.as_ref().map_or(0, |(lora, _)| Width::inner(device.profile(), lora.rank).padded);
+        let kept = rank * most_adapters;
+        let workspace = Workspace::build(device, config, checkpointing, limits, adapters, kept, network.vision.mode())?;
         device.reserve(reserve)?;
         let (config, scalars) = (config.clone(), StepScalars::default());
         Ok(Model { config, limits, network, lora, trained, gradients, workspace, scalars, reserve })
@@ -336,13 +340,14 @@ impl Model {
         pass.device.add_losses(losses, workspace.results.first(1), workspace.scalars);
         pass.device.mark(Stage::Backward);
         for (index, layer) in network.layers.iter().enumerate().rev() {
-            let (x, saved) = (part(workspace.inputs[index]), workspace.saved.of(index));
+            let (x, mut saved) = (part(workspace.inputs[index]), *workspace.saved.of(index));
             if workspace.saved.is_gone(index, network.layers.len()) {
-                layer.forward(pass, context, x, None, saved);
+                layer.forward(pass, context, x, None, &saved);
+                saved = saved.made_again();
             }
             // Below the lowest layer there may be nothing that is trained.
             let wants_dx = index > 0 || network.embedding_gradient.is_some() || network.vision.is_trained();
-            layer.backward(pass, context, x, dx, wants_dx, saved);
+            layer.backward(pass, context, x, dx, wants_dx, &saved);
         }
         if let Some(gradient) = &network.embedding_gradient {
             // Image tokens have been replaced, so their own embedding had no part.
@@ -508,6 +513,7 @@ impl Workspace {
         checkpointing: GradientCheckpointing,
         limits: Limits,
         lora: Option<(&LoraConfig, usize)>,
+        kept: usize,
         vision_mode: Mode,
     ) -> Result<Workspace, OutOfMemory> {
         let (text, tokens) = (&config.text, limits.tokens);
@@ -519,7 +525,7 @@ impl Workspace {
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
         let save = |device: &mut dyn Device| {
             Saved::build(checkpointing, text.layers, |purpose, index| {
-                LayerActivations::build(device, purpose, &format!("layer {index}"), text, tokens, Mode::Training)
+                LayerActivations::build(device, purpose, &format!("layer {index}"), text, tokens, kept, Mode::Training)
             })
         };
         // What every layer keeps is needed to the end; what one layer makes again lies in the block below.
@@ -533,7 +539,7 @@ impl Workspace {
             Mode::Training => (None, tokens.max(limits.patches)),
         };
         device.enter_block(block);
-        let vision = VisionWorkspace::build(device, &config.vision, limits.patches, vision_mode, checkpointing)?;
+        let vision = VisionWorkspace::build(device, &config.vision, limits.patches, kept, vision_mode, checkpointing)?;
         if let Some(block) = block {
             device.branch_block(block);
         }

@@ -105,6 +105,9 @@ pub(crate) struct Builder<'a> {
     /// The widest input of an adapter, and how many there are.
     pub widest_adapted: usize,
     pub adapters: u64,
+    /// Those of the layer that is being built, and the most that a layer has.
+    pub adapters_of_layer: usize,
+    pub most_adapters: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -135,6 +138,8 @@ impl<'a> Builder<'a> {
             saved: BTreeSet::new(),
             widest_adapted: 0,
             adapters: 0,
+            adapters_of_layer: 0,
+            most_adapters: 0,
         })
     }
 
@@ -205,6 +210,15 @@ impl<'a> Builder<'a> {
         let (saved, shape) = (self.saved_name(name), tensor.shape.to_vec());
         let gradient = self.train(saved, shape, layout, value, None, is_decayed(name))?;
         Ok((value, Some(gradient)))
+    }
+
+    /// The bias of a linear, with its gradient if it is trained.
+    fn bias(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
+        if self.is_full {
+            return self.vector(name, length);
+        }
+        let (tensor, dtype) = (self.checked(name, &[length.stored])?, self.device.profile().frozen_bias);
+        Ok((self.load(name, tensor, Layout::vector(length), dtype)?, None))
     }
 
     /// Brings a tensor to the device.
@@ -406,7 +420,7 @@ impl<'a> Builder<'a> {
     /// A linear with its adapter, if it has one.
     pub fn linear(&mut self, name: &str, inputs: Width, outputs: Width, has_bias: bool) -> Result<Linear, Error> {
         let (weight, weight_gradient) = self.linear_weight(name, outputs, inputs)?;
-        let bias = has_bias.then(|| self.vector(&format!("{name}.bias"), outputs)).transpose()?;
+        let bias = has_bias.then(|| self.bias(&format!("{name}.bias"), outputs)).transpose()?;
         let lora = self.adapter(name, inputs, outputs)?;
         Ok(Linear {
             weight,
@@ -436,7 +450,10 @@ impl<'a> Builder<'a> {
             self.adapter_matrix(format!("{prefix}.lora_B.weight"), Layout { rows: outputs, columns: rank })?;
         self.widest_adapted = self.widest_adapted.max(inputs.padded);
         self.adapters += 1;
-        Ok(Some(Lora { down, down_gradient, up, up_gradient, scale, dropout, number: self.adapters }))
+        self.adapters_of_layer += 1;
+        let (number, place) = (self.adapters, self.adapters_of_layer - 1);
+        self.most_adapters = self.most_adapters.max(self.adapters_of_layer);
+        Ok(Some(Lora { down, down_gradient, up, up_gradient, scale, dropout, number, place }))
     }
 
     /// A matrix of an adapter, still zero: trained, or only applied.

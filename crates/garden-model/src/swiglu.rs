@@ -1,6 +1,6 @@
 //! The MLP of both towers: y = down(silu(gate(x)) up(x)).
 
-use garden_device::{Buffer, Write};
+use garden_device::{Buffer, Plus, Write};
 
 use crate::error::Error;
 use crate::layout::Width;
@@ -22,12 +22,16 @@ pub(crate) struct SwigluWorkspace {
     pub gate: Buffer,
     /// Saved: up(x) [rows, inner].
     pub up: Buffer,
-    /// silu(gate) up, then the gradient of up(x) [rows, inner].
+    /// silu(gate) up [rows, inner].
     pub mixed: Buffer,
-    /// Gradient of silu(gate) up [rows, inner].
+    /// Gradient of silu(gate) up, then that of up(x) [rows, inner].
     pub mixed_gradient: Buffer,
     /// Gradient of gate(x) [rows, inner].
     pub gate_gradient: Buffer,
+    /// What adapters keep for the backward pass.
+    pub kept: Option<Buffer>,
+    /// Whether the last linear's is among that: not where only the inner half was made again.
+    pub keeps_down: bool,
 }
 
 impl SwigluWorkspace {
@@ -38,6 +42,8 @@ impl SwigluWorkspace {
             mixed: self.mixed.first(length),
             mixed_gradient: self.mixed_gradient.first(length),
             gate_gradient: self.gate_gradient.first(length),
+            kept: self.kept,
+            keeps_down: self.keeps_down,
         }
     }
 }
@@ -61,17 +67,25 @@ impl Swiglu {
     /// Makes what the backward pass needs, and nothing more.
     pub fn forward_inner(&self, pass: &mut Pass, x: Buffer, rows: usize, workspace: &SwigluWorkspace) {
         let inner = rows * self.gate.outputs();
-        self.gate.forward(pass, x, workspace.gate.first(inner), rows, Write::Set);
-        self.up.forward(pass, x, workspace.up.first(inner), rows, Write::Set);
+        self.gate.forward(pass, x, workspace.gate.first(inner), rows, Plus::Nothing, workspace.kept);
+        self.up.forward(pass, x, workspace.up.first(inner), rows, Plus::Nothing, workspace.kept);
     }
 
-    /// y [rows, hidden] += this of x [rows, hidden].
-    pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, workspace: &SwigluWorkspace) {
+    /// y [rows, hidden] = this of x [rows, hidden], plus `other`.
+    pub fn forward(
+        &self,
+        pass: &mut Pass,
+        x: Buffer,
+        other: Buffer,
+        y: Buffer,
+        rows: usize,
+        workspace: &SwigluWorkspace,
+    ) {
         self.forward_inner(pass, x, rows, workspace);
         let inner = rows * self.gate.outputs();
         let mixed = workspace.mixed.first(inner);
         pass.device.swiglu(workspace.gate.first(inner), workspace.up.first(inner), mixed);
-        self.down.forward(pass, mixed, y, rows, Write::Add);
+        self.down.forward(pass, mixed, y, rows, Plus::Other(other), workspace.kept);
     }
 
     /// dx [rows, hidden] from dy [rows, hidden].
@@ -84,15 +98,16 @@ impl Swiglu {
         rows: usize,
         workspace: &SwigluWorkspace,
     ) {
-        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient } =
+        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient, kept, keeps_down } =
             workspace.of(rows * self.gate.outputs());
-        if self.down.is_trained() {
-            pass.device.swiglu(gate, up, mixed);
+        self.down.backward_input(pass, dy, Some((mixed_gradient, Write::Set)), rows);
+        let up_gradient = mixed_gradient;
+        let again = self.down.is_trained().then_some(mixed);
+        pass.device.swiglu_backward(mixed_gradient, gate, up, gate_gradient, again);
+        if let Some(mixed) = again {
+            self.down.backward_weights(pass, mixed, dy, rows, kept.filter(|_| keeps_down));
         }
-        self.down.backward(pass, mixed, dy, Some((mixed_gradient, Write::Set)), rows);
-        let up_gradient = mixed;
-        pass.device.swiglu_backward(mixed_gradient, gate, up, gate_gradient, up_gradient);
-        self.gate.backward(pass, x, gate_gradient, Some((dx, Write::Set)), rows);
-        self.up.backward(pass, x, up_gradient, Some((dx, Write::Add)), rows);
+        self.gate.backward(pass, x, gate_gradient, Some((dx, Write::Set)), rows, kept);
+        self.up.backward(pass, x, up_gradient, Some((dx, Write::Add)), rows, kept);
     }
 }

@@ -1,6 +1,6 @@
 //! The vision tower: patches in window order through blocks of attention and MLP, and the merger that makes tokens of them.
 
-use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Weight, Write};
 
 use crate::activations::{GradientCheckpointing, Saved, activations};
 use crate::config::{VISION_EPSILON, VisionConfig};
@@ -56,6 +56,10 @@ pub(crate) struct BlockActivations {
     /// [patches, inner].
     gate: Buffer,
     up: Buffer,
+    /// What adapters keep [adapters, patches, rank].
+    kept: Option<Buffer>,
+    /// Whether all of the layer was made, or made again only as far as its backward pass needs it.
+    is_whole: bool,
 }
 
 /// Buffers that blocks use one after the other, and the merger's.
@@ -111,6 +115,7 @@ impl BlockActivations {
         label: &str,
         vision: &VisionConfig,
         patches: usize,
+        kept: usize,
     ) -> Result<BlockActivations, OutOfMemory> {
         let inner = Width::inner(device.profile(), vision.intermediate).padded;
         let lse = format!("{label} log-sum-exp");
@@ -124,6 +129,8 @@ impl BlockActivations {
             middle: make("middle", vision.hidden)?,
             gate: make("gate", inner)?,
             up: make("up", inner)?,
+            kept: if kept > 0 { Some(make("adapters", kept)?) } else { None },
+            is_whole: true,
         })
     }
 
@@ -136,15 +143,19 @@ impl BlockActivations {
             // The MLP takes what it needs of them.
             gate: self.gate,
             up: self.up,
+            kept: self.kept,
+            is_whole: self.is_whole,
         }
     }
 }
 
 impl VisionWorkspace {
+    /// For so many patches; adapters keep so many values for each of them if there is a backward pass.
     pub fn build(
         device: &mut dyn Device,
         vision: &VisionConfig,
         patches: usize,
+        kept: usize,
         mode: Mode,
         checkpointing: GradientCheckpointing,
     ) -> Result<VisionWorkspace, OutOfMemory> {
@@ -159,7 +170,8 @@ impl VisionWorkspace {
             activations(device, inputs_purpose, &label, patches, vision.hidden)
         });
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
-        let mut save = |purpose, index| BlockActivations::build(device, purpose, &label(index), vision, patches);
+        let kept = if mode == Mode::Training { kept } else { 0 };
+        let mut save = |purpose, index| BlockActivations::build(device, purpose, &label(index), vision, patches, kept);
         let saved = match mode {
             Mode::Inference => Saved::OneLayer(save(Purpose::Workspace, 0)?),
             Mode::Training => Saved::build(checkpointing, vision.depth, save)?,
@@ -231,7 +243,7 @@ impl Vision {
         self.merge(pass, context, at(vision.depth));
         let tokens = patches / vision.merged();
         let out = workspace.out.first(tokens * vision.out);
-        self.merger.second.forward(pass, context.hidden(workspace.active), out, tokens, Write::Set);
+        self.merger.second.forward(pass, context.hidden(workspace.active), out, tokens, Plus::Nothing, None);
         pass.device.scatter(out, images.places, x, tokens, vision.out);
     }
 
@@ -241,7 +253,7 @@ impl Vision {
         let [normed, merged] = [workspace.normed, workspace.merged].map(|buffer| context.hidden(buffer));
         self.merger.norm.forward(pass.device, x, normed, patches);
         // [patches, hidden] is [tokens, merged * hidden]: patches of a token lie side by side.
-        self.merger.first.forward(pass, normed, merged, patches / context.vision.merged(), Write::Set);
+        self.merger.first.forward(pass, normed, merged, patches / context.vision.merged(), Plus::Nothing, None);
         pass.device.gelu(merged, context.hidden(workspace.active));
     }
 
@@ -257,17 +269,18 @@ impl Vision {
         self.merge(pass, context, x);
         let dactive = context.hidden(workspace.attended_gradient);
         let active = context.hidden(workspace.active);
-        self.merger.second.backward(pass, active, out, Some((dactive, Write::Set)), tokens);
+        self.merger.second.backward(pass, active, out, Some((dactive, Write::Set)), tokens, None);
         pass.device.gelu_backward(dactive, context.hidden(workspace.merged), dactive);
         let normed = context.hidden(workspace.normed);
-        self.merger.first.backward(pass, normed, dactive, Some((dnormed, Write::Set)), tokens);
+        self.merger.first.backward(pass, normed, dactive, Some((dnormed, Write::Set)), tokens, None);
         self.merger.norm.backward(pass.device, dnormed, x, dx, patches, Write::Set);
         for (index, block) in self.blocks.iter().enumerate().rev() {
-            let saved = workspace.saved.of(index);
+            let mut saved = *workspace.saved.of(index);
             if workspace.saved.is_gone(index, self.blocks.len()) {
-                block.forward(pass, context, at(index), None, saved);
+                block.forward(pass, context, at(index), None, &saved);
+                saved.is_whole = false;
             }
-            block.backward(pass, context, at(index), dx, saved);
+            block.backward(pass, context, at(index), dx, &saved);
         }
         if let Some(gradient) = &self.patch_gradient {
             let embedded = context.hidden(workspace.embedded);
@@ -280,6 +293,7 @@ impl Vision {
 impl Block {
     fn build(builder: &mut Builder, name: &str, vision: &VisionConfig, index: usize) -> Result<Block, Error> {
         let (hidden, three) = (Width::exact(vision.hidden), Width::exact(3 * vision.hidden));
+        builder.adapters_of_layer = 0;
         Ok(Block {
             norm1: Norm::build(builder, &format!("{name}.norm1"), vision.hidden, VISION_EPSILON)?,
             qkv: builder.linear(&format!("{name}.attn.qkv"), hidden, three, true)?,
@@ -296,20 +310,14 @@ impl Block {
         let (patches, saved) = (images.patches, saved.of(context));
         let normed = context.hidden(workspace.normed);
         self.norm1.forward(pass.device, x, normed, patches);
-        self.qkv.forward(pass, normed, saved.qkv, patches, Write::Set);
-        for which in 0..2 {
-            let turned = heads(saved.qkv, which, vision);
-            pass.device.rotate(turned, vision.head_size(), images.cosines, images.sines, patches);
-        }
+        self.qkv.forward(pass, normed, saved.qkv, patches, Plus::Nothing, saved.kept);
+        let turned = queries_and_keys(saved.qkv, vision);
+        pass.device.rotate(turned, vision.head_size(), images.cosines, images.sines, patches);
         pass.device.attend(&self.attention(context, saved.qkv), saved.attended, saved.lse);
-        pass.device.copy(x, saved.middle);
-        self.proj.forward(pass, saved.attended, saved.middle, patches, Write::Add);
+        self.proj.forward(pass, saved.attended, saved.middle, patches, Plus::Other(x), saved.kept);
         self.norm2.forward(pass.device, saved.middle, normed, patches);
         match y {
-            Some(y) => {
-                pass.device.copy(saved.middle, y);
-                self.mlp.forward(pass, normed, y, patches, &swiglu_workspace(&saved, workspace));
-            }
+            Some(y) => self.mlp.forward(pass, normed, saved.middle, y, patches, &swiglu_workspace(&saved, workspace)),
             None => self.mlp.forward_inner(pass, normed, patches, &swiglu_workspace(&saved, workspace)),
         }
     }
@@ -323,16 +331,15 @@ impl Block {
         self.mlp.backward(pass, normed, dx, dnormed, patches, &swiglu_workspace(&saved, workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, patches, Write::Add);
         let dattended = context.hidden(workspace.attended_gradient);
-        self.proj.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), patches);
+        self.proj.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), patches, saved.kept);
         let dqkv = context.part(workspace.qkv_gradient, 3 * vision.hidden);
         let [dq, dk, dv] = [0, 1, 2].map(|which| heads(dqkv, which, vision));
         let attention = self.attention(context, saved.qkv);
         pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, dq, dk, dv);
-        for turned in [dq, dk] {
-            pass.device.rotate_backward(turned, vision.head_size(), images.cosines, images.sines, patches);
-        }
+        let turned = queries_and_keys(dqkv, vision);
+        pass.device.rotate_backward(turned, vision.head_size(), images.cosines, images.sines, patches);
         self.norm1.forward(pass.device, x, normed, patches);
-        self.qkv.backward(pass, normed, dqkv, Some((dnormed, Write::Set)), patches);
+        self.qkv.backward(pass, normed, dqkv, Some((dnormed, Write::Set)), patches, saved.kept);
         self.norm1.backward(pass.device, dnormed, x, dx, patches, Write::Add);
     }
 
@@ -353,6 +360,11 @@ fn heads(qkv: Buffer, which: usize, vision: &VisionConfig) -> Heads {
     Heads { buffer: qkv, offset: which * vision.hidden, stride: 3 * vision.hidden, heads: vision.heads }
 }
 
+/// The first two of them, which are turned to their positions in the same way.
+fn queries_and_keys(qkv: Buffer, vision: &VisionConfig) -> Heads {
+    Heads { heads: 2 * vision.heads, ..heads(qkv, 0, vision) }
+}
+
 fn swiglu_workspace(saved: &BlockActivations, workspace: &VisionWorkspace) -> SwigluWorkspace {
     SwigluWorkspace {
         gate: saved.gate,
@@ -360,5 +372,7 @@ fn swiglu_workspace(saved: &BlockActivations, workspace: &VisionWorkspace) -> Sw
         mixed: workspace.mixed,
         mixed_gradient: workspace.mixed_gradient,
         gate_gradient: workspace.gate_gradient,
+        kept: saved.kept,
+        keeps_down: saved.is_whole,
     }
 }

@@ -5,6 +5,7 @@
 
 use std::io::Write as _;
 use std::process::Command;
+use std::time::Duration;
 
 /// Set in the process that [`alone`] starts.
 const ALONE: &str = "GARDEN_TEST_ALONE";
@@ -47,10 +48,23 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     assert!(told.contains("running 1 test"), "no test is called {name}");
 }
 
+/// What this process has computed so far. A busy machine makes a test late, not this larger. Counted in hundredths of a second.
+///
+/// # Panics
+/// Where there is no /proc, or one that is not Linux's.
+pub fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux tells what a process used");
+    // Behind the name, which may hold anything: state is the first, user and system time the 12th and 13th.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("times are numbers")).sum();
+    Duration::from_millis(10 * ticks)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::path::Path;
+    use std::time::{Duration, Instant};
 
     /// `make soak` runs the tests that the Makefile lists under `RANDOM`: each file of tests that draws must be among them.
     #[test]
@@ -72,5 +86,18 @@ mod tests {
             }
         }
         assert!(count > 5, "{count} files of random tests");
+    }
+
+    #[test]
+    fn only_what_is_computed_counts() {
+        super::alone("tests::only_what_is_computed_counts", || {
+            let before = super::cpu_time();
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(super::cpu_time() - before < Duration::from_millis(100), "sleeping is not computing");
+            let begin = Instant::now();
+            while super::cpu_time() - before < Duration::from_millis(200) {
+                assert!(begin.elapsed() < Duration::from_secs(60), "computing is not counted");
+            }
+        });
     }
 }

@@ -5,7 +5,7 @@
 //! reaches memory. That is slow, and as plain as it can be. It can also be told to fail, as a GPU may.
 
 use crate::buffer::{Buffer, Dtype, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Reserve, Write};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Plus, Reserve, Write};
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::Seed;
@@ -200,6 +200,16 @@ impl Device for CpuBf16 {
         check(weight);
         self.run([x], [y], |cpu, [x], [y]| cpu.matmul(x, weight, y, rows, scale, write));
     }
+    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
+        check(weight);
+        // All is summed up before it is rounded.
+        match plus {
+            Plus::Other(other) => self.run([x, other], [y], |cpu, [x, other], [y]| {
+                cpu.linear(x, weight, bias, y, rows, Plus::Other(other));
+            }),
+            plus => self.run([x], [y], |cpu, [x], [y]| cpu.linear(x, weight, bias, y, rows, plus)),
+        }
+    }
     fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write) {
         check(weight);
         self.run([dy], [dx], |cpu, [dy], [dx]| cpu.matmul_backward(dy, weight, dx, rows, scale, write));
@@ -287,9 +297,12 @@ impl Device for CpuBf16 {
     fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer) {
         self.run([gate, up], [y], |cpu, [gate, up], [y]| cpu.swiglu(gate, up, y));
     }
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer) {
-        self.run([dy, gate, up], [dgate, dup], |cpu, [dy, gate, up], [dgate, dup]| {
-            cpu.swiglu_backward(dy, gate, up, dgate, dup);
+    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
+        if let Some(y) = y {
+            self.swiglu(gate, up, y);
+        }
+        self.run([gate, up], [dy, dgate], |cpu, [gate, up], [dy, dgate]| {
+            cpu.swiglu_backward(dy, gate, up, dgate, None);
         });
     }
     fn gelu(&mut self, x: Buffer, y: Buffer) {
@@ -328,6 +341,9 @@ impl Device for CpuBf16 {
     }
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {
         self.run([], [], |cpu, [], []| cpu.add_squares(x, sum));
+    }
+    fn repeat(&mut self, _: Buffer, _: usize, work: &mut dyn FnMut(&mut dyn Device)) {
+        work(self);
     }
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
         self.run([], [], |cpu, [], []| cpu.adamw(update, clip));

@@ -47,26 +47,19 @@ widest! {
     }
 }
 
-pub(super) fn swiglu_backward(
-    threads: &Threads,
-    dy: &[f32],
-    gate: &[f32],
-    up: &[f32],
-    dgate: &mut [f32],
-    dup: &mut [f32],
-) {
-    assert_eq!((dy.len(), gate.len(), up.len(), dup.len()), (dgate.len(), dgate.len(), dgate.len(), dgate.len()));
+/// In `dup` is dy.
+pub(super) fn swiglu_backward(threads: &Threads, gate: &[f32], up: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+    assert_eq!((gate.len(), up.len(), dup.len()), (dgate.len(), dgate.len(), dgate.len()));
     threads.by_rows_of_two(dgate, dup, 1, |first, dgate, dup| {
-        swiglu_backward_piece(&dy[first..], &gate[first..], &up[first..], dgate, dup);
+        swiglu_backward_piece(&gate[first..], &up[first..], dgate, dup);
     });
 }
 
 widest! {
     /// d silu(g) / dg = s + g s (1 - s), s = sigmoid(g).
-    fn swiglu_backward_piece(dy: &[f32], gate: &[f32], up: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
-        let inputs = dy.iter().zip(gate).zip(up);
-        for ((dgate, dup), ((dy, gate), up)) in dgate.iter_mut().zip(dup).zip(inputs) {
-            let s = sigmoid(*gate);
+    fn swiglu_backward_piece(gate: &[f32], up: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
+        for ((dgate, dup), (gate, up)) in dgate.iter_mut().zip(dup).zip(gate.iter().zip(up)) {
+            let (dy, s) = (*dup, sigmoid(*gate));
             *dgate = dy * up * (s + gate * s * (1.0 - s));
             *dup = dy * gate * s;
         }

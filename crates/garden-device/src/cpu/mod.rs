@@ -315,9 +315,16 @@ impl Device for Cpu {
         elementwise::swiglu(&self.threads, gate.f32(), up.f32(), y.f32());
     }
 
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer) {
-        let ([dy, gate, up], [dgate, dup]) = self.arena.views([dy, gate, up], [dgate, dup]);
-        elementwise::swiglu_backward(&self.threads, dy.f32(), gate.f32(), up.f32(), dgate.f32(), dup.f32());
+    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
+        if let Some(y) = y {
+            self.swiglu(gate, up, y);
+        }
+        let ([gate, up], [dy, dgate]) = self.arena.views([gate, up], [dy, dgate]);
+        elementwise::swiglu_backward(&self.threads, gate.f32(), up.f32(), dgate.f32(), dy.f32());
+    }
+
+    fn repeat(&mut self, _: Buffer, _: usize, work: &mut dyn FnMut(&mut dyn Device)) {
+        work(self);
     }
 
     fn gelu(&mut self, x: Buffer, y: Buffer) {

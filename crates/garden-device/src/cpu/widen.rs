@@ -30,14 +30,21 @@ pub(crate) fn widen_bytes(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
 
 /// Rounds finite values to what files have.
 pub(crate) fn narrow_bytes(dtype: Dtype, values: &[f32], to: &mut [u8]) {
-    let pairs = to.chunks_exact_mut(2).zip(values);
+    let (to, _) = to.as_chunks_mut::<2>();
     match dtype {
         Dtype::F16 => {
-            pairs.for_each(|(to, value)| to.copy_from_slice(&half_bits(rounded_to_f16(*value)).to_le_bytes()))
+            let pairs = to.iter_mut().zip(values);
+            pairs.for_each(|(to, value)| *to = half_bits(rounded_to_f16(*value)).to_le_bytes());
         }
-        _ => pairs.for_each(|(to, value)| {
-            to.copy_from_slice(&((rounded_to_bf16(*value).to_bits() >> 16) as u16).to_le_bytes());
-        }),
+        _ => narrow_bfloat(values, to),
+    }
+}
+
+widest! {
+    fn narrow_bfloat(values: &[f32], to: &mut [[u8; 2]]) {
+        for (to, value) in to.iter_mut().zip(values) {
+            *to = ((rounded_to_bf16(*value).to_bits() >> 16) as u16).to_le_bytes();
+        }
     }
 }
 
@@ -50,6 +57,7 @@ pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
     }
 }
 
+#[inline]
 fn rounded_to_bf16(value: f32) -> f32 {
     let bits = value.to_bits();
     // What is no number stays none, whatever its lower bits are.

@@ -41,6 +41,10 @@ functions! {
 const COMPUTE_F32: c_int = 68;
 const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
+const EPILOGUE: c_int = 7;
+const BIAS_POINTER: c_int = 8;
+/// Adds a value to each row of what the library sees as columns: to each column of ours.
+const EPILOGUE_BIAS: c_int = 4;
 const WORKSPACE_BYTES: c_int = 1;
 const REDUCTION_SCHEMES: c_int = 3;
 const ALIGNMENT_A: c_int = 5;
@@ -86,7 +90,17 @@ struct Key {
     k: usize,
     /// bf16 results, or f32.
     is_narrow: bool,
+    has_bias: bool,
     alignment: u32,
+}
+
+/// Where the description of a product with a bias stands, after those of [`Product`].
+const WITH_BIAS: usize = 3;
+
+impl Key {
+    fn description(&self) -> usize {
+        if self.has_bias { WITH_BIAS } else { self.product as usize }
+    }
 }
 
 /// One operand or result: where it lies.
@@ -103,7 +117,10 @@ pub(super) struct Operands {
     pub to: Address,
     pub to_dtype: Dtype,
     pub scale: f32,
-    pub adds: bool,
+    /// What is added: the result's own place, or another of its shape.
+    pub plus: Option<Address>,
+    /// bf16 [n], added to each row of a forward product.
+    pub bias: Option<Address>,
 }
 
 /// The library.
@@ -111,8 +128,8 @@ pub(super) struct Blas {
     functions: Functions,
     handle: Handle,
     preference: Handle,
-    /// Descriptions of the three products.
-    descriptions: [Handle; 3],
+    /// Descriptions of the three products, and of the first one with a bias.
+    descriptions: [Handle; 4],
     plans: HashMap<Key, Algorithm>,
     pub version: usize,
     pub path: PathBuf,
@@ -167,9 +184,9 @@ impl Blas {
         functions.check(unsafe { (functions.create)(&mut handle) }).map_err(refused)?;
         // SAFETY: as above.
         functions.check(unsafe { (functions.preference_create)(&mut preference) }).map_err(refused)?;
-        let mut descriptions = [std::ptr::null_mut(); 3];
-        // Of columns: W^T x^T, W x^T, x^T dy.
-        for (description, [a, b]) in descriptions.iter_mut().zip([[1_i32, 0], [0, 0], [0, 1]]) {
+        let mut descriptions = [std::ptr::null_mut(); 4];
+        // Of columns: W^T x^T, W x^T, x^T dy, W^T x^T + b.
+        for (description, [a, b]) in descriptions.iter_mut().zip([[1_i32, 0], [0, 0], [0, 1], [1, 0]]) {
             // SAFETY: as above; f32 is 0 as a type of scales.
             functions.check(unsafe { (functions.description_create)(description, COMPUTE_F32, 0) }).map_err(refused)?;
             for (attribute, value) in [(TRANSPOSE_A, a), (TRANSPOSE_B, b)] {
@@ -179,6 +196,10 @@ impl Blas {
                 functions.check(status).map_err(refused)?;
             }
         }
+        let place = std::ptr::from_ref(&EPILOGUE_BIAS).cast();
+        // SAFETY: a value of the size that is said.
+        let status = unsafe { (functions.description_set)(descriptions[WITH_BIAS], EPILOGUE, place, 4) };
+        functions.check(status).map_err(refused)?;
         // SAFETY: no arguments.
         let version = unsafe { (functions.version)() };
         let blas = Blas { functions, handle, preference, descriptions, plans: HashMap::new(), version, path };
@@ -199,16 +220,29 @@ impl Blas {
     /// # Safety
     /// All operands lie inside memory of the GPU, as large as the shapes say, and the result overlaps with none; the workspace has its size.
     pub unsafe fn multiply(&mut self, of: &Operands, workspace: Address, stream: *mut c_void) -> Result<(), String> {
-        let alignment =
-            [of.first, of.second, of.to].iter().map(|address| address.trailing_zeros().min(8)).min().unwrap_or(0);
+        let alignment = [of.first, of.second, of.to]
+            .iter()
+            .chain(&of.plus)
+            .map(|address| address.trailing_zeros().min(8))
+            .min()
+            .unwrap_or(0);
         let key = Key {
             product: of.product,
             rows: rounded(of.rows),
             n: of.n,
             k: of.k,
             is_narrow: of.to_dtype == Dtype::Bf16,
+            has_bias: of.bias.is_some(),
             alignment: 1 << alignment,
         };
+        if let Some(bias) = of.bias {
+            assert_eq!(of.product, Product::Forward, "only forward products have a bias");
+            let place = std::ptr::from_ref(&bias).cast();
+            // SAFETY: a pointer of the size that is said.
+            let status =
+                unsafe { (self.functions.description_set)(self.descriptions[WITH_BIAS], BIAS_POINTER, place, 8) };
+            self.functions.check(status)?;
+        }
         let algorithm = match self.plans.get(&key) {
             Some(algorithm) => *algorithm,
             None => {
@@ -223,19 +257,19 @@ impl Blas {
         let [a_layout, b_layout, to_layout] = self.layouts(of.product, of.rows, of.n, of.k, of.to_dtype)?;
         // The weight is the first operand of the first two; of the last one x is.
         let (a, b) = (of.second as *const c_void, of.first as *const c_void);
-        let (alpha, beta) = (of.scale, if of.adds { 1.0_f32 } else { 0.0 });
+        let (alpha, beta) = (of.scale, if of.plus.is_some() { 1.0_f32 } else { 0.0 });
         // SAFETY: the caller's promise; layouts are those of the operands.
         let status = unsafe {
             (self.functions.matmul)(
                 self.handle,
-                self.descriptions[of.product as usize],
+                self.descriptions[key.description()],
                 std::ptr::from_ref(&alpha).cast(),
                 a,
                 a_layout.handle,
                 b,
                 b_layout.handle,
                 std::ptr::from_ref(&beta).cast(),
-                of.to as *const c_void,
+                of.plus.unwrap_or(of.to) as *const c_void,
                 to_layout.handle,
                 of.to as *mut c_void,
                 to_layout.handle,
@@ -270,7 +304,7 @@ impl Blas {
         let status = unsafe {
             (self.functions.heuristic)(
                 self.handle,
-                self.descriptions[key.product as usize],
+                self.descriptions[key.description()],
                 a.handle,
                 b.handle,
                 c.handle,

@@ -19,7 +19,9 @@ use driver::{Address, Argument, Driver, Event, Failure, Pinned, Recording, Strea
 use kernels::Kernels;
 
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Reserve, Write};
+use crate::device::{
+    AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Plus, Reserve, Write,
+};
 use crate::dynamic_8bit::Map;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
@@ -32,9 +34,13 @@ const VALUES: usize = 2048;
 const CHUNK: usize = 64 << 20;
 /// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
 const STAGING: usize = 8 << 20;
-const STAGES: usize = 4;
-/// All of that, and a piece in the buffer's dtype before it goes there.
-pub const STAGING_BYTES: usize = STAGING * (STAGES + 1);
+const STAGES: usize = 5;
+/// What is smaller and goes with the work has places of its own, so many of this size. Such a place is free again when the work before it is done,
+/// and the next batch must not wait for that.
+const NOTE: usize = 4 << 10;
+const NOTES: usize = 16;
+/// All of that.
+pub const STAGING_BYTES: usize = STAGING * STAGES + NOTE * NOTES;
 /// Pieces that sums over rows are cut into at most: the order of a sum must not depend on the card.
 const NORM_PIECES: usize = 264;
 const BIAS_PIECES: usize = 64;
@@ -88,10 +94,15 @@ struct Memory {
 
 /// Pinned memory that uploads go through, piece by piece.
 struct Staging {
-    stages: Vec<(Pinned, Event)>,
+    pieces: Ring,
+    notes: Ring,
+}
+
+/// Places that are used in turn, each again when its event has come. None where the system pins no memory.
+#[derive(Default)]
+struct Ring {
+    places: Vec<(Pinned, Event)>,
     next: usize,
-    /// A piece in the buffer's dtype.
-    narrowed: Vec<u8>,
 }
 
 /// How copies of the next batch overtake the work on this one.
@@ -126,8 +137,8 @@ struct Recordings {
     kept: HashMap<(Buffer, usize), Recording>,
     /// Asked for once: done directly, since libraries load kernels when they are first used, which cannot be recorded.
     seen: HashSet<(Buffer, usize)>,
-    /// What is being recorded now.
-    open: Option<(Buffer, usize)>,
+    /// Something could not be recorded: everything is done directly.
+    are_off: bool,
 }
 
 /// When each stage began: events of the stream, which are used again once they were read.
@@ -181,7 +192,7 @@ impl Cuda {
         let profile = Profile::cuda();
         let staging = Staging::new(&driver);
         // Without pinned memory a copy waits for its end anyway.
-        let event = || driver.event().ok().filter(|_| !staging.stages.is_empty());
+        let event = || driver.event().ok().filter(|_| staging.is_there());
         let ahead = event().zip(event()).map(|(began, copied)| Ahead { began, copied, is_on: false });
         let plan = Plan::new(profile.alignment);
         let memory = Memory::default();
@@ -222,7 +233,7 @@ impl Cuda {
 
     /// Whether batches go through pinned memory; some containers give none.
     pub fn is_pinned(&self) -> bool {
-        !self.staging.stages.is_empty()
+        self.staging.is_there()
     }
 
     fn latch(&mut self, result: Result<(), String>) {
@@ -354,8 +365,9 @@ impl Cuda {
         self.apart(&[first, weight.buffer], &[to]);
         let second = self.widened(weight);
         let (first, to) = (self.address(first), self.address(to));
-        let adds = write == Write::Add;
-        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype: Dtype::Bf16, scale, adds });
+        let plus = (write == Write::Add).then_some(to);
+        let (to_dtype, bias) = (Dtype::Bf16, None);
+        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype, scale, plus, bias });
     }
 
     fn multiply(&mut self, operands: &Operands) {
@@ -610,9 +622,18 @@ impl Drop for Cuda {
 
 impl Staging {
     fn new(driver: &Driver) -> Staging {
-        let stage = |_| Some((driver.pinned(STAGING)?, driver.event().ok()?));
-        let stages = (0..STAGES).map(stage).collect::<Option<Vec<_>>>().unwrap_or_default();
-        Staging { stages, next: 0, narrowed: Vec::with_capacity(STAGING) }
+        let ring = |count, size| {
+            let place = |_| Some((driver.pinned(size)?, driver.event().ok()?));
+            (0..count).map(place).collect::<Option<Vec<_>>>().map(|places| Ring { places, next: 0 })
+        };
+        let (pieces, notes) = ring(STAGES, STAGING).zip(ring(NOTES, NOTE)).unwrap_or_default();
+        Staging { pieces, notes }
+    }
+}
+
+impl Staging {
+    fn is_there(&self) -> bool {
+        !self.pieces.places.is_empty()
     }
 }
 
@@ -786,47 +807,17 @@ impl Device for Cuda {
 
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         assert_eq!(bytes.len(), to.length() * to.dtype.size(), "as many bytes as the buffer has are needed");
-        self.step = None;
-        if self.failure.is_some() || bytes.is_empty() {
-            return;
-        }
-        let mut address = self.address(to);
-        if self.staging.stages.is_empty() {
-            // Memory that is not pinned is copied by the driver; it may be used again when that is done.
-            // SAFETY: inside the buffer; the bytes stay until the wait is over.
-            let copied = unsafe { self.driver.copy_to(address, bytes.as_ptr(), bytes.len(), Stream::Work) };
-            let done = copied.and_then(|()| self.driver.wait(Stream::Work));
-            return self.latch(done.map_err(|failure| failure.text));
-        }
-        let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
-        for piece in bytes.chunks(STAGING) {
-            let number = self.staging.next % self.staging.stages.len();
-            self.staging.next += 1;
-            let (pinned, event) = &self.staging.stages[number];
-            let result = event.wait().and_then(|()| {
-                // SAFETY: the stage has this much room, and the copy before from it is done; it is used again after this one's event.
-                unsafe {
-                    pinned.start.copy_from_nonoverlapping(piece.as_ptr(), piece.len().min(pinned.length));
-                    self.driver.copy_to(address, pinned.start, piece.len(), stream)?;
-                }
-                self.driver.record(event, stream)
-            });
-            address += piece.len() as Address;
-            self.latch(result.map_err(|failure| failure.text));
-        }
+        self.bring(to, &|first, piece| piece.copy_from_slice(&bytes[first..first + piece.len()]));
     }
 
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
-        let size = to.dtype.size();
         assert_eq!(values.len(), to.length(), "as many values as the buffer has are needed");
-        // Piece by piece, so that no second copy of a batch is ever in host memory.
-        let mut narrowed = std::mem::take(&mut self.staging.narrowed);
-        for (number, piece) in values.chunks(STAGING / 4).enumerate() {
-            narrowed.resize(piece.len() * size, 0);
-            to.dtype.narrow(piece, &mut narrowed);
-            self.upload(to.part(number * (STAGING / 4), piece.len()), &narrowed);
-        }
-        self.staging.narrowed = narrowed;
+        let size = to.dtype.size();
+        // Rounded where it is copied from, so that no second copy of a batch is ever in host memory.
+        self.bring(to, &|first, piece| {
+            let first = first / size;
+            to.dtype.narrow(&values[first..first + piece.len() / size], piece);
+        });
     }
 
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
@@ -952,6 +943,46 @@ impl Device for Cuda {
         self.product(Product::Forward, x, weight, y, rows, scale, write);
     }
 
+    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
+        let (n, k) = (weight.rows, weight.columns);
+        assert_eq!((x.length(), y.length()), (rows * k, rows * n), "[{rows}, {k}] and [{rows}, {n}] are needed");
+        assert!(x.dtype == Dtype::Bf16 && y.dtype == Dtype::Bf16, "activations are bf16 on this device");
+        let other = match plus {
+            Plus::Nothing => None,
+            Plus::Itself => Some(y),
+            Plus::Other(other) => {
+                assert_eq!((other.dtype, other.length()), (y.dtype, y.length()), "as many values are needed");
+                self.apart(&[other], &[y]);
+                Some(other)
+            }
+        };
+        self.apart(&[x, weight.buffer], &[y]);
+        // The library adds what it can before it rounds.
+        let (fused, apart) = match bias {
+            Some(bias) if bias.dtype == Dtype::Bf16 => (Some(bias), None),
+            bias => (None, bias),
+        };
+        assert!(fused.is_none_or(|bias| bias.length() == n), "a bias of {n} values is needed");
+        let second = self.widened(weight);
+        let operands = Operands {
+            product: Product::Forward,
+            rows,
+            n,
+            k,
+            first: self.address(x),
+            second,
+            to: self.address(y),
+            to_dtype: Dtype::Bf16,
+            scale: 1.0,
+            plus: other.map(|other| self.address(other)),
+            bias: fused.map(|bias| self.address(bias)),
+        };
+        self.multiply(&operands);
+        if let Some(bias) = apart {
+            self.add_bias(y, bias, rows);
+        }
+    }
+
     fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write) {
         self.product(Product::Backward, dy, weight, dx, rows, scale, write);
     }
@@ -962,8 +993,8 @@ impl Device for Cuda {
         assert_eq!((dy.dtype, x.dtype, gradient.buffer.dtype), (Dtype::Bf16, Dtype::Bf16, Dtype::F32));
         self.apart(&[dy, x], &[gradient.buffer]);
         let (first, second, to) = (self.address(dy), self.address(x), self.address(gradient.buffer));
-        let (product, to_dtype, adds) = (Product::Weight, Dtype::F32, true);
-        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype, scale, adds });
+        let (product, to_dtype, plus, bias) = (Product::Weight, Dtype::F32, Some(to), None);
+        self.multiply(&Operands { product, rows, n, k, first, second, to, to_dtype, scale, plus, bias });
     }
 
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize) {
@@ -1275,24 +1306,19 @@ impl Device for Cuda {
         self.by_rows("swiglu_bf16", rows, width, &arguments);
     }
 
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, dup: Buffer) {
-        let (rows, width) = as_rows(dy.length());
-        assert!([gate, up, dgate, dup].iter().all(|given| given.length() == dy.length()));
-        self.apart(&[dy, gate, up], &[dgate, dup]);
-        let stride = Argument::I64(width as i64);
+    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
+        let length = dy.length();
+        assert!([gate, up, dgate].iter().chain(&y).all(|given| given.length() == length));
+        self.apart(&[gate, up], &[dy, dgate, y.unwrap_or(dgate.first(0))]);
         let arguments = [
             self.activation(dy),
-            stride,
             self.activation(gate),
-            stride,
             self.activation(up),
-            stride,
             self.activation(dgate),
-            self.activation(dup),
-            Argument::I32(rows as i32),
-            Argument::I32(width as i32),
+            y.map_or(Argument::Address(0), |y| self.activation(y)),
+            Argument::I64(length as i64),
         ];
-        self.by_rows("swiglu_backward_bf16", rows, width, &arguments);
+        self.by_values("swiglu_backward_bf16", length, &arguments);
     }
 
     fn gelu(&mut self, x: Buffer, y: Buffer) {
@@ -1414,34 +1440,19 @@ impl Device for Cuda {
         self.launch("best_of_rows_bf16", [rows, 1, 1], [1024, 1, 1], 0, &arguments);
     }
 
-    fn begin_recording(&mut self, buffer: Buffer, number: usize) -> bool {
+    fn repeat(&mut self, buffer: Buffer, number: usize, work: &mut dyn FnMut(&mut dyn Device)) {
         let key = (buffer, number);
         // Operations that are timed one by one are given one by one.
-        if self.failure.is_some() || self.operations.is_some() || self.recordings.seen.insert(key) {
-            return true;
+        let is_direct = self.failure.is_some() || self.operations.is_some() || self.recordings.are_off;
+        if is_direct || self.recordings.seen.insert(key) {
+            return work(self);
         }
-        if let Some(recording) = self.recordings.kept.get(&key) {
-            let result = self.driver.queue(recording);
-            self.latch(result.map_err(|failure| failure.text));
-            return false;
+        if !self.recordings.kept.contains_key(&key) && !self.record(key, work) {
+            self.recordings.are_off = true;
+            return work(self);
         }
-        match self.driver.begin_recording() {
-            Ok(()) => self.recordings.open = Some(key),
-            // Then it is done directly.
-            Err(_) => self.recordings.open = None,
-        }
-        true
-    }
-
-    fn end_recording(&mut self) {
-        let Some(key) = self.recordings.open.take() else { return };
-        let recorded = self.driver.end_recording();
-        let queued = recorded.and_then(|recording| {
-            let queued = self.driver.queue(&recording);
-            self.recordings.kept.insert(key, recording);
-            queued
-        });
-        self.latch(queued.map_err(|failure| failure.text));
+        let result = self.driver.queue(&self.recordings.kept[&key]);
+        self.latch(result.map_err(|failure| failure.text));
     }
 
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
@@ -1494,6 +1505,81 @@ impl Device for Cuda {
 }
 
 impl Cuda {
+    /// Records work without doing it; says no where a library or the driver cannot be recorded.
+    fn record(&mut self, key: (Buffer, usize), work: &mut dyn FnMut(&mut dyn Device)) -> bool {
+        if self.driver.begin_recording().is_err() {
+            return false;
+        }
+        work(self);
+        let recorded = self.driver.end_recording();
+        // Nothing was computed, so nothing that failed on the way is lost.
+        match (recorded, self.failure.take()) {
+            (Ok(recording), None) => {
+                self.recordings.kept.insert(key, recording);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Fills a buffer piece by piece: `fill` is told where in the buffer a piece begins, in bytes.
+    fn bring(&mut self, to: Buffer, fill: &dyn Fn(usize, &mut [u8])) {
+        self.step = None;
+        let length = to.length() * to.dtype.size();
+        if self.failure.is_some() || length == 0 {
+            return;
+        }
+        let address = self.address(to);
+        let result = match self.staging.is_there() {
+            true => self.bring_pinned(address, length, fill),
+            false => self.bring_unpinned(address, length, fill),
+        };
+        self.latch(result.map_err(|failure| failure.text));
+    }
+
+    fn bring_pinned(
+        &mut self,
+        address: Address,
+        length: usize,
+        fill: &dyn Fn(usize, &mut [u8]),
+    ) -> Result<(), Failure> {
+        let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
+        let is_note = stream == Stream::Work && length <= NOTE;
+        let ring = if is_note { &mut self.staging.notes } else { &mut self.staging.pieces };
+        for first in (0..length).step_by(STAGING) {
+            let number = ring.next % ring.places.len();
+            ring.next += 1;
+            let (pinned, event) = &ring.places[number];
+            event.wait()?;
+            let size = STAGING.min(length - first).min(pinned.length);
+            // SAFETY: the place has this much room, and the copy before from it is done; it is used again after this one's event.
+            unsafe {
+                fill(first, std::slice::from_raw_parts_mut(pinned.start, size));
+                self.driver.copy_to(address + first as Address, pinned.start, size, stream)?;
+            }
+            self.driver.record(event, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Memory that is not pinned is copied by the driver; it may be used again when that is done.
+    fn bring_unpinned(
+        &mut self,
+        address: Address,
+        length: usize,
+        fill: &dyn Fn(usize, &mut [u8]),
+    ) -> Result<(), Failure> {
+        let mut piece = vec![0; STAGING.min(length)];
+        for first in (0..length).step_by(STAGING) {
+            let piece = &mut piece[..STAGING.min(length - first)];
+            fill(first, piece);
+            // SAFETY: inside the buffer; the bytes stay until the wait is over.
+            unsafe { self.driver.copy_to(address + first as Address, piece.as_ptr(), piece.len(), Stream::Work)? };
+            self.driver.wait(Stream::Work)?;
+        }
+        Ok(())
+    }
+
     fn fetch(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
         self.status()?;
         if bytes.is_empty() {

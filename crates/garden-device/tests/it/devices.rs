@@ -10,8 +10,8 @@
 
 use crate::bench::{Bench, Matrix, Output, Pair, Side, Stored, bits, check, download, rounded};
 use garden_device::{
-    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Purpose, Seed, StepScalars,
-    Weight, Write, dynamic_8bit,
+    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Plus, Purpose, Seed,
+    StepScalars, Weight, Write, dynamic_8bit,
 };
 
 pub fn cpu() -> Option<Box<dyn Device>> {
@@ -55,9 +55,11 @@ on_every_device! {
     blocks_of_buffers,
     zeros,
     copies_casts_and_sums,
+    repeated_work,
     scaled_gradients,
     products,
     products_backward,
+    linears,
     wide_products,
     weight_gradients,
     biases,
@@ -211,6 +213,28 @@ fn copies_casts_and_sums(bench: &mut Bench) {
     }
 }
 
+/// Work that a GPU records is asked for twice: done, then recorded. It goes on with whatever buffers hold by then.
+fn repeated_work(bench: &mut Bench) {
+    let length = bench.random.between(1, 300);
+    let (x, y) = (bench.some(length), bench.activations(&vec![0.0; length]));
+    let weight = bench.weight(Stored::As(bench.device.profile().activations), 8, 8, (8, 8));
+    let (from, to) = (bench.some(16 * 8), bench.unfilled(16 * 8));
+    let (device, mut asked) = (&mut *bench.device, 0);
+    for round in 1..=5 {
+        device.upload_f32(x.on(Side::Tested), &vec![round as f32; length]);
+        device.repeat(x.on(Side::Tested), 7, &mut |device| {
+            asked += 1;
+            device.add(x.on(Side::Tested), y.on(Side::Tested));
+            let (from, to) = (from.on(Side::Tested), to.on(Side::Tested));
+            device.matmul(from, weight.forward(Side::Tested), to, 16, 1.0, Write::Set);
+        });
+        let sum = (1..=round).sum::<i32>() as f32;
+        assert_eq!(download(device, y.on(Side::Tested))[..length], vec![sum; length]);
+    }
+    let has_own_memory = device.own_memory().is_some();
+    assert_eq!(asked, if has_own_memory { 2 } else { 5 }, "a GPU records, a processor does not");
+}
+
 fn scaled_gradients(bench: &mut Bench) {
     let length = bench.random.between(1, 5000);
     let x = bench.some_f32(length);
@@ -262,6 +286,36 @@ fn products_backward(bench: &mut Bench) {
             bench.run(&what, &[output], |device, side| {
                 device.matmul_backward(dy.on(side), weight.backward(side), dx.on(side), rows, scale, write);
             });
+        }
+    }
+}
+
+/// With and without a bias, beside nothing, itself or another.
+fn linears(bench: &mut Bench) {
+    for (rows, n, k, _, weight, how) in product_cases(bench) {
+        let values = bench.random.values(n);
+        let mut biases = vec![None];
+        // A bias may come after a rounding, of a sum that it may cancel: errors are those of all values together, if there are some.
+        if rows * n >= 64 {
+            let frozen = match bench.device.profile().frozen_bias {
+                Dtype::F32 => bench.f32(&values),
+                _ => bench.activations(&values),
+            };
+            biases.extend([Some(frozen), Some(bench.f32(&values))]);
+        }
+        for bias in biases {
+            for which in 0..3 {
+                let (x, other) = (bench.some(rows * k), bench.some(rows * n));
+                let y = if which == 1 { bench.some(rows * n) } else { bench.unfilled(rows * n) };
+                let what = format!("[{rows}, {k}] times [{n}, {k}] {how:?}, {bias:?}, {which}");
+                let output = if bias.is_some() { Output::all(y).rounded(2) } else { Output::rows(y, n) };
+                let output = output.of_terms((k as f32).sqrt());
+                bench.run(&what, &[output], |device, side| {
+                    let plus = [Plus::Nothing, Plus::Itself, Plus::Other(other.on(side))][which];
+                    let bias = bias.map(|bias| bias.on(side));
+                    device.linear(x.on(side), weight.forward(side), bias, y.on(side), rows, plus);
+                });
+            }
         }
     }
 }
@@ -499,7 +553,7 @@ fn attention_over_a_cache(bench: &mut Bench) {
     let pieces = context.div_ceil(128) + bench.random.below(2);
     let room = bench.unfilled_f32(segments * heads * pieces * (size + 2));
     let what = format!("{shape:?}, the last {news:?} of {lengths:?}");
-    bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0)], |device, side| {
+    bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0), Output::scratch(room)], |device, side| {
         let given = shape.apart([q, k, v].map(|pair| pair.on(side)));
         let attention = shape.over(given, cu_seqlens.on(side), &news);
         device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), Some(room.on(side)), y.on(side));
@@ -518,12 +572,19 @@ fn swiglu(bench: &mut Bench) {
     bench.run("swiglu", &[Output::values(y)], |device, side| {
         device.swiglu(gate.on(side), up.on(side), y.on(side));
     });
-    let [dy, dgate, dup] = [bench.some(length), bench.unfilled(length), bench.unfilled(length)];
-    // The slope of the gate is zero near -1.28, where its terms cancel.
-    let outputs = [Output::values(dgate).of_terms(1.0), Output::values(dup)];
-    bench.run("swiglu backward", &outputs, |device, side| {
-        device.swiglu_backward(dy.on(side), gate.on(side), up.on(side), dgate.on(side), dup.on(side));
-    });
+    for is_again in [false, true] {
+        let [dy, dgate, again] = [bench.some(length), bench.unfilled(length), bench.unfilled(length)];
+        // The slope of the gate is zero near -1.28, where its terms cancel.
+        let mut outputs = vec![Output::values(dgate).of_terms(1.0), Output::values(dy)];
+        outputs.extend(is_again.then_some(Output::values(again)));
+        bench.run("swiglu backward", &outputs, |device, side| {
+            let again = is_again.then_some(again.on(side));
+            device.swiglu_backward(dy.on(side), gate.on(side), up.on(side), dgate.on(side), again);
+        });
+        if is_again {
+            assert_eq!(bits(&bench.got(again)), bits(&bench.got(y)), "what is made again has the same bits");
+        }
+    }
 }
 
 fn gelu(bench: &mut Bench) {

@@ -17,6 +17,7 @@ use garden_model::{
 
 on_every_device! {
     an_adapter_comes_back_as_it_was,
+    a_step_changes_every_adapter,
     the_same_seed_gives_the_same_bits,
     recomputing_keeps_one_activation_per_layer,
     what_was_saved_goes_on_bit_for_bit,
@@ -280,6 +281,18 @@ fn peft_takes_our_adapters() {
         println!("{}: {}", case.name(), said.trim());
         assert!(done.status.success(), "{}: {said}", case.name());
         std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+/// One step through tower and decoder, small enough to be watched by a checker that slows every instruction down.
+fn a_step_changes_every_adapter(make: Make) {
+    let (case, device) = (find("vision_lora"), &mut *make());
+    let mut model = case.build(device, GradientCheckpointing::PerLayer);
+    let before = values(device, &model);
+    step(&case, device, &mut model, 0);
+    for ((parameter, before), after) in model.parameters().to_vec().iter().zip(before).zip(values(device, &model)) {
+        assert!(after.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{} is no longer finite", parameter.name);
+        assert_ne!(before, after, "{} has not changed", parameter.name);
     }
 }
 

@@ -119,24 +119,24 @@ __device__ void swiglu(const T *gate, i64 gate_stride, const T *up, i64 up_strid
     });
 }
 
-// dgate = dy up (s + gate s (1 - s)), dup = dy gate s, s = sigmoid(gate). Gradients may lie where gate and up do; they have their strides.
+// dgate = dy up (s + gate s (1 - s)), and in place of dy comes dup = dy gate s, s = sigmoid(gate). With y also what swiglu gave, the same bits:
+// all it is made of has been read.
 template <class T>
-__device__ void swiglu_backward(const T *dy, i64 dy_stride, const T *gate, i64 gate_stride, const T *up, i64 up_stride, T *dgate,
-                                T *dup, int rows, int width) {
-    const bool aligned = is_aligned(dy, dy_stride) && is_aligned(gate, gate_stride) && is_aligned(up, up_stride) &&
-                         is_aligned(dgate, gate_stride) && is_aligned(dup, up_stride);
-    each_of_rows(rows, width, aligned, [=](int row, int column, auto count) {
+__device__ void swiglu_backward(T *dy, const T *gate, const T *up, T *dgate, T *y, i64 n) {
+    const bool aligned = is_aligned(dy) && is_aligned(gate) && is_aligned(up) && is_aligned(dgate) && is_aligned(y);
+    each_value(n, aligned, [=](i64 at, auto count) {
         constexpr int N = decltype(count)::value;
-        float d[N], g[N], u[N];
-        load(dy + row * dy_stride + column, d);
-        load(gate + row * gate_stride + column, g), load(up + row * up_stride + column, u);
+        float d[N], g[N], u[N], m[N];
+        load(dy + at, d), load(gate + at, g), load(up + at, u);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float s = sigmoid(g[i]), own = g[i];
+            m[i] = u[i] * (own * s);
             g[i] = d[i] * u[i] * (s + own * s * (1.0f - s));
-            u[i] = d[i] * own * s;
+            d[i] *= own * s;
         }
-        store(dgate + row * gate_stride + column, g), store(dup + row * up_stride + column, u);
+        store(dgate + at, g), store(dy + at, d);
+        if (y) store(y + at, m);
     });
 }
 
@@ -301,9 +301,8 @@ __device__ void rotate(T *x, i64 stride, const float *cosines, const float *sine
                                              int rows, int width) {                                                                  \
         swiglu(gate, gate_stride, up, up_stride, y, y_stride, rows, width);                                                          \
     }                                                                                                                                \
-    extern "C" __global__ void swiglu_backward_##NAME(const T *dy, i64 dy_stride, const T *gate, i64 gate_stride, const T *up,       \
-                                                      i64 up_stride, T *dgate, T *dup, int rows, int width) {                        \
-        swiglu_backward(dy, dy_stride, gate, gate_stride, up, up_stride, dgate, dup, rows, width);                                   \
+    extern "C" __global__ void swiglu_backward_##NAME(T *dy, const T *gate, const T *up, T *dgate, T *y, i64 n) {                    \
+        swiglu_backward(dy, gate, up, dgate, y, n);                                                                                  \
     }                                                                                                                                \
     extern "C" __global__ void gelu_##NAME(const T *x, T *y, i64 n) { gelu(x, y, n); }                                               \
     extern "C" __global__ void gelu_backward_##NAME(const T *dy, const T *x, T *dx, i64 n) { gelu_backward(dy, x, dx, n); }          \

@@ -133,6 +133,8 @@ enum Size {
     Rows(usize),
     /// The largest of all.
     All,
+    /// Nothing: it is used and forgotten.
+    Scratch,
 }
 
 /// What an operation writes, and how near it must be.
@@ -160,6 +162,11 @@ impl Output {
 
     pub fn all(pair: Pair) -> Output {
         Output { pair, size: Size::All, roundings: 1.0, terms: 0.0 }
+    }
+
+    /// Written, but not to be read.
+    pub fn scratch(pair: Pair) -> Output {
+        Output { pair, size: Size::Scratch, roundings: 0.0, terms: 0.0 }
     }
 
     /// Activations are rounded more than once on their way.
@@ -448,6 +455,7 @@ impl Bench {
                 assert_eq!(bits(&got), bits(&rounded(dtype, &expected)), "{what}: other bits");
                 return;
             }
+            Size::Scratch => return,
             Size::Rows(width) => width,
             Size::All => expected.len().max(1),
         };
