@@ -214,7 +214,8 @@ impl<'a> Builder<'a> {
 
     /// The bias of a linear, with its gradient if it is trained.
     fn bias(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
-        if self.is_full {
+        // What an adapter brings is filled later, as f32, and what is trained has a master.
+        if self.is_trained(name) || self.is_saved(name) {
             return self.vector(name, length);
         }
         let (tensor, dtype) = (self.checked(name, &[length.stored])?, self.device.profile().frozen_bias);
