@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use garden_memory::{Activity, EventKind, KIB, ProcessTrack, Quantity, RunFacts, Sample};
+use garden_memory::{Activity, EventKind, KIB, Libraries, ProcessTrack, Quantity, RunFacts, Sample};
 use garden_probe::{ProcessSample, Role, TreeSample};
 use garden_trace::Writer;
 
@@ -30,6 +30,8 @@ pub struct Recorder {
     counts: [(Quantity, Option<u64>); 5],
     /// What was last written of each process, by process id and start time.
     told: BTreeMap<(u32, u64), Told>,
+    /// What was written of what processes have loaded.
+    libraries: Libraries,
 }
 
 /// What was last written of a process.
@@ -57,6 +59,7 @@ impl Recorder {
             activity: Activity::Train,
             counts,
             told: BTreeMap::new(),
+            libraries: Libraries::default(),
         };
         // Without a header the rest would be no trace.
         recorder.writer.get_mut().failure.take().map_or(Ok(recorder), Err)
@@ -95,9 +98,37 @@ impl Recorder {
                 sample.set(*quantity, count);
             }
         }
+        self.learn_libraries(&tree.libraries)?;
         let levels = self.processes(&tree.processes)?;
         self.writer.sample(&sample, &levels)?;
         Ok(sample)
+    }
+
+    /// Writes what processes have loaded since it was last written, or that it cannot be told of all of them.
+    fn learn_libraries(&mut self, found: &Libraries) -> io::Result<()> {
+        match (&self.libraries, found) {
+            (Libraries::Incomplete, _) | (_, Libraries::Unknown) => Ok(()),
+            (_, Libraries::Incomplete) => {
+                self.libraries = Libraries::Incomplete;
+                self.writer.libraries(None)
+            }
+            (known, Libraries::Known(names)) => {
+                let is_known = |name: &&String| matches!(known, Libraries::Known(known) if known.contains(*name));
+                let new: Vec<&String> = names.iter().filter(|name| !is_known(name)).collect();
+                if new.is_empty() {
+                    return Ok(());
+                }
+                self.writer.libraries(Some(&new))?;
+                let new: Vec<String> = new.into_iter().cloned().collect();
+                self.libraries.add(new);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is known about what processes have loaded.
+    pub fn libraries(&self) -> &Libraries {
+        &self.libraries
     }
 
     /// Introduces new processes, and collects what changed.

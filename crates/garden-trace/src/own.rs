@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 
-use garden_memory::{EventKind, ProcessTrack, Quantity, RunFacts, Sample, Trace};
+use garden_memory::{EventKind, Libraries, ProcessTrack, Quantity, RunFacts, Sample, Trace};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
@@ -196,7 +196,7 @@ fn judge_pss(trace: &mut Trace) {
         trace.push(&sample);
     }
     (trace.facts, trace.origin, trace.events) = (recorded.facts, recorded.origin, recorded.events);
-    trace.processes = recorded.processes;
+    (trace.processes, trace.libraries) = (recorded.processes, recorded.libraries);
 }
 
 fn main_quantity(options: &ReadOptions) -> Result<Option<Quantity>, Error> {
@@ -253,6 +253,13 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         reading.trace.facts = facts.or(earlier);
         return Ok(());
     }
+    if let Some(names) = loaded_libraries(line.text) {
+        match names {
+            Some(names) => reading.trace.libraries.add(names),
+            None => reading.trace.libraries = Libraries::Incomplete,
+        }
+        return Ok(());
+    }
     match serde_json::from_slice::<Record<'_>>(line.text).and_then(|record| take_record(&record, main, reading)) {
         Ok(Taken::Kept) => {}
         Ok(Taken::Empty) => reading.skip_line("no value", line.number, || show_line(line.text)),
@@ -272,6 +279,15 @@ fn learnt_facts(line: &[u8]) -> Option<RunFacts> {
     }
     // Nearly all lines are samples, so this is over at once.
     line.starts_with(b"{\"facts\"").then(|| serde_json::from_slice::<Learnt>(line).ok())?.map(|learnt| learnt.facts)
+}
+
+/// Libraries on a line of their own: those that are new, or that not all can be known.
+fn loaded_libraries(line: &[u8]) -> Option<Option<Vec<String>>> {
+    #[derive(Deserialize)]
+    struct Loaded {
+        libraries: Option<Vec<String>>,
+    }
+    line.starts_with(b"{\"libraries\"").then(|| serde_json::from_slice::<Loaded>(line).ok())?.map(|line| line.libraries)
 }
 
 /// A process that is introduced.

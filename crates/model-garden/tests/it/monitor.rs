@@ -116,6 +116,42 @@ fn the_training_at_the_end_of_a_chain_of_wrappers_is_named() {
     }
 }
 
+/// The causes that are named for a program that keeps 2 MiB for each example and has these files loaded.
+fn causes_of_a_fill(name: &str, loaded: &[&str]) -> Vec<String> {
+    let command = [&["python3", "testdata/programs/lazy_cache.py"], loaded].concat();
+    let (output, trace) = monitor(name, &[], &command);
+    let found = judged(&trace);
+    assert_eq!(found["verdict"], "settled", "{}", told(&output));
+    found["causes"].as_array().unwrap().iter().map(|cause| cause["id"].as_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn decoded_images_are_suspected_where_something_can_decode_images() {
+    if !has_python() {
+        return;
+    }
+    let package = scratch("decoder").join("site-packages/PIL");
+    std::fs::create_dir_all(&package).unwrap();
+    let library = package.join("_imaging.cpython-312-x86_64-linux-gnu.so");
+    std::fs::write(&library, [0xc3; 8192]).unwrap();
+    let with = causes_of_a_fill("with-decoder", &[library.to_str().unwrap()]);
+    assert_eq!(with[0], "decoded_images_kept", "{with:?}");
+    let without = causes_of_a_fill("without-decoder", &[]);
+    assert_eq!(without[0], "large_examples_kept", "{without:?}");
+}
+
+#[test]
+fn growth_names_the_command_that_finds_its_place_also_behind_a_script() {
+    if !has_python() {
+        return;
+    }
+    let script = scratch("behind-a-script").join("go.sh");
+    std::fs::write(&script, "#!/bin/sh\npython3 testdata/programs/leak.py\n").unwrap();
+    let (output, trace) = monitor("script", &[], &["sh", script.to_str().unwrap()]);
+    let advice = judged(&trace)["advice"].to_string();
+    assert!(advice.contains("`model-garden bisect testdata.programs.leak:pieces`"), "{advice}: {}", told(&output));
+}
+
 #[test]
 fn steps_are_found_by_a_pattern_of_the_user() {
     if !has_python() {
@@ -207,7 +243,8 @@ fn a_trace_survives_the_sudden_end_of_the_monitor() {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut watcher = Killed(command.spawn().unwrap());
     let patience = Instant::now() + Duration::from_secs(60);
-    while std::fs::read_to_string(&trace).map_or(0, |text| text.lines().count()) < 12 && Instant::now() < patience {
+    let samples = || std::fs::read_to_string(&trace).map_or(0, |text| text.matches("\"rss\"").count());
+    while samples() < 12 && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(20));
     }
     watcher.0.kill().unwrap();
