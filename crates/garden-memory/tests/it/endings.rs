@@ -148,6 +148,24 @@ fn causes_are_those_of_what_was_loaded() {
 }
 
 #[test]
+fn the_parts_of_a_growth_come_to_the_growth() {
+    let told = |anon: fn(u64) -> u64| {
+        let mut trace = Trace::default();
+        (0..600).for_each(|step| trace.push(&sample(step, anon(step), 30)));
+        let lines = judge(&trace).evidence.into_iter().map(|line| line.text);
+        lines.collect::<Vec<_>>().join(" ")
+    };
+    let amount = |text: &str, before: &str| {
+        let (_, rest) = text.split_once(before).expect("an amount");
+        rest.split(&[',', '.'][..]).next().expect("an amount").to_string()
+    };
+    for anon in [|step| 100 + step, |step| 100 + step + step * 7919 % 5] {
+        let text = told(anon);
+        assert_eq!(amount(&text, "has risen by "), amount(&text, "Over the growth: anon +"), "{text}");
+    }
+}
+
+#[test]
 fn growth_is_told_with_the_command_that_finds_its_place() {
     let mut trace = Trace::default();
     (0..100).for_each(|step| trace.push(&sample(step, 100 + 4 * step, 30)));
