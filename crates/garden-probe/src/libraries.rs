@@ -60,29 +60,31 @@ impl Loaded {
             return;
         }
         self.read.retain(|known, _| present.iter().any(|process| (process.pid, process.started) == *known));
-        let is_read = |process: &&Coded| self.read.values().any(|state| *state == (process.image, process.code));
-        let mut unread = present.iter().filter(|process| !is_read(process));
-        let Some(next) = unread.next() else { return };
-        let is_last = unread.next().is_none();
-        if !self.pace.is_due() {
-            return;
-        }
-        let begin = Stopwatch::start();
-        match mapped_code(next.pid) {
-            Ok(names) => {
-                self.read.insert((next.pid, next.started), (next.image, next.code));
-                self.seen.extend(names);
-                if is_last {
-                    Arc::make_mut(&mut self.libraries).add(self.seen.drain(..));
+        if let Some(next) = self.unread(present).filter(|_| self.pace.is_due()) {
+            let begin = Stopwatch::start();
+            match mapped_code(next.pid) {
+                Ok(names) => {
+                    self.read.insert((next.pid, next.started), (next.image, next.code));
+                    self.seen.extend(names);
                 }
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    self.libraries = Arc::new(Libraries::Incomplete);
+                    return;
+                }
+                // It has gone.
+                Err(_) => {}
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                self.libraries = Arc::new(Libraries::Incomplete);
-            }
-            // It has gone.
-            Err(_) => {}
+            self.pace.computed(&begin);
         }
-        self.pace.computed(&begin);
+        if !self.seen.is_empty() && self.unread(present).is_none() {
+            Arc::make_mut(&mut self.libraries).add(self.seen.drain(..));
+        }
+    }
+
+    /// Somebody who has other code than all those who were read.
+    fn unread(&self, present: &[Coded]) -> Option<Coded> {
+        let is_read = |process: &Coded| self.read.values().any(|state| *state == (process.image, process.code));
+        present.iter().find(|process| !is_read(process)).copied()
     }
 }
 
@@ -117,9 +119,9 @@ fn names_of(path: &str, names: &mut Vec<String>) {
     let packages = ["/site-packages/", "/dist-packages/"];
     let package = packages.iter().find_map(|packages| path.split(packages).last().filter(|inside| *inside != path));
     let package = package.and_then(|inside| inside.split_once('/')).map(|(package, _)| package);
-    let (stem, version) = file.split_once(".so").unwrap_or((file, ""));
-    let is_library = stem.len() < file.len() && (version.is_empty() || version.starts_with('.'));
-    match (is_library && !stem.starts_with("lib"), package) {
+    let library = file.strip_suffix(".so").or_else(|| Some(file.split_once(".so.")?.0));
+    let stem = library.unwrap_or(file);
+    match (library.is_some() && !stem.starts_with("lib"), package) {
         // A module of Python: its name says little, that of its package all.
         (true, Some(package)) => names.push(shortened(package)),
         (true, None) => {

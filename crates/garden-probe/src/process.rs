@@ -122,6 +122,8 @@ pub struct Memory {
 pub struct Shares {
     /// Resident in all, counted page by page.
     pub rss: u64,
+    /// Of that, anonymous memory.
+    pub anon: u64,
     /// Each page divided by the number of processes that map it.
     pub pss: u64,
     /// Of that, anonymous memory.
@@ -263,6 +265,7 @@ fn parse_rollup(text: &str) -> Option<Shares> {
     let of = |name: &[u8]| kib(text.as_bytes(), name).unwrap_or(0);
     Some(Shares {
         rss: kib(text.as_bytes(), b"Rss:")?,
+        anon: of(b"Anonymous:"),
         pss: of(b"Pss:"),
         pss_anon: of(b"Pss_Anon:"),
         pss_file: of(b"Pss_File:"),

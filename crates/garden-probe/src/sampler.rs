@@ -272,6 +272,7 @@ impl Sampler {
         let processes = self.read_counters();
         let Some(mut round) = self.round.take().filter(|round| round.is_of(&self.present)) else { return processes };
         if !had_visitors(&before.0, &self.present) && before.1 == self.zombies {
+            readings.iter().for_each(|reading| self.families.hint(reading));
             round.add(readings);
         }
         match round.finished(&self.present, open(&self.present, &self.closed)) {
