@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use garden_memory::{Activity, EventKind, KIB, Libraries, ProcessTrack, Quantity, RunFacts, Sample};
 use garden_probe::{ProcessSample, Role, TreeSample};
-use garden_trace::Writer;
+use garden_trace::{Writer, last_time_s};
 
 use crate::channel::Message;
 
@@ -47,7 +48,19 @@ struct Told {
 impl Recorder {
     /// Creates the file and writes its header.
     pub fn create(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<Recorder> {
-        let mut writer = Writer::new(Steadfast { file: File::create(path)?, failed: 0, failure: None, is_torn: false });
+        Recorder::write_to(File::create(path)?, path, facts, origin)
+    }
+
+    /// Goes on with the trace of an earlier part of the same run, if there is one: another header follows what is there. Also
+    /// tells where that ended on the trace's clock.
+    pub fn go_on(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<(Recorder, Duration)> {
+        let file = File::options().read(true).append(true).create(true).open(path)?;
+        let earlier = last_time_s(&file).and_then(|time| Duration::try_from_secs_f64(time).ok()).unwrap_or_default();
+        Ok((Recorder::write_to(file, path, facts, origin)?, earlier))
+    }
+
+    fn write_to(file: File, path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<Recorder> {
+        let mut writer = Writer::new(Steadfast { file, failed: 0, failure: None, is_torn: false });
         writer.header(&facts, origin)?;
         use Quantity::{Arena, Objects, Tensors, TensorsCpu, TensorsGpu};
         let counts = [Tensors, TensorsCpu, TensorsGpu, Objects, Arena].map(|quantity| (quantity, None));

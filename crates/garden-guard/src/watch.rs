@@ -86,7 +86,7 @@ impl Watch {
         self.begin.elapsed()
     }
 
-    /// Moves the clock on as if so much time had passed, to simulate long runs.
+    /// Moves the clock on as if so much time had passed: to go on where an earlier part of the run ended.
     pub fn pass_time(&mut self, time: Duration) {
         self.begin -= time;
     }

@@ -249,7 +249,7 @@ impl Families {
         let has_image = |member: &&Member| process.image != 0 && member.image == process.image;
         let origin = process.origin.and_then(|origin| self.members.get(&origin));
         let relative = self.members.values().find(has_image).or(origin).map(|member| member.family);
-        let mut is_foundling = false;
+        let is_foundling;
         let (name, made) = match relative {
             Some(name) => {
                 let parent = self.members.get_mut(&process.parent);

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 
 use garden_memory::{EventKind, Libraries, ProcessTrack, Quantity, RunFacts, Sample, Trace};
 use serde::Deserialize;
@@ -364,6 +365,19 @@ fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Readin
     }
     reading.trace.push(&sample);
     Ok(Taken::Kept)
+}
+
+/// How far from the end the last moment of a trace is looked for: hundreds of lines.
+const LAST_BYTES: i64 = 64 * 1024;
+
+/// The last moment that a trace tells of, in seconds on its clock; of a trace that is to be gone on with.
+pub fn last_time_s(mut file: &File) -> Option<f64> {
+    let length = i64::try_from(file.metadata().ok()?.len()).ok()?;
+    file.seek(SeekFrom::End(-length.min(LAST_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end).ok()?;
+    let time = |line: &[u8]| serde_json::from_slice::<Record<'_>>(line).ok()?.time_s;
+    end.rsplit(|byte| *byte == b'\n').find_map(time)
 }
 
 fn event_kind(name: &str) -> Option<EventKind> {

@@ -103,6 +103,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         stage,
         fence,
         trace,
+        goes_on: false,
         state,
     };
     let title: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
