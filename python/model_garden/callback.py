@@ -34,7 +34,7 @@ class MemoryMonitorCallback:
 
     every     print a line, and count tensors and objects, every so many steps
     count     whether to count at all; counting takes at most 0.2 % of the time, and what is left out is said
-    trace     where our own monitor writes its trace (model-garden-TIME-PID.jsonl); unused under `monitor` and `run`
+    trace     where our own monitor writes its trace (by default a new file in ~/.local/state/model-garden/traces); unused under `monitor` and `run`
     interval  the time between our own monitor's samples
     report    a file for our own monitor's full report
     quiet     print nothing

@@ -64,13 +64,13 @@ class OwnMonitor:
         import tempfile
 
         self.interval_s = _seconds(interval)
+        binary = find_binary()
         self.trace = os.path.abspath(os.fspath(trace)) if trace else default_trace()
         self.pid = None
         self._owner = os.getpid()
         self._last_words = []
         self._reader = None
         self._handle = None
-        binary = find_binary()
         place = tempfile.gettempdir()
         self._folder = tempfile.mkdtemp(prefix="model-garden-", dir=place if len(place) < LONGEST_FOLDER else "/tmp")
         try:
@@ -78,6 +78,8 @@ class OwnMonitor:
             self.channel = self._connect()
         except BaseException:
             self._end_now()
+            if trace is None and os.path.exists(self.trace) and os.path.getsize(self.trace) == 0:
+                os.remove(self.trace)
             raise
 
     def _start(self, binary, interval, on_news):
@@ -194,14 +196,37 @@ def _seconds(interval):
 
 
 def default_trace():
-    """A trace in the present folder, or in the folder for temporary files if that cannot be written to."""
-    import tempfile
+    """A new file for a trace: where the binary keeps traces that nobody named, or in the first folder that takes it."""
+    for folder in (*_kept_folders(), os.getcwd()):
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            return _new_file(folder)
+        except OSError:
+            continue
+    raise RuntimeError("no folder takes the trace: name a file for it (trace=...)")
 
-    folder = os.getcwd()
-    if not os.access(folder, os.W_OK):
-        folder = tempfile.gettempdir()
-    # Several programs may begin in the same second.
-    return os.path.join(folder, f"model-garden-{int(time.time())}-{os.getpid()}.jsonl")
+
+def _new_file(folder):
+    seconds = int(time.time())
+    while True:
+        path = os.path.join(folder, f"model-garden-{seconds}-{os.getpid()}.jsonl")
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            return path
+        except FileExistsError:
+            seconds += 1  # Another watch of the same second, here or in a container with the same process ids.
+
+
+def _kept_folders():
+    """As the binary has them: of the user's state, else for temporary files. Other than whole paths do not count."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = os.environ.get("HOME", "")
+    if not os.path.isabs(state) and os.path.isabs(home):
+        state = os.path.join(home, ".local", "state")
+    if os.path.isabs(state):
+        yield os.path.join(state, "model-garden", "traces")
+    temporary = os.environ.get("TMPDIR", "")
+    yield temporary if os.path.isabs(temporary) else "/tmp"
 
 
 def _read_talk(reading, last_words, on_news):

@@ -44,7 +44,7 @@ def watch(
     The facts tell how long an epoch is, without which steady growth is never called a leak: `examples` with `batch_size` (over all
     processes) and `gradient_accumulation`, or `steps_per_epoch`. `memory_limit` is in bytes.
 
-    Without a watcher around it, `trace` is where the trace goes (model-garden-TIME-PID.jsonl), `interval` the time between samples,
+    Without a watcher around it, `trace` is where the trace goes (by default a new file in ~/.local/state/model-garden/traces), `interval` the time between samples,
     `report` a file for the full report, and `quiet` leaves everything unprinted.
     """
     facts = {

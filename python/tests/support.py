@@ -1,4 +1,5 @@
 """What the tests share: where things are, real child processes, and a watcher that only listens."""
+import atexit
 import json
 import os
 import shutil
@@ -18,6 +19,10 @@ REPOSITORY = os.path.dirname(PACKAGE_FOLDER)
 TIMEOUT_S = 60
 # Of everything that tests draw; `make soak` sets others.
 SEED = int(os.environ.get("GARDEN_SEED", 1))
+
+# Traces that nobody names.
+STATE = tempfile.mkdtemp(prefix="garden-state-")
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
 
 if PACKAGE_FOLDER not in sys.path:
     sys.path.insert(0, PACKAGE_FOLDER)
@@ -50,6 +55,7 @@ def environment(**more):
     """The environment of a child: our package, our binary, and no watcher unless the test sets one."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("MODEL_GARDEN_", "PYTHON"))}
     variables["PYTHONPATH"] = PACKAGE_FOLDER
+    variables["XDG_STATE_HOME"] = STATE
     if binary():
         variables["MODEL_GARDEN_BINARY"] = binary()
     variables.update({name: value for name, value in more.items() if value is not None})
@@ -93,9 +99,15 @@ class FolderCase(unittest.TestCase):
 
     def program(self, name, *words, **more):
         """Runs one of the programs of the tests in the test's folder; it must succeed."""
+        more.setdefault("XDG_STATE_HOME", self.path("state"))
         done = run_program(strict_python(os.path.join(PROGRAMS, name), *words), cwd=self.folder, **more)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done
+
+    def kept_traces(self):
+        """Traces of the programs that nobody named a file for."""
+        folder = self.path("state/model-garden/traces")
+        return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []
 
     def trace_lines(self, path):
         with open(path) as file:

@@ -29,8 +29,9 @@ class Alone(FolderCase):
 
     def test_the_trace_has_what_the_trainer_knows(self):
         self.program("stand_in_trainer.py", "--max_steps", "24", "--eval_steps", "16", "--save_steps", "20")
-        (name,) = [name for name in os.listdir(self.folder) if name.endswith(".jsonl")]
-        trace = self.trace_lines(self.path(name))
+        self.assertEqual([name for name in os.listdir(self.folder) if name.endswith(".jsonl")], [])
+        (path,) = self.kept_traces()
+        trace = self.trace_lines(path)
         expected = {"examples": 32, "batch_size": 2, "gradient_accumulation": 2, "steps_per_epoch": 8, "total_steps": 24}
         self.assertEqual([line["facts"] for line in trace if line.get("facts")][-1], expected)
         events = [(line["step"], line["event"]) for line in trace if "event" in line]
@@ -53,11 +54,11 @@ class Alone(FolderCase):
 class Watched(FolderCase):
     def test_under_monitor(self):
         command = [binary(), "monitor", "--plain", "--interval", "50ms", "-o", "trace.jsonl", "--", *strict_python(TRAINER, "--leak", "1")]
-        done = run_program(command, cwd=self.folder)
+        done = run_program(command, cwd=self.folder, XDG_STATE_HOME=self.path("state"))
         text = done.stdout + done.stderr
         self.assertIn("The verdict comes from the `model-garden` that watches this run.", text)
         self.assertIn("ended at step 40, verdict None", text)
-        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("model-garden-")], [], "no second monitor")
+        self.assertEqual(self.kept_traces(), [], "no second monitor")
 
     def test_under_run_a_stop_is_obeyed_with_a_complete_checkpoint(self):
         words = ["--memory-limit", "150MB", "--interval", "50ms", "-o", "trace.jsonl", "--"]

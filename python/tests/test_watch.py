@@ -23,13 +23,23 @@ def is_running(pid):
 
 @needs_binary
 class Alone(FolderCase):
+    def test_a_trace_is_kept_where_the_binary_keeps_them_else_among_temporary_files(self):
+        code = "from model_garden.monitor import default_trace\nprint(default_trace(), default_trace())"
+        for home, folder in (("home", "home/.local/state/model-garden/traces"), (None, "temporary")):
+            os.makedirs(self.path("temporary"), exist_ok=True)
+            environment = {"XDG_STATE_HOME": "relative", "HOME": home and self.path(home), "TMPDIR": self.path("temporary")}
+            done = run_program(strict_python("-c", code), cwd=self.folder, **environment)
+            paths = done.stdout.split()
+            self.assertEqual([os.path.dirname(path) for path in paths], [self.path(folder)] * 2, done.stderr)
+            self.assertEqual(len(set(paths)), 2, "one trace each")
+
     def test_a_leak_is_told_with_its_growth_and_the_trace(self):
         done = self.program("watched_loop.py", "60", "0.1", "1")
         # How a leak is worded depends on which samples fall between the events.
         self.assertRegex(done.stdout, r"LEAK  Memory leaks: .*1\.0\d MiB per step")
         self.assertRegex(done.stdout, r"  from [\d.]+ MiB at the start to [\d.]+ MiB at the end \(\+5\d")
         self.assertRegex(done.stdout, r"  growth +\+1\.0\d MiB per step")
-        self.assertRegex(done.stdout, r"ended at step 60 verdict leak trace /.*model-garden-\d+-\d+\.jsonl\n")
+        self.assertRegex(done.stdout, r"ended at step 60 verdict leak trace /.*/state/model-garden/traces/model-garden-\d+-\d+\.jsonl\n")
         trace = self.trace_lines(done.stdout.split()[-1])
         facts = [line["facts"] for line in trace if line.get("facts")]
         self.assertEqual(facts[-1], {"examples": 40, "batch_size": 2, "gradient_accumulation": 2, "total_steps": 60})

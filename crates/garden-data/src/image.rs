@@ -19,6 +19,8 @@ mod tiff;
 mod webp;
 mod wide;
 
+use serde::Serialize;
+
 use crate::error::Error;
 use orientation::Orientation;
 use rgb::PictureRows;
@@ -52,7 +54,39 @@ struct Size {
     orientation: Orientation,
     /// Whether it has to be decoded as a whole before the first row of it can be used.
     is_whole: bool,
+    decoding: Decoding,
 }
+
+/// What is held at most while a picture is decoded, in bytes, besides the file itself and some rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Decoding {
+    /// Values of the file: all coefficients of a progressive JPEG file, samples of other formats, or a copy that is turned.
+    pub values: u64,
+    /// The whole picture in colours, which stays with the thread for the next one; JPEG files that need no turning do without.
+    pub rgb: u64,
+}
+
+impl Decoding {
+    /// What a thread holds at most that decodes one of them after the other.
+    pub fn max(self, other: Decoding) -> Decoding {
+        Decoding { values: self.values.max(other.values), rgb: self.rgb.max(other.rgb) }
+    }
+
+    /// Both.
+    pub fn total(self) -> u64 {
+        self.values + self.rgb
+    }
+
+    /// A picture of a format that is decoded as a whole, whichever it is.
+    pub fn of_whole(pixels: u64) -> Decoding {
+        Decoding { values: OWN_PIXEL * pixels, rgb: RGB_PIXEL * pixels }
+    }
+}
+
+/// Bytes of a pixel in colours.
+const RGB_PIXEL: u64 = 3;
+/// Bytes of a pixel as formats other than JPEG have it: at most 4, and 8 for the few files with 16 bits.
+const OWN_PIXEL: u64 = 4;
 
 /// What the header of a picture says to those who only look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +96,7 @@ pub(crate) struct Glance {
     pub height: usize,
     /// Whether it has to be decoded as a whole: JPEG files that are sequential and upright need not.
     pub is_whole: bool,
+    pub decoding: Decoding,
 }
 
 /// Width and height of a picture as it is shown, from its header alone. `name` is only for errors.
@@ -76,7 +111,7 @@ pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Gla
     let size = size.map_err(|problem| Error::picture(name, problem))?;
     let (width, height) = (size.width as usize, size.height as usize);
     let (width, height) = if size.orientation.swaps_sides() { (height, width) } else { (width, height) };
-    Ok(Glance { width, height, is_whole: size.is_whole })
+    Ok(Glance { width, height, is_whole: size.is_whole, decoding: size.decoding })
 }
 
 impl Picture {
@@ -119,21 +154,29 @@ impl Format {
     }
 
     fn size(self, source: &Source) -> Result<Size, String> {
-        let mut is_streamed = false;
+        // Of a JPEG file the coefficients that are held as a whole: none where rows are given on as they come.
+        let mut coefficients = None;
         let (width, height, orientation) = match self {
             Format::Bmp => source.parse(bmp::size)?,
             Format::Gif => source.parse(gif::size)?,
             Format::Jpeg => {
                 let header = source.parse(jpeg::header)?;
                 let frame = header.frame.ok_or("there is no header of a frame")?;
-                is_streamed = !frame.is_progressive;
+                coefficients = Some(if frame.is_progressive { frame.coefficient_bytes() } else { 0 });
                 (frame.width as u64, frame.height as u64, Orientation::of_exif(&header.exif))
             }
             Format::Png => png::size(source)?,
             Format::Tiff => tiff::size(source)?,
             Format::Webp => webp::size(source)?,
         };
-        Ok(Size { width, height, orientation, is_whole: !is_streamed || !orientation.is_upright() })
+        let rgb = RGB_PIXEL.saturating_mul(width.saturating_mul(height));
+        let decoding = match coefficients {
+            Some(values) if orientation.is_upright() => Decoding { values, rgb: 0 },
+            Some(values) => Decoding { values: values.max(rgb), rgb },
+            None => Decoding::of_whole(width.saturating_mul(height).min(u64::MAX / 8)),
+        };
+        let is_whole = coefficients != Some(0) || !orientation.is_upright();
+        Ok(Size { width, height, orientation, is_whole, decoding })
     }
 }
 

@@ -4,6 +4,7 @@ use crate::boxes::Objects;
 use crate::example::Said;
 use crate::fingerprint::Fingerprint;
 use crate::free::Json;
+use crate::image::Decoding;
 use crate::length::{PixelBounds, SizedPicture};
 use crate::template::{Chat, Content, Message, Part, Weight};
 
@@ -39,6 +40,8 @@ pub struct PictureOutline {
     pub height: usize,
     /// Whether it has to be decoded as a whole before any of it can be used; sequential JPEG files need not.
     pub is_whole: bool,
+    /// What is held while it is decoded.
+    pub decoding: Decoding,
     /// Bytes of the file.
     pub bytes: u64,
     /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.

@@ -18,9 +18,10 @@ use crate::batches::Batches;
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
+use crate::image::Decoding;
 use crate::processor::Processor;
 use crate::tally::Tally;
-use look::{Fit, Look, Looker, Seen};
+use look::{Fit, Look, Looker, Seen, SeenPicture};
 use most::Most;
 
 pub use most::RowSize;
@@ -152,6 +153,8 @@ pub struct PictureTotals {
     pub largest_pixels: u64,
     /// Pixels of the largest that has to be decoded as a whole.
     pub largest_whole_pixels: u64,
+    /// What a thread holds at most that decodes them one after the other.
+    pub decoding: Decoding,
 }
 
 impl Survey {
@@ -260,7 +263,7 @@ impl Sum {
             }
         }
         for picture in &seen.pictures {
-            survey.pictures.add(picture.pixels(), picture.bytes, picture.is_whole);
+            survey.pictures.add(picture);
             survey.pixels.add(picture.pixels());
         }
         match seen.fit {
@@ -332,12 +335,14 @@ fn duplicates(fingerprints: &[u64], left_out: &[u32]) -> Vec<Duplicate> {
 }
 
 impl PictureTotals {
-    fn add(&mut self, pixels: u64, bytes: u64, is_whole: bool) {
+    fn add(&mut self, picture: &SeenPicture) {
+        let pixels = picture.pixels();
         self.count += 1;
         self.pixels += pixels;
-        self.bytes += bytes;
+        self.bytes += picture.bytes;
+        self.decoding = self.decoding.max(picture.decoding);
         self.largest_pixels = self.largest_pixels.max(pixels);
-        if is_whole {
+        if picture.is_whole {
             self.largest_whole_pixels = self.largest_whole_pixels.max(pixels);
         }
     }

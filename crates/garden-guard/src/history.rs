@@ -3,7 +3,7 @@
 //! Every sample is kept until there are [`MOST_SAMPLES`]; then every other one is dropped, and from then on only every second
 //! one is taken in, and so on. The whole trace is on disk.
 
-use garden_memory::{Diagnosis, EventKind, Question, RunFacts, Sample, Trace, diagnose};
+use garden_memory::{Diagnosis, EventKind, Libraries, Question, RunFacts, Sample, Trace, diagnose};
 
 /// Samples that are kept: judging them takes two to three milliseconds.
 const MOST_SAMPLES: usize = 1024;
@@ -45,6 +45,13 @@ impl History {
         self.trace.push_event(kind, step, Some(time_s));
     }
 
+    /// Takes in what processes have loaded.
+    pub fn know_libraries(&mut self, libraries: &Libraries) {
+        if self.trace.libraries != *libraries {
+            self.trace.libraries = libraries.clone();
+        }
+    }
+
     /// The samples that are kept.
     pub fn trace(&self) -> &Trace {
         &self.trace
@@ -60,7 +67,7 @@ impl History {
         for index in (0..whole.len()).step_by(2) {
             self.trace.push(&whole.sample(index));
         }
-        self.trace.events = whole.events;
+        (self.trace.events, self.trace.libraries) = (whole.events, whole.libraries);
         for event in &mut self.trace.events {
             event.before_sample = event.before_sample.div_ceil(2);
         }

@@ -59,6 +59,8 @@ pub struct Orders {
     pub fence: Option<Fence>,
     /// Where the trace goes.
     pub trace: PathBuf,
+    /// Whether a trace that is there is of an earlier part of this run, and gone on with.
+    pub goes_on: bool,
     /// Where the state is told.
     pub state: Option<StateFolder>,
 }

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use garden_memory::{Activity, EventKind, KIB, ProcessTrack, Quantity, RunFacts, Sample};
+use garden_memory::{Activity, EventKind, KIB, Libraries, ProcessTrack, Quantity, RunFacts, Sample};
 use garden_probe::{ProcessSample, Role, TreeSample};
-use garden_trace::Writer;
+use garden_trace::{Writer, last_time_s};
 
 use crate::channel::Message;
 
@@ -30,6 +31,8 @@ pub struct Recorder {
     counts: [(Quantity, Option<u64>); 5],
     /// What was last written of each process, by process id and start time.
     told: BTreeMap<(u32, u64), Told>,
+    /// What was written of what processes have loaded.
+    libraries: Libraries,
 }
 
 /// What was last written of a process.
@@ -45,7 +48,19 @@ struct Told {
 impl Recorder {
     /// Creates the file and writes its header.
     pub fn create(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<Recorder> {
-        let mut writer = Writer::new(Steadfast { file: File::create(path)?, failed: 0, failure: None, is_torn: false });
+        Recorder::write_to(File::create(path)?, path, facts, origin)
+    }
+
+    /// Goes on with the trace of an earlier part of the same run, if there is one: another header follows what is there. Also
+    /// tells where that ended on the trace's clock.
+    pub fn go_on(path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<(Recorder, Duration)> {
+        let file = File::options().read(true).append(true).create(true).open(path)?;
+        let earlier = last_time_s(&file).and_then(|time| Duration::try_from_secs_f64(time).ok()).unwrap_or_default();
+        Ok((Recorder::write_to(file, path, facts, origin)?, earlier))
+    }
+
+    fn write_to(file: File, path: &Path, facts: RunFacts, origin: &[(String, String)]) -> io::Result<Recorder> {
+        let mut writer = Writer::new(Steadfast { file, failed: 0, failure: None, is_torn: false });
         writer.header(&facts, origin)?;
         use Quantity::{Arena, Objects, Tensors, TensorsCpu, TensorsGpu};
         let counts = [Tensors, TensorsCpu, TensorsGpu, Objects, Arena].map(|quantity| (quantity, None));
@@ -57,6 +72,7 @@ impl Recorder {
             activity: Activity::Train,
             counts,
             told: BTreeMap::new(),
+            libraries: Libraries::default(),
         };
         // Without a header the rest would be no trace.
         recorder.writer.get_mut().failure.take().map_or(Ok(recorder), Err)
@@ -95,9 +111,37 @@ impl Recorder {
                 sample.set(*quantity, count);
             }
         }
+        self.learn_libraries(&tree.libraries)?;
         let levels = self.processes(&tree.processes)?;
         self.writer.sample(&sample, &levels)?;
         Ok(sample)
+    }
+
+    /// Writes what processes have loaded since it was last written, or that it cannot be told of all of them.
+    fn learn_libraries(&mut self, found: &Libraries) -> io::Result<()> {
+        match (&self.libraries, found) {
+            (Libraries::Incomplete, _) | (_, Libraries::Unknown) => Ok(()),
+            (_, Libraries::Incomplete) => {
+                self.libraries = Libraries::Incomplete;
+                self.writer.libraries(None)
+            }
+            (known, Libraries::Known(names)) => {
+                let is_known = |name: &&String| matches!(known, Libraries::Known(known) if known.contains(*name));
+                let new: Vec<&String> = names.iter().filter(|name| !is_known(name)).collect();
+                if new.is_empty() {
+                    return Ok(());
+                }
+                self.writer.libraries(Some(&new))?;
+                let new: Vec<String> = new.into_iter().cloned().collect();
+                self.libraries.add(new);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is known about what processes have loaded.
+    pub fn libraries(&self) -> &Libraries {
+        &self.libraries
     }
 
     /// Introduces new processes, and collects what changed.

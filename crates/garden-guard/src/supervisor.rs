@@ -123,11 +123,21 @@ impl Supervisor<'_> {
         let orders = self.keeper.orders;
         // A trace that cannot be written must be known before anything runs.
         let command = orders.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-        let recorder = Recorder::create(&orders.trace, orders.facts.clone(), &origin(&command, orders.interval))
-            .map_err(|error| Error::Trace(orders.trace.clone(), error))?;
-        // A trace of nothing is of no use to anybody.
-        let (first, sampler) = self.start(Resume::default()).inspect_err(|_| drop(fs::remove_file(&orders.trace)))?;
-        let watch = Watch::new(sampler, recorder, orders.step_pattern.clone());
+        let (facts, origin) = (orders.facts.clone(), origin(&command, orders.interval));
+        let created = match orders.goes_on {
+            true => Recorder::go_on(&orders.trace, facts, &origin),
+            false => Recorder::create(&orders.trace, facts, &origin).map(|recorder| (recorder, Duration::ZERO)),
+        };
+        let (recorder, earlier) = created.map_err(|error| Error::Trace(orders.trace.clone(), error))?;
+        let forget = || {
+            // A trace of nothing is of no use to anybody.
+            if !orders.goes_on {
+                drop(fs::remove_file(&orders.trace));
+            }
+        };
+        let (first, sampler) = self.start(Resume::default()).inspect_err(|_| forget())?;
+        let mut watch = Watch::new(sampler, recorder, orders.step_pattern.clone());
+        watch.pass_time(earlier);
         let mut live = Live::new(watch, notices, orders.interval);
         let mut attempt = first;
         let mut backoff = FIRST_BACKOFF;

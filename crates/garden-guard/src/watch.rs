@@ -86,7 +86,7 @@ impl Watch {
         self.begin.elapsed()
     }
 
-    /// Moves the clock on as if so much time had passed, to simulate long runs.
+    /// Moves the clock on as if so much time had passed: to go on where an earlier part of the run ended.
     pub fn pass_time(&mut self, time: Duration) {
         self.begin -= time;
     }
@@ -194,6 +194,7 @@ impl Watch {
         self.told_events = 0;
         self.last = self.recorder.sample(&tree, time_s)?;
         self.history.push(&self.last);
+        self.history.know_libraries(self.recorder.libraries());
         let key = |identity: &garden_probe::Identity| (identity.pid, identity.started);
         // Those that have gone are forgotten now and then: comparing all with all at each sample would cost more.
         if self.first_seen.len() > 2 * tree.processes.len() + 16 {

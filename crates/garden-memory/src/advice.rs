@@ -92,12 +92,17 @@ fn bisect(signs: &Signs) -> String {
 
 fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
+    let to_know_now = format!(
+        "To know now: {}. Growth in the first pass only is a cache, in every pass a leak. (The same example 50 times shows \
+         nothing.)",
+        bisect(signs)
+    );
     if signs.finding.pausing {
         let until = forecast.decided_by_step.map_or(String::new(), |step| format!(" until step {step:.0}"));
-        return vec![format!("Let it run{until}: a plateau of that length would settle it.")];
+        return vec![format!("Let it run{until}: a plateau of that length would settle it."), to_know_now];
     }
     if let Some(line) = above_limit(signs) {
-        return vec![line];
+        return vec![line, to_know_now];
     }
     let run_ends = signs.facts.total_steps.map_or(f64::INFINITY, |total| total as f64);
     let limit_step = forecast.if_unbounded.and_then(|at| at.step).unwrap_or(f64::INFINITY);
@@ -133,11 +138,7 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
             () => format!("Wait for step {step:.0}{fits}.{further}"),
         });
     }
-    list.push(format!(
-        "To know now: {}. Growth in the first pass only is a cache, in every pass a leak. (The same example 50 times shows \
-         nothing.)",
-        bisect(signs)
-    ));
+    list.push(to_know_now);
     let is_reached = limit_step <= run_ends;
     if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
         let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));

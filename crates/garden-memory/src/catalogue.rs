@@ -3,6 +3,7 @@
 //! Data only; `causes.rs` weighs it. Priors are in the unit of a cause that is met now and then (1.0).
 
 use crate::diagnosis::Mechanism::{self, *};
+use crate::libraries::Library::{self, *};
 
 /// Where a cause's memory sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(crate) enum Trait {
     ImageSized,
     /// The bytes per example are few.
     SmallPerExample,
+    /// The bytes per example are many, if not those of an image.
+    LargePerExample,
     /// Live tensors rise with memory.
     TensorsRise,
     /// Live Python objects rise with memory.
@@ -42,6 +45,10 @@ pub(crate) enum Trait {
     OnlyInAChild,
     /// Pages of forked workers become private.
     Forked,
+    /// Done by code of a library that has to be loaded.
+    Needs(Library),
+    /// The place of a cause that needs this library, in programs that are known not to have it.
+    Without(Library),
 }
 
 /// A known cause.
@@ -70,7 +77,17 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[EpochFill],
         possible: &[Linear, CappedCache, WarmUp, LateOnset],
-        traits: &[Trait::PerExample, Trait::ImageSized, Trait::Ends],
+        traits: &[Trait::PerExample, Trait::ImageSized, Trait::Ends, Trait::Needs(ImageDecoder)],
+    },
+    Entry {
+        id: "large_examples_kept",
+        title: "something large kept per example (arrays, tensors, sound or files in a dataset cache)",
+        fix: "load it on access: look for lists, dicts and caches on the dataset that keep what __getitem__ returns",
+        prior: 1.0,
+        home: Home::Anon,
+        typical: &[EpochFill],
+        possible: &[Linear, CappedCache, WarmUp, LateOnset],
+        traits: &[Trait::Without(ImageDecoder), Trait::PerExample, Trait::LargePerExample, Trait::Ends],
     },
     Entry {
         id: "example_cache",
@@ -90,7 +107,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Shmem,
         typical: &[RecordHigh],
         possible: &[WarmUp, CappedCache],
-        traits: &[Trait::Ends],
+        traits: &[Trait::Ends, Trait::Needs(GpuDriver)],
     },
     Entry {
         id: "pinned_allocator_cache",
@@ -100,7 +117,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Shmem,
         typical: &[RecordHigh, WarmUp],
         possible: &[CappedCache],
-        traits: &[Trait::Ends],
+        traits: &[Trait::Ends, Trait::Needs(GpuDriver)],
     },
     Entry {
         id: "cudnn_plan_cache",
@@ -110,7 +127,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[WarmUp],
         possible: &[RecordHigh, CappedCache],
-        traits: &[Trait::Slows, Trait::Small, Trait::Ends],
+        traits: &[Trait::Slows, Trait::Small, Trait::Ends, Trait::Needs(GpuDriver)],
     },
     Entry {
         id: "onednn_primitive_cache",
@@ -120,7 +137,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[WarmUp],
         possible: &[CappedCache, RecordHigh],
-        traits: &[Trait::Slows, Trait::Small, Trait::Ends],
+        traits: &[Trait::Slows, Trait::Small, Trait::Ends, Trait::Needs(DeepLearning)],
     },
     Entry {
         id: "malloc_fragmentation",
@@ -140,7 +157,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[CopyOnWrite],
         possible: &[EpochFill, WarmUp, CappedCache],
-        traits: &[Trait::Forked, Trait::Ends],
+        traits: &[Trait::Forked, Trait::Ends, Trait::Needs(Python)],
     },
     Entry {
         id: "mapped_file_pages",
@@ -160,7 +177,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[Sawtooth],
         possible: &[Linear],
-        traits: &[],
+        traits: &[Trait::Needs(Python)],
     },
     Entry {
         id: "shared_memory_tensors",
@@ -170,7 +187,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Shmem,
         typical: &[Linear, CappedCache],
         possible: &[WarmUp, EpochFill, Staircase, LateOnset],
-        traits: &[],
+        traits: &[Trait::Needs(DeepLearning)],
     },
     Entry {
         id: "evaluation_logits",
@@ -200,7 +217,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Elsewhere,
         typical: &[WarmUp],
         possible: &[CappedCache],
-        traits: &[Trait::AtFirstSteps, Trait::OnlyInAChild],
+        traits: &[Trait::AtFirstSteps, Trait::OnlyInAChild, Trait::Needs(DeepLearning)],
     },
     Entry {
         id: "tokenizer_cache",
@@ -210,7 +227,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[WarmUp],
         possible: &[CappedCache],
-        traits: &[Trait::Small, Trait::Slows, Trait::Ends],
+        traits: &[Trait::Small, Trait::Slows, Trait::Ends, Trait::Needs(Tokenizer)],
     },
     Entry {
         id: "arrow_memory_pool",
@@ -220,7 +237,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[WarmUp],
         possible: &[CappedCache],
-        traits: &[Trait::Ends],
+        traits: &[Trait::Ends, Trait::Needs(Tables)],
     },
     Entry {
         id: "prefetch_or_shuffle_buffer",
@@ -240,7 +257,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[WarmUp],
         possible: &[CappedCache],
-        traits: &[Trait::Ends],
+        traits: &[Trait::Ends, Trait::Needs(Tables)],
     },
     Entry {
         id: "native_decoder_leak",
@@ -270,7 +287,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
         home: Home::Anon,
         typical: &[WarmUp],
         possible: &[CappedCache, RecordHigh],
-        traits: &[Trait::AtFirstSteps, Trait::Small],
+        traits: &[Trait::AtFirstSteps, Trait::Small, Trait::Needs(GpuDriver)],
     },
     Entry {
         id: "page_cache",

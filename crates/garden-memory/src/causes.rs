@@ -3,12 +3,14 @@
 //! Naive Bayes with hand-set weights: each cause starts with a prior (how often it is met) and is multiplied by a factor
 //! for every sign that speaks for or against it. The score is its share of the sum, in which an unnamed cause keeps a seat,
 //! so that no cause of ours is ever certain from shape alone. Factors: 8 a sign that hardly anything else leaves, 3 a sign
-//! it usually leaves, 0.3 and 0.1 the same against it; a sign it cannot leave rules it out. The catalogue is in
-//! `catalogue.rs`.
+//! it usually leaves, 0.3 and 0.1 the same against it; a sign it cannot leave rules it out. What needs a library that no
+//! process has loaded can only be where that is built into something else, which has a factor of its own. The catalogue is
+//! in `catalogue.rs`.
 
 use crate::bytes::{Bytes, MIB};
 use crate::catalogue::{CATALOGUE, Entry, Home, Trait};
 use crate::diagnosis::{Cause, Mechanism, RuledOut, Verdict};
+use crate::libraries::Library;
 use crate::signs::Signs;
 use crate::trace::Quantity;
 use crate::words::place;
@@ -22,12 +24,16 @@ const WORTH_A_LINE: f64 = 0.02;
 /// Bytes per example that a decoded image can have: from 180 x 180 pixels at 3 bytes to 100 megapixels at 4.
 const IMAGE_BYTES: (f64, f64) = (0.09 * MIB as f64, 400.0 * MIB as f64);
 
+/// How much less likely a cause is whose library no process has loaded: it would have to be a part of another file.
+const NOT_LOADED: f64 = 0.01;
+
 /// The causes that fit, likeliest first, and those that cannot be.
 pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
     if matches!(signs.finding.mechanism, Mechanism::None) {
         return (Vec::new(), Vec::new());
     }
-    let scales: Vec<(&Entry, Scales)> = CATALOGUE.iter().map(|entry| (entry, weigh(entry, signs))).collect();
+    let asked = CATALOGUE.iter().filter(|entry| is_asked(entry, signs));
+    let scales: Vec<(&Entry, Scales)> = asked.map(|entry| (entry, weigh(entry, signs))).collect();
     let total: f64 =
         UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();
     let mut causes = Vec::new();
@@ -56,6 +62,14 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
     causes.sort_by(|a, b| b.score.total_cmp(&a.score));
     ruled_out.append(&mut by_shape);
     (causes, ruled_out)
+}
+
+/// Whether a cause is to be weighed: those that stand in for another are so only where that one lacks its library.
+fn is_asked(entry: &Entry, signs: &Signs) -> bool {
+    entry.traits.iter().all(|sign| match sign {
+        Trait::Without(library) => signs.libraries.find(*library) == Some(None),
+        _ => true,
+    })
 }
 
 /// The weighing of one cause.
@@ -203,13 +217,21 @@ fn weigh_trait(sign: Trait, signs: &Signs, scales: &mut Scales) {
             }
             None => {}
         },
+        Trait::LargePerExample => match signs.bytes_per_example().map(|bytes| (bytes, Bytes::from_f64(bytes))) {
+            Some((bytes, size)) if bytes < IMAGE_BYTES.0 => scales.rules_out(format!("{size} per example is little")),
+            Some((_, size)) => scales.speaks_for(3.0, format!("{size} per example is more than text or metadata")),
+            None => {}
+        },
         Trait::TensorsRise => weigh_tensors(signs, scales),
         Trait::ObjectsRise => match signs.company_of(Quantity::Objects) {
             Some(c) if c.change > 0.05 * c.start => {
                 scales.speaks_for(8.0, format!("Python objects rose from {:.0} by {:.0}", c.start, c.change));
             }
             Some(_) => scales.rules_out("the number of Python objects did not rise"),
-            None => scales.against.push("not measured: the number of Python objects".into()),
+            None => {
+                scales.against.push("not measured: the number of Python objects".into());
+                weigh_library(Library::Python, signs, scales);
+            }
         },
         Trait::NeverEnds => {
             if signs.finding.verdict == Verdict::Settled {
@@ -243,7 +265,22 @@ fn weigh_trait(sign: Trait, signs: &Signs, scales: &mut Scales) {
         },
         Trait::OnlyInAChild => scales.speaks_against(0.3, "not measured: which process of the tree grows"),
         Trait::Forked => weigh_forked(signs, scales),
+        Trait::Needs(library) => weigh_library(library, signs, scales),
+        Trait::Without(library) => scales.supporting.push(not_loaded(library)),
     }
+}
+
+/// Causes that are the work of a library.
+fn weigh_library(library: Library, signs: &Signs, scales: &mut Scales) {
+    match signs.libraries.find(library) {
+        Some(None) => scales.speaks_against(NOT_LOADED, not_loaded(library)),
+        Some(Some(name)) => scales.supporting.push(format!("{name} is loaded")),
+        None => {}
+    }
+}
+
+fn not_loaded(library: Library) -> String {
+    format!("no process has loaded a known {}", library.words())
 }
 
 /// Causes that hold something for each example: the growth has to follow first-seen examples.
@@ -299,7 +336,10 @@ fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
             "the number of live tensors stayed at {:.0} while memory grew (change {:+.0})",
             c.start, c.change
         )),
-        None => scales.against.push("not measured: the number of live tensors".into()),
+        None => {
+            scales.against.push("not measured: the number of live tensors".into());
+            weigh_library(Library::DeepLearning, signs, scales);
+        }
     }
     if let Some(gpu) = signs.company_of(Quantity::Gpu).filter(|gpu| gpu.share < 0.02) {
         scales.speaks_against(

@@ -4,7 +4,7 @@ use crate::bytes::format_change;
 use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Verdict};
 use crate::growth::Stretch;
 use crate::series::Memory;
-use crate::signs::Signs;
+use crate::signs::{Company, Signs};
 use crate::trace::Quantity;
 use crate::trend::Trend;
 use crate::waves::Waves;
@@ -165,17 +165,33 @@ pub(crate) fn ten_times(signs: &Signs) -> Option<f64> {
     Some(full + 9.0 * held)
 }
 
+/// The parts of what is judged are told only if they come to this much of its rise, and to no more than its inverse.
+const ACCOUNTED_FOR: f64 = 0.5;
+
+/// What the growth is made of. Its size is the floor's, told before; the other columns say how it is divided.
 fn component_evidence(signs: &Signs) -> Option<Evidence> {
-    let shares: Vec<String> = [Quantity::Anon, Quantity::File, Quantity::Shmem]
-        .into_iter()
-        .filter_map(|quantity| signs.company_of(quantity))
-        .map(|c| format!("{} {}", c.quantity.name(), format_change(c.change)))
-        .collect();
-    let judged = match signs.memory {
-        Memory::Unreclaimable => "Judged is what the kernel cannot take back (anonymous + shared memory)",
-        _ => "Judged is all resident memory",
+    let rise = signs.finding.growth?.rise;
+    let (judged, parts) = match signs.memory {
+        Memory::Unreclaimable => (
+            "Judged is what the kernel cannot take back (anonymous + shared memory)",
+            [Quantity::Anon, Quantity::Shmem, Quantity::Swap],
+        ),
+        _ => ("Judged is all resident memory", [Quantity::Anon, Quantity::File, Quantity::Shmem]),
     };
-    (!shares.is_empty()).then(|| Evidence::words(format!("{judged}. Over the growth: {}.", shares.join(", "))))
+    let shown: Vec<&Company> =
+        [Quantity::Anon, Quantity::File, Quantity::Shmem].iter().filter_map(|&part| signs.company_of(part)).collect();
+    if shown.is_empty() {
+        return None;
+    }
+    let sum: f64 = parts.iter().filter_map(|&part| signs.company_of(part)).map(|part| part.change).sum();
+    // Measured between typical samples of the beginning and of the end, which is a little less than all of it.
+    let whole = rise / sum;
+    if !(ACCOUNTED_FOR..=1.0 / ACCOUNTED_FOR).contains(&whole) {
+        return Some(Evidence::words(format!("{judged}.")));
+    }
+    let told = |part: &&Company| format!("{} {}", part.quantity.name(), format_change(whole * part.change));
+    let told: Vec<String> = shown.iter().map(told).collect();
+    Some(Evidence::words(format!("{judged}. Over the growth: {}.", told.join(", "))))
 }
 
 fn count_evidence(signs: &Signs) -> Vec<Evidence> {

@@ -221,7 +221,8 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
         _ => start,
     };
     let mut growth = stretch(shape, start, now);
-    growth.rise = shape.present_level() - shape.start_level(&shape.segments[first]);
+    // Up to now, as the rate is: the last low may lie a little before.
+    growth.rise = shape.segments[last].line.at(now) - shape.start_level(&shape.segments[first]);
     growth.rate = rate_between(shape, present, now).unwrap_or(growth.rate);
     let mechanism = match () {
         () if shape.staircase.is_some() => Mechanism::Staircase,

@@ -7,6 +7,7 @@ use crate::bytes::Bytes;
 use crate::diagnose::Judged;
 use crate::diagnosis::*;
 use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES};
+use crate::libraries::Libraries;
 use crate::segments::Segment;
 use crate::series::{Memory, Series, Timeline};
 use crate::shape::Shape;
@@ -42,6 +43,7 @@ pub(crate) struct Signs<'a> {
     pub series: &'a Series,
     pub memory: Memory,
     pub facts: &'a RunFacts,
+    pub libraries: &'a Libraries,
     /// The Python module that was run, where the trace says what was.
     pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
@@ -52,7 +54,7 @@ pub(crate) struct Signs<'a> {
 
 impl<'a> Signs<'a> {
     pub(crate) fn gather(
-        trace: &Trace,
+        trace: &'a Trace,
         part: Range<usize>,
         timeline: &Timeline,
         judged: &'a Judged,
@@ -82,7 +84,8 @@ impl<'a> Signs<'a> {
             series: &judged.series,
             memory: judged.memory,
             facts,
-            module: trace.origin.iter().find(|(name, _)| name == "command").and_then(|(_, line)| module_of(line)),
+            libraries: &trace.libraries,
+            module: module(trace),
             seconds_per_unit,
             company,
             evaluation_height,
@@ -286,6 +289,12 @@ impl<'a> Signs<'a> {
 fn round(value: f64, digits: i32) -> f64 {
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale
+}
+
+/// The Python module that was run: by the command, or by a process that it led to (`bash train.sh`).
+fn module(trace: &Trace) -> Option<String> {
+    let command = trace.origin.iter().find(|(name, _)| name == "command").map(|(_, line)| line);
+    command.into_iter().chain(trace.processes.iter().map(|track| &track.command)).find_map(|line| module_of(line))
 }
 
 /// The Python module that a command line runs: `python src/train.py` and `torchrun -m src.train` run `src.train`.

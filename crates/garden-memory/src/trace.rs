@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 use crate::column::Column;
+use crate::libraries::Libraries;
 
 /// Something that a sample can hold a number of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -333,6 +334,8 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// The processes of the tree, in the order in which they were found; empty where only totals were recorded.
     pub processes: Vec<ProcessTrack>,
+    /// What the processes have loaded.
+    pub libraries: Libraries,
     /// The names by which the file called its quantities.
     pub names: BTreeMap<Quantity, String>,
     // NaN marks an unknown step or time.

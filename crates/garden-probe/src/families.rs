@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use garden_memory::MIB;
 
+use crate::process::Shares;
 use crate::sharing::{Present, Reading};
 
 /// Bounds this close to each other, as a share of the upper one, are as good as a measurement.
@@ -61,6 +62,8 @@ struct Member {
     faulted: u64,
     /// At most so many bytes has it made since its last fork: nobody else has them, and they go when it goes.
     made: u64,
+    /// Whether it is new and nobody knows what it had before it was seen: its own forks may have more of that than it has now.
+    is_foundling: bool,
 }
 
 impl Member {
@@ -134,6 +137,7 @@ impl Families {
             ready.into_iter().for_each(|process| self.join(process, &before));
             new = later;
         }
+        self.members.values_mut().for_each(|member| member.is_foundling = false);
         for family in self.families.values_mut().filter(|family| family.size > 1) {
             family.common = family.common.saturating_add(huge);
         }
@@ -182,13 +186,41 @@ impl Families {
                 let Some(member) = self.members.get_mut(&reading.pid).filter(|member| member.family == name) else {
                     continue;
                 };
-                // A page of its own counts in full, any other at most by half.
+                // A page of its own counts in full, any other at most by half. It may have given some back since.
                 let own =
                     if reading.is_borrowed { 0 } else { (2 * reading.pss().anon).saturating_sub(reading.held.anon) };
-                member.made = own.min(member.anon);
+                let since = member.moved_since(earlier.counters.get(&reading.pid));
+                member.made = own.saturating_sub(since).min(member.anon);
                 made += member.made;
             }
             family.common = most.saturating_sub(made);
+        }
+        self.settle();
+    }
+
+    /// Takes in the shares of one member that were read between the last two looks, which often says enough.
+    ///
+    /// If m processes have a page, it counts 1/m for each. The proportional share of a member is the sum of that over its pages,
+    /// and for a given sum over a given number of pages the sum of the m themselves is least where all are the same. So one
+    /// member's share tells how many pages its relatives have in common with it at least, which is what the sum of the counters
+    /// counts too often. Where all have all pages, as after a fork, that is all there is to know.
+    pub fn hint(&mut self, reading: &Reading) {
+        let Some(name) = self.members.get(&reading.pid).map(|member| member.family) else { return };
+        let relatives = || self.members.values().filter(|member| member.family == name);
+        let held: u64 = relatives().map(|member| member.anon).sum();
+        let made: u64 = relatives().map(|member| member.made).sum();
+        let Some(family) = self.families.get_mut(&name).filter(|family| family.size > 1) else { return };
+        let most = held.saturating_sub(in_common(reading)).saturating_add(self.moved);
+        // Somebody who was not seen had the pages as well, which makes the share too small.
+        let has_unseen = most < family.least && !is_close(most, family.least);
+        if has_unseen || most >= family.common + made {
+            return;
+        }
+        // A page of its own counts in full, any other at most by half. Of the others nothing is known.
+        let own = (2 * reading.pss().anon).saturating_sub(reading.held.anon).saturating_sub(self.moved);
+        family.common = most.max(family.least).saturating_sub(own);
+        for (&pid, member) in self.members.iter_mut().filter(|(_, member)| member.family == name) {
+            member.made = if pid == reading.pid { own } else { 0 };
         }
         self.settle();
     }
@@ -217,17 +249,22 @@ impl Families {
         let has_image = |member: &&Member| process.image != 0 && member.image == process.image;
         let origin = process.origin.and_then(|origin| self.members.get(&origin));
         let relative = self.members.values().find(has_image).or(origin).map(|member| member.family);
+        let is_foundling;
         let (name, made) = match relative {
             Some(name) => {
-                let parent = self.members.get_mut(&process.parent).filter(|parent| parent.family == name);
+                let parent = self.members.get_mut(&process.parent);
+                let parent = parent.filter(|parent| parent.family == name && !parent.is_foundling);
                 // What the parent had made until then is the fork's as well. Without a parent nobody knows what that was.
-                let made = if parent.is_some() { faulted } else { process.held.anon };
+                is_foundling = parent.is_none();
+                let made = if is_foundling { process.held.anon } else { faulted };
                 let inherited = parent.map_or(0, |parent| std::mem::take(&mut parent.made));
                 self.families.entry(name).and_modify(|family| family.common = family.common.saturating_add(inherited));
                 (name, made)
             }
             None => {
                 self.named += 1;
+                // More than it ever faulted in it has from somebody who has gone.
+                is_foundling = self.has_looked && process.held.anon > faulted;
                 // All it ever had, since it may have forked already. What was before the first look is not known.
                 (self.named, if self.has_looked { faulted.max(process.held.anon) } else { UNKNOWN })
             }
@@ -235,7 +272,7 @@ impl Families {
         self.families.entry(name).or_default().size += 1;
         let Present { image, execs, faulted, .. } = *process;
         let anon = process.held.anon;
-        self.members.insert(process.pid, Member { family: name, image, execs, anon, faulted, made });
+        self.members.insert(process.pid, Member { family: name, image, execs, anon, faulted, made, is_foundling });
     }
 
     /// A process has gone, or become another program.
@@ -266,6 +303,19 @@ impl Families {
             family.common = family.common.min(held - made).max(family.least.saturating_sub(made));
         }
     }
+}
+
+/// What others have at least in common with a process, summed over them, by its shares alone.
+fn in_common(reading: &Reading) -> u64 {
+    // All from one walk: the counters may have moved on meanwhile. Kernels before 5.9 do not tell.
+    let Shares { anon, pss_anon, pss_file, pss_shmem, private, .. } = reading.shares;
+    // Pages of files that nobody else has count in full as well, so the rest of the private pages is anonymous.
+    let private = private.saturating_sub(pss_file + pss_shmem).min(pss_anon);
+    let (shared, counted) = (anon.saturating_sub(private) as f64, (pss_anon - private) as f64);
+    if counted <= 0.0 {
+        return 0;
+    }
+    (shared * (shared / counted - 1.0)).max(0.0) as u64
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod files;
 mod gpu;
 mod groups;
 mod huge;
+mod libraries;
 mod machine;
 mod pace;
 mod process;

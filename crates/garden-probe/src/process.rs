@@ -109,6 +109,8 @@ pub struct Memory {
     pub swap: u64,
     /// The most that was resident at one moment.
     pub peak: u64,
+    /// Code that is mapped: of the program and of libraries.
+    pub code: u64,
     /// Page faults so far, of all its threads: without one it gets no page, except by a fork.
     pub faults: u64,
     /// Page faults of the children that it has taken note of after their end: they change when a child came and went.
@@ -120,6 +122,8 @@ pub struct Memory {
 pub struct Shares {
     /// Resident in all, counted page by page.
     pub rss: u64,
+    /// Of that, anonymous memory.
+    pub anon: u64,
     /// Each page divided by the number of processes that map it.
     pub pss: u64,
     /// Of that, anonymous memory.
@@ -239,6 +243,7 @@ fn parse_status(status: &[u8]) -> Option<Memory> {
         let place = match line {
             [b'V', b'm', b'R', b'S', b'S', b':', ..] => &mut memory.rss,
             [b'V', b'm', b'H', b'W', b'M', b':', ..] => &mut memory.peak,
+            [b'V', b'm', b'E', b'x', b'e', b':', ..] | [b'V', b'm', b'L', b'i', b'b', b':', ..] => &mut memory.code,
             [b'V', b'm', b'S', b'w', b'a', b'p', b':', ..] => &mut memory.swap,
             [b'R', b's', b's', b'A', b'n', b'o', b'n', b':', ..] => &mut memory.anon,
             [b'R', b's', b's', b'F', b'i', b'l', b'e', b':', ..] => &mut memory.file,
@@ -248,7 +253,8 @@ fn parse_status(status: &[u8]) -> Option<Memory> {
             _ => continue,
         };
         let digits = line.iter().filter(|byte| byte.is_ascii_digit());
-        *place = digits.fold(0_u64, |sum, digit| sum.saturating_mul(10) + u64::from(digit - b'0')).saturating_mul(KIB);
+        let number = digits.fold(0_u64, |sum, digit| sum.saturating_mul(10) + u64::from(digit - b'0'));
+        *place = place.saturating_add(number.saturating_mul(KIB));
         has_memory |= line.starts_with(b"VmRSS:");
     }
     has_memory.then_some(memory)
@@ -259,6 +265,7 @@ fn parse_rollup(text: &str) -> Option<Shares> {
     let of = |name: &[u8]| kib(text.as_bytes(), name).unwrap_or(0);
     Some(Shares {
         rss: kib(text.as_bytes(), b"Rss:")?,
+        anon: of(b"Anonymous:"),
         pss: of(b"Pss:"),
         pss_anon: of(b"Pss_Anon:"),
         pss_file: of(b"Pss_File:"),

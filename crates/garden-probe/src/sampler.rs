@@ -6,13 +6,15 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use garden_memory::{MIB, Quantity, Sample};
+use garden_memory::{Libraries, MIB, Quantity, Sample};
 
 use crate::families::{Bounds, Families};
 use crate::gpu::{GpuSample, Gpus};
 use crate::huge::Faults;
+use crate::libraries::{Coded, Loaded};
 use crate::machine::{Around, Surroundings};
 use crate::pace::{Pace, Stopwatch};
 use crate::process::{Identity, Memory, Process, Shares};
@@ -51,6 +53,7 @@ pub struct Sampler {
     /// Processes whose shares we may not read, with their start times.
     closed: HashSet<(u32, u64)>,
     zombies: Vec<u32>,
+    loaded: Loaded,
     surroundings: Surroundings,
     gpus: Option<Gpus>,
     gpu_pace: Pace,
@@ -84,6 +87,8 @@ pub struct TreeSample {
     pub total: Sample,
     /// What surrounds the tree.
     pub around: Around,
+    /// What its processes have loaded.
+    pub libraries: Arc<Libraries>,
 }
 
 impl Sampler {
@@ -101,6 +106,7 @@ impl Sampler {
             private_and_shared: None,
             closed: HashSet::new(),
             zombies: Vec::new(),
+            loaded: Loaded::new(),
             surroundings: Surroundings::of(pid),
             gpus: Gpus::open(),
             gpu_pace: Pace::new(GPU_BUDGET),
@@ -188,7 +194,12 @@ impl Sampler {
         let total = self.total(&processes, &around);
         // It was measured now; later samples do not know.
         self.private_and_shared = None;
-        Some(TreeSample { processes, total, around })
+        let coded = |process: &ProcessSample| {
+            let Identity { pid, started, image, .. } = process.identity;
+            Coded { pid, started, image, code: process.memory.code }
+        };
+        self.loaded.look(&processes.iter().map(coded).collect::<Vec<_>>());
+        Some(TreeSample { processes, total, around, libraries: Arc::clone(self.loaded.libraries()) })
     }
 
     /// Reads every process's counters and follows who came and went.
@@ -261,6 +272,7 @@ impl Sampler {
         let processes = self.read_counters();
         let Some(mut round) = self.round.take().filter(|round| round.is_of(&self.present)) else { return processes };
         if !had_visitors(&before.0, &self.present) && before.1 == self.zombies {
+            readings.iter().for_each(|reading| self.families.hint(reading));
             round.add(readings);
         }
         match round.finished(&self.present, open(&self.present, &self.closed)) {

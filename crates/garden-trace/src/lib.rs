@@ -35,6 +35,7 @@ use garden_memory::{Input, Trace};
 pub use audit::{AuditRecord, NamedTrace, read_audit};
 pub use error::Error;
 pub use listener::{Heard, Listener};
+pub use own::last_time_s;
 pub use unit::Unit;
 pub use writer::{VERSION, Writer};
 

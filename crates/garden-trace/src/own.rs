@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 
-use garden_memory::{EventKind, ProcessTrack, Quantity, RunFacts, Sample, Trace};
+use garden_memory::{EventKind, Libraries, ProcessTrack, Quantity, RunFacts, Sample, Trace};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
@@ -196,7 +197,7 @@ fn judge_pss(trace: &mut Trace) {
         trace.push(&sample);
     }
     (trace.facts, trace.origin, trace.events) = (recorded.facts, recorded.origin, recorded.events);
-    trace.processes = recorded.processes;
+    (trace.processes, trace.libraries) = (recorded.processes, recorded.libraries);
 }
 
 fn main_quantity(options: &ReadOptions) -> Result<Option<Quantity>, Error> {
@@ -253,6 +254,13 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         reading.trace.facts = facts.or(earlier);
         return Ok(());
     }
+    if let Some(names) = loaded_libraries(line.text) {
+        match names {
+            Some(names) => reading.trace.libraries.add(names),
+            None => reading.trace.libraries = Libraries::Incomplete,
+        }
+        return Ok(());
+    }
     match serde_json::from_slice::<Record<'_>>(line.text).and_then(|record| take_record(&record, main, reading)) {
         Ok(Taken::Kept) => {}
         Ok(Taken::Empty) => reading.skip_line("no value", line.number, || show_line(line.text)),
@@ -272,6 +280,15 @@ fn learnt_facts(line: &[u8]) -> Option<RunFacts> {
     }
     // Nearly all lines are samples, so this is over at once.
     line.starts_with(b"{\"facts\"").then(|| serde_json::from_slice::<Learnt>(line).ok())?.map(|learnt| learnt.facts)
+}
+
+/// Libraries on a line of their own: those that are new, or that not all can be known.
+fn loaded_libraries(line: &[u8]) -> Option<Option<Vec<String>>> {
+    #[derive(Deserialize)]
+    struct Loaded {
+        libraries: Option<Vec<String>>,
+    }
+    line.starts_with(b"{\"libraries\"").then(|| serde_json::from_slice::<Loaded>(line).ok())?.map(|line| line.libraries)
 }
 
 /// A process that is introduced.
@@ -348,6 +365,19 @@ fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Readin
     }
     reading.trace.push(&sample);
     Ok(Taken::Kept)
+}
+
+/// How far from the end the last moment of a trace is looked for: hundreds of lines.
+const LAST_BYTES: i64 = 64 * 1024;
+
+/// The last moment that a trace tells of, in seconds on its clock; of a trace that is to be gone on with.
+pub fn last_time_s(mut file: &File) -> Option<f64> {
+    let length = i64::try_from(file.metadata().ok()?.len()).ok()?;
+    file.seek(SeekFrom::End(-length.min(LAST_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end).ok()?;
+    let time = |line: &[u8]| serde_json::from_slice::<Record<'_>>(line).ok()?.time_s;
+    end.rsplit(|byte| *byte == b'\n').find_map(time)
 }
 
 fn event_kind(name: &str) -> Option<EventKind> {

@@ -4,8 +4,9 @@
 //! bytes under the names of [`Quantity`], as `{"step":10,"time_s":1.5,"rss":123,"activity":"eval"}`, and events, as
 //! `{"event":"epoch_end","step":83}`. Facts that are learnt later stand on a line of their own, `{"facts":{..}}`. A process of the
 //! tree is introduced by `{"process":{"pid":4711,"name":"python3","role":"training",..}}`; samples then carry what each process
-//! holds under its process id wherever that changed, as `"processes":{"4711":123}`, and `null` once it has gone. Each line is
-//! handed to the file in one piece, so a kill costs the last line at most.
+//! holds under its process id wherever that changed, as `"processes":{"4711":123}`, and `null` once it has gone. What processes
+//! have loaded stands on lines `{"libraries":["PIL","torch"]}`, each with what is new, or `null` from where on that is not known
+//! of all. Each line is handed to the file in one piece, so a kill costs the last line at most.
 
 use std::io::{self, Write};
 
@@ -84,6 +85,13 @@ impl<W: Write> Writer<W> {
         self.begin(None, None)?;
         let ProcessTrack { pid, parent, name, role, command, .. } = process;
         self.word("process", &Introduction { pid: *pid, parent: *parent, name, role, command })?;
+        self.end()
+    }
+
+    /// Writes names that some process was newly seen to have loaded, or `None` once that cannot be told of all of them.
+    pub fn libraries(&mut self, names: Option<&[&String]>) -> io::Result<()> {
+        self.begin(None, None)?;
+        self.word("libraries", &names)?;
         self.end()
     }
 

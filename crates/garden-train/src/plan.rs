@@ -9,7 +9,7 @@ mod savings;
 
 use std::path::Path;
 
-use garden_data::{ImageSettings, LoaderRoom};
+use garden_data::{Decoding, ImageSettings, LoaderRoom};
 use garden_device::{Device, Dtype, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
@@ -86,8 +86,8 @@ pub struct PlanInput<'a> {
     pub evaluates: bool,
     /// The largest row as it is stored, pictures compressed.
     pub largest_row_bytes: u64,
-    /// Pixels of the largest picture that has to be decoded as a whole, before it is resized.
-    pub largest_picture_pixels: u64,
+    /// What decoding a picture holds at most, besides its file.
+    pub decoding: Decoding,
     /// Bytes of the files that rows are read from, where they are known.
     pub dataset_bytes: u64,
 }
@@ -115,7 +115,7 @@ impl<'a> PlanInput<'a> {
             index_bytes: prepared.index_bytes as u64,
             evaluates: job.eval.is_some(),
             largest_row_bytes: surveys().map(|survey| survey.row_bytes).max().unwrap_or(0),
-            largest_picture_pixels: surveys().map(|survey| survey.pictures.largest_whole_pixels).max().unwrap_or(0),
+            decoding: surveys().fold(Decoding::default(), |most, survey| most.max(survey.pictures.decoding)),
             dataset_bytes: datasets.map(|path| files_bytes(path)).sum(),
         }
     }

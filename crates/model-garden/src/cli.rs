@@ -301,7 +301,7 @@ pub struct Watching {
     #[arg(long, default_value = "1s", value_parser = duration)]
     pub interval: Duration,
 
-    /// Write the trace to this file [default: model-garden-TIME.jsonl].
+    /// Write the trace to this file [default: a new one in ~/.local/state/model-garden/traces, which keeps the last 100].
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
 

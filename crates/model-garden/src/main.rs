@@ -6,6 +6,7 @@ mod demo;
 mod failure;
 mod printer;
 mod show;
+mod traces;
 mod view;
 
 use std::process::ExitCode;

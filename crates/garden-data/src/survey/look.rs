@@ -7,6 +7,7 @@ use super::problem::Problem;
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::example::{Example, ExampleSettings, Outcome};
+use crate::image::Decoding;
 use crate::length::SizedPicture;
 use crate::outline::{Outline, PictureOutline};
 use crate::processor::Processor;
@@ -44,6 +45,7 @@ pub(super) struct Seen {
 /// A picture of a row.
 pub(super) struct SeenPicture {
     pub is_whole: bool,
+    pub decoding: Decoding,
     pub width: usize,
     pub height: usize,
     pub bytes: u64,
@@ -85,8 +87,8 @@ impl Looker<'_> {
         let has_empty_answer = outline.has_empty_answer();
         let fit = self.fit(row, &outline);
         let seen = |picture: PictureOutline| {
-            let PictureOutline { width, height, is_whole, bytes, .. } = picture;
-            SeenPicture { width, height, is_whole, bytes }
+            let PictureOutline { width, height, is_whole, decoding, bytes, .. } = picture;
+            SeenPicture { width, height, is_whole, decoding, bytes }
         };
         let mut ignored = std::mem::take(&mut outline.ignored);
         if matches!(fit, Fit::Kept { .. }) {

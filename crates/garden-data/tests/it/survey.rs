@@ -335,3 +335,23 @@ fn no_batch_exceeds_the_limits() {
         }
     }
 }
+
+/// What decoding holds is known from the header: of usual JPEG files nothing but some rows, of progressive ones their coefficients.
+#[test]
+fn what_decoding_holds_follows_from_the_header() {
+    let of = |name: &str| {
+        let scratch = Scratch::new(&format!("decoding-{name}"));
+        let picture = testdata("data/recorded/pictures").join(name).canonicalize().unwrap();
+        let found = survey(&scratch.rows(&[json!({"prompt": "?", "image": picture, "response": "!"})]));
+        (found.pictures.largest_pixels, found.pictures.decoding.values, found.pictures.decoding.rgb)
+    };
+    let (_, values, rgb) = of("420.jpg");
+    assert_eq!((values, rgb), (0, 0));
+    let (pixels, values, rgb) = of("progressive.jpg");
+    // Two bytes for each of one and a half to three values of a pixel, in whole blocks, and no picture in colours.
+    assert!((3 * pixels..8 * pixels).contains(&values) && rgb == 0, "{values} for {pixels} pixels");
+    let (pixels, values, rgb) = of("turned-6.jpg");
+    assert_eq!((values, rgb), (3 * pixels, 3 * pixels));
+    let (pixels, values, rgb) = of("disc.png");
+    assert_eq!((values, rgb), (4 * pixels, 3 * pixels));
+}

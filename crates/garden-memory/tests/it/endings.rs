@@ -1,7 +1,7 @@
 //! How a run ends, begins anew and what it is made of: the answer is about the run, not about the moment of its end.
 
 use garden_memory::{
-    Diagnosis, EventKind, MIB, Mechanism, ProcessTrack, Quantity, Question, Sample, Trace, Verdict, diagnose,
+    Diagnosis, EventKind, MIB, Mechanism, ProcessTrack, Quantity, Question, RunFacts, Sample, Trace, Verdict, diagnose,
 };
 
 fn sample(step: u64, anon_mib: u64, file_mib: u64) -> Sample {
@@ -122,6 +122,47 @@ fn two_counts_say_what_tensors_did_and_one_says_nothing() {
     }
     let stayed = counted(&[(10, 518), (199, 518)]);
     assert!(stayed.ruled_out.iter().any(|cause| cause.id == "graph_kept"), "{:?}", stayed.causes);
+}
+
+#[test]
+fn causes_are_those_of_what_was_loaded() {
+    let judged = |libraries: Option<&[&str]>| {
+        let mut trace = Trace::default();
+        (0..200).for_each(|step| trace.push(&sample(step, 100 + 4 * step.min(83), 30)));
+        if let Some(names) = libraries {
+            trace.libraries.add(names.iter().map(ToString::to_string));
+        }
+        let facts = RunFacts { steps_per_epoch: Some(83), batch_size: Some(2), ..RunFacts::default() };
+        diagnose(&trace, &Question { facts, ..Question::default() })
+    };
+    let ids = |found: &Diagnosis| found.causes.iter().map(|cause| cause.id).collect::<Vec<_>>();
+    let unknown = judged(None);
+    assert_eq!(ids(&unknown)[0], "decoded_images_kept", "{:?}", unknown.causes);
+    let pictures = judged(Some(&["PIL", "libc", "python3.12"]));
+    assert_eq!(ids(&pictures), ids(&unknown));
+    assert!(pictures.causes[0].supporting.contains(&"PIL is loaded".to_string()), "{:?}", pictures.causes);
+    let plain = judged(Some(&["libc", "numpy", "python3.12"]));
+    assert_eq!(ids(&plain)[0], "large_examples_kept", "{:?}", plain.causes);
+    let decoded = plain.causes.iter().find(|cause| cause.id == "decoded_images_kept");
+    assert!(decoded.is_none_or(|decoded| decoded.score < 0.05 && !decoded.against.is_empty()), "{:?}", plain.causes);
+}
+
+#[test]
+fn the_parts_of_a_growth_come_to_the_growth() {
+    let told = |anon: fn(u64) -> u64| {
+        let mut trace = Trace::default();
+        (0..600).for_each(|step| trace.push(&sample(step, anon(step), 30)));
+        let lines = judge(&trace).evidence.into_iter().map(|line| line.text);
+        lines.collect::<Vec<_>>().join(" ")
+    };
+    let amount = |text: &str, before: &str| {
+        let (_, rest) = text.split_once(before).expect("an amount");
+        rest.split(&[',', '.'][..]).next().expect("an amount").to_string()
+    };
+    for anon in [|step| 100 + step, |step| 100 + step + step * 7919 % 5] {
+        let text = told(anon);
+        assert_eq!(amount(&text, "has risen by "), amount(&text, "Over the growth: anon +"), "{text}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::common::{shown, shown_with};
 use expect_test::{Expect, expect};
-use garden_memory::{Activity, Bytes, EventKind, ProcessTrack, Quantity, RunFacts, Sample};
+use garden_memory::{Activity, Bytes, EventKind, Libraries, ProcessTrack, Quantity, RunFacts, Sample};
 use garden_trace::{Error, ReadOptions, Unit, Writer, read, read_path};
 
 fn check(text: &str, expected: Expect) {
@@ -395,12 +395,25 @@ fn what_is_written_is_read_back() {
         writer.sample(sample, &[]).unwrap();
     }
     writer.event(EventKind::Restart, None, Some(0.1 + 0.2)).unwrap();
+    let (pil, torch) = ("PIL".to_string(), "torch".to_string());
+    writer.libraries(Some(&[&torch])).unwrap();
+    writer.libraries(Some(&[&pil])).unwrap();
     let read = read(writer.into_inner().as_slice(), &ReadOptions::default()).unwrap();
     assert_eq!((read.trace.facts.clone(), read.trace.origin.clone()), (facts, origin));
     assert_eq!((0..read.trace.len()).map(|index| read.trace.sample(index)).collect::<Vec<_>>(), samples);
     let event = read.trace.events[0];
     assert_eq!((event.kind, event.before_sample, event.time_s), (EventKind::Restart, 200, Some(0.1 + 0.2)));
     assert_eq!((read.input.skipped, read.input.notes.len()), (0, 0));
+    assert_eq!(read.trace.libraries, Libraries::Known([pil, torch].into()));
+}
+
+#[test]
+fn libraries_that_are_not_known_of_all_are_not_known() {
+    let text = "{\"model_garden_trace\":1}\n{\"libraries\":[\"libc\"]}\n{\"step\":1,\"rss\":7}\n{\"libraries\":null}\n\
+                {\"libraries\":[\"PIL\"]}\n{\"libraries\":7}\n";
+    let read = read(text.as_bytes(), &ReadOptions::default()).unwrap();
+    assert_eq!((read.trace.libraries, read.trace.processes.len()), (Libraries::Incomplete, 0));
+    assert_eq!(read.input.skipped, 1);
 }
 
 fn sample(index: u64) -> Sample {

@@ -3,6 +3,7 @@
 //! `examples/host_memory.rs` measures what the estimates rest on; docs/plan.md has the figures.
 
 use garden_device::{Dtype, Plan, Purpose, cuda};
+use garden_memory::Bytes;
 
 use super::{Exactness, Place, PlanInput, PlanLine};
 use crate::recipe::DeviceKind;
@@ -22,8 +23,6 @@ const RELEASED_TOKENIZER: u64 = 5_969_026;
 const COMPUTING_THREAD: u64 = 1 << 19;
 /// The same for a thread that reads and decodes.
 const LOADING_THREAD: u64 = 1 << 20;
-/// Bytes for each pixel of a picture that is decoded as a whole: its own values (at most 4 bytes, 8 for 16-bit files) and RGB.
-const DECODED_PIXEL: u64 = 7;
 /// A stored row is in memory as the file has it and as a record.
 const STORED_ROW: u64 = 2;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
@@ -92,7 +91,6 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     let (loader, recipe, threads) = (input.loader, input.recipe, input.threads());
     let loader_threads = recipe.loader_threads.max(1) as u64;
     let file = input.tokenizer_bytes.unwrap_or(RELEASED_TOKENIZER);
-    let megapixels = input.largest_picture_pixels as f64 / 1e6;
     let pixels = plan.buffers.iter().filter(|buffer| buffer.purpose == Purpose::Batch && buffer.label == "pixels");
     let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
     let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
@@ -127,10 +125,10 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "decoding",
-            loader_threads * (DECODED_PIXEL * input.largest_picture_pixels + STORED_ROW * input.largest_row_bytes),
-            match input.largest_picture_pixels {
+            loader_threads * (input.decoding.total() + STORED_ROW * input.largest_row_bytes),
+            match input.decoding.total() {
                 0 => format!("{loader_threads} threads, rows as they are stored; pictures are decoded row by row"),
-                _ => format!("{loader_threads} threads, whole pictures of {megapixels:.1} megapixels at most"),
+                most => format!("{loader_threads} threads, rows and {} of a picture's values at most", Bytes(most)),
             },
             estimated,
         ),

@@ -42,6 +42,19 @@ pub struct Judged {
 }
 
 impl Judged {
+    /// The most that was held at one sample, and the highest resident memory that the kernel told, in bytes.
+    pub fn most(&self) -> (u64, u64) {
+        let samples = (0..self.trace.len()).map(|index| self.trace.sample(index));
+        samples.fold((0, 0), |(held, peak), sample| {
+            (held.max(sample.held()), peak.max(sample.get(Quantity::Peak).unwrap_or(0)))
+        })
+    }
+
+    /// The last moment of the trace, in seconds from its beginning.
+    pub fn seconds(&self) -> f64 {
+        (0..self.trace.len()).rev().find_map(|index| self.trace.time_s(index)).unwrap_or(0.0)
+    }
+
     /// Judges a trace; the limit is the one asked about, else the trace's own, else this machine's.
     pub fn of(read: ReadTrace, question: Question) -> Judged {
         let ReadTrace { trace, input } = read;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, SyncSender};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use garden_guard::{
     Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Stop, Watch, launch, listen_for_stops,
@@ -25,6 +25,7 @@ use crate::cli::{self, Format};
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::show::{Show, Wish};
+use crate::traces;
 
 /// Runs the command.
 pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failure> {
@@ -36,15 +37,21 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     let shown_facts = RunFacts { memory_limit: facts.memory_limit.or_else(memory_limit), ..facts.clone() };
     let mut show = Show::new(printer, shown_facts, watching.interval, watching.plain);
     let stage = show.stage();
-    let path = watching.output.clone().unwrap_or_else(default_path);
     let found = find_target(arguments)?;
     let words: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let command =
         found.map_or_else(|| words.join(" "), |pid| Identity::of(pid).map_or(String::new(), |found| found.command));
     // A trace that cannot be written must be known before anything runs.
-    let recorder = Recorder::create(&path, facts, &origin(&command, watching.interval))
-        .map_err(|error| cannot_create(&path, &error))?;
+    let path = watching.output.clone().map_or_else(traces::claim, Ok)?;
     let trace = HeldTrace::at(&path);
+    let created = Recorder::create(&path, facts, &origin(&command, watching.interval));
+    let recorder = match created {
+        Ok(recorder) => recorder,
+        Err(error) => {
+            trace.drop_empty();
+            return Err(cannot_create(&path, &error));
+        }
+    };
     let opened = Target::open(found, arguments, &stage, &sender).and_then(|target| {
         let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
         Ok((target, sampler))
@@ -55,6 +62,9 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     show.name(command);
     show.listen(&sender);
     show.tell(&format!("watching {} ({name}), trace: {}", target.pid, path.display()));
+    if let Some(removed) = traces::tidy(&path) {
+        show.tell(&removed);
+    }
     let watch = Watch::new(sampler, recorder, watching.step_pattern.clone());
     let mut live = Live::new(watch, notices, watching.interval);
     let is_ours = target.launched.is_some();
@@ -165,12 +175,6 @@ fn cannot_watch(pid: u32, error: &io::Error) -> Failure {
     Failure::new(format!("cannot watch process `{pid}`"), error, Some(hint.into()))
 }
 
-/// A trace in the present folder, named by the time.
-pub fn default_path() -> PathBuf {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    PathBuf::from(format!("model-garden-{seconds}.jsonl"))
-}
-
 /// Watches until the tree has gone, the time is over, or we are asked to stop.
 fn follow(
     live: &mut Live,
@@ -260,7 +264,10 @@ impl HeldTrace {
     pub fn at(path: &Path) -> HeldTrace {
         let is_other = path.metadata().is_ok_and(|found| !found.is_file());
         let open = || File::options().read(true).write(true).create(true).truncate(false).open(path).ok();
-        HeldTrace { path: path.to_path_buf(), file: if is_other { None } else { open() } }
+        let file = if is_other { None } else { open() };
+        // So that nobody tidies it up while it is written.
+        file.as_ref().map(File::try_lock_shared);
+        HeldTrace { path: path.to_path_buf(), file }
     }
 
     /// Removes what was made, if nothing was written to it.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use garden_data::{BatchSize, ImageSettings, LoaderRoom, Processor, model_folder};
+use garden_data::{BatchSize, Decoding, ImageSettings, LoaderRoom, Processor, model_folder};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config};
@@ -305,7 +305,7 @@ impl Planning<'_> {
                     index_bytes: 0,
                     evaluates: false,
                     largest_row_bytes: pictures.sum::<u64>() + subject.row.text_tokens as u64 * TOKEN_BYTES,
-                    largest_picture_pixels: subject.row.stored_pixels(),
+                    decoding: Decoding::of_whole(subject.row.stored_pixels()),
                     dataset_bytes: 0,
                 })
             }

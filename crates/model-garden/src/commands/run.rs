@@ -15,11 +15,12 @@ use garden_probe::memory_limit;
 use garden_report::{Block, Section};
 
 use super::Outcome;
-use super::monitor::{HeldTrace, cannot_create, cannot_start, check_page, default_path, judge_and_print, write_page};
+use super::monitor::{HeldTrace, cannot_create, cannot_start, check_page, judge_and_print, write_page};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
 use crate::show::Show;
+use crate::traces;
 
 /// How long a supervisor in the background may take to begin.
 const BEGINNING: Duration = Duration::from_secs(10);
@@ -48,17 +49,23 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     // A program that writes to a log has no terminal to draw.
     let mut show = Show::new(printer, shown.clone(), watching.interval, watching.plain || state.is_some());
     let stage = state.as_ref().map_or_else(|| show.stage(), |state| Stage::Log(state.path("output.log")));
-    let trace = trace_path(watching.output.as_deref(), state.as_ref());
+    let trace = trace_path(watching.output.as_deref(), state.as_ref())?;
+    let held = HeldTrace::at(&trace);
     let checkpoint_dir = arguments.checkpoint_dir.clone().or_else(|| output_dir(&arguments.command));
     let mut say = |line: &str| Observer::say(&mut show, line);
     match (limit, smallest) {
         (Some(asked), Some(smallest)) if smallest < asked => {
             say(&format!(
-                "the limit is {smallest}, since this machine or container has no more than that ({asked} was asked for)"
+                "the limit is {smallest}, since this machine or container has no more than that ({asked} was asked for); \
+                 trace: {}",
+                trace.display()
             ));
         }
         (_, Some(smallest)) => say(&format!("the limit is {smallest}; trace: {}", trace.display())),
         (_, None) => say(&format!("no limit is known; trace: {}", trace.display())),
+    }
+    if let Some(removed) = traces::tidy(&trace) {
+        say(&removed);
     }
     match &checkpoint_dir {
         Some(folder) if folder.is_file() => {
@@ -96,24 +103,24 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         stage,
         fence,
         trace,
+        goes_on: false,
         state,
     };
     let title: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     show.name(title.join(" "));
-    let trace = HeldTrace::at(&orders.trace);
     let result = supervise(&orders, &mut show);
     show.close();
     let summary = match result {
         Ok(summary) => summary,
         Err(error) => {
-            trace.drop_empty();
+            held.drop_empty();
             return Err(failure(error));
         }
     };
     say_summary(&summary, orders.limit, printer);
     let stability = watching.gate.stability();
     // The program's own outcome counts, whatever becomes of the report; a run that went well must also pass what was asserted.
-    let passed = match judge_and_print(&trace, stability, printer) {
+    let passed = match judge_and_print(&held, stability, printer) {
         Ok(judged) => {
             if let Some(page) = &watching.report {
                 write_page(&judged, &orders.trace, page, vec![guarded(&summary)], printer);
@@ -168,11 +175,11 @@ pub fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
     })
 }
 
-fn trace_path(asked: Option<&Path>, state: Option<&StateFolder>) -> PathBuf {
+fn trace_path(asked: Option<&Path>, state: Option<&StateFolder>) -> Result<PathBuf, Failure> {
     match (asked, state) {
-        (Some(path), _) => path.to_path_buf(),
-        (None, Some(state)) => state.path("trace.jsonl"),
-        (None, None) => default_path(),
+        (Some(path), _) => Ok(path.to_path_buf()),
+        (None, Some(state)) => Ok(state.path("trace.jsonl")),
+        (None, None) => traces::claim(),
     }
 }
 

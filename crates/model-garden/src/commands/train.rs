@@ -176,7 +176,11 @@ fn train(
     let state = super::run::take_folder(&folder.join(GUARD))?;
     let begin = Instant::now();
     drop(std::fs::remove_file(folder.join(FINISH)));
-    keep_trace(folder);
+    // What a run goes on from is in its own folder, and so is the trace of what came before.
+    let goes_on = resume.as_ref().is_some_and(|checkpoint| checkpoint.parent() == Some(folder));
+    if !goes_on {
+        keep_trace(folder);
+    }
     write_text(&folder.join(RECIPE), &recipe.to_toml())?;
     if let Some(template) = &job.chat_template {
         write_text(&folder.join(super::CHAT_TEMPLATE), &template.source)?;
@@ -189,7 +193,7 @@ fn train(
         BatchSize::Tokens(tokens) => format!("{} x up to {tokens} tokens", recipe.gradient_accumulation),
     };
     printer.say(&format!("{} rows, {steps} steps of {batch}", job.train.used()));
-    let orders = orders(&prepared, &job_path, state)?;
+    let orders = Orders { goes_on, ..orders(&prepared, &job_path, state)? };
     // From here on it belongs to the process that trains; others see that it has a guard.
     drop(lock);
     let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
@@ -203,7 +207,7 @@ fn train(
     Ok(result.outcome())
 }
 
-/// The trace of an earlier command is kept under another name: this one begins its own.
+/// The trace of another run is kept under another name: this one begins its own.
 fn keep_trace(folder: &Path) {
     let free = (1..1000).map(|number| folder.join(format!("trace-{number}.jsonl"))).find(|path| !path.exists());
     if let (true, Some(free)) = (folder.join(TRACE).exists(), free) {
@@ -248,6 +252,7 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
         stage: Stage::Pipes,
         fence: None,
         trace: recipe.output_dir.join(TRACE),
+        goes_on: false,
         state: Some(state),
     })
 }

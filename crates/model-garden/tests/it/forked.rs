@@ -75,15 +75,16 @@ fn copies_of_shared_pages_are_stopped_at_the_limit() {
 }
 
 /// Children that take 40 MiB and give it back, over and over, never hold more than 300 MiB and 50 of their own, but fault in 4 GiB.
+/// What they hold is known by bounds only, and these stay where the truth can be.
 #[test]
-fn a_bound_above_the_limit_stops_nothing() {
+fn memory_that_comes_and_goes_stops_nothing() {
     if !has_python() {
         return;
     }
     let work = "taken = bytearray(b'x') * (40 << 20)";
     let (output, samples) = guarded("forked-churn", "640MiB", work);
     let talk = told(&output);
-    let most = samples.iter().filter_map(|sample| sample["anon"].as_u64()).max().unwrap() >> 20;
-    assert!(most > 640, "the bound never was above the limit: {most} MiB");
+    let marked = samples.iter().filter(|sample| sample["anon_least"].is_u64()).count();
+    assert!(marked > samples.len() / 2, "{marked} of {} samples are bounds", samples.len());
     assert!(talk.contains("finished") && output.status.code() == Some(0), "{talk}");
 }

@@ -116,6 +116,42 @@ fn the_training_at_the_end_of_a_chain_of_wrappers_is_named() {
     }
 }
 
+/// The causes that are named for a program that keeps 2 MiB for each example and has these files loaded.
+fn causes_of_a_fill(name: &str, loaded: &[&str]) -> Vec<String> {
+    let command = [&["python3", "testdata/programs/lazy_cache.py"], loaded].concat();
+    let (output, trace) = monitor(name, &[], &command);
+    let found = judged(&trace);
+    assert_eq!(found["verdict"], "settled", "{}", told(&output));
+    found["causes"].as_array().unwrap().iter().map(|cause| cause["id"].as_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn decoded_images_are_suspected_where_something_can_decode_images() {
+    if !has_python() {
+        return;
+    }
+    let package = scratch("decoder").join("site-packages/PIL");
+    std::fs::create_dir_all(&package).unwrap();
+    let library = package.join("_imaging.cpython-312-x86_64-linux-gnu.so");
+    std::fs::write(&library, [0xc3; 8192]).unwrap();
+    let with = causes_of_a_fill("with-decoder", &[library.to_str().unwrap()]);
+    assert_eq!(with[0], "decoded_images_kept", "{with:?}");
+    let without = causes_of_a_fill("without-decoder", &[]);
+    assert_eq!(without[0], "large_examples_kept", "{without:?}");
+}
+
+#[test]
+fn growth_names_the_command_that_finds_its_place_also_behind_a_script() {
+    if !has_python() {
+        return;
+    }
+    let script = scratch("behind-a-script").join("go.sh");
+    std::fs::write(&script, "#!/bin/sh\npython3 testdata/programs/leak.py\n").unwrap();
+    let (output, trace) = monitor("script", &[], &["sh", script.to_str().unwrap()]);
+    let advice = judged(&trace)["advice"].to_string();
+    assert!(advice.contains("`model-garden bisect testdata.programs.leak:pieces`"), "{advice}: {}", told(&output));
+}
+
 #[test]
 fn steps_are_found_by_a_pattern_of_the_user() {
     if !has_python() {
@@ -207,7 +243,8 @@ fn a_trace_survives_the_sudden_end_of_the_monitor() {
     let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut watcher = Killed(command.spawn().unwrap());
     let patience = Instant::now() + Duration::from_secs(60);
-    while std::fs::read_to_string(&trace).map_or(0, |text| text.lines().count()) < 12 && Instant::now() < patience {
+    let samples = || std::fs::read_to_string(&trace).map_or(0, |text| text.matches("\"rss\"").count());
+    while samples() < 12 && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(20));
     }
     watcher.0.kill().unwrap();
@@ -313,4 +350,109 @@ fn a_channel_without_descriptors_waits_instead_of_spinning() {
     let out = String::from_utf8_lossy(&output.stdout);
     let share = out.lines().find_map(|line| line.strip_prefix("share ")?.parse::<f64>().ok());
     assert!(share.is_some_and(|share| share < 0.25), "{share:?}: {}", told(&output));
+}
+
+/// Runs a command of ours without a named trace, in a folder of its own; gives the traces that it told of and what is in the folder.
+fn unnamed(
+    folder: &Path,
+    words: &[&str],
+    environment: &[(&str, Option<&Path>)],
+) -> (Vec<PathBuf>, Vec<PathBuf>, String) {
+    let present = folder.join("present");
+    std::fs::create_dir_all(&present).unwrap();
+    let mut command = model_garden(&[words, &["--interval", "20ms", "--plain", "--", "sleep", "0.2"]].concat());
+    command.current_dir(&present);
+    for (name, value) in environment {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let output = command.output().unwrap();
+    let talk = told(&output);
+    let named = talk.lines().filter_map(|line| line.rsplit_once("trace: ")).map(|(_, path)| present.join(path));
+    let mut named: Vec<PathBuf> = named.collect();
+    named.sort();
+    named.dedup();
+    (named, files_in(&present), talk)
+}
+
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).map_or_else(|_| Vec::new(), |entries| entries.flatten().collect());
+    entries.into_iter().map(|entry| entry.path()).collect()
+}
+
+#[test]
+fn a_trace_that_nobody_named_is_in_one_folder_of_the_user_and_told() {
+    let folder = scratch("unnamed");
+    let state = folder.join("state");
+    for words in [["monitor"], ["run"]] {
+        let before = files_in(&state.join("model-garden/traces"));
+        let (named, present, talk) = unnamed(&folder, &words, &[("XDG_STATE_HOME", Some(&state))]);
+        assert_eq!(present, [""; 0].map(PathBuf::from), "{talk}");
+        let mut new = files_in(&state.join("model-garden/traces"));
+        new.retain(|path| !before.contains(path));
+        assert_eq!(named, new, "{talk}");
+        assert!(judged(&new[0])["input"]["samples"].as_u64().unwrap() > 0);
+    }
+    let home = folder.join("home");
+    let (named, _, talk) = unnamed(&folder, &["monitor"], &[("XDG_STATE_HOME", None), ("HOME", Some(&home))]);
+    assert_eq!(named[0].parent(), Some(home.join(".local/state/model-garden/traces").as_path()), "{talk}");
+    // A command that cannot be started leaves nothing behind.
+    let failed = [&["monitor", "--"][..], &["run", "--"]].map(|words| {
+        let mut command = model_garden(&[words, &["/no/such/program"]].concat());
+        command.env("XDG_STATE_HOME", folder.join("other")).output().unwrap()
+    });
+    assert!(files_in(&folder.join("other/model-garden/traces")).is_empty(), "{}", told(&failed[0]));
+}
+
+#[test]
+fn without_a_home_to_write_to_the_trace_is_among_temporary_files() {
+    let folder = scratch("homeless");
+    let temporary = folder.join("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    // Nothing can be made below a device, whoever we are.
+    for home in [None, Some(Path::new("/dev/null"))] {
+        let environment = [("XDG_STATE_HOME", None), ("HOME", home), ("TMPDIR", Some(temporary.as_path()))];
+        let (named, present, talk) = unnamed(&folder, &["monitor"], &environment);
+        assert_eq!((named[0].parent(), present.len()), (Some(temporary.as_path()), 0), "{talk}");
+        assert!(named[0].is_file(), "{talk}");
+    }
+}
+
+#[test]
+fn old_traces_make_room_and_that_is_told() {
+    let folder = scratch("room");
+    let traces = folder.join("state/model-garden/traces");
+    std::fs::create_dir_all(&traces).unwrap();
+    let hour = Duration::from_secs(3600);
+    let named = |number: u32| traces.join(format!("model-garden-1760000{number:03}-1.jsonl"));
+    for number in 0..110 {
+        let file = std::fs::File::create(named(number)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - (200 - number) * hour).unwrap();
+    }
+    let mine = traces.join("my-own.jsonl");
+    std::fs::write(&mine, "").unwrap();
+    // Somebody writes the oldest one, slowly.
+    let written = std::fs::File::open(named(0)).unwrap();
+    written.lock_shared().unwrap();
+    let (new, _, talk) = unnamed(&folder, &["run"], &[("XDG_STATE_HOME", Some(&folder.join("state")))]);
+    assert!(talk.contains("the oldest 10 traces were removed from"), "{talk}");
+    // The last hundred with the new one, the one that is written, and what is none of ours.
+    assert_eq!(files_in(&traces).len(), 100 + 1 + 1, "{talk}");
+    let kept = [&new[0], &mine, &named(0), &named(11)];
+    assert!(kept.iter().all(|path| path.is_file()) && !named(1).exists() && !named(10).exists(), "{talk}");
+}
+
+#[test]
+fn two_that_begin_in_the_same_second_have_a_trace_each() {
+    let folder = scratch("same-second");
+    let start = || {
+        let mut command = model_garden(&["monitor", "--interval", "20ms", "--", "sleep", "0.5"]);
+        command.env("XDG_STATE_HOME", &folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    for mut child in [start(), start(), start()] {
+        child.wait().unwrap();
+    }
+    assert_eq!(files_in(&folder.join("model-garden/traces")).len(), 3);
 }

@@ -153,6 +153,38 @@ fn a_killed_run_goes_on_as_if_nothing_had_happened() {
     use_result(&dataset, &whole, &folder);
 }
 
+#[test]
+fn a_run_that_goes_on_is_told_from_its_first_step() {
+    let folder = scratch("train-whole-story");
+    let dataset = dataset(&folder, 60);
+    let output = folder.join("out");
+    let flags = ["--epochs", "2", "--batch-size", "2", "--save-steps", "3", "--json"];
+    let guard = start(&dataset, &output, &flags);
+    wait_for_step(&output, 8);
+    let trains = worker(&guard);
+    signal("-KILL", guard.id());
+    signal("-KILL", trains);
+    drop(guard.wait_with_output());
+    let first_part = std::fs::read_to_string(output.join("trace.jsonl")).unwrap();
+    let resumed = train(&dataset, &output, &[&flags[..], &["--resume", "auto"]].concat());
+    assert!(resumed.status.success(), "{}", told(&resumed));
+    let trace = std::fs::read_to_string(output.join("trace.jsonl")).unwrap();
+    assert!(trace.starts_with(&first_part), "the first part is gone");
+    assert!(!output.join("trace-1.jsonl").exists());
+    let lines: Vec<Value> = trace.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let times: Vec<f64> = lines.iter().filter_map(|line| line["time_s"].as_f64()).collect();
+    assert!(times.is_sorted(), "one clock over all starts: {times:?}");
+    let told: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert_eq!(told["seconds"], told["result"]["progress"]["seconds"], "one time");
+    // The verdict is headed by both starts, and the peak is that of both.
+    assert!(told["summary"].as_str().unwrap().starts_with("2 starts over steps 0 to "), "{}", told["summary"]);
+    let peak = lines.iter().filter_map(|line| line["peak"].as_u64()).max().unwrap();
+    let all = told["memory"].as_array().unwrap().iter().find(|row| row["purpose"] == "all").unwrap();
+    assert!(all["measured_bytes"].as_u64().unwrap() >= peak, "{all} {peak}");
+    let page = std::fs::read_to_string(output.join("report.html")).unwrap();
+    assert!(page.contains("2 starts over steps 0 to ") && page.contains("Restart: "), "the page shows both starts");
+}
+
 /// The adapter is exported, and answers.
 fn use_result(dataset: &Path, output: &Path, folder: &Path) {
     let adapter = output.to_str().unwrap();

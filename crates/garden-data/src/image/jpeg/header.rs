@@ -38,6 +38,13 @@ impl Frame {
         self.height.div_ceil(SIDE * self.down)
     }
 
+    /// Bytes of all coefficients, two for each.
+    pub fn coefficient_bytes(&self) -> u64 {
+        let units = self.units_across() as u64 * self.units_down() as u64;
+        let blocks: u64 = self.layout.iter().map(|[_, across, down, _]| u64::from(*across) * u64::from(*down)).sum();
+        units * blocks * (SIDE * SIDE * size_of::<i16>()) as u64
+    }
+
     pub(super) fn components(&self) -> Result<Vec<Component>, String> {
         self.layout.iter().map(|layout| self.component(*layout)).collect()
     }

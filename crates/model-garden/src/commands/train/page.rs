@@ -143,7 +143,9 @@ fn numbers(story: &Story) -> Vec<Field> {
 /// The most memory, and what was planned.
 pub fn memory_words(story: &Story) -> Option<String> {
     let attempts = story.summary.iter().flat_map(|summary| &summary.attempts);
-    let most = attempts.map(|attempt| attempt.highest_bytes).max().filter(|most| *most > 0);
+    let attempts = attempts.map(|attempt| attempt.highest_bytes);
+    // The trace has earlier starts too, the guard looks more often.
+    let most = attempts.chain(story.judged.map(|judged| judged.most().0)).max().filter(|most| *most > 0);
     let most = most.or(story.number(&["resident", "most_rss"]).map(|most| most as u64));
     let most = most.map(|most| format!("at most {} held", Bytes(most)));
     let planned = story.planned.total.map(|planned| format!("{planned} planned"));

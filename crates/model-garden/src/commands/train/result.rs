@@ -44,12 +44,14 @@ impl<'a> RunResult<'a> {
         let folder = &prepared.job.recipe.output_dir;
         let trace = folder.join(TRACE);
         let judged = read_path(&trace, &ReadOptions::default()).ok().map(|read| Judged::of(read, Question::default()));
+        let finish = read_finish(folder);
+        let seconds = super::story::whole_time(finish.as_ref(), judged.as_ref(), seconds);
         Ok(RunResult {
             prepared,
             plan,
             summary,
             seconds,
-            finish: read_finish(folder),
+            finish,
             evaluations: garden_train::read_evaluations(folder, prepared.job.recipe.best_by()),
             predictions: garden_train::read_predictions(folder),
             judged,
@@ -92,7 +94,9 @@ impl<'a> RunResult<'a> {
         let Some(arena) = self.finish.as_ref().and_then(|finish| finish.get("arena")?.as_object()) else {
             return Vec::new();
         };
-        let resident = self.number(&["resident", "peak"]).unwrap_or(0.0) as u64;
+        // Of all starts: the process that ended has seen its own only.
+        let earlier = self.judged.as_ref().map_or(0, |judged| judged.most().1);
+        let resident = earlier.max(self.number(&["resident", "peak"]).unwrap_or(0.0) as u64);
         let held: u64 = arena.values().filter_map(Value::as_u64).sum();
         let is_cpu = self.plan.device == DeviceKind::Cpu;
         let on_host = if is_cpu { held } else { 0 };
@@ -144,8 +148,7 @@ impl<'a> RunResult<'a> {
         let folder = job.recipe.output_dir.display();
         let mut text = String::new();
         let ends = self.evaluations.as_ref().map(|(first, last)| (first, last));
-        let seconds = self.number(&["progress", "seconds"]).unwrap_or(self.seconds);
-        let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, seconds, ends));
+        let _ = writeln!(text, "{}", answer(self.finish.as_ref(), &self.summary.words, self.seconds, ends));
         if self.finish.is_none() && garden_train::has_checkpoints(&job.recipe.output_dir) {
             let _ = writeln!(text, "go on with --resume auto");
         }

@@ -87,8 +87,7 @@ impl<'a> Story<'a> {
         let words = summary.map_or("it did not come to its end", |summary| summary.words.as_str());
         let ends = garden_train::read_evaluations(folder, job.recipe.best_by());
         let ends = ends.as_ref().map(|(first, best)| (first, best));
-        // Of all starts, where the run came to its end; else only of those that are known.
-        let seconds = finish.as_ref().and_then(|finish| finish["progress"]["seconds"].as_f64()).unwrap_or(seconds);
+        let seconds = whole_time(finish.as_ref(), judged, seconds);
         let answer = result::answer(finish.as_ref(), words, seconds, ends);
         let predictions = read_predictions(folder);
         Story { job, summary, judged, answer, seconds, planned, finish, steps, evaluations, predictions }
@@ -118,6 +117,12 @@ impl<'a> Story<'a> {
         let value = serde_json::to_value(&self.planned).unwrap_or_default();
         write_json(&self.job.recipe.output_dir.join(PLANNED), &value)
     }
+}
+
+/// How long all starts of a run took: that of the steps that count, where it came to its end; else that of the trace.
+pub fn whole_time(finish: Option<&Value>, judged: Option<&Judged>, seconds: f64) -> f64 {
+    let told = finish.and_then(|finish| finish["progress"]["seconds"].as_f64());
+    told.unwrap_or_else(|| judged.map_or(0.0, Judged::seconds).max(seconds))
 }
 
 /// What a story that is told later borrows from.

@@ -34,6 +34,8 @@ pub fn scratch(name: &str) -> PathBuf {
 pub fn model_garden(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_model-garden"));
     command.args(words).current_dir(repository("")).env_remove("NO_COLOR").stdin(Stdio::null());
+    // Traces that a test has no use for.
+    command.env("XDG_STATE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("state"));
     command
 }
 

@@ -1,0 +1,156 @@
+//! What the processes of a run have loaded, and which causes need what of it: a program that never loaded an image decoder
+//! keeps no decoded images.
+
+use std::collections::BTreeSet;
+
+/// Names that are kept; a process of a large framework has about a hundred.
+const MOST_NAMES: usize = 1000;
+
+/// The programs, packages and shared libraries whose code some process of a run has mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Libraries {
+    /// Nobody looked.
+    #[default]
+    Unknown,
+    /// Everything that was seen: `PIL`, `torch`, `libcuda`, `python3.12`.
+    Known(BTreeSet<String>),
+    /// Some process could not be looked at, so that nothing can be said to be missing.
+    Incomplete,
+}
+
+impl Libraries {
+    /// Adds names that were seen; too many of them to keep are as good as none.
+    pub fn add(&mut self, seen: impl IntoIterator<Item = String>) {
+        let names = match self {
+            Libraries::Incomplete => return,
+            Libraries::Known(names) => names,
+            Libraries::Unknown => {
+                *self = Libraries::Known(BTreeSet::new());
+                return self.add(seen);
+            }
+        };
+        names.extend(seen);
+        if names.len() > MOST_NAMES {
+            *self = Libraries::Incomplete;
+        }
+    }
+
+    /// What is known of a kind of library: a name that was seen, or that there is none. `None` if that cannot be told.
+    pub(crate) fn find(&self, library: Library) -> Option<Option<&str>> {
+        let Libraries::Known(names) = self else { return None };
+        Some(names.iter().map(String::as_str).find(|name| library.is(name)))
+    }
+}
+
+/// A kind of library without which some causes cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Library {
+    ImageDecoder,
+    GpuDriver,
+    DeepLearning,
+    Tokenizer,
+    Tables,
+    Python,
+}
+
+impl Library {
+    /// What it is called.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Library::ImageDecoder => "image decoder",
+            Library::GpuDriver => "GPU driver",
+            Library::DeepLearning => "deep-learning framework",
+            Library::Tokenizer => "tokenizer",
+            Library::Tables => "library for Arrow or Parquet",
+            Library::Python => "Python interpreter",
+        }
+    }
+
+    /// Whether this is the name of one. Rather too many than too few: only what is missing is concluded from.
+    fn is(self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let (parts, names): (&[&str], &[&str]) = match self {
+            Library::ImageDecoder => (
+                &[
+                    "avif",
+                    "codec",
+                    "decord",
+                    "freeimage",
+                    "gdal",
+                    "gdk_pixbuf",
+                    "heif",
+                    "imag",
+                    "itk",
+                    "jpeg",
+                    "magick",
+                    "mxnet",
+                    "opencv",
+                    "paddle",
+                    "pillow",
+                    "png",
+                    "qt5gui",
+                    "qt6gui",
+                    "tensorflow",
+                    "tiff",
+                    "turbojpeg",
+                    "video",
+                    "vips",
+                    "webp",
+                ],
+                &["av", "av.libs", "cv2", "libdali", "pil", "pygame", "rasterio", "torchvision"],
+            ),
+            Library::GpuDriver => (&[], &["libcuda", "libamdhip64", "libhsa-runtime64", "libze_loader"]),
+            Library::DeepLearning => (
+                &[
+                    "dnnl",
+                    "jax",
+                    "mindspore",
+                    "mkldnn",
+                    "mxnet",
+                    "onnxruntime",
+                    "openvino",
+                    "paddle",
+                    "tensorflow",
+                    "torch",
+                ],
+                &["mlx", "tinygrad"],
+            ),
+            Library::Tokenizer => (&["sentencepiece", "tiktoken", "tokenizer"], &[]),
+            Library::Tables => (&["arrow", "cudf", "duckdb", "parquet", "polars"], &[]),
+            Library::Python => (&["python", "pypy"], &["lib-dynload"]),
+        };
+        parts.iter().any(|part| name.contains(part)) || names.contains(&name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(names: &[&str]) -> Libraries {
+        let mut libraries = Libraries::default();
+        libraries.add(names.iter().map(ToString::to_string));
+        libraries
+    }
+
+    #[test]
+    fn libraries_are_known_by_their_names() {
+        let training = known(&["PIL", "libc", "libcuda", "libtorch_python", "pyarrow", "python3.12", "tokenizers"]);
+        use Library::{DeepLearning, GpuDriver, ImageDecoder, Python, Tables, Tokenizer};
+        for library in [DeepLearning, GpuDriver, ImageDecoder, Python, Tables, Tokenizer] {
+            assert!(training.find(library).flatten().is_some(), "{library:?}");
+        }
+        let plain = known(&["ld-linux-x86-64", "lib-dynload", "libc", "libcudart", "libz"]);
+        assert_eq!((plain.find(ImageDecoder), plain.find(GpuDriver)), (Some(None), Some(None)));
+        assert_eq!(Libraries::Unknown.find(Python), None);
+    }
+
+    #[test]
+    fn what_is_incomplete_stays_so() {
+        let mut many = known(&[]);
+        many.add((0..=MOST_NAMES).map(|number| number.to_string()));
+        assert_eq!(many, Libraries::Incomplete);
+        many.add(["PIL".to_string()]);
+        assert_eq!(many.find(Library::ImageDecoder), None);
+    }
+}
