@@ -47,6 +47,8 @@ const BIAS_PIECES: usize = 64;
 const SQUARE_PIECES: usize = 512;
 /// Blocks that fill any card several times.
 const BLOCKS: usize = 1024;
+/// Recordings that are kept: each takes host memory of the driver, which must not grow with the variety of what is asked for.
+const MOST_RECORDINGS: usize = 8;
 /// Keys of a piece of a cache, and query heads of a key head that its kernel does together.
 pub(crate) const CACHE_PIECE: usize = 128;
 const MOST_GROUPED: usize = 8;
@@ -1444,10 +1446,12 @@ impl Device for Cuda {
         let key = (buffer, number);
         // Operations that are timed one by one are given one by one.
         let is_direct = self.failure.is_some() || self.operations.is_some() || self.recordings.are_off;
-        if is_direct || self.recordings.seen.insert(key) {
+        let is_kept = self.recordings.kept.contains_key(&key);
+        let has_room = self.recordings.kept.len() < MOST_RECORDINGS;
+        if is_direct || !is_kept && (!has_room || self.recordings.seen.insert(key)) {
             return work(self);
         }
-        if !self.recordings.kept.contains_key(&key) && !self.record(key, work) {
+        if !is_kept && !self.record(key, work) {
             self.recordings.are_off = true;
             return work(self);
         }
