@@ -188,6 +188,11 @@ pub(crate) fn write_boxes<'a>(
 ) -> Result<Written<'a>, Error> {
     let has_keys = |text: &str| KEYS.iter().any(|key| text.contains(key));
     let texts = || chat.messages.iter().flat_map(Message::parts).flatten();
+    if objects.is_empty() && !sizes.pictures.is_empty() && texts().any(|text| text.contains(BOX_PLACEHOLDER)) {
+        let problem = format!("a text has `{BOX_PLACEHOLDER}`, and the row has no box for it");
+        let hint = "`objects.bbox` has a box for each place, in the order of the texts";
+        return Err(Error::row_field(place, "objects", problem).with_hint(hint));
+    }
     if objects.is_empty() && (sizes.pictures.is_empty() || !texts().any(has_keys)) {
         return Ok(Written { messages: Cow::Borrowed(chat.messages), boxes: Vec::new() });
     }
@@ -226,10 +231,10 @@ impl Writer<'_> {
     /// A text with its names and boxes.
     fn text(&mut self, message: usize, text: &str) -> Result<String, Error> {
         let mut made = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some((start, mark)) = next_mark(rest, !self.objects.is_empty()) {
-            made += &rest[..start];
-            rest = &rest[start + mark.len()..];
+        let (mut marks, mut at) = (Marks::of(text, !self.objects.is_empty()), 0);
+        while let Some((start, mark)) = marks.from(at) {
+            made += &text[at..start];
+            at = start + mark.len();
             match mark {
                 NAME_PLACEHOLDER => {
                     let name = self.objects.names.get(self.names).map_or("", String::as_str);
@@ -239,14 +244,15 @@ impl Writer<'_> {
                 BOX_PLACEHOLDER => made += &self.place_box(message)?,
                 key => {
                     made += key;
+                    let rest = &text[at..];
                     let Some(list) = number_list(rest) else { continue };
                     made += &rest[..list.start];
                     made += &self.text_box(message, key, &rest[list.start..list.end], &list.numbers)?;
-                    rest = &rest[list.end..];
+                    at += list.end;
                 }
             }
         }
-        Ok(made + rest)
+        Ok(made + &text[at..])
     }
 
     /// The next box of `objects`.
@@ -337,11 +343,32 @@ impl Writer<'_> {
     }
 }
 
-/// The next place in a text that has to do with boxes: where, and what stands there.
-fn next_mark(text: &str, has_objects: bool) -> Option<(usize, &'static str)> {
-    let placeholders = if has_objects { &[BOX_PLACEHOLDER, NAME_PLACEHOLDER][..] } else { &[] };
-    placeholders.iter().chain(&KEYS).filter_map(|mark| Some((text.find(mark)?, *mark))).min()
+/// The places in a text that have to do with boxes.
+struct Marks<'t> {
+    text: &'t str,
+    /// Each mark, and where it comes next: looked for again only when that is behind, so that a text is gone through once for each mark.
+    next: Vec<(&'static str, Option<usize>)>,
 }
+
+impl<'t> Marks<'t> {
+    fn of(text: &'t str, has_objects: bool) -> Marks<'t> {
+        let placeholders = if has_objects { &[BOX_PLACEHOLDER, NAME_PLACEHOLDER][..] } else { &[] };
+        Marks { text, next: placeholders.iter().chain(&KEYS).map(|mark| (*mark, text.find(mark))).collect() }
+    }
+
+    /// The first one from a place on: where, and what stands there.
+    fn from(&mut self, at: usize) -> Option<(usize, &'static str)> {
+        for (mark, next) in &mut self.next {
+            if next.is_some_and(|next| next < at) {
+                *next = self.text[at..].find(*mark).map(|place| at + place);
+            }
+        }
+        self.next.iter().filter_map(|(mark, next)| Some(((*next)?, *mark))).min()
+    }
+}
+
+/// Bytes of a list of numbers that are looked at.
+const LONGEST_LIST: usize = 512;
 
 /// A list of numbers, and where it stands in the text behind a key.
 struct NumberList {
@@ -354,7 +381,9 @@ struct NumberList {
 fn number_list(text: &str) -> Option<NumberList> {
     let value = text.trim_start().strip_prefix(':')?.trim_start();
     let inside = value.strip_prefix('[')?;
-    let inside = &inside[..inside.find(']')?];
+    // No further than four numbers can go, whatever follows.
+    let end = inside.bytes().take(LONGEST_LIST).position(|byte| byte == b']')?;
+    let inside = &inside[..end];
     let numbers: Option<Vec<f64>> = inside.split(',').map(|number| finite(number.trim())).collect();
     let start = text.len() - value.len();
     Some(NumberList { start, end: start + inside.len() + 2, numbers: numbers? })

@@ -67,8 +67,15 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     result + rest
 }
 
+/// A template says what it wants, as long as it likes; people read the beginning.
+const LONGEST_MESSAGE: usize = 300;
+
 fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
+    let mut shown: String = message.chars().take(LONGEST_MESSAGE).collect();
+    if shown.len() < message.len() {
+        shown.push('…');
+    }
+    Err(Error::new(ErrorKind::InvalidOperation, shown))
 }
 
 /// `json.dumps` as templates call it: a blank behind commas and colons, letters as they are.

@@ -63,6 +63,32 @@ fn boxes_may_stand_between_tokens_as_qwen2_vl_has_them() {
 }
 
 #[test]
+fn a_place_without_a_box_is_refused() {
+    for (number, objects) in [json!(null), json!({"bbox": []})].into_iter().enumerate() {
+        let record = record(&format!("none-{number}"), row("at <bbox>", objects.clone()));
+        let problem = example(&record, &ExampleSettings::default()).unwrap_err().to_string();
+        assert!(problem.contains("objects"), "{objects}: {problem}");
+    }
+}
+
+/// Twice as many marks take about twice as long: each is looked for once, also those that are not there, and so is the end of a list.
+#[test]
+fn rows_with_very_many_marks_do_not_hang() {
+    garden_testing::alone("boxes::rows_with_very_many_marks_do_not_hang", || {
+        let begin = garden_testing::cpu_time();
+        for (name, text) in [("keys", r#""bbox_2d" "#), ("open", r#""bbox_2d": [1, "#), ("places", "<bbox> ")] {
+            let boxes = if name == "places" { vec![json!([1, 1, 9, 9]); 100_000] } else { Vec::new() };
+            let objects = json!({"bbox": boxes, "ref": []});
+            let record = record(&format!("many-{name}"), row(&text.repeat(100_000), objects));
+            // Whatever becomes of it: too long a row, or one that is fine.
+            drop(Example::of(&processor(), &record, &ExampleSettings::default()));
+        }
+        let took = garden_testing::cpu_time() - begin;
+        assert!(took.as_secs() < 60, "{took:?}");
+    });
+}
+
+#[test]
 fn boxes_of_texts_are_converted_only_if_somebody_says_so() {
     let text = "```json\n[{\"bbox_2d\" : [306.5,0, 613, 401], \"label\": \"[1, 2, 3, 4]\"}, {\"bbox_2d\": null}]\n```";
     let record = record("texts", row(text, Value::Null));

@@ -113,6 +113,7 @@ fn hostile() -> Vec<String> {
         format!("{million}{{% for a in range(100000) %}}{{{{ s|sort|length }}}}{{% endfor %}}"),
         format!("{{% for a in range(100000) %}}{}{{% endfor %}}", many("text ", 100_000)),
         "{% macro f() %}{% endmacro %}{% for a in range(100000) %}{{ f(*range(100000)) }}{% endfor %}".into(),
+        "{{ raise_exception('a' * 10000000) }}".into(),
     ]
 }
 

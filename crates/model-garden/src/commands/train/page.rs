@@ -5,7 +5,7 @@ use std::path::Path;
 
 use garden_memory::{Bytes, Verdict};
 use garden_report::{Block, Field, News, Page, Section, json_text};
-use garden_train::{BestBy, EvalReport, FIELDS, Metric, Recipe};
+use garden_train::{EvalReport, FIELDS, Recipe};
 use serde_json::{Map, Value, json};
 
 use super::curves::charts;
@@ -115,11 +115,14 @@ fn numbers(story: &Story) -> Vec<Field> {
         add("training loss", format!("{:.3} → {:.3}", first.loss, last.loss));
     }
     if let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) {
-        let lowest = BestBy { metric: Metric::Loss, is_greater_better: false };
-        let best = lowest.best(&story.evaluations).filter(|best| best.step != last.step && best.loss < last.loss);
-        let best = best.map_or_else(String::new, |best| format!(", at best {:.3} after step {}", best.loss, best.step));
-        add("held-out loss", format!("{:.3} → {:.3}{best}", first.loss, last.loss));
-        let shares = |value: fn(&EvalReport) -> Option<f64>| Some((value(first)?, value(last)?));
+        // What the result is, as the headline and the card have it; a run may have gone on beyond that.
+        let result = story.best().unwrap_or(last);
+        let end = match result.step == last.step {
+            true => String::new(),
+            false => format!(" after step {}, {:.3} at the end", result.step, last.loss),
+        };
+        add("held-out loss", format!("{:.3} → {:.3}{end}", first.loss, result.loss));
+        let shares = |value: fn(&EvalReport) -> Option<f64>| Some((value(first)?, value(result)?));
         let words = |(before, after): (f64, f64)| format!("{} → {}", percent(before), percent(after));
         if let Some(shares) = shares(|report| report.exact_match) {
             add("answers right", words(shares));
