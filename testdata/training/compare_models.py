@@ -4,7 +4,7 @@
 usage: compare_models.py --binary target/release/model-garden --work FOLDER [--only NAME ...]
 
 FOLDER/NAME/result.json has everything that was compared. Exits 1 if anything is further apart than compare.py allows, and 2 if a run failed. Needs the packages
-of requirements.txt. About ten minutes on one core.
+of requirements.txt. Two or three minutes on one core.
 """
 
 import argparse
