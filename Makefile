@@ -13,7 +13,7 @@ RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests bench-gpu
+.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests bench-gpu parity
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,6 +138,18 @@ wheel: setup ## build the Python wheel with the binary in it: target/wheels
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "error: Python 3.9 or newer is needed"; echo "hint: make wheel PYTHON=python3.12"; exit 2; }
 	test -x $(TARGET)/wheel-venv/bin/maturin || { $(PYTHON) -m venv $(TARGET)/wheel-venv && $(TARGET)/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
 	cd python && $(TARGET)/wheel-venv/bin/maturin build --release --locked --out $(TARGET)/wheels
+
+# PARITY_PYTHON is a Python that has the packages of testdata/training/requirements.txt; without it, they are installed beside the build. They include PyTorch.
+parity: build ## train beside transformers and peft on models made for it; fails if they differ: make parity PARITY_PYTHON=venv/bin/python
+	@python="$(PARITY_PYTHON)"; \
+	if [ -z "$$python" ]; then \
+		python=$(TARGET)/parity-venv/bin/python; packages=testdata/training/requirements.txt; \
+		cmp -s $$packages $(TARGET)/parity-venv/installed.txt || { $(PYTHON) -m venv $(TARGET)/parity-venv \
+			&& $$python -m pip install --quiet --disable-pip-version-check -r $$packages && cp $$packages $(TARGET)/parity-venv/installed.txt; } \
+			|| { echo "error: the packages of $$packages could not be installed"; \
+				echo "hint: install them where there is a network, and name that Python: make parity PARITY_PYTHON=venv/bin/python"; exit 2; }; \
+	fi; \
+	CUDA_VISIBLE_DEVICES= $$python testdata/training/compare_models.py --binary $(BINARY) --work $(TARGET)/parity
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -12,10 +12,12 @@ requirements.txt. About five minutes on one core.
 """
 
 import argparse
+import copy
 import json
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import accelerate
@@ -54,17 +56,40 @@ EVERYTHING = (
 ROWS, EVAL_ROWS, NEW_TOKENS = 60, 11, 24
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 
-# What is trained, the flags that say so, and whether transformers divides by the tokens of a step.
+
+@dataclass
+class Run:
+    """What is trained and how, as peft and transformers are told and as the binary is."""
+
+    config: LoraConfig
+    flags: list = field(default_factory=list)
+    # Whether transformers divides by the tokens of a step.
+    by_tokens: bool = False
+    # Rates of the vision tower and the merger, and the one at the end of the cosine, as multiples of the learning rate.
+    vision: float = 1.0
+    merger: float = 1.0
+    least: float = 0.0
+
+
+VISION_RSLORA = ["--finetune-vision", "true", "--use-rslora", "true"]
+TOKENS = ["--loss-normalisation", "tokens"]
 RUNS = {
-    "decoder": (LoraConfig(target_modules=DECODER), [], False),
-    "decoder, tokens": (LoraConfig(target_modules=DECODER), ["--loss-normalisation", "tokens"], True),
-    "vision, rslora": (LoraConfig(target_modules=EVERYTHING, use_rslora=True), ["--finetune-vision", "true", "--use-rslora", "true"], False),
-    "vision, rslora, tokens": (
-        LoraConfig(target_modules=EVERYTHING, use_rslora=True),
-        ["--finetune-vision", "true", "--use-rslora", "true", "--loss-normalisation", "tokens"],
-        True,
+    "decoder": Run(LoraConfig(target_modules=DECODER)),
+    "decoder, tokens": Run(LoraConfig(target_modules=DECODER), TOKENS, by_tokens=True),
+    "vision, rslora": Run(LoraConfig(target_modules=EVERYTHING, use_rslora=True), VISION_RSLORA),
+    "vision, rslora, tokens": Run(LoraConfig(target_modules=EVERYTHING, use_rslora=True), [*VISION_RSLORA, *TOKENS], by_tokens=True),
+    "all-linear, rates": Run(LoraConfig(target_modules="all-linear"), ["--lora-targets", "all-linear"], vision=0.25, merger=2.0, least=0.1),
+    "merger saved, tokens": Run(
+        LoraConfig(target_modules=DECODER, modules_to_save=["visual.merger"]), ["--modules-to-save", "visual.merger", *TOKENS], by_tokens=True, merger=0.1,
+    ),
+    # `norm` is the end of the names of all norms of the decoder. The head of a tied model cannot be saved alone.
+    "merger, head and norms saved": Run(
+        LoraConfig(target_modules=DECODER, modules_to_save=["visual.merger", "lm_head", "norm"]), ["--modules-to-save", "visual.merger,lm_head,norm"],
+        merger=0.1, least=0.1,
     ),
 }
+# The others are for compare_models.py.
+DEFAULT_RUNS = ["decoder", "decoder, tokens", "vision, rslora", "vision, rslora, tokens"]
 
 
 def load_base(folder):
@@ -110,50 +135,76 @@ class Rows:
 
 
 class InOrder(Trainer):
-    """The trainer itself, but that rows come in their order."""
+    """The trainer itself, but that rows come in their order, and that parts of the model may have rates of their own."""
+
+    factors = {}
 
     def _get_train_sampler(self, train_dataset=None):
         return SequentialSampler(self.train_dataset)
 
+    def create_optimizer(self, model=None):
+        """The trainer's own optimizer; each of its groups is cut by the parts of the model. The decoder comes first: its rate is the one in the log."""
+        optimizer = super().create_optimizer(model)
+        parts = {id(weight): "merger" if ".visual.merger." in name else "vision" if ".visual." in name else "decoder" for name, weight in self.model.named_parameters()}
+        groups = [
+            {**group, "params": weights, "lr": group["lr"] * factor}
+            for part, factor in {"decoder": 1.0, **self.factors}.items() for group in optimizer.param_groups
+            if (weights := [weight for weight in group["params"] if parts[id(weight)] == part])
+        ]
+        assert sum(len(group["params"]) for group in groups) == sum(len(group["params"]) for group in optimizer.param_groups)
+        optimizer.param_groups[:] = groups
+        return optimizer
+
 
 def draw_adapter(arguments, config, folder):
     """An adapter with peft's own first values."""
+    config = copy.deepcopy(config)
     config.r, config.lora_alpha, config.lora_dropout = SETTINGS["rank"], SETTINGS["alpha"], 0.0
     torch.manual_seed(SETTINGS["seed"])
     get_peft_model(load_base(arguments.model), config).save_pretrained(folder)
 
 
-def train_theirs(arguments, adapter, rows, messages, by_tokens, folder):
+def train_theirs(arguments, adapter, rows, messages, one, folder):
     base = load_base(arguments.model)
     assert base.accepts_loss_kwargs is False, "transformers divides by something else than docs/loss.md says"
-    base.accepts_loss_kwargs = by_tokens
+    base.accepts_loss_kwargs = one.by_tokens
+    schedule = {"lr_scheduler_type": "cosine"}
+    if one.least:
+        schedule = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": one.least * arguments.learning_rate}}
     model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
     settings = TrainingArguments(
         output_dir=folder, max_steps=arguments.steps, per_device_train_batch_size=SETTINGS["batch"],
-        gradient_accumulation_steps=SETTINGS["accumulation"], learning_rate=arguments.learning_rate, lr_scheduler_type="cosine",
+        gradient_accumulation_steps=SETTINGS["accumulation"], learning_rate=arguments.learning_rate, **schedule,
         warmup_steps=SETTINGS["warmup"], max_grad_norm=SETTINGS["norm"], weight_decay=SETTINGS["decay"], logging_steps=1, seed=SETTINGS["seed"],
         save_strategy="no", report_to="none", remove_unused_columns=False, use_cpu=True, disable_tqdm=True, bf16=False, fp16=False,
     )
     trainer = InOrder(model=model, args=settings, train_dataset=messages, data_collator=rows.collate)
-    assert trainer.model_accepts_loss_kwargs is by_tokens
+    trainer.factors = {"vision": one.vision, "merger": one.merger}
+    assert trainer.model_accepts_loss_kwargs is one.by_tokens
     # Standard output is for the result.
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    assert len(trainer.optimizer.param_groups[0]["params"]) == sum(one.requires_grad for one in model.parameters()), "some weights do not decay"
+    decayed = sum(len(group["params"]) for group in trainer.optimizer.param_groups if group["weight_decay"])
+    assert one.config.modules_to_save or decayed == sum(weight.requires_grad for weight in model.parameters()), "some weights do not decay"
     model.save_pretrained(folder)
     return [line for line in trainer.state.log_history if "loss" in line]
+
+
+class RunFailed(Exception):
+    """The binary ended with an error."""
 
 
 def command(arguments, *words):
     words = [str(arguments.binary), *map(str, words)]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.stderr.write(f"error: `{' '.join(words)}` ended with {done.returncode}\n{done.stderr}")
-        sys.exit(2)
+        raise RunFailed(f"`{' '.join(words)}` ended with {done.returncode}\n{done.stderr.strip()}")
     return done.stdout
 
 
-def train_ours(arguments, adapter, flags, folder):
+def train_ours(arguments, adapter, one, folder):
+    rates = {"--vision-learning-rate": (one.vision, 1.0), "--merger-learning-rate": (one.merger, 1.0), "--min-learning-rate": (one.least, 0.0)}
+    flags = [*one.flags, *(word for name, (factor, usual) in rates.items() if factor != usual for word in (name, factor * arguments.learning_rate))]
     command(
         arguments, "train-vision", "--base-model", arguments.model, "--dataset", arguments.work / "data/train.jsonl", "--eval-dataset",
         arguments.work / "data/eval.jsonl", "--output-dir", folder, "--adapter", adapter, "--shuffle", "false", "--max-steps", arguments.steps,
@@ -308,13 +359,13 @@ def compare_events(folder, log):
 
 
 def run(arguments, name, rows, messages, evaluation):
-    config, flags, by_tokens = RUNS[name]
+    one = RUNS[name]
     folder = arguments.work / name.replace(", ", "-")
     shutil.rmtree(folder, ignore_errors=True)
     first, ours, theirs = folder / "first", folder / "ours", folder / "theirs"
-    draw_adapter(arguments, config, first)
-    log = train_ours(arguments, first, flags, ours)
-    expected = train_theirs(arguments, first, rows, messages, by_tokens, theirs)
+    draw_adapter(arguments, one.config, first)
+    log = train_ours(arguments, first, one, ours)
+    expected = train_theirs(arguments, first, rows, messages, one, theirs)
     (folder / "theirs.json").write_text(json.dumps(expected))
     return {
         "steps": compare_steps([line for line in log if "loss" in line], expected),
@@ -350,6 +401,29 @@ def write_result(arguments, result):
     return text
 
 
+def compare(arguments):
+    """The result of the runs that `arguments` name, on its model."""
+    torch.set_num_threads(1)
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
+    messages = write_dataset(arguments.work / "data", "train", ROWS, 1)
+    evaluation = write_dataset(arguments.work / "data", "eval", EVAL_ROWS, 2)
+    rows = Rows(arguments.model, arguments.work / "data")
+    packages = (torch, transformers, peft, trl, accelerate)
+    versions = {package.__name__: package.__version__ for package in packages}
+    result = {"packages": versions, "tolerances": TOLERANCES, "learning rate": arguments.learning_rate, "runs": {}, "failed": {}}
+    for name in arguments.only:
+        try:
+            result["runs"][name] = run(arguments, name, rows, messages, evaluation)
+            print(f"compared: {name}", file=sys.stderr)
+        except RunFailed as error:
+            result["failed"][name] = str(error)
+            print(f"error: {name}: {error}", file=sys.stderr)
+        # After each, so that a comparison that is broken off leaves what it found.
+        write_result(arguments, result)
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", type=Path, required=True)
@@ -357,26 +431,12 @@ def main():
     parser.add_argument("--model", type=Path, default=Path(__file__).parent.parent / "tiny-model")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=DEFAULT_RUNS)
     arguments = parser.parse_args()
     arguments.binary, arguments.work, arguments.model = (path.resolve() for path in (arguments.binary, arguments.work, arguments.model))
-    torch.set_num_threads(1)
-    transformers.logging.disable_progress_bar()
-    transformers.logging.set_verbosity_error()
-
-    messages = write_dataset(arguments.work / "data", "train", ROWS, 1)
-    evaluation = write_dataset(arguments.work / "data", "eval", EVAL_ROWS, 2)
-    rows = Rows(arguments.model, arguments.work / "data")
-    packages = (torch, transformers, peft, trl, accelerate)
-    versions = {package.__name__: package.__version__ for package in packages}
-    result = {"packages": versions, "tolerances": TOLERANCES, "learning rate": arguments.learning_rate, "runs": {}}
-    for name in arguments.only:
-        result["runs"][name] = run(arguments, name, rows, messages, evaluation)
-        print(f"compared: {name}", file=sys.stderr)
-        # After each, so that a comparison that is broken off leaves what it found.
-        write_result(arguments, result)
+    result = compare(arguments)
     print(write_result(arguments, result))
-    sys.exit(bool(result["broken"]))
+    sys.exit(2 if result["failed"] else bool(result["broken"]))
 
 
 if __name__ == "__main__":
