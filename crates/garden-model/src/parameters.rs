@@ -304,7 +304,9 @@ impl<'a> Builder<'a> {
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         let of = |buffer| Weight::plain(buffer, rows, columns);
         if !self.is_trained(name) {
-            let dtype = self.device.profile().frozen(tensor.dtype);
+            // What an adapter brings is filled later, and has the digits of its own file, not of the base's.
+            let stored = if self.is_saved(name) { Dtype::F32 } else { tensor.dtype };
+            let dtype = self.device.profile().frozen(stored);
             let value = self.load(name, tensor, layout, dtype)?;
             self.remember_saved(name, tensor.shape, layout, value);
             if dtype != Dtype::F32 {

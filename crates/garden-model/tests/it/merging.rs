@@ -85,9 +85,16 @@ fn merged_weights_are_those_of_peft() {
 /// Modules that an adapter has as a whole take the place of the base's, and the result is proven like any other.
 #[test]
 fn saved_modules_take_the_place_of_the_base_s() {
-    let case = find("two_images_rslora");
+    for (name, modules) in [("two_images_rslora", &["visual.merger", "lm_head"][..]), ("bfloat16", &["visual.merger"])]
+    {
+        check_saved_modules(&find(name), modules);
+    }
+}
+
+/// In a base of 16 bits too, they have all the digits that the adapter has.
+fn check_saved_modules(case: &Case, modules: &[&str]) {
     let Training::Lora(config) = case.training() else { panic!("adapters are trained there") };
-    let config = LoraConfig { modules_to_save: vec!["visual.merger".into(), "lm_head".into()], ..config };
+    let config = LoraConfig { modules_to_save: modules.iter().map(ToString::to_string).collect(), ..config };
     let (cpu, from, to) = (&mut Cpu::new(1), folder("modules-adapter"), folder("modules"));
     let mut model = case.build_for(cpu, &Training::Lora(config.clone()), GradientCheckpointing::PerLayer);
     for parameter in model.parameters() {
@@ -103,12 +110,14 @@ fn saved_modules_take_the_place_of_the_base_s() {
     write_adapter(cpu, &model, &config, None, &from).unwrap();
     let expected = model.logits(cpu, &case.batches[0]).unwrap();
     let adapter = read_adapter(&from).unwrap();
-    let proof = proven(&case, &adapter, MergeSettings { dtype: Some(Dtype::F32), ..PLAIN }, "modules-proof");
+    let proof = proven(case, &adapter, MergeSettings { dtype: Some(Dtype::F32), ..PLAIN }, "modules-proof");
     assert!(proof.is_proven(), "{proof:?}");
     merge(&case.checkpoint, &adapter, MergeSettings { dtype: Some(Dtype::F32), ..PLAIN }, &to).unwrap();
     let merged = Checkpoint::open(&to).unwrap();
-    let head = model.parameters().iter().find(|parameter| parameter.name.ends_with("lm_head.weight")).unwrap();
-    assert_eq!(merged.tensor("lm_head.weight").unwrap().values(), model.value(cpu, head).unwrap());
+    for trained in model.parameters().iter().filter(|parameter| !parameter.name.contains(".lora_")) {
+        let written = trained.name.strip_prefix("base_model.model.").unwrap();
+        assert_eq!(merged.tensor(written).unwrap().values(), model.value(cpu, trained).unwrap());
+    }
     // The merged checkpoint, with nothing beside it, answers as the model that was trained.
     let other = &mut Cpu::new(1);
     let limits = case.limits();
