@@ -18,6 +18,7 @@ use crate::free::Real;
 use crate::image::{Grid, ImageSettings};
 use crate::length::SizedPicture;
 use crate::template::{Chat, Content, Message, Part};
+use crate::turns::ASSISTANT;
 
 /// Where a text wants the next box of the row's `objects`.
 pub(crate) const BOX_PLACEHOLDER: &str = "<bbox>";
@@ -245,7 +246,10 @@ impl Writer<'_> {
                 key => {
                     made += key;
                     let rest = &text[at..];
-                    let Some(list) = number_list(rest) else { continue };
+                    let Some(list) = number_list(rest) else {
+                        self.check_no_list(message, key, rest)?;
+                        continue;
+                    };
                     made += &rest[..list.start];
                     made += &self.text_box(message, key, &rest[list.start..list.end], &list.numbers)?;
                     at += list.end;
@@ -253,6 +257,19 @@ impl Writer<'_> {
             }
         }
         Ok(made + &text[at..])
+    }
+
+    /// An answer whose box cannot be read cannot be converted. A question may well show what an answer looks like.
+    fn check_no_list(&self, message: usize, key: &str, rest: &str) -> Result<(), Error> {
+        let value = rest.trim_start().strip_prefix(':').map(str::trim_start).unwrap_or_default();
+        let is_answer = self.chat.messages[message].role == ASSISTANT;
+        if self.settings.in_texts == TextBoxes::Resized || !is_answer || !value.starts_with(['[', '"']) {
+            return Ok(());
+        }
+        let shown: String = value.chars().take(40).collect();
+        let problem =
+            format!("has `{}` {shown}, which is no list of numbers: it cannot be converted", key.trim_matches('"'));
+        Err(Error::row_field(self.place, &self.chat.field(message), problem))
     }
 
     /// The next box of `objects`.

@@ -101,6 +101,12 @@ fn boxes_of_texts_are_converted_only_if_somebody_says_so() {
     let expected = text.replace("[306.5,0, 613, 401]", &format!("[{}, 0, {width}, {height}]", width / 2));
     assert_eq!(answer(&made), expected);
     assert_eq!((made.boxes.len(), made.boxes[0].source), (1, BoxSource::Converted));
+    for text in [r#"{"bbox_2d": [[1, 2, 3, 4]]}"#, r#"{"bbox_2d": "1,2,3,4"}"#, r#"{"bbox_2d": [1, 2"#] {
+        let record = self::record("no-list", row(text, Value::Null));
+        let boxes = BoxSettings { in_texts: TextBoxes::Original, ..BoxSettings::default() };
+        let error = example(&record, &ExampleSettings { boxes, ..ExampleSettings::default() }).unwrap_err();
+        assert!(error.to_string().contains("no list of numbers"), "{text}: {error}");
+    }
     // Left alone it cannot be right, and what helps is said.
     let error = with(TextBoxes::Resized).unwrap_err();
     let told = format!("has `bbox_2d` [306.5, 0, 613, 401], outside of its picture of {width} x {height}");
