@@ -96,6 +96,10 @@ fn the_page_has_what_people_look_for() {
     let own = between(&page, "<h2>Recipe</h2>", "<details>");
     assert!(own.contains("learning-rate") && own.contains("0.005") && !own.contains("adam-beta1"), "{own}");
     assert!(page.contains("adam-beta1"));
+    // The most that was resident is one number, in the tile as in the last line of the table.
+    let table = between(&page, "<th scope=\"col\">purpose</th>", "</table>");
+    let measured = table.rsplit("</td>").nth(1).unwrap().rsplit('>').next().unwrap();
+    assert!(page.contains(&format!("at most {measured} resident")), "{measured}: {table}");
 }
 
 #[test]

@@ -143,14 +143,11 @@ fn numbers(story: &Story) -> Vec<Field> {
     fields
 }
 
-/// The most memory, and what was planned.
+/// The most memory that was resident, as the table of purposes has it, and what was planned: a plan is of what is resident, too.
 pub fn memory_words(story: &Story) -> Option<String> {
-    let attempts = story.summary.iter().flat_map(|summary| &summary.attempts);
-    let attempts = attempts.map(|attempt| attempt.highest_bytes);
-    // The trace has earlier starts too, the guard looks more often.
-    let most = attempts.chain(story.judged.map(|judged| judged.most().0)).max().filter(|most| *most > 0);
-    let most = most.or(story.number(&["resident", "most_rss"]).map(|most| most as u64));
-    let most = most.map(|most| format!("at most {} held", Bytes(most)));
+    let own = story.number(&["resident", "peak"]).map(|peak| peak as u64);
+    let most = story.judged.map(|judged| judged.most().1).into_iter().chain(own).max().filter(|most| *most > 0);
+    let most = most.map(|most| format!("at most {} resident", Bytes(most)));
     let planned = story.planned.total.map(|planned| format!("{planned} planned"));
     let words: Vec<String> = most.into_iter().chain(planned).collect();
     (!words.is_empty()).then(|| words.join(", "))
