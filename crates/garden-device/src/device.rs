@@ -287,7 +287,7 @@ pub trait Device {
     /// y [rows, n] = scale x [rows, k] W [n, k]^T.
     fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
 
-    /// y [rows, n] = x [rows, k] W [n, k]^T + bias [n] + what `plus` names. The bias is f32, or what the profile has frozen ones in.
+    /// `y [rows, n] = x [rows, k] W [n, k]^T + bias [n]` + what `plus` names. The bias is f32, or what the profile has frozen ones in.
     fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
         if let Plus::Other(other) = plus {
             self.copy(other, y);
