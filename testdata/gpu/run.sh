@@ -57,8 +57,11 @@ say "CUDA of the driver: $(nvidia-smi | sed -n 's/.*CUDA Version: *\([0-9.]*\).*
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
 [ -z "$nvcc" ] || say "CUDA toolkit: $("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')"
 
+# One at a time where a test looks at what a device records: the driver may give up a recording while another thread uses the card. Those of models run side by side.
 for program in "$here"/garden-*; do
-    try "$(basename "$program")" "$program" cuda:: --show-output
+    threads=$(nproc)
+    [ "$(basename "$program")" = garden-device ] && threads=1
+    try "$(basename "$program")" "$program" cuda:: --show-output --test-threads "$threads"
 done
 
 if [ "$1" = --sanitize ]; then

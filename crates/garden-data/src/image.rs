@@ -19,8 +19,6 @@ mod tiff;
 mod webp;
 mod wide;
 
-use serde::Serialize;
-
 use crate::error::Error;
 use orientation::Orientation;
 use rgb::PictureRows;
@@ -48,45 +46,25 @@ enum Format {
 
 /// What the header of a file says.
 #[derive(Clone, Copy, Debug)]
-struct Size {
+struct Header {
     width: u64,
     height: u64,
     orientation: Orientation,
-    /// Whether it has to be decoded as a whole before the first row of it can be used.
-    is_whole: bool,
-    decoding: Decoding,
-}
-
-/// What is held at most while a picture is decoded, in bytes, besides the file itself and some rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Decoding {
-    /// Values of the file: all coefficients of a progressive JPEG file, samples of other formats, or a copy that is turned.
-    pub values: u64,
-    /// The whole picture in colours, which stays with the thread for the next one; JPEG files that need no turning do without.
-    pub rgb: u64,
-}
-
-impl Decoding {
-    /// What a thread holds at most that decodes one of them after the other.
-    pub fn max(self, other: Decoding) -> Decoding {
-        Decoding { values: self.values.max(other.values), rgb: self.rgb.max(other.rgb) }
-    }
-
-    /// Both.
-    pub fn total(self) -> u64 {
-        self.values + self.rgb
-    }
-
-    /// A picture of a format that is decoded as a whole, whichever it is.
-    pub fn of_whole(pixels: u64) -> Decoding {
-        Decoding { values: OWN_PIXEL * pixels, rgb: RGB_PIXEL * pixels }
-    }
+    /// Bytes of what its decoder holds beside file and picture: coefficients, or values that are no RGB yet.
+    values: u64,
+    /// Whether rows can be used as they come, so that the picture is nowhere as a whole.
+    is_by_rows: bool,
 }
 
 /// Bytes of a pixel in colours.
 const RGB_PIXEL: u64 = 3;
-/// Bytes of a pixel as formats other than JPEG have it: at most 4, and 8 for the few files with 16 bits.
-const OWN_PIXEL: u64 = 4;
+/// The same with opacity.
+const RGBA_PIXEL: u64 = 4;
+
+/// What decoding a picture holds whose file is not known: that of a PNG file with opacity, which few others exceed.
+pub fn usual_decoding_bytes(pixels: u64) -> u64 {
+    (RGB_PIXEL + RGBA_PIXEL) * pixels
+}
 
 /// What the header of a picture says to those who only look at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +74,8 @@ pub(crate) struct Glance {
     pub height: usize,
     /// Whether it has to be decoded as a whole: JPEG files that are sequential and upright need not.
     pub is_whole: bool,
-    pub decoding: Decoding,
+    /// What is held at most while it is decoded, besides the file itself and some rows.
+    pub decoding_bytes: u64,
 }
 
 /// Width and height of a picture as it is shown, from its header alone. `name` is only for errors.
@@ -107,11 +86,12 @@ pub fn picture_size(name: &str, data: &[u8], max_pixels: u64) -> Result<(usize, 
 
 /// The same of a picture whose bytes are only looked at where the header needs it.
 pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Glance, Error> {
-    let size = Format::of(source.beginning()).and_then(|format| format.size(source)?.checked(max_pixels));
-    let size = size.map_err(|problem| Error::picture(name, problem))?;
-    let (width, height) = (size.width as usize, size.height as usize);
-    let (width, height) = if size.orientation.swaps_sides() { (height, width) } else { (width, height) };
-    Ok(Glance { width, height, is_whole: size.is_whole, decoding: size.decoding })
+    let header = Format::of(source.beginning()).and_then(|format| format.header(source)?.checked(max_pixels));
+    let header = header.map_err(|problem| Error::picture(name, problem))?;
+    let (width, height) = (header.width as usize, header.height as usize);
+    let (width, height) = if header.orientation.swaps_sides() { (height, width) } else { (width, height) };
+    let is_whole = !(header.is_by_rows && header.orientation.is_upright() && header.values == 0);
+    Ok(Glance { width, height, is_whole, decoding_bytes: header.decoding_bytes() })
 }
 
 impl Picture {
@@ -125,7 +105,7 @@ impl Picture {
 
     fn try_decode(&mut self, data: &[u8], max_pixels: u64) -> Result<(), String> {
         let format = Format::of(data)?;
-        let size = format.size(&Source::of_bytes(data))?.checked(max_pixels)?;
+        let header = format.header(&Source::of_bytes(data))?.checked(max_pixels)?;
         match format {
             Format::Bmp => bmp::decode(data, self),
             Format::Gif => gif::decode(data, self),
@@ -134,7 +114,7 @@ impl Picture {
             Format::Tiff => tiff::decode(data, self),
             Format::Webp => webp::decode(data, self),
         }?;
-        size.orientation.apply(self);
+        header.orientation.apply(self);
         Ok(())
     }
 }
@@ -153,40 +133,51 @@ impl Format {
         }
     }
 
-    fn size(self, source: &Source) -> Result<Size, String> {
-        // Of a JPEG file the coefficients that are held as a whole: none where rows are given on as they come.
-        let mut coefficients = None;
-        let (width, height, orientation) = match self {
-            Format::Bmp => source.parse(bmp::size)?,
-            Format::Gif => source.parse(gif::size)?,
-            Format::Jpeg => {
-                let header = source.parse(jpeg::header)?;
-                let frame = header.frame.ok_or("there is no header of a frame")?;
-                coefficients = Some(if frame.is_progressive { frame.coefficient_bytes() } else { 0 });
-                (frame.width as u64, frame.height as u64, Orientation::of_exif(&header.exif))
-            }
-            Format::Png => png::size(source)?,
-            Format::Tiff => tiff::size(source)?,
-            Format::Webp => webp::size(source)?,
-        };
-        let rgb = RGB_PIXEL.saturating_mul(width.saturating_mul(height));
-        let decoding = match coefficients {
-            Some(values) if orientation.is_upright() => Decoding { values, rgb: 0 },
-            Some(values) => Decoding { values: values.max(rgb), rgb },
-            None => Decoding::of_whole(width.saturating_mul(height).min(u64::MAX / 8)),
-        };
-        let is_whole = coefficients != Some(0) || !orientation.is_upright();
-        Ok(Size { width, height, orientation, is_whole, decoding })
+    fn header(self, source: &Source) -> Result<Header, String> {
+        match self {
+            Format::Bmp => source.parse(bmp::header),
+            Format::Gif => source.parse(gif::header),
+            Format::Jpeg => source.parse(jpeg_header),
+            Format::Png => png::header(source),
+            Format::Tiff => tiff::header(source),
+            Format::Webp => webp::header(source),
+        }
     }
 }
 
-impl Size {
-    fn checked(self, max_pixels: u64) -> Result<Size, String> {
-        let Size { width, height, .. } = self;
+fn jpeg_header(data: &[u8]) -> Result<Header, String> {
+    let header = jpeg::header(data)?;
+    let frame = header.frame.ok_or("there is no header of a frame")?;
+    Ok(Header {
+        width: frame.width as u64,
+        height: frame.height as u64,
+        orientation: Orientation::of_exif(&header.exif),
+        values: if frame.is_progressive { frame.coefficient_bytes() } else { 0 },
+        is_by_rows: true,
+    })
+}
+
+impl Header {
+    fn pixels(&self) -> u64 {
+        self.width.saturating_mul(self.height)
+    }
+
+    /// Values and picture together; they are gone when a picture is turned, which takes a second one.
+    fn decoding_bytes(&self) -> u64 {
+        let rgb = RGB_PIXEL.saturating_mul(self.pixels());
+        match self.orientation.is_upright() {
+            true if self.is_by_rows => self.values,
+            true => self.values.saturating_add(rgb),
+            false => self.values.max(rgb).saturating_add(rgb),
+        }
+    }
+
+    fn checked(self, max_pixels: u64) -> Result<Header, String> {
+        let Header { width, height, .. } = self;
         if width == 0 || height == 0 {
             return Err(format!("the picture has {width} x {height} pixels"));
         }
-        if width.saturating_mul(height) > max_pixels {
+        if self.pixels() > max_pixels {
             return Err(format!("the picture has {width} x {height} pixels; at most {max_pixels} are decoded"));
         }
         Ok(self)

@@ -38,7 +38,9 @@ pub use example::{Example, ExampleSettings, Labels, Outcome, Said, SystemPrompt}
 pub use file::read_picture;
 pub use fingerprint::Fingerprint;
 pub use free::{Json, Real};
-pub use image::{Decoding, Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size};
+pub use image::{
+    Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size, usual_decoding_bytes,
+};
 pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, PixelBounds, SizedPicture, TooLong};
 pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};

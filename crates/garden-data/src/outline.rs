@@ -4,9 +4,11 @@ use crate::boxes::Objects;
 use crate::example::Said;
 use crate::fingerprint::Fingerprint;
 use crate::free::Json;
-use crate::image::Decoding;
 use crate::length::{PixelBounds, SizedPicture};
 use crate::template::{Chat, Content, Message, Part, Weight};
+
+/// The row as it is stored, and once more where its texts have to be written anew.
+const FIELDS_TOO: u64 = 2;
 
 /// A conversation with what the headers of its pictures say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,8 +25,8 @@ pub struct Outline {
     pub objects: Objects,
     /// The pictures, in the order in which the messages show them.
     pub pictures: Vec<PictureOutline>,
-    /// Bytes that are held to read the row with its whole pictures: the row as it is stored, and the pictures still compressed.
-    pub bytes: u64,
+    /// Bytes of the row as it is stored, without pictures in files of their own; 0 where rows do not stand by themselves.
+    pub stored_bytes: u64,
     /// Fields that are not read, without the numbers of list elements: `id`, `messages[].content[].detail`.
     pub ignored: Vec<String>,
 }
@@ -40,8 +42,8 @@ pub struct PictureOutline {
     pub height: usize,
     /// Whether it has to be decoded as a whole before any of it can be used; sequential JPEG files need not.
     pub is_whole: bool,
-    /// What is held while it is decoded.
-    pub decoding: Decoding,
+    /// What is held at most while it is decoded, besides its file.
+    pub decoding_bytes: u64,
     /// Bytes of the file.
     pub bytes: u64,
     /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.
@@ -66,6 +68,19 @@ impl Outline {
     /// What an example is made of, but for its pictures.
     pub fn said(&self) -> Said<'_> {
         Said { place: &self.place, chat: self.chat(), objects: &self.objects }
+    }
+
+    /// Bytes of the row as it is stored, and of its pictures, still compressed.
+    pub fn bytes(&self) -> u64 {
+        self.stored_bytes + self.pictures.iter().map(|picture| picture.bytes).sum::<u64>()
+    }
+
+    /// What a thread holds at most that reads the row: first the row as it is stored and as its fields, with the pictures still compressed; then those
+    /// and what decoding one of them takes.
+    pub fn reading_bytes(&self) -> u64 {
+        let decoding = self.pictures.iter().map(|picture| picture.decoding_bytes).max().unwrap_or(0);
+        let text = FIELDS_TOO * self.stored_bytes;
+        self.bytes() - self.stored_bytes + text.max(decoding)
     }
 
     /// The same for rows that say and show the same. Checkpoints have it, so it must stay what it is: what a row may have besides texts and pictures is

@@ -18,7 +18,6 @@ use crate::batches::Batches;
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
-use crate::image::Decoding;
 use crate::processor::Processor;
 use crate::tally::Tally;
 use look::{Fit, Look, Looker, Seen, SeenPicture};
@@ -91,8 +90,10 @@ pub struct Survey {
     pub fingerprint: u64,
     /// Pictures of all rows that can be read.
     pub pictures: PictureTotals,
-    /// Bytes that are held to read the largest row: the row as it is stored, and its pictures still compressed.
+    /// Bytes of the largest row as it is stored, and of its pictures, still compressed.
     pub row_bytes: u64,
+    /// What a thread holds at most that reads rows and decodes their pictures, one after the other.
+    pub reading_bytes: u64,
     /// Tokens of rows that are trained.
     pub tokens: Distribution,
     /// Image tokens of rows that are trained and have images.
@@ -153,8 +154,6 @@ pub struct PictureTotals {
     pub largest_pixels: u64,
     /// Pixels of the largest that has to be decoded as a whole.
     pub largest_whole_pixels: u64,
-    /// What a thread holds at most that decodes them one after the other.
-    pub decoding: Decoding,
 }
 
 impl Survey {
@@ -253,6 +252,7 @@ impl Sum {
     fn add_seen(&mut self, row: usize, seen: Seen) -> Option<Problem> {
         let survey = &mut self.survey;
         survey.row_bytes = survey.row_bytes.max(seen.bytes);
+        survey.reading_bytes = survey.reading_bytes.max(seen.reading_bytes);
         for field in seen.ignored.iter().map(|name| printable(name)) {
             match survey.ignored.iter().position(|known| known.field == field) {
                 Some(known) => survey.ignored[known].rows += 1,
@@ -340,7 +340,6 @@ impl PictureTotals {
         self.count += 1;
         self.pixels += pixels;
         self.bytes += picture.bytes;
-        self.decoding = self.decoding.max(picture.decoding);
         self.largest_pixels = self.largest_pixels.max(pixels);
         if picture.is_whole {
             self.largest_whole_pixels = self.largest_whole_pixels.max(pixels);

@@ -14,7 +14,7 @@ use crate::shape::Shape;
 use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::{Stability, check_stability};
 use crate::summary::{summary, too_few, whole_run};
-use crate::trace::{Quantity, RunFacts, Trace};
+use crate::trace::{EventKind, Quantity, RunFacts, Trace};
 use crate::words::{about_bounds, out_of_order};
 
 /// What to find out besides the verdict.
@@ -44,29 +44,33 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let clock = timeline.clock;
     let parts = split_at_restarts(trace, &timeline);
     let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
-    let last = parts.last().cloned().unwrap_or(0..0);
-    let samples_judged = last.len();
-    let judged = judge_part(trace, last.clone(), &timeline, question.only, epoch);
-    let seconds = seconds_per_unit(trace, last.clone(), &timeline);
+    let (part, judged) = judged_part(trace, &parts, &timeline, question.only, epoch);
+    let samples_judged = part.len();
+    let seconds = seconds_per_unit(trace, part.clone(), &timeline);
     let mut diagnosis = match &judged.shape {
         Some(shape) => {
-            let signs = Signs::gather(trace, last.clone(), &timeline, &judged, shape, &facts, seconds);
+            let signs = Signs::gather(trace, part.clone(), &timeline, &judged, shape, &facts, seconds);
             tell(&signs)
         }
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
     let growth = judged.finding.growth.as_ref();
-    let judged_until = judged.series.last_sample.map_or(last.end, |sample| sample + 1);
-    diagnosis.processes = changes(trace, last.start..judged_until, &timeline, growth);
+    let judged_until = judged.series.last_sample.map_or(part.end, |sample| sample + 1);
+    diagnosis.processes = changes(trace, part.start..judged_until, &timeline, growth);
     diagnosis.evidence.extend(growth.and_then(|growth| process_evidence(&diagnosis.processes, growth)));
     if parts.len() > 1 {
         diagnosis.parts = parts
             .iter()
             .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, epoch, &facts))
             .collect();
-        diagnosis.summary.insert_str(0, &whole_run(&diagnosis.parts, clock));
+        let number = parts.iter().position(|one| *one == part).unwrap_or(parts.len() - 1);
+        diagnosis.summary.insert_str(0, &whole_run(&diagnosis.parts, number, clock));
     }
-    diagnosis.stability = question.stability.map(|asked| check_stability(&judged.series, asked, clock));
+    // What is asserted is asserted of the end, however short the last start was.
+    diagnosis.stability = question.stability.map(|asked| {
+        let last = parts.last().cloned().unwrap_or(0..0);
+        check_stability(&Series::of(trace, last, &timeline, judged.memory), asked, clock)
+    });
     if let Some(check) = diagnosis.stability.as_ref().filter(|check| !check.passed) {
         diagnosis.summary += &format!(" The stability check failed: {}.", check.text);
     }
@@ -121,6 +125,23 @@ pub fn judged_places(trace: &Trace) -> Vec<Vec<(usize, f64)>> {
 
 fn main_memory(trace: &Trace) -> Memory {
     if trace.has(Quantity::Anon) { Memory::Unreclaimable } else { Memory::Total }
+}
+
+/// The last start, judged. Of a run that has ended it is the last one with enough samples: resumed for its last few steps, it is not unknown for that. While
+/// a run goes on the start before it says nothing about this one.
+fn judged_part(
+    trace: &Trace,
+    parts: &[Range<usize>],
+    timeline: &Timeline,
+    only: Option<Quantity>,
+    epoch: Option<f64>,
+) -> (Range<usize>, Judged) {
+    let last = parts.last().cloned().unwrap_or(0..0);
+    let judge = |part: &Range<usize>| (part.clone(), judge_part(trace, part.clone(), timeline, only, epoch));
+    let end = trace.events.last().filter(|event| event.before_sample == trace.len());
+    let candidates = if end.is_some_and(|event| event.kind == EventKind::Exit) { parts } else { &[] };
+    let mut tried = candidates.iter().rev().map(judge);
+    tried.find(|(_, judged)| judged.shape.is_some()).unwrap_or_else(|| judge(&last))
 }
 
 /// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.

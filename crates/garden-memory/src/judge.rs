@@ -79,7 +79,12 @@ pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
     let broken = find_break(shape).or_else(|| if rises_now(shape) { None } else { ended_in_pieces(shape) });
     match broken {
         Some(broken) => after_break(shape, &broken, epoch),
-        None => still_growing(shape, 0, None, epoch),
+        None => {
+            let finding = still_growing(shape, 0, None, epoch);
+            // A floor that has come out of a dip stands higher than in it, and may not rise at all.
+            let rises = finding.growth.is_some_and(|growth| growth.rate.value > 0.0);
+            if rises || shape.staircase.is_some() { finding } else { quiet(shape) }
+        }
     }
 }
 

@@ -19,6 +19,8 @@ const MATERIAL_NOISE: f64 = 1.5;
 const MATERIAL_TOOTH: f64 = 1.0 / 3.0;
 /// Lows that the noise of a possible leak is measured on.
 const DEEP_LOWS: usize = 12;
+/// A run whose first sample is at one of its first steps was seen from its beginning.
+const FIRST_STEPS: f64 = 3.0;
 /// Samples at the very beginning that are start-up, as a share, and at most so many.
 const START_UP: (usize, usize) = (100, 10);
 
@@ -76,9 +78,9 @@ impl Shape {
     /// Where the process began to see examples: at 0 if the samples begin there, else where they begin.
     ///
     /// A trace that begins at step 5000 is of a run that was resumed, or that was watched from then on. A resumed process sees
-    /// every example anew, so nothing may be concluded from the steps before.
+    /// every example anew, so nothing may be concluded from the steps before. The first steps may be over before a sample sees one.
     pub(crate) fn origin(&self) -> f64 {
-        let is_start = self.first_sample.abs() <= 1.5 * self.spacing;
+        let is_start = self.first_sample.abs() <= (1.5 * self.spacing).max(FIRST_STEPS);
         if is_start { 0.0 } else { self.first_sample }
     }
 

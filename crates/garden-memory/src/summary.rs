@@ -153,13 +153,18 @@ fn leak(signs: &Signs, forecast: Option<&Forecast>) -> String {
     format!("Memory leaks: {how}{end}.")
 }
 
-/// What heads the answer about a program that was started again: the whole run, of which only the last start is judged after it.
-pub(crate) fn whole_run(parts: &[Part], clock: Clock) -> String {
+/// What heads the answer about a program that was started again: the whole run, of which only one start is judged after it, the last that can be.
+pub(crate) fn whole_run(parts: &[Part], judged: usize, clock: Clock) -> String {
     let words: Vec<&str> = parts.iter().map(|part| part.verdict.name()).collect();
     let steps = |part: &Part| [part.from, part.to];
     let (first, last) = parts.iter().flat_map(steps).fold((f64::INFINITY, 0.0_f64), |(a, b), x| (a.min(x), b.max(x)));
     let reach = if clock == Clock::Step { format!(" over steps {first:.0} to {last:.0}") } else { String::new() };
-    format!("{} starts{reach}, judged {}. The last one: ", parts.len(), words.join(", "))
+    let which = match parts.get(judged + 1..).unwrap_or_default() {
+        [] => "The last one".to_string(),
+        [last] => format!("The last one has only {}; the one before", counted(last.samples, "sample")),
+        later => format!("The last {} have too few samples; the one before them", later.len()),
+    };
+    format!("{} starts{reach}, judged {}. {which}: ", parts.len(), words.join(", "))
 }
 
 /// The sentence for too little data.

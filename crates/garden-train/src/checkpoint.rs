@@ -43,6 +43,9 @@ pub struct Progress {
     pub window: (f64, usize),
     /// The step of the best evaluation, and the number that it was chosen by.
     pub best: Option<(usize, f64)>,
+    /// Its loss, which decides between equal numbers. Checkpoints of earlier versions have none: an equal number is not better then.
+    #[serde(default)]
+    pub best_loss: Option<f64>,
     /// Evaluations since then.
     pub worse: usize,
     /// The step of the last evaluation.

@@ -27,7 +27,7 @@ pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions
 pub use job::{Job, Rows};
 pub use lock::RunLock;
 pub use log::{LOG, read_losses};
-pub use metric::{BestBy, Metric};
+pub use metric::{BestBy, Metric, Score};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
     Advice, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput,

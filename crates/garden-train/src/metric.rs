@@ -36,6 +36,15 @@ pub struct BestBy {
     pub is_greater_better: bool,
 }
 
+/// What evaluations are compared by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Score {
+    /// The chosen number.
+    pub number: f64,
+    /// The mean loss of a trained token.
+    pub loss: f64,
+}
+
 impl Metric {
     /// The number of an evaluation, where that has it.
     pub fn of(self, report: &EvalReport) -> Option<f64> {
@@ -59,6 +68,15 @@ impl Metric {
         }
     }
 
+    /// A value of it.
+    pub fn shown(self, number: f64) -> String {
+        match self {
+            Metric::Loss => format!("{number:.4}"),
+            Metric::MeanIou => format!("{number:.2}"),
+            _ => format!("{:.1} %", 100.0 * number),
+        }
+    }
+
     /// Why an evaluation may not have it.
     pub(crate) fn needs(self) -> &'static str {
         match self {
@@ -71,16 +89,24 @@ impl Metric {
 }
 
 impl BestBy {
-    /// Whether a number is better than another one.
-    pub fn is_better(self, number: f64, than: f64) -> bool {
-        if self.is_greater_better { number > than } else { number < than }
+    /// Whether an evaluation is better than another one: by its number, and of equal ones by its loss. A share of twenty answers stays the same from one
+    /// evaluation to the next, and at the beginning it is zero, while the model learns.
+    pub fn is_better(self, score: Score, than: Score) -> bool {
+        let (one, other) =
+            if self.is_greater_better { (than.number, score.number) } else { (score.number, than.number) };
+        one < other || score.number == than.number && self.metric != Metric::Loss && score.loss < than.loss
+    }
+
+    /// What an evaluation is compared by, if it has the number.
+    pub fn score(self, report: &EvalReport) -> Option<Score> {
+        self.metric.of(report).map(|number| Score { number, loss: report.loss })
     }
 
     /// The best of some evaluations after the first step; of equal ones the first, as the trainer has it.
     pub fn best(self, reports: &[EvalReport]) -> Option<&EvalReport> {
         let known = reports.iter().filter(|report| report.step > 0 && self.metric.of(report).is_some());
-        known.reduce(|best, report| match (self.metric.of(report), self.metric.of(best)) {
-            (Some(number), Some(than)) if self.is_better(number, than) => report,
+        known.reduce(|best, report| match (self.score(report), self.score(best)) {
+            (Some(score), Some(than)) if self.is_better(score, than) => report,
             _ => best,
         })
     }
@@ -110,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_is_the_first_of_equals_after_step_0() {
+    fn the_best_is_after_step_0_and_of_equals_has_the_lower_loss() {
         let report = |step, loss, exact| EvalReport { step, loss, exact_match: exact, ..EvalReport::default() };
         let reports = [
             report(0, 0.1, Some(0.9)),
@@ -118,15 +144,17 @@ mod tests {
             report(10, 0.4, Some(0.6)),
             report(15, 0.6, Some(0.6)),
             report(20, 0.4, None),
+            report(25, 0.3, Some(0.2)),
+            report(30, 0.3, Some(0.2)),
         ];
         let step = |metric, greater: Option<bool>| {
             let recipe = Recipe { metric_for_best_model: metric, greater_is_better: greater, ..Recipe::default() };
             recipe.best_by().best(&reports).map(|best| best.step)
         };
-        assert_eq!(step(Metric::Loss, None), Some(10));
+        assert_eq!(step(Metric::Loss, None), Some(25));
         assert_eq!(step(Metric::Loss, Some(true)), Some(15));
         assert_eq!(step(Metric::ExactMatch, None), Some(10));
-        assert_eq!(step(Metric::ExactMatch, Some(false)), Some(5));
+        assert_eq!(step(Metric::ExactMatch, Some(false)), Some(25));
         assert_eq!(step(Metric::MeanIou, None), None);
     }
 }

@@ -9,7 +9,7 @@ mod savings;
 
 use std::path::Path;
 
-use garden_data::{Decoding, ImageSettings, LoaderRoom};
+use garden_data::{ImageSettings, LoaderRoom};
 use garden_device::{Device, Dtype, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
@@ -84,10 +84,8 @@ pub struct PlanInput<'a> {
     pub index_bytes: u64,
     /// Whether rows are evaluated.
     pub evaluates: bool,
-    /// The largest row as it is stored, pictures compressed.
-    pub largest_row_bytes: u64,
-    /// What decoding a picture holds at most, besides its file.
-    pub decoding: Decoding,
+    /// What a thread holds at most that reads rows and decodes their pictures.
+    pub reading_bytes: u64,
     /// Bytes of the files that rows are read from, where they are known.
     pub dataset_bytes: u64,
 }
@@ -114,8 +112,7 @@ impl<'a> PlanInput<'a> {
             tokenizer_bytes: std::fs::metadata(job.base.join("tokenizer.json")).ok().map(|file| file.len()),
             index_bytes: prepared.index_bytes as u64,
             evaluates: job.eval.is_some(),
-            largest_row_bytes: surveys().map(|survey| survey.row_bytes).max().unwrap_or(0),
-            decoding: surveys().fold(Decoding::default(), |most, survey| most.max(survey.pictures.decoding)),
+            reading_bytes: surveys().map(|survey| survey.reading_bytes).max().unwrap_or(0),
             dataset_bytes: datasets.map(|path| files_bytes(path)).sum(),
         }
     }

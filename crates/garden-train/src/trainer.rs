@@ -19,6 +19,7 @@ use crate::initial::{draw_adapter, mixed};
 use crate::job::Job;
 use crate::lock::RunLock;
 use crate::log::Log;
+use crate::metric::Score;
 use crate::observer::{EvalReport, Observer, StepReport};
 use crate::plan::device_plan;
 use crate::result::write_result;
@@ -138,7 +139,7 @@ impl<'a> Run<'a> {
                     observer.say(
                         "the best checkpoint so far cannot be compared with what follows: the best is looked for anew",
                     );
-                    (progress.best, progress.worse) = (None, 0);
+                    (progress.best, progress.best_loss, progress.worse) = (None, None, 0);
                 }
             }
             None => {
@@ -360,14 +361,17 @@ impl<'a> Run<'a> {
         let Some(mut report) = found else { return Ok(Evaluated::Stopped) };
         // Before the first step there is nothing that could be the best.
         let best_by = job.recipe.best_by();
-        let Some(number) = best_by.metric.of(&report) else {
+        let Some(score) = best_by.score(&report) else {
             return Err(Error::NoMetric { name: best_by.metric.name(), needs: best_by.metric.needs() });
         };
-        report.is_best = step > 0 && self.progress.best.is_none_or(|best| best_by.is_better(number, best.1));
+        let progress = &mut self.progress;
+        let loss = progress.best_loss.unwrap_or(f64::NEG_INFINITY);
+        let is_better = |(_, number)| best_by.is_better(score, Score { number, loss });
+        report.is_best = step > 0 && progress.best.is_none_or(is_better);
         if report.is_best {
-            (self.progress.best, self.progress.worse) = (Some((step, number)), 0);
+            (progress.best, progress.best_loss, progress.worse) = (Some((step, score.number)), Some(score.loss), 0);
         } else if step > 0 {
-            self.progress.worse += 1;
+            progress.worse += 1;
         }
         if report.is_best || step == 0 {
             evaluation.keep_predictions(&job.recipe.output_dir)?;
@@ -397,14 +401,16 @@ impl<'a> Run<'a> {
         if end != End::Asked {
             let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
             // The result is the best one that was seen, where there was an evaluation.
-            if let Some((best, _)) = self.progress.best.filter(|best| best.0 != self.progress.step) {
+            if let Some((best, number)) = self.progress.best.filter(|best| best.0 != self.progress.step) {
                 let path = checkpoint::of_step(folder, best);
                 match checkpoint::open(&path) {
                     Ok(_) => {
                         checkpoint::read_trained(job, &self.model, self.device, &path)?;
-                        let words = job.recipe.best_by().words();
-                        self.observer
-                            .say(&format!("the result is that of step {best}, which had {words} in evaluations"));
+                        let best_by = job.recipe.best_by();
+                        let (words, number) = (best_by.words(), best_by.metric.shown(number));
+                        self.observer.say(&format!(
+                            "the result is that of step {best}, which had {words} in evaluations ({number})"
+                        ));
                     }
                     Err(error) => self.observer.say(&format!(
                         "the result is that of the last step: the best one cannot be read again: {error}"

@@ -107,16 +107,15 @@ impl<'a> Row<'a> {
 
     /// The conversation, with the headers of its pictures read.
     pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
-        let (place, bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
+        let (place, stored_bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
         let Made { messages, tools, fields, objects, pictures, mut ignored } =
             self.read(|found| found.outline(max_pixels))?;
-        let bytes = bytes + pictures.iter().map(|(picture, _)| picture.bytes).sum::<u64>();
         let pictures = pictures.into_iter().map(|(mut picture, bounds)| {
             picture.bounds = bounds;
             picture
         });
         ignored.extend(unread.iter().cloned());
-        Ok(Outline { place, messages, tools, fields, objects, pictures: pictures.collect(), bytes, ignored })
+        Ok(Outline { place, messages, tools, fields, objects, pictures: pictures.collect(), stored_bytes, ignored })
     }
 
     /// The conversation, with what is made of its pictures.

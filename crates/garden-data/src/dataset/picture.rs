@@ -142,10 +142,10 @@ impl Found<'_> {
         };
         self.filled(source.length())?;
         file::fits(source.length(), LARGEST_PICTURE).map_err(|error| self.unreadable(&error))?;
-        let Glance { width, height, is_whole, decoding } = glance(&self.name, &source, max_pixels)?;
+        let Glance { width, height, is_whole, decoding_bytes } = glance(&self.name, &source, max_pixels)?;
         let fingerprint = source.fingerprint().map_err(|error| self.unreadable(&error))?;
         let (bytes, bounds) = (source.length(), PixelBounds::default());
-        Ok(PictureOutline { name: self.name, width, height, is_whole, decoding, bytes, fingerprint, bounds })
+        Ok(PictureOutline { name: self.name, width, height, is_whole, decoding_bytes, bytes, fingerprint, bounds })
     }
 
     fn held(&mut self) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! BMP: palettes and colours without compression, as Windows and OS/2 write them. Run lengths are refused.
 
+use super::Header;
 use super::orientation::Orientation;
 use super::rgb::{Picture, on_white, unpacked};
 
@@ -26,7 +27,8 @@ const ORDERS: [(u16, [u32; 4]); 11] = [
     (16, [0x7c00, 0x3e0, 0x1f, 0]),
 ];
 
-struct Header {
+/// Where and how the pixels stand.
+struct Layout {
     width: usize,
     height: usize,
     is_top_down: bool,
@@ -52,9 +54,9 @@ fn long(data: &[u8], at: usize) -> Result<u32, String> {
     bytes.map(u32::from_le_bytes).ok_or_else(|| "the file is truncated".to_string())
 }
 
-fn header(data: &[u8]) -> Result<Header, String> {
+fn layout(data: &[u8]) -> Result<Layout, String> {
     let length = long(data, FILE_HEADER)? as usize;
-    let mut header = Header {
+    let mut header = Layout {
         width: 0,
         height: 0,
         is_top_down: false,
@@ -117,14 +119,15 @@ fn header(data: &[u8]) -> Result<Header, String> {
     Ok(header)
 }
 
-pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
-    let header = header(data)?;
-    Ok((header.width as u64, header.height as u64, Orientation::default()))
+pub(super) fn header(data: &[u8]) -> Result<Header, String> {
+    let Layout { width, height, .. } = layout(data)?;
+    let orientation = Orientation::default();
+    Ok(Header { width: width as u64, height: height as u64, orientation, values: 0, is_by_rows: false })
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
-    let header = header(data)?;
-    let Header { width, height, .. } = header;
+    let header = layout(data)?;
+    let Layout { width, height, .. } = header;
     let stride = (width * usize::from(header.bits)).div_ceil(32) * 4;
     // The last row may lack the bytes that only fill it up.
     let needed = (stride * (height - 1)).saturating_add((width * usize::from(header.bits)).div_ceil(8));
@@ -156,7 +159,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     Ok(())
 }
 
-fn palette(data: &[u8], header: &Header) -> Result<Vec<[u8; 3]>, String> {
+fn palette(data: &[u8], header: &Layout) -> Result<Vec<[u8; 3]>, String> {
     if header.bits > 8 {
         return Ok(Vec::new());
     }

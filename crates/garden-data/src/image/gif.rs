@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 
 use gif::{ColorOutput, DecodeOptions, Decoder, MemoryLimit};
 
+use super::Header;
 use super::orientation::Orientation;
 use super::rgb::Picture;
 
@@ -27,17 +28,20 @@ fn problem(error: impl std::fmt::Display) -> String {
 }
 
 /// The screen, or more where the first frame reaches beyond it, as PIL does it.
-pub(super) fn size(data: &[u8]) -> Result<(u64, u64, Orientation), String> {
+pub(super) fn header(data: &[u8]) -> Result<Header, String> {
     let mut decoder = decoder(data)?;
     let (width, height) = (u64::from(decoder.width()), u64::from(decoder.height()));
     let frame = decoder.next_frame_info().map_err(problem)?.ok_or("there is no frame")?;
     let right = u64::from(frame.left) + u64::from(frame.width);
     let bottom = u64::from(frame.top) + u64::from(frame.height);
-    Ok((width.max(right), height.max(bottom), Orientation::default()))
+    // A byte for each pixel of the frame: the number of a colour.
+    let values = u64::from(frame.width) * u64::from(frame.height);
+    let (width, height) = (width.max(right), height.max(bottom));
+    Ok(Header { width, height, orientation: Orientation::default(), values, is_by_rows: false })
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
-    let (width, height, _) = size(data)?;
+    let Header { width, height, .. } = header(data)?;
     let mut decoder = decoder(data)?;
     let global = decoder.global_palette().map(<[u8]>::to_vec);
     let frame = decoder.read_next_frame().map_err(problem)?.ok_or("there is no frame")?;

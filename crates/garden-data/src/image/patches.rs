@@ -28,9 +28,8 @@ pub struct Patcher {
     sums: Vec<i32>,
     /// Rows of the resized picture that make up a row of patches: [patch, 3, `filled`].
     strip: Vec<u8>,
-    /// Rows of a picture that has to be taken apart, or decoded as a whole.
+    /// Rows of a picture that has to be taken apart.
     planes: [Vec<u8>; 3],
-    picture: Picture,
 }
 
 impl Patcher {
@@ -45,7 +44,6 @@ impl Patcher {
             sums: Vec::new(),
             strip: Vec::new(),
             planes: Default::default(),
-            picture: Picture::default(),
         }
     }
 
@@ -67,23 +65,22 @@ impl Patcher {
         patches: &mut [f32],
     ) -> Result<(), Error> {
         if !self.is_straight(data) {
-            let mut picture = std::mem::take(&mut self.picture);
-            let decoded = picture.decode(name, data, max_pixels);
-            if decoded.is_ok() {
-                self.write(&picture, grid, patches);
-            }
-            self.picture = picture;
-            return decoded;
+            // Given back at once: kept for the next, it would stand beside whatever that one needs.
+            let mut picture = Picture::default();
+            picture.decode(name, data, max_pixels)?;
+            self.write(&picture, grid, patches);
+            return Ok(());
         }
-        let size = Format::Jpeg.size(&Source::of_bytes(data)).and_then(|size| size.checked(max_pixels));
-        size.and_then(|_| jpeg::decode(data, &mut Pass::new(self, grid, patches)))
+        let header = Format::Jpeg.header(&Source::of_bytes(data)).and_then(|header| header.checked(max_pixels));
+        header
+            .and_then(|_| jpeg::decode(data, &mut Pass::new(self, grid, patches)))
             .map_err(|problem| Error::picture(name, problem))
     }
 
     /// Whether rows of a file are those of the picture, as they come.
     fn is_straight(&self, data: &[u8]) -> bool {
         let is_jpeg = Format::of(data) == Ok(Format::Jpeg);
-        is_jpeg && Format::Jpeg.size(&Source::of_bytes(data)).is_ok_and(|size| size.orientation.is_upright())
+        is_jpeg && Format::Jpeg.header(&Source::of_bytes(data)).is_ok_and(|header| header.orientation.is_upright())
     }
 
     /// Writes the patches of a picture, [rows x columns, values of a patch], into a buffer that has just their size.

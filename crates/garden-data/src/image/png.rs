@@ -4,8 +4,9 @@ use std::io::{BufRead, Cursor, Seek};
 
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Reader, Transformations};
 
+use super::Header;
 use super::orientation::Orientation;
-use super::rgb::{Picture, from_gray_16, on_white, upper};
+use super::rgb::{Picture, from_gray_16, on_white};
 use super::source::Source;
 
 /// Memory for what is not pixels: profiles, texts. The pixels are limited by their number.
@@ -56,10 +57,22 @@ fn orientation(source: &Source) -> Option<Orientation> {
     None
 }
 
-pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+pub(super) fn header(source: &Source) -> Result<Header, String> {
     let reader = reader(source.reader())?;
     let info = reader.info();
-    Ok((u64::from(info.width), u64::from(info.height), orientation(source).unwrap_or_default()))
+    // Values that are RGB already are read into the picture.
+    let values = if is_rgb(&reader) { 0 } else { reader.output_buffer_size().map_or(u64::MAX, |length| length as u64) };
+    Ok(Header {
+        width: u64::from(info.width),
+        height: u64::from(info.height),
+        orientation: orientation(source).unwrap_or_default(),
+        values,
+        is_by_rows: false,
+    })
+}
+
+fn is_rgb<R: BufRead + Seek>(reader: &Reader<R>) -> bool {
+    reader.output_color_type() == (ColorType::Rgb, BitDepth::Eight)
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
@@ -69,7 +82,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let original = info.color_type;
     let see_through = SeeThrough::of(original, info.trns.as_deref());
     let (colours, depth) = reader.output_color_type();
-    if (colours, depth) == (ColorType::Rgb, BitDepth::Eight) {
+    if is_rgb(&reader) {
         return reader.next_frame(picture.reset(width, height)).map(drop).map_err(problem);
     }
     let length = reader.output_buffer_size().ok_or("the picture is too large")?;
@@ -77,14 +90,17 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     reader.next_frame(&mut values).map_err(problem)?;
     let channels = colours.samples();
     if depth == BitDepth::Sixteen {
-        let values: Vec<u16> = values.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]])).collect();
+        // The upper byte of a value comes first, and is what PIL keeps of all but gray alone.
         let is_gray_alone = original == ColorType::Grayscale;
-        let shown = |gray: u16| if is_gray_alone { from_gray_16(gray) } else { [upper(gray); 3] };
-        return picture.fill(size, &values, channels, |pixel| match *pixel {
-            [gray] => shown(gray),
-            [gray, alpha] => see_through.on_white(shown(gray), upper(alpha)),
-            [red, green, blue] => [red, green, blue].map(upper),
-            [red, green, blue, alpha] => see_through.on_white([red, green, blue].map(upper), upper(alpha)),
+        let shown = |high: u8, low: u8| match is_gray_alone {
+            true => from_gray_16(u16::from_be_bytes([high, low])),
+            false => [high; 3],
+        };
+        return picture.fill(size, &values, 2 * channels, |pixel| match *pixel {
+            [gray, low] => shown(gray, low),
+            [gray, low, alpha, _] => see_through.on_white(shown(gray, low), alpha),
+            [red, _, green, _, blue, _] => [red, green, blue],
+            [red, _, green, _, blue, _, alpha, _] => see_through.on_white([red, green, blue], alpha),
             _ => [0; 3],
         });
     }

@@ -6,6 +6,7 @@ use tiff::ColorType;
 use tiff::decoder::{Decoder, DecodingResult, Limits};
 use tiff::tags::Tag;
 
+use super::Header;
 use super::orientation::Orientation;
 use super::rgb::{Picture, from_cmyk, from_gray_16, on_white, unpacked, upper};
 use super::source::Source;
@@ -28,11 +29,18 @@ fn problem(error: impl std::fmt::Display) -> String {
     format!("the TIFF data is broken or not supported: {error}")
 }
 
-pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+pub(super) fn header(source: &Source) -> Result<Header, String> {
     let mut decoder = decoder(source.reader(), source.length())?;
     let (width, height) = decoder.dimensions().map_err(problem)?;
+    let (width, height) = (u64::from(width), u64::from(height));
     let orientation = decoder.find_tag_unsigned::<u64>(Tag::Orientation).ok().flatten().unwrap_or(1);
-    Ok((u64::from(width), u64::from(height), Orientation::new(orientation)))
+    let bits =
+        decoder.colortype().map_or(8, |colours| u64::from(colours.bit_depth()) * u64::from(colours.num_samples()));
+    let row = width.saturating_mul(bits).div_ceil(8);
+    // Samples of less than a byte become whole ones beside those of the file.
+    let whole = if bits < 8 { width } else { 0 };
+    let values = row.saturating_add(whole).saturating_mul(height);
+    Ok(Header { width, height, orientation: Orientation::new(orientation), values, is_by_rows: false })
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
@@ -99,5 +107,8 @@ fn rgb_16(pixel: &[u16]) -> [u8; 3] {
 /// One byte for each sample; rows begin at whole bytes.
 fn whole_bytes(values: &[u8], width: usize, bits: u8) -> Vec<u8> {
     let stride = (width * usize::from(bits)).div_ceil(8).max(1);
-    values.chunks_exact(stride).flat_map(|row| unpacked(row, bits).take(width)).collect()
+    let rows = values.chunks_exact(stride);
+    let mut whole = Vec::with_capacity(rows.len() * width);
+    rows.for_each(|row| whole.extend(unpacked(row, bits).take(width)));
+    whole
 }

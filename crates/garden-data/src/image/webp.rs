@@ -7,6 +7,7 @@ use image_webp::WebPDecoder;
 use super::orientation::Orientation;
 use super::rgb::{Picture, on_white};
 use super::source::Source;
+use super::{Header, RGB_PIXEL, RGBA_PIXEL};
 
 /// Bytes of a chunk's name and length, and those before the first chunk.
 const RIFF_HEADER: u64 = 8;
@@ -48,13 +49,30 @@ fn check_chunks(source: &Source) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn size(source: &Source) -> Result<(u64, u64, Orientation), String> {
+pub(super) fn header(source: &Source) -> Result<Header, String> {
     check_chunks(source)?;
     let mut decoder = decoder(source.reader())?;
     let (width, height) = decoder.dimensions();
     let exif = decoder.exif_metadata().map_err(problem)?;
     let orientation = exif.as_deref().map_or_else(Orientation::default, Orientation::of_exif);
-    Ok((u64::from(width), u64::from(height), orientation))
+    let (width, height) = (u64::from(width), u64::from(height));
+    let values = held(&mut decoder, width, height).saturating_add(source.length());
+    Ok(Header { width, height, orientation, values, is_by_rows: false })
+}
+
+/// What is held beside the picture, as the decoder's code has it: planes of whole macroblocks with halved colours, or red, green, blue and opacity of
+/// each pixel. A file that is not lossless has its opacity as a picture of its own, which is lossless; a frame of an animation is put on a canvas, and
+/// read from there. Both are gone when there is a picture.
+fn held<R: BufRead + Seek>(decoder: &mut WebPDecoder<R>, width: u64, height: u64) -> u64 {
+    let pixels = width * height;
+    let planes = width.next_multiple_of(16) * height.next_multiple_of(16) * 3 / 2;
+    let (rgb, rgba) = (RGB_PIXEL * pixels, RGBA_PIXEL * pixels);
+    match (decoder.is_animated(), decoder.is_lossy(), decoder.has_alpha()) {
+        (true, _, _) => 3 * rgba - rgb,
+        (false, true, false) => planes,
+        (false, true, true) => planes + 2 * rgba + pixels - rgb,
+        (false, false, _) => rgba,
+    }
 }
 
 pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {

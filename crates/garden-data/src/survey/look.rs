@@ -7,7 +7,6 @@ use super::problem::Problem;
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::example::{Example, ExampleSettings, Outcome};
-use crate::image::Decoding;
 use crate::length::SizedPicture;
 use crate::outline::{Outline, PictureOutline};
 use crate::processor::Processor;
@@ -34,7 +33,10 @@ pub(super) enum Look {
 pub(super) struct Seen {
     pub place: String,
     pub fingerprint: u64,
+    /// As it is stored, with its pictures still compressed.
     pub bytes: u64,
+    /// What a thread holds at most that reads it.
+    pub reading_bytes: u64,
     pub pictures: Vec<SeenPicture>,
     pub has_empty_answer: bool,
     /// Fields that are not read by us or by the template; each once.
@@ -45,7 +47,6 @@ pub(super) struct Seen {
 /// A picture of a row.
 pub(super) struct SeenPicture {
     pub is_whole: bool,
-    pub decoding: Decoding,
     pub width: usize,
     pub height: usize,
     pub bytes: u64,
@@ -87,8 +88,8 @@ impl Looker<'_> {
         let has_empty_answer = outline.has_empty_answer();
         let fit = self.fit(row, &outline);
         let seen = |picture: PictureOutline| {
-            let PictureOutline { width, height, is_whole, decoding, bytes, .. } = picture;
-            SeenPicture { width, height, is_whole, decoding, bytes }
+            let PictureOutline { width, height, is_whole, bytes, .. } = picture;
+            SeenPicture { width, height, is_whole, bytes }
         };
         let mut ignored = std::mem::take(&mut outline.ignored);
         if matches!(fit, Fit::Kept { .. }) {
@@ -96,8 +97,9 @@ impl Looker<'_> {
         }
         ignored.sort_unstable();
         ignored.dedup();
-        let (bytes, pictures) = (outline.bytes, outline.pictures.into_iter().map(seen).collect());
-        Look::Read(Seen { place: outline.place, fingerprint, bytes, pictures, has_empty_answer, ignored, fit })
+        let (bytes, reading_bytes) = (outline.bytes(), outline.reading_bytes());
+        let (place, pictures) = (outline.place, outline.pictures.into_iter().map(seen).collect());
+        Look::Read(Seen { place, fingerprint, bytes, reading_bytes, pictures, has_empty_answer, ignored, fit })
     }
 
     fn fit(&self, row: usize, outline: &Outline) -> Fit {

@@ -3,6 +3,7 @@
 mod answers;
 mod boxes;
 mod datasets;
+mod decoding;
 mod examples;
 mod files;
 mod loader;

@@ -11,7 +11,7 @@ use garden_data::{
 use garden_model::{Batch, Config, Limits};
 use serde_json::json;
 
-fn testdata(name: &str) -> PathBuf {
+pub(crate) fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
 }
 
@@ -36,10 +36,10 @@ fn survey(path: &Path) -> Survey {
 }
 
 /// A folder that goes away.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("survey-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Scratch(path)
@@ -51,7 +51,7 @@ impl Scratch {
         path
     }
 
-    fn rows(&self, rows: &[serde_json::Value]) -> PathBuf {
+    pub(crate) fn rows(&self, rows: &[serde_json::Value]) -> PathBuf {
         let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
         self.write("rows.jsonl", lines)
     }
@@ -334,24 +334,4 @@ fn no_batch_exceeds_the_limits() {
             assert_eq!(reached, found.limits);
         }
     }
-}
-
-/// What decoding holds is known from the header: of usual JPEG files nothing but some rows, of progressive ones their coefficients.
-#[test]
-fn what_decoding_holds_follows_from_the_header() {
-    let of = |name: &str| {
-        let scratch = Scratch::new(&format!("decoding-{name}"));
-        let picture = testdata("data/recorded/pictures").join(name).canonicalize().unwrap();
-        let found = survey(&scratch.rows(&[json!({"prompt": "?", "image": picture, "response": "!"})]));
-        (found.pictures.largest_pixels, found.pictures.decoding.values, found.pictures.decoding.rgb)
-    };
-    let (_, values, rgb) = of("420.jpg");
-    assert_eq!((values, rgb), (0, 0));
-    let (pixels, values, rgb) = of("progressive.jpg");
-    // Two bytes for each of one and a half to three values of a pixel, in whole blocks, and no picture in colours.
-    assert!((3 * pixels..8 * pixels).contains(&values) && rgb == 0, "{values} for {pixels} pixels");
-    let (pixels, values, rgb) = of("turned-6.jpg");
-    assert_eq!((values, rgb), (3 * pixels, 3 * pixels));
-    let (pixels, values, rgb) = of("disc.png");
-    assert_eq!((values, rgb), (4 * pixels, 3 * pixels));
 }

@@ -1,7 +1,8 @@
 //! How a run ends, begins anew and what it is made of: the answer is about the run, not about the moment of its end.
 
 use garden_memory::{
-    Diagnosis, EventKind, MIB, Mechanism, ProcessTrack, Quantity, Question, RunFacts, Sample, Trace, Verdict, diagnose,
+    Bytes, Diagnosis, EventKind, MIB, Mechanism, ProcessTrack, Quantity, Question, RunFacts, Sample, Stability, Trace,
+    Verdict, diagnose,
 };
 
 fn sample(step: u64, anon_mib: u64, file_mib: u64) -> Sample {
@@ -97,6 +98,24 @@ fn a_program_that_was_started_again_is_headed_by_the_whole_run() {
     );
 }
 
+#[test]
+fn a_last_start_that_is_too_short_leaves_the_one_before_it() {
+    let mut trace = Trace::default();
+    (1..=60).for_each(|step| trace.push(&sample(step, 100, 30)));
+    trace.push_event(EventKind::Restart, None, None);
+    (61..=63).for_each(|step| trace.push(&sample(step, 400, 30)));
+    // While it goes on, nothing is known of it yet.
+    assert_eq!(judge(&trace).verdict, Verdict::Insufficient);
+    trace.push_event(EventKind::Exit, None, None);
+    let found = judge(&trace);
+    let head = "2 starts over steps 1 to 63, judged flat, insufficient. The last one has only 3 samples; the one before: Memory is flat";
+    assert!(found.verdict == Verdict::Flat && found.summary.starts_with(head), "{}", found.summary);
+    // What is asserted is asserted of the end.
+    let asked = Stability { from: 0.0, to: None, max_variation: Some(Bytes(20 << 20)), max_growth: None };
+    let found = diagnose(&trace, &Question { stability: Some(asked), ..Question::default() });
+    assert!(found.stability.is_some_and(|check| !check.passed), "{}", found.summary);
+}
+
 /// Growth of 4 MiB a step in which live tensors are counted at these steps.
 fn counted(counts: &[(u64, u64)]) -> Diagnosis {
     let mut trace = Trace::default();
@@ -173,4 +192,54 @@ fn growth_is_told_with_the_command_that_finds_its_place() {
     trace.origin.push(("command".into(), "python3 src/train.py --lr 1e-4".into()));
     let advice = judge(&trace).advice;
     assert!(advice.iter().any(|line| line.contains("`model-garden bisect src.train:pieces`")), "{advice:?}");
+}
+
+/// Steps are slow while pictures are decoded for the first time, and fast afterwards; nobody was there to see the first.
+#[test]
+fn a_first_pass_that_was_seen_from_its_second_step_on_is_one() {
+    let mut trace = Trace::default();
+    let steps = (2..=16).chain((19..38).step_by(2));
+    steps.for_each(|step| trace.push(&sample(step, 60 + 11 * step.min(16), 9)));
+    let facts = RunFacts { steps_per_epoch: Some(16), ..RunFacts::default() };
+    let found = diagnose(&trace, &Question { facts, ..Question::default() });
+    assert_eq!((found.verdict, found.mechanism), (Verdict::Settled, Mechanism::EpochFill), "{}", found.summary);
+}
+
+/// Steps with the most and the least that were held, in KiB, of a program whose children take 20 MiB for 50 ms each: as sampled on a busy machine.
+#[rustfmt::skip]
+const COMING_AND_GOING: [(u64, u64, u64); 121] = [
+    (2, 72816, 27644), (4, 69944, 27644), (6, 73700, 27644), (8, 59368, 27644), (10, 67380, 27644), (11, 71248, 27644), (13, 65704, 27644), (14, 66724, 27644),
+    (16, 68520, 27644), (18, 69736, 27644), (20, 76092, 27644), (22, 44864, 27644), (23, 76280, 31204), (25, 55052, 27644), (25, 55668, 27644), (27, 56004, 27644),
+    (29, 68580, 27644), (30, 56680, 27644), (32, 57612, 27644), (34, 53092, 27644), (36, 75724, 27644), (38, 55800, 27644), (40, 68132, 27644), (41, 62284, 27644),
+    (43, 73036, 27644), (45, 72028, 27644), (46, 59684, 27644), (48, 75656, 27644), (50, 60268, 27644), (52, 60604, 27644), (54, 60296, 27644), (56, 82908, 27644),
+    (58, 45720, 27644), (60, 65560, 27644), (61, 75048, 27644), (63, 60696, 27644), (64, 66328, 27644), (65, 77736, 27644), (67, 62972, 27644), (68, 69416, 27644),
+    (70, 71020, 27644), (71, 65104, 27644), (73, 64460, 27644), (74, 77084, 27644), (76, 68520, 27644), (77, 57360, 27644), (79, 65320, 27644), (81, 84776, 27644),
+    (82, 59008, 27644), (84, 84396, 27644), (86, 44464, 27644), (88, 77700, 27644), (89, 50764, 27644), (91, 64644, 27644), (92, 44360, 27644), (93, 62812, 27644),
+    (94, 75960, 27644), (96, 80720, 27644), (98, 82512, 27644), (99, 62448, 27644), (102, 62936, 27644), (102, 70850, 42956), (104, 75512, 27644), (105, 70576, 27644),
+    (106, 81736, 27644), (107, 62448, 27644), (109, 76940, 27644), (110, 69904, 27644), (112, 75752, 27644), (113, 78216, 27644), (115, 74268, 27644), (117, 85924, 27644),
+    (119, 62448, 27644), (121, 82460, 27644), (123, 84764, 27644), (126, 64160, 27644), (128, 67644, 27644), (130, 81468, 27644), (132, 84920, 27644), (134, 86760, 27644),
+    (136, 87240, 27644), (139, 66556, 27644), (141, 78396, 27644), (143, 88524, 27644), (145, 62448, 27644), (148, 62448, 27644), (150, 62824, 27644), (152, 79660, 27644),
+    (154, 80728, 27644), (156, 71136, 27644), (156, 20432, 13272), (156, 17602, 14684), (158, 52518, 27644), (159, 39914, 27644), (161, 45986, 27644), (162, 61890, 27644),
+    (164, 41574, 27644), (164, 40702, 27644), (166, 62642, 27644), (167, 41334, 27644), (169, 45566, 27644), (170, 63514, 27644), (171, 41964, 27644), (173, 63848, 27644),
+    (174, 33376, 19056), (175, 63740, 27644), (177, 58488, 27644), (178, 47328, 27644), (179, 67544, 27644), (180, 41964, 27644), (180, 21420, 14256), (180, 27644, 27644),
+    (180, 27644, 27644), (180, 27644, 27644), (180, 27644, 27644), (180, 27644, 27644), (180, 27644, 27644), (180, 27644, 27644), (180, 27644, 27644), (180, 27644, 27644),
+    (180, 27644, 27644),
+];
+
+#[test]
+fn a_floor_that_comes_out_of_a_dip_and_rises_no_more_has_not_grown() {
+    let mut trace = Trace::default();
+    for (step, most, least) in COMING_AND_GOING {
+        let mut sample = Sample::default();
+        sample.step = Some(step as f64);
+        sample.set(Quantity::Anon, most << 10);
+        if least < most {
+            sample.set(Quantity::AnonLeast, least << 10);
+        }
+        trace.push(&sample);
+    }
+    trace.push_event(EventKind::Exit, Some(180.0), None);
+    let facts = RunFacts { steps_per_epoch: Some(30), ..RunFacts::default() };
+    let found = diagnose(&trace, &Question { facts, ..Question::default() });
+    assert!(matches!(found.verdict, Verdict::Flat | Verdict::Sawtooth), "{}", found.summary);
 }

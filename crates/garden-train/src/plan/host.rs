@@ -23,8 +23,6 @@ const RELEASED_TOKENIZER: u64 = 5_969_026;
 const COMPUTING_THREAD: u64 = 1 << 19;
 /// The same for a thread that reads and decodes.
 const LOADING_THREAD: u64 = 1 << 20;
-/// A stored row is in memory as the file has it and as a record.
-const STORED_ROW: u64 = 2;
 /// Larger buffers have pages of their own, the last of which is not full; the allocator needs some bytes before the first.
 const OWN_PAGES: usize = 128 << 10;
 const PAGE: u64 = 4096;
@@ -125,11 +123,8 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         ),
         line(
             "decoding",
-            loader_threads * (input.decoding.total() + STORED_ROW * input.largest_row_bytes),
-            match input.decoding.total() {
-                0 => format!("{loader_threads} threads, rows as they are stored; pictures are decoded row by row"),
-                most => format!("{loader_threads} threads, rows and {} of a picture's values at most", Bytes(most)),
-            },
+            loader_threads * input.reading_bytes,
+            format!("{loader_threads} threads, a row and its pictures of {} at most", Bytes(input.reading_bytes)),
             estimated,
         ),
         line("index", input.index_bytes, "where rows stand in their files".to_string(), Exactness::Exact),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_data::{Decoding, ImageSettings, LoaderRoom};
+use garden_data::{ImageSettings, LoaderRoom};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
@@ -40,8 +40,7 @@ impl Case {
             tokenizer_bytes: None,
             index_bytes: 16_000,
             evaluates: answers.is_some(),
-            largest_row_bytes: 1 << 20,
-            decoding: Decoding::of_whole(1 << 20),
+            reading_bytes: 9 << 20,
             dataset_bytes: 1 << 30,
         })
     }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use garden_data::{BatchSize, Decoding, ImageSettings, LoaderRoom, Processor, model_folder};
+use garden_data::{BatchSize, ImageSettings, LoaderRoom, Processor, model_folder, usual_decoding_bytes};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config};
@@ -291,7 +291,9 @@ impl Planning<'_> {
                 let limits = subject.row.limits(&subject.config, recipe, &subject.images).map_err(|problem| {
                     Failure { what: "there can be no such rows".into(), causes: vec![problem], hint: None }
                 })?;
-                let pictures = subject.row.pictures.iter().map(|(width, height)| (width * height) as u64);
+                // A file has about a byte for each pixel.
+                let files: u64 = subject.row.pictures.iter().map(|(width, height)| (width * height) as u64).sum();
+                let text = subject.row.text_tokens as u64 * TOKEN_BYTES;
                 MemoryPlan::of(&PlanInput {
                     recipe,
                     config: &subject.config,
@@ -304,8 +306,7 @@ impl Planning<'_> {
                     tokenizer_bytes: subject.tokenizer_bytes,
                     index_bytes: 0,
                     evaluates: false,
-                    largest_row_bytes: pictures.sum::<u64>() + subject.row.text_tokens as u64 * TOKEN_BYTES,
-                    decoding: Decoding::of_whole(subject.row.stored_pixels()),
+                    reading_bytes: files + text + usual_decoding_bytes(subject.row.stored_pixels()),
                     dataset_bytes: 0,
                 })
             }
