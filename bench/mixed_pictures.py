@@ -3,8 +3,8 @@
 
     python3 bench/mixed_pictures.py --binary target/release/model-garden [--folder FOLDER]
 
-Needs numpy and Pillow. Makes 100 JPEG files of 200 x 200 to 4000 x 3000 pixels, once sequential and once progressive (which has to be decoded as a whole), trains
-two epochs of the tiny model on each with small and large pictures, and prints a line of JSON for each run: planned and most resident bytes.
+Needs numpy and Pillow. Makes 100 files of 200 x 200 to 4000 x 3000 pixels of each kind (sequential JPEG files are decoded row by row, others as a whole; `mixed` has all
+kinds), trains two epochs of the tiny model on each with small and large pictures, and prints a line of JSON for each run: planned and most resident bytes.
 """
 import argparse
 import json
@@ -16,6 +16,19 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PICTURES = 100
+# Ending, mode and options of Pillow.
+KINDS = {
+    "sequential": (".jpg", "RGB", {"quality": 90}),
+    "progressive": (".jpg", "RGB", {"quality": 90, "progressive": True}),
+    "png": (".png", "RGB", {"compress_level": 1}),
+    "png-opacity": (".png", "RGBA", {"compress_level": 1}),
+    "webp": (".webp", "RGB", {"quality": 80, "method": 0}),
+    "webp-lossless": (".webp", "RGB", {"lossless": True, "quality": 0, "method": 0}),
+    "gif": (".gif", "P", {}),
+    "tiff": (".tiff", "RGB", {"compression": "tiff_lzw"}),
+    "bmp": (".bmp", "RGB", {}),
+}
+MIXED = "mixed"
 
 
 def make(folder, kind):
@@ -29,9 +42,10 @@ def make(folder, kind):
     rows = os.path.join(folder, f"{kind}.jsonl")
     with open(rows, "w", encoding="utf-8") as file:
         for number in range(PICTURES):
-            path = os.path.join(folder, kind, f"{number}.jpg")
             size = draw.randint(200, 4000), draw.randint(200, 3000)
-            Image.fromarray(noise).resize(size, Image.BICUBIC).save(path, quality=90, progressive=kind == "progressive")
+            ending, mode, options = KINDS[draw.choice(list(KINDS)) if kind == MIXED else kind]
+            path = os.path.join(folder, kind, f"{number}{ending}")
+            Image.fromarray(noise).resize(size, Image.BICUBIC).convert(mode).save(path, **options)
             file.write(json.dumps({"prompt": f"Picture {number}?", "image": path, "response": str(number % 10)}) + "\n")
     return rows
 
@@ -50,10 +64,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True)
     parser.add_argument("--folder", help="for the pictures and runs [default: one that goes away]")
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, MIXED], default=[*KINDS, MIXED])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = os.path.abspath(arguments.folder or temporary)
-        for kind in ("sequential", "progressive"):
+        for kind in arguments.kinds:
             rows = make(folder, kind)
             for max_pixels in (200_704, 1_003_520):
                 for batch_size in (1, 4):

@@ -69,6 +69,9 @@ class Raising(TroubleCase):
         self.assertLessEqual(len(finding["stages"]), 2)
         self.assertTrue(any(note.startswith("left out, as `dataset` failed: ") for note in finding["notes"]), finding["notes"])
 
+    def test_a_generator_is_told_that_it_can_be_gone_through_once(self):
+        self.assertIn("a generator can be gone through only once, and each pass begins anew", self.finding("generator")["summary"])
+
     def test_a_processor_that_raises_is_told_with_the_example(self):
         finding = self.finding("raising_processor")
         self.assertIn("the processor raised at example 31: ValueError: example 31 is torn", finding["summary"])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Damages pictures of all formats, and compares which of them Pillow and our decoder refuse.
 
-usage: pictures.py [--binary target/debug/examples/decodes] [--count 1600] [--seed 1] [--keep FOLDER]
+usage: pictures.py [--binary target/debug/examples/decodes] [--count 1600] [--seed 1] [--pictures FOLDER] [--keep FOLDER]
 
-Each picture of testdata/data/recorded/pictures is cut off, has bits turned, bytes exchanged, repeated or left out. Pillow opens and loads it as
+Each picture of testdata/data/recorded/pictures (or of another folder) is cut off, has bits turned, bytes exchanged, repeated or left out. Pillow opens and loads it as
 transformers does; ours is `cargo build -p garden-data --example decodes`. What Pillow refuses and we accept would be trained on as noise, so each such file
 is listed, with what Pillow says (and kept with --keep); what only we refuse is counted by what we say. Needs Pillow; exits with 1 if we accept something that Pillow
 refuses.
@@ -41,10 +41,10 @@ def main():
     parser.add_argument("--binary", type=Path, default=ROOT / "target/debug/examples/decodes")
     parser.add_argument("--count", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pictures", type=Path, default=DATA / "recorded/pictures")
     parser.add_argument("--keep", type=Path)
     arguments = parser.parse_args()
-    folder = DATA / "recorded/pictures"
-    originals = sorted(path for path in folder.iterdir() if not path.name.endswith((".decoded.png", ".resized.png")))
+    originals = sorted(path for path in arguments.pictures.iterdir() if not path.name.endswith((".decoded.png", ".resized.png")))
     ours = subprocess.Popen([arguments.binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     both, counts, only_ours, accepted = 0, collections.Counter(), collections.Counter(), []
     for number in range(arguments.count):

@@ -3,6 +3,7 @@
 use crate::bytes::format_change;
 use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Verdict};
 use crate::growth::Stretch;
+use crate::libraries::Library;
 use crate::series::Memory;
 use crate::signs::{Company, Signs};
 use crate::trace::Quantity;
@@ -137,7 +138,8 @@ fn knee_evidence(signs: &Signs) -> Option<Evidence> {
 fn example_evidence(signs: &Signs) -> Option<Evidence> {
     let bytes = signs.bytes_per_example()?;
     let mut text = format!("That is {} per example", size(bytes));
-    if signs.finding.verdict != Verdict::Leak {
+    let may_decode = signs.libraries.find(Library::ImageDecoder) != Some(None);
+    if signs.finding.verdict != Verdict::Leak && may_decode {
         text += &format!(
             ", the size of a decoded image of {:.1} megapixels at 4 bytes a pixel (PIL) or {:.1} at 3 (arrays)",
             bytes / 4e6,

@@ -38,8 +38,14 @@ impl Libraries {
     /// What is known of a kind of library: a name that was seen, or that there is none. `None` if that cannot be told.
     pub(crate) fn find(&self, library: Library) -> Option<Option<&str>> {
         let Libraries::Known(names) = self else { return None };
-        Some(names.iter().map(String::as_str).find(|name| library.is(name)))
+        let found = || names.iter().map(String::as_str).filter(|name| library.is(name));
+        Some(found().find(|name| !is_folder(name)).or_else(|| found().next()))
     }
+}
+
+/// Whether a name is that of the folder that a library lies in, which says less than its own.
+fn is_folder(name: &str) -> bool {
+    name == "lib-dynload" || name == "site-packages" || name.ends_with(".libs") || name.ends_with("-linux-gnu")
 }
 
 /// A kind of library without which some causes cannot be.

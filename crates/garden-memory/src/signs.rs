@@ -12,7 +12,7 @@ use crate::segments::Segment;
 use crate::series::{Memory, Series, Timeline};
 use crate::shape::Shape;
 use crate::stats::{Point, median, quantile};
-use crate::trace::{Quantity, RunFacts, Trace};
+use crate::trace::{ProcessTrack, Quantity, RunFacts, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
@@ -294,7 +294,14 @@ fn round(value: f64, digits: i32) -> f64 {
 /// The Python module that was run: by the command, or by a process that it led to (`bash train.sh`).
 fn module(trace: &Trace) -> Option<String> {
     let command = trace.origin.iter().find(|(name, _)| name == "command").map(|(_, line)| line);
-    command.into_iter().chain(trace.processes.iter().map(|track| &track.command)).find_map(|line| module_of(line))
+    // Behind a launcher the process that has gained most is the one that trains.
+    let gained = |track: &ProcessTrack| {
+        let most = track.levels.iter().map(|level| level.1).max().unwrap_or(0);
+        most - track.levels.first().map_or(0, |level| level.1)
+    };
+    let mut tracks: Vec<&ProcessTrack> = trace.processes.iter().collect();
+    tracks.sort_by_key(|track| std::cmp::Reverse(gained(track)));
+    tracks.into_iter().map(|track| &track.command).chain(command).find_map(|line| module_of(line))
 }
 
 /// The Python module that a command line runs: `python src/train.py` and `torchrun -m src.train` run `src.train`.

@@ -248,10 +248,16 @@ fn parted(rows: &Rows, held_out: Vec<u32>) -> (Vec<u32>, Option<Rows>) {
 
 /// Whether an adapter means under a recipe what it means by its own file: with another scale its values would be another adapter.
 fn check_adapter(path: &Path, found: &LoraConfig, wanted: &LoraConfig) -> Result<(), Error> {
+    // In any order they are the same modules.
+    let sorted = |modules: &[String]| {
+        let mut modules = modules.to_vec();
+        modules.sort_unstable();
+        modules.join(",")
+    };
     let fields = [
         ("lora-r", wanted.rank.to_string(), found.rank.to_string()),
         ("lora-alpha", wanted.alpha.to_string(), found.alpha.to_string()),
-        ("modules-to-save", wanted.modules_to_save.join(","), found.modules_to_save.join(",")),
+        ("modules-to-save", sorted(&wanted.modules_to_save), sorted(&found.modules_to_save)),
         ("use-rslora", wanted.is_rank_stabilised.to_string(), found.is_rank_stabilised.to_string()),
     ];
     match fields.into_iter().find(|(_, given, found)| given != found) {

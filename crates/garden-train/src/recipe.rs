@@ -307,7 +307,7 @@ impl Recipe {
             Ok(Value::Object(map)) => map,
             _ => Map::new(),
         };
-        let mut wants_least = false;
+        let (mut wants_least, mut has_rows) = (false, false);
         for (given, value) in values {
             if ignored(&given).is_some() {
                 continue;
@@ -317,6 +317,7 @@ impl Recipe {
                 let hint = fields::closest(&given).map(|name| format!("`{name}` is one"));
                 return Err(RecipeError { hint, ..error });
             };
+            has_rows |= field.name == "batch-size";
             if field.name == "lr-scheduler" {
                 wants_least = value.as_str() == Some("cosine_with_min_lr");
             }
@@ -341,6 +342,10 @@ impl Recipe {
                 "or `lr-scheduler cosine`, which ends at 0",
             ));
         }
+        if has_rows && recipe.batch_tokens.is_some() {
+            let hint = "give one of the two: micro-batches are cut by rows or by tokens";
+            return Err(wrong_but("batch-size", "and `batch-tokens` exclude each other", hint));
+        }
         recipe.check()?;
         Ok(recipe)
     }
@@ -352,6 +357,9 @@ impl Recipe {
             _ => Map::new(),
         };
         map.retain(|_, value| !value.is_null());
+        if self.batch_tokens.is_some() {
+            map.remove("batch-size");
+        }
         toml::to_string(&map).unwrap_or_default()
     }
 
@@ -661,6 +669,8 @@ mod tests {
             recipe(&[("memory-limit", "28GB"), ("max-steps", "30"), ("lora-targets", "q_proj,v_proj")]).unwrap();
         let again = Recipe::from_values(Recipe::read_file(&found.to_toml()).unwrap()).unwrap();
         assert_eq!(found, again);
+        let by_tokens = recipe(&[("batch-tokens", "4096")]).unwrap();
+        assert_eq!(Recipe::from_values(Recipe::read_file(&by_tokens.to_toml()).unwrap()).unwrap(), by_tokens);
         let listed =
             Recipe::read_file("base_model = 'm'\ndataset = 'd'\noutput_dir = 'o'\nlora_targets = ['a', 'b']").unwrap();
         assert_eq!(Recipe::from_values(listed).unwrap().lora_targets.as_deref(), Some("a,b"));
@@ -671,6 +681,7 @@ mod tests {
         let error = |pairs: &[(&str, &str)]| recipe(pairs).unwrap_err();
         assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "`learning-rate` is one");
         assert_eq!(error(&[("batch-size", "0")]).to_string(), "`batch-size` is 0; 1 at least is needed");
+        assert!(error(&[("batch-size", "2"), ("batch-tokens", "99")]).to_string().contains("exclude each other"));
         let least = error(&[("lr-scheduler", "cosine_with_min_lr")]);
         assert_eq!(least.to_string(), "`lr-scheduler` cosine_with_min_lr needs `min-learning-rate`");
         assert!(error(&[("min-learning-rate", "1")]).to_string().contains("more than `learning-rate`"));

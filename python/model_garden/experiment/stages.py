@@ -94,10 +94,19 @@ class Chain:
         if self._rows is None or number <= self._rows[0]:
             self._rows = [-1, iter(self.pieces.dataset)]
         while True:
-            row = next(self._rows[1])
+            try:
+                row = next(self._rows[1])
+            except StopIteration:
+                raise self._ended() from None
             self._rows[0] += 1
             if self._rows[0] == number:
                 return row
+
+    def _ended(self):
+        """Why there is no further example."""
+        if self._rows[1] is self.pieces.dataset:
+            return TypeError(f"a {type(self.pieces.dataset).__name__} can be gone through only once, and each pass begins anew: give a list, or an object whose __iter__ makes a new one")
+        return IndexError(f"it ended after {self._rows[0] + 1} examples")
 
     def iterator(self):
         """What goes through an iterable dataset at the moment."""

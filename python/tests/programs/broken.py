@@ -34,6 +34,10 @@ def raising_dataset():
     return {"dataset": Numbers(at=raise_at(31)), "processor": str, "collator": "".join, "workers": 2}
 
 
+def generator():
+    return {"dataset": ({"number": number} for number in range(60)), "processor": lambda example: example}
+
+
 def raising_processor():
     return {"dataset": Numbers(), "processor": raise_at(31), "collator": list}
 

@@ -20,6 +20,8 @@ const LONGEST_NAME: u64 = 1 << 16;
 /// Kinds of members.
 const HARD_LINK: u8 = b'1';
 const SYMBOLIC_LINK: u8 = b'2';
+const FOLDER: u8 = b'5';
+const VOLUME: u8 = b'V';
 const VIDEOS: [&str; 6] = ["mp4", "webm", "mov", "avi", "mkv", "mpg"];
 const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
@@ -191,7 +193,8 @@ impl Walk<'_> {
             }
             self.offset = data + size.next_multiple_of(BLOCK);
             match header[156] {
-                kind @ (b'0' | 0 | HARD_LINK | SYMBOLIC_LINK) => {
+                // 7 is a file that is to lie in one piece, of which nothing is asked any more.
+                kind @ (b'0' | 0 | b'7' | HARD_LINK | SYMBOLIC_LINK) => {
                     let name = long_name.unwrap_or_else(|| short_name(&header));
                     let is_link = matches!(kind, HARD_LINK | SYMBOLIC_LINK);
                     let link = is_link.then(|| long_link.unwrap_or_else(|| text(&header[157..257])));
@@ -200,8 +203,19 @@ impl Walk<'_> {
                 b'K' => long_link = Some(text(&self.small(data, size)?)),
                 b'L' => long_name = Some(text(&self.small(data, size)?)),
                 b'x' => long_name = path_record(&self.small(data, size)?).or(long_name),
-                // Folders and the like are no data.
-                _ => (long_name, long_link) = (None, None),
+                FOLDER | VOLUME | b'g' => (long_name, long_link) = (None, None),
+                kind => {
+                    let name = long_name.unwrap_or_else(|| short_name(&header));
+                    let what = match kind {
+                        b'3' | b'4' => "a device".to_string(),
+                        b'6' => "a FIFO".to_string(),
+                        b'S' => "a sparse file".to_string(),
+                        other => format!("of kind `{}`", char::from(other).escape_default()),
+                    };
+                    let problem = format!("has a member `{}` that is {what}, at byte {header_at}", name.escape_debug());
+                    return Err(Error::dataset(&self.stored.path, problem)
+                        .with_hint("only files, folders and links are read: pack the archive without it"));
+                }
             }
         }
         Ok(None)

@@ -9,8 +9,8 @@ const FILE_HEADER: usize = 14;
 /// Values of the field `compression`.
 const RAW: u32 = 0;
 const BITFIELDS: u32 = 3;
-/// Colours of the largest palette that is taken for one.
-const MOST_COLOURS: usize = 65_536;
+/// Colours that a byte can name.
+const MOST_COLOURS: usize = 256;
 
 /// Bits of a pixel, and where red, green, blue and opacity are: the orders that Pillow knows. Others are damage.
 const ORDERS: [(u16, [u32; 4]); 11] = [

@@ -13,6 +13,9 @@ use super::{Header, RGB_PIXEL, RGBA_PIXEL};
 const RIFF_HEADER: u64 = 8;
 const FIRST_CHUNK: u64 = 12;
 
+/// What the decoder keeps of a macroblock besides its pixels, in a list that doubles.
+const BLOCK_BYTES: u64 = 30;
+
 fn decoder<R: BufRead + Seek>(input: R) -> Result<WebPDecoder<R>, String> {
     WebPDecoder::new(input).map_err(problem)
 }
@@ -60,12 +63,13 @@ pub(super) fn header(source: &Source) -> Result<Header, String> {
     Ok(Header { width, height, orientation, values, is_by_rows: false })
 }
 
-/// What is held beside the picture, as the decoder's code has it: planes of whole macroblocks with halved colours, or red, green, blue and opacity of
+/// What is held beside the picture, as the decoder's code has it: planes of whole macroblocks with halved colours and a list of these blocks, or red, green, blue and opacity of
 /// each pixel. A file that is not lossless has its opacity as a picture of its own, which is lossless; a frame of an animation is put on a canvas, and
 /// read from there. Both are gone when there is a picture.
 fn held<R: BufRead + Seek>(decoder: &mut WebPDecoder<R>, width: u64, height: u64) -> u64 {
     let pixels = width * height;
-    let planes = width.next_multiple_of(16) * height.next_multiple_of(16) * 3 / 2;
+    let blocks = width.div_ceil(16) * height.div_ceil(16);
+    let planes = blocks * (256 * 3 / 2) + BLOCK_BYTES * blocks.next_power_of_two();
     let (rgb, rgba) = (RGB_PIXEL * pixels, RGBA_PIXEL * pixels);
     match (decoder.is_animated(), decoder.is_lossy(), decoder.has_alpha()) {
         (true, _, _) => 3 * rgba - rgb,

@@ -291,6 +291,13 @@ fn bad_files() {
     let mut broken = shard.clone();
     broken[2048] ^= 1;
     assert_eq!(refusal("a.tar", broken), "dataset `a.tar`: is broken at byte 2048: no header of an archive there");
+    let mut fifo = shard.clone();
+    fifo[156] = b'6';
+    // The header's sum, in octal.
+    let sum: u32 = fifo[..148].iter().chain(&fifo[156..512]).map(|byte| u32::from(*byte)).sum::<u32>() + 8 * 32;
+    fifo[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    let told = refusal("a.tar", &fifo);
+    assert!(told.contains("that is a FIFO, at byte 0\nhint: only files, folders and links are read"), "{told}");
     let table = std::fs::read(testdata("parquet/snappy.parquet")).unwrap();
     let told = format!("dataset `a.parquet`: is cut off: parquet files end with `PAR1`\n{cut}");
     assert_eq!(refusal("a.parquet", &table[..5000]), told);

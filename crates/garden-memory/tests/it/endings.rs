@@ -192,6 +192,15 @@ fn growth_is_told_with_the_command_that_finds_its_place() {
     trace.origin.push(("command".into(), "python3 src/train.py --lr 1e-4".into()));
     let advice = judge(&trace).advice;
     assert!(advice.iter().any(|line| line.contains("`model-garden bisect src.train:pieces`")), "{advice:?}");
+    // Behind a launcher the process that grows is the one that trains.
+    for (pid, command, per_step) in
+        [(10, "python3 launch.py", 0), (11, "python3 rank.py 0", 2), (12, "python3 rank.py 1", 2)]
+    {
+        let levels = (0..100).map(|step| (step as usize, (40 + per_step * step) * MIB)).collect();
+        trace.processes.push(ProcessTrack { pid, command: command.into(), levels, ..ProcessTrack::default() });
+    }
+    let advice = judge(&trace).advice;
+    assert!(advice.iter().any(|line| line.contains("`model-garden bisect rank:pieces`")), "{advice:?}");
 }
 
 /// Steps are slow while pictures are decoded for the first time, and fast afterwards; nobody was there to see the first.

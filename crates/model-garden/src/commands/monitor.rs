@@ -116,7 +116,11 @@ impl Target {
         let Some(pid) = found else { return Target::start(&arguments.command, stage, notices) };
         let open = |path: &PathBuf| {
             Channel::open_at(path, notices.clone()).map_err(|error| {
-                let hint = "name a path of less than 100 letters in a folder that is there".to_string();
+                let hint = match error.kind() {
+                    io::ErrorKind::AddrInUse => "is another watcher at work? Name another path, or end it",
+                    _ => "name a path of less than 100 letters in a folder that is there",
+                };
+                let hint = hint.to_string();
                 Failure::new(format!("cannot listen on `{}`", path.display()), &error, Some(hint))
             })
         };

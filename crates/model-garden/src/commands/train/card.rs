@@ -156,8 +156,10 @@ fn about(story: &Story) -> String {
         grouped(steps),
         match recipe.batch() {
             BatchSize::Rows(rows) => format!("{} rows", rows * recipe.gradient_accumulation),
-            BatchSize::Tokens(tokens) =>
-                format!("{} micro-batches of up to {} tokens", recipe.gradient_accumulation, grouped(tokens)),
+            BatchSize::Tokens(tokens) => match recipe.gradient_accumulation {
+                1 => format!("a micro-batch of up to {} tokens", grouped(tokens)),
+                count => format!("{count} micro-batches of up to {} tokens", grouped(tokens)),
+            },
         },
         grouped(tokens as usize),
         clock(story.seconds)

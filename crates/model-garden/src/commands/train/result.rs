@@ -188,7 +188,8 @@ impl<'a> RunResult<'a> {
         } else if let Some(with) = self.number(&["proof", "loss"]) {
             let rounded = self.number(&["proof", "loss_unrounded"]);
             let rounded = rounded.map_or_else(String::new, |loss| format!("; {loss:.4} before values were rounded"));
-            let _ = writeln!(text, "weights: {folder} (read again: loss {with:.4} on a row{rounded})");
+            let what = if self.prepared.job.recipe.full { "weights" } else { "adapter" };
+            let _ = writeln!(text, "{what}: {folder} (read again: loss {with:.4} on a row{rounded})");
         }
         text
     }
