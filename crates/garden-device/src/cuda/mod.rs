@@ -48,7 +48,7 @@ const SQUARE_PIECES: usize = 512;
 /// Blocks that fill any card several times.
 const BLOCKS: usize = 1024;
 /// Recordings that are kept: each takes host memory of the driver, which must not grow with the variety of what is asked for.
-const MOST_RECORDINGS: usize = 8;
+pub const MOST_RECORDINGS: usize = 8;
 /// Keys of a piece of a cache, and query heads of a key head that its kernel does together.
 pub(crate) const CACHE_PIECE: usize = 128;
 const MOST_GROUPED: usize = 8;

@@ -8,6 +8,8 @@
     reason = "a test ends where something is not as it should be, and says what it left out"
 )]
 
+use garden_device::cuda::MOST_RECORDINGS;
+
 use crate::bench::{Bench, Matrix, Output, Pair, Side, Stored, bits, check, download, rounded};
 use garden_device::{
     AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Plus, Purpose, Seed,
@@ -231,8 +233,9 @@ fn repeated_work(bench: &mut Bench) {
         let sum = (1..=round).sum::<i32>() as f32;
         assert_eq!(download(device, y.on(Side::Tested))[..length], vec![sum; length]);
     }
-    let has_own_memory = device.own_memory().is_some();
-    assert_eq!(asked, if has_own_memory { 2 } else { 5 }, "a GPU records, a processor does not");
+    // A round has buffers of its own, and so a recording; there is room for some.
+    let records = device.own_memory().is_some() && bench.round < MOST_RECORDINGS;
+    assert_eq!(asked, if records { 2 } else { 5 }, "a GPU records, a processor does not");
 }
 
 fn scaled_gradients(bench: &mut Bench) {

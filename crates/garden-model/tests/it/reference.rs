@@ -25,11 +25,11 @@ on_every_device! {
 
 /// How far results may be away, relative to the size of what is compared.
 #[derive(Clone, Copy, Debug)]
-struct Tolerances {
+pub(crate) struct Tolerances {
     logits: f64,
     loss: f64,
     /// Of each parameter.
-    gradient: f64,
+    pub(crate) gradient: f64,
     /// Between a parameter's gradient and the recorded one.
     cosine: f64,
     losses: f64,
@@ -51,7 +51,7 @@ const F32: Tolerances = Tolerances {
 /// bf16 costs transformers and peft themselves up to 1.9e-2 of the logits, 1.1e-3 of the loss, 6.1e-2 of a gradient, whose cosine is 0.9983 then, and
 /// over ten steps 6.4e-3 of the losses, 8.4e-2 of the norms and 6.5e-2 of what training changed: testdata/reference/autocast.py, on the same cases. Which
 /// case is worst is chance, so twice the worst is allowed everywhere; twice the distance is four times as far from a cosine of one.
-const BF16: Tolerances = Tolerances {
+pub(crate) const BF16: Tolerances = Tolerances {
     logits: 3.8e-2,
     loss: 2.2e-3,
     gradient: 0.12,
@@ -69,7 +69,7 @@ fn tolerances(make: Make) -> Tolerances {
 }
 
 /// The norm of a difference over the norm of what is expected.
-fn apart(got: &[f32], expected: &[f32]) -> f64 {
+pub(crate) fn apart(got: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let difference = norm(&mut got.iter().zip(expected).map(|(got, expected)| f64::from(*got) - f64::from(*expected)));
@@ -123,7 +123,7 @@ fn logits_loss_and_every_gradient(make: Make) {
 struct Worst {
     logits: f64,
     loss: f64,
-    gradient: f64,
+    pub(crate) gradient: f64,
     /// One less the cosine.
     angle: f64,
 }
