@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use garden_memory::{EventKind, RunFacts};
 use garden_probe::Identity;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::launch::Notice;
 
@@ -36,37 +36,63 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_LINE: u64 = 1 << 20;
 
 /// What a program says about itself; every field may be missing.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Message {
     /// The training step it is at.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<f64>,
     /// The epoch, perhaps with a fraction.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<f64>,
     /// Something that happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<EventKind>,
     /// Live tensors.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tensors: Option<u64>,
     /// Live tensors in host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tensors_cpu: Option<u64>,
     /// Live tensors in GPU memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tensors_gpu: Option<u64>,
     /// Live Python objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub objects: Option<u64>,
     /// Bytes of buffers that our own trainer holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub arena: Option<u64>,
     /// The loss of the step.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// The learning rate of the step.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate: Option<f64>,
     /// Whether a sample is to be taken now, whatever the interval.
+    #[serde(skip_serializing_if = "is_false")]
     pub sample: bool,
     /// Something that a person should know.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub say: Option<String>,
     /// Where a checkpoint was saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// What is known about the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub facts: Option<RunFacts>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// What the watcher says to a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum Command {
+    /// Save and end.
+    Stop,
 }
 
 /// The watcher's end of the channel.
@@ -147,7 +173,8 @@ impl Channel {
     /// Asks every program that is connected to save a checkpoint and end; says how many heard it.
     pub fn ask_to_stop(&self) -> usize {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.retain_mut(|stream| stream.write_all(b"{\"command\":\"stop\"}\n").is_ok());
+        let line = serde_json::to_string(&Command::Stop).unwrap_or_default() + "\n";
+        listeners.retain_mut(|stream| stream.write_all(line.as_bytes()).is_ok());
         listeners.len()
     }
 }

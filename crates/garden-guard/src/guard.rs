@@ -18,6 +18,7 @@ use crate::checkpoint::Checkpoint;
 use crate::launch::Ending;
 use crate::live::{Happening, Live};
 use crate::method::{Method, Who, kill, terminate};
+use crate::orders::Remark;
 use crate::policy::{LAST_LINE, Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
 use crate::saves::{Look, Saved};
 use crate::signals::{Stop, pass_stop_on};
@@ -397,7 +398,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         let method = self.best_method();
         if method != self.method || self.words.is_empty() {
             self.words = method.words();
-            self.say(&format!("guard: {}", self.words));
+            self.keeper.observer.say(&Remark::Method(self.words.clone()));
             self.method = method;
         }
     }
@@ -599,7 +600,7 @@ impl<'k, 'a> Guard<'k, 'a> {
     }
 
     fn say(&mut self, line: &str) {
-        self.keeper.observer.say(line);
+        self.keeper.observer.say(&Remark::News(line.to_string()));
     }
 
     fn everybody(&self) -> Vec<Who> {

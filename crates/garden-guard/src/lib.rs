@@ -23,12 +23,12 @@ mod terminal;
 mod watch;
 
 pub use attempt::{Attempt, Outcome, Skipped, Summary};
-pub use channel::{Channel, ENVIRONMENT, Message};
+pub use channel::{Channel, Command, ENVIRONMENT, Message};
 pub use fence::Fence;
 pub use history::History;
 pub use launch::{Ending, Launch, Launched, Notice, Stage, become_program, launch, start_in_background};
 pub use live::{Happening, Live};
-pub use orders::{Error, Observer, OnLimit, Orders};
+pub use orders::{Error, Observer, OnLimit, Orders, Remark};
 pub use recorder::Recorder;
 pub use signals::{Stop, ask_to_end, listen_for_stops, pass_stop_on};
 pub use state::{StateFolder, supervisor_of, unguarded};

@@ -70,9 +70,32 @@ pub trait Observer {
     /// The guarding begins; whoever has something to say of their own may wake the guard with a notice.
     fn begin(&mut self, notices: &SyncSender<Notice>);
     /// Something that a person should know.
-    fn say(&mut self, line: &str);
+    fn say(&mut self, remark: &Remark);
     /// Something happened; `guard` is what the guard does, in a sentence.
     fn happened(&mut self, happening: &Happening, live: &mut Live, guard: &str) -> Option<Stop>;
+}
+
+/// Something that a person should know; its words are those of [`fmt::Display`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// How the program will be stopped, as far as is known now.
+    Method(String),
+    /// Checkpoints of an earlier run are there.
+    OlderCheckpoints,
+    /// What was done, or will be.
+    News(String),
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remark::Method(words) => write!(f, "guard: {words}"),
+            Remark::OlderCheckpoints => {
+                f.write_str("checkpoints of an earlier run are there; only those that this one writes count")
+            }
+            Remark::News(words) => f.write_str(words),
+        }
+    }
 }
 
 /// Why a run could not be guarded.

@@ -16,7 +16,7 @@ use crate::fence::Fence;
 use crate::guard::{Guard, Keeper, Kept, Reach, Reached, Result as Guarded};
 use crate::launch::{Ending, Launch, Notice, launch};
 use crate::live::Live;
-use crate::orders::{Error, Observer, OnLimit, Orders};
+use crate::orders::{Error, Observer, OnLimit, Orders, Remark};
 use crate::policy::Pace;
 use crate::recorder::Recorder;
 use crate::resume::resume_words;
@@ -48,7 +48,7 @@ pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary
     }
     let older = keeper.saves.as_ref().map_or(0, Saves::older);
     if older > 0 {
-        keeper.observer.say("checkpoints of an earlier run are there; only those that this one writes count");
+        keeper.observer.say(&Remark::OlderCheckpoints);
     }
     let result = Supervisor { keeper, attempts: Vec::new(), furthest: None, barren: 0 }.run(notices);
     if let Some(state) = &orders.state {
@@ -149,7 +149,7 @@ impl Supervisor<'_> {
                 Next::Finish(end) => return Ok(self.summary(end, &live)),
                 Next::Restart(resume, end) => {
                     if live.is_asked_within(backoff) {
-                        self.keeper.observer.say("asked to stop: it is not started again");
+                        self.keeper.observer.say(&Remark::News("asked to stop: it is not started again".into()));
                         return Ok(self.summary(end, &live));
                     }
                     backoff = if was_short { (backoff * 2).min(LONGEST_BACKOFF) } else { FIRST_BACKOFF };
@@ -237,7 +237,9 @@ impl Supervisor<'_> {
         if saves.newest().complete.is_none() {
             return Next::Finish((end.0, format!("{}; there is no other checkpoint to try", end.1)));
         }
-        self.keeper.observer.say(&format!("{}: it is left where it is, and the one before is tried", end.1));
+        self.keeper
+            .observer
+            .say(&Remark::News(format!("{}: it is left where it is, and the one before is tried", end.1)));
         self.restart(&end.1.clone(), "an older checkpoint is there", end)
     }
 
@@ -265,7 +267,9 @@ impl Supervisor<'_> {
             0 => String::new(),
             barren => format!(" (without a newer checkpoint {barren} of {allowed}: it may go to the limit)"),
         };
-        self.keeper.observer.say(&format!("restart {}: going on from {from}{to_the_limit}", self.attempts.len()));
+        self.keeper
+            .observer
+            .say(&Remark::News(format!("restart {}: going on from {from}{to_the_limit}", self.attempts.len())));
         Next::Restart(Resume { checkpoint: found.complete, skipped }, end)
     }
 
@@ -273,7 +277,11 @@ impl Supervisor<'_> {
     fn skip(&mut self, checkpoint: Checkpoint, flaw: &Flaw) -> Skipped {
         let now = matches!(flaw, Flaw::Damaged(_)).then(|| set_aside(&checkpoint.path)).flatten();
         let place = now.as_ref().map_or("left where it is".into(), |now| format!("now {}", now.display()));
-        self.keeper.observer.say(&format!("skipping {} ({place}): {}", checkpoint.path.display(), flaw.words()));
+        self.keeper.observer.say(&Remark::News(format!(
+            "skipping {} ({place}): {}",
+            checkpoint.path.display(),
+            flaw.words()
+        )));
         Skipped { path: checkpoint.path, why: flaw.words().into(), now }
     }
 }

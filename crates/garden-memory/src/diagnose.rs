@@ -9,7 +9,7 @@ use crate::evidence::evidence;
 use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
 use crate::processes::{changes, process_evidence};
-use crate::series::{Memory, Series, Timeline, seconds_per_unit, split_at_restarts};
+use crate::series::{JudgedMemory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
 use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::{Stability, check_stability};
@@ -31,7 +31,7 @@ pub struct Question {
 /// One process's stretch of a trace, judged.
 pub(crate) struct Judged {
     pub series: Series,
-    pub memory: Memory,
+    pub memory: JudgedMemory,
     /// `None` if there are too few samples.
     pub shape: Option<Shape>,
     pub finding: Finding,
@@ -78,7 +78,8 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         diagnosis.input.notes.push("the trace has no steps, so the length of an epoch could not be used".into());
     }
     diagnosis.input.samples = trace.len();
-    diagnosis.input.column = (!trace.is_empty()).then(|| judged.memory.column_names(trace));
+    diagnosis.input.judged = (!trace.is_empty()).then_some(judged.memory);
+    diagnosis.input.column = diagnosis.input.judged.map(|memory| memory.column_names(trace));
     diagnosis.input.notes.extend(about_bounds(judged.series.bounds, samples_judged));
     if judged.series.out_of_order > 0 {
         diagnosis.input.skipped += judged.series.out_of_order;
@@ -91,7 +92,8 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
 pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
     let timeline = Timeline::of(trace);
     let parts = split_at_restarts(trace, &timeline);
-    let memory = if trace.has(Quantity::Rss) || trace.has(Quantity::Pss) { Memory::Total } else { main_memory(trace) };
+    let memory =
+        if trace.has(Quantity::Rss) || trace.has(Quantity::Pss) { JudgedMemory::Total } else { main_memory(trace) };
     let mut points = Vec::with_capacity(trace.len());
     for part in parts {
         let series = Series::of(trace, part, &timeline, memory);
@@ -107,7 +109,8 @@ pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
 pub fn quantity_series(trace: &Trace, quantity: Quantity) -> Vec<(f64, f64)> {
     let timeline = Timeline::of(trace);
     let parts = split_at_restarts(trace, &timeline);
-    let points = parts.into_iter().flat_map(|part| Series::of(trace, part, &timeline, Memory::Only(quantity)).points);
+    let points =
+        parts.into_iter().flat_map(|part| Series::of(trace, part, &timeline, JudgedMemory::Only(quantity)).points);
     points.map(|p| (p.x, p.y)).collect()
 }
 
@@ -123,8 +126,8 @@ pub fn judged_places(trace: &Trace) -> Vec<Vec<(usize, f64)>> {
     parts.into_iter().map(placed).filter(|places| !places.is_empty()).collect()
 }
 
-fn main_memory(trace: &Trace) -> Memory {
-    if trace.has(Quantity::Anon) { Memory::Unreclaimable } else { Memory::Total }
+fn main_memory(trace: &Trace) -> JudgedMemory {
+    if trace.has(Quantity::Anon) { JudgedMemory::Unreclaimable } else { JudgedMemory::Total }
 }
 
 /// The last start, judged. Of a run that has ended it is the last one with enough samples: resumed for its last few steps, it is not unknown for that. While
@@ -152,7 +155,7 @@ pub(crate) fn judge_part(
     only: Option<Quantity>,
     epoch: Option<f64>,
 ) -> Judged {
-    let memory = only.map_or_else(|| main_memory(trace), Memory::Only);
+    let memory = only.map_or_else(|| main_memory(trace), JudgedMemory::Only);
     let mut held = judge_memory(trace, part.clone(), timeline, memory, epoch);
     if turns_private(trace, part.clone(), timeline, &held.finding) {
         held.finding.mechanism = Mechanism::CopyOnWrite;
@@ -161,13 +164,13 @@ pub(crate) fn judge_part(
             held.finding.verdict = Verdict::Growing;
         }
     }
-    let has_file = held.memory == Memory::Unreclaimable && (trace.has(Quantity::Rss) || trace.has(Quantity::Pss));
+    let has_file = held.memory == JudgedMemory::Unreclaimable && (trace.has(Quantity::Rss) || trace.has(Quantity::Pss));
     let matters = |verdict| matches!(verdict, Verdict::Growing | Verdict::Leak | Verdict::Insufficient);
     mark_evaluations(&mut held);
     if !has_file || matters(held.finding.verdict) {
         return held;
     }
-    let mut total = judge_memory(trace, part, timeline, Memory::Total, epoch);
+    let mut total = judge_memory(trace, part, timeline, JudgedMemory::Total, epoch);
     if !is_of_file_pages_alone(&held, &total) {
         return held;
     }
@@ -199,7 +202,7 @@ fn mark_evaluations(judged: &mut Judged) {
 fn turns_private(trace: &Trace, part: Range<usize>, timeline: &Timeline, finding: &Finding) -> bool {
     let Some(growth) = finding.growth else { return false };
     let change = |quantity| {
-        let series = Series::of(trace, part.clone(), timeline, Memory::Only(quantity));
+        let series = Series::of(trace, part.clone(), timeline, JudgedMemory::Only(quantity));
         company_of(&series.points, quantity, growth.from, growth.to, growth.rise).map(|company| company.change)
     };
     if !trace.has(Quantity::Private) || !trace.has(Quantity::Shared) {
@@ -211,7 +214,13 @@ fn turns_private(trace: &Trace, part: Range<usize>, timeline: &Timeline, finding
     }
 }
 
-fn judge_memory(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: Memory, epoch: Option<f64>) -> Judged {
+fn judge_memory(
+    trace: &Trace,
+    part: Range<usize>,
+    timeline: &Timeline,
+    memory: JudgedMemory,
+    epoch: Option<f64>,
+) -> Judged {
     let series = Series::of(trace, part, timeline, memory);
     let shape = if series.points.len() < FEWEST_SAMPLES { None } else { Shape::of(&series) };
     let finding = shape.as_ref().map_or_else(Finding::nothing, |shape| judge(shape, epoch));

@@ -2,6 +2,7 @@
 //!
 //! Whatever is not known is `null` in JSON (`None` here), never 0 or a guess. `docs/json.md` describes each field.
 
+use crate::series::JudgedMemory;
 use serde::{Deserialize, Serialize};
 
 /// The answer in one word.
@@ -365,6 +366,9 @@ pub struct Input {
     pub samples: usize,
     /// The column (or columns) that was judged, by the file's own name.
     pub column: Option<String>,
+    /// Which memory that is.
+    #[serde(skip)]
+    pub judged: Option<JudgedMemory>,
     /// The unit that the file's memory values were read in.
     pub unit: Option<String>,
     /// Lines or values that could not be used.

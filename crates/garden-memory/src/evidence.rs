@@ -4,7 +4,7 @@ use crate::bytes::format_change;
 use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Verdict};
 use crate::growth::Stretch;
 use crate::libraries::Library;
-use crate::series::Memory;
+use crate::series::JudgedMemory;
 use crate::signs::{Company, Signs};
 use crate::trace::Quantity;
 use crate::trend::Trend;
@@ -174,7 +174,7 @@ const ACCOUNTED_FOR: f64 = 0.5;
 fn component_evidence(signs: &Signs) -> Option<Evidence> {
     let rise = signs.finding.growth?.rise;
     let (judged, parts) = match signs.memory {
-        Memory::Unreclaimable => (
+        JudgedMemory::Unreclaimable => (
             "Judged is what the kernel cannot take back (anonymous + shared memory)",
             [Quantity::Anon, Quantity::Shmem, Quantity::Swap],
         ),

@@ -37,5 +37,6 @@ pub use comparison::*;
 pub use diagnose::{Question, diagnose, judged_places, judged_series, quantity_series};
 pub use diagnosis::*;
 pub use libraries::Libraries;
+pub use series::JudgedMemory;
 pub use stability::Stability;
 pub use trace::{Activity, Event, EventKind, ProcessTrack, Quantity, RunFacts, Sample, Trace};

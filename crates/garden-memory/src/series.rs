@@ -11,7 +11,7 @@ use crate::trace::{Activity, EventKind, Quantity, Trace};
 
 /// Which memory is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
+pub enum JudgedMemory {
     /// What the kernel cannot take back: anonymous + shared + swapped.
     Unreclaimable,
     /// Everything resident (or its proportional share) + swapped.
@@ -20,19 +20,24 @@ pub(crate) enum Memory {
     Only(Quantity),
 }
 
-impl Memory {
+impl JudgedMemory {
+    /// The amount at one sample, at least, in bytes.
+    pub fn at_least(self, trace: &Trace, index: usize) -> Option<u64> {
+        self.at(trace, index).map(|(least, _)| least as u64)
+    }
+
     /// The amount at one sample, if the sample has it: the least and the most that it can be, which are the same where it was
     /// measured.
     fn at(self, trace: &Trace, index: usize) -> Option<(f64, f64)> {
         let main = match self {
-            Memory::Unreclaimable => Quantity::Anon,
-            Memory::Total => total_quantity(trace),
-            Memory::Only(quantity) => quantity,
+            JudgedMemory::Unreclaimable => Quantity::Anon,
+            JudgedMemory::Total => total_quantity(trace),
+            JudgedMemory::Only(quantity) => quantity,
         };
         let others: &[Quantity] = match self {
-            Memory::Unreclaimable => &[Quantity::Shmem, Quantity::Swap],
-            Memory::Total => &[Quantity::Swap],
-            Memory::Only(_) => &[],
+            JudgedMemory::Unreclaimable => &[Quantity::Shmem, Quantity::Swap],
+            JudgedMemory::Total => &[Quantity::Swap],
+            JudgedMemory::Only(_) => &[],
         };
         let others: f64 = others.iter().filter_map(|&other| trace.value(index, other)).map(|bytes| bytes as f64).sum();
         let (least, most) = (trace.at_least(index, main)?, trace.value(index, main)?);
@@ -42,8 +47,8 @@ impl Memory {
     /// Whether it is known by bounds where the anonymous memory of a tree is.
     fn is_bound(self, trace: &Trace, index: usize) -> bool {
         let follows = match self {
-            Memory::Unreclaimable | Memory::Total => true,
-            Memory::Only(quantity) => quantity.follows_anon(),
+            JudgedMemory::Unreclaimable | JudgedMemory::Total => true,
+            JudgedMemory::Only(quantity) => quantity.follows_anon(),
         };
         follows && trace.is_bound(index)
     }
@@ -51,9 +56,9 @@ impl Memory {
     /// The file's names of what is judged, for example `anon_mb + shmem_mb`.
     pub(crate) fn column_names(self, trace: &Trace) -> String {
         let parts = match self {
-            Memory::Unreclaimable => vec![Quantity::Anon, Quantity::Shmem, Quantity::Swap],
-            Memory::Total => vec![total_quantity(trace), Quantity::Swap],
-            Memory::Only(quantity) => vec![quantity],
+            JudgedMemory::Unreclaimable => vec![Quantity::Anon, Quantity::Shmem, Quantity::Swap],
+            JudgedMemory::Total => vec![total_quantity(trace), Quantity::Swap],
+            JudgedMemory::Only(quantity) => vec![quantity],
         };
         let present: Vec<&str> = parts.into_iter().filter(|&q| trace.has(q)).map(|q| trace.name_of(q)).collect();
         present.join(" + ")
@@ -136,7 +141,7 @@ const NEW_PROCESS: f64 = 0.8;
 
 /// Whether memory drops at this sample as it does when another process takes over.
 fn gives_memory_back(trace: &Trace, at: usize) -> bool {
-    let near = |mut indices: Box<dyn Iterator<Item = usize>>| indices.find_map(|i| Memory::Total.at(trace, i));
+    let near = |mut indices: Box<dyn Iterator<Item = usize>>| indices.find_map(|i| JudgedMemory::Total.at(trace, i));
     let before = near(Box::new((0..at).rev()));
     let after = near(Box::new(at..trace.len()));
     // The least against the most: what is not known is no drop.
@@ -233,7 +238,7 @@ pub(crate) enum Bounds {
 }
 
 impl Bounds {
-    fn of(trace: &Trace, part: &Range<usize>, memory: Memory) -> Bounds {
+    fn of(trace: &Trace, part: &Range<usize>, memory: JudgedMemory) -> Bounds {
         match part.clone().filter(|&index| memory.is_bound(trace, index)).count() {
             0 => Bounds::None,
             count if 2 * count > part.len() => Bounds::Taken(count),
@@ -244,7 +249,7 @@ impl Bounds {
 
 impl Series {
     /// Puts the series of one part of a trace together.
-    pub(crate) fn of(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: Memory) -> Series {
+    pub(crate) fn of(trace: &Trace, part: Range<usize>, timeline: &Timeline, memory: JudgedMemory) -> Series {
         let mut series = Series { bounds: Bounds::of(trace, &part, memory), ..Series::default() };
         let leaves_bounds_out = matches!(series.bounds, Bounds::LeftOut(_));
         let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();

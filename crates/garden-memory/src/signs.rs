@@ -9,7 +9,7 @@ use crate::diagnosis::*;
 use crate::judge::{Finding, PLATEAU_LENGTH, PLATEAU_SAMPLES};
 use crate::libraries::Libraries;
 use crate::segments::Segment;
-use crate::series::{Memory, Series, Timeline};
+use crate::series::{JudgedMemory, Series, Timeline};
 use crate::shape::Shape;
 use crate::stats::{Point, median, quantile};
 use crate::trace::{ProcessTrack, Quantity, RunFacts, Trace};
@@ -41,7 +41,7 @@ pub(crate) struct Signs<'a> {
     pub finding: &'a Finding,
     pub shape: &'a Shape,
     pub series: &'a Series,
-    pub memory: Memory,
+    pub memory: JudgedMemory,
     pub facts: &'a RunFacts,
     pub libraries: &'a Libraries,
     /// The Python module that was run, where the trace says what was.
@@ -70,7 +70,7 @@ impl<'a> Signs<'a> {
                     trace.has(quantity) && !quantity.is_surroundings() && quantity != Quantity::AnonLeast
                 })
                 .filter_map(|quantity| {
-                    let series = Series::of(trace, part.clone(), timeline, Memory::Only(quantity));
+                    let series = Series::of(trace, part.clone(), timeline, JudgedMemory::Only(quantity));
                     company_of(&series.points, quantity, growth.from, growth.to, growth.rise)
                 })
                 .collect()

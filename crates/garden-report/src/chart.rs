@@ -9,6 +9,9 @@ use serde::{Serialize, Serializer};
 /// A chart: curves over one axis, and what stands around them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Chart {
+    /// Which of a trace's charts it is, for those who take some of them.
+    #[serde(skip)]
+    pub kind: ChartKind,
     /// What it shows, as a heading.
     pub title: String,
     /// A sentence that helps to read it; may be empty.
@@ -40,6 +43,20 @@ pub struct Chart {
     pub marks: Vec<Mark>,
     /// Samples that there were before some were left out for drawing; 0 if none were.
     pub samples: usize,
+}
+
+/// Which of the charts of a trace one is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChartKind {
+    /// The memory that was judged.
+    Memory,
+    /// The same of each start, over time.
+    Attempts,
+    /// Memory of GPUs.
+    GpuMemory,
+    /// Any other.
+    #[default]
+    Other,
 }
 
 /// What the values of a chart are.

@@ -3,10 +3,10 @@
 //! Memory by component comes first; then, as far as they were recorded, the attempts of a restarted run, the processes,
 //! counts, GPU memory and the machine around. What is judged, foreseen and decided comes from the diagnosis alone.
 
-use garden_memory::{Clock, EventKind, Mechanism, ProcessTrack, Quantity, Trace, Verdict, judged_places};
+use garden_memory::{Clock, EventKind, JudgedMemory, Mechanism, ProcessTrack, Quantity, Trace, Verdict, judged_places};
 
 use crate::Report;
-use crate::chart::{Axis, AxisKind, Base, Chart, Curve, Level, Mark, Role, Shape, Size, Tone, Unit};
+use crate::chart::{Axis, AxisKind, Base, Chart, ChartKind, Curve, Level, Mark, Role, Shape, Size, Tone, Unit};
 use crate::events::events;
 use crate::outlook::{end_of_axis, outlooks, phases};
 use crate::plot::{MOST_PLACE, Plot, overlap};
@@ -32,12 +32,14 @@ pub fn illustrate(report: &mut Report, trace: &Trace) {
         scene.processes(),
         scene.quantities("Tensors", "", Unit::Count, &[Quantity::Tensors, Quantity::TensorsCpu, Quantity::TensorsGpu]),
         scene.quantities("Python objects", "", Unit::Count, &[Quantity::Objects]),
-        scene.quantities(
-            "GPU memory",
-            "Of the processes, and of everybody on the GPUs.",
-            Unit::Bytes,
-            &[Quantity::Gpu, Quantity::GpuUsed],
-        ),
+        scene
+            .quantities(
+                "GPU memory",
+                "Of the processes, and of everybody on the GPUs.",
+                Unit::Bytes,
+                &[Quantity::Gpu, Quantity::GpuUsed],
+            )
+            .map(|chart| Chart { kind: ChartKind::GpuMemory, ..chart }),
         scene.sharing(),
         scene.quantities(
             "The machine",
@@ -109,7 +111,7 @@ impl<'a> Scene<'a> {
     fn memory(&self) -> Chart {
         let diagnosis = self.report.diagnosis;
         let mut chart = self.chart("Memory", Unit::Bytes);
-        chart.size = Size::Large;
+        (chart.kind, chart.size) = (ChartKind::Memory, Size::Large);
         chart.curves = self.components();
         let is_stacked = chart.curves.iter().any(|curve| curve.role == Role::Stacked);
         let judged = self.judged(is_stacked);
@@ -161,30 +163,13 @@ impl<'a> Scene<'a> {
 
     /// The memory that was judged.
     fn judged(&self, is_stacked: bool) -> Curve {
-        let trace = self.trace;
-        let held = [Quantity::Anon, Quantity::Shmem, Quantity::Swap];
-        let present = held.iter().filter(|&&quantity| trace.has(quantity));
-        let names: Vec<&str> = present.map(|&quantity| trace.name_of(quantity)).collect();
-        let column = self.report.diagnosis.input.column.as_deref();
-        let sum = |index: usize, quantities: &[Quantity]| {
-            let first = trace.at_least(index, *quantities.first()?)?;
-            let rest = quantities.iter().skip(1).filter_map(|&quantity| trace.value(index, quantity));
-            Some(rest.fold(first, u64::saturating_add))
-        };
-        if trace.has(Quantity::Anon) && column == Some(names.join(" + ").as_str()) {
-            let curve = self.curve("judged".into(), Role::Line, |index| sum(index, &held));
-            return Curve { tone: Tone::Strong, ..curve };
+        let (input, trace) = (&self.report.diagnosis.input, self.trace);
+        let judged = input.judged.unwrap_or(JudgedMemory::Total);
+        let curve = |name: &str, role| self.curve(name.into(), role, |index| judged.at_least(trace, index));
+        if judged == JudgedMemory::Unreclaimable || is_stacked {
+            return Curve { tone: Tone::Strong, ..curve("judged", Role::Line) };
         }
-        let total = if trace.has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss };
-        let with_swap = [total, Quantity::Swap];
-        // A column that was asked for is judged alone.
-        let quantities = if column == Some(trace.name_of(total)) { &with_swap[..1] } else { &with_swap[..] };
-        match is_stacked {
-            true => {
-                Curve { tone: Tone::Strong, ..self.curve("judged".into(), Role::Line, |index| sum(index, quantities)) }
-            }
-            false => self.curve(column.unwrap_or("memory").to_string(), Role::Area, |index| sum(index, quantities)),
-        }
+        curve(input.column.as_deref().unwrap_or("memory"), Role::Area)
     }
 
     /// What the judged memory was at most, where it is known by bounds only.
@@ -296,6 +281,7 @@ impl<'a> Scene<'a> {
             breaks.iter().filter_map(|&at| walk.get(at)).map(|&(_, place)| restart(place)).collect();
         marks.extend(events(self.trace, &walk, words));
         Some(Chart {
+            kind: ChartKind::Attempts,
             title: "Attempts over time".into(),
             note: "Resident memory of each start of the program; the marks at the foot are what happened.".into(),
             unit: Unit::Bytes,

@@ -13,6 +13,7 @@ mod comparison;
 mod events;
 mod html;
 mod illustrate;
+mod judged;
 mod markdown;
 mod outlook;
 mod page;
@@ -30,12 +31,13 @@ use serde::Serialize;
 
 pub use audit::{Tried, audit};
 pub use chart::{
-    Axis, AxisKind, Band, Base, Chart, Curve, Level, LevelKind, Mark, Mood, Outlook, Role, Scale, Shape, Size, Table,
-    Tone, Unit,
+    Axis, AxisKind, Band, Base, Chart, ChartKind, Curve, Level, LevelKind, Mark, Mood, Outlook, Role, Scale, Shape,
+    Size, Table, Tone, Unit,
 };
 pub use comparison::comparison;
 pub use html::html;
 pub use illustrate::illustrate;
+pub use judged::JudgedTrace;
 pub use markdown::markdown;
 pub use page::{News, Page};
 pub use sections::{Block, Entry, Exhibit, Field, Image, Likeness, Pair, Section};
@@ -90,6 +92,10 @@ impl Report<'_> {
     /// The page that every format begins with, cleaned, without its charts; the rest is drawn from the report itself.
     /// Others may take parts of it for a page of their own.
     pub fn page(&self) -> Page {
+        self.page_of(sections::findings(self))
+    }
+
+    fn page_of(&self, sections: Vec<Section>) -> Page {
         let page = Page {
             subject: "Memory".into(),
             title: self.title.clone(),
@@ -97,7 +103,7 @@ impl Report<'_> {
             news: News::of(self.diagnosis.verdict),
             summary: self.diagnosis.summary.clone(),
             numbers: sections::numbers(self),
-            sections: sections::findings(self),
+            sections,
             charts: Vec::new(),
             environment: sections::environment(self),
             notes: self.diagnosis.input.notes.clone(),

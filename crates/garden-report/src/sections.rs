@@ -187,22 +187,52 @@ impl Block {
     }
 }
 
-/// The sections beneath the numbers, in their order.
+/// The sections of a diagnosis; each is there if it has something to say.
+struct Findings {
+    evidence: Option<Section>,
+    phases: Option<Section>,
+    attempts: Option<Section>,
+    processes: Option<Section>,
+    forecast: Option<Section>,
+    causes: Option<Section>,
+    ruled_out: Option<Section>,
+    advice: Option<Section>,
+    stability: Option<Section>,
+}
+
+impl Findings {
+    fn of(report: &Report) -> Findings {
+        let (diagnosis, words) = (report.diagnosis, ClockWords::new(report));
+        let evidence = diagnosis.evidence.iter().map(|e| clean(&e.text)).collect();
+        let advice = diagnosis.advice.iter().map(|advice| clean(advice)).collect();
+        Findings {
+            evidence: section("Evidence", vec![Block::Bullets(evidence)]),
+            phases: section("Phases", phases(diagnosis, words)),
+            attempts: section("Attempts (the last one decides)", vec![Block::Bullets(attempts(diagnosis, words))]),
+            processes: section("Processes", processes(diagnosis)),
+            forecast: section("Forecast", vec![Block::Fields(forecast(diagnosis, report.facts, words))]),
+            causes: section("Likely causes", causes(diagnosis)),
+            ruled_out: section("Ruled out", ruled_out(diagnosis)),
+            advice: section("What to do", vec![Block::Numbered(advice)]),
+            stability: section("Stability check", stability(diagnosis)),
+        }
+    }
+}
+
+/// The sections beneath the numbers: what was seen comes before what follows from it, and what to do stands last, where a terminal ends.
 pub(crate) fn findings(report: &Report) -> Vec<Section> {
-    let diagnosis = report.diagnosis;
-    let words = ClockWords::new(report);
-    let sections = [
-        section("Evidence", vec![Block::Bullets(diagnosis.evidence.iter().map(|e| clean(&e.text)).collect())]),
-        section("Phases", phases(diagnosis, words)),
-        section("Attempts (the last one decides)", vec![Block::Bullets(attempts(diagnosis, words))]),
-        section("Processes", processes(diagnosis)),
-        section("Forecast", vec![Block::Fields(forecast(diagnosis, report.facts, words))]),
-        section("Likely causes", causes(diagnosis)),
-        section("Ruled out", ruled_out(diagnosis)),
-        section("What to do", vec![Block::Numbered(diagnosis.advice.iter().map(|advice| clean(advice)).collect())]),
-        section("Stability check", stability(diagnosis)),
-    ];
-    sections.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
+    let Findings { evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability } =
+        Findings::of(report);
+    let own = [evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability];
+    own.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
+}
+
+/// The same in the order in which a reader of a page asks for them.
+pub(crate) fn findings_of_page(report: &Report) -> Vec<Section> {
+    let Findings { evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability } =
+        Findings::of(report);
+    let own = [evidence, causes, advice, forecast, stability, phases, attempts, processes, ruled_out];
+    own.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
 }
 
 /// Fields whose texts can do no harm.

@@ -83,6 +83,7 @@ impl Reading {
             format: self.format.to_string(),
             samples: self.trace.len(),
             column: self.trace.names.get(&Quantity::Rss).cloned(),
+            judged: None,
             unit: unit_text(self.factors),
             skipped: self.skips.iter().map(|skip| skip.count).sum(),
             notes: self.notes,

@@ -15,7 +15,6 @@ use garden_data::{
 use garden_device::Device;
 use garden_model::{Batch, Generator, Model, Prompt, Sampling};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::error::Error;
 use crate::job::Job;
@@ -288,32 +287,8 @@ pub fn read_predictions(folder: &Path) -> Vec<Prediction> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The first evaluation that a run's log has, and the one of the result: the best after the first step.
-pub fn read_evaluations(folder: &Path, best_by: BestBy) -> Option<(EvalReport, EvalReport)> {
-    let text = std::fs::read_to_string(folder.join(crate::log::LOG)).ok()?;
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let found: Vec<EvalReport> = lines.filter_map(|line| report_of(&line)).collect();
-    let first = found.first()?.clone();
-    let best = best_by.best(&found).unwrap_or(&first).clone();
-    Some((first, best))
-}
-
-/// An evaluation from its line in the log.
-pub fn report_of(line: &Value) -> Option<EvalReport> {
-    let number = |name: &str| line.get(name).and_then(Value::as_f64);
-    let count = |name: &str| number(name).unwrap_or(0.0) as usize;
-    let fields = line.get("eval_fields").and_then(Value::as_object).into_iter().flatten();
-    Some(EvalReport {
-        step: count("step"),
-        loss: number("eval_loss")?,
-        rows: count("eval_rows"),
-        answers: count("eval_answers"),
-        exact_match: number("eval_exact_match"),
-        field_accuracy: number("eval_field_accuracy"),
-        fields: fields.filter_map(|(name, share)| Some((name.clone(), share.as_f64()?))).collect(),
-        mean_iou: number("eval_mean_iou"),
-        iou_50: number("eval_iou_50"),
-        seconds: number("eval_runtime").unwrap_or(0.0),
-        is_best: false,
-    })
+/// The first of a run's evaluations, and the one of the result: the best after the first step.
+pub fn first_and_best(evaluations: &[EvalReport], best_by: BestBy) -> Option<(&EvalReport, &EvalReport)> {
+    let first = evaluations.first()?;
+    Some((first, best_by.best(evaluations).unwrap_or(first)))
 }

@@ -16,6 +16,7 @@ mod plan;
 mod prepare;
 mod recipe;
 mod result;
+mod run_end;
 mod schedule;
 mod scoring;
 mod tensorboard;
@@ -23,10 +24,10 @@ mod trainer;
 
 pub use checkpoint::{Progress, check_resume, has_checkpoints, newest, recover};
 pub use error::Error;
-pub use evaluation::{PREDICTIONS, Prediction, read_evaluations, read_predictions, report_of};
+pub use evaluation::{PREDICTIONS, Prediction, first_and_best, read_predictions};
 pub use job::{Job, Rows};
 pub use lock::RunLock;
-pub use log::{LOG, read_losses};
+pub use log::{EvalLine, LOG, LogLine, StepLine, read_log};
 pub use metric::{BestBy, Metric, Score};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
@@ -38,7 +39,8 @@ pub use recipe::{
     DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, Optim, Recipe, RecipeError, Recompute, Scheduler,
     ignored,
 };
+pub use run_end::{End, Proof, RUN_END, Resident, RunEnd};
 pub use schedule::Schedule;
 pub use scoring::{ComparedField, compare_fields};
 pub use tensorboard::EventFile;
-pub use trainer::{End, Finish, Proof, train};
+pub use trainer::{Finish, train};

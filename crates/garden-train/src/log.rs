@@ -2,15 +2,18 @@
 //!
 //! The file is the only place where lines are kept, so a long run holds none of them. A run that resumes cuts off what came after its checkpoint.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::Progress;
 use crate::error::Error;
+use crate::observer::{EvalReport, StepReport};
 use crate::tensorboard::EventFile;
 
 /// How the file is called.
@@ -18,6 +21,142 @@ pub const LOG: &str = "log.jsonl";
 
 /// The folder of TensorBoard's files.
 const EVENTS: &str = "runs";
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LogLine {
+    /// An evaluation: it has an `eval_loss`.
+    Evaluation(EvalLine),
+    /// Some steps: they have a `loss`.
+    Step(StepLine),
+}
+
+/// The steps since the line before, by the names of Hugging Face's trainer. What is no number is `null` in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepLine {
+    /// The last of them.
+    pub step: usize,
+    /// Epochs that are done, with a fraction.
+    #[serde(default)]
+    pub epoch: f64,
+    /// Their mean loss.
+    pub loss: f64,
+    /// The norm of all gradients before clipping.
+    #[serde(default = "unknown", deserialize_with = "or_unknown")]
+    pub grad_norm: f64,
+    /// The learning rate.
+    #[serde(default = "unknown", deserialize_with = "or_unknown")]
+    pub learning_rate: f64,
+    /// Seconds of the last step.
+    #[serde(default = "unknown", deserialize_with = "or_unknown")]
+    pub step_seconds: f64,
+    /// Of these, seconds that it waited for rows.
+    #[serde(default = "unknown", deserialize_with = "or_unknown")]
+    pub waited_seconds: f64,
+    /// Seconds that the device had nothing to do, since the step before.
+    #[serde(default = "unknown", deserialize_with = "or_unknown")]
+    pub idle_seconds: f64,
+    /// Tokens that were read up to here.
+    #[serde(default)]
+    pub tokens: u64,
+}
+
+/// An evaluation, by the names of Hugging Face's trainer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalLine {
+    #[serde(default)]
+    step: usize,
+    #[serde(default)]
+    epoch: f64,
+    eval_loss: f64,
+    #[serde(default)]
+    eval_rows: usize,
+    #[serde(default)]
+    eval_runtime: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_answers: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_exact_match: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_field_accuracy: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_fields: Option<BTreeMap<String, f64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_mean_iou: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_iou_50: Option<f64>,
+}
+
+fn unknown() -> f64 {
+    f64::NAN
+}
+
+fn or_unknown<'de, D: Deserializer<'de>>(number: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(number)?.unwrap_or_else(unknown))
+}
+
+/// Four digits behind the point: what nobody reads is not written.
+fn rounded(number: f64) -> f64 {
+    (number * 1e4).round() / 1e4
+}
+
+impl StepLine {
+    pub(crate) fn of(report: &StepReport, loss: f64, tokens: u64) -> StepLine {
+        StepLine {
+            step: report.step,
+            epoch: rounded(report.epoch),
+            loss,
+            grad_norm: report.gradient_norm,
+            learning_rate: report.rate,
+            step_seconds: rounded(report.seconds),
+            waited_seconds: rounded(report.waited),
+            idle_seconds: rounded(report.idle),
+            tokens,
+        }
+    }
+}
+
+impl EvalLine {
+    pub(crate) fn of(report: &EvalReport, epoch: f64) -> EvalLine {
+        EvalLine {
+            step: report.step,
+            epoch: rounded(epoch),
+            eval_loss: report.loss,
+            eval_rows: report.rows,
+            eval_runtime: rounded(report.seconds),
+            eval_answers: report.exact_match.map(|_| report.answers),
+            eval_exact_match: report.exact_match,
+            eval_field_accuracy: report.field_accuracy,
+            eval_fields: report.field_accuracy.map(|_| report.fields.clone()),
+            eval_mean_iou: report.mean_iou,
+            eval_iou_50: report.iou_50,
+        }
+    }
+
+    /// The evaluation. Which one is the best is not in the log.
+    pub fn report(self) -> EvalReport {
+        EvalReport {
+            step: self.step,
+            loss: self.eval_loss,
+            rows: self.eval_rows,
+            answers: self.eval_answers.unwrap_or(0),
+            exact_match: self.eval_exact_match,
+            field_accuracy: self.eval_field_accuracy,
+            fields: self.eval_fields.unwrap_or_default(),
+            mean_iou: self.eval_mean_iou,
+            iou_50: self.eval_iou_50,
+            seconds: self.eval_runtime,
+            is_best: false,
+        }
+    }
+}
+
+/// All lines of a run's log; what cannot be read is left out.
+pub fn read_log(folder: &Path) -> Vec<LogLine> {
+    let text = std::fs::read_to_string(folder.join(LOG)).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
 
 /// A log that is being written.
 #[derive(Debug)]
@@ -43,10 +182,11 @@ impl Log {
     }
 
     /// Adds a line.
-    pub fn add(&mut self, line: &Value) -> Result<(), Error> {
+    pub fn add(&mut self, line: &LogLine) -> Result<(), Error> {
+        let line = serde_json::to_value(line).unwrap_or_default();
         // One write for the line and its end, so that a reader sees all of it or nothing.
         self.file.write_all(format!("{line}\n").as_bytes()).map_err(|error| Error::file(&self.path, error))?;
-        self.draw(line).map_err(|error| Error::file(self.events.path(), error))
+        self.draw(&line).map_err(|error| Error::file(self.events.path(), error))
     }
 
     /// Adds the numbers of a line to TensorBoard's file, by the tags of Hugging Face's trainer.
@@ -86,14 +226,6 @@ impl Log {
         }
         to.write_all(b"\n  ]")
     }
-}
-
-/// The first and the last training loss that a run's log has.
-pub fn read_losses(folder: &Path) -> Option<(f64, f64)> {
-    let text = std::fs::read_to_string(folder.join(LOG)).ok()?;
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let losses: Vec<f64> = lines.filter_map(|line| line.get("loss")?.as_f64()).collect();
-    Some((*losses.first()?, *losses.last()?))
 }
 
 /// The name of the machine, which TensorBoard has in the names of its files.
@@ -140,12 +272,21 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let at = |step, evaluated| Progress { step, evaluated, ..Progress::default() };
         let mut log = Log::open(&folder, &at(0, None)).unwrap();
-        log.add(&json!({"step": 0, "eval_loss": 0.5})).unwrap();
-        (1..=5).for_each(|step| log.add(&json!({"step": step, "loss": 0.5})).unwrap());
+        let line = |value: Value| serde_json::from_value::<LogLine>(value).unwrap();
+        log.add(&line(json!({"step": 0, "eval_loss": 0.5}))).unwrap();
+        (1..=5).for_each(|step| log.add(&line(json!({"step": step, "loss": 0.5}))).unwrap());
         log.file.write_all(b"{\"step\": 6, \"lo").unwrap();
         let mut log = Log::open(&folder, &at(3, Some(0))).unwrap();
-        log.add(&json!({"step": 4})).unwrap();
-        log.add(&json!({"step": 4, "eval_loss": 0.4})).unwrap();
+        log.add(&line(json!({"step": 4, "loss": 0.5}))).unwrap();
+        log.add(&line(json!({"step": 4, "eval_loss": 0.4}))).unwrap();
+        // What could not be written as a number is unknown, not zero; a line of neither kind is left out.
+        let end = log.file.metadata().unwrap().len();
+        log.file.write_all(b"{\"step\": 4, \"note\": 1}\n").unwrap();
+        let read = read_log(&folder);
+        assert_eq!(read.len(), 6);
+        assert!(matches!(&read[0], LogLine::Evaluation(line) if line.clone().report().loss == 0.5));
+        assert!(matches!(read[1], LogLine::Step(line) if line.grad_norm.is_nan() && line.loss == 0.5));
+        log.file.set_len(end).unwrap();
         let mut list = Vec::new();
         log.copy_as_list(&mut list).unwrap();
         let steps: Vec<Value> = serde_json::from_slice(&list).unwrap();

@@ -10,7 +10,6 @@ use garden_memory::Bytes;
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
 };
-use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, Progress};
 use crate::error::Error;
@@ -18,23 +17,13 @@ use crate::evaluation::Evaluation;
 use crate::initial::{draw_adapter, mixed};
 use crate::job::Job;
 use crate::lock::RunLock;
-use crate::log::Log;
+use crate::log::{EvalLine, Log, LogLine, StepLine};
 use crate::metric::Score;
 use crate::observer::{EvalReport, Observer, StepReport};
 use crate::plan::device_plan;
 use crate::result::write_result;
+use crate::run_end::{End, Proof};
 use crate::schedule::Schedule;
-
-/// Why training ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// All steps are made.
-    Done,
-    /// Evaluations got no better.
-    NoBetter,
-    /// Somebody asked for it; a checkpoint was written.
-    Asked,
-}
 
 /// How training ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,17 +36,6 @@ pub struct Finish {
     pub evaluation: Option<EvalReport>,
     /// What the result was proven by, if training is over.
     pub proof: Option<Proof>,
-}
-
-/// The loss of a micro-batch with the trained weights as they were read again from the output folder, and without an adapter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Proof {
-    /// As read again.
-    pub with: f64,
-    /// With every B zero, as the base model has it; nothing where all weights were trained.
-    pub without: Option<f64>,
-    /// Before the values were rounded to the type of the result, where they were.
-    pub unrounded: Option<f64>,
 }
 
 /// How long a trainer waits for its folder: the command that starts it gives it up just before.
@@ -333,17 +311,7 @@ impl<'a> Run<'a> {
         self.progress.window.1 += 1;
         if report.step.is_multiple_of(self.job.recipe.logging_steps) || report.step == report.steps {
             let (sum, count) = std::mem::take(&mut self.progress.window);
-            self.log.add(&json!({
-                "step": report.step,
-                "epoch": rounded(report.epoch),
-                "loss": sum / count as f64,
-                "grad_norm": report.gradient_norm,
-                "learning_rate": report.rate,
-                "step_seconds": rounded(report.seconds),
-                "waited_seconds": rounded(report.waited),
-                "idle_seconds": rounded(report.idle),
-                "tokens": self.progress.tokens,
-            }))?;
+            self.log.add(&LogLine::Step(StepLine::of(report, sum / count as f64, self.progress.tokens)))?;
         }
         self.observer.stepped(report);
         Ok(())
@@ -376,7 +344,8 @@ impl<'a> Run<'a> {
         if report.is_best || step == 0 {
             evaluation.keep_predictions(&job.recipe.output_dir)?;
         }
-        self.log.add(&eval_line(&report, step as f64 / job.steps_per_epoch() as f64))?;
+        let epoch = step as f64 / job.steps_per_epoch() as f64;
+        self.log.add(&LogLine::Evaluation(EvalLine::of(&report, epoch)))?;
         self.observer.evaluated(&report);
         self.progress.evaluated = Some(step);
         let evaluated = if report.is_best { Evaluated::Better } else { Evaluated::NoBetter };
@@ -544,31 +513,4 @@ fn first_values(job: &Job, device: &mut dyn Device, model: &Model) -> Result<(),
             Ok(())
         }
     }
-}
-
-fn eval_line(report: &EvalReport, epoch: f64) -> Value {
-    let mut line = Map::new();
-    line.insert("step".into(), report.step.into());
-    line.insert("epoch".into(), rounded(epoch));
-    line.insert("eval_loss".into(), report.loss.into());
-    line.insert("eval_rows".into(), report.rows.into());
-    line.insert("eval_runtime".into(), rounded(report.seconds));
-    if let Some(exact) = report.exact_match {
-        line.insert("eval_answers".into(), report.answers.into());
-        line.insert("eval_exact_match".into(), exact.into());
-    }
-    if let Some(accuracy) = report.field_accuracy {
-        line.insert("eval_field_accuracy".into(), accuracy.into());
-        line.insert("eval_fields".into(), json!(report.fields));
-    }
-    if let (Some(mean), Some(half)) = (report.mean_iou, report.iou_50) {
-        line.insert("eval_mean_iou".into(), mean.into());
-        line.insert("eval_iou_50".into(), half.into());
-    }
-    Value::Object(line)
-}
-
-/// Four digits behind the point: what nobody reads is not written.
-fn rounded(number: f64) -> Value {
-    Value::from((number * 1e4).round() / 1e4)
 }

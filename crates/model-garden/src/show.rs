@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use garden_guard::{Happening, Live, Notice, Observer, Stage, Stop};
+use garden_guard::{Happening, Live, Notice, Observer, Remark, Stage, Stop};
 use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample, Verdict, format_change};
 use garden_probe::{ProcessSample, TreeSample};
 use garden_report::Style;
@@ -249,8 +249,8 @@ impl Observer for Show<'_> {
         self.listen(notices);
     }
 
-    fn say(&mut self, line: &str) {
-        self.tell(&format!("model-garden: {line}"));
+    fn say(&mut self, remark: &Remark) {
+        self.tell(&format!("model-garden: {remark}"));
     }
 
     fn happened(&mut self, happening: &Happening, live: &mut Live, guard: &str) -> Option<Stop> {

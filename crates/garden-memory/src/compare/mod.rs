@@ -17,7 +17,7 @@ use crate::comparison::*;
 use crate::diagnose::judge_part;
 use crate::diagnosis::{Clock, Verdict};
 use crate::judge::Finding;
-use crate::series::{Memory, Series, Timeline, clock_of, condense, split_at_restarts};
+use crate::series::{JudgedMemory, Series, Timeline, clock_of, condense, split_at_restarts};
 use crate::shape::{MATERIAL_BYTES, Shape, between};
 use crate::stats::{Point, median};
 use crate::trace::{Quantity, RunFacts, Trace};
@@ -91,7 +91,13 @@ struct Reading {
 }
 
 impl Reading {
-    fn of(run: &Run, clock: Clock, memory: Memory, question: &CompareQuestion, notes: &mut Vec<String>) -> Reading {
+    fn of(
+        run: &Run,
+        clock: Clock,
+        memory: JudgedMemory,
+        question: &CompareQuestion,
+        notes: &mut Vec<String>,
+    ) -> Reading {
         let trace = run.trace;
         let facts = question.facts.clone().or(trace.facts.clone());
         let timeline = Timeline::on(trace, clock);
@@ -178,20 +184,20 @@ fn common_clock(traces: &[&Trace], notes: &mut Vec<String>) -> Clock {
 }
 
 /// What the kernel cannot take back if all traces have it, else all resident memory.
-fn common_memory(traces: &[&Trace], only: Option<Quantity>, notes: &mut Vec<String>) -> Memory {
+fn common_memory(traces: &[&Trace], only: Option<Quantity>, notes: &mut Vec<String>) -> JudgedMemory {
     if let Some(quantity) = only {
-        return Memory::Only(quantity);
+        return JudgedMemory::Only(quantity);
     }
     let with_kinds = traces.iter().filter(|trace| trace.has(Quantity::Anon)).count();
     if with_kinds == traces.len() {
-        return Memory::Unreclaimable;
+        return JudgedMemory::Unreclaimable;
     }
     if with_kinds > 0 {
         notes.push(
             "not all traces tell anonymous memory apart, so resident memory is compared, file pages included".into(),
         );
     }
-    Memory::Total
+    JudgedMemory::Total
 }
 
 /// Lays the runs side by side: by their steps where those overlap, else from where each begins.

@@ -13,7 +13,7 @@ use crate::Report;
 use crate::chart::{Chart, Size, Table};
 use crate::clean::clean;
 use crate::page::Page;
-use crate::sections::{Block, Section};
+use crate::sections::{Block, Section, findings_of_page};
 use crate::thin::thin;
 
 use alternative::alternative;
@@ -29,18 +29,6 @@ const SCRIPT: &str = concat!(
     include_str!("../../assets/chart.js"),
     include_str!("../../assets/report.js")
 );
-/// The sections of the diagnosis in the order in which a reader of a page asks for them; others follow.
-const ORDER: [&str; 9] = [
-    "Evidence",
-    "Likely causes",
-    "What to do",
-    "Forecast",
-    "Stability check",
-    "Phases",
-    "Attempts (the last one decides)",
-    "Processes",
-    "Ruled out",
-];
 /// A table with more columns than this gets the whole width.
 const WIDE: usize = 5;
 /// Titles from files are cut to this many characters.
@@ -48,10 +36,8 @@ const LONGEST_TITLE: usize = 120;
 
 /// The report as a page that needs no network, no other file and no server.
 pub fn html(report: &Report) -> String {
-    let mut page = report.page();
+    let mut page = report.page_of(findings_of_page(report));
     page.charts = report.charts.clone();
-    let rank = |section: &Section| ORDER.iter().position(|title| section.title == *title).unwrap_or(ORDER.len());
-    page.sections.sort_by_key(rank);
     render(&page, Some(report))
 }
 

@@ -224,6 +224,7 @@ impl Random {
                 format: self.words(),
                 samples: self.bytes() as usize,
                 column: self.maybe(Random::words),
+                judged: None,
                 unit: self.maybe(Random::words),
                 skipped: self.bytes() as usize,
                 notes: self.list(3, Random::words),

@@ -3,10 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use garden_memory::{
-    Diagnosis, Quantity, Question, RunFacts, Trace, Verdict, diagnose, judged_series, quantity_series,
-};
-use garden_report::{Page, Report, Section, Series, Style, illustrate};
+use garden_memory::{Quantity, Question, RunFacts, Verdict};
+use garden_report::{JudgedTrace, Section, Style};
 use garden_trace::{ReadOptions, ReadTrace};
 
 use super::Outcome;
@@ -23,104 +21,48 @@ pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Fail
         only: arguments.column.is_some().then_some(Quantity::Rss),
         stability: arguments.gate.stability(),
     };
-    let judged = Judged::of(read, question);
+    let judged = judge(read, question);
     let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };
     let columns = if arguments.output.is_none() { printer.columns() } else { MOST_COLUMNS };
-    let text = judged.report(&title(&arguments.trace), arguments.format, style, columns, Vec::new());
+    let text = render(&judged, &title(&arguments.trace), arguments.format, style, columns, Vec::new());
     match &arguments.output {
         Some(path) => printer.write_file(path, &text)?,
         None => printer.out(&text)?,
     }
-    Ok(judged.outcome())
+    Ok(outcome(&judged))
 }
 
-/// A trace with its diagnosis.
-pub struct Judged {
-    trace: Trace,
-    facts: RunFacts,
-    pub diagnosis: Diagnosis,
+/// Judges what was read, with this machine's limit where no other is known.
+pub fn judge(read: ReadTrace, question: Question) -> JudgedTrace {
+    JudgedTrace::of(read.trace, read.input, question, garden_probe::memory_limit())
 }
 
-impl Judged {
-    /// The most that was held at one sample, and the highest resident memory that the kernel told, in bytes.
-    pub fn most(&self) -> (u64, u64) {
-        let samples = (0..self.trace.len()).map(|index| self.trace.sample(index));
-        samples.fold((0, 0), |(held, peak), sample| {
-            (held.max(sample.held()), peak.max(sample.get(Quantity::Peak).unwrap_or(0)))
-        })
+/// The report in one of its forms, with what the caller has to add.
+pub fn render(
+    judged: &JudgedTrace,
+    title: &str,
+    format: Format,
+    style: Style,
+    columns: usize,
+    sections: Vec<Section>,
+) -> String {
+    let command = Some(command_line());
+    match format {
+        Format::Text => garden_report::text(&judged.report(title, sections, command), style, columns),
+        Format::Json => garden_report::json(&judged.report(title, sections, command)),
+        Format::Markdown => garden_report::markdown(&judged.report(title, sections, command)),
+        Format::Html => garden_report::html(&judged.illustrated(title, sections, command)),
     }
+}
 
-    /// The last moment of the trace, in seconds from its beginning.
-    pub fn seconds(&self) -> f64 {
-        (0..self.trace.len()).rev().find_map(|index| self.trace.time_s(index)).unwrap_or(0.0)
-    }
-
-    /// Judges a trace; the limit is the one asked about, else the trace's own, else this machine's.
-    pub fn of(read: ReadTrace, question: Question) -> Judged {
-        let ReadTrace { trace, input } = read;
-        let facts = question.facts.or(trace.facts.clone());
-        let limit_is_given = facts.memory_limit.is_some();
-        let facts = RunFacts { memory_limit: facts.memory_limit.or_else(garden_probe::memory_limit), ..facts };
-        let mut diagnosis = diagnose(&trace, &Question { facts: facts.clone(), ..question });
-        diagnosis.input.format = input.format;
-        diagnosis.input.unit = input.unit;
-        diagnosis.input.skipped += input.skipped;
-        diagnosis.input.notes.splice(0..0, input.notes);
-        if !limit_is_given && diagnosis.forecast.limit_bytes.is_some() {
-            diagnosis.input.notes.push("the memory limit is this machine's; --memory-limit sets another".into());
-        }
-        Judged { trace, facts, diagnosis }
-    }
-
-    /// What every form of the report is made from.
-    fn draft(&self, title: &str, sections: Vec<Section>) -> Report<'_> {
-        Report {
-            title: title.to_string(),
-            memory: Series { name: memory_name(&self.trace), points: judged_series(&self.trace) },
-            counts: counts(&self.trace),
-            charts: Vec::new(),
-            samples: None,
-            sections,
-            origin: &self.trace.origin,
-            facts: &self.facts,
-            command: Some(command_line()),
-            version: env!("CARGO_PKG_VERSION"),
-            diagnosis: &self.diagnosis,
-        }
-    }
-
-    /// The parts of the page, charts included, for a page about more than memory.
-    pub fn page(&self, title: &str) -> Page {
-        let mut report = self.draft(title, Vec::new());
-        illustrate(&mut report, &self.trace);
-        let mut page = report.page();
-        page.charts = report.charts;
-        page
-    }
-
-    /// The report in one of its forms, with what the caller has to add.
-    pub fn report(&self, title: &str, format: Format, style: Style, columns: usize, sections: Vec<Section>) -> String {
-        let mut report = self.draft(title, sections);
-        match format {
-            Format::Text => garden_report::text(&report, style, columns),
-            Format::Json => garden_report::json(&report),
-            Format::Markdown => garden_report::markdown(&report),
-            Format::Html => {
-                illustrate(&mut report, &self.trace);
-                garden_report::html(&report)
-            }
-        }
-    }
-
-    /// How the command ends.
-    pub fn outcome(&self) -> Outcome {
-        if self.diagnosis.is_bad_news() {
-            Outcome::BadNews
-        } else if self.diagnosis.verdict == Verdict::Insufficient {
-            Outcome::NotEnoughData
-        } else {
-            Outcome::Fine
-        }
+/// How a command ends that has judged a trace.
+pub fn outcome(judged: &JudgedTrace) -> Outcome {
+    if judged.diagnosis.is_bad_news() {
+        Outcome::BadNews
+    } else if judged.diagnosis.verdict == Verdict::Insufficient {
+        Outcome::NotEnoughData
+    } else {
+        Outcome::Fine
     }
 }
 
@@ -144,18 +86,6 @@ pub fn title(path: &Path) -> String {
         Some(name) if path != Path::new("-") => name.to_string_lossy().into_owned(),
         _ => "standard input".into(),
     }
-}
-
-fn memory_name(trace: &Trace) -> String {
-    trace.name_of(if trace.has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss }).to_string()
-}
-
-fn counts(trace: &Trace) -> Vec<Series> {
-    Quantity::ALL
-        .into_iter()
-        .filter(|&quantity| quantity.is_count() && trace.has(quantity))
-        .map(|quantity| Series { name: trace.name_of(quantity).to_string(), points: quantity_series(trace, quantity) })
-        .collect()
 }
 
 /// The command as it was given, for the report; the binary's folder is nobody's business.

@@ -16,11 +16,11 @@ use garden_guard::{
 };
 use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts, Stability};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
-use garden_report::{Section, Style};
+use garden_report::{JudgedTrace, Section, Style};
 use garden_trace::{ReadOptions, ReadTrace, read_path};
 
 use super::Outcome;
-use super::diagnose::{Judged, title};
+use super::diagnose::{judge, outcome, render, title};
 use crate::cli::{self, Format};
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -84,7 +84,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
         Some(ending) if arguments.passthrough => Outcome::Program(ending.code()),
         // How a program ends that was told to is no failure of its own.
         Some(ending) if ending != Ending::Code(0) && !was_asked => Outcome::CommandFailed,
-        _ => judged.outcome(),
+        _ => outcome(&judged),
     })
 }
 
@@ -231,7 +231,7 @@ fn report(
     trace: &HeldTrace,
     watching: &cli::Watching,
     printer: &Printer,
-) -> Result<Judged, Failure> {
+) -> Result<JudgedTrace, Failure> {
     let path = live.watch.path().to_path_buf();
     let judged = judge_and_print(trace, watching.gate.stability(), printer)?;
     if let Some(page) = &watching.report {
@@ -246,14 +246,18 @@ fn report(
 }
 
 /// Judges a trace as `diagnose` does, and prints its report.
-pub fn judge_and_print(trace: &HeldTrace, stability: Option<Stability>, printer: &Printer) -> Result<Judged, Failure> {
+pub fn judge_and_print(
+    trace: &HeldTrace,
+    stability: Option<Stability>,
+    printer: &Printer,
+) -> Result<JudgedTrace, Failure> {
     let path = trace.path.as_path();
     let read = trace
         .read(printer)
         .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
-    let judged = Judged::of(read, Question { stability, ..Question::default() });
+    let judged = judge(read, Question { stability, ..Question::default() });
     let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
-    printer.out(&judged.report(&title(path), Format::Text, style, printer.columns(), Vec::new()))?;
+    printer.out(&render(&judged, &title(path), Format::Text, style, printer.columns(), Vec::new()))?;
     Ok(judged)
 }
 
@@ -310,8 +314,8 @@ pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Writes the report with charts. The watching was not in vain if that fails, so it is only said.
-pub fn write_page(judged: &Judged, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
-    let html = judged.report(&title(trace), Format::Html, Style::Plain, printer.columns(), sections);
+pub fn write_page(judged: &JudgedTrace, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
+    let html = render(judged, &title(trace), Format::Html, Style::Plain, printer.columns(), sections);
     match printer.write_file(page, &html) {
         Ok(()) => printer.say(&format!("report: {}", page.display())),
         Err(failure) => printer.failure(&failure),

@@ -1,9 +1,11 @@
 //! `model-garden report`: the page of a training run again, from what the run has left.
 
+use std::error::Error as _;
+
+use garden_run::{REPORT, RunRecord, page};
+
 use super::Outcome;
-use super::train::files::REPORT;
-use super::train::page;
-use super::train::story::Remains;
+use super::diagnose::command_line;
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -11,16 +13,16 @@ use crate::printer::Printer;
 /// Runs the command.
 pub fn run(arguments: &cli::Report, printer: &Printer) -> Result<Outcome, Failure> {
     let folder = &arguments.folder;
-    let remains = Remains::read(folder).map_err(|failure| Failure {
+    let record = RunRecord::read(folder).map_err(|error| Failure {
         what: format!("`{}` is not the output folder of a training run", folder.display()),
-        causes: failure.causes,
+        causes: error.source().map(ToString::to_string).into_iter().collect(),
         hint: Some(
             "name the --output-dir of `model-garden train-vision`; a trace alone is for `diagnose --format html`"
                 .into(),
         ),
     })?;
     let path = arguments.output.clone().unwrap_or_else(|| folder.join(REPORT));
-    printer.write_file(&path, &page::page(&remains.story()).html())?;
+    printer.write_file(&path, &page(&record, Some(command_line())).html())?;
     printer.say(&format!("report: {}", path.display()));
     Ok(Outcome::Fine)
 }

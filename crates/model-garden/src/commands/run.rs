@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Error, Fence, Observer, OnLimit, Orders, Stage, StateFolder, Summary, ask_to_end, start_in_background, supervise,
-    supervisor_of, unguarded,
+    Error, Fence, Observer, OnLimit, Orders, Remark, Stage, StateFolder, Summary, ask_to_end, start_in_background,
+    supervise, supervisor_of, unguarded,
 };
 use garden_memory::{Bytes, RunFacts};
 use garden_probe::memory_limit;
-use garden_report::{Block, Section};
+use garden_run::guarded;
 
 use super::Outcome;
 use super::monitor::{HeldTrace, cannot_create, cannot_start, check_page, judge_and_print, write_page};
@@ -52,7 +52,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let trace = trace_path(watching.output.as_deref(), state.as_ref())?;
     let held = HeldTrace::at(&trace);
     let checkpoint_dir = arguments.checkpoint_dir.clone().or_else(|| output_dir(&arguments.command));
-    let mut say = |line: &str| Observer::say(&mut show, line);
+    let mut say = |line: &str| Observer::say(&mut show, &Remark::News(line.to_string()));
     match (limit, smallest) {
         (Some(asked), Some(smallest)) if smallest < asked => {
             say(&format!(
@@ -243,29 +243,6 @@ pub fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
             attempt.ending
         ));
     }
-}
-
-/// What the guard did, as a section of the report.
-pub fn guarded(summary: &Summary) -> Section {
-    let header = ["start", "steps", "time", "most held", "checkpoint", "steps lost", "stopped because", "ending"];
-    let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.0}"));
-    let row = |attempt: &garden_guard::Attempt| {
-        let steps = attempt.first_step.zip(attempt.last_step).map(|(first, last)| format!("{first:.0} to {last:.0}"));
-        vec![
-            attempt.number.to_string(),
-            steps.unwrap_or_default(),
-            format!("{:.1} s", attempt.seconds),
-            Bytes(attempt.highest_bytes).to_string(),
-            attempt.checkpoint.as_deref().map(name_of).unwrap_or_default(),
-            number(attempt.lost_steps),
-            attempt.stopped_because.clone().unwrap_or_default(),
-            attempt.ending.clone(),
-        ]
-    };
-    let rows = summary.attempts.iter().map(row).collect();
-    let end = format!("In the end {} (exit code {}).", summary.words, summary.code);
-    let body = vec![Block::Table(header.map(Into::into).to_vec(), rows), Block::Paragraph(end)];
-    Section { title: "What the guard did".into(), body }
 }
 
 fn name_of(path: &Path) -> String {

@@ -1,13 +1,6 @@
 //! `model-garden train-vision`: from a recipe to an adapter, with the process that trains under guard.
 
-mod card;
-mod curves;
-mod exhibits;
-pub mod files;
-pub mod page;
-mod result;
 mod show;
-pub mod story;
 pub mod worker;
 
 use std::ffi::OsString;
@@ -17,19 +10,17 @@ use std::time::{Duration, Instant};
 use garden_data::BatchSize;
 use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
+use garden_run::{FileError, GUARD, JOB, JobFile, LeftOut, RECIPE, REPORT, RunOutcome, RunRecord, TRACE, write_text};
 use garden_train::{
-    DeviceKind, Error, MemoryPlan, Prepared, Recipe, RecipeError, RunLock, check_output, check_resume, has_checkpoints,
-    ignored, newest, recover,
+    DeviceKind, Error, MemoryPlan, Prepared, RUN_END, Recipe, RecipeError, RunLock, check_output, check_resume,
+    has_checkpoints, ignored, newest, recover,
 };
 
 use super::{Outcome, devices};
 use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
-use files::{CARD, FINISH, JOB, JobFile, RECIPE, REPORT, TRACE, write_text};
-use result::RunResult;
 use show::Progress;
-use story::Story;
 
 /// How often somebody who waits for the look at all rows is told how far it is.
 const WORD: Duration = Duration::from_secs(5);
@@ -41,8 +32,6 @@ const GRACE: Duration = Duration::from_secs(600);
 const STOP_AT: f64 = 0.95;
 /// Starts after the first one.
 const RESTARTS: u32 = 20;
-/// Where the guard's state is, in the output folder.
-const GUARD: &str = ".guard";
 
 /// Large blocks go back to the system when they are freed. The allocator would otherwise keep those of an evaluation for later, and where it could not use
 /// them again the run would hold more than was planned. `env` becomes the program, so this costs no process.
@@ -174,19 +163,18 @@ fn train(
     let job = prepared.job.clone();
     let (recipe, folder) = (&job.recipe, job.recipe.output_dir.as_path());
     let state = super::run::take_folder(&folder.join(GUARD))?;
-    let begin = Instant::now();
-    drop(std::fs::remove_file(folder.join(FINISH)));
+    drop(std::fs::remove_file(folder.join(RUN_END)));
     // What a run goes on from is in its own folder, and so is the trace of what came before.
     let goes_on = resume.as_ref().is_some_and(|checkpoint| checkpoint.parent() == Some(folder));
     if !goes_on {
         keep_trace(folder);
     }
-    write_text(&folder.join(RECIPE), &recipe.to_toml())?;
+    write_text(&folder.join(RECIPE), &recipe.to_toml()).map_err(|error| file_failure(&error))?;
     if let Some(template) = &job.chat_template {
-        write_text(&folder.join(super::CHAT_TEMPLATE), &template.source)?;
+        write_text(&folder.join(super::CHAT_TEMPLATE), &template.source).map_err(|error| file_failure(&error))?;
     }
     let job_path = folder.join(JOB);
-    JobFile { job: job.clone(), resume }.write(&job_path)?;
+    JobFile { job: job.clone(), resume }.write(&job_path).map_err(|error| file_failure(&error))?;
     let steps = job.steps();
     let batch = match recipe.batch() {
         BatchSize::Rows(rows) => format!("{rows} x {} rows", recipe.gradient_accumulation),
@@ -201,10 +189,34 @@ fn train(
     progress.close();
     let summary = watched.map_err(super::run::failure)?;
     super::run::say_summary(&summary, orders.limit, printer);
-    let result = RunResult::gather(&prepared, &plan, &summary, begin.elapsed().as_secs_f64())?;
-    result.write(printer);
-    printer.out(&if is_json { result.json() } else { result.text() })?;
-    Ok(result.outcome())
+    let mut record = RunRecord::read(folder).map_err(|error| file_failure(&error))?;
+    record.guard = Some(summary);
+    // The run was not in vain if one of these cannot be written, so it is only said.
+    let command = Some(super::diagnose::command_line());
+    match record.compare_with(&plan).and_then(|()| record.write_pages(command)) {
+        Ok(()) => printer.say(&format!("report: {}", folder.join(REPORT).display())),
+        Err(error) => printer.failure(&file_failure(&error)),
+    }
+    let told = RunOutcome { record: &record, plan: &plan, left_out: LeftOut::of(&prepared) };
+    printer.out(&if is_json { format!("{:#}\n", told.json()) } else { told.text() })?;
+    Ok(outcome(&record))
+}
+
+/// The exit code.
+fn outcome(record: &RunRecord) -> Outcome {
+    match (&record.end, record.guard.as_ref().map_or(0, |summary| summary.code)) {
+        (Some(end), 0) if end.is_no_op() => Outcome::BadNews,
+        (Some(_), 0) => Outcome::Fine,
+        // It was asked to end and has saved: as a shell tells Ctrl-C.
+        (None, 0) => Outcome::Program(130),
+        (_, code) => Outcome::Program(code),
+    }
+}
+
+/// A file of a run that cannot be read or written, in the way all commands say it.
+pub fn file_failure(error: &FileError) -> Failure {
+    let causes = std::error::Error::source(error).map(ToString::to_string).into_iter().collect();
+    Failure { what: error.to_string(), causes, hint: None }
 }
 
 /// The trace of another run is kept under another name: this one begins its own.
@@ -255,21 +267,4 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
         goes_on: false,
         state: Some(state),
     })
-}
-
-/// Writes the page and, where there is a result, its card. The run was not in vain if that fails, so it is only said.
-fn write_pages(story: &Story, printer: &Printer) {
-    let folder = story.job.recipe.output_dir.as_path();
-    let report = folder.join(REPORT);
-    let mut written = story.keep().and_then(|()| write_text(&report, &page::page(story).html()));
-    if written.is_ok() {
-        printer.say(&format!("report: {}", report.display()));
-    }
-    let card = folder.join(CARD);
-    if story.finish.is_some() && card::may_write(&card) {
-        written = written.and(write_text(&card, &card::card(story)));
-    }
-    if let Err(failure) = written {
-        printer.failure(&failure);
-    }
 }

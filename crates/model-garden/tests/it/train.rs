@@ -304,6 +304,8 @@ fn a_leak_is_survived_within_the_limit() {
     // A step that is under way when the limit is near is finished, and the last of all too.
     assert!(held <= limit + (3 << 20), "{held} of {limit}: {}", told(&output));
     assert_eq!(losses(&leaking), losses(&whole));
+    let page = std::fs::read_to_string(leaking.join("report.html")).unwrap();
+    assert!(page.contains("Attempts over time") && page.contains("What the guard did"));
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn csv(samples: usize) -> Input {
         format: "csv".into(),
         samples,
         column: Some("rss_mb".into()),
+        judged: None,
         unit: Some("MiB".into()),
         skipped: 0,
         notes: Vec::new(),

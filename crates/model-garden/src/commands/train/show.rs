@@ -4,8 +4,9 @@ use std::io::IsTerminal;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use garden_guard::{Happening, Live, Message, Notice, Observer, Stop};
+use garden_guard::{Happening, Live, Message, Notice, Observer, Remark, Stop};
 use garden_memory::Bytes;
+use garden_run::{clock, seconds};
 
 use crate::printer::Printer;
 
@@ -161,16 +162,13 @@ impl<'a> Progress<'a> {
 impl Observer for Progress<'_> {
     fn begin(&mut self, _: &SyncSender<Notice>) {}
 
-    fn say(&mut self, line: &str) {
+    fn say(&mut self, remark: &Remark) {
         // How it will be stopped, and that earlier checkpoints do not count, is no news to somebody who trains with us.
-        if line.starts_with("guard: ")
-            || line.starts_with("checkpoints of an earlier run")
-            || self.told.iter().any(|told| told == line)
-        {
-            return;
+        let Remark::News(line) = remark else { return };
+        if !self.told.contains(line) {
+            self.told.push(line.clone());
+            self.line(line);
         }
-        self.told.push(line.to_string());
-        self.line(line);
     }
 
     fn happened(&mut self, happening: &Happening, live: &mut Live, _: &str) -> Option<Stop> {
@@ -185,42 +183,9 @@ impl Observer for Progress<'_> {
     }
 }
 
-/// Seconds as people say them.
-pub fn seconds(seconds: f64) -> String {
-    match seconds {
-        short if short < 1.0 => format!("{:.0} ms", 1000.0 * short),
-        short if short < 100.0 => format!("{short:.1} s"),
-        long => clock(long),
-    }
-}
-
-/// Hours, minutes and seconds.
-pub fn clock(seconds: f64) -> String {
-    let all = seconds.round() as u64;
-    let (hours, minutes, seconds) = (all / 3600, all / 60 % 60, all % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds} s"),
-        (0, minutes) => format!("{minutes} min {seconds} s"),
-        (hours, minutes) => format!("{hours} h {minutes} min"),
-    }
-}
-
-/// A share as every part of a report writes it; what is not all of them is never `100.0 %`.
-pub fn percent(share: f64) -> String {
-    let tenths = (1000.0 * share).round();
-    let tenths = if share < 1.0 { tenths.min(999.0) } else { tenths };
-    format!("{:.1} %", tenths / 10.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_are_written_alike_and_all_means_all() {
-        let shares = [0.0, 0.31, 2399.0 / 2400.0, 0.99999, 1.0];
-        assert_eq!(shares.map(percent), ["0.0 %", "31.0 %", "99.9 %", "99.9 %", "100.0 %"]);
-    }
 
     #[test]
     fn the_time_of_a_step_does_not_depend_on_how_many_are_told() {

@@ -1,5 +1,6 @@
 //! The process that trains: told what to do by a job file, and telling what it does over the event channel.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,13 +11,15 @@ use std::time::{Duration, Instant};
 
 use garden_data::BatchSize;
 use garden_device::{Plan, Purpose};
-use garden_guard::{ENVIRONMENT, Notice, RESUME, listen_for_stops};
+use garden_guard::{Command, ENVIRONMENT, Message, Notice, RESUME, listen_for_stops};
+use garden_memory::{EventKind, RunFacts};
 use garden_probe::{Identity, Process};
-use garden_train::{End, Error, EvalReport, Finish, Job, Metric, Observer, StepReport, read_losses, train};
-use serde_json::{Value, json};
+use garden_run::{JobFile, percent};
+use garden_train::{
+    End, Error, EvalReport, Finish, Job, LogLine, Metric, Observer, Resident, RunEnd, StepReport, read_log, train,
+};
 
-use super::files::{FINISH, JobFile, write_json};
-use super::show::percent;
+use super::file_failure;
 use crate::cli;
 use crate::commands::{Outcome, devices};
 use crate::failure::Failure;
@@ -27,7 +30,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, Failure> {
-    let file = JobFile::read(&arguments.job)?;
+    let file = JobFile::read(&arguments.job).map_err(|error| file_failure(&error))?;
     let mut teller = Teller::new(&file.job, printer)?;
     let begin = Instant::now();
     // The guard knows a newer checkpoint than the one that the first start went on from.
@@ -38,8 +41,8 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
     if finish.end != End::Asked {
         teller.look();
         let gpu = device.own_memory().map(|memory| memory.taken);
-        let told = finish_json(&file.job, &finish, &teller, begin.elapsed().as_secs_f64(), gpu);
-        write_json(&file.job.recipe.output_dir.join(FINISH), &told)?;
+        let end = run_end(&file.job, finish, &teller, begin.elapsed().as_secs_f64(), gpu);
+        garden_run::write_end(&file.job.recipe.output_dir, &end).map_err(|error| file_failure(&error))?;
     }
     Ok(Outcome::Fine)
 }
@@ -49,32 +52,25 @@ pub fn failure(error: &Error) -> Failure {
     Failure { what: "training cannot go on".into(), causes: vec![error.to_string()], hint: error.hint() }
 }
 
-fn finish_json(job: &Job, finish: &Finish, teller: &Teller, seconds: f64, gpu: Option<usize>) -> Value {
+fn run_end(job: &Job, finish: Finish, teller: &Teller, seconds: f64, gpu: Option<usize>) -> RunEnd {
     // From the log, which has all starts of the run.
-    let losses = read_losses(&job.recipe.output_dir);
-    json!({
-        "end": match finish.end {
-            End::Done => "done",
-            End::NoBetter => "early_stopping",
-            End::Asked => "asked",
-        },
-        "progress": finish.progress,
-        "first_loss": losses.map(|losses| losses.0),
-        "last_loss": losses.map(|losses| losses.1),
-        "evaluation": finish.evaluation,
-        "proof": finish.proof.map(|proof| json!({
-            "loss": proof.with,
-            "loss_without_adapter": proof.without,
-            "loss_unrounded": proof.unrounded,
-        })),
-        "seconds": finish.progress.seconds,
-        "seconds_of_last_start": seconds,
-        "arena": teller.arena,
-        "resident": teller.resident,
-        "gpu_bytes": gpu,
-        "idle_share": (teller.idle.1 > 0.0).then(|| teller.idle.0 / teller.idle.1),
-        "share_of_telling": teller.telling.as_secs_f64() / teller.steps.max(f64::MIN_POSITIVE),
-    })
+    let log = read_log(&job.recipe.output_dir);
+    let losses = || log.iter().filter_map(|line| if let LogLine::Step(step) = line { Some(step.loss) } else { None });
+    RunEnd {
+        end: finish.end,
+        first_loss: losses().next(),
+        last_loss: losses().last(),
+        evaluation: finish.evaluation,
+        proof: finish.proof,
+        seconds: finish.progress.seconds,
+        seconds_of_last_start: Some(seconds),
+        progress: finish.progress,
+        arena: teller.arena.clone(),
+        resident: teller.resident,
+        gpu_bytes: gpu.map(|bytes| bytes as u64),
+        idle_share: (teller.idle.1 > 0.0).then(|| teller.idle.0 / teller.idle.1),
+        share_of_telling: teller.telling.as_secs_f64() / teller.steps.max(f64::MIN_POSITIVE),
+    }
 }
 
 /// Tells the guard how training goes, and hears whether it should end.
@@ -89,9 +85,9 @@ struct Teller<'a> {
     /// When the last step was told.
     told: Instant,
     /// Buffers of the device, in number and bytes, and bytes by purpose.
-    buffers: (usize, usize),
-    arena: Value,
-    facts: Value,
+    buffers: (u64, u64),
+    arena: BTreeMap<String, u64>,
+    facts: RunFacts,
     me: Option<Process>,
     /// Resident memory at the start, when everything was there, and at most.
     resident: Resident,
@@ -100,15 +96,6 @@ struct Teller<'a> {
     steps: f64,
     /// Seconds that the device had nothing to do between the first step and the last, and these with those that it was at work.
     idle: (f64, f64),
-}
-
-/// Memory of this process in bytes: anonymous at the start, when everything was there and at most; and the most that was resident, as the kernel has it.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-struct Resident {
-    start: u64,
-    began: u64,
-    most: u64,
-    peak: u64,
 }
 
 impl<'a> Teller<'a> {
@@ -132,16 +119,19 @@ impl<'a> Teller<'a> {
             None => should_end.store(guard.is_some(), Ordering::Release),
         }
         let recipe = &job.recipe;
-        let mut facts = json!({
-            "examples": job.train.used(),
-            "gradient_accumulation": recipe.gradient_accumulation,
-            "total_steps": job.steps(),
-        });
         // Where micro-batches are cut by tokens, rows do not tell how long an epoch is.
-        match recipe.batch() {
-            BatchSize::Rows(rows) => facts["batch_size"] = json!(rows),
-            BatchSize::Tokens(_) => facts["steps_per_epoch"] = json!(job.steps_per_epoch()),
-        }
+        let (batch_size, steps_per_epoch) = match recipe.batch() {
+            BatchSize::Rows(rows) => (Some(rows as u64), None),
+            BatchSize::Tokens(_) => (None, Some(job.steps_per_epoch() as u64)),
+        };
+        let facts = RunFacts {
+            examples: Some(job.train.used() as u64),
+            batch_size,
+            gradient_accumulation: Some(recipe.gradient_accumulation as u64),
+            steps_per_epoch,
+            total_steps: Some(job.steps() as u64),
+            memory_limit: None,
+        };
         let mut teller = Teller {
             printer,
             channel,
@@ -151,7 +141,7 @@ impl<'a> Teller<'a> {
             metric: recipe.metric_for_best_model,
             told: Instant::now(),
             buffers: (0, 0),
-            arena: Value::Null,
+            arena: BTreeMap::new(),
             facts,
             me: Identity::of(std::process::id()).and_then(|me| Process::open(me).ok()),
             resident: Resident::default(),
@@ -162,6 +152,12 @@ impl<'a> Teller<'a> {
         let memory = teller.memory();
         teller.resident.start = memory.0;
         Ok(teller)
+    }
+
+    /// The buffers of the device: all are there from the beginning to the end.
+    fn buffers_now(&self) -> Message {
+        let (count, bytes) = self.buffers;
+        Message { tensors: Some(count), tensors_cpu: Some(count), arena: Some(bytes), ..Message::default() }
     }
 
     /// Anonymous memory now, and the most that was resident so far.
@@ -176,9 +172,10 @@ impl<'a> Teller<'a> {
         self.resident.peak = peak;
     }
 
-    fn send(&mut self, message: &Value) {
+    fn send(&mut self, message: &Message) {
         let Some(channel) = &mut self.channel else { return };
-        if channel.write_all(format!("{message}\n").as_bytes()).is_err() {
+        let line = serde_json::to_string(message).unwrap_or_default() + "\n";
+        if channel.write_all(line.as_bytes()).is_err() {
             self.channel = None;
         }
     }
@@ -190,8 +187,7 @@ fn obey(channel: &UnixStream, should_end: Arc<AtomicBool>) {
     std::thread::spawn(move || {
         for line in BufReader::new(back).lines() {
             let Ok(line) = line else { break };
-            let value: Value = serde_json::from_str(&line).unwrap_or_default();
-            if value.get("command").and_then(Value::as_str) == Some("stop") {
+            if let Ok(Command::Stop) = serde_json::from_str(&line) {
                 should_end.store(true, Ordering::Release);
             }
         }
@@ -201,15 +197,13 @@ fn obey(channel: &UnixStream, should_end: Arc<AtomicBool>) {
 
 impl Observer for Teller<'_> {
     fn began(&mut self, step: usize, plan: &Plan) {
-        self.buffers = (plan.buffers.len(), plan.total());
-        let bytes = |purpose: &Purpose| (purpose.name().to_string(), Value::from(plan.bytes(*purpose)));
-        self.arena = Value::Object(Purpose::ALL.iter().map(bytes).collect());
+        self.buffers = (plan.buffers.len() as u64, plan.total() as u64);
+        let bytes = |purpose: &Purpose| (purpose.name().to_string(), plan.bytes(*purpose) as u64);
+        self.arena = Purpose::ALL.iter().map(bytes).collect();
         self.look();
         self.resident.began = self.resident.most;
-        let facts = self.facts.clone();
-        let (buffers, arena) = self.buffers;
-        self.send(&json!({"facts": facts}));
-        self.send(&json!({"step": step, "tensors": buffers, "tensors_cpu": buffers, "arena": arena, "sample": true}));
+        self.send(&Message { facts: Some(self.facts.clone()), ..Message::default() });
+        self.send(&Message { step: Some(step as f64), sample: true, ..self.buffers_now() });
     }
 
     fn stepped(&mut self, report: &StepReport) {
@@ -230,23 +224,20 @@ impl Observer for Teller<'_> {
             return;
         }
         self.told = begin;
-        let (buffers, arena) = self.buffers;
-        self.send(&json!({
-            "step": report.step,
-            "epoch": report.epoch,
-            "loss": report.loss,
-            "learning_rate": report.rate,
-            "tensors": buffers,
-            "tensors_cpu": buffers,
-            "arena": arena,
-            "sample": is_sample,
-        }));
+        self.send(&Message {
+            step: Some(report.step as f64),
+            epoch: Some(report.epoch),
+            loss: Some(report.loss),
+            learning_rate: Some(report.rate),
+            sample: is_sample,
+            ..self.buffers_now()
+        });
         self.telling += begin.elapsed();
         self.steps += report.seconds;
     }
 
     fn evaluating(&mut self) {
-        self.send(&json!({"event": "eval_start"}));
+        self.send(&Message { event: Some(EventKind::EvalStart), ..Message::default() });
     }
 
     fn evaluated(&mut self, report: &EvalReport) {
@@ -264,16 +255,17 @@ impl Observer for Teller<'_> {
         if report.is_best {
             words += &format!(" (best by {} so far)", self.metric.name());
         }
-        self.send(&json!({"event": "eval_end", "say": words}));
+        self.send(&Message { event: Some(EventKind::EvalEnd), say: Some(words), ..Message::default() });
     }
 
     fn saved(&mut self, path: &Path) {
-        self.send(&json!({"event": "checkpoint", "path": path}));
+        let path = Some(path.to_path_buf());
+        self.send(&Message { event: Some(EventKind::Checkpoint), path, ..Message::default() });
     }
 
     fn say(&mut self, line: &str) {
         match self.channel {
-            Some(_) => self.send(&json!({"say": line})),
+            Some(_) => self.send(&Message { say: Some(line.to_string()), ..Message::default() }),
             None => self.printer.say(line),
         }
     }

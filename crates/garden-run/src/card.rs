@@ -6,9 +6,9 @@ use std::path::Path;
 use garden_data::BatchSize;
 use garden_train::Recipe;
 
-use super::page::{field_rows, grouped, memory_words, settings, title};
-use super::show::{clock, percent};
-use super::story::Story;
+use crate::page::{field_rows, settings, title};
+use crate::record::RunRecord;
+use crate::words::{clock, grouped, percent};
 
 /// The line by which a card is known to be ours. A card without it was edited and stays.
 const OURS: &str = "<!-- Written by model-garden. Delete this line to keep your own text when the run is repeated. -->";
@@ -37,19 +37,19 @@ pub fn may_write(path: &Path) -> bool {
 }
 
 /// The card of a run that came to its end.
-pub fn card(story: &Story) -> String {
-    let recipe = &story.job.recipe;
+pub fn card(record: &RunRecord) -> String {
+    let recipe = &record.job.recipe;
     let name = title(&recipe.output_dir);
     let parts = [
         front_matter(recipe),
         OURS.to_string(),
         format!("# {}", line(&name)),
-        about(story),
-        numbers(story),
-        memory(story),
+        about(record),
+        numbers(record),
+        memory(record),
         use_with_python(recipe),
         use_with_ours(recipe),
-        training(story),
+        training(record),
         format!("Written by model-garden {}.", env!("CARGO_PKG_VERSION")),
     ];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n") + "\n"
@@ -138,8 +138,8 @@ fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     [head, rule].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-fn about(story: &Story) -> String {
-    let recipe = &story.job.recipe;
+fn about(record: &RunRecord) -> String {
+    let recipe = &record.job.recipe;
     let base = code(&base_name(recipe));
     let mut text = match (recipe.full, recipe.load_in_4bit) {
         (true, _) => format!("All weights of {base}, fine-tuned."),
@@ -148,8 +148,8 @@ fn about(story: &Story) -> String {
         }
         (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.lora_r),
     };
-    let rows = grouped(story.job.train.used());
-    let (steps, tokens) = (story.last_step(), story.number(&["progress", "tokens"]).unwrap_or(0.0));
+    let rows = grouped(record.job.train.used());
+    let (steps, tokens) = (record.last_step(), record.tokens().unwrap_or(0));
     let _ = write!(
         text,
         "\n\nTrained on {rows} rows for {} steps of {} ({} tokens) in {}.",
@@ -162,9 +162,9 @@ fn about(story: &Story) -> String {
             },
         },
         grouped(tokens as usize),
-        clock(story.seconds)
+        clock(record.seconds())
     );
-    if let Some(best) = story.best() {
+    if let Some(best) = record.best() {
         let _ = match best.step == steps {
             true => write!(text, " The result is that of the last step."),
             false => {
@@ -176,14 +176,14 @@ fn about(story: &Story) -> String {
     text
 }
 
-fn numbers(story: &Story) -> String {
+fn numbers(record: &RunRecord) -> String {
     let mut rows = Vec::new();
     let mut add = |name: &str, before: String, after: String| rows.push(vec![name.to_string(), before, after]);
-    if let (Some(first), Some(last)) = (story.steps.first(), story.steps.last()) {
+    if let (Some(first), Some(last)) = (record.steps.first(), record.steps.last()) {
         add("loss on trained rows, first and last logged", format!("{:.4}", first.loss), format!("{:.4}", last.loss));
     }
     let mut words = String::new();
-    if let (Some(first), Some(own)) = (story.evaluations.first(), story.best()) {
+    if let (Some(first), Some(own)) = (record.evaluations.first(), record.best()) {
         // Before the first step there is an evaluation, unless the log begins later.
         let at_first = |text: String| if first.step < own.step { text } else { String::new() };
         add("loss on held-out rows", at_first(format!("{:.4}", first.loss)), format!("{:.4}", own.loss));
@@ -209,12 +209,12 @@ fn numbers(story: &Story) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let fields = fields(story);
+    let fields = fields(record);
     format!("## Numbers\n\n{}{words}{fields}", table(&["", "at first", "result"], &rows))
 }
 
-fn fields(story: &Story) -> String {
-    let rows: Vec<Vec<String>> = field_rows(story, story.best())
+fn fields(record: &RunRecord) -> String {
+    let rows: Vec<Vec<String>> = field_rows(record, record.best())
         .into_iter()
         .map(|row| {
             row.iter().enumerate().map(|(place, cell)| if place == 0 { code(cell) } else { cell.clone() }).collect()
@@ -226,13 +226,13 @@ fn fields(story: &Story) -> String {
     }
 }
 
-fn memory(story: &Story) -> String {
-    let verdict = story.judged.map(|judged| {
+fn memory(record: &RunRecord) -> String {
+    let verdict = record.judged.as_ref().map(|judged| {
         let found = &judged.diagnosis;
         format!("**{}**: {}", found.verdict.name(), line(&found.summary))
     });
-    let words = memory_words(story).map(|words| format!("The process that trained: {words}."));
-    let rows: Vec<Vec<String>> = story
+    let words = record.memory_words().map(|words| format!("The process that trained: {words}."));
+    let rows: Vec<Vec<String>> = record
         .planned
         .rows
         .iter()
@@ -290,9 +290,9 @@ fn use_with_ours(recipe: &Recipe) -> String {
     )
 }
 
-fn training(story: &Story) -> String {
-    let has_steps = story.job.recipe.max_steps.is_some();
-    let rows: Vec<Vec<String>> = settings(&story.job.recipe)
+fn training(record: &RunRecord) -> String {
+    let has_steps = record.job.recipe.max_steps.is_some();
+    let rows: Vec<Vec<String>> = settings(&record.job.recipe)
         .into_iter()
         // A number of steps takes the place of a number of epochs.
         .filter(|setting| !(has_steps && setting.name == "epochs"))

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use garden_report::{Axis, Chart, Curve, Level, LevelKind, Mark, Role, Scale, Shape, Size, Tone, Unit};
-use garden_train::{EvalReport, Metric};
+use garden_report::{Axis, Chart, ChartKind, Curve, Level, LevelKind, Mark, Role, Scale, Shape, Size, Tone, Unit};
+use garden_train::{EvalReport, Metric, StepLine};
 
-use super::story::{Step, Story};
+use crate::record::RunRecord;
 
 /// A loss with more values than this is drawn smoothed, with the values themselves behind it.
 const NOISY: usize = 120;
@@ -17,32 +17,30 @@ const MOST_FIELDS: usize = 8;
 const AT_THE_FOOT: f64 = 0.05;
 /// Ends of epochs that are drawn; more would be a hatching.
 const MOST_EPOCHS: usize = 20;
-/// Charts of the memory that belong on this page; `diagnose` draws the others too.
-const MEMORY: [&str; 3] = ["Memory", "Attempts", "GPU memory"];
 
 /// All charts, in the order of the page.
-pub fn charts(story: &Story) -> Vec<Chart> {
-    let own = [loss(story), accuracy(story), fields(story), rate(story), norm(story), time(story)];
+pub fn charts(record: &RunRecord) -> Vec<Chart> {
+    let own = [loss(record), accuracy(record), fields(record), rate(record), norm(record), time(record)];
     let own =
         own.into_iter().filter(|chart| chart.curves.iter().any(|curve| curve.values.iter().any(|v| v.is_finite())));
-    own.chain(memory(story)).collect()
+    own.chain(memory(record)).collect()
 }
 
 /// A chart over steps, with what both the log's steps and its evaluations have to say.
 struct Draft<'a> {
-    story: &'a Story<'a>,
+    record: &'a RunRecord,
     places: Vec<usize>,
 }
 
 impl<'a> Draft<'a> {
-    fn new(story: &'a Story<'a>) -> Draft<'a> {
-        let places: BTreeSet<usize> = story
+    fn new(record: &'a RunRecord) -> Draft<'a> {
+        let places: BTreeSet<usize> = record
             .steps
             .iter()
             .map(|step| step.step)
-            .chain(story.evaluations.iter().map(|report| report.step))
+            .chain(record.evaluations.iter().map(|report| report.step))
             .collect();
-        Draft { story, places: places.into_iter().collect() }
+        Draft { record, places: places.into_iter().collect() }
     }
 
     fn chart(&self, title: &str, note: &str, unit: Unit, curves: Vec<Curve>) -> Chart {
@@ -69,27 +67,27 @@ impl<'a> Draft<'a> {
         Curve { name: name.into(), role, tone, values: all }
     }
 
-    fn of_steps(&self, name: &str, role: Role, value: impl Fn(&Step) -> f64) -> Curve {
-        self.curve(name, role, Tone::Next, self.story.steps.iter().map(|step| (step.step, value(step))))
+    fn of_steps(&self, name: &str, role: Role, value: impl Fn(&StepLine) -> f64) -> Curve {
+        self.curve(name, role, Tone::Next, self.record.steps.iter().map(|step| (step.step, value(step))))
     }
 
     fn of_evaluations(&self, name: &str, value: impl Fn(&EvalReport) -> Option<f64>) -> Curve {
-        let values = self.story.evaluations.iter().filter_map(|report| Some((report.step, value(report)?)));
+        let values = self.record.evaluations.iter().filter_map(|report| Some((report.step, value(report)?)));
         self.curve(name, Role::Dotted, Tone::Next, values)
     }
 }
 
-fn loss(story: &Story) -> Chart {
-    let draft = Draft::new(story);
+fn loss(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
     let mut curves = Vec::new();
-    let values = || story.steps.iter().map(|step| (step.step, step.loss));
-    if story.steps.len() > NOISY {
+    let values = || record.steps.iter().map(|step| (step.step, step.loss));
+    if record.steps.len() > NOISY {
         curves.push(draft.curve("training, smoothed", Role::Line, Tone::Next, smoothed(values()).into_iter()));
         curves.push(draft.curve("training", Role::Line, Tone::Muted, values()));
     } else {
         curves.push(draft.curve("training", Role::Line, Tone::Next, values()));
     }
-    let is_evaluated = !story.evaluations.is_empty();
+    let is_evaluated = !record.evaluations.is_empty();
     if is_evaluated {
         curves.push(draft.of_evaluations("held-out rows", |report| Some(report.loss)));
     }
@@ -97,7 +95,7 @@ fn loss(story: &Story) -> Chart {
         if is_evaluated { "Of rows that are trained, and of rows that are not." } else { "Of rows that are trained." };
     let mut chart = draft.chart("Loss", note, Unit::Number, curves);
     chart.size = Size::Large;
-    chart.marks = marks(story);
+    chart.marks = marks(record);
     chart.scale = scale(&chart.curves);
     chart
 }
@@ -126,26 +124,26 @@ fn smoothed(values: impl ExactSizeIterator<Item = (usize, f64)>) -> Vec<(usize, 
 }
 
 /// The best evaluation, starts after the first, and ends of epochs.
-fn marks(story: &Story) -> Vec<Mark> {
+fn marks(record: &RunRecord) -> Vec<Mark> {
     let mark = |name: &str, label: String, at: f64, shape| Mark { name: name.into(), label, at, stretch: None, shape };
-    let best = story.best().filter(|_| story.evaluations.len() > 2);
-    let label = |best: &EvalReport| match story.job.recipe.metric_for_best_model {
+    let best = record.best().filter(|_| record.evaluations.len() > 2);
+    let label = |best: &EvalReport| match record.job.recipe.metric_for_best_model {
         Metric::Loss => format!("best loss {:.3}", best.loss),
         metric => format!("best by {}", metric.name()),
     };
     let best = best.map(|best| mark("best", label(best), best.step as f64, Shape::Pin));
-    let attempts = story.summary.iter().flat_map(|summary| summary.attempts.iter().skip(1));
+    let attempts = record.guard.iter().flat_map(|summary| summary.attempts.iter().skip(1));
     let starts =
         attempts.filter_map(|attempt| Some(mark("restart", String::new(), attempt.first_step?, Shape::Diamond)));
-    let (each, last) = (story.job.steps_per_epoch().max(1), story.last_step());
+    let (each, last) = (record.job.steps_per_epoch().max(1), record.last_step());
     let epochs = last / each;
     let epoch = |number: usize| mark("epoch", format!("epoch {number}"), (number * each) as f64, Shape::Line);
     let epochs = (1..=epochs).filter(|number| epochs <= MOST_EPOCHS && number * each < last).map(epoch);
     best.into_iter().chain(starts).chain(epochs).collect()
 }
 
-fn accuracy(story: &Story) -> Chart {
-    let draft = Draft::new(story);
+fn accuracy(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
     let curves = vec![
         draft.of_evaluations("answers right as a whole", |report| report.exact_match),
         draft.of_evaluations("fields right", |report| report.field_accuracy),
@@ -155,9 +153,9 @@ fn accuracy(story: &Story) -> Chart {
     shares(&draft, "Accuracy", "Of answers to held-out rows.", curves)
 }
 
-fn fields(story: &Story) -> Chart {
-    let draft = Draft::new(story);
-    let mut names: Vec<(&String, f64)> = story
+fn fields(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
+    let mut names: Vec<(&String, f64)> = record
         .evaluations
         .last()
         .into_iter()
@@ -184,28 +182,28 @@ fn shares(draft: &Draft, title: &str, note: &str, mut curves: Vec<Curve>) -> Cha
     chart
 }
 
-fn rate(story: &Story) -> Chart {
-    let draft = Draft::new(story);
-    let curves = vec![draft.of_steps("learning rate", Role::Line, |step| step.rate)];
+fn rate(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
+    let curves = vec![draft.of_steps("learning rate", Role::Line, |step| step.learning_rate)];
     draft.chart("Learning rate", "", Unit::Number, curves)
 }
 
-fn norm(story: &Story) -> Chart {
-    let draft = Draft::new(story);
-    let curves = vec![draft.of_steps("norm", Role::Line, |step| step.gradient_norm)];
+fn norm(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
+    let curves = vec![draft.of_steps("norm", Role::Line, |step| step.grad_norm)];
     let mut chart = draft.chart("Gradients", "The norm of all of them, before clipping.", Unit::Number, curves);
-    let clip = f64::from(story.job.recipe.max_grad_norm);
+    let clip = f64::from(record.job.recipe.max_grad_norm);
     if clip > 0.0 {
         chart.levels = vec![Level { name: "clipped at".into(), value: clip, kind: LevelKind::Plan }];
     }
     chart
 }
 
-fn time(story: &Story) -> Chart {
-    let draft = Draft::new(story);
+fn time(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
     let curves = vec![
-        draft.of_steps("computing", Role::Stacked, |step| (step.seconds - step.waited).max(0.0)),
-        draft.of_steps("waiting for rows", Role::Stacked, |step| step.waited),
+        draft.of_steps("computing", Role::Stacked, |step| (step.step_seconds - step.waited_seconds).max(0.0)),
+        draft.of_steps("waiting for rows", Role::Stacked, |step| step.waited_seconds),
     ];
     draft.chart(
         "Time of a step",
@@ -216,10 +214,12 @@ fn time(story: &Story) -> Chart {
 }
 
 /// The memory as the judge draws it, with the plan.
-fn memory(story: &Story) -> Vec<Chart> {
-    let drawn = story.judged.map(|judged| judged.page("memory").charts).unwrap_or_default();
-    let mut charts: Vec<Chart> = drawn.into_iter().filter(|chart| MEMORY.contains(&chart.title.as_str())).collect();
-    if let (Some(planned), Some(chart)) = (story.planned.total, charts.first_mut()) {
+fn memory(record: &RunRecord) -> Vec<Chart> {
+    let drawn = record.judged.as_ref().map(|judged| judged.page("memory").charts).unwrap_or_default();
+    // `diagnose` draws the others too.
+    let is_ours = |chart: &Chart| matches!(chart.kind, ChartKind::Memory | ChartKind::Attempts | ChartKind::GpuMemory);
+    let mut charts: Vec<Chart> = drawn.into_iter().filter(is_ours).collect();
+    if let (Some(planned), Some(chart)) = (record.planned.total, charts.first_mut()) {
         chart.levels.push(Level { name: "planned".into(), value: planned.as_f64(), kind: LevelKind::Plan });
     }
     charts

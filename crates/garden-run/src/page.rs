@@ -3,30 +3,29 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use garden_memory::{Bytes, Verdict};
+use garden_memory::Verdict;
 use garden_report::{Block, Field, News, Page, Section, json_text};
 use garden_train::{EvalReport, FIELDS, Recipe};
 use serde_json::{Map, Value, json};
 
-use super::curves::charts;
-use super::exhibits::exhibits;
-use super::show::{clock, percent, seconds};
-use super::story::Story;
-use crate::commands::diagnose::command_line;
-use crate::commands::run::guarded;
+use crate::answers::exhibits;
+use crate::charts::charts;
+use crate::guarded::guarded;
+use crate::record::RunRecord;
+use crate::words::{capital, clock, grouped, percent, seconds};
 
-/// The page of a run.
-pub fn page(story: &Story) -> Page {
-    let (answers, mut notes) = exhibits(story);
-    let judged = story.judged.map(|judged| judged.page("memory"));
+/// The page of a run. `command` is the command line that asks for it.
+pub fn page(record: &RunRecord, command: Option<String>) -> Page {
+    let (answers, mut notes) = exhibits(record);
+    let judged = record.judged.as_ref().map(|judged| judged.page("memory"));
     let mut sections: Vec<Section> = answers.into_iter().collect();
-    sections.extend(evaluations(story));
-    sections.extend(fields(story));
-    sections.extend(memory(story, judged.as_ref()));
-    sections.extend(story.summary.filter(|summary| summary.attempts.len() > 1).map(guarded));
-    sections.push(recipe(&story.job.recipe));
-    let (word, news) = outcome(story);
-    let recipe = &story.job.recipe;
+    sections.extend(evaluations(record));
+    sections.extend(fields(record));
+    sections.extend(memory(record, judged.as_ref()));
+    sections.extend(record.guard.as_ref().filter(|summary| summary.attempts.len() > 1).map(guarded));
+    sections.push(recipe(&record.job.recipe));
+    let (word, news) = outcome(record);
+    let recipe = &record.job.recipe;
     let mut environment = vec![
         ("base model".to_string(), recipe.base_model.clone()),
         ("dataset".to_string(), recipe.dataset.display().to_string()),
@@ -40,14 +39,14 @@ pub fn page(story: &Story) -> Page {
         title: title(&recipe.output_dir),
         word: word.into(),
         news,
-        summary: capital(&story.answer),
-        numbers: numbers(story),
+        summary: capital(&record.answer()),
+        numbers: numbers(record),
         sections,
-        charts: charts(story),
+        charts: charts(record),
         environment,
         notes,
-        json: json_text(&told(story)),
-        command: Some(command_line()),
+        json: json_text(&told(record)),
+        command,
         version: env!("CARGO_PKG_VERSION").into(),
     }
 }
@@ -58,15 +57,9 @@ pub fn title(folder: &Path) -> String {
     whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// A sentence begins with a capital letter.
-fn capital(text: &str) -> String {
-    let mut characters = text.chars();
-    characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
-}
-
-fn outcome(story: &Story) -> (&'static str, News) {
-    let is_leaking = story.judged.is_some_and(|judged| judged.diagnosis.verdict == Verdict::Leak);
-    match (&story.finish, story.summary.map(|summary| summary.code)) {
+fn outcome(record: &RunRecord) -> (&'static str, News) {
+    let is_leaking = record.judged.as_ref().is_some_and(|judged| judged.diagnosis.verdict == Verdict::Leak);
+    match (&record.end, record.guard.as_ref().map(|summary| summary.code)) {
         (Some(_), _) if is_leaking => ("trained, but leaks", News::Open),
         (Some(_), _) => ("trained", News::Good),
         (None, Some(0)) => ("stopped", News::Open),
@@ -76,47 +69,47 @@ fn outcome(story: &Story) -> (&'static str, News) {
 }
 
 /// What came of it, for scripts.
-fn told(story: &Story) -> Value {
-    let diagnosis = story.judged.map(|judged| &judged.diagnosis);
+fn told(record: &RunRecord) -> Value {
+    let diagnosis = record.judged.as_ref().map(|judged| &judged.diagnosis);
     json!({
-        "answer": story.answer,
-        "done": story.finish.is_some(),
-        "seconds": story.seconds,
-        "steps": story.last_step(),
-        "rows": story.job.train.used(),
-        "result": story.finish,
-        "evaluations": story.evaluations,
+        "answer": record.answer(),
+        "done": record.end.is_some(),
+        "seconds": record.seconds(),
+        "steps": record.last_step(),
+        "rows": record.job.train.used(),
+        "result": record.end,
+        "evaluations": record.evaluations,
         "verdict": diagnosis.map(|found| found.verdict.name()),
-        "planned": story.planned,
-        "guard": story.summary,
+        "planned": record.planned,
+        "guard": record.guard,
     })
 }
 
 /// The numbers beneath the answer.
-fn numbers(story: &Story) -> Vec<Field> {
+fn numbers(record: &RunRecord) -> Vec<Field> {
     let mut fields: Vec<Field> = Vec::new();
     let mut add = |name: &'static str, text: String| fields.push((Cow::from(name), text));
-    let (job, last) = (story.job, story.last_step());
+    let (job, last) = (&record.job, record.last_step());
     let held_out = job.eval.as_ref().map_or_else(String::new, |rows| format!(", {} held out", grouped(rows.used())));
     add("rows", format!("{} to learn from{held_out}", grouped(job.train.used())));
-    let epoch = story.steps.last().map_or_else(String::new, |step| format!(", {:.1} epochs", step.epoch));
+    let epoch = record.steps.last().map_or_else(String::new, |step| format!(", {:.1} epochs", step.epoch));
     add("steps", format!("{} of {}{epoch}", grouped(last), grouped(job.steps())));
-    let tokens = story.number(&["progress", "tokens"]).or(story.steps.last().map(|step| step.tokens));
-    let paces: Vec<f64> = story.steps.iter().map(|step| step.seconds).filter(|seconds| seconds.is_finite()).collect();
+    let paces: Vec<f64> =
+        record.steps.iter().map(|step| step.step_seconds).filter(|seconds| seconds.is_finite()).collect();
     let pace = match paces.is_empty() {
         true => String::new(),
         false => format!(", {} a step", seconds(paces.iter().sum::<f64>() / paces.len() as f64)),
     };
-    add("time", format!("{}{pace}", clock(story.seconds)));
-    if let Some(tokens) = tokens {
+    add("time", format!("{}{pace}", clock(record.seconds())));
+    if let Some(tokens) = record.tokens() {
         add("tokens", grouped(tokens as usize));
     }
-    if let (Some(first), Some(last)) = (story.steps.first(), story.steps.last()) {
+    if let (Some(first), Some(last)) = (record.steps.first(), record.steps.last()) {
         add("training loss", format!("{:.3} → {:.3}", first.loss, last.loss));
     }
-    if let (Some(first), Some(last)) = (story.evaluations.first(), story.evaluations.last()) {
+    if let (Some(first), Some(last)) = (record.evaluations.first(), record.evaluations.last()) {
         // What the result is, as the headline and the card have it; a run may have gone on beyond that.
-        let result = story.best().unwrap_or(last);
+        let result = record.best().unwrap_or(last);
         let end = match result.step == last.step {
             true => String::new(),
             false => format!(" after step {}, {:.3} at the end", result.step, last.loss),
@@ -137,41 +130,18 @@ fn numbers(story: &Story) -> Vec<Field> {
             add("boxes found", words(shares));
         }
     }
-    if let Some(words) = memory_words(story) {
+    if let Some(words) = record.memory_words() {
         add("memory", words);
     }
     fields
 }
 
-/// The most memory that was resident, as the table of purposes has it, and what was planned: a plan is of what is resident, too.
-pub fn memory_words(story: &Story) -> Option<String> {
-    let own = story.number(&["resident", "peak"]).map(|peak| peak as u64);
-    let most = story.judged.map(|judged| judged.most().1).into_iter().chain(own).max().filter(|most| *most > 0);
-    let most = most.map(|most| format!("at most {} resident", Bytes(most)));
-    let planned = story.planned.total.map(|planned| format!("{planned} planned"));
-    let words: Vec<String> = most.into_iter().chain(planned).collect();
-    (!words.is_empty()).then(|| words.join(", "))
-}
-
-/// A number with its thousands apart.
-pub fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn evaluations(story: &Story) -> Option<Section> {
-    let has_answers = story.evaluations.iter().any(|report| report.exact_match.is_some());
-    let has_fields = story.evaluations.iter().any(|report| report.field_accuracy.is_some());
-    let has_boxes = story.evaluations.iter().any(|report| report.mean_iou.is_some());
-    let best = story.best().map(|best| best.step);
-    let by = format!(" (best by {})", story.job.recipe.metric_for_best_model.name());
+fn evaluations(record: &RunRecord) -> Option<Section> {
+    let has_answers = record.evaluations.iter().any(|report| report.exact_match.is_some());
+    let has_fields = record.evaluations.iter().any(|report| report.field_accuracy.is_some());
+    let has_boxes = record.evaluations.iter().any(|report| report.mean_iou.is_some());
+    let best = record.best().map(|best| best.step);
+    let by = format!(" (best by {})", record.job.recipe.metric_for_best_model.name());
     let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
     let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
     header.extend(has_answers.then_some(Cow::from("answers right")));
@@ -191,16 +161,16 @@ fn evaluations(story: &Story) -> Option<Section> {
         cells.push(seconds(report.seconds));
         cells
     };
-    let last = story.evaluations.last()?;
-    let rows: Vec<Vec<String>> = story.evaluations.iter().map(row).collect();
+    let last = record.evaluations.last()?;
+    let rows: Vec<Vec<String>> = record.evaluations.iter().map(row).collect();
     let answers = if has_answers { format!(", answers to {} of them", last.answers) } else { String::new() };
     let words = format!("On {} held-out rows{answers}.", grouped(last.rows));
     Some(Section { title: "Evaluations".into(), body: vec![Block::Paragraph(words), Block::Table(header, rows)] })
 }
 
 /// How often each field was right in the first evaluation and in another one, those that are wrong most often first.
-pub fn field_rows(story: &Story, last: Option<&EvalReport>) -> Vec<Vec<String>> {
-    let (Some(first), Some(last)) = (story.evaluations.first(), last) else { return Vec::new() };
+pub fn field_rows(record: &RunRecord, last: Option<&EvalReport>) -> Vec<Vec<String>> {
+    let (Some(first), Some(last)) = (record.evaluations.first(), last) else { return Vec::new() };
     let mut fields: Vec<(&String, f64)> = last.fields.iter().map(|(name, share)| (name, *share)).collect();
     fields.sort_by(|one, other| one.1.total_cmp(&other.1));
     let share =
@@ -208,23 +178,23 @@ pub fn field_rows(story: &Story, last: Option<&EvalReport>) -> Vec<Vec<String>> 
     fields.into_iter().map(|(name, _)| vec![name.clone(), share(first, name), share(last, name)]).collect()
 }
 
-fn fields(story: &Story) -> Option<Section> {
-    let rows = field_rows(story, story.evaluations.last());
+fn fields(record: &RunRecord) -> Option<Section> {
+    let rows = field_rows(record, record.evaluations.last());
     let header = ["field", "at first", "at last"].map(Cow::from).to_vec();
     (rows.len() > 1).then(|| Section { title: "Fields right".into(), body: vec![Block::Table(header, rows)] })
 }
 
 /// The verdict, the plan, and what the verdict rests on: open where something has to be done, else folded.
-fn memory(story: &Story, judged: Option<&Page>) -> Vec<Section> {
+fn memory(record: &RunRecord, judged: Option<&Page>) -> Vec<Section> {
     let mut body = Vec::new();
     if let Some(judged) = judged {
         body.push(Block::Paragraph(format!("{}: {}", judged.word.to_uppercase(), judged.summary)));
     }
-    if let Some(words) = memory_words(story) {
+    if let Some(words) = record.memory_words() {
         body.push(Block::Paragraph(format!("{}.", capital(&words))));
     }
     let header = ["purpose", "planned", "measured"].map(Cow::from).to_vec();
-    let rows = story
+    let rows = record
         .planned
         .rows
         .iter()
@@ -303,10 +273,5 @@ mod tests {
         assert_eq!((value("adam-beta2"), value("prefetch")), (Some("0.999"), Some("256MB")));
         let own: Vec<&str> = found.iter().filter(|one| one.value != one.default).map(|one| one.name).collect();
         assert_eq!(own, ["learning-rate", "lora-dropout"]);
-    }
-
-    #[test]
-    fn thousands_stand_apart() {
-        assert_eq!([7, 1234, 1_234_567].map(grouped), ["7", "1\u{202f}234", "1\u{202f}234\u{202f}567"]);
     }
 }

@@ -4,7 +4,7 @@ use garden_data::{Dataset, Thumbnail};
 use garden_report::{Block, Exhibit, Image, Likeness, News, Pair, Section};
 use garden_train::{ComparedField, Prediction, compare_fields};
 
-use super::story::Story;
+use crate::record::RunRecord;
 
 /// Answers that are shown, and how many of them are right where there are enough of both.
 const SHOWN: usize = 12;
@@ -22,13 +22,13 @@ const QUESTION: usize = 240;
 const ANSWER: usize = 400;
 
 /// The section, and what could not be shown.
-pub fn exhibits(story: &Story) -> (Option<Section>, Vec<String>) {
-    let Some(first) = story.predictions.first() else { return (None, Vec::new()) };
-    let chosen = choose(&story.predictions);
-    let mut album = Album::open(story);
+pub fn exhibits(record: &RunRecord) -> (Option<Section>, Vec<String>) {
+    let Some(first) = record.predictions.first() else { return (None, Vec::new()) };
+    let chosen = choose(&record.predictions);
+    let mut album = Album::open(record);
     let exhibits = chosen.iter().map(|prediction| exhibit(prediction, album.pictures(prediction))).collect();
     let (all, right) =
-        (story.predictions.len(), story.predictions.iter().filter(|prediction| prediction.is_right).count());
+        (record.predictions.len(), record.predictions.iter().filter(|prediction| prediction.is_right).count());
     let words = match chosen.len() < all {
         true => format!("Shown are {} of them, wrong ones first. ", chosen.len()),
         false => String::new(),
@@ -111,8 +111,8 @@ struct Album {
 }
 
 impl Album {
-    fn open(story: &Story) -> Album {
-        let opened = story.job.eval.as_ref().map(|rows| rows.dataset());
+    fn open(record: &RunRecord) -> Album {
+        let opened = record.job.eval.as_ref().map(|rows| rows.dataset());
         match opened {
             Some(Ok(dataset)) => Album { dataset: Some(dataset), problems: Vec::new() },
             Some(Err(error)) => {
