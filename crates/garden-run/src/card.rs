@@ -12,25 +12,6 @@ use crate::words::{clock, grouped, percent};
 
 /// The line by which a card is known to be ours. A card without it was edited and stays.
 const OURS: &str = "<!-- Written by model-garden. Delete this line to keep your own text when the run is repeated. -->";
-/// Settings that say where things are on this machine, and nothing about the result.
-const LOCAL: [&str; 15] = [
-    "base-model",
-    "chat-template",
-    "dataset",
-    "eval-dataset",
-    "output-dir",
-    "adapter",
-    "resume",
-    "threads",
-    "loader-threads",
-    "prefetch",
-    "memory-steps",
-    "logging-steps",
-    "device",
-    "debug-leak",
-    "debug-fail",
-];
-
 /// Whether the card of a folder may be written.
 pub fn may_write(path: &Path) -> bool {
     std::fs::read_to_string(path).map_or(true, |text| text.contains(OURS))
@@ -295,9 +276,9 @@ fn training(record: &RunRecord) -> String {
     let rows: Vec<Vec<String>> = settings(&record.job.recipe)
         .into_iter()
         // A number of steps takes the place of a number of epochs.
-        .filter(|setting| !(has_steps && setting.name == "epochs"))
-        .filter(|setting| !setting.value.is_empty() && !LOCAL.contains(&setting.name))
-        .map(|setting| vec![code(setting.name), code(&setting.value)])
+        .filter(|setting| !(has_steps && setting.field.name == "epochs"))
+        .filter(|setting| !setting.value.is_empty() && !setting.field.is_local)
+        .map(|setting| vec![code(setting.field.name), code(&setting.value)])
         .collect();
     format!(
         "## Training\n\n{}\n\n`recipe.toml` has every setting, for `model-garden train-vision --config`.",

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use garden_memory::Verdict;
-use garden_report::{Block, Field, News, Page, Section, json_text};
-use garden_train::{EvalReport, FIELDS, Recipe};
-use serde_json::{Map, Value, json};
+use garden_report::{Block, News, Page, Section, json_text};
+use garden_train::{EvalReport, FIELDS, Field, Recipe};
+use serde_json::{Value, json};
 
 use crate::answers::exhibits;
 use crate::charts::charts;
@@ -86,8 +86,8 @@ fn told(record: &RunRecord) -> Value {
 }
 
 /// The numbers beneath the answer.
-fn numbers(record: &RunRecord) -> Vec<Field> {
-    let mut fields: Vec<Field> = Vec::new();
+fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
+    let mut fields: Vec<garden_report::Field> = Vec::new();
     let mut add = |name: &'static str, text: String| fields.push((Cow::from(name), text));
     let (job, last) = (&record.job, record.last_step());
     let held_out = job.eval.as_ref().map_or_else(String::new, |rows| format!(", {} held out", grouped(rows.used())));
@@ -214,39 +214,28 @@ fn memory(record: &RunRecord, judged: Option<&Page>) -> Vec<Section> {
     std::iter::once(Section { title: "Memory".into(), body }).chain(sections).collect()
 }
 
-/// A setting: its name, its value, and what it would be by itself.
+/// A setting, its value, and what it would be by itself.
 pub struct Setting {
-    pub name: &'static str,
+    pub field: &'static Field,
     pub value: String,
     pub default: String,
 }
 
 /// All settings in the order of the help.
 pub fn settings(recipe: &Recipe) -> Vec<Setting> {
-    let map = |recipe: &Recipe| match serde_json::to_value(recipe) {
-        Ok(Value::Object(map)) => map,
-        _ => Map::new(),
+    let usual = Recipe::default();
+    let setting = |field: &'static Field| Setting {
+        field,
+        value: recipe.setting(field.name),
+        default: usual.setting(field.name),
     };
-    let (given, usual) = (map(recipe), map(&Recipe::default()));
-    let words = |map: &Map<String, Value>, name: &str| match map.get(name) {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        // Numbers of 32 bits shall not show what they are not in 64.
-        Some(Value::Number(number)) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(real) if f64::from(real as f32) == real => (real as f32).to_string(),
-            Some(real) => real.to_string(),
-            None => number.to_string(),
-        },
-        Some(value) => value.to_string(),
-    };
-    let setting = |name: &'static str| Setting { name, value: words(&given, name), default: words(&usual, name) };
-    FIELDS.iter().map(|field| setting(field.name)).collect()
+    FIELDS.iter().map(setting).collect()
 }
 
 fn recipe(recipe: &Recipe) -> Section {
     let all = settings(recipe);
     let shown = |text: &String| if text.is_empty() { "-".to_string() } else { text.clone() };
-    let row = |setting: &Setting| vec![setting.name.to_string(), shown(&setting.value), shown(&setting.default)];
+    let row = |setting: &Setting| vec![setting.field.name.to_string(), shown(&setting.value), shown(&setting.default)];
     let header = || ["setting", "value", "default"].map(Cow::from).to_vec();
     let own = all.iter().filter(|setting| setting.value != setting.default).map(row).collect();
     let words = "What differs from the defaults; `recipe.toml` beside this page has everything, for `--config`.";
@@ -268,10 +257,10 @@ mod tests {
         let recipe = Recipe { learning_rate: 5e-3, lora_dropout: 0.1, epochs: 3.0, ..Recipe::default() };
         let found = settings(&recipe);
         let value =
-            |name: &str| found.iter().find(|setting| setting.name == name).map(|setting| setting.value.as_str());
+            |name: &str| found.iter().find(|setting| setting.field.name == name).map(|setting| setting.value.as_str());
         assert_eq!((value("learning-rate"), value("lora-dropout")), (Some("0.005"), Some("0.1")));
         assert_eq!((value("adam-beta2"), value("prefetch")), (Some("0.999"), Some("256MB")));
-        let own: Vec<&str> = found.iter().filter(|one| one.value != one.default).map(|one| one.name).collect();
+        let own: Vec<&str> = found.iter().filter(|one| one.value != one.default).map(|one| one.field.name).collect();
         assert_eq!(own, ["learning-rate", "lora-dropout"]);
     }
 }

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use garden_device::{Device, Dtype};
 use garden_model::{Model, Training, read_adapter, write_adapter};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::crc32c::Crc32c;
 use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
-use crate::recipe::{DeviceKind, Recipe};
+use crate::recipe::{DeviceKind, FIELDS, Field, OnResume, Recipe};
 
 const STATE: &str = "garden_state.json";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -314,41 +314,6 @@ pub(crate) fn restore(job: &Job, model: &mut Model, device: &mut dyn Device, pat
     Ok(model.read_optimizer(device, &path.join(OPTIMIZER))?)
 }
 
-/// Settings whose change would make a resumed run something that no run is.
-const FIXED: [&str; 19] = [
-    "base-model",
-    "dataset",
-    "eval-split",
-    "batch-size",
-    "batch-tokens",
-    "gradient-accumulation",
-    "seed",
-    "shuffle",
-    "optim",
-    "lora-r",
-    "lora-alpha",
-    "lora-targets",
-    "modules-to-save",
-    "use-rslora",
-    "finetune-vision",
-    "full",
-    "load-in-4bit",
-    "adapter",
-    "max-length",
-];
-/// Settings that say nothing about the result.
-const FREE: [&str; 9] = [
-    "resume",
-    "output-dir",
-    "device",
-    "threads",
-    "loader-threads",
-    "prefetch",
-    "memory-limit",
-    "debug-leak",
-    "debug-fail",
-];
-
 /// Whether a run can go on from a checkpoint; what has changed since, in words.
 pub fn check_resume(job: &Job, path: &Path) -> Result<Vec<String>, Error> {
     compare(path, &open(path)?, job)
@@ -356,18 +321,14 @@ pub fn check_resume(job: &Job, path: &Path) -> Result<Vec<String>, Error> {
 
 /// What differs from the recipe that a checkpoint was made with, in words; an error where that would be wrong.
 pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<String>, Error> {
-    let map = |recipe: &Recipe| match serde_json::to_value(recipe) {
-        Ok(Value::Object(map)) => map,
-        _ => Map::new(),
-    };
-    let (before, now) = (map(&state.recipe), map(&job.recipe));
+    let (before, now) = (state.recipe.values(), job.recipe.values());
     let mut changed = Vec::new();
-    for (name, value) in now.iter().filter(|(name, _)| !FREE.contains(&name.as_str())) {
-        let old = before.get(name).unwrap_or(&Value::Null);
+    for Field { name, on_resume, .. } in FIELDS.iter().filter(|field| field.on_resume != OnResume::Free) {
+        let [old, value] = [&before, &now].map(|values| values.get(*name).unwrap_or(&Value::Null));
         if old == value || is_same_place(old, value) {
             continue;
         }
-        if FIXED.contains(&name.as_str()) {
+        if *on_resume == OnResume::Fixed {
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
                 problem: format!("it was made with `{name}` {old}, and now it is {value}"),

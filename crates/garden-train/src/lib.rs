@@ -36,8 +36,8 @@ pub use plan::{
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{
-    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, Optim, Recipe, RecipeError, Recompute, Scheduler,
-    ignored,
+    DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, OnResume, Optim, Recipe, RecipeError, Recompute,
+    Scheduler, ignored,
 };
 pub use run_end::{End, Proof, RUN_END, Resident, RunEnd};
 pub use schedule::Schedule;

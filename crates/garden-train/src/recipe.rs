@@ -12,7 +12,7 @@ use garden_memory::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use fields::{FIELDS, Field, IGNORED, ignored};
+pub use fields::{FIELDS, Field, IGNORED, OnResume, ignored};
 pub(crate) use size::written;
 
 use crate::metric::Metric;
@@ -282,6 +282,20 @@ fn wrong_but(name: &str, problem: impl Into<String>, hint: impl Into<String>) ->
     RecipeError { hint: Some(hint.into()), ..wrong(name, problem) }
 }
 
+/// Numbers below this are written with an exponent.
+const SMALL: f64 = 1e-3;
+
+/// A number as people write it: one of 32 bits shall not show what it is not in 64, and a small one has an exponent.
+fn real_words(real: f64) -> String {
+    let (is_narrow, is_small) = (f64::from(real as f32) == real, real != 0.0 && real.abs() < SMALL);
+    match (is_narrow, is_small) {
+        (true, true) => format!("{:e}", real as f32),
+        (true, false) => (real as f32).to_string(),
+        (false, true) => format!("{real:e}"),
+        (false, false) => real.to_string(),
+    }
+}
+
 /// Threads at most: more than any machine's cores, and few enough that each can be started.
 pub const MOST_THREADS: usize = 1024;
 
@@ -303,10 +317,7 @@ impl Recipe {
 
     /// A recipe from values by name, the later ones stronger. Texts that are numbers or truth values are taken for these where that is wanted.
     pub fn from_values(values: impl IntoIterator<Item = (String, Value)>) -> Result<Recipe, RecipeError> {
-        let mut recipe = match serde_json::to_value(Recipe::default()) {
-            Ok(Value::Object(map)) => map,
-            _ => Map::new(),
-        };
+        let mut recipe = Recipe::default().values();
         let (mut wants_least, mut has_rows) = (false, false);
         for (given, value) in values {
             if ignored(&given).is_some() {
@@ -330,7 +341,11 @@ impl Recipe {
                 let problem = serde_json::from_value::<Recipe>(Value::Object(recipe)).err();
                 let why = problem.map_or_else(String::new, |problem| format!(": {problem}"));
                 let values = if field.value.is_empty() { "true|false" } else { field.value };
-                return Err(wrong_but(&given, format!("cannot be {value}{why}"), format!("{values}: {}", field.help)));
+                return Err(wrong_but(
+                    &given,
+                    format!("cannot be {value}{why}"),
+                    format!("{values}: {}", field.described()),
+                ));
             }
         }
         let recipe: Recipe =
@@ -350,12 +365,30 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// As a recipe file.
-    pub fn to_toml(&self) -> String {
-        let mut map = match serde_json::to_value(self) {
+    /// All settings by name.
+    pub(crate) fn values(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
             Ok(Value::Object(map)) => map,
             _ => Map::new(),
-        };
+        }
+    }
+
+    /// The value of a setting, as it would be given; empty where there is none.
+    pub fn setting(&self, name: &str) -> String {
+        match self.values().get(name) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => match number.as_f64().filter(|_| number.is_f64()) {
+                Some(real) => real_words(real),
+                None => number.to_string(),
+            },
+            Some(value) => value.to_string(),
+        }
+    }
+
+    /// As a recipe file.
+    pub fn to_toml(&self) -> String {
+        let mut map = self.values();
         map.retain(|_, value| !value.is_null());
         if self.batch_tokens.is_some() {
             map.remove("batch-size");
@@ -661,6 +694,24 @@ mod tests {
             panic!("an adapter is trained")
         };
         assert_eq!(lora.targets, Targets::all());
+    }
+
+    #[test]
+    fn every_setting_stands_in_the_list_and_its_help_has_its_default() {
+        let mut names: Vec<String> = Recipe::default().values().keys().cloned().collect();
+        // What is for tests alone is not there unless it is given.
+        let mut listed: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
+        listed.retain(|name| !name.starts_with("debug-"));
+        names.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(names, listed);
+        let described = |name: &str| fields::find(name).unwrap().described();
+        assert_eq!(described("learning-rate"), "The highest learning rate [default: 2e-4]");
+        assert_eq!(described("adam-epsilon"), "Added to the root of the second moment [default: 1e-8]");
+        assert_eq!(described("epochs"), "Passes over the dataset [default: 3]");
+        assert_eq!(described("prefetch"), "Memory for micro-batches that wait [default: 256MB]");
+        assert_eq!(described("eval-steps"), "Steps between evaluations [default: an epoch]");
+        assert!(!described("full").contains("default"));
     }
 
     #[test]

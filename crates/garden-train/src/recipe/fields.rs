@@ -1,5 +1,7 @@
 //! The settings of a recipe by name: what the command line, its help and recipe files know about each.
 
+use super::Recipe;
+
 /// A setting.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
@@ -11,8 +13,47 @@ pub struct Field {
     pub aliases: &'static [&'static str],
     /// The part of the help that it is in.
     pub heading: &'static str,
-    /// What it does.
+    /// What it does. What it is by itself stands here only where that is not a value; [`Field::described`] adds the others.
     pub help: &'static str,
+    /// What becomes of a change of it when a run goes on from a checkpoint.
+    pub on_resume: OnResume,
+    /// Whether it says where things are on a machine, or how a machine is used, and nothing about the result.
+    pub is_local: bool,
+}
+
+/// What becomes of a setting that has changed when a run goes on from a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnResume {
+    /// It must be the same: the checkpoint would mean something else.
+    Fixed,
+    /// It counts from now on, and that is told.
+    Told,
+    /// It may be anything.
+    Free,
+}
+
+impl Field {
+    const fn fixed(self) -> Field {
+        Field { on_resume: OnResume::Fixed, ..self }
+    }
+
+    const fn free(self) -> Field {
+        Field { on_resume: OnResume::Free, ..self }
+    }
+
+    const fn local(self) -> Field {
+        Field { is_local: true, ..self }
+    }
+
+    /// Its help, with its default.
+    pub fn described(&self) -> String {
+        let default = Recipe::default().setting(self.name);
+        // A switch is off unless it is given.
+        match self.value.is_empty() || default.is_empty() || self.help.contains("[default: ") {
+            true => self.help.to_string(),
+            false => format!("{} [default: {default}]", self.help),
+        }
+    }
 }
 
 const JOB: &str = "The job";
@@ -30,7 +71,7 @@ const fn field(
     aliases: &'static [&'static str],
     help: &'static str,
 ) -> Field {
-    Field { name, value, aliases, heading, help }
+    Field { name, value, aliases, heading, help, on_resume: OnResume::Told, is_local: false }
 }
 
 /// All settings, in the order of the help.
@@ -41,42 +82,42 @@ pub const FIELDS: &[Field] = &[
         "DIR|HUB_ID",
         &["model-name-or-path", "model"],
         "The folder of a model, or its name in the local Hugging Face cache",
-    ),
+    ).fixed().local(),
     field(
         JOB,
         "dataset",
         "FILE|DIR",
         &["dataset-name", "train-file"],
         "Rows to learn from: a file, a folder, or the name of a dataset in the local cache",
-    ),
-    field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Rows to evaluate on"),
-    field(JOB, "eval-split", "SHARE", &[], "Or this share of the dataset, taken out of training"),
-    field(JOB, "output-dir", "DIR", &[], "Where the adapter, checkpoints, logs and the report go"),
-    field(JOB, "adapter", "DIR", &[], "Begin with this adapter instead of a new one"),
-    field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset [default: 3]"),
+    ).fixed().local(),
+    field(JOB, "eval-dataset", "FILE|DIR", &["validation-file"], "Rows to evaluate on").local(),
+    field(JOB, "eval-split", "SHARE", &[], "Or this share of the dataset, taken out of training").fixed(),
+    field(JOB, "output-dir", "DIR", &[], "Where the adapter, checkpoints, logs and the report go").free().local(),
+    field(JOB, "adapter", "DIR", &[], "Begin with this adapter instead of a new one").fixed().local(),
+    field(STEPS, "epochs", "N", &["num-train-epochs"], "Passes over the dataset"),
     field(STEPS, "max-steps", "N", &[], "Or so many steps"),
     field(
         STEPS,
         "batch-size",
         "N",
         &["per-device-train-batch-size", "train-batch-size"],
-        "Rows of a micro-batch [default: 2]",
-    ),
+        "Rows of a micro-batch",
+    ).fixed(),
     field(
         STEPS,
         "batch-tokens",
         "N",
         &["max-batch-tokens"],
         "Or tokens of a micro-batch at most: as many rows as fit, the same groups of rows in each epoch",
-    ),
+    ).fixed(),
     field(
         STEPS,
         "gradient-accumulation",
         "N",
         &["gradient-accumulation-steps"],
-        "Micro-batches of a step [default: 4]",
-    ),
-    field(STEPS, "learning-rate", "RATE", &["lr"], "The highest learning rate [default: 2e-4]"),
+        "Micro-batches of a step",
+    ).fixed(),
+    field(STEPS, "learning-rate", "RATE", &["lr"], "The highest learning rate"),
     field(
         STEPS,
         "vision-learning-rate",
@@ -96,27 +137,27 @@ pub const FIELDS: &[Field] = &[
         "lr-scheduler",
         "NAME",
         &["lr-scheduler-type"],
-        "cosine, linear, constant or constant-with-warmup [default: cosine]",
+        "cosine, linear, constant or constant-with-warmup",
     ),
-    field(STEPS, "min-learning-rate", "RATE", &["min-lr"], "The rate at the end of a cosine [default: 0]"),
-    field(STEPS, "warmup-steps", "N", &[], "Steps over which the rate rises [default: 10]"),
+    field(STEPS, "min-learning-rate", "RATE", &["min-lr"], "The rate at the end of a cosine"),
+    field(STEPS, "warmup-steps", "N", &[], "Steps over which the rate rises"),
     field(STEPS, "warmup-ratio", "SHARE", &[], "Or this share of all steps"),
-    field(STEPS, "optim", "NAME", &["optimizer"], "adamw, or adamw-8bit with a quarter of its memory [default: adamw]"),
-    field(STEPS, "weight-decay", "RATE", &[], "Weight decay [default: 0]"),
-    field(STEPS, "adam-beta1", "B", &[], "Decay of the first moment [default: 0.9]"),
-    field(STEPS, "adam-beta2", "B", &[], "Decay of the second moment [default: 0.999]"),
-    field(STEPS, "adam-epsilon", "E", &[], "Added to the root of the second moment [default: 1e-8]"),
-    field(STEPS, "max-grad-norm", "NORM", &[], "Gradients are scaled down to this norm; 0 for no bound [default: 1]"),
-    field(STEPS, "seed", "N", &["data-seed"], "The order of rows, the first adapter, what is dropped [default: 42]"),
-    field(STEPS, "shuffle", "true|false", &[], "Whether each epoch has an order of its own [default: true]"),
-    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "Rank of the adapter [default: 16]"),
-    field(ADAPTER, "lora-alpha", "A", &[], "The adapter is scaled by alpha / rank [default: 16]"),
+    field(STEPS, "optim", "NAME", &["optimizer"], "adamw, or adamw-8bit with a quarter of its memory").fixed(),
+    field(STEPS, "weight-decay", "RATE", &[], "Weight decay"),
+    field(STEPS, "adam-beta1", "B", &[], "Decay of the first moment"),
+    field(STEPS, "adam-beta2", "B", &[], "Decay of the second moment"),
+    field(STEPS, "adam-epsilon", "E", &[], "Added to the root of the second moment"),
+    field(STEPS, "max-grad-norm", "NORM", &[], "Gradients are scaled down to this norm; 0 for no bound"),
+    field(STEPS, "seed", "N", &["data-seed"], "The order of rows, the first adapter, what is dropped").fixed(),
+    field(STEPS, "shuffle", "true|false", &[], "Whether each epoch has an order of its own").fixed(),
+    field(ADAPTER, "lora-r", "N", &["lora-rank", "r"], "Rank of the adapter").fixed(),
+    field(ADAPTER, "lora-alpha", "A", &[], "The adapter is scaled by alpha / rank").fixed(),
     field(
         ADAPTER,
         "lora-dropout",
         "SHARE",
         &[],
-        "Share of the adapter's inputs that is dropped in training [default: 0]",
+        "Share of the adapter's inputs that is dropped in training",
     ),
     field(
         ADAPTER,
@@ -124,30 +165,30 @@ pub const FIELDS: &[Field] = &[
         "NAMES",
         &["lora-target-modules", "target-modules"],
         "Linears that get one: names with commas between, a regular expression, or all-linear for decoder, vision tower and merger [default: all linears of the decoder]",
-    ),
+    ).fixed(),
     field(
         ADAPTER,
         "modules-to-save",
         "NAMES",
         &[],
         "Modules that are trained as a whole and saved in the adapter, as PEFT does: names with commas between, such as visual.merger,lm_head",
-    ),
-    field(ADAPTER, "use-rslora", "", &[], "Scale by alpha / sqrt(rank)"),
+    ).fixed(),
+    field(ADAPTER, "use-rslora", "", &[], "Scale by alpha / sqrt(rank)").fixed(),
     field(
         ADAPTER,
         "finetune-vision",
         "",
         &["finetune-vision-layers"],
         "Adapters in the vision tower and the merger too",
-    ),
-    field(ADAPTER, "full", "", &[], "Train all weights instead of an adapter"),
-    field(ADAPTER, "load-in-4bit", "", &[], "Pack the decoder's weights into 4 bits (NF4)"),
+    ).fixed(),
+    field(ADAPTER, "full", "", &[], "Train all weights instead of an adapter").fixed(),
+    field(ADAPTER, "load-in-4bit", "", &[], "Pack the decoder's weights into 4 bits (NF4)").fixed(),
     field(
         ADAPTER,
         "recompute",
         "layer|none",
         &["gradient-checkpointing"],
-        "Make activations of layers again in the backward pass: less memory, a third more work [default: layer]",
+        "Make activations of layers again in the backward pass: less memory, a third more work",
     ),
     field(
         ROWS,
@@ -162,7 +203,7 @@ pub const FIELDS: &[Field] = &[
         "FILE",
         &["chat-template-path"],
         "A chat template (Jinja) instead of the model's own; it is written into the result",
-    ),
+    ).local(),
     field(
         ROWS,
         "max-pixels",
@@ -171,7 +212,7 @@ pub const FIELDS: &[Field] = &[
         "Pictures are shrunk to so many pixels [default: what the model's preprocessor_config.json says]",
     ),
     field(ROWS, "min-pixels", "N", &["image-min-pixels"], "And enlarged to so many"),
-    field(ROWS, "max-length", "N", &["max-seq-length", "model-max-length"], "Tokens of a row at most [default: any]"),
+    field(ROWS, "max-length", "N", &["max-seq-length", "model-max-length"], "Tokens of a row at most [default: any]").fixed(),
     field(
         ROWS,
         "image-paths",
@@ -184,48 +225,48 @@ pub const FIELDS: &[Field] = &[
         "box-format",
         "plain|tokens",
         &["bbox-format"],
-        "How boxes of `objects` are written: [x1, y1, x2, y2] as Qwen2.5-VL does, or between <|box_start|> and <|box_end|> [default: plain]",
+        "How boxes of `objects` are written: [x1, y1, x2, y2] as Qwen2.5-VL does, or between <|box_start|> and <|box_end|>",
     ),
     field(
         ROWS,
         "bbox-2d",
         "resized|original",
         &[],
-        "What boxes are in that texts have as \"bbox_2d\": pixels of the resized picture, which stay, or of the original one, which are converted [default: resized]",
+        "What boxes are in that texts have as \"bbox_2d\": pixels of the resized picture, which stay, or of the original one, which are converted",
     ),
-    field(ROWS, "on-bad-row", "stop|skip", &[], "What is done with a row that cannot be used [default: stop]"),
-    field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "What is done with a row that is too long [default: refuse]"),
+    field(ROWS, "on-bad-row", "stop|skip", &[], "What is done with a row that cannot be used"),
+    field(ROWS, "on-long-row", "refuse|shrink|drop", &[], "What is done with a row that is too long"),
     field(
         ROWS,
         "loader-threads",
         "N",
         &["dataloader-num-workers"],
-        "Threads that read rows and decode pictures [default: 2]",
-    ),
-    field(ROWS, "prefetch", "SIZE", &[], "Memory for micro-batches that wait [default: 256MB]"),
-    field(LOSS, "labels", "WHICH", &[], "Which tokens are trained: assistant, completion or all [default: assistant]"),
+        "Threads that read rows and decode pictures",
+    ).free().local(),
+    field(ROWS, "prefetch", "SIZE", &[], "Memory for micro-batches that wait").free().local(),
+    field(LOSS, "labels", "WHICH", &[], "Which tokens are trained: assistant, completion or all"),
     field(
         LOSS,
         "loss-normalisation",
         "batch|tokens",
         &["loss-normalization"],
-        "What the losses of a step are divided by [default: batch]",
+        "What the losses of a step are divided by",
     ),
     field(
         LOSS,
         "selective-loss",
         "LEVEL",
         &[],
-        "What of JSON answers is not trained: off, conservative, moderate or aggressive [default: off]",
+        "What of JSON answers is not trained: off, conservative, moderate or aggressive",
     ),
     field(
         LOSS,
         "selective-loss-start-epoch",
         "N",
         &[],
-        "The first epoch, counted from 0, in which that holds [default: 0]",
+        "The first epoch, counted from 0, in which that holds",
     ),
-    field(KEEPING, "logging-steps", "N", &[], "Steps between lines of the log [default: 10]"),
+    field(KEEPING, "logging-steps", "N", &[], "Steps between lines of the log").local(),
     field(KEEPING, "eval-steps", "N", &[], "Steps between evaluations [default: an epoch]"),
     field(
         KEEPING,
@@ -239,17 +280,17 @@ pub const FIELDS: &[Field] = &[
         "eval-answers",
         "N",
         &[],
-        "Rows for which an evaluation generates an answer, to compare it with the right one [default: 32]",
+        "Rows for which an evaluation generates an answer, to compare it with the right one",
     ),
-    field(KEEPING, "max-new-tokens", "N", &[], "Tokens of such an answer at most [default: 256]"),
-    field(KEEPING, "save-steps", "N", &[], "Steps between checkpoints [default: 100]"),
-    field(KEEPING, "save-total-limit", "N", &[], "Checkpoints that are kept; the best one besides [default: 3]"),
+    field(KEEPING, "max-new-tokens", "N", &[], "Tokens of such an answer at most"),
+    field(KEEPING, "save-steps", "N", &[], "Steps between checkpoints"),
+    field(KEEPING, "save-total-limit", "N", &[], "Checkpoints that are kept; the best one besides"),
     field(
         KEEPING,
         "metric-for-best-model",
         "NAME",
         &[],
-        "What the best checkpoint, which becomes the result, is chosen by: loss, exact_match, field_accuracy, mean_iou or iou_50 [default: loss]",
+        "What the best checkpoint, which becomes the result, is chosen by: loss, exact_match, field_accuracy, mean_iou or iou_50",
     ),
     field(KEEPING, "greater-is-better", "true|false", &[], "Whether more of it is better [default: true, but of loss]"),
     field(
@@ -265,25 +306,25 @@ pub const FIELDS: &[Field] = &[
         "auto|CHECKPOINT",
         &["resume-from-checkpoint"],
         "Go on from the newest whole checkpoint of the output folder, or from this one",
-    ),
+    ).free().local(),
     field(
         MACHINE,
         "memory-limit",
         "SIZE",
         &[],
         "Host memory that the run may use [default: what the machine or container has]",
-    ),
-    field(MACHINE, "memory-steps", "N", &[], "Steps between looks at memory [default: 10]"),
+    ).free(),
+    field(MACHINE, "memory-steps", "N", &[], "Steps between looks at memory").local(),
     field(
         MACHINE,
         "device",
         "auto|cpu|cuda",
         &[],
-        "Where to compute; auto takes the GPU if there is one [default: auto]",
-    ),
-    field(MACHINE, "threads", "N", &[], "Threads, where the processor computes [default: all cores]"),
-    field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does"),
-    field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left"),
+        "Where to compute; auto takes the GPU if there is one",
+    ).free().local(),
+    field(MACHINE, "threads", "N", &[], "Threads, where the processor computes [default: all cores]").free().local(),
+    field(MACHINE, "debug-leak", "SIZE", &[], "Leak so much memory in each step, to see what the guard does").free().local(),
+    field(MACHINE, "debug-fail", "STEP", &[], "Lose the GPU in this step, to see what is left").free().local(),
 ];
 
 /// Settings of Hugging Face's trainer that mean nothing here, and why: recipes and scripts that have them work all the same.

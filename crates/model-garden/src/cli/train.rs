@@ -77,7 +77,7 @@ impl Args for RecipeFlags {
             let arg = Arg::new(field.name)
                 .long(field.name)
                 .aliases(others.filter(|name| name != field.name))
-                .help(field.help)
+                .help(field.described())
                 .help_heading(field.heading)
                 .value_name(if field.value.is_empty() { "true|false" } else { field.value })
                 .hide(field.name.starts_with("debug"))
