@@ -69,6 +69,7 @@ class Channel(FolderCase):
             os._exit(0)
         os.close(reader)
         self.channel.close()
+        self.assertTrue(wait_until(lambda: self.listener.connections), "nobody was let in")
         connection = self.listener.connections[0]
         hung_up = wait_until(lambda: self.is_hung_up(connection))
         os.close(writer)

@@ -1,4 +1,4 @@
-//! A look at every row of a dataset before it is trained: what is wrong, what is how large, and how large a batch can get.
+//! Every row of a dataset, looked at before training: errors, sizes, and the largest batch that any order can bring.
 //!
 //! Of pictures only headers are read. Threads take stretches of rows in turn, and what they saw is put together in the order of the rows, so the
 //! result does not depend on how many threads there are. What is kept does not grow with the rows but for a hash of

@@ -113,7 +113,7 @@ fn growing(signs: &Signs, forecast: Option<&Forecast>) -> String {
     let when = match forecast.and_then(|f| f.decided_by_step) {
         Some(step) => format!("step {step:.0} will tell"),
         None if signs.epoch().is_none() && signs.clock == Clock::Step => {
-            "the number of steps in an epoch would tell when it is known".into()
+            "pass --steps-per-epoch to find out when this can be decided".into()
         }
         None => "nothing in these numbers can tell".into(),
     };

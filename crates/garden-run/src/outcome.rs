@@ -6,6 +6,7 @@ use garden_memory::Diagnosis;
 use garden_train::{DeviceKind, EvalReport, MemoryPlan, Prepared, first_and_best, has_checkpoints};
 use serde_json::{Value, json};
 
+use crate::files::RECIPE;
 use crate::record::RunRecord;
 
 /// Predictions that are printed.
@@ -90,7 +91,9 @@ impl RunOutcome<'_> {
         let mut text = String::new();
         let _ = writeln!(text, "{}", record.answer());
         if record.end.is_none() && has_checkpoints(&record.job.recipe.output_dir) {
-            let _ = writeln!(text, "go on with --resume auto");
+            let recipe = record.job.recipe.output_dir.join(RECIPE);
+            let _ =
+                writeln!(text, "resume with: model-garden train-vision --config {} --resume auto", recipe.display());
         }
         for prediction in record.predictions.iter().take(SHOWN) {
             let mark = if prediction.is_right { "right" } else { "wrong" };

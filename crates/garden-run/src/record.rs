@@ -162,8 +162,18 @@ impl RunRecord {
     /// What the run came to, in a sentence; how it ended counts where it did not come to its end.
     pub fn answer(&self) -> String {
         let Some(end) = &self.end else {
-            let words = self.guard.as_ref().map_or("it did not come to its end", |summary| summary.words.as_str());
-            return format!("not done: {words}");
+            return match &self.guard {
+                // Somebody asked for it.
+                Some(summary) if summary.code == 0 => {
+                    let saved = summary.attempts.last().and_then(|attempt| attempt.checkpoint.as_deref());
+                    let saved = saved.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+                    let saved =
+                        saved.map_or_else(|| "no checkpoint yet".to_string(), |name| format!("{name} is saved"));
+                    format!("stopped at step {} of {}; {saved}", self.last_step(), self.job.steps())
+                }
+                Some(summary) => format!("not finished: {}", summary.words),
+                None => "not finished: the run did not come to its end".to_string(),
+            };
         };
         let early = if end.end == End::NoBetter { " until it got no better" } else { "" };
         let mut text = format!("trained {} steps{early} in {}", end.progress.step, clock(self.seconds()));

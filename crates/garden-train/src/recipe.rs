@@ -481,7 +481,7 @@ impl Recipe {
             return Err(wrong_but(
                 "min-learning-rate",
                 "is for the schedule `cosine`",
-                "leave it away, or `lr-scheduler cosine`",
+                "omit it, or use `lr-scheduler cosine`",
             ));
         }
         if self.min_learning_rate > self.learning_rate {
@@ -492,7 +492,7 @@ impl Recipe {
             return Err(wrong("modules-to-save", "and `full` exclude each other: all modules are trained"));
         }
         if self.batch_tokens.is_some() && self.eval_batch_size.is_some() {
-            let hint = "leave `eval-batch-size` away: evaluations have micro-batches of as many tokens";
+            let hint = "omit `eval-batch-size`: evaluations use the same number of tokens";
             return Err(wrong_but("eval-batch-size", "and `batch-tokens` exclude each other", hint));
         }
         if self.full && self.adapter.is_some() {
@@ -522,7 +522,7 @@ impl Recipe {
             return Err(wrong_but("early-stopping", "needs rows to evaluate on", hint));
         }
         if self.lora_targets.is_some() && self.finetune_vision {
-            let hint = "name the vision tower's linears in `lora-targets`, or leave that away";
+            let hint = "name the vision tower's linears in `lora-targets`, or omit it";
             return Err(wrong_but("finetune-vision", "and `lora-targets` both say what gets an adapter", hint));
         }
         if let (Some(least), Some(most)) = (self.min_pixels, self.max_pixels)
@@ -706,10 +706,10 @@ mod tests {
         listed.sort_unstable();
         assert_eq!(names, listed);
         let described = |name: &str| fields::find(name).unwrap().described();
-        assert_eq!(described("learning-rate"), "The highest learning rate [default: 2e-4]");
-        assert_eq!(described("adam-epsilon"), "Added to the root of the second moment [default: 1e-8]");
+        assert_eq!(described("learning-rate"), "Peak learning rate [default: 2e-4]");
+        assert_eq!(described("adam-epsilon"), "AdamW's epsilon [default: 1e-8]");
         assert_eq!(described("epochs"), "Passes over the dataset [default: 3]");
-        assert_eq!(described("prefetch"), "Memory for micro-batches that wait [default: 256MB]");
+        assert_eq!(described("prefetch"), "Memory for prefetched micro-batches [default: 256MB]");
         assert_eq!(described("eval-steps"), "Steps between evaluations [default: an epoch]");
         assert!(!described("full").contains("default"));
     }

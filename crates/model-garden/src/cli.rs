@@ -86,7 +86,7 @@ pub enum Command {
     #[command(after_long_help = GENERATE_HELP)]
     Generate(Generate),
 
-    /// Look at every row of a dataset before it is trained: what is bad, what is how large, how many steps an epoch has.
+    /// Validate every row of a dataset before training: errors, sizes, steps per epoch, memory.
     ///
     /// The answer comes first, then bad rows by file, line and field, then charts, the largest row, and what memory the data needs.
     #[command(after_long_help = CHECK_HELP)]

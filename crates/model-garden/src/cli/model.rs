@@ -279,10 +279,10 @@ pub struct Export {
 pub enum ExportType {
     /// What they are in the base.
     Auto,
-    /// 16 bits, 8 of them digits.
+    /// bfloat16: 8 bits of precision.
     Bfloat16,
-    /// 16 bits, 11 of them digits.
+    /// float16: 11 bits of precision.
     Float16,
-    /// 32 bits.
+    /// float32.
     Float32,
 }

@@ -126,7 +126,7 @@ pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure>
 fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Result<(DeviceKind, GpuRoom), Failure> {
     match vram {
         Some(_) if choice == DeviceChoice::Cpu => {
-            let hint = "leave one of the two away".to_string();
+            let hint = "omit one of the two".to_string();
             let what = "--vram is for a GPU, and --device cpu computes on the processor".to_string();
             return Err(Failure { what, causes: Vec::new(), hint: Some(hint) });
         }

@@ -126,7 +126,7 @@ fn the_page_can_be_made_again_anywhere() {
     std::fs::remove_file(moved.join(".guard/exit.json")).unwrap();
     assert!(run(&["report", moved.to_str().unwrap()]).status.success());
     let page = std::fs::read_to_string(moved.join("report.html")).unwrap();
-    assert!(page.contains("Not done: it did not come to its end"), "{}", between(&page, "<h1>", "</h1>"));
+    assert!(page.contains("Not finished: the run did not come to its end"), "{}", between(&page, "<h1>", "</h1>"));
     let nothing = run(&["report", "testdata"]);
     assert_eq!(nothing.status.code(), Some(2));
     assert!(told(&nothing).contains("`testdata` is not the output folder of a training run"), "{}", told(&nothing));
@@ -179,7 +179,7 @@ fn a_run_that_was_stopped_has_a_page_and_an_edited_card_stays() {
     let ended = guard.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130), "{}", told(&ended));
     let page = std::fs::read_to_string(output.join("report.html")).unwrap();
-    assert!(between(&page, "<h1>", "</h1>").starts_with("Not done: "), "{}", told(&ended));
+    assert!(between(&page, "<h1>", "</h1>").starts_with("Stopped at step "), "{}", told(&ended));
     assert!(page.contains("<strong>stopped</strong>") && page.contains("<figcaption><h2>Loss</h2>"));
     // There is no result that a card could describe.
     assert!(!output.join("README.md").exists());

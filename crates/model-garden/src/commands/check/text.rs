@@ -1,4 +1,4 @@
-//! What `check` found, for the terminal: the answer in the first line, then what is wrong, then what is how large.
+//! What `check` found, for the terminal: the answer in the first line, then the errors, then the sizes.
 
 use garden_data::{Distribution, Largest, Survey};
 use garden_memory::Bytes;
