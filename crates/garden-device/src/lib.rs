@@ -16,6 +16,7 @@ mod plan;
 mod planner;
 mod profile;
 mod scalars;
+pub mod splitmix;
 mod stages;
 mod wide;
 

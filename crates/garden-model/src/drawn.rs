@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use garden_device::Dtype;
+use garden_device::splitmix::{SplitMix64, spread};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -90,7 +91,7 @@ impl Sheet {
     pub fn place(&self, drawn: Drawn, name: &str, seed: u64) -> usize {
         match drawn {
             Drawn::Noise => {
-                let hash = name.bytes().fold(mixed(seed), |hash, byte| mixed(hash ^ u64::from(byte)));
+                let hash = name.bytes().fold(spread(seed), |hash, byte| spread(hash ^ u64::from(byte)));
                 hash as usize % (self.period / STEP) * STEP
             }
             Drawn::Ones | Drawn::Zeros => 0,
@@ -133,26 +134,17 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut values = [0.0_f32; 4096];
     // The variance of an even number of 16 bits is 2^32 / 12, and that of a sum the sum of them.
     let (middle, scale) = (4 * 0xffff / 2, DEVIATION / (2_f32.powi(32) / 3.0).sqrt());
-    let mut state = mixed(seed);
+    let mut random = SplitMix64(spread(seed));
     for piece in drawn.chunks_mut(values.len() * Dtype::Bf16.size()) {
         let values = &mut values[..piece.len() / Dtype::Bf16.size()];
         for value in &mut *values {
-            // SplitMix64.
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let bits = mixed(state);
+            let bits = random.draw();
             let sum = [0, 16, 32, 48].map(|shift| (bits >> shift & 0xffff) as i32).iter().sum::<i32>();
             *value = (sum - middle) as f32 * scale;
         }
         Dtype::Bf16.narrow(values, piece);
     }
     drawn
-}
-
-/// Spreads the bits of a number (the finaliser of SplitMix64).
-fn mixed(number: u64) -> u64 {
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Prompts are read one after the other and [`CHUNK`] tokens at a time, so the room of a layer does not grow with their number or length, and a
 //! row's first logits do not depend on its neighbours. Steps take all unfinished rows at once: each weight is read once for all of them.
 
+use garden_device::splitmix::SplitMix64;
 use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use crate::parameters::{Builder, FrozenAdapter, Storage};
 use crate::pass::Pass;
 use crate::patches::PatchInputs;
 use crate::rotary;
-use crate::sampling::{Random, Sampler, Sampling};
+use crate::sampling::{Sampler, Sampling, random_of_row};
 use crate::vision::VisionWorkspace;
 
 /// Tokens of a prompt that go through the layers at once: enough for matrix products to be at their fastest.
@@ -122,7 +123,7 @@ struct Open {
     tokens: Vec<i32>,
     /// The position of the next token.
     next: i32,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Generator {
@@ -231,7 +232,7 @@ impl Generator {
                 return Err(Error::Stopped);
             }
             let last = self.prefill(device, row, &batch);
-            let (next, random) = (batch.next[0], Random::of_row(sampling.seed, row));
+            let (next, random) = (batch.next[0], random_of_row(sampling.seed, row));
             open.push(Open { row, tokens: batch.tokens, next, random });
             let newest = open.len() - 1;
             self.choose(device, last, &mut open[newest..], &mut answers, sampling, on_token)?;

@@ -4,6 +4,8 @@
 
 use std::cmp::Ordering;
 
+use garden_device::splitmix::{SplitMix64, mix};
+
 use crate::error::Error;
 
 /// How many of the best tokens are sorted first; if top-p needs more, twice as many, and so on.
@@ -103,13 +105,19 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     /// The next token, or `None` where the best logit is no number.
-    pub fn choose(&mut self, sampling: &Sampling, logits: &[f32], seen: &[i32], random: &mut Random) -> Option<i32> {
+    pub fn choose(
+        &mut self,
+        sampling: &Sampling,
+        logits: &[f32],
+        seen: &[i32],
+        random: &mut SplitMix64,
+    ) -> Option<i32> {
         let best = self.filter(sampling, logits, seen);
         if !self.scores[best].is_finite() {
             return None;
         }
         let total: f64 = self.weights.iter().sum();
-        let mut left = random.share() * total;
+        let mut left = random.unit() * total;
         let drawn = self.weights.iter().position(|weight| {
             left -= weight;
             left < 0.0
@@ -198,29 +206,9 @@ fn by_score(scores: &[f32], a: u32, b: u32) -> Ordering {
     scores[b as usize].total_cmp(&scores[a as usize]).then(b.cmp(&a))
 }
 
-/// Random numbers: SplitMix64, whose whole state is one number.
-#[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    /// The numbers of a row, which do not depend on how many others there are.
-    pub fn of_row(seed: u64, row: usize) -> Random {
-        let mut random = Random(seed);
-        let mixed = random.next();
-        Random(mixed ^ (row as u64).wrapping_mul(0xd134_2543_de82_ef95))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// From 0 to below 1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
+/// The random numbers of a row, which do not depend on how many others there are.
+pub(crate) fn random_of_row(seed: u64, row: usize) -> SplitMix64 {
+    SplitMix64(mix(seed) ^ (row as u64).wrapping_mul(0xd134_2543_de82_ef95))
 }
 
 #[cfg(test)]
@@ -229,8 +217,8 @@ mod tests {
 
     #[test]
     fn sorting_only_the_best_changes_nothing() {
-        let mut random = Random::of_row(1, 0);
-        let logits: Vec<f32> = (0..5000).map(|_| (random.share() * 4.0) as f32).collect();
+        let mut random = random_of_row(1, 0);
+        let logits: Vec<f32> = (0..5000).map(|_| (random.unit() * 4.0) as f32).collect();
         for top_p in [0.01, 0.3, 0.9, 0.999] {
             let sampling = Sampling { temperature: Some(1.0), top_p: Some(top_p), ..Sampling::default() };
             let found = sampling.probabilities(&logits, &[]);
@@ -253,7 +241,7 @@ mod tests {
         let expected = sampling.probabilities(&logits, &[]);
         let (mut sampler, draws) = (Sampler::default(), 60_000);
         for seed in 0..5 {
-            let (mut random, mut counts) = (Random::of_row(seed, 3), [0_u32; 6]);
+            let (mut random, mut counts) = (random_of_row(seed, 3), [0_u32; 6]);
             for _ in 0..draws {
                 let token = sampler.choose(&sampling, &logits, &[], &mut random).unwrap();
                 counts[token as usize] += 1;
@@ -273,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_never_chosen() {
-        let (mut sampler, mut random) = (Sampler::default(), Random::of_row(0, 0));
+        let (mut sampler, mut random) = (Sampler::default(), random_of_row(0, 0));
         let mut choose = |logits: &[f32], temperature| {
             let sampling = Sampling { temperature, top_p: Some(0.9), ..Sampling::default() };
             sampler.choose(&sampling, logits, &[], &mut random)

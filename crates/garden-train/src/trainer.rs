@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use garden_data::{BatchSize, Loader, MicroBatch, Processor};
+use garden_device::splitmix::spread;
 use garden_device::{Device, Dtype, Stage};
 use garden_memory::Bytes;
 use garden_model::{
@@ -14,7 +15,7 @@ use garden_model::{
 use crate::checkpoint::{self, Progress};
 use crate::error::Error;
 use crate::evaluation::Evaluation;
-use crate::initial::{draw_adapter, mixed};
+use crate::initial::draw_adapter;
 use crate::job::Job;
 use crate::lock::RunLock;
 use crate::log::{EvalLine, Log, LogLine, StepLine};
@@ -290,7 +291,7 @@ impl<'a> Run<'a> {
         let Some(batch) = next.batch else { return Ok(()) };
         let scale = self.job.recipe.loss_normalisation.scale(next.trained);
         // Each micro-batch drops other inputs, and the same ones after a restart. Zero would drop nothing.
-        let seed = mixed(self.job.recipe.seed ^ mixed(next.number as u64 + 1)).max(1);
+        let seed = spread(self.job.recipe.seed ^ spread(next.number as u64 + 1)).max(1);
         self.model.learn(self.device, &batch, scale, seed)?;
         group.add(&batch, next.trained);
         loader.give_back(batch.into_pixels());

@@ -5,6 +5,8 @@
 //! in each round every place has a partner, and one coin for the two decides whether they change places. Any number of rows works as
 //! it is, where a Feistel network needs a power of two and walks until it meets a row.
 
+use garden_device::splitmix::mix;
+
 /// Rounds. Six for each bit of the length make it hard to tell from chance; 96 are enough for 65,536 rows in that sense, and the bias
 /// that remains for more is far below what an epoch of training could show.
 const ROUNDS: u64 = 96;
@@ -43,14 +45,14 @@ impl Order {
         assert!(position < self.length, "position {position} of an epoch of {} rows", self.length);
         let Some(seed) = self.seed else { return position };
         let length = self.length as u64;
-        let key = mixed(mixed(seed) ^ epoch.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let key = mix(mix(seed) ^ epoch.wrapping_mul(0xd1b5_4a32_d192_ed03));
         let mut place = position as u64;
         for round in 0..ROUNDS {
-            let round_key = mixed(key.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let round_key = mix(key.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
             let pivot = scaled(round_key, length);
             let partner = if pivot >= place { pivot - place } else { pivot + length - place };
             // Both partners have to see the same coin, so it is drawn for the larger of the two.
-            let coin = mixed(round_key ^ place.max(partner).wrapping_mul(0xa076_1d64_78bd_642f));
+            let coin = mix(round_key ^ place.max(partner).wrapping_mul(0xa076_1d64_78bd_642f));
             if coin >> 63 == 1 {
                 place = partner;
             }
@@ -65,14 +67,6 @@ impl Order {
             .take_while(move |_| length > 0)
             .map(move |position| self.at(position / length, (position % length) as usize))
     }
-}
-
-/// Spreads the bits of a number (the finaliser of SplitMix64).
-fn mixed(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ number >> 31
 }
 
 /// A number below the length, each as likely as the next up to a part in 2^64.

@@ -1,6 +1,7 @@
 //! Operations value by value.
 
 use crate::device::Write;
+use crate::splitmix::mix;
 
 use super::exponential::exp;
 use super::threads::Threads;
@@ -117,19 +118,11 @@ pub(super) fn dropout(threads: &Threads, x: &[f32], y: &mut [f32], rate: f32, se
     let border = (f64::from(rate) * (1u64 << 32) as f64) as u64;
     threads.by_rows(y, 1, |first, y| {
         for (place, (y, x)) in y.iter_mut().zip(&x[first..]).enumerate() {
-            let stays = mixed(seed ^ mixed((first + place) as u64)) >> 32 >= border;
+            let stays = mix(seed ^ mix((first + place) as u64)) >> 32 >= border;
             let value = if stays { x * scale } else { 0.0 };
             *y = if write == Write::Add { *y + value } else { value };
         }
     });
-}
-
-/// SplitMix64: every bit of the result depends on every bit of the number.
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
 }
 
 #[cfg(test)]
