@@ -593,7 +593,7 @@ impl BatchInputs {
 }
 
 /// Brings values to the first places of a buffer, and returns those.
-pub(crate) fn upload<T: Plain>(device: &mut dyn Device, to: Buffer, values: &[T]) -> Buffer {
+pub(crate) fn upload<T: bytemuck::NoUninit>(device: &mut dyn Device, to: Buffer, values: &[T]) -> Buffer {
     let to = to.first(values.len());
     device.upload(to, bytes_of(values));
     to
@@ -607,13 +607,7 @@ pub(crate) fn downloaded(device: &mut dyn Device, buffer: Buffer) -> Result<Vec<
 }
 
 /// Values as the bytes that they are in memory, which is how devices and files have them: little-endian.
-pub(crate) fn bytes_of<T: Plain>(values: &[T]) -> &[u8] {
+pub(crate) fn bytes_of<T: bytemuck::NoUninit>(values: &[T]) -> &[u8] {
     const { assert!(cfg!(target_endian = "little"), "files and devices are little-endian") };
-    // SAFETY: numbers without padding, of which any byte may be read.
-    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+    bytemuck::cast_slice(values)
 }
-
-/// Numbers that are nothing but their bytes.
-pub(crate) trait Plain: Copy {}
-impl Plain for f32 {}
-impl Plain for i32 {}

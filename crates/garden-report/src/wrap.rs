@@ -1,7 +1,8 @@
 //! Lines that fit a terminal: display width, wrapping with a hanging indent, shortening.
 //!
-//! The width is an upper bound from a few ranges rather than the whole Unicode table: a character that some terminals
-//! draw in two columns counts as two. So no line is ever too wide, and only rare symbols leave a column unused.
+//! The width of a text is the sum of its characters', so that it can be cut anywhere: emoji that are made of several count as all of them, and no line is too wide.
+
+use unicode_width::UnicodeWidthChar;
 
 /// The columns that a text report may use.
 pub(crate) const WIDTH: usize = 100;
@@ -12,17 +13,7 @@ pub(crate) fn width(text: &str) -> usize {
 }
 
 fn char_width(c: char) -> usize {
-    match c as u32 {
-        0x300..=0x36f => 0,
-        // CJK, Hangul, kana, full-width forms, and the symbols that may be drawn as emoji.
-        0x1100..=0x11ff | 0x231a..=0x23ff | 0x25fd..=0x27bf | 0x2b1b..=0x2b55 | 0x2e80..=0xa4cf | 0xa960..=0xa97f => 2,
-        0xac00..=0xd7ff | 0xf900..=0xfaff | 0xfe10..=0xfe6f | 0xff00..=0xffef | 0x16fe0..=0x1b2ff => 2,
-        0x1d300..=0x1d37f | 0x1f000..=0x1faff | 0x20000..=0x3fffd => 2,
-        // A ligature that is drawn as a whole sentence, and two Khmer letters.
-        0xfdfd => 8,
-        0x17a4 | 0x17d8 => 3,
-        _ => 1,
-    }
+    c.width().unwrap_or(0)
 }
 
 /// Breaks a text into lines of at most `columns`: `first` stands before the first line, `rest` before the others.

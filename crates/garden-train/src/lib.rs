@@ -3,7 +3,6 @@
 //! Nothing here knows that it is watched, prints, or starts processes: whoever trains is told through an [`Observer`].
 
 mod checkpoint;
-mod crc32c;
 mod error;
 mod evaluation;
 mod initial;

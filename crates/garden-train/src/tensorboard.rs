@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::crc32c::Crc32c;
+use crc32c::crc32c;
 
 /// An event file that is being written.
 #[derive(Debug)]
@@ -95,9 +95,9 @@ impl EventFile {
     fn append(&mut self, event: &Message) -> io::Result<()> {
         let length = (event.0.len() as u64).to_le_bytes();
         let mut record = length.to_vec();
-        record.extend(masked(checksum(&length)).to_le_bytes());
+        record.extend(masked(crc32c(&length)).to_le_bytes());
         record.extend(&event.0);
-        record.extend(masked(checksum(&event.0)).to_le_bytes());
+        record.extend(masked(crc32c(&event.0)).to_le_bytes());
         self.file.write_all(&record)?;
         self.file.flush()
     }
@@ -149,13 +149,6 @@ impl Message {
         self.key(field, 5);
         self.0.extend(value.to_le_bytes());
     }
-}
-
-/// CRC-32C.
-fn checksum(bytes: &[u8]) -> u32 {
-    let mut sum = Crc32c::default();
-    sum.add(bytes);
-    sum.value()
 }
 
 /// A checksum as records have it: that of data with checksums inside would be degenerate.
