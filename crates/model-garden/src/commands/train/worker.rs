@@ -59,7 +59,7 @@ fn run_end(job: &Job, finish: Finish, teller: &Teller, seconds: f64, gpu: Option
     RunEnd {
         end: finish.end,
         first_loss: losses().next(),
-        last_loss: losses().last(),
+        last_loss: losses().next_back(),
         evaluation: finish.evaluation,
         proof: finish.proof,
         seconds: finish.progress.seconds,
