@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-pub(crate) use garden_model::regular_file::{LARGEST_SETTINGS, fits, open, read};
+pub(crate) use garden_files::{LARGEST_SETTINGS, fits, open, read};
 
 /// Bytes of the largest picture file: more than a picture of [`MAX_PIXELS`](crate::MAX_PIXELS) has without compression.
 pub(crate) const LARGEST_PICTURE: u64 = 768 << 20;

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::lora::{LoraConfig, Targets};
 use crate::model::Model;
 use crate::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter};
-use crate::regular_file::read_settings;
+use garden_files::read_settings;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
@@ -278,6 +278,5 @@ fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
 
 /// Writes a file wholly or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let draft = path.with_extension("part");
-    fs::write(&draft, bytes).and_then(|()| fs::rename(&draft, path)).map_err(|error| Error::file(path, error))
+    garden_files::replace(path, bytes).map_err(|error| Error::file(path, error))
 }

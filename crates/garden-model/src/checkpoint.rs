@@ -15,8 +15,8 @@ use crate::drawn::{Drawn, Sheet};
 use crate::error::Error;
 use crate::mapped::{Watched, watch};
 use crate::names::newer;
-use crate::regular_file::{open, read_settings};
 use crate::shapes;
+use garden_files::{open, read_settings};
 
 /// The files of a checkpoint and where each tensor is.
 #[derive(Debug)]

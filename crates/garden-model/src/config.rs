@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::Error;
-use crate::regular_file::read_settings;
+use garden_files::read_settings;
 
 /// The largest number in a configuration: vocabularies have a few hundred thousand tokens, everything else less. Products of three fit into 64 bits.
 const LARGEST: u64 = 1 << 20;

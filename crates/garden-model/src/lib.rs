@@ -34,7 +34,6 @@ mod patches;
 mod presets;
 mod proof;
 mod quantise;
-pub mod regular_file;
 mod rotary;
 mod safetensors_writer;
 mod sampling;

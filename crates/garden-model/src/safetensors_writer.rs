@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use garden_device::Dtype;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::regular_file::read_settings;
+use garden_files::read_settings;
 
 /// What says which tensor is in which of several files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -160,9 +159,7 @@ pub(crate) fn copy_others(from: &Path, to: &Path) -> Result<(), Error> {
 
 /// A file that is complete under its name or not there.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let partial = partial(path);
-    let written = File::create(&partial).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
-    written.and_then(|()| fs::rename(&partial, path)).map_err(|error| Error::file(path, error))
+    garden_files::replace(path, bytes).map_err(|error| Error::file(path, error))
 }
 
 fn partial(path: &Path) -> PathBuf {

@@ -1,9 +1,8 @@
 //! The files of a run, and those by which the process that guards and the process that trains know of each other.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use garden_train::{Job, RUN_END, RunEnd};
 use serde::{Deserialize, Serialize};
@@ -88,16 +87,5 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), File
 
 /// The same for any text.
 pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
-    let mut draft = path.as_os_str().to_owned();
-    draft.push(".partial");
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&draft)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&draft, path)
-    };
-    write().map_err(|error| {
-        drop(fs::remove_file(&draft));
-        FileError { verb: "write", path: path.to_path_buf(), error }
-    })
+    garden_files::replace(path, text).map_err(|error| FileError { verb: "write", path: path.to_path_buf(), error })
 }

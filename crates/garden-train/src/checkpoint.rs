@@ -215,7 +215,7 @@ fn write_trainer_state(job: &Job, progress: &Progress, log: &Log, path: &Path) -
 /// Reads a checkpoint's state after all its files were found whole.
 pub(crate) fn open(path: &Path) -> Result<State, Error> {
     let state_path = path.join(STATE);
-    let text = garden_model::regular_file::read_settings(&state_path)
+    let text = garden_files::read_settings(&state_path)
         .map_err(|error| Error::checkpoint(path, format!("`{STATE}` cannot be read: {error}")))?;
     let state: State = serde_json::from_str(&text)
         .map_err(|error| Error::checkpoint(path, format!("`{STATE}` is broken: {error}")))?;

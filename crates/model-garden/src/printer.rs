@@ -4,9 +4,9 @@
 //! cursor, set its title or turn its text around are written as `\u001b`, which in JSON means the same character.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, OnceLock};
@@ -90,15 +90,7 @@ impl Printer {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return fs::write(path, text).map_err(failed);
         }
-        let draft = draft_beside(path);
-        let written = File::create(&draft)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .and_then(|()| fs::rename(&draft, path));
-        written.map_err(|error| {
-            // Nothing more can be done if the draft cannot be removed either; the first error is the one to tell.
-            drop(fs::remove_file(&draft));
-            failed(error)
-        })
+        garden_files::replace(path, text).map_err(failed)
     }
 
     /// Passes a program's output on.
@@ -195,13 +187,6 @@ impl Queue {
         });
         Queue { lines, waiting }
     }
-}
-
-fn draft_beside(path: &Path) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", std::process::id()));
-    path.with_file_name(name)
 }
 
 #[cfg(test)]

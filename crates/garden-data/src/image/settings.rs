@@ -75,9 +75,7 @@ impl ImageSettings {
             let Ok(text) = crate::file::read(&path, crate::file::LARGEST_SETTINGS) else { continue };
             let bounded = Self::with_bounds(&text, self.min_pixels, self.max_pixels).filter(|_| !is_kept(&path));
             let Some(bounded) = bounded else { continue };
-            let draft = path.with_extension("partial");
-            let written = std::fs::write(&draft, bounded).and_then(|()| std::fs::rename(&draft, &path));
-            written.map_err(|error| Error::file(&path, error))?;
+            garden_files::replace(&path, bounded).map_err(|error| Error::file(&path, error))?;
         }
         Ok(())
     }

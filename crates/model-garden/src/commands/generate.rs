@@ -126,7 +126,7 @@ fn questions(arguments: &cli::Generate) -> Result<Vec<Question>, Failure> {
         }]);
     };
     let broken = |why: String| failure(format!("cannot read prompts from `{}`", path.display()), why);
-    let text = garden_model::regular_file::read_settings(path).map_err(|error| broken(error.to_string()))?;
+    let text = garden_files::read_settings(path).map_err(|error| broken(error.to_string()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let questions: Vec<Question> = lines

@@ -69,8 +69,7 @@ pub fn read_recipe(config: Option<&Path>, flags: &cli::RecipeFlags, printer: &Pr
     let mut values = Vec::new();
     if let Some(path) = config {
         let what = || format!("cannot use the recipe `{}`", path.display());
-        let text =
-            garden_model::regular_file::read_settings(path).map_err(|error| Failure::new(what(), &error, None))?;
+        let text = garden_files::read_settings(path).map_err(|error| Failure::new(what(), &error, None))?;
         values.extend(Recipe::read_file(&text).map_err(|error| recipe_failure(what(), error))?);
     }
     values.extend(flags.0.iter().cloned());

@@ -1,0 +1,49 @@
+//! Files that are written as a whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Puts a file in the place of another one, or where there was none. It is on the disk before it is seen: after a loss of power there is the old one or the new
+/// one, and after a failure nothing is left of the new one.
+pub fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    let draft = draft_of(path);
+    let write = || -> io::Result<()> {
+        let mut file = File::create(&draft)?;
+        file.write_all(bytes.as_ref())?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    // The first error is the one to tell.
+    write().inspect_err(|_| drop(fs::remove_file(&draft)))
+}
+
+/// The name that a file has while it is written: hidden, and of this process alone.
+pub fn draft_of(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.partial", std::process::id()));
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_as_a_whole_or_as_it_was() {
+        let folder = std::env::temp_dir().join(format!("garden-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.json");
+        replace(&path, "one").unwrap();
+        replace(&path, [b'2'; 3]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"222");
+        // A folder cannot be replaced by a file, and nothing of the attempt stays.
+        fs::create_dir(folder.join("b")).unwrap();
+        assert!(replace(&folder.join("b"), "x").is_err() && replace(&folder.join("none/c"), "x").is_err());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
