@@ -19,6 +19,8 @@ const BUDGET: f64 = 0.001;
 /// Programs load most of what they use when they start, in several goes: so much is saved up for that, to be spent as so large a share of the time.
 const SAVINGS: Duration = Duration::from_millis(30);
 const BURST: f64 = 0.05;
+/// A process that is becoming another program has no code for a moment; one that has none in so many samples in a row is on a kernel that does not tell.
+const CODELESS: u32 = 3;
 /// Longest name that is kept whole.
 const LONGEST_NAME: usize = 64;
 
@@ -41,6 +43,8 @@ pub struct Loaded {
     seen: Vec<String>,
     /// The state in which a process was read, by process id and start time.
     read: BTreeMap<(u32, u64), (u64, u64)>,
+    /// In how many samples in a row a process had no code.
+    codeless: BTreeMap<(u32, u64), u32>,
     pace: Pace,
 }
 
@@ -50,6 +54,7 @@ impl Loaded {
             libraries: Arc::default(),
             seen: Vec::new(),
             read: BTreeMap::new(),
+            codeless: BTreeMap::new(),
             pace: Pace::new(BUDGET).with_savings(SAVINGS, BURST),
         }
     }
@@ -64,8 +69,15 @@ impl Loaded {
         if *self.libraries == Libraries::Incomplete {
             return;
         }
-        if present.iter().any(|process| process.code == 0) {
+        let before = std::mem::take(&mut self.codeless);
+        for process in present.iter().filter(|process| process.code == 0) {
+            let key = (process.pid, process.started);
+            self.codeless.insert(key, 1 + before.get(&key).copied().unwrap_or(0));
+        }
+        if self.codeless.values().any(|samples| *samples >= CODELESS) {
             self.libraries = Arc::new(Libraries::Incomplete);
+        }
+        if !self.codeless.is_empty() {
             return;
         }
         self.read.retain(|known, _| present.iter().any(|process| (process.pid, process.started) == *known));
@@ -191,7 +203,12 @@ mod tests {
         assert!(names.contains("libc"), "{names:?}");
         loaded.look(&[me, fork, stranger]);
         assert_eq!(loaded.read.len(), 1, "it is not due yet");
-        loaded.look(&[Coded { code: 0, ..me }]);
+        // For a moment, and others have some of that too.
+        loaded.look(&[me, Coded { code: 0, ..fork }]);
+        loaded.look(&[me, Coded { code: 0, ..fork }]);
+        loaded.look(&[me, Coded { code: 0, pid: 1, ..fork }]);
+        assert_ne!(**loaded.libraries(), Libraries::Incomplete);
+        (0..3).for_each(|_| loaded.look(&[Coded { code: 0, ..me }]));
         assert_eq!(**loaded.libraries(), Libraries::Incomplete);
     }
 }
