@@ -502,17 +502,17 @@ impl<'k, 'a> Guard<'k, 'a> {
             return self.end();
         }
         if !matches!(self.phase, Phase::Running) {
-            return self.say("already stopping; press Ctrl-C again to end it now");
+            return self.say("already stopping; Ctrl-C or SIGTERM again ends it now");
         }
         self.asked_now();
         self.method = self.best_method();
         match self.method {
             Method::Channel | Method::Signal(_) => {
-                self.say("saving a checkpoint before stopping; press Ctrl-C again to end it now");
+                self.say("saving a checkpoint before stopping; Ctrl-C or SIGTERM again ends it now");
                 self.ask_to_save();
             }
             Method::AfterCheckpoint if self.newest.is_some() => {
-                self.say("stopping after the next periodic checkpoint; press Ctrl-C again to end it now");
+                self.say("stopping after the next periodic checkpoint; Ctrl-C or SIGTERM again ends it now");
                 self.words = "waits for the next periodic checkpoint, then ends the program".into();
                 self.phase = Phase::Waiting;
             }

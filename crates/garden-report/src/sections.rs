@@ -208,7 +208,7 @@ impl Findings {
         Findings {
             evidence: section("Evidence", vec![Block::Bullets(evidence)]),
             phases: section("Phases", phases(diagnosis, words)),
-            attempts: section("Attempts (the last one decides)", vec![Block::Bullets(attempts(diagnosis, words))]),
+            attempts: section(attempts_title(diagnosis), vec![Block::Bullets(attempts(diagnosis, words))]),
             processes: section("Processes", processes(diagnosis)),
             forecast: section("Forecast", vec![Block::Fields(forecast(diagnosis, report.facts, words))]),
             causes: section("Likely causes", causes(diagnosis)),
@@ -216,6 +216,15 @@ impl Findings {
             advice: section("What to do", vec![Block::Numbered(advice)]),
             stability: section("Stability check", stability(diagnosis)),
         }
+    }
+}
+
+/// The start that the verdict is about: one that is too short leaves it to the one before.
+fn attempts_title(diagnosis: &Diagnosis) -> &'static str {
+    let is_short = diagnosis.parts.last().is_some_and(|last| last.verdict == Verdict::Insufficient);
+    match is_short && diagnosis.verdict != Verdict::Insufficient {
+        true => "Attempts (the last one is too short to decide)",
+        false => "Attempts (the last one decides)",
     }
 }
 
