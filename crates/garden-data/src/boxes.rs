@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::free::Real;
-use crate::image::{Grid, ImageSettings};
+use crate::image::ImageSettings;
 use crate::length::SizedPicture;
 use crate::template::{Chat, Content, Message, Part};
 use crate::turns::ASSISTANT;
+use garden_input::Grid;
 
 /// Where a text wants the next box of the row's `objects`.
 pub(crate) const BOX_PLACEHOLDER: &str = "<bbox>";

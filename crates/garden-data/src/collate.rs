@@ -4,7 +4,7 @@
 //! made for the largest batch and handed round: [`Collator::finish`] gives one away, [`Collator::give_back`] takes it again. There are as
 //! many as batches under way, after a million rows as after the first.
 
-use garden_model::{Images, Row};
+use garden_input::{Images, Row};
 
 use crate::error::Error;
 use crate::example::Example;

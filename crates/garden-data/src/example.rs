@@ -6,12 +6,12 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use garden_model::IGNORED;
+use garden_input::{Grid, IGNORED};
 use serde::{Deserialize, Serialize};
 
 use crate::boxes::{BOX_TOKENS, BoxFormat, BoxSettings, Objects, Sizes, WrittenBox, write_boxes};
 use crate::error::Error;
-use crate::image::{Grid, picture_size};
+use crate::image::picture_size;
 use crate::length::{LengthLimit, Pictures, Shrunk, SizedPicture, TooLong};
 use crate::processor::Processor;
 use crate::record::{Record, StoredPicture};

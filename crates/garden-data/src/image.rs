@@ -27,7 +27,7 @@ pub(crate) use source::Source;
 pub use drawn::drawn_png;
 pub use patches::Patcher;
 pub use rgb::Picture;
-pub use settings::{Grid, ImageSettings};
+pub use settings::ImageSettings;
 pub use thumbnail::Thumbnail;
 
 /// Pixels of the largest picture that is decoded unless the caller says otherwise: what PIL calls a decompression bomb.

@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::image::{Grid, ImageSettings};
+use crate::image::ImageSettings;
+use garden_input::Grid;
 
 /// What is done with a row that is too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -39,7 +39,7 @@ pub use file::read_picture;
 pub use fingerprint::Fingerprint;
 pub use free::{Json, Real};
 pub use image::{
-    Grid, ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size, usual_decoding_bytes,
+    ImageSettings, MAX_PIXELS, Patcher, Picture, Thumbnail, drawn_png, picture_size, usual_decoding_bytes,
 };
 pub use keys::{COMMON_SHARE, KeyCounter};
 pub use length::{LengthLimit, PixelBounds, SizedPicture, TooLong};
@@ -47,7 +47,7 @@ pub use loader::{BadRow, Loader, LoaderRoom, LoaderSettings, MicroBatch};
 pub use normalisation::Normalisation;
 pub use outline::{Outline, PictureOutline};
 pub use preview::{Paint, Piece, PieceKind, Preview};
-pub use processor::{PictureFile, Processor, Prompt};
+pub use processor::{PictureFile, Processor};
 pub use record::{Record, StoredPicture};
 pub use selective::{Level, SCHEMA_KEYS, SCHEMA_TYPES, SelectiveLoss};
 pub use survey::{

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use garden_model::{Images, Row};
+use garden_input::{Images, Row};
 use serde::{Deserialize, Serialize};
 
 use crate::batches::Batches;

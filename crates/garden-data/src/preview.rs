@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use garden_model::IGNORED;
+use garden_input::IGNORED;
 use serde::Serialize;
 
 use crate::boxes::{BoxSource, WrittenBox};

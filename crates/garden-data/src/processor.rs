@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use garden_model::Config;
+use garden_input::{Config, Grid, Images, Prompt};
 
 use crate::error::Error;
-use crate::image::{Grid, ImageSettings, MAX_PIXELS, Patcher, picture_size};
+use crate::image::{ImageSettings, MAX_PIXELS, Patcher, picture_size};
 use crate::template::{Chat, Ending, Message, Template, TemplateFile};
 use crate::tokenizer::Tokenizer;
 
@@ -22,17 +22,6 @@ pub struct PictureFile<'a> {
     pub name: &'a str,
     /// Its bytes.
     pub data: &'a [u8],
-}
-
-/// What a model is given.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prompt {
-    /// The tokens, with as many image tokens as there are merged patches.
-    pub tokens: Vec<i32>,
-    /// [patches, values of a patch], picture by picture.
-    pub pixels: Vec<f32>,
-    /// Frames, rows and columns of each picture, in patches.
-    pub grids: Vec<Grid>,
 }
 
 /// The processor of a model.
@@ -152,6 +141,6 @@ impl Processor {
             patcher.decode(file.name, file.data, self.max_decoded_pixels, *grid, own)?;
             rest = after;
         }
-        Ok(Prompt { tokens, pixels, grids })
+        Ok(Prompt { tokens, images: Images { pixels, grids } })
     }
 }

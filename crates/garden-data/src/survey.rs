@@ -11,7 +11,7 @@ mod problem;
 
 use std::sync::mpsc::sync_channel;
 
-use garden_model::{Config, Limits};
+use garden_input::{Config, Limits};
 use serde::Serialize;
 
 use crate::batches::Batches;

@@ -16,7 +16,6 @@ mod plan;
 mod planner;
 mod profile;
 mod scalars;
-pub mod splitmix;
 mod stages;
 mod wide;
 

@@ -1,34 +1,13 @@
 //! A batch: rows of tokens laid end to end, their images, and everything that follows from them.
 
 use garden_device::Dtype;
+use garden_input::{Config, Grid, IGNORED, Images, Limits, Row};
 
 use crate::checkpoint::not_finite;
-use crate::config::Config;
 use crate::error::Error;
 use crate::model::bytes_of;
 use crate::rotary::{self, Table};
-use crate::windows::{Grid, Windows};
-
-/// A label that is not asked for.
-pub const IGNORED: i32 = -100;
-
-/// One row: tokens, and for each the label that the token before it is asked for ([`IGNORED`] for none).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
-    /// The tokens.
-    pub tokens: Vec<i32>,
-    /// The labels, one for each token.
-    pub labels: Vec<i32>,
-}
-
-/// The images of a batch, in the order of their tokens.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Images {
-    /// [patches, values of a patch].
-    pub pixels: Vec<f32>,
-    /// Frames, rows and columns of each image, in patches.
-    pub grids: Vec<[usize; 3]>,
-}
+use crate::windows::Windows;
 
 /// A batch that fits a model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -105,6 +84,19 @@ impl Batch {
             .collect();
         self.image_places = self.windows.order.iter().map(|token| places[*token]).collect();
         self.pixels = images.pixels;
+    }
+
+    /// The limits that this batch needs.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            tokens: self.tokens(),
+            rows: self.cu_seqlens.len() - 1,
+            targets: self.targets(),
+            patches: self.patches(),
+            windows: self.windows.cu_window_seqlens.len() - 1,
+            images: self.windows.cu_image_seqlens.len() - 1,
+            longest: self.longest(),
+        }
     }
 
     /// Tokens of all rows.

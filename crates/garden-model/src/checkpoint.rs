@@ -10,13 +10,13 @@ use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
 
-use crate::config::Config;
 use crate::drawn::{Drawn, Sheet};
 use crate::error::Error;
 use crate::mapped::{Watched, watch};
 use crate::names::newer;
 use crate::shapes;
 use garden_files::{open, read_settings};
+use garden_input::Config;
 
 /// The files of a checkpoint and where each tensor is.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Write};
 
 use crate::activations::activations;
-use crate::config::TextConfig;
 use crate::error::Error;
 use crate::kv_cache::{LayerKvCache, Step};
 use crate::layout::Width;
@@ -12,6 +11,7 @@ use crate::mode::Mode;
 use crate::parameters::Builder;
 use crate::pass::Pass;
 use crate::swiglu::{Swiglu, SwigluWorkspace};
+use garden_input::TextConfig;
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use garden_device::Dtype;
-use garden_device::splitmix::{SplitMix64, spread};
+use garden_random::{SplitMix64, spread};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 

@@ -22,7 +22,9 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A field of a configuration is missing or says something that is not supported.
+    /// A model's configuration cannot be used.
+    Config(garden_input::Error),
+    /// A field of an adapter's or a checkpoint's file is missing or says something that is not supported.
     Field {
         /// The file.
         path: PathBuf,
@@ -78,6 +80,7 @@ impl fmt::Display for Error {
             Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
             Error::Batch(problem) | Error::Sampling(problem) => f.write_str(problem),
+            Error::Config(error) => error.fmt(f),
             Error::Memory(error) => error.fmt(f),
             Error::Device(error) => error.fmt(f),
             Error::Stopped => f.write_str("it was asked to stop"),
@@ -89,10 +92,17 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::File { source, .. } => Some(source),
+            Error::Config(error) => error.source(),
             Error::Memory(error) => Some(error),
             Error::Device(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+impl From<garden_input::Error> for Error {
+    fn from(error: garden_input::Error) -> Error {
+        Error::Config(error)
     }
 }
 

@@ -3,16 +3,15 @@
 //! Prompts are read one after the other and [`CHUNK`] tokens at a time, so the room of a layer does not grow with their number or length, and a
 //! row's first logits do not depend on its neighbours. Steps take all unfinished rows at once: each weight is read once for all of them.
 
-use garden_device::splitmix::SplitMix64;
 use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
+use garden_random::SplitMix64;
 
 use serde::{Deserialize, Serialize};
 
 use crate::activations::{GradientCheckpointing, activations};
 use crate::adapter::Adapter;
-use crate::batch::{Batch, Images};
+use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
 use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
 use crate::error::Error;
 use crate::head::HeadWorkspace;
@@ -29,18 +28,10 @@ use crate::patches::PatchInputs;
 use crate::rotary;
 use crate::sampling::{Sampler, Sampling, random_of_row};
 use crate::vision::VisionWorkspace;
+use garden_input::{Config, Prompt};
 
 /// Tokens of a prompt that go through the layers at once: enough for matrix products to be at their fastest.
 const CHUNK: usize = 256;
-
-/// What is to be answered.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prompt {
-    /// Its tokens, with as many image tokens as each image has merged ones.
-    pub tokens: Vec<i32>,
-    /// Its images, in the order of their tokens.
-    pub images: Images,
-}
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

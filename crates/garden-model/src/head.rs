@@ -3,9 +3,9 @@
 use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Weight, Write};
 
 use crate::activations::activations;
-use crate::config::TextConfig;
 use crate::decoder::Norm;
 use crate::mode::Mode;
+use garden_input::TextConfig;
 
 /// The norm before the head, and the head [vocabulary, hidden], which may be the embedding.
 #[derive(Clone, Copy, Debug)]

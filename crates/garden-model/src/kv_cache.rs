@@ -3,9 +3,9 @@
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
 use crate::activations::activations;
-use crate::config::TextConfig;
 use crate::decoder::Sequence;
 use crate::model::upload;
+use garden_input::TextConfig;
 
 /// Keys and values of every row, layer by layer: all of it exists before the first token.
 #[derive(Clone, Debug)]

@@ -8,7 +8,6 @@ mod activations;
 mod adapter;
 mod batch;
 mod checkpoint;
-mod config;
 mod decoder;
 mod drawn;
 mod error;
@@ -31,7 +30,6 @@ mod optimizer_state;
 mod parameters;
 mod pass;
 mod patches;
-mod presets;
 mod proof;
 mod quantise;
 mod rotary;
@@ -44,19 +42,19 @@ mod windows;
 
 pub use activations::GradientCheckpointing;
 pub use adapter::{Adapter, read_adapter, write_adapter};
-pub use batch::{Batch, IGNORED, Images, Row};
+pub use batch::Batch;
 pub use checkpoint::{Checkpoint, Tensor};
-pub use config::{Config, TextConfig, VisionConfig, read_end_tokens, read_max_positions};
 pub use error::Error;
 pub use full::saved_dtype;
-pub use generator::{Answer, Generator, GeneratorLimits, NewToken, Prompt};
+// Its own functions take and return these.
+pub use garden_input::{Config, Grid, IGNORED, Images, Limits, PRESETS, Preset, Prompt, Row, TextConfig, VisionConfig};
+pub use generator::{Answer, Generator, GeneratorLimits, NewToken};
 pub use lora::{LoraConfig, Targets};
 pub use merge::{Merge, MergeReport, MergeSettings, PackedBase};
-pub use model::{Limits, Model, StepResult, Training};
+pub use model::{Model, StepResult, Training};
 pub use nf4_checkpoint::{FourBit, packing_bytes};
 pub use optimizer::Optimizer;
 pub use parameters::{Parameter, Storage};
-pub use presets::{PRESETS, Preset};
 pub use proof::{
     AdapterProof, Difference, MergeProof, compare_logits, plan_proof, proof_prompts, prove_adapter, prove_merge,
 };

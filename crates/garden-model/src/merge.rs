@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use crate::adapter::{Adapter, Pair};
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
-use crate::config::Config;
 use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
 use crate::model::bytes_of;
@@ -23,6 +22,7 @@ use crate::safetensors_writer::{
     Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
 };
 use crate::shapes::PATCHES;
+use garden_input::Config;
 
 /// Values that are merged or copied at a time: 4 MiB as f32.
 const PIECE: usize = 1 << 20;

@@ -2,12 +2,9 @@
 
 use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Stage, StepScalars};
 
-use serde::{Deserialize, Serialize};
-
 use crate::activations::{GradientCheckpointing, Saved, activations};
 use crate::batch::{Batch, longest};
 use crate::checkpoint::Checkpoint;
-use crate::config::{Config, VisionConfig};
 use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
 use crate::error::Error;
 use crate::head::{Asked, HeadWorkspace};
@@ -21,6 +18,7 @@ use crate::parameters::{Builder, Parameter, Storage};
 use crate::pass::Pass;
 use crate::patches::{PatchInputs, Patches};
 use crate::vision::{VisionContext, VisionWorkspace};
+use garden_input::{Config, Limits};
 
 /// What is trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,80 +43,6 @@ impl Training {
         match self {
             Training::Lora(lora) => lora.reaches_merger(),
             Training::Full => true,
-        }
-    }
-}
-
-/// The largest batch that there will be: buffers are made for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Tokens of all rows.
-    pub tokens: usize,
-    /// Rows.
-    pub rows: usize,
-    /// Places whose next token is asked for.
-    pub targets: usize,
-    /// Patches of all images.
-    pub patches: usize,
-    /// Windows of all images.
-    pub windows: usize,
-    /// Frames of all images.
-    pub images: usize,
-    /// The longest stretch that attention runs over.
-    pub longest: usize,
-}
-
-impl Limits {
-    /// The limits that one batch needs.
-    pub fn of(batch: &Batch) -> Limits {
-        Limits {
-            tokens: batch.tokens(),
-            rows: batch.cu_seqlens.len() - 1,
-            targets: batch.targets(),
-            patches: batch.patches(),
-            windows: batch.windows.cu_window_seqlens.len() - 1,
-            images: batch.windows.cu_image_seqlens.len() - 1,
-            longest: batch.longest(),
-        }
-    }
-
-    /// The limits that one row with images of these grids needs, without its pixels: those of the batch that has only this row.
-    pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[[usize; 3]]) -> Limits {
-        let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
-        let VisionConfig { merge, window, .. } = config.vision;
-        for &[frames, height, width] in grids {
-            limits.patches += frames * height * width;
-            limits.windows += frames * (height / merge).div_ceil(window) * (width / merge).div_ceil(window);
-            limits.images += frames;
-            // A window is never longer than its frame.
-            limits.longest = limits.longest.max(height * width);
-        }
-        limits
-    }
-
-    /// The limits of a batch of both.
-    pub fn plus(self, other: Limits) -> Limits {
-        Limits {
-            tokens: self.tokens + other.tokens,
-            rows: self.rows + other.rows,
-            targets: self.targets + other.targets,
-            patches: self.patches + other.patches,
-            windows: self.windows + other.windows,
-            images: self.images + other.images,
-            longest: self.longest.max(other.longest),
-        }
-    }
-
-    /// The limits that fit both.
-    pub fn max(self, other: Limits) -> Limits {
-        Limits {
-            tokens: self.tokens.max(other.tokens),
-            rows: self.rows.max(other.rows),
-            targets: self.targets.max(other.targets),
-            patches: self.patches.max(other.patches),
-            windows: self.windows.max(other.windows),
-            images: self.images.max(other.images),
-            longest: self.longest.max(other.longest),
         }
     }
 }
@@ -478,7 +402,7 @@ impl Model {
 
     /// Brings a batch to the device.
     fn put(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
-        let (needed, limits) = (Limits::of(batch), self.limits);
+        let (needed, limits) = (batch.limits(), self.limits);
         if needed.max(limits) != limits {
             return Err(Error::Batch(format!("the batch needs {needed:?}; the model was built for {limits:?}")));
         }

@@ -2,7 +2,6 @@
 
 use garden_device::{Buffer, Part, Stage, Weight};
 
-use crate::config::{Config, VisionConfig};
 use crate::decoder::{Layer, Norm};
 use crate::error::Error;
 use crate::head::Head;
@@ -11,6 +10,7 @@ use crate::parameters::Builder;
 use crate::pass::Pass;
 use crate::patches::Patches;
 use crate::vision::{Vision, VisionContext, VisionWorkspace};
+use garden_input::{Config, VisionConfig};
 
 /// All weights.
 #[derive(Clone, Debug)]

@@ -7,7 +7,6 @@ use garden_device::{
 };
 
 use crate::checkpoint::{Checkpoint, Tensor};
-use crate::config::Config;
 use crate::error::Error;
 use crate::layout::{Layout, Width};
 use crate::linear::{Linear, Lora};
@@ -18,6 +17,7 @@ use crate::names::{EMBEDDING, HEAD, is_decayed};
 use crate::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
 use crate::optimizer::RateGroup;
 use crate::shapes::PATCHES;
+use garden_input::Config;
 
 /// A parameter that is trained.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
 use crate::activations::activations;
 use crate::batch::{Batch, longest};
-use crate::config::Config;
 use crate::model::upload;
+use garden_input::Config;
 
 /// What the tower is told.
 #[derive(Clone, Copy, Debug)]

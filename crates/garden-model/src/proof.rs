@@ -5,13 +5,12 @@ use std::path::Path;
 use garden_device::{Cpu, Device, Dtype, Plan, Planner};
 
 use crate::adapter::{Adapter, read_adapter};
-use crate::batch::Images;
 use crate::checkpoint::Checkpoint;
-use crate::config::Config;
 use crate::error::Error;
-use crate::generator::{Generator, GeneratorLimits, Prompt};
+use crate::generator::{Generator, GeneratorLimits};
 use crate::merge::Merge;
 use crate::nf4_checkpoint::FourBit;
+use garden_input::{Config, Images, Prompt};
 
 /// Logits of the same weights differ by so much (relative norm) when sums are made in another order; see testdata/reference.
 const NOISE: f64 = 1e-4;

@@ -8,7 +8,6 @@ use garden_device::{Dtype, dynamic_8bit, nf4};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Stored};
-use crate::config::Config;
 use crate::error::Error;
 use crate::model::bytes_of;
 use crate::names::{HEAD, newer};
@@ -17,6 +16,7 @@ use crate::safetensors_writer::{
     INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
 };
 use crate::shapes::PATCHES;
+use garden_input::Config;
 
 /// What packing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

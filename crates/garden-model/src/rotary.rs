@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use crate::config::{TextConfig, VISION_THETA, VisionConfig};
+use garden_input::{TextConfig, VisionConfig};
+
+/// The base of the vision tower's rotary frequencies; it stands in the model's code, not in its configuration.
+const VISION_THETA: f32 = 1e4;
 
 /// Cosines and sines, [tokens, half a head] each.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,7 +4,7 @@
 
 use std::cmp::Ordering;
 
-use garden_device::splitmix::{SplitMix64, mix};
+use garden_random::{SplitMix64, mix};
 
 use crate::error::Error;
 

@@ -1,6 +1,6 @@
 //! The tensors of a model by its configuration alone: names and shapes, as the files of a checkpoint have them.
 
-use crate::config::Config;
+use garden_input::Config;
 
 /// The convolution that makes patches.
 pub(crate) const PATCHES: &str = "model.visual.patch_embed.proj.weight";
@@ -62,5 +62,20 @@ impl List {
         self.linear(&format!("{name}.gate_proj"), hidden, inner, has_bias);
         self.linear(&format!("{name}.up_proj"), hidden, inner, has_bias);
         self.linear(&format!("{name}.down_proj"), inner, hidden, has_bias);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use garden_input::PRESETS;
+
+    #[test]
+    fn parameters_are_those_that_were_published() {
+        for preset in PRESETS {
+            let counted: usize =
+                tensors(&preset.config()).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+            assert_eq!(counted, preset.parameters, "{}", preset.name);
+        }
     }
 }

@@ -3,7 +3,6 @@
 use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Weight, Write};
 
 use crate::activations::{GradientCheckpointing, Saved, activations};
-use crate::config::{VISION_EPSILON, VisionConfig};
 use crate::decoder::Norm;
 use crate::error::Error;
 use crate::layout::Width;
@@ -13,6 +12,10 @@ use crate::parameters::Builder;
 use crate::pass::Pass;
 use crate::patches::Patches;
 use crate::swiglu::{Swiglu, SwigluWorkspace};
+use garden_input::VisionConfig;
+
+/// The epsilon of the vision tower's norms; it stands in the model's code, not in its configuration.
+const VISION_EPSILON: f32 = 1e-6;
 
 /// All of it.
 #[derive(Clone, Debug)]

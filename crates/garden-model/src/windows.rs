@@ -1,9 +1,6 @@
 //! The order in which the vision tower works: windows of merged tokens, image by image, and which patches see each other.
 
-use crate::config::VisionConfig;
-
-/// Frames, rows and columns of an image, in patches.
-pub(crate) type Grid = [usize; 3];
+use garden_input::{Grid, VisionConfig};
 
 /// Patches in window order, and where segments of attention begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

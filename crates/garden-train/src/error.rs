@@ -179,6 +179,12 @@ impl From<garden_data::Error> for Error {
     }
 }
 
+impl From<garden_input::Error> for Error {
+    fn from(error: garden_input::Error) -> Error {
+        Error::Model(error.into())
+    }
+}
+
 impl From<garden_model::Error> for Error {
     fn from(error: garden_model::Error) -> Error {
         Error::Model(error)

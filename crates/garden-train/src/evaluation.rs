@@ -73,7 +73,7 @@ impl Evaluation {
         processor: Arc<Processor>,
         generator: Option<Generator>,
     ) -> Result<Evaluation, Error> {
-        let end_tokens = garden_model::read_end_tokens(&job.base)?;
+        let end_tokens = garden_input::read_end_tokens(&job.base)?;
         Ok(Evaluation { dataset, processor, generator, end_tokens })
     }
 

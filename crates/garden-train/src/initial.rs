@@ -2,8 +2,8 @@
 
 use garden_data::Fingerprint;
 use garden_device::Device;
-use garden_device::splitmix::{SplitMix64, spread};
 use garden_model::Model;
+use garden_random::{SplitMix64, spread};
 
 /// Draws A uniformly within 1 / sqrt(inputs) (PEFT's Kaiming with a = sqrt(5)), from the seed and its name alone; B stays zero.
 pub(crate) fn draw_adapter(device: &mut dyn Device, model: &Model, seed: u64) {

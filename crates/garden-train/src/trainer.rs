@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use garden_data::{BatchSize, Loader, MicroBatch, Processor};
-use garden_device::splitmix::spread;
 use garden_device::{Device, Dtype, Stage};
 use garden_memory::Bytes;
 use garden_model::{
     Adapter, Batch, Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Optimizer, read_adapter,
 };
+use garden_random::spread;
 
 use crate::checkpoint::{self, Progress};
 use crate::error::Error;

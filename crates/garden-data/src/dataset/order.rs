@@ -5,7 +5,7 @@
 //! in each round every place has a partner, and one coin for the two decides whether they change places. Any number of rows works as
 //! it is, where a Feistel network needs a power of two and walks until it meets a row.
 
-use garden_device::splitmix::mix;
+use garden_random::mix;
 
 /// Rounds. Six for each bit of the length make it hard to tell from chance; 96 are enough for 65,536 rows in that sense, and the bias
 /// that remains for more is far below what an epoch of training could show.

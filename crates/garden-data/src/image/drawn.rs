@@ -1,11 +1,11 @@
 //! A picture as the model sees it, with its boxes drawn: for people who want to know whether the numbers of a dataset mean what they think.
 
 use super::rgb::Picture;
-use super::settings::Grid;
 use crate::boxes::WrittenBox;
 use crate::error::Error;
 use crate::processor::Processor;
 use crate::record::StoredPicture;
+use garden_input::Grid;
 
 /// Colours that follow each other, bright enough for photographs.
 const COLOURS: [[u8; 3]; 6] =

@@ -6,11 +6,12 @@
 
 use super::resize::Weights;
 use super::rgb::{Picture, Rows, separate};
-use super::settings::{Grid, ImageSettings};
+use super::settings::ImageSettings;
 use super::source::Source;
 use super::wide::widest;
 use super::{Format, jpeg};
 use crate::error::Error;
+use garden_input::Grid;
 
 /// Rows of one colour are filled up to a multiple of this, so that vectors need no end.
 const FILLED: usize = 64;

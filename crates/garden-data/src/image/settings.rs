@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
+use garden_input::Grid;
 use serde_json::Value;
 
 use super::MAX_PIXELS as LARGEST;
 use crate::error::Error;
-
-/// Frames, rows and columns of a picture, in patches.
-pub type Grid = [usize; 3];
 
 /// Sides that differ by more than this factor are refused, as in transformers.
 const LARGEST_RATIO: f64 = 200.0;

@@ -1,6 +1,6 @@
 //! What is seen of one row.
 
-use garden_model::{Config, Limits};
+use garden_input::{Config, Limits};
 
 use super::most::RowSize;
 use super::problem::Problem;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use garden_model::Limits;
+use garden_input::Limits;
 
 /// Sizes that add up over the rows of a batch.
 const SIZES: usize = 5;

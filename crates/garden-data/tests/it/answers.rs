@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{Message, PictureFile, Processor};
 use garden_device::Cpu;
-use garden_model::{Batch, Checkpoint, Config, GradientCheckpointing, Images, Limits, Model, Row, Storage, Training};
+use garden_model::{Batch, Checkpoint, Config, GradientCheckpointing, Images, Model, Row, Storage, Training};
 use serde_json::Value;
 
 fn folder() -> PathBuf {
@@ -35,10 +35,10 @@ fn answers_are_those_of_transformers() {
         let first = tokens.len() - 1;
         tokens.extend(&answer[..answer.len() - 1]);
         let row = Row { labels: tokens.clone(), tokens };
-        let images = Images { pixels: prompt.pixels, grids: prompt.grids };
+        let images = prompt.images;
         let batch = Batch::new(&config, &[row], images).unwrap();
         let mut cpu = Cpu::new(1);
-        let limits = Limits::of(&batch);
+        let limits = batch.limits();
         let mut model = Model::build(
             &mut cpu,
             &config,

@@ -26,9 +26,9 @@ fn prompts_are_those_of_transformers() {
         let message = Message::with_images("user", files.len(), one["text"].as_str().unwrap());
         let prompt = processor.prompt(&[message], &files).unwrap();
         assert_eq!(prompt.tokens, tokens(&one["prompt_tokens"]));
-        assert_eq!(serde_json::json!(prompt.grids), one["grids"]);
-        let patches: usize = prompt.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
-        assert_eq!(prompt.pixels.len(), patches * processor.images.patch_values());
+        assert_eq!(serde_json::json!(prompt.images.grids), one["grids"]);
+        let patches: usize = prompt.images.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        assert_eq!(prompt.images.pixels.len(), patches * processor.images.patch_values());
         let answer = processor.tokenizer.decode(&tokens(&one["answer_tokens"]), SpecialTokens::Skip);
         assert_eq!(answer, one["answer"].as_str().unwrap());
     }

@@ -324,7 +324,7 @@ fn no_batch_exceeds_the_limits() {
                     collator.add(example, &record.pictures).unwrap();
                 }
                 let (rows, images) = collator.finish();
-                let limits = Limits::of(&Batch::new(&config, &rows, images).unwrap());
+                let limits = Batch::new(&config, &rows, images).unwrap().limits();
                 assert_eq!(limits, alone);
                 assert_eq!(limits.max(found.limits), found.limits);
                 reached = reached.max(limits);

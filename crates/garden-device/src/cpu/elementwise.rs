@@ -1,7 +1,7 @@
 //! Operations value by value.
 
 use crate::device::Write;
-use crate::splitmix::mix;
+use garden_random::mix;
 
 use super::exponential::exp;
 use super::threads::Threads;

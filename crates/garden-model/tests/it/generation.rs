@@ -311,7 +311,7 @@ fn uncached(make: Make, run: &Run, batch: &Batch) -> Vec<f32> {
         modules_to_save: Vec::new(),
     };
     let training = Training::Lora(run.adapter.as_ref().map_or(zeros, |adapter| adapter.config.clone()));
-    let limits = Limits { targets: 1, ..Limits::of(batch) };
+    let limits = Limits { targets: 1, ..batch.limits() };
     let storage = Storage { four_bit: run.four_bit(), ..Storage::default() };
     let mut model = Model::build(
         device,

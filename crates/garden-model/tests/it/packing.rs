@@ -226,7 +226,7 @@ fn what_cannot_be_read_is_find() {
         &Training::Full,
         GradientCheckpointing::PerLayer,
         &storage,
-        Limits::of(&case.batches[0]),
+        case.batches[0].limits(),
     );
     let error = built.unwrap_err().to_string();
     assert!(error.contains("4 bits") && error.contains("adapter"), "{error}");

@@ -42,7 +42,7 @@ fn training(targets: Targets) -> Training {
 fn step(device: &mut dyn Device, checkpoint: &Checkpoint, storage: &Storage, targets: Targets) -> StepResult {
     let config = Config::tiny();
     let batch = batch(&config);
-    let (training, recompute, limits) = (training(targets), GradientCheckpointing::PerLayer, Limits::of(&batch));
+    let (training, recompute, limits) = (training(targets), GradientCheckpointing::PerLayer, batch.limits());
     let mut planner = Planner::like(device.profile());
     let shapes = Checkpoint::of_shapes(&config, Dtype::Bf16);
     Model::build(&mut planner, &config, &shapes, &training, recompute, storage, limits).unwrap();
@@ -126,7 +126,7 @@ fn stages_of_a_step_are_timed_where_that_is_wanted(make: Make) {
 fn a_device_that_waits_for_rows_is_idle(make: Make) {
     let config = Config::tiny();
     let (checkpoint, batch, device) = (Checkpoint::random(&config, 1).unwrap(), batch(&config), &mut *make());
-    let (training, recompute, limits) = (training(Targets::decoder()), GradientCheckpointing::Off, Limits::of(&batch));
+    let (training, recompute, limits) = (training(Targets::decoder()), GradientCheckpointing::Off, batch.limits());
     let storage = Storage::default();
     let mut model = Model::build(device, &config, &checkpoint, &training, recompute, &storage, limits).unwrap();
     device.time_stages();

@@ -77,7 +77,7 @@ fn limits_of_shapes_are_those_of_batches() {
     for case in cases() {
         let names = case.about["batches"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
         for (batch, name) in case.batches.iter().zip(names) {
-            let (expected, file) = (Limits::of(batch), case.tensors(name));
+            let (expected, file) = (batch.limits(), case.tensors(name));
             let numbers =
                 if file.has("image_grid_thw") { file.whole_numbers("image_grid_thw").unwrap() } else { vec![] };
             let numbers: Vec<usize> = numbers.into_iter().map(|number| number as usize).collect();

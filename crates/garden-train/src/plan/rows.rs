@@ -1,7 +1,7 @@
 //! A micro-batch of rows that are known by their shapes alone.
 
-use garden_data::{BatchSize, Grid, ImageSettings};
-use garden_model::{Config, Limits};
+use garden_data::{BatchSize, ImageSettings};
+use garden_input::{Config, Grid, Limits};
 
 use crate::recipe::Recipe;
 

@@ -25,8 +25,8 @@ use demo::random::Random;
 use garden_data::{Collator, Example, ExampleSettings, Outcome, PictureFile, Processor, Record, SpecialTokens};
 use garden_device::Cpu;
 use garden_model::{
-    Batch, Checkpoint, Config, Generator, GeneratorLimits, GradientCheckpointing, Images, Limits, Model, Optimizer,
-    Prompt, Sampling, Storage, Training,
+    Batch, Checkpoint, Config, Generator, GeneratorLimits, GradientCheckpointing, Limits, Model, Optimizer, Prompt,
+    Sampling, Storage, Training,
 };
 
 const THREADS: usize = 2;
@@ -143,7 +143,7 @@ impl<'a> Teacher<'a> {
             let record = world::conversation(&mut self.random);
             self.add(&record);
             let batch = self.finish();
-            most = most.max(Limits::of(&batch));
+            most = most.max(batch.limits());
         }
         let Limits { tokens, rows, targets, patches, windows, images, longest } = most;
         let [tokens, rows, targets, patches, windows, images] =
@@ -173,8 +173,7 @@ fn judge(folder: &Path, processor: &Processor, config: &Config, seed: u64) {
     let prompt = |record: &Record| {
         let files: Vec<PictureFile> =
             record.pictures.iter().map(|picture| PictureFile { name: &picture.name, data: &picture.data }).collect();
-        let made = processor.prompt(&record.messages[..1], &files).unwrap();
-        Prompt { tokens: made.tokens, images: Images { pixels: made.pixels, grids: made.grids } }
+        processor.prompt(&record.messages[..1], &files).unwrap()
     };
     let prompts: Vec<Prompt> = records.iter().map(prompt).collect();
     let (mut cpu, checkpoint) = (Cpu::new(THREADS), Checkpoint::open(folder).unwrap());

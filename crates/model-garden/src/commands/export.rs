@@ -221,7 +221,7 @@ fn fits(arguments: &cli::Export, base: &Checkpoint, adapter: &Adapter, bytes: u6
     })
 }
 
-fn cannot_use(path: &Path, error: &Error) -> Failure {
+fn cannot_use(path: &Path, error: &impl std::fmt::Display) -> Failure {
     Failure { what: format!("cannot use `{}`", path.display()), causes: vec![error.to_string()], hint: None }
 }
 

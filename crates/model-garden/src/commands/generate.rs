@@ -8,8 +8,7 @@ use garden_data::{Message, PictureFile, Processor, SpecialTokens};
 use garden_device::{Device, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{
-    Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Images, Prompt, Sampling, read_adapter,
-    read_end_tokens,
+    Adapter, Answer, Checkpoint, Config, FourBit, Generator, GeneratorLimits, Prompt, Sampling, read_adapter,
 };
 use serde_json::{Value, json};
 
@@ -58,7 +57,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         .map_err(|error| failure(format!("`{}` does not fit together", model.display()), error))?;
     let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
     // Beyond, a model says anything, and attention takes the square of the length to get there.
-    let most = garden_model::read_max_positions(model).unwrap_or(usize::MAX);
+    let most = garden_input::read_max_positions(model).unwrap_or(usize::MAX);
     if let Some((question, prompt)) = questions.iter().zip(&prompts).find(|(_, prompt)| prompt.tokens.len() > most) {
         let why =
             format!("it has {} tokens; the model was made for {most} (`max_position_embeddings`)", prompt.tokens.len());
@@ -185,10 +184,9 @@ fn prompt(processor: &Processor, question: &Question) -> Result<Prompt, Failure>
         images => Message::with_images("user", images, &question.prompt),
     });
     let files: Vec<PictureFile> = files.iter().map(|(name, data)| PictureFile { name, data }).collect();
-    let made = processor
+    processor
         .prompt(&messages, &files)
-        .map_err(|error| failure(format!("{}cannot make a prompt", question.place), error))?;
-    Ok(Prompt { tokens: made.tokens, images: Images { pixels: made.pixels, grids: made.grids } })
+        .map_err(|error| failure(format!("{}cannot make a prompt", question.place), error))
 }
 
 fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
@@ -199,7 +197,7 @@ fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
         top_k: arguments.top_k,
         top_p: arguments.top_p,
         repetition_penalty: arguments.repetition_penalty,
-        end_tokens: read_end_tokens(&arguments.model)
+        end_tokens: garden_input::read_end_tokens(&arguments.model)
             .map_err(|error| failure("cannot tell where answers end", error))?,
         seed: arguments.seed,
         has_logits: false,

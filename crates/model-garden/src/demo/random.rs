@@ -1,6 +1,6 @@
 //! Random numbers that depend on a seed alone: the same seed draws the same pictures on every machine.
 
-use garden_device::splitmix::{SplitMix64, mix};
+use garden_random::{SplitMix64, mix};
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]

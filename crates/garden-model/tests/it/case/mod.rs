@@ -120,7 +120,7 @@ impl Case {
     }
 
     pub fn limits(&self) -> Limits {
-        self.batches.iter().map(Limits::of).fold(Limits::default(), Limits::max)
+        self.batches.iter().map(Batch::limits).fold(Limits::default(), Limits::max)
     }
 
     pub fn build(&self, device: &mut dyn Device, recompute: GradientCheckpointing) -> Model {

@@ -185,7 +185,7 @@ mod tests {
         for image_tokens in [0, 12, 64, 97] {
             let work = Work { config: Config::tiny(), rows: 3, image_tokens, text_tokens: 21 };
             let batch = work.batch(&work.make_rows(), work.make_pixels()).unwrap();
-            assert_eq!(Limits::of(&batch), work.limits(), "{image_tokens}");
+            assert_eq!(batch.limits(), work.limits(), "{image_tokens}");
             assert_eq!((batch.tokens(), batch.targets()), (work.tokens(), work.trained()));
             assert_eq!((batch.patches(), 3 * (21 - 11)), (work.patches(), work.trained()));
         }

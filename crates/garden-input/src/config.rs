@@ -12,11 +12,7 @@ use garden_files::read_settings;
 /// The largest number in a configuration: vocabularies have a few hundred thousand tokens, everything else less. Products of three fit into 64 bits.
 const LARGEST: u64 = 1 << 20;
 
-/// The vision tower's norms have this in their code; it is no field.
-pub(crate) const VISION_EPSILON: f32 = 1e-6;
-/// The same for its rotary positions.
-pub(crate) const VISION_THETA: f32 = 1e4;
-/// Images have as many channels.
+/// Channels of an image.
 const CHANNELS: usize = 3;
 
 /// What a model is.
@@ -121,7 +117,7 @@ impl Config {
     }
 
     /// The largest head of decoder and vision tower.
-    pub(crate) fn largest_head(&self) -> usize {
+    pub fn largest_head(&self) -> usize {
         self.text.head_size().max(self.vision.head_size())
     }
 }

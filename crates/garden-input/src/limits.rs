@@ -1,0 +1,67 @@
+//! The largest batch of a run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, VisionConfig};
+use crate::row::Grid;
+
+/// The largest batch of a run: buffers are made for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Tokens of all rows.
+    pub tokens: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Positions that count in the loss.
+    pub targets: usize,
+    /// Patches of all images.
+    pub patches: usize,
+    /// Windows of all images.
+    pub windows: usize,
+    /// Frames of all images.
+    pub images: usize,
+    /// The longest stretch that attention runs over.
+    pub longest: usize,
+}
+
+impl Limits {
+    /// The limits that one row with images of these grids needs, without its pixels: those of the batch that has only this row.
+    pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[Grid]) -> Limits {
+        let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
+        let VisionConfig { merge, window, .. } = config.vision;
+        for &[frames, height, width] in grids {
+            limits.patches += frames * height * width;
+            limits.windows += frames * (height / merge).div_ceil(window) * (width / merge).div_ceil(window);
+            limits.images += frames;
+            // A window is never longer than its frame.
+            limits.longest = limits.longest.max(height * width);
+        }
+        limits
+    }
+
+    /// The limits of a batch of both.
+    pub fn plus(self, other: Limits) -> Limits {
+        Limits {
+            tokens: self.tokens + other.tokens,
+            rows: self.rows + other.rows,
+            targets: self.targets + other.targets,
+            patches: self.patches + other.patches,
+            windows: self.windows + other.windows,
+            images: self.images + other.images,
+            longest: self.longest.max(other.longest),
+        }
+    }
+
+    /// The limits that fit both.
+    pub fn max(self, other: Limits) -> Limits {
+        Limits {
+            tokens: self.tokens.max(other.tokens),
+            rows: self.rows.max(other.rows),
+            targets: self.targets.max(other.targets),
+            patches: self.patches.max(other.patches),
+            windows: self.windows.max(other.windows),
+            images: self.images.max(other.images),
+            longest: self.longest.max(other.longest),
+        }
+    }
+}
