@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use crate::boxes::{BoxFormat, TextBoxes};
 use crate::dataset::ImagePaths;
 use crate::example::Labels;
-use crate::length::TooLong;
+use crate::example::boxes::{BoxFormat, TextBoxes};
+use crate::example::length::TooLong;
+use crate::example::selective::Level;
 use crate::loader::BadRow;
-use crate::normalisation::Normalisation;
-use crate::selective::Level;
+use crate::loader::normalisation::Normalisation;
 
 /// The value of a name; an error names all that there are.
 fn find<T: Copy>(choices: &[(&str, T)], given: &str) -> Result<T, String> {

@@ -4,9 +4,12 @@
 //! holds that one. So memory does not depend on how many rows there are beyond the index, nor on how large they are.
 //! What is wrong with a row is found when it is read; whether that ends a run is up to whoever reads.
 
+pub(crate) mod base64;
 mod calls;
 mod conversation;
+pub(crate) mod file;
 mod folder;
+pub(crate) mod free;
 mod hub;
 mod json_file;
 mod order;
@@ -14,6 +17,7 @@ mod parquet;
 mod picture;
 mod prefetch;
 mod reach;
+pub(crate) mod record;
 mod stored;
 mod tar;
 mod value;
@@ -27,9 +31,9 @@ pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
 pub use reach::ImagePaths;
 
+use crate::dataset::record::Record;
 use crate::error::Error;
-use crate::outline::Outline;
-use crate::record::Record;
+use crate::example::outline::Outline;
 use conversation::{LoneText, Row};
 use json_file::JsonFile;
 use parquet::{Parquet, Readers};

@@ -3,22 +3,30 @@
 //! Everything here follows from the conversation and from the headers of its pictures, so a whole dataset can be looked through without
 //! decoding any. Labels are set where a token has a byte of a turn that is trained; images never carry loss.
 
+pub(crate) mod boxes;
+pub(crate) mod json;
+pub(crate) mod keys;
+pub(crate) mod length;
+pub(crate) mod outline;
+pub(crate) mod selective;
+pub(crate) mod turns;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
 use garden_input::{Grid, IGNORED};
 use serde::{Deserialize, Serialize};
 
-use crate::boxes::{BOX_TOKENS, BoxFormat, BoxSettings, Objects, Sizes, WrittenBox, write_boxes};
+use crate::dataset::record::{Record, StoredPicture};
 use crate::error::Error;
+use crate::example::boxes::{BOX_TOKENS, BoxFormat, BoxSettings, Objects, Sizes, WrittenBox, write_boxes};
+use crate::example::length::{LengthLimit, Pictures, Shrunk, SizedPicture, TooLong};
+use crate::example::selective::{Level, SelectiveLoss};
+use crate::example::turns::{Turn, turns};
 use crate::image::picture_size;
-use crate::length::{LengthLimit, Pictures, Shrunk, SizedPicture, TooLong};
 use crate::processor::Processor;
-use crate::record::{Record, StoredPicture};
-use crate::selective::{Level, SelectiveLoss};
+use crate::template::unused::{check_used, unused_fields};
 use crate::template::{Chat, Ending, Message, Weight};
-use crate::turns::{Turn, turns};
-use crate::unused::{check_used, unused_fields};
 
 /// Who gives instructions, in chat templates.
 const SYSTEM: &str = "system";

@@ -4,17 +4,21 @@
 //! size of the largest micro-batch, are all made before the first one is asked for, and go round: the trainer gives each back when it is done.
 //! So memory is what [`LoaderRoom`] says from the beginning, however many rows there are.
 
+pub(crate) mod batches;
+pub(crate) mod collate;
+pub(crate) mod normalisation;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use garden_input::{Images, Row};
 use serde::{Deserialize, Serialize};
 
-use crate::batches::Batches;
-use crate::collate::Collator;
 use crate::dataset::{Ahead, Dataset, Prefetch};
 use crate::error::Error;
 use crate::example::{Example, ExampleSettings, Outcome};
 use crate::image::ImageSettings;
+use crate::loader::batches::Batches;
+use crate::loader::collate::Collator;
 use crate::processor::Processor;
 
 /// What is done with a row that cannot be used.

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use garden_input::IGNORED;
 use serde::Serialize;
 
-use crate::boxes::{BoxSource, WrittenBox};
 use crate::example::Example;
+use crate::example::boxes::{BoxSource, WrittenBox};
 use crate::processor::Processor;
 use crate::tokenizer::SpecialTokens;
 

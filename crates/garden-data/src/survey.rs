@@ -8,18 +8,19 @@ mod distribution;
 mod look;
 mod most;
 mod problem;
+pub(crate) mod tally;
 
 use std::sync::mpsc::sync_channel;
 
 use garden_input::{Config, Limits};
 use serde::Serialize;
 
-use crate::batches::Batches;
 use crate::dataset::Dataset;
 use crate::example::ExampleSettings;
 use crate::fingerprint::Fingerprint;
+use crate::loader::batches::Batches;
 use crate::processor::Processor;
-use crate::tally::Tally;
+use crate::survey::tally::Tally;
 use look::{Fit, Look, Looker, Seen, SeenPicture};
 use most::Most;
 

@@ -7,6 +7,7 @@
 mod bounded;
 mod budget;
 mod python;
+pub(crate) mod unused;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,9 +16,9 @@ use std::path::{Path, PathBuf};
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::file::{self, LARGEST_SETTINGS};
+use crate::dataset::free::{Json, ordered};
 use crate::error::Error;
-use crate::file::{self, LARGEST_SETTINGS};
-use crate::free::{Json, ordered};
 use bounded::Compiled;
 use budget::{LONGEST_TEXT, STEPS};
 

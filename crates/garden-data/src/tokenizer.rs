@@ -48,7 +48,8 @@ pub struct Tokenizer {
 impl Tokenizer {
     /// Reads a `tokenizer.json`.
     pub fn read(path: &Path) -> Result<Tokenizer, Error> {
-        let text = crate::file::read(path, crate::file::LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
+        let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS)
+            .map_err(|error| Error::file(path, error))?;
         file::read(path, &text)
     }
 

@@ -6,8 +6,8 @@ use garden_input::{Config, Grid, IGNORED, Images, Limits, Row};
 use crate::checkpoint::not_finite;
 use crate::error::Error;
 use crate::model::bytes_of;
-use crate::rotary::{self, Table};
-use crate::windows::Windows;
+use crate::network::rotary::{self, Table};
+use crate::network::windows::Windows;
 
 /// A batch that fits a model.
 #[derive(Clone, Debug, Default, PartialEq)]

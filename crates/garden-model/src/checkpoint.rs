@@ -1,5 +1,17 @@
 //! Checkpoints: one or more safetensors files, read where they lie; or shapes alone, which is all that a plan needs, with drawn values if wanted.
 
+pub(crate) mod adapter;
+pub(crate) mod drawn;
+pub(crate) mod full;
+pub(crate) mod layout;
+pub(crate) mod mapped;
+pub(crate) mod merge;
+pub(crate) mod names;
+pub(crate) mod nf4_checkpoint;
+pub(crate) mod quantise;
+pub(crate) mod safetensors_writer;
+pub(crate) mod shapes;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -10,11 +22,10 @@ use memmap2::{Mmap, UncheckedAdvice};
 use safetensors::{Dtype as FileDtype, SafeTensors};
 use serde_json::Value;
 
-use crate::drawn::{Drawn, Sheet};
+use crate::checkpoint::drawn::{Drawn, Sheet};
+use crate::checkpoint::mapped::{Watched, watch};
+use crate::checkpoint::names::newer;
 use crate::error::Error;
-use crate::mapped::{Watched, watch};
-use crate::names::newer;
-use crate::shapes;
 use garden_files::{open, read_settings};
 use garden_input::Config;
 

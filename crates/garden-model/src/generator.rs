@@ -3,31 +3,33 @@
 //! Prompts are read one after the other and [`CHUNK`] tokens at a time, so the room of a layer does not grow with their number or length, and a
 //! row's first logits do not depend on its neighbours. Steps take all unfinished rows at once: each weight is read once for all of them.
 
+pub(crate) mod sampling;
+
 use garden_device::{Buffer, Device, Dtype, Purpose, Reserve};
 use garden_random::SplitMix64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::activations::{GradientCheckpointing, activations};
-use crate::adapter::Adapter;
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
-use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
+use crate::checkpoint::adapter::Adapter;
+use crate::checkpoint::nf4_checkpoint::FourBit;
 use crate::error::Error;
-use crate::head::HeadWorkspace;
-use crate::kv_cache::{KvCache, Piece, Step, StepInputs};
-use crate::linear::LinearWorkspace;
-use crate::lora::LoraConfig;
-use crate::mode::Mode;
+use crate::generator::sampling::{Sampler, Sampling, random_of_row};
 use crate::model::{Model, upload};
 use crate::network::Network;
-use crate::nf4_checkpoint::FourBit;
-use crate::parameters::{Builder, FrozenAdapter, Storage};
-use crate::pass::Pass;
-use crate::patches::PatchInputs;
-use crate::rotary;
-use crate::sampling::{Sampler, Sampling, random_of_row};
-use crate::vision::VisionWorkspace;
+use crate::network::activations::{GradientCheckpointing, activations};
+use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
+use crate::network::head::HeadWorkspace;
+use crate::network::kv_cache::{KvCache, Piece, Step, StepInputs};
+use crate::network::linear::LinearWorkspace;
+use crate::network::lora::LoraConfig;
+use crate::network::mode::Mode;
+use crate::network::parameters::{Builder, FrozenAdapter, Storage};
+use crate::network::pass::Pass;
+use crate::network::patches::PatchInputs;
+use crate::network::rotary;
+use crate::network::vision::VisionWorkspace;
 use garden_input::{Config, Prompt};
 
 /// Tokens of a prompt that go through the layers at once: enough for matrix products to be at their fastest.

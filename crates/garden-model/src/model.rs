@@ -2,22 +2,22 @@
 
 use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Stage, StepScalars};
 
-use crate::activations::{GradientCheckpointing, Saved, activations};
 use crate::batch::{Batch, longest};
 use crate::checkpoint::Checkpoint;
-use crate::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
+use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::head::{Asked, HeadWorkspace};
-use crate::layout::Width;
-use crate::linear::LinearWorkspace;
-use crate::lora::LoraConfig;
-use crate::mode::Mode;
 use crate::network::Network;
+use crate::network::activations::{GradientCheckpointing, Saved, activations};
+use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
+use crate::network::head::{Asked, HeadWorkspace};
+use crate::network::linear::LinearWorkspace;
+use crate::network::lora::LoraConfig;
+use crate::network::mode::Mode;
+use crate::network::parameters::{Builder, Parameter, Storage};
+use crate::network::pass::Pass;
+use crate::network::patches::{PatchInputs, Patches};
+use crate::network::vision::{VisionContext, VisionWorkspace};
 use crate::optimizer::{Optimizer, RateGroup};
-use crate::parameters::{Builder, Parameter, Storage};
-use crate::pass::Pass;
-use crate::patches::{PatchInputs, Patches};
-use crate::vision::{VisionContext, VisionWorkspace};
 use garden_input::{Config, Limits};
 
 /// What is trained.

@@ -1,15 +1,30 @@
 //! The network: the weights of vision tower, decoder and head, for training or for the forward pass alone.
 
+pub(crate) mod activations;
+pub(crate) mod decoder;
+pub(crate) mod head;
+pub(crate) mod kv_cache;
+pub(crate) mod linear;
+pub(crate) mod lora;
+pub(crate) mod mode;
+pub(crate) mod parameters;
+pub(crate) mod pass;
+pub(crate) mod patches;
+pub(crate) mod rotary;
+pub(crate) mod swiglu;
+pub(crate) mod vision;
+pub(crate) mod windows;
+
 use garden_device::{Buffer, Part, Stage, Weight};
 
-use crate::decoder::{Layer, Norm};
+use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::head::Head;
-use crate::layout::Width;
-use crate::parameters::Builder;
-use crate::pass::Pass;
-use crate::patches::Patches;
-use crate::vision::{Vision, VisionContext, VisionWorkspace};
+use crate::network::decoder::{Layer, Norm};
+use crate::network::head::Head;
+use crate::network::parameters::Builder;
+use crate::network::pass::Pass;
+use crate::network::patches::Patches;
+use crate::network::vision::{Vision, VisionContext, VisionWorkspace};
 use garden_input::{Config, VisionConfig};
 
 /// All weights.

@@ -1,8 +1,10 @@
 //! The update after the gradients: clipping by their norm, then AdamW.
 
+pub(crate) mod state;
+
 use garden_device::{AdamW, Buffer, Device};
 
-use crate::parameters::Parameter;
+use crate::network::parameters::Parameter;
 
 /// Settings of AdamW.
 #[derive(Clone, Copy, Debug, PartialEq)]

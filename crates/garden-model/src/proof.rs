@@ -4,12 +4,12 @@ use std::path::Path;
 
 use garden_device::{Cpu, Device, Dtype, Plan, Planner};
 
-use crate::adapter::{Adapter, read_adapter};
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::adapter::{Adapter, read_adapter};
+use crate::checkpoint::merge::Merge;
+use crate::checkpoint::nf4_checkpoint::FourBit;
 use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
-use crate::merge::Merge;
-use crate::nf4_checkpoint::FourBit;
 use garden_input::{Config, Images, Prompt};
 
 /// Logits of the same weights differ by so much (relative norm) when sums are made in another order; see testdata/reference.

@@ -4,8 +4,8 @@
 //! transformers' documentation asks for and what servers give them; a text would be written with its quotes escaped.
 
 use super::value::{Object, Value, shortened};
+use crate::dataset::free::{Json, Real};
 use crate::error::Error;
-use crate::free::{Json, Real};
 
 /// From here on not every whole number has a number of its own.
 const INEXACT: f64 = 18_446_744_073_709_551_616.0;

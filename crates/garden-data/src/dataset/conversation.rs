@@ -17,12 +17,12 @@
 use super::calls::{Nulls, Reader};
 use super::picture::{Beside, Found, PictureField};
 use super::value::{Object, Value, shortened};
-use crate::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects, RowBox};
+use crate::dataset::free::{Json, Real};
+use crate::dataset::record::Record;
 use crate::error::Error;
-use crate::free::{Json, Real};
-use crate::length::PixelBounds;
-use crate::outline::Outline;
-use crate::record::Record;
+use crate::example::boxes::{BOX_PLACEHOLDER, BoxUnit, NAME_PLACEHOLDER, Objects, RowBox};
+use crate::example::length::PixelBounds;
+use crate::example::outline::Outline;
 use crate::template::{Content, Message, Part, TOOL_CALLS, Weight};
 
 const PLACEHOLDER: &str = "<image>";

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::conversation::unnumbered;
 use super::reach::Reach;
 use super::value::{Value, shortened};
-use crate::base64;
+use crate::dataset::base64;
+use crate::dataset::file::{self, LARGEST_PICTURE, read_picture};
+use crate::dataset::record::StoredPicture;
 use crate::error::Error;
-use crate::file::{self, LARGEST_PICTURE, read_picture};
+use crate::example::length::PixelBounds;
+use crate::example::outline::PictureOutline;
 use crate::image::{Glance, Source, glance};
-use crate::length::PixelBounds;
-use crate::outline::PictureOutline;
-use crate::record::StoredPicture;
 
 /// How base64 of JPEG, PNG, GIF, WebP and TIFF begins: rows may carry it without saying so.
 const BEGINNINGS: [&str; 6] = ["/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUkqA", "TU0AK"];

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::dataset::file;
 use crate::error::Error;
-use crate::file;
 
 /// Bytes of the longest row as it is stored, its pictures as base64 in it.
 const LONGEST_ROW: u64 = 128 << 20;

@@ -1,10 +1,10 @@
 //! A picture as the model sees it, with its boxes drawn: for people who want to know whether the numbers of a dataset mean what they think.
 
 use super::rgb::Picture;
-use crate::boxes::WrittenBox;
+use crate::dataset::record::StoredPicture;
 use crate::error::Error;
+use crate::example::boxes::WrittenBox;
 use crate::processor::Processor;
-use crate::record::StoredPicture;
 use garden_input::Grid;
 
 /// Colours that follow each other, bright enough for photographs.

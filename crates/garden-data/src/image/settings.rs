@@ -59,7 +59,8 @@ impl Default for ImageSettings {
 impl ImageSettings {
     /// Reads `preprocessor_config.json`, in the older form (`min_pixels`) and the newer one (`size.shortest_edge`).
     pub fn read(path: &Path) -> Result<ImageSettings, Error> {
-        let text = crate::file::read(path, crate::file::LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
+        let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS)
+            .map_err(|error| Error::file(path, error))?;
         let value: Value =
             serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
         // The newest form keeps all processors of a model in one file.
@@ -70,7 +71,7 @@ impl ImageSettings {
     /// Writes these bounds on pixels into the files of a folder that processors are loaded from, but for those that `is_kept` says stay as they are.
     pub fn bound_files(&self, folder: &Path, is_kept: impl Fn(&Path) -> bool) -> Result<(), Error> {
         for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
-            let Ok(text) = crate::file::read(&path, crate::file::LARGEST_SETTINGS) else { continue };
+            let Ok(text) = crate::dataset::file::read(&path, crate::dataset::file::LARGEST_SETTINGS) else { continue };
             let bounded = Self::with_bounds(&text, self.min_pixels, self.max_pixels).filter(|_| !is_kept(&path));
             let Some(bounded) = bounded else { continue };
             garden_files::replace(&path, bounded).map_err(|error| Error::file(&path, error))?;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 
-use crate::base64::{self, Digits};
+use crate::dataset::base64::{self, Digits};
 use crate::fingerprint::Fingerprint;
 
 /// Bytes that are read at once: Exif data with a preview picture, at most one segment of JPEG, fit as a rule.

@@ -6,11 +6,11 @@ use super::most::RowSize;
 use super::problem::Problem;
 use crate::dataset::Dataset;
 use crate::error::Error;
+use crate::example::length::SizedPicture;
+use crate::example::outline::{Outline, PictureOutline};
 use crate::example::{Example, ExampleSettings, Outcome};
-use crate::length::SizedPicture;
-use crate::outline::{Outline, PictureOutline};
 use crate::processor::Processor;
-use crate::tally::Tally;
+use crate::survey::tally::Tally;
 
 /// Who looks.
 #[derive(Clone, Copy)]

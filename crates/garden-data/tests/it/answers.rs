@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use garden_data::{Message, PictureFile, Processor};
 use garden_device::Cpu;
-use garden_model::{Batch, Checkpoint, Config, GradientCheckpointing, Images, Model, Row, Storage, Training};
+use garden_model::{Batch, Checkpoint, Config, GradientCheckpointing, Model, Row, Storage, Training};
 use serde_json::Value;
 
 fn folder() -> PathBuf {

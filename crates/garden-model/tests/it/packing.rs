@@ -15,7 +15,7 @@ use std::process::Command;
 use crate::case::{Case, Make, find, is_f32, on_every_device, planner};
 use garden_device::{Cpu, Device, Planner, Purpose, nf4};
 use garden_model::{
-    Checkpoint, Error, FourBit, GradientCheckpointing, Limits, Model, Optimizer, Storage, Training, pack_checkpoint,
+    Checkpoint, Error, FourBit, GradientCheckpointing, Model, Optimizer, Storage, Training, pack_checkpoint,
 };
 
 on_every_device! {

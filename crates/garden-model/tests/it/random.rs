@@ -5,8 +5,8 @@
 use crate::case::{Make, on_every_device};
 use garden_device::{Device, Dtype, Planner, Stage};
 use garden_model::{
-    Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, Limits, LoraConfig, Model, Optimizer, Preset,
-    Row, StepResult, Storage, Targets, Training,
+    Batch, Checkpoint, Config, FourBit, GradientCheckpointing, Images, LoraConfig, Model, Optimizer, Preset, Row,
+    StepResult, Storage, Targets, Training,
 };
 
 on_every_device! {

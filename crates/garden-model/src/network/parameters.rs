@@ -6,17 +6,17 @@ use garden_device::{
     Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Weight, dynamic_8bit, nf4,
 };
 
+use crate::checkpoint::layout::{Layout, Width};
+use crate::checkpoint::names::{EMBEDDING, HEAD, is_decayed};
+use crate::checkpoint::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
+use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
-use crate::layout::{Layout, Width};
-use crate::linear::{Linear, Lora};
-use crate::lora::{LoraConfig, Matcher};
-use crate::mode::Mode;
 use crate::model::bytes_of;
-use crate::names::{EMBEDDING, HEAD, is_decayed};
-use crate::nf4_checkpoint::{self, FourBit, Packed, PackedScales};
+use crate::network::linear::{Linear, Lora};
+use crate::network::lora::{LoraConfig, Matcher};
+use crate::network::mode::Mode;
 use crate::optimizer::RateGroup;
-use crate::shapes::PATCHES;
 use garden_input::Config;
 
 /// A parameter that is trained.

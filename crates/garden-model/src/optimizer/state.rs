@@ -7,12 +7,12 @@ use std::path::Path;
 
 use garden_device::{Buffer, Device, Dtype, Moments, Part};
 
+use crate::checkpoint::safetensors_writer::{Place, Shard, torch_name};
+use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, not_finite};
 use crate::error::Error;
 use crate::model::{Model, Updates, bytes_of, downloaded};
-use crate::parameters::Parameter;
-use crate::safetensors_writer::{Place, Shard, torch_name};
-use crate::shapes::PATCHES;
+use crate::network::parameters::Parameter;
 
 const UPDATES: &str = "updates";
 /// Values that are written at a time: 4 MiB as f32.

@@ -2,16 +2,16 @@
 
 use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Weight, Write};
 
-use crate::activations::{GradientCheckpointing, Saved, activations};
-use crate::decoder::Norm;
+use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::layout::Width;
-use crate::linear::Linear;
-use crate::mode::Mode;
-use crate::parameters::Builder;
-use crate::pass::Pass;
-use crate::patches::Patches;
-use crate::swiglu::{Swiglu, SwigluWorkspace};
+use crate::network::activations::{GradientCheckpointing, Saved, activations};
+use crate::network::decoder::Norm;
+use crate::network::linear::Linear;
+use crate::network::mode::Mode;
+use crate::network::parameters::Builder;
+use crate::network::pass::Pass;
+use crate::network::patches::Patches;
+use crate::network::swiglu::{Swiglu, SwigluWorkspace};
 use garden_input::VisionConfig;
 
 /// The epsilon of the vision tower's norms; it stands in the model's code, not in its configuration.

@@ -2,9 +2,9 @@
 
 use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Weight, Write};
 
-use crate::activations::activations;
-use crate::decoder::Norm;
-use crate::mode::Mode;
+use crate::network::activations::activations;
+use crate::network::decoder::Norm;
+use crate::network::mode::Mode;
 use garden_input::TextConfig;
 
 /// The norm before the head, and the head [vocabulary, hidden], which may be the embedding.

@@ -6,11 +6,11 @@
 
 use garden_input::{Images, Row};
 
+use crate::dataset::record::StoredPicture;
 use crate::error::Error;
 use crate::example::Example;
 use crate::image::Patcher;
 use crate::processor::Processor;
-use crate::record::StoredPicture;
 
 /// Puts examples together, and keeps its memory from one batch to the next.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
-use crate::activations::activations;
-use crate::decoder::Sequence;
 use crate::model::upload;
+use crate::network::activations::activations;
+use crate::network::decoder::Sequence;
 use garden_input::TextConfig;
 
 /// Keys and values of every row, layer by layer: all of it exists before the first token.

@@ -2,11 +2,11 @@
 
 use garden_device::{Buffer, Device, OutOfMemory, Plus, Purpose, Seed, Weight, Write};
 
-use crate::activations::activations;
-use crate::layout::Width;
-use crate::lora::LoraConfig;
-use crate::mode::Mode;
-use crate::pass::Pass;
+use crate::checkpoint::layout::Width;
+use crate::network::activations::activations;
+use crate::network::lora::LoraConfig;
+use crate::network::mode::Mode;
+use crate::network::pass::Pass;
 
 /// y [rows, out] = x [rows, in] W^T + b + scale (drop(x) A^T) B^T.
 #[derive(Clone, Copy, Debug)]

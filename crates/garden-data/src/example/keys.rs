@@ -6,10 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::boxes::BOX_PLACEHOLDER;
-use crate::json::{Kind, stretches, unescaped};
+use crate::example::boxes::BOX_PLACEHOLDER;
+use crate::example::json::{Kind, stretches, unescaped};
+use crate::example::turns::ASSISTANT;
 use crate::template::Message;
-use crate::turns::ASSISTANT;
 
 /// Answers between two clearings; with fewer answers than that the count is exact.
 const BLOCK: usize = 1000;

@@ -3,9 +3,9 @@
 //! A template reads what it likes and says nothing about the rest: one that knows no tools renders a call of one as an empty answer. So the
 //! conversation is rendered once more without the thing in question: if the text stays the same, the thing is lost.
 
+use crate::dataset::free::Json;
 use crate::dataset::unnumbered;
 use crate::error::Error;
-use crate::free::Json;
 use crate::template::{Chat, Content, Ending, Message, TOOL_CALLS, Template};
 
 const OTHER_TEMPLATE: &str =

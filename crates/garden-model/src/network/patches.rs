@@ -2,9 +2,9 @@
 
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
-use crate::activations::activations;
 use crate::batch::{Batch, longest};
 use crate::model::upload;
+use crate::network::activations::activations;
 use garden_input::Config;
 
 /// What the tower is told.

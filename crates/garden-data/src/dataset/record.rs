@@ -1,9 +1,9 @@
 //! A row of a dataset as it was written: a conversation, and its pictures still compressed.
 
-use crate::boxes::Objects;
+use crate::dataset::free::Json;
 use crate::example::Said;
-use crate::free::Json;
-use crate::length::PixelBounds;
+use crate::example::boxes::Objects;
+use crate::example::length::PixelBounds;
 use crate::template::{Chat, Message};
 
 /// A conversation with its pictures.

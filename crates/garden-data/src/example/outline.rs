@@ -1,10 +1,10 @@
 //! A row whose pictures are known by their headers: what it takes to count tokens, without the pixels.
 
-use crate::boxes::Objects;
+use crate::dataset::free::Json;
 use crate::example::Said;
+use crate::example::boxes::Objects;
+use crate::example::length::{PixelBounds, SizedPicture};
 use crate::fingerprint::Fingerprint;
-use crate::free::Json;
-use crate::length::{PixelBounds, SizedPicture};
 use crate::template::{Chat, Content, Message, Part, Weight};
 
 /// The row as it is stored, and once more where its texts have to be written anew.

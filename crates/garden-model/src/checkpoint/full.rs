@@ -6,9 +6,9 @@ use garden_device::{Device, Dtype};
 use serde_json::Value;
 
 use crate::checkpoint::Checkpoint;
+use crate::checkpoint::safetensors_writer::{name_dtype, read_config, write_config};
 use crate::error::Error;
 use crate::model::Model;
-use crate::safetensors_writer::{name_dtype, read_config, write_config};
 
 const WEIGHTS: &str = "model.safetensors";
 

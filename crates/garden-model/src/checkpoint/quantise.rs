@@ -7,15 +7,15 @@ use std::path::Path;
 use garden_device::{Dtype, dynamic_8bit, nf4};
 use serde_json::{Value, json};
 
+use crate::checkpoint::names::{HEAD, newer};
+use crate::checkpoint::nf4_checkpoint::{self, FourBit};
+use crate::checkpoint::safetensors_writer::{
+    INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
+};
+use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Stored};
 use crate::error::Error;
 use crate::model::bytes_of;
-use crate::names::{HEAD, newer};
-use crate::nf4_checkpoint::{self, FourBit};
-use crate::safetensors_writer::{
-    INDEX, Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
-};
-use crate::shapes::PATCHES;
 use garden_input::Config;
 
 /// What packing did.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json::{Kind, Stretch, stretches, unescaped};
+use crate::example::json::{Kind, Stretch, stretches, unescaped};
 
 /// Keys by which JSON Schema describes data, taken out by [`Level::Moderate`].
 pub const SCHEMA_KEYS: [&str; 18] = [

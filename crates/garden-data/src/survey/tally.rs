@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::boxes::BoxSource;
+use crate::example::boxes::BoxSource;
 use crate::example::{Example, Outcome};
 
 /// What became of rows, in numbers.

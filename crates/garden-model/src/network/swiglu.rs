@@ -2,11 +2,11 @@
 
 use garden_device::{Buffer, Plus, Write};
 
+use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::layout::Width;
-use crate::linear::Linear;
-use crate::parameters::Builder;
-use crate::pass::Pass;
+use crate::network::linear::Linear;
+use crate::network::parameters::Builder;
+use crate::network::pass::Pass;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Swiglu {

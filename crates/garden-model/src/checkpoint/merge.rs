@@ -11,17 +11,17 @@ use std::path::Path;
 use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Reserve, Weight, Write, nf4};
 use serde_json::Value;
 
-use crate::adapter::{Adapter, Pair};
+use crate::checkpoint::adapter::{Adapter, Pair};
+use crate::checkpoint::names::{HEAD, newer};
+use crate::checkpoint::nf4_checkpoint::{self, Packed};
+use crate::checkpoint::safetensors_writer::{
+    Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
+};
+use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
 use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
 use crate::model::bytes_of;
-use crate::names::{HEAD, newer};
-use crate::nf4_checkpoint::{self, Packed};
-use crate::safetensors_writer::{
-    Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
-};
-use crate::shapes::PATCHES;
 use garden_input::Config;
 
 /// Values that are merged or copied at a time: 4 MiB as f32.

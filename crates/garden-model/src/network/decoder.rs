@@ -2,15 +2,15 @@
 
 use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Write};
 
-use crate::activations::activations;
+use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::kv_cache::{LayerKvCache, Step};
-use crate::layout::Width;
-use crate::linear::Linear;
-use crate::mode::Mode;
-use crate::parameters::Builder;
-use crate::pass::Pass;
-use crate::swiglu::{Swiglu, SwigluWorkspace};
+use crate::network::activations::activations;
+use crate::network::kv_cache::{LayerKvCache, Step};
+use crate::network::linear::Linear;
+use crate::network::mode::Mode;
+use crate::network::parameters::Builder;
+use crate::network::pass::Pass;
+use crate::network::swiglu::{Swiglu, SwigluWorkspace};
 use garden_input::TextConfig;
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).

@@ -12,13 +12,13 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::free::Real;
 use crate::error::Error;
+use crate::example::length::SizedPicture;
+use crate::example::turns::ASSISTANT;
 use crate::fingerprint::Fingerprint;
-use crate::free::Real;
 use crate::image::ImageSettings;
-use crate::length::SizedPicture;
 use crate::template::{Chat, Content, Message, Part};
-use crate::turns::ASSISTANT;
 use garden_input::Grid;
 
 /// Where a text wants the next box of the row's `objects`.

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
-use crate::lora::{LoraConfig, Targets};
 use crate::model::Model;
-use crate::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter};
+use crate::network::lora::{LoraConfig, Targets};
+use crate::network::parameters::{ADAPTER_PREFIX as PREFIX, FrozenAdapter};
 use garden_files::read_settings;
 
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -218,7 +218,7 @@ impl Adapter {
 /// An older adapter's names have no `language_model`, and `visual` at the top.
 fn current(name: &str) -> String {
     match name.strip_prefix(PREFIX) {
-        Some(rest) => format!("{PREFIX}{}", crate::names::newer(rest)),
+        Some(rest) => format!("{PREFIX}{}", crate::checkpoint::names::newer(rest)),
         None => name.to_string(),
     }
 }

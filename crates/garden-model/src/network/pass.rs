@@ -2,7 +2,7 @@
 
 use garden_device::{Buffer, Device, Seed};
 
-use crate::linear::LinearWorkspace;
+use crate::network::linear::LinearWorkspace;
 
 /// A pass forward or backward.
 pub(crate) struct Pass<'a> {
