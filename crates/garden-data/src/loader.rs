@@ -2,7 +2,7 @@
 //!
 //! A thread reads the rows of one micro-batch, makes examples of them and decodes their pictures into a buffer of patches. Buffers are of the
 //! size of the largest micro-batch, are all made before the first one is asked for, and go round: the trainer gives each back when it is done.
-//! So memory is what [`LoaderRoom`] says from the beginning, however many rows there are.
+//! So memory is what [`LoaderBuffers`] says from the beginning, however many rows there are.
 
 pub(crate) mod batches;
 pub(crate) mod collate;
@@ -64,25 +64,25 @@ pub struct MicroBatch {
 
 /// What a loader holds at most, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoaderRoom {
+pub struct LoaderBuffers {
     /// Buffers of patches.
     pub buffers: usize,
     /// Bytes of each.
     pub buffer_bytes: usize,
 }
 
-impl LoaderRoom {
+impl LoaderBuffers {
     /// The room that these settings take: as many buffers as may wait, one that is being filled if none may, and one in the trainer's hands.
-    pub fn of(processor: &Processor, patches: usize, ahead: Ahead) -> LoaderRoom {
-        LoaderRoom::of_settings(&processor.images, patches, ahead)
+    pub fn of(processor: &Processor, patches: usize, ahead: Ahead) -> LoaderBuffers {
+        LoaderBuffers::of_settings(&processor.images, patches, ahead)
     }
 
     /// The same without a model's folder.
-    pub fn of_settings(images: &ImageSettings, patches: usize, ahead: Ahead) -> LoaderRoom {
+    pub fn of_settings(images: &ImageSettings, patches: usize, ahead: Ahead) -> LoaderBuffers {
         let buffer_bytes = patches * images.patch_values() * size_of::<f32>();
         match ahead.bytes.checked_div(buffer_bytes) {
-            Some(waiting) => LoaderRoom { buffers: waiting.clamp(1, most_waiting(ahead)) + 1, buffer_bytes },
-            None => LoaderRoom::default(),
+            Some(waiting) => LoaderBuffers { buffers: waiting.clamp(1, most_waiting(ahead)) + 1, buffer_bytes },
+            None => LoaderBuffers::default(),
         }
     }
 
@@ -125,13 +125,13 @@ impl Loader {
         settings: LoaderSettings,
         numbers: std::ops::Range<usize>,
     ) -> Loader {
-        let room = LoaderRoom::of(&processor, settings.patches, settings.ahead);
+        let planned = LoaderBuffers::of(&processor, settings.patches, settings.ahead);
         let threads = settings.ahead.threads.max(1);
         let collators = (0..threads).map(|_| Collator::empty(&processor, settings.patches)).collect();
-        let buffers = (0..room.buffers).map(|_| touched(room.buffer_bytes / size_of::<f32>())).collect();
+        let buffers = (0..planned.buffers).map(|_| touched(planned.buffer_bytes / size_of::<f32>())).collect();
         // What may wait is bounded by the buffers there are.
-        let bytes = (room.buffers.saturating_sub(1) * room.buffer_bytes).max(1);
-        let ahead = Ahead { threads, bytes: if room.buffers == 0 { settings.ahead.bytes } else { bytes } };
+        let bytes = (planned.buffers.saturating_sub(1) * planned.buffer_bytes).max(1);
+        let ahead = Ahead { threads, bytes: if planned.buffers == 0 { settings.ahead.bytes } else { bytes } };
         let shared = Arc::new(Shared {
             dataset,
             processor,
@@ -141,7 +141,7 @@ impl Loader {
             buffers: Mutex::new(buffers),
         });
         let maker = shared.clone();
-        let size = move |made: &Result<MicroBatch, Error>| made.as_ref().map_or(1, |batch| batch.bytes(room));
+        let size = move |made: &Result<MicroBatch, Error>| made.as_ref().map_or(1, |batch| batch.bytes(planned));
         Loader { prefetch: Prefetch::new(ahead, numbers, move |number| maker.make(number), size), shared }
     }
 
@@ -167,10 +167,10 @@ impl Iterator for Loader {
 }
 
 impl MicroBatch {
-    /// What it takes of the room: a whole buffer, however little of it is filled.
-    fn bytes(&self, room: LoaderRoom) -> usize {
+    /// Bytes of the loader's buffers that it holds: a whole buffer, however little of it is filled.
+    fn bytes(&self, planned: LoaderBuffers) -> usize {
         let tokens: usize = self.rows.iter().map(|row| row.tokens.len()).sum();
-        let pixels = if self.images.pixels.capacity() > 0 { room.buffer_bytes } else { 0 };
+        let pixels = if self.images.pixels.capacity() > 0 { planned.buffer_bytes } else { 0 };
         pixels.max(2 * tokens * size_of::<i32>())
     }
 }

@@ -5,9 +5,9 @@
 //! each, 8 bytes, by which duplicates are found, and 4 bytes more while they are.
 
 mod distribution;
-mod look;
-mod most;
+mod largest_batch;
 mod problem;
+mod row;
 pub(crate) mod tally;
 
 use std::sync::mpsc::sync_channel;
@@ -21,10 +21,10 @@ use crate::fingerprint::Fingerprint;
 use crate::loader::batches::Batches;
 use crate::processor::Processor;
 use crate::survey::tally::Tally;
-use look::{Fit, Look, Looker, Seen, SeenPicture};
-use most::Most;
+use largest_batch::LargestBatch;
+use row::{Fit, ReadRow, RowSurvey, SurveyedPicture, Surveyor};
 
-pub use most::RowSize;
+pub use largest_batch::RowSize;
 
 pub use distribution::{Bar, Distribution};
 pub use problem::{Problem, ProblemKind};
@@ -166,19 +166,19 @@ impl Survey {
         settings: SurveySettings,
         mut progress: impl FnMut(usize),
     ) -> Survey {
-        let looker = Looker { dataset, processor, config, settings: settings.example };
+        let looker = Surveyor { dataset, processor, config, settings: settings.example };
         let (rows, threads) = (dataset.len(), settings.threads.max(1));
-        let most = Most::new(settings.batch_size);
+        let most = LargestBatch::new(settings.batch_size);
         let mut sum = Sum { most, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
         std::thread::scope(|scope| {
             // Each thread has every n-th stretch and a queue of its own: asked in turn, they give the rows in order.
             let looker = &looker;
             let queues: Vec<_> = (0..threads)
                 .map(|thread| {
-                    let (give, take) = sync_channel::<Vec<Look>>(AHEAD);
+                    let (give, take) = sync_channel::<Vec<RowSurvey>>(AHEAD);
                     scope.spawn(move || {
                         for start in (thread * STRETCH..rows).step_by(threads * STRETCH) {
-                            let looks = (start..rows.min(start + STRETCH)).map(|row| looker.look(row)).collect();
+                            let looks = (start..rows.min(start + STRETCH)).map(|row| looker.survey(row)).collect();
                             if give.send(looks).is_err() {
                                 return;
                             }
@@ -215,26 +215,26 @@ impl Survey {
 #[derive(Default)]
 struct Sum {
     survey: Survey,
-    most: Most,
+    most: LargestBatch,
     keeps_sizes: bool,
     /// One for each row; that of a row that could not be read means nothing.
     fingerprints: Vec<u64>,
 }
 
 impl Sum {
-    fn add(&mut self, look: Look) {
+    fn add(&mut self, surveyed: RowSurvey) {
         let survey = &mut self.survey;
         let row = survey.rows;
         survey.rows += 1;
         if self.keeps_sizes {
-            survey.sizes.push(look.size());
+            survey.sizes.push(surveyed.size());
         }
-        let bad = match look {
-            Look::Unread(problem) => {
+        let bad = match surveyed {
+            RowSurvey::Unread(problem) => {
                 self.fingerprints.push(0);
                 Some(problem)
             }
-            Look::Read(seen) => {
+            RowSurvey::Read(seen) => {
                 self.fingerprints.push(seen.fingerprint);
                 self.add_seen(row, seen)
             }
@@ -250,7 +250,7 @@ impl Sum {
     }
 
     /// Adds a row that could be read; what is wrong with it comes back.
-    fn add_seen(&mut self, row: usize, seen: Seen) -> Option<Problem> {
+    fn add_seen(&mut self, row: usize, seen: ReadRow) -> Option<Problem> {
         let survey = &mut self.survey;
         survey.row_bytes = survey.row_bytes.max(seen.bytes);
         survey.reading_bytes = survey.reading_bytes.max(seen.reading_bytes);
@@ -336,7 +336,7 @@ fn duplicates(fingerprints: &[u64], left_out: &[u32]) -> Vec<Duplicate> {
 }
 
 impl PictureTotals {
-    fn add(&mut self, picture: &SeenPicture) {
+    fn add(&mut self, picture: &SurveyedPicture) {
         let pixels = picture.pixels();
         self.count += 1;
         self.pixels += pixels;

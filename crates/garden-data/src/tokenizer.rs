@@ -4,11 +4,11 @@
 //! bytes of each word are merged by rank ([`merges`]). A `tokenizer.json` that asks for anything else is refused by the name of
 //! the field, since other tokens than the model was trained with would go unnoticed.
 
-mod added;
-mod aligned;
+mod added_tokens;
+mod bpe;
 mod file;
-mod merges;
-mod words;
+mod offsets;
+mod pre_tokenizer;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,9 +17,9 @@ use std::path::Path;
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::error::Error;
-use added::Added;
-use aligned::Aligned;
-use merges::{Merges, Scratch};
+use added_tokens::Added;
+use bpe::{Merges, Scratch};
+use offsets::Aligned;
 
 /// Whether special tokens are part of a decoded text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,8 +58,8 @@ impl Tokenizer {
         let mut scratch = Scratch::default();
         for part in self.added.split(text) {
             match part {
-                added::Part::Token(token) => tokens.push(token),
-                added::Part::Text(text) => match normalized(text) {
+                added_tokens::Part::Token(token) => tokens.push(token),
+                added_tokens::Part::Text(text) => match normalized(text) {
                     None => self.encode_normalized(text, &mut scratch, tokens),
                     Some(text) => self.encode_normalized(&text, &mut scratch, tokens),
                 },
@@ -82,11 +82,11 @@ impl Tokenizer {
         let (mut tokens, mut spans) = (Vec::new(), Vec::new());
         for part in self.added.split(text) {
             let (length, aligned) = match part {
-                added::Part::Token(token) => {
+                added_tokens::Part::Token(token) => {
                     tokens.push(token);
                     (self.pieces[token as usize].len(), None)
                 }
-                added::Part::Text(part) => {
+                added_tokens::Part::Text(part) => {
                     let aligned = Aligned::of(part);
                     let normal = aligned.as_ref().map_or(part, |aligned| &aligned.text);
                     self.encode_normalized(normal, &mut scratch, &mut tokens);
@@ -108,9 +108,9 @@ impl Tokenizer {
     fn encode_normalized(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<i32>) {
         for part in self.added_later.split(text) {
             match part {
-                added::Part::Token(token) => tokens.push(token),
-                added::Part::Text(text) => {
-                    for word in words::split(text) {
+                added_tokens::Part::Token(token) => tokens.push(token),
+                added_tokens::Part::Text(text) => {
+                    for word in pre_tokenizer::split(text) {
                         self.merges.encode(word.as_bytes(), scratch, tokens);
                     }
                 }

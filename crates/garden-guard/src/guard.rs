@@ -5,7 +5,7 @@
 //! what is left.
 
 mod accounts;
-mod keeper;
+mod session;
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use garden_probe::{Role, open_for_writing};
 use crate::attempt::Attempt;
 use crate::channel::Channel;
 use crate::checkpoint::Checkpoint;
+use crate::config::Remark;
 use crate::launch::Ending;
 use crate::live::{Happening, Live};
 use crate::method::{Method, Who, kill, terminate};
-use crate::orders::Remark;
 use crate::policy::{LAST_LINE, Moment, Outlook, Reason, Rules, at_last_line, decide, is_last_chance};
 use crate::saves::{Look, Saved};
 use crate::signals::{Stop, pass_stop_on};
 use crate::state::State;
 
-pub(crate) use accounts::Kept;
-pub(crate) use keeper::Keeper;
+pub(crate) use accounts::Recovered;
+pub(crate) use session::GuardSession;
 
 /// A program that has saved is given this long to end by itself.
 const EXIT_PATIENCE: Duration = Duration::from_secs(30);
@@ -75,7 +75,7 @@ pub(crate) struct Result {
     pub attempt: Attempt,
     pub ending: Ending,
     pub reached: Option<Reached>,
-    pub kept: Kept,
+    pub kept: Recovered,
     /// Whether the last step of the whole run has been done, as far as that is known.
     pub is_done: bool,
 }
@@ -100,7 +100,7 @@ struct Saving {
 
 /// The guard of one start.
 pub(crate) struct Guard<'k, 'a> {
-    keeper: &'k mut Keeper<'a>,
+    session: &'k mut GuardSession<'a>,
     live: &'k mut Live,
     attempt: Attempt,
     reach: Reach,
@@ -131,11 +131,16 @@ struct Asked {
 }
 
 impl<'k, 'a> Guard<'k, 'a> {
-    pub(crate) fn new(keeper: &'k mut Keeper<'a>, live: &'k mut Live, attempt: Attempt, reach: Reach) -> Guard<'k, 'a> {
-        keeper.pace.restart();
+    pub(crate) fn new(
+        session: &'k mut GuardSession<'a>,
+        live: &'k mut Live,
+        attempt: Attempt,
+        reach: Reach,
+    ) -> Guard<'k, 'a> {
+        session.pace.restart();
         let now = Instant::now();
         Guard {
-            keeper,
+            session,
             live,
             attempt,
             reach,
@@ -158,14 +163,14 @@ impl<'k, 'a> Guard<'k, 'a> {
         let ending = loop {
             // The recorder keeps what it cannot write to itself, so there is no error to act on.
             let Ok(Some(happening)) = self.live.next(None) else { continue };
-            let wish = self.keeper.observer.happened(&happening, self.live, &self.words);
+            let wish = self.session.observer.happened(&happening, self.live, &self.words);
             match happening {
                 Happening::Sampled => self.sampled(),
                 Happening::Printed(_) => self.stepped(),
                 Happening::Told(message) => {
                     self.stepped();
                     if let Some(checkpoint) = &message.path {
-                        self.keeper.learn_checkpoint(checkpoint);
+                        self.session.learn_checkpoint(checkpoint);
                     }
                     self.has_told |= message.event == Some(EventKind::Checkpoint) && self.asked_at.is_some();
                 }
@@ -188,7 +193,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         let moment = self.moment();
         let was_full = moment.held as f64 >= LAST_LINE * moment.limit as f64;
         if matches!(ending, Ending::Signal(9) | Ending::Code(137)) && was_full {
-            self.keeper.pace.outgrew();
+            self.session.pace.outgrew();
         }
         self.clear();
         // What it saved last may have become complete with its end.
@@ -200,7 +205,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// Whether training goes on although the process that was started has ended, as with a program that becomes a daemon.
     fn goes_on(&mut self) -> bool {
-        if self.reached.is_some() || self.keeper.was_asked || !self.live.watch.sample().unwrap_or(false) {
+        if self.reached.is_some() || self.session.was_asked || !self.live.watch.sample().unwrap_or(false) {
             return false;
         }
         let training = self.live.watch.tree().processes.iter().find(|process| process.role == Role::Training);
@@ -214,10 +219,10 @@ impl<'k, 'a> Guard<'k, 'a> {
     /// Takes in the step that the program told.
     fn stepped(&mut self) {
         if self.live.watch.has_told_training() {
-            self.keeper.pace.begin();
+            self.session.pace.begin();
         }
         let Some(step) = self.live.watch.recorder().step() else { return };
-        self.keeper.pace.step(step, self.live.watch.elapsed().as_secs_f64());
+        self.session.pace.step(step, self.live.watch.elapsed().as_secs_f64());
         self.attempt.first_step.get_or_insert(step);
         self.attempt.last_step = Some(step);
     }
@@ -231,18 +236,18 @@ impl<'k, 'a> Guard<'k, 'a> {
             moment = self.moment();
         }
         self.attempt.highest_bytes = self.attempt.highest_bytes.max(moment.held);
-        if let Some(saves) = &mut self.keeper.saves {
+        if let Some(saves) = &mut self.session.saves {
             saves.holds(moment.time_s, moment.held);
         }
         if self.began.elapsed() >= SILENT_START {
-            self.keeper.pace.begin();
+            self.session.pace.begin();
         }
         self.reap();
         let completed = self.look_for_saves(moment, false);
-        if self.keeper.is_saving() {
-            self.keeper.pace.saving();
+        if self.session.is_saving() {
+            self.session.pace.saving();
         } else {
-            self.keeper.pace.sample(moment, self.pause.as_secs_f64());
+            self.session.pace.sample(moment, self.pause.as_secs_f64());
         }
         // The forecast reaches to the next sample, so that must be known first; what is done may call for an earlier one.
         self.pause = self.next_pause(moment);
@@ -275,10 +280,10 @@ impl<'k, 'a> Guard<'k, 'a> {
         let held = self.live.watch.last().held();
         // The smallest of what was asked for and what the control group and the machine have left.
         let around = self.live.watch.tree().around.headroom.map(|headroom| held.saturating_add(headroom));
-        let asked = self.keeper.orders.limit.map(|limit| limit.0);
+        let asked = self.session.config.limit.map(|limit| limit.0);
         let limit = around.into_iter().chain(asked).min().unwrap_or(u64::MAX);
         let moment = Moment::new(self.live.watch.elapsed().as_secs_f64(), held, limit);
-        match (self.reach, &self.keeper.orders.fence) {
+        match (self.reach, &self.session.config.fence) {
             (Reach::Limit, Some(_)) => Moment { last_line: u64::MAX, ..moment },
             // The machine's own last memory is not there to be used up.
             (Reach::Limit, None) if asked == Some(limit) => Moment { last_line: limit, ..moment },
@@ -288,7 +293,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// Looks at the checkpoints; true if one was completed.
     fn look_for_saves(&mut self, moment: Moment, is_last: bool) -> bool {
-        let Some(saves) = &mut self.keeper.saves else { return false };
+        let Some(saves) = &mut self.session.saves else { return false };
         let processes = &self.live.watch.tree().processes;
         let writers = || processes.iter().flat_map(|process| open_for_writing(process.identity.pid)).collect();
         let saved = saves.look(
@@ -303,7 +308,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         if let (Phase::Saving(saving), Some(asked)) = (&mut self.phase, self.asked_at) {
             if !saving.has_begun && (saves.is_saving() || !saved.is_empty()) {
                 saving.has_begun = true;
-                self.keeper.pace.reaction(asked.at.elapsed().as_secs_f64());
+                self.session.pace.reaction(asked.at.elapsed().as_secs_f64());
             }
             // One that was under way when it was asked may be a periodic one; another will follow.
             if saved.iter().any(|saved| saved.began_s >= asked.time_s) {
@@ -312,7 +317,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         }
         let is_complete = !saved.is_empty();
         for Saved { checkpoint, cost, .. } in saved {
-            self.keeper.pace.save(cost, moment.held);
+            self.session.pace.save(cost, moment.held);
             let name = checkpoint.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             self.say(&format!("{name} is complete ({}, {:.1} s)", Bytes(checkpoint.size()), cost.seconds));
             // A program on the event channel tells it itself, and behind the end of the program nothing is written.
@@ -325,7 +330,7 @@ impl<'k, 'a> Guard<'k, 'a> {
     }
 
     fn guard_running(&mut self, moment: Moment, completed: bool) {
-        let has_begun = self.keeper.pace.has_begun();
+        let has_begun = self.session.pace.has_begun();
         if has_begun && Instant::now() >= self.method_due {
             self.find_method();
         }
@@ -338,7 +343,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         } else if completed {
             self.reach(&reason, Reached::JustSaved);
             self.end();
-        } else if matches!(reason, Reason::LastLine { .. }) && (!self.keeper.is_saving() || moment.held >= moment.limit)
+        } else if matches!(reason, Reason::LastLine { .. })
+            && (!self.session.is_saving() || moment.held >= moment.limit)
         {
             self.reach(&reason, if has_begun { Reached::Unsaved } else { Reached::TooLarge });
             self.end();
@@ -347,24 +353,24 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     fn reason_to_stop(&mut self, moment: Moment, completed: bool) -> Option<Reason> {
         // Memory that is taken for a save goes back; and after the last step the program ends by itself.
-        if (self.keeper.is_saving() && !completed) || self.is_at_its_end() || self.reach == Reach::Limit {
+        if (self.session.is_saving() && !completed) || self.is_at_its_end() || self.reach == Reach::Limit {
             return at_last_line(moment);
         }
-        let orders = self.keeper.orders;
-        let rules = Rules { stop_at: orders.stop_at, interval_s: self.pause.as_secs_f64() };
-        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
+        let config = self.session.config;
+        let rules = Rules { stop_at: config.stop_at, interval_s: self.pause.as_secs_f64() };
+        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..config.facts.clone() };
         let watch = &mut self.live.watch;
         let judge = || Outlook::of(watch.judge_now(&facts));
         if completed && !self.method.saves_on_request() {
-            is_last_chance(moment, &self.keeper.pace, rules, judge)
+            is_last_chance(moment, &self.session.pace, rules, judge)
         } else {
-            decide(moment, &self.keeper.pace, rules, judge)
+            decide(moment, &self.session.pace, rules, judge)
         }
     }
 
     /// Asked to end after the next periodic checkpoint: the limit still holds.
     fn guard_waiting(&mut self, moment: Moment) {
-        if let Some(reason) = at_last_line(moment).filter(|_| !self.keeper.is_saving()) {
+        if let Some(reason) = at_last_line(moment).filter(|_| !self.session.is_saving()) {
             self.reach(&reason, Reached::Unsaved);
             self.end();
         }
@@ -380,8 +386,8 @@ impl<'k, 'a> Guard<'k, 'a> {
         });
         self.reached = Some(how);
         match how {
-            Reached::Asked | Reached::JustSaved => self.keeper.pace.stopped(),
-            Reached::Unsaved | Reached::TooLarge => self.keeper.pace.outgrew(),
+            Reached::Asked | Reached::JustSaved => self.session.pace.stopped(),
+            Reached::Unsaved | Reached::TooLarge => self.session.pace.outgrew(),
         }
         self.asked_now();
         self.attempt.stopped_because = Some(words);
@@ -398,33 +404,33 @@ impl<'k, 'a> Guard<'k, 'a> {
         let method = self.best_method();
         if method != self.method || self.words.is_empty() {
             self.words = method.words();
-            self.keeper.observer.say(&Remark::Method(self.words.clone()));
+            self.session.observer.say(&Remark::Method(self.words.clone()));
             self.method = method;
         }
     }
 
     fn best_method(&self) -> Method {
         let processes = &self.live.watch.tree().processes;
-        Method::find(self.keeper.channel.as_ref(), processes, self.keeper.saves.is_some())
+        Method::find(self.session.channel.as_ref(), processes, self.session.saves.is_some())
     }
 
     fn ask_to_save(&mut self) {
         match &self.method {
-            Method::Channel => drop(self.keeper.channel.as_ref().map(Channel::ask_to_stop)),
+            Method::Channel => drop(self.session.channel.as_ref().map(Channel::ask_to_stop)),
             Method::Signal(pids) => terminate(pids),
             Method::AfterCheckpoint | Method::None => {}
         }
         self.words = "asked for a checkpoint, waits until it is complete".into();
         self.phase = Phase::Saving(Saving {
-            deadline: Instant::now() + self.keeper.orders.grace,
+            deadline: Instant::now() + self.session.config.grace,
             is_signalled: matches!(self.method, Method::Signal(_)),
-            has_begun: self.keeper.is_saving(),
+            has_begun: self.session.is_saving(),
             answered: None,
         });
     }
 
     fn guard_saving(&mut self, moment: Moment, completed: bool) {
-        let (now, grace, is_writing) = (Instant::now(), self.keeper.orders.grace, self.keeper.is_saving());
+        let (now, grace, is_writing) = (Instant::now(), self.session.config.grace, self.session.is_saving());
         let is_full = at_last_line(moment).is_some();
         let Phase::Saving(saving) = &mut self.phase else { return };
         if let Some(answered) = saving.answered {
@@ -480,7 +486,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     fn guard_ending(&mut self, moment: Moment) {
         let everybody = self.everybody();
-        let left = self.keeper.pace.time_to(moment.limit, moment);
+        let left = self.session.pace.time_to(moment.limit, moment);
         let left = left.and_then(|left| Duration::try_from_secs_f64(left).ok()).unwrap_or(TERM_PATIENCE);
         let Phase::Ending { since, is_killed } = &mut self.phase else { return };
         if since.elapsed() < TERM_PATIENCE && (left > SHORTEST_PAUSE || since.elapsed() < SHORTEST_PAUSE) {
@@ -497,7 +503,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         if stop == Stop::HungUp {
             return self.say("the terminal has gone; the guard goes on");
         }
-        if std::mem::replace(&mut self.keeper.was_asked, true) {
+        if std::mem::replace(&mut self.session.was_asked, true) {
             self.say("asked again: ending it now");
             return self.end();
         }
@@ -525,7 +531,7 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// Waits for what the program left behind, and ends it.
     fn clear(&mut self) {
-        let is_hurried = self.reached.is_some() || self.keeper.was_asked;
+        let is_hurried = self.reached.is_some() || self.session.was_asked;
         let patience = if is_hurried { SHORT_LINGER } else { LINGER };
         let begin = Instant::now();
         let mut was_told = false;
@@ -555,19 +561,19 @@ impl<'k, 'a> Guard<'k, 'a> {
 
     /// The pause until the next sample: the interval, or less where that would be too long.
     fn next_pause(&self, moment: Moment) -> Duration {
-        let interval = self.keeper.orders.interval;
-        if !matches!(self.phase, Phase::Running) || self.keeper.is_saving() {
+        let interval = self.session.config.interval;
+        if !matches!(self.phase, Phase::Running) || self.session.is_saving() {
             return interval.min(SHORTEST_PAUSE);
         }
-        let left = self.keeper.pace.time_to(moment.limit, moment);
+        let left = self.session.pace.time_to(moment.limit, moment);
         let left = left.and_then(|left| Duration::try_from_secs_f64(left).ok());
         left.map_or(interval, |left| interval.min((left / LOOKS_BEFORE).max(SHORTEST_PAUSE)))
     }
 
     fn tell_state(&mut self, moment: Moment) {
-        let orders = self.keeper.orders;
-        let Some(folder) = &orders.state else { return };
-        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..orders.facts.clone() };
+        let config = self.session.config;
+        let Some(folder) = &config.state else { return };
+        let facts = RunFacts { memory_limit: Some(Bytes(moment.limit)), ..config.facts.clone() };
         let (step, total_steps) = (self.live.watch.recorder().step(), self.live.watch.recorder().facts().total_steps);
         let bound = Some(self.live.watch.last()).filter(|last| last.is_bound());
         let held_at_most_bytes = bound.map(Sample::held_at_most);
@@ -592,15 +598,15 @@ impl<'k, 'a> Guard<'k, 'a> {
             verdict: diagnosis.map(|diagnosis| diagnosis.verdict.name()),
             summary: diagnosis.map(|diagnosis| diagnosis.summary.as_str()),
             checkpoint: self.newest.as_ref().map(|checkpoint| checkpoint.path.as_path()),
-            trace: &orders.trace,
-            command: orders.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            trace: &config.trace,
+            command: config.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         };
         // A full disk must not stop the guard; the next sample tries again.
         drop(folder.write("state.json", &state));
     }
 
     fn say(&mut self, line: &str) {
-        self.keeper.observer.say(&Remark::News(line.to_string()));
+        self.session.observer.say(&Remark::News(line.to_string()));
     }
 
     fn everybody(&self) -> Vec<Who> {

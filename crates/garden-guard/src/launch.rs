@@ -28,7 +28,7 @@ const LOG_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where the command's output goes; the watcher is told of it in each case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum OutputMode {
     /// To a pseudo-terminal, and from there to our terminal; our keyboard is its keyboard.
     Terminal,
     /// To a pseudo-terminal of this many columns, and nowhere else: somebody draws it.
@@ -95,7 +95,7 @@ pub struct Launch<'a> {
     /// Added to its environment.
     pub environment: &'a [(&'a str, OsString)],
     /// Where its output goes.
-    pub stage: &'a Stage,
+    pub output_mode: &'a OutputMode,
     /// A control group's list of processes, to which it adds itself before it begins.
     pub group: Option<File>,
 }
@@ -149,13 +149,13 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
     let mut command = Command::new(program);
     command.args(arguments).envs(what.environment.iter().map(|(name, value)| (name, value)));
     let mut terminal = None;
-    match what.stage {
-        Stage::Terminal => terminal = Some(Terminal::open(&mut command, None)?),
-        Stage::View { columns, rows } => terminal = Some(Terminal::open(&mut command, Some((*columns, *rows)))?),
-        Stage::Pipes => {
+    match what.output_mode {
+        OutputMode::Terminal => terminal = Some(Terminal::open(&mut command, None)?),
+        OutputMode::View { columns, rows } => terminal = Some(Terminal::open(&mut command, Some((*columns, *rows)))?),
+        OutputMode::Pipes => {
             command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        Stage::Log(path) => {
+        OutputMode::Log(path) => {
             let log = File::options().append(true).create(true).open(path)?;
             command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         }
@@ -173,8 +173,8 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
             group.as_mut().map_or(Ok(()), |group| group.write_all(b"0"))
         });
     }
-    let log = match what.stage {
-        Stage::Log(path) => Some(File::open(path).and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log))?),
+    let log = match what.output_mode {
+        OutputMode::Log(path) => Some(File::open(path).and_then(|mut log| log.seek(SeekFrom::End(0)).map(|_| log))?),
         _ => None,
     };
     let mut child = command.spawn()?;
@@ -195,7 +195,7 @@ pub fn launch(what: Launch<'_>, notices: &SyncSender<Notice>) -> io::Result<Laun
     }
     let mut keyboard = None;
     if let Some(terminal) = terminal {
-        if *what.stage == Stage::Terminal {
+        if *what.output_mode == OutputMode::Terminal {
             keyboard = Keyboard::connect(&terminal).ok();
             readers.push(pass_on(terminal.into_output(), io::stdout(), notices.clone()));
         } else {

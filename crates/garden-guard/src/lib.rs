@@ -4,13 +4,13 @@
 mod attempt;
 mod channel;
 pub mod checkpoint;
+mod config;
 mod fence;
 mod guard;
 mod history;
 mod launch;
 mod live;
 mod method;
-mod orders;
 mod policy;
 mod recorder;
 mod resume;
@@ -24,11 +24,11 @@ mod watch;
 
 pub use attempt::{Attempt, Outcome, Skipped, Summary};
 pub use channel::{Channel, Command, ENVIRONMENT, Message};
+pub use config::{Error, GuardConfig, Observer, OnLimit, Remark};
 pub use fence::Fence;
 pub use history::History;
-pub use launch::{Ending, Launch, Launched, Notice, Stage, become_program, launch, start_in_background};
+pub use launch::{Ending, Launch, Launched, Notice, OutputMode, become_program, launch, start_in_background};
 pub use live::{Happening, Live};
-pub use orders::{Error, Observer, OnLimit, Orders, Remark};
 pub use recorder::Recorder;
 pub use signals::{Stop, ask_to_end, listen_for_stops, pass_stop_on};
 pub use state::{StateFolder, supervisor_of, unguarded};

@@ -12,11 +12,11 @@ use serde::Serialize;
 use crate::attempt::{Attempt, Outcome, Skipped, Summary};
 use crate::channel::{Channel, ENVIRONMENT};
 use crate::checkpoint::{Checkpoint, Flaw};
+use crate::config::{Error, GuardConfig, Observer, OnLimit, Remark};
 use crate::fence::Fence;
-use crate::guard::{Guard, Keeper, Kept, Reach, Reached, Result as Guarded};
+use crate::guard::{Guard, GuardSession, Reach, Reached, Recovered, Result as Guarded};
 use crate::launch::{Ending, Launch, Notice, launch};
 use crate::live::Live;
-use crate::orders::{Error, Observer, OnLimit, Orders, Remark};
 use crate::policy::Pace;
 use crate::recorder::Recorder;
 use crate::resume::resume_words;
@@ -33,7 +33,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
 const SHORT_ATTEMPT: f64 = 60.0;
 
 /// Runs the program under guard until it, and everything it started, has ended.
-pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary, Error> {
+pub fn supervise(config: &GuardConfig, observer: &mut dyn Observer) -> Result<Summary, Error> {
     let (sender, notices) = mpsc::sync_channel(256);
     listen_for_stops(sender.clone()).map_err(Error::Signals)?;
     // Orphans of the program become our children instead of the system's; where that is not possible they are still found
@@ -41,17 +41,24 @@ pub fn supervise(orders: &Orders, observer: &mut dyn Observer) -> Result<Summary
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let channel = Channel::open(sender.clone()).ok();
     observer.begin(&sender);
-    let mut keeper =
-        Keeper { orders, observer, notices: sender, channel, saves: None, pace: Pace::default(), was_asked: false };
-    if let Some(folder) = &orders.checkpoint_dir {
-        keeper.watch_saves(folder);
+    let mut session = GuardSession {
+        config,
+        observer,
+        notices: sender,
+        channel,
+        saves: None,
+        pace: Pace::default(),
+        was_asked: false,
+    };
+    if let Some(folder) = &config.checkpoint_dir {
+        session.watch_saves(folder);
     }
-    let older = keeper.saves.as_ref().map_or(0, Saves::older);
+    let older = session.saves.as_ref().map_or(0, Saves::older);
     if older > 0 {
-        keeper.observer.say(&Remark::OlderCheckpoints);
+        session.observer.say(&Remark::OlderCheckpoints);
     }
-    let result = Supervisor { keeper, attempts: Vec::new(), furthest: None, barren: 0 }.run(notices);
-    if let Some(state) = &orders.state {
+    let result = Supervisor { session, attempts: Vec::new(), furthest: None, barren: 0 }.run(notices);
+    if let Some(state) = &config.state {
         // Whoever asks for it will not find it then; the exit code is still ours.
         drop(match &result {
             Ok(summary) => state.write("exit.json", summary),
@@ -72,7 +79,7 @@ struct Failed {
 }
 
 struct Supervisor<'a> {
-    keeper: Keeper<'a>,
+    session: GuardSession<'a>,
     attempts: Vec<Attempt>,
     /// The furthest checkpoint that a start has brought.
     furthest: Option<Mark>,
@@ -120,36 +127,36 @@ enum Next {
 
 impl Supervisor<'_> {
     fn run(mut self, notices: Receiver<Notice>) -> Result<Summary, Error> {
-        let orders = self.keeper.orders;
+        let config = self.session.config;
         // A trace that cannot be written must be known before anything runs.
-        let command = orders.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-        let (facts, origin) = (orders.facts.clone(), origin(&command, orders.interval));
-        let created = match orders.goes_on {
-            true => Recorder::go_on(&orders.trace, facts, &origin),
-            false => Recorder::create(&orders.trace, facts, &origin).map(|recorder| (recorder, Duration::ZERO)),
+        let command = config.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let (facts, origin) = (config.facts.clone(), origin(&command, config.interval));
+        let created = match config.goes_on {
+            true => Recorder::go_on(&config.trace, facts, &origin),
+            false => Recorder::create(&config.trace, facts, &origin).map(|recorder| (recorder, Duration::ZERO)),
         };
-        let (recorder, earlier) = created.map_err(|error| Error::Trace(orders.trace.clone(), error))?;
+        let (recorder, earlier) = created.map_err(|error| Error::Trace(config.trace.clone(), error))?;
         let forget = || {
             // A trace of nothing is of no use to anybody.
-            if !orders.goes_on {
-                drop(fs::remove_file(&orders.trace));
+            if !config.goes_on {
+                drop(fs::remove_file(&config.trace));
             }
         };
         let (first, sampler) = self.start(Resume::default()).inspect_err(|_| forget())?;
-        let mut watch = Watch::new(sampler, recorder, orders.step_pattern.clone());
+        let mut watch = Watch::new(sampler, recorder, config.step_pattern.clone());
         watch.pass_time(earlier);
-        let mut live = Live::new(watch, notices, orders.interval);
+        let mut live = Live::new(watch, notices, config.interval);
         let mut attempt = first;
         let mut backoff = FIRST_BACKOFF;
         loop {
             let reach = if self.barren == 0 { Reach::Forecast } else { Reach::Limit };
-            let guarded = Guard::new(&mut self.keeper, &mut live, attempt, reach).follow();
+            let guarded = Guard::new(&mut self.session, &mut live, attempt, reach).follow();
             let was_short = guarded.attempt.seconds < SHORT_ATTEMPT;
             match self.next(guarded) {
                 Next::Finish(end) => return Ok(self.summary(end, &live)),
                 Next::Restart(resume, end) => {
                     if live.is_asked_within(backoff) {
-                        self.keeper.observer.say(&Remark::News("asked to stop: it is not started again".into()));
+                        self.session.observer.say(&Remark::News("asked to stop: it is not started again".into()));
                         return Ok(self.summary(end, &live));
                     }
                     backoff = if was_short { (backoff * 2).min(LONGEST_BACKOFF) } else { FIRST_BACKOFF };
@@ -170,24 +177,24 @@ impl Supervisor<'_> {
 
     /// Starts the program, from a checkpoint if there is one.
     fn start(&mut self, resume: Resume) -> Result<(Attempt, Sampler), Error> {
-        let orders = self.keeper.orders;
+        let config = self.session.config;
         let Resume { checkpoint, skipped } = resume;
         let resumed_from = checkpoint.map(|checkpoint| checkpoint.path);
-        let channel = self.keeper.channel.as_ref().map(|channel| (ENVIRONMENT, channel.path().as_os_str().to_owned()));
+        let channel = self.session.channel.as_ref().map(|channel| (ENVIRONMENT, channel.path().as_os_str().to_owned()));
         let place = resumed_from.as_ref().map(|path| (RESUME, path.clone().into_os_string()));
         let environment: Vec<(&str, OsString)> = channel.into_iter().chain(place).collect();
-        let before = orders.fence.as_ref().map_or(&[][..], Fence::words_before);
-        let after = resumed_from.as_deref().zip(orders.resume_with.as_deref());
+        let before = config.fence.as_ref().map_or(&[][..], Fence::words_before);
+        let after = resumed_from.as_deref().zip(config.resume_with.as_deref());
         let after = after.map_or_else(Vec::new, |(path, template)| resume_words(template, path));
-        let words = [before, &orders.command, &after].concat();
-        let failed = |error| Error::Start(orders.command.first().cloned().unwrap_or_default(), error);
-        let group = orders.fence.as_ref().map(Fence::entrance).transpose().map_err(failed)?.flatten();
-        let what = Launch { words: &words, environment: &environment, stage: &orders.stage, group };
-        let launched = launch(what, &self.keeper.notices).map_err(failed)?;
+        let words = [before, &config.command, &after].concat();
+        let failed = |error| Error::Start(config.command.first().cloned().unwrap_or_default(), error);
+        let group = config.fence.as_ref().map(Fence::entrance).transpose().map_err(failed)?.flatten();
+        let what = Launch { words: &words, environment: &environment, output_mode: &config.output_mode, group };
+        let launched = launch(what, &self.session.notices).map_err(failed)?;
         let pid = launched.pid;
         let mut sampler = Sampler::of(pid).map_err(|error| Error::Watch(pid, error))?;
         sampler.set_guardian(std::process::id());
-        launched.follow(self.keeper.notices.clone());
+        launched.follow(self.session.notices.clone());
         let (number, started) = (self.attempts.len() as u32 + 1, sampler.root().started);
         Ok((Attempt { number, pid, started, resumed_from, skipped, ..Attempt::default() }, sampler))
     }
@@ -197,14 +204,14 @@ impl Supervisor<'_> {
         let Guarded { attempt, ending, reached, kept, is_done } = guarded;
         // A shell tells the end of its command by signal 9 as 137.
         let is_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
-        let was_killed = is_kill && reached.is_none() && !self.keeper.was_asked;
+        let was_killed = is_kill && reached.is_none() && !self.session.was_asked;
         let words = kept_words(&attempt, kept);
         let how = format!("the program {}", attempt.ending);
         let is_own = reached.is_none() && !was_killed;
         let has_failed_at_once = is_own && ending != Ending::Code(0) && self.is_over_at_once(&attempt);
         let resumed_from = attempt.resumed_from.clone().filter(|_| has_failed_at_once);
         self.attempts.push(attempt);
-        let can_restart = self.keeper.orders.on_limit == OnLimit::Restart && !self.keeper.was_asked;
+        let can_restart = self.session.config.on_limit == OnLimit::Restart && !self.session.was_asked;
         if let Some(tried) = resumed_from.filter(|_| can_restart) {
             return self.try_the_one_before(&tried, ending, &how);
         }
@@ -216,7 +223,7 @@ impl Supervisor<'_> {
             let words = "it held as much as it may before its first step: the limit is too small for it".into();
             return Next::Finish((Outcome::CouldNotSave, words));
         }
-        let is_saved = kept == Kept::All && !was_killed;
+        let is_saved = kept == Recovered::All && !was_killed;
         let outcome = if is_saved { Outcome::StoppedWithCheckpoint } else { Outcome::CouldNotSave };
         let end = (outcome, format!("{what}: {words}"));
         if can_restart { self.restart(&what, &words, end) } else { Next::Finish(end) }
@@ -232,12 +239,12 @@ impl Supervisor<'_> {
     fn try_the_one_before(&mut self, tried: &Path, ending: Ending, how: &str) -> Next {
         let end =
             (Outcome::Own { code: ending.code() }, format!("{how} when it was to go on from {}", tried.display()));
-        let Some(saves) = &mut self.keeper.saves else { return Next::Finish(end) };
+        let Some(saves) = &mut self.session.saves else { return Next::Finish(end) };
         saves.distrust(tried);
         if saves.newest().complete.is_none() {
             return Next::Finish((end.0, format!("{}; there is no other checkpoint to try", end.1)));
         }
-        self.keeper
+        self.session
             .observer
             .say(&Remark::News(format!("{}: it is left where it is, and the one before is tried", end.1)));
         self.restart(&end.1.clone(), "an older checkpoint is there", end)
@@ -245,8 +252,8 @@ impl Supervisor<'_> {
 
     /// Starts it again from the newest checkpoint, unless that has brought nothing too often.
     fn restart(&mut self, what: &str, kept: &str, end: End) -> Next {
-        let allowed = self.keeper.orders.max_restarts;
-        let found = self.keeper.saves.as_ref().map(Saves::newest).unwrap_or_default();
+        let allowed = self.session.config.max_restarts;
+        let found = self.session.saves.as_ref().map(Saves::newest).unwrap_or_default();
         let mark = found.complete.as_ref().map(Mark::of);
         let is_newer = mark.is_some_and(|mark| self.furthest.is_none_or(|furthest| mark.is_beyond(furthest)));
         if is_newer {
@@ -267,7 +274,7 @@ impl Supervisor<'_> {
             0 => String::new(),
             barren => format!(" (without a newer checkpoint {barren} of {allowed}: it may go to the limit)"),
         };
-        self.keeper
+        self.session
             .observer
             .say(&Remark::News(format!("restart {}: going on from {from}{to_the_limit}", self.attempts.len())));
         Next::Restart(Resume { checkpoint: found.complete, skipped }, end)
@@ -277,7 +284,7 @@ impl Supervisor<'_> {
     fn skip(&mut self, checkpoint: Checkpoint, flaw: &Flaw) -> Skipped {
         let now = matches!(flaw, Flaw::Damaged(_)).then(|| set_aside(&checkpoint.path)).flatten();
         let place = now.as_ref().map_or("left where it is".into(), |now| format!("now {}", now.display()));
-        self.keeper.observer.say(&Remark::News(format!(
+        self.session.observer.say(&Remark::News(format!(
             "skipping {} ({place}): {}",
             checkpoint.path.display(),
             flaw.words()
@@ -286,17 +293,17 @@ impl Supervisor<'_> {
     }
 }
 
-fn kept_words(attempt: &Attempt, kept: Kept) -> String {
+fn kept_words(attempt: &Attempt, kept: Recovered) -> String {
     let path = attempt.checkpoint.as_ref().map_or("a checkpoint".into(), |path| path.display().to_string());
     match kept {
-        Kept::All if attempt.lost_steps.is_none_or(|lost| lost <= 0.0) => {
+        Recovered::All if attempt.lost_steps.is_none_or(|lost| lost <= 0.0) => {
             format!("{path} is complete, nothing is lost")
         }
-        Kept::All | Kept::Part => {
+        Recovered::All | Recovered::Part => {
             format!("{path} is complete, {:.0} steps after it are lost", attempt.lost_steps.unwrap_or(0.0))
         }
-        Kept::Nothing => "there is no complete checkpoint".into(),
-        Kept::Unknown => {
+        Recovered::Nothing => "there is no complete checkpoint".into(),
+        Recovered::Unknown => {
             "it ended by itself, but whether it saved is not known (name the folder with --checkpoint-dir)".into()
         }
     }

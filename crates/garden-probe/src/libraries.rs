@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use garden_memory::Libraries;
 
-use crate::pace::{Pace, Stopwatch};
+use crate::time_budget::{Stopwatch, TimeBudget};
 
 /// Share of the time that may be spent on listing mappings: one in a thousand.
 const BUDGET: f64 = 0.001;
@@ -45,7 +45,7 @@ pub struct Loaded {
     read: BTreeMap<(u32, u64), (u64, u64)>,
     /// In how many samples in a row a process had no code.
     codeless: BTreeMap<(u32, u64), u32>,
-    pace: Pace,
+    pace: TimeBudget,
 }
 
 impl Loaded {
@@ -55,7 +55,7 @@ impl Loaded {
             seen: Vec::new(),
             read: BTreeMap::new(),
             codeless: BTreeMap::new(),
-            pace: Pace::new(BUDGET).with_savings(SAVINGS, BURST),
+            pace: TimeBudget::new(BUDGET).with_savings(SAVINGS, BURST),
         }
     }
 

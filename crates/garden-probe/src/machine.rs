@@ -12,7 +12,7 @@ use std::time::Instant;
 use garden_memory::{Bytes, KIB};
 
 use crate::groups::{self, Place, Version};
-use crate::pace::Pace;
+use crate::time_budget::TimeBudget;
 
 /// Version 1 has no word for "no limit" but a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
@@ -25,7 +25,7 @@ const TMPFS: u64 = 0x0102_1994;
 
 /// What surrounds a process at one moment; what cannot be found out is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Around {
+pub struct MachineMemory {
     /// What the machine could still give out without swapping, in bytes.
     pub available: Option<u64>,
     /// What the control group with the smallest limit uses, or the process's own where none has a limit, in bytes.
@@ -42,12 +42,12 @@ pub struct Around {
 
 /// Looks at what surrounds a process.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct MachineProbe {
     meminfo: Option<File>,
     pressure: Option<File>,
     /// From the process's own group up to the root.
     groups: Vec<Group>,
-    pace: Pace,
+    pace: TimeBudget,
     /// Reused for each reading: the largest of these files has about 2 KB.
     buffer: Vec<u8>,
 }
@@ -65,26 +65,26 @@ struct Group {
     known: Option<(u64, u64)>,
 }
 
-impl Surroundings {
+impl MachineProbe {
     /// Finds what surrounds a process.
-    pub fn of(pid: u32) -> Surroundings {
+    pub fn of(pid: u32) -> MachineProbe {
         let places = groups::find(pid);
         let unified = places.iter().find(|place| place.version == Version::Two);
         let own_pressure = unified.and_then(|place| File::open(place.folders().next()?.join("memory.pressure")).ok());
         // Where pressure is switched off the file may be there, but cannot be read.
         let is_readable = |file: &File| file.read_at(&mut [0; 16], 0).is_ok();
         let pressure = own_pressure.filter(is_readable).or_else(|| File::open("/proc/pressure/memory").ok());
-        Surroundings {
+        MachineProbe {
             meminfo: File::open("/proc/meminfo").ok(),
             pressure,
             groups: places.iter().map(Group::all_of).find(|groups| !groups.is_empty()).unwrap_or_default(),
-            pace: Pace::new(STAT_BUDGET),
+            pace: TimeBudget::new(STAT_BUDGET),
             buffer: vec![0; 8192],
         }
     }
 
     /// Looks at all of it now.
-    pub fn look(&mut self) -> Around {
+    pub fn look(&mut self) -> MachineMemory {
         let buffer = &mut self.buffer;
         let meminfo = self.meminfo.as_ref().and_then(|file| read(file, buffer));
         let available = meminfo.and_then(|text| kib_of(text, "MemAvailable:"));
@@ -100,7 +100,7 @@ impl Surroundings {
         let binding =
             self.groups.iter().filter(|group| group.limit_bytes.is_some()).min_by_key(|group| group.limit_bytes);
         let rooms = self.groups.iter().filter_map(Group::room);
-        Around {
+        MachineMemory {
             available,
             group_used: binding.or(self.groups.first()).and_then(|group| group.used),
             group_limit: binding.and_then(|group| group.limit_bytes),

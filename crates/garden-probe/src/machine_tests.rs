@@ -26,11 +26,11 @@ fn numbers_are_found_in_the_kernels_texts() {
 #[test]
 fn this_machine_has_a_limit_and_something_left() {
     assert!(memory_limit().is_some_and(|limit| limit.0 > 0));
-    let around = Surroundings::of(std::process::id()).look();
+    let around = MachineProbe::of(std::process::id()).look();
     assert!(around.available.is_some_and(|bytes| bytes > 0), "{around:?}");
     assert!(around.headroom.is_some_and(|bytes| bytes > 0), "{around:?}");
     // A process that is not there is taken to be where we are.
-    assert!(Surroundings::of(u32::MAX).look().headroom.is_some());
+    assert!(MachineProbe::of(u32::MAX).look().headroom.is_some());
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_groups_limit_leaves_what_its_files_take_up() {
         garden_testing::skip("no process can be put into a control group here");
         return;
     }
-    let mut surroundings = Surroundings::of(pid);
+    let mut surroundings = MachineProbe::of(pid);
     let first = surroundings.look();
     assert_eq!(first.group_limit, Some(LIMIT));
     let mut go = |answer: &str| {
@@ -138,8 +138,8 @@ fn a_groups_limit_leaves_what_its_files_take_up() {
     let after_file = go("read");
     let after_memory = go("held");
     fs::remove_file(&file).unwrap();
-    let room = |around: &Around| around.headroom.unwrap();
-    let used = |around: &Around| around.group_used.unwrap();
+    let room = |around: &MachineMemory| around.headroom.unwrap();
+    let used = |around: &MachineMemory| around.group_used.unwrap();
     let story = format!("{first:?}\n{after_file:?}\n{after_memory:?}");
     assert!(room(&first) <= LIMIT && room(&first) > LIMIT - 20 * MIB, "{story}");
     assert!(used(&after_file) > used(&first) + 50 * MIB, "{story}");

@@ -15,12 +15,12 @@ use crate::families::{Bounds, Families};
 use crate::gpu::{GpuSample, Gpus};
 use crate::huge::Faults;
 use crate::libraries::{Coded, Loaded};
-use crate::machine::{Around, Surroundings};
-use crate::pace::{Pace, Stopwatch};
+use crate::machine::{MachineMemory, MachineProbe};
 use crate::process::{Identity, Memory, Process, Shares};
 use crate::role::Role;
 use crate::round::{Round, Set, had_visitors};
 use crate::sharing::{Kinds, Present, Reading, Sharing};
+use crate::time_budget::{Stopwatch, TimeBudget};
 use crate::tree::Tree;
 
 /// Share of the time that may be spent on reading shares: one in five thousand.
@@ -46,17 +46,17 @@ pub struct Sampler {
     families: Families,
     faults: Faults,
     round: Option<Round>,
-    shares_pace: Pace,
-    decision_pace: Pace,
+    shares_pace: TimeBudget,
+    decision_pace: TimeBudget,
     /// Pages of one process alone and pages of several, summed, if everybody's shares were read for the sample that is taken.
     private_and_shared: Option<(u64, u64)>,
     /// Processes whose shares we may not read, with their start times.
     closed: HashSet<(u32, u64)>,
     zombies: Vec<u32>,
     loaded: Loaded,
-    surroundings: Surroundings,
+    surroundings: MachineProbe,
     gpus: Option<Gpus>,
-    gpu_pace: Pace,
+    gpu_pace: TimeBudget,
     gpu: GpuSample,
     /// Readings that failed so far.
     failed: u64,
@@ -86,7 +86,7 @@ pub struct TreeSample {
     /// The tree's totals, each page counted once as far as shares are known.
     pub total: Sample,
     /// What surrounds the tree.
-    pub around: Around,
+    pub around: MachineMemory,
     /// What its processes have loaded.
     pub libraries: Arc<Libraries>,
 }
@@ -101,15 +101,15 @@ impl Sampler {
             families: Families::default(),
             faults: Faults::new(),
             round: None,
-            shares_pace: Pace::new(SHARES_BUDGET).with_savings(SHARES_SAVINGS, SHARES_BURST),
-            decision_pace: Pace::new(DECISION_BUDGET),
+            shares_pace: TimeBudget::new(SHARES_BUDGET).with_savings(SHARES_SAVINGS, SHARES_BURST),
+            decision_pace: TimeBudget::new(DECISION_BUDGET),
             private_and_shared: None,
             closed: HashSet::new(),
             zombies: Vec::new(),
             loaded: Loaded::new(),
-            surroundings: Surroundings::of(pid),
+            surroundings: MachineProbe::of(pid),
             gpus: Gpus::open(),
-            gpu_pace: Pace::new(GPU_BUDGET),
+            gpu_pace: TimeBudget::new(GPU_BUDGET),
             gpu: GpuSample::default(),
             failed: 0,
             counter_error: 0,
@@ -324,7 +324,7 @@ impl Sampler {
         self.gpu_pace.done(begin);
     }
 
-    fn total(&self, processes: &[ProcessSample], around: &Around) -> Sample {
+    fn total(&self, processes: &[ProcessSample], around: &MachineMemory) -> Sample {
         let sum = |of: fn(&Memory) -> u64| processes.iter().map(|p| of(&p.memory)).sum::<u64>();
         let held = Kinds { anon: sum(|m| m.anon), file: sum(|m| m.file), shmem: sum(|m| m.shmem) };
         let bounds = self.bounds();

@@ -120,7 +120,7 @@ impl Error {
                 if source.kind() == std::io::ErrorKind::StorageFull =>
             {
                 Some(
-                    "the disk is full: make room and go on with `--resume auto`; checkpoints that are there are whole"
+                    "the disk is full: free some space, then go on with `--resume auto`; checkpoints that are there are whole"
                         .into(),
                 )
             }

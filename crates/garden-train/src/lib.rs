@@ -30,8 +30,8 @@ pub use log::{EvalLine, LOG, LogLine, StepLine, read_log};
 pub use metric::{BestBy, Metric, Score};
 pub use observer::{EvalReport, Observer, StepReport};
 pub use plan::{
-    Advice, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place, PlanInput,
-    PlanLine, Requirements, Room, RowShape, Saving, advise, loader_changes,
+    Advice, AvailableMemory, Combination, DRIVER_BYTES, Exactness, Fit, Fits, LoaderChange, MemoryPlan, Need, Place,
+    PlanInput, PlanLine, Requirements, RowShape, Saving, advise, loader_changes,
 };
 pub use prepare::{Prepared, check_output};
 pub use recipe::{

@@ -9,7 +9,7 @@ mod savings;
 
 use std::path::Path;
 
-use garden_data::{ImageSettings, LoaderRoom};
+use garden_data::{ImageSettings, LoaderBuffers};
 use garden_device::{Device, Dtype, Plan, Planner, Profile, Purpose};
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, Generator, GeneratorLimits, Limits, Model, Training};
@@ -77,7 +77,7 @@ pub struct PlanInput<'a> {
     /// The largest prompts that evaluations answer, if they do.
     pub answers: Option<GeneratorLimits>,
     /// The loader's buffers.
-    pub loader: LoaderRoom,
+    pub loader: LoaderBuffers,
     /// Bytes of tokenizer.json, where it is known.
     pub tokenizer_bytes: Option<u64>,
     /// The index of rows.
@@ -108,7 +108,7 @@ impl<'a> PlanInput<'a> {
             driver_bytes,
             limits: job.limits,
             answers: job.answers,
-            loader: LoaderRoom::of_settings(images, job.limits.patches, job.recipe.ahead()),
+            loader: LoaderBuffers::of_settings(images, job.limits.patches, job.recipe.ahead()),
             tokenizer_bytes: std::fs::metadata(job.base.join("tokenizer.json")).ok().map(|file| file.len()),
             index_bytes: prepared.index_bytes as u64,
             evaluates: job.eval.is_some(),
@@ -184,7 +184,7 @@ pub struct Need {
     pub recommended_bytes: u64,
 }
 
-/// Rows that were read once are kept by the system while there is room: more than this gains little, as an epoch goes through all of them.
+/// Rows that were read once stay in the page cache while memory is free: more than this gains little, as an epoch goes through all of them.
 const MOST_FILE_CACHE: u64 = 4 << 30;
 /// What the driver takes of a GPU's memory for itself, where it was not measured: what an H200 with our kernels loaded had, with CUDA 13.0.
 pub const DRIVER_BYTES: u64 = 533 << 20;
@@ -217,7 +217,7 @@ impl Fit {
 
 /// The memory that there is for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct AvailableMemory {
     /// The host's.
     pub host: Bytes,
     /// The GPU's, where one computes.
@@ -288,14 +288,14 @@ impl MemoryPlan {
     }
 
     /// Whether it fits.
-    pub fn fits(&self, room: Room) -> Fits {
+    pub fn fits(&self, available: AvailableMemory) -> Fits {
         let fit = |needed_bytes: u64, available: Bytes| Fit {
             available_bytes: available.0,
             needed_bytes,
             fits: needed_bytes <= available.0,
         };
-        let gpu = (self.device == DeviceKind::Cuda).then(|| fit(self.device_bytes, room.gpu));
-        Fits { host: fit(self.total_bytes, room.host), gpu }
+        let gpu = (self.device == DeviceKind::Cuda).then(|| fit(self.device_bytes, available.gpu));
+        Fits { host: fit(self.total_bytes, available.host), gpu }
     }
 
     /// The bytes of one purpose.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
-use garden_guard::{Happening, Live, Notice, Observer, Remark, Stage, Stop};
+use garden_guard::{Happening, Live, Notice, Observer, OutputMode, Remark, Stop};
 use garden_memory::{Bytes, EventKind, Quantity, RunFacts, Sample, Verdict, format_change};
 use garden_probe::{ProcessSample, TreeSample};
 use garden_report::Style;
@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::terminal;
 
 use crate::printer::Printer;
-use crate::view::{Asked, Picture, Point, ProcessRow, Screen, Surroundings, View};
+use crate::view::{Asked, Machine, Picture, Point, ProcessRow, Screen, View};
 
 /// The picture is not drawn more often than this, except for a key.
 const DRAWING_PAUSE: Duration = Duration::from_millis(400);
@@ -83,15 +83,15 @@ impl<'a> Show<'a> {
     }
 
     /// Where a command's output is to go.
-    pub fn stage(&self) -> Stage {
+    pub fn output_mode(&self) -> OutputMode {
         let has_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
         match (&self.picture, has_terminal) {
             (Some(drawing), _) => {
                 let (columns, rows) = drawing.size;
-                Stage::View { columns, rows }
+                OutputMode::View { columns, rows }
             }
-            (None, true) => Stage::Terminal,
-            (None, false) => Stage::Pipes,
+            (None, true) => OutputMode::Terminal,
+            (None, false) => OutputMode::Pipes,
         }
     }
 
@@ -222,7 +222,7 @@ impl<'a> Show<'a> {
             limit: self.facts.memory_limit.map(|limit| limit.0),
             diagnosis: watch.latest_verdict().filter(|found| found.verdict != Verdict::Insufficient),
             processes: &processes,
-            surroundings: Surroundings {
+            machine: Machine {
                 available: tree.around.available,
                 group_used: tree.around.group_used,
                 group_limit: tree.around.group_limit,

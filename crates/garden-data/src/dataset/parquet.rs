@@ -4,8 +4,8 @@
 //! analytics hold whole pages: a table of photographs often has a row group in one page, a hundred megabytes. Here a value is
 //! skipped or read in a stream, and memory is a few hundred kilobytes for each column, whatever the page.
 
+mod data_page;
 mod footer;
-mod page;
 mod rows;
 mod snappy;
 mod thrift;
@@ -33,10 +33,10 @@ pub(crate) fn is_parquet(beginning: &[u8]) -> bool {
 }
 
 /// Readers that wait for the next row of their group.
-pub(crate) type Readers = Arc<Mutex<VecDeque<Kept>>>;
+pub(crate) type Readers = Arc<Mutex<VecDeque<IdleReader>>>;
 
 /// A reader that is in the middle of a group.
-pub(crate) struct Kept {
+pub(crate) struct IdleReader {
     file: usize,
     group: usize,
     /// The row that comes next where it is.
@@ -44,9 +44,9 @@ pub(crate) struct Kept {
     reader: GroupReader,
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for IdleReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Kept({}, {})", self.file, self.group)
+        write!(f, "IdleReader({}, {})", self.file, self.group)
     }
 }
 
@@ -102,7 +102,7 @@ impl Parquet {
             .read(&self.footer, index - group.first_row)
             .map_err(|error| Error::row_field(place, "", error.to_string()))?;
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        readers.push_back(Kept { file: self.number, group: number, next: index + 1, reader });
+        readers.push_back(IdleReader { file: self.number, group: number, next: index + 1, reader });
         if readers.len() > KEPT {
             readers.pop_front();
         }

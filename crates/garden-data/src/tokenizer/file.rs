@@ -8,9 +8,9 @@ use serde_json::Value;
 use unicode_normalization_alignments::UnicodeNormalization;
 
 use super::Tokenizer;
-use super::added::Added;
-use super::merges::Merges;
-use super::words;
+use super::added_tokens::Added;
+use super::bpe::Merges;
+use super::pre_tokenizer;
 use crate::error::Error;
 
 /// Tokens beyond this are a broken file rather than a vocabulary.
@@ -136,7 +136,7 @@ impl Reader<'_> {
         self.must_be("pre_tokenizer.pretokenizers.0.type", kind(split), &["Split"])?;
         self.must_be("pre_tokenizer.pretokenizers.1.type", kind(bytes), &["ByteLevel"])?;
         let pattern = split["pattern"]["Regex"].as_str().unwrap_or("");
-        self.must_be("pre_tokenizer.pretokenizers.0.pattern.Regex", pattern, &[words::PATTERN])?;
+        self.must_be("pre_tokenizer.pretokenizers.0.pattern.Regex", pattern, &[pre_tokenizer::PATTERN])?;
         self.must_be(
             "pre_tokenizer.pretokenizers.0.behavior",
             split["behavior"].as_str().unwrap_or(""),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use garden_data::{
-    Ahead, BadRow, Batches, Collator, Dataset, Example, ExampleSettings, Loader, LoaderRoom, LoaderSettings, Outcome,
-    Processor,
+    Ahead, BadRow, Batches, Collator, Dataset, Example, ExampleSettings, Loader, LoaderBuffers, LoaderSettings,
+    Outcome, Processor,
 };
 
 fn testdata(name: &str) -> PathBuf {
@@ -101,9 +101,9 @@ fn a_bad_row_stops_or_is_counted() {
 fn room_is_buffers_of_the_largest_micro_batch() {
     let processor = processor();
     let values = processor.images.patch_values() * 4;
-    let of = |patches, threads, bytes| LoaderRoom::of(&processor, patches, Ahead { threads, bytes });
+    let of = |patches, threads, bytes| LoaderBuffers::of(&processor, patches, Ahead { threads, bytes });
     // One waits and one is in use, even if nothing may wait; more only where there is room, and a few for each thread.
-    assert_eq!(of(100, 2, 0), LoaderRoom { buffers: 2, buffer_bytes: 100 * values });
+    assert_eq!(of(100, 2, 0), LoaderBuffers { buffers: 2, buffer_bytes: 100 * values });
     assert_eq!(of(100, 2, 350 * values).buffers, 4);
     assert_eq!(of(100, 1, 1 << 40).buffers, 5);
     assert_eq!(of(0, 2, 1 << 30).bytes(), 0);

@@ -6,7 +6,7 @@
 use garden_memory::Bytes;
 use serde::Serialize;
 
-use super::{MemoryPlan, Room};
+use super::{AvailableMemory, MemoryPlan};
 use crate::recipe::{Optim, Recipe, Recompute};
 
 /// Ranks below this are not advised.
@@ -88,11 +88,11 @@ impl Change {
 pub fn advise<E>(
     recipe: &Recipe,
     largest_picture: Option<u64>,
-    room: Room,
+    available: AvailableMemory,
     mut plan: impl FnMut(&Recipe) -> Result<MemoryPlan, E>,
 ) -> Result<Advice, E> {
     let first = plan(recipe)?;
-    let is_of_gpu = first.fits(room).gpu.is_some_and(|gpu| !gpu.fits);
+    let is_of_gpu = first.fits(available).gpu.is_some_and(|gpu| !gpu.fits);
     let size = move |plan: &MemoryPlan| if is_of_gpu { plan.device_bytes } else { plan.total_bytes };
     let now = size(&first);
     let mut savings = Vec::new();
@@ -113,7 +113,7 @@ pub fn advise<E>(
         let mut other = recipe.clone();
         chosen.iter().for_each(|change| (change.apply)(&mut other));
         let plan = plan(&other)?;
-        Ok((size(&plan), plan.fits(room).all()))
+        Ok((size(&plan), plan.fits(available).all()))
     };
     let mut chosen: Vec<&Change> = Vec::new();
     let (mut total_bytes, mut fits) = (now, false);

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_data::{ImageSettings, LoaderRoom};
+use garden_data::{ImageSettings, LoaderBuffers};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config, GeneratorLimits, Preset};
 use garden_train::{
-    DeviceKind, Error, MemoryPlan, Optim, Place, PlanInput, Recipe, Recompute, Room, RowShape, advise, loader_changes,
+    AvailableMemory, DeviceKind, Error, MemoryPlan, Optim, Place, PlanInput, Recipe, Recompute, RowShape, advise,
+    loader_changes,
 };
 
 struct Case {
@@ -36,7 +37,7 @@ impl Case {
             driver_bytes: None,
             limits,
             answers,
-            loader: LoaderRoom::of_settings(&images, limits.patches, recipe.ahead()),
+            loader: LoaderBuffers::of_settings(&images, limits.patches, recipe.ahead()),
             tokenizer_bytes: None,
             index_bytes: 16_000,
             evaluates: answers.is_some(),
@@ -46,8 +47,8 @@ impl Case {
     }
 }
 
-fn host(bytes: u64) -> Room {
-    Room { host: Bytes(bytes), gpu: Bytes(0) }
+fn host(bytes: u64) -> AvailableMemory {
+    AvailableMemory { host: Bytes(bytes), gpu: Bytes(0) }
 }
 
 fn recipe() -> Recipe {
@@ -85,10 +86,10 @@ fn a_gpu_has_its_own_plan() {
     assert_eq!((sum(Place::Device), sum(Place::Host)), (on_gpu.device_bytes, on_gpu.host_bytes));
     assert_eq!(on_gpu.bytes("activations kept") * 2, on_cpu.bytes("activations kept"));
     assert!(on_gpu.bytes("driver") > 0 && on_gpu.bytes("page ends") == 0);
-    let room = |host: u64, gpu: u64| Room { host: Bytes(host), gpu: Bytes(gpu) };
+    let available = |host: u64, gpu: u64| AvailableMemory { host: Bytes(host), gpu: Bytes(gpu) };
     let (host, gpu) = (on_gpu.total_bytes, on_gpu.device_bytes);
-    assert!(on_gpu.fits(room(host, gpu)).all());
-    assert!(!on_gpu.fits(room(host, gpu - 1)).all() && !on_gpu.fits(room(host - 1, gpu)).all());
+    assert!(on_gpu.fits(available(host, gpu)).all());
+    assert!(!on_gpu.fits(available(host, gpu - 1)).all() && !on_gpu.fits(available(host - 1, gpu)).all());
 }
 
 /// What is advised for a GPU saves its memory, and is enough of it.
@@ -96,9 +97,9 @@ fn a_gpu_has_its_own_plan() {
 fn advice_for_a_gpu_is_about_its_memory() {
     let case = Case { device: DeviceKind::Cuda, ..Case::of("qwen2.5-vl-7b") };
     let recipe = Recipe { recompute: Recompute::None, ..recipe() };
-    let room = Room { host: Bytes(64 << 30), gpu: Bytes(16 << 30) };
+    let available = AvailableMemory { host: Bytes(64 << 30), gpu: Bytes(16 << 30) };
     let now = case.plan(&recipe, None).unwrap();
-    let advice = advise(&recipe, Some(1036 * 1036), room, |other| case.plan(other, None)).unwrap();
+    let advice = advise(&recipe, Some(1036 * 1036), available, |other| case.plan(other, None)).unwrap();
     let names: Vec<&str> = advice.savings.iter().map(|saving| saving.settings[0].0.as_str()).collect();
     assert_eq!(names, ["recompute", "batch-size", "optim", "load-in-4bit", "max-pixels", "lora-r"]);
     let without = case.plan(&Recipe { recompute: Recompute::Layer, ..recipe.clone() }, None).unwrap();
@@ -114,7 +115,7 @@ fn loading_counts_where_it_needs_more_than_steps() {
     let small = Recipe { batch_size: 1, load_in_4bit: true, ..recipe() };
     let plan = case.plan(&small, None).unwrap();
     let head = 2 * 152_064 * 3584;
-    // Steps of one token need little room, so the head's pages in the file are on top.
+    // Steps of one token need little memory, so the head's pages in the file are on top.
     assert!(plan.bytes("loading") > head / 2 && plan.bytes("loading") < head, "{}", plan.bytes("loading"));
     assert_eq!(Case::of("qwen2.5-vl-7b").plan(&recipe(), None).unwrap().bytes("loading"), 0);
 }

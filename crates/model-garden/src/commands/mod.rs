@@ -59,7 +59,7 @@ impl Outcome {
 
 /// The memory that is free for this program, if that can be told.
 fn headroom() -> Option<u64> {
-    garden_probe::Surroundings::of(std::process::id()).look().headroom
+    garden_probe::MachineProbe::of(std::process::id()).look().headroom
 }
 
 /// A number with a comma between thousands.

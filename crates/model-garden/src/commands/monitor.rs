@@ -11,8 +11,8 @@ use std::sync::mpsc::{self, SyncSender};
 use std::time::Instant;
 
 use garden_guard::{
-    Channel, Ending, Happening, Launch, Launched, Live, Notice, Recorder, Stage, Stop, Watch, launch, listen_for_stops,
-    origin, pass_stop_on,
+    Channel, Ending, Happening, Launch, Launched, Live, Notice, OutputMode, Recorder, Stop, Watch, launch,
+    listen_for_stops, origin, pass_stop_on,
 };
 use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts, Stability};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
@@ -36,7 +36,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     let facts = RunFacts::from(&watching.facts);
     let shown_facts = RunFacts { memory_limit: facts.memory_limit.or_else(memory_limit), ..facts.clone() };
     let mut show = Show::new(printer, shown_facts, watching.interval, watching.plain);
-    let stage = show.stage();
+    let output_mode = show.output_mode();
     let found = find_target(arguments)?;
     let words: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let command =
@@ -52,7 +52,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
             return Err(cannot_create(&path, &error));
         }
     };
-    let opened = Target::open(found, arguments, &stage, &sender).and_then(|target| {
+    let opened = Target::open(found, arguments, &output_mode, &sender).and_then(|target| {
         let sampler = Sampler::of(target.pid).map_err(|error| cannot_watch(target.pid, &error))?;
         Ok((target, sampler))
     });
@@ -77,7 +77,7 @@ pub fn run(arguments: &cli::Monitor, printer: &Printer) -> Result<Outcome, Failu
     let judged = report(&mut live, &end, &trace, watching, printer)?;
     let ending = match end {
         End::Program(ending) => Some(ending),
-        End::Watching if is_ours => Some(see_out(&mut live, target.pid, &stage, printer, &mut was_asked)?),
+        End::Watching if is_ours => Some(see_out(&mut live, target.pid, &output_mode, printer, &mut was_asked)?),
         End::Watching => None,
     };
     Ok(match ending {
@@ -110,10 +110,10 @@ impl Target {
     fn open(
         found: Option<u32>,
         arguments: &cli::Monitor,
-        stage: &Stage,
+        output_mode: &OutputMode,
         notices: &SyncSender<Notice>,
     ) -> Result<Target, Failure> {
-        let Some(pid) = found else { return Target::start(&arguments.command, stage, notices) };
+        let Some(pid) = found else { return Target::start(&arguments.command, output_mode, notices) };
         let open = |path: &PathBuf| {
             Channel::open_at(path, notices.clone()).map_err(|error| {
                 let hint = match error.kind() {
@@ -127,12 +127,12 @@ impl Target {
         Ok(Target { pid, launched: None, _channel: arguments.channel.as_ref().map(open).transpose()? })
     }
 
-    fn start(command: &[OsString], stage: &Stage, notices: &SyncSender<Notice>) -> Result<Target, Failure> {
+    fn start(command: &[OsString], output_mode: &OutputMode, notices: &SyncSender<Notice>) -> Result<Target, Failure> {
         let channel = Channel::open(notices.clone()).ok();
         let variable =
             channel.as_ref().map(|channel| (garden_guard::ENVIRONMENT, channel.path().as_os_str().to_owned()));
         let environment: Vec<(&str, OsString)> = variable.into_iter().collect();
-        let what = Launch { words: command, environment: &environment, stage, group: None };
+        let what = Launch { words: command, environment: &environment, output_mode, group: None };
         let launched = launch(what, notices).map_err(|error| {
             let name = command.first().map_or_else(String::new, |word| word.to_string_lossy().into_owned());
             cannot_start(&name, &error)
@@ -341,13 +341,13 @@ pub fn say_troubles(live: &Live, printer: &Printer) {
 fn see_out(
     live: &mut Live,
     pid: u32,
-    stage: &Stage,
+    output_mode: &OutputMode,
     printer: &Printer,
     was_asked: &mut bool,
 ) -> Result<Ending, Failure> {
     printer.say(&format!("the command goes on as process {pid}; its output is passed on until it ends"));
     // What was drawn is nowhere else; the rest gets through by itself.
-    let was_drawn = matches!(stage, Stage::View { .. });
+    let was_drawn = matches!(output_mode, OutputMode::View { .. });
     loop {
         match live.wait() {
             Some(Notice::Ended(ending)) => return Ok(ending),

@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use garden_data::{BatchSize, ImageSettings, LoaderRoom, Processor, model_folder, usual_decoding_bytes};
+use garden_data::{BatchSize, ImageSettings, LoaderBuffers, Processor, model_folder, usual_decoding_bytes};
 use garden_device::Dtype;
 use garden_memory::Bytes;
 use garden_model::{Checkpoint, Config};
-use garden_probe::Surroundings;
+use garden_probe::MachineProbe;
 use garden_train::{
-    Advice, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe, RecipeError, Room,
-    RowShape, advise, loader_changes,
+    Advice, AvailableMemory, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe,
+    RecipeError, RowShape, advise, loader_changes,
 };
 use serde_json::{Value, json};
 
@@ -42,14 +42,14 @@ struct Answer<'a> {
     /// Where the memory that is there comes from.
     available: Available,
     /// The same of the GPU's, where one computes.
-    gpu: GpuRoom,
+    gpu: GpuMemory,
     advice: Option<Advice>,
     loader: Vec<LoaderChange>,
 }
 
 /// The GPU that is planned for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum GpuRoom {
+enum GpuMemory {
     /// One that is here.
     Here(Gpu),
     /// One that somebody thinks of, with so much free memory.
@@ -104,7 +104,7 @@ pub fn of_job(prepared: &Prepared, chosen: Chosen, printer: &Printer) -> Result<
     let subject = Subject::of_folder(recipe, RowShape::default(), true)?;
     let surveys = HashMap::from([(key(recipe), prepared.clone())]);
     let device = chosen.kind();
-    let gpu = chosen.gpu().cloned().map_or(GpuRoom::Unknown, GpuRoom::Here);
+    let gpu = chosen.gpu().cloned().map_or(GpuMemory::Unknown, GpuMemory::Here);
     let answer = answer(recipe, Planning { subject: &subject, printer, surveys, device, gpu })?;
     Ok(Planned { text: text::write(&answer), fits: answer.fits.all(), plan: answer.plan })
 }
@@ -123,23 +123,23 @@ pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure>
 }
 
 /// Where the run that is planned would compute. A GPU need not be here to be planned for.
-fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Result<(DeviceKind, GpuRoom), Failure> {
+fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Result<(DeviceKind, GpuMemory), Failure> {
     match vram {
         Some(_) if choice == DeviceChoice::Cpu => {
             let hint = "omit one of the two".to_string();
             let what = "--vram is for a GPU, and --device cpu computes on the processor".to_string();
             return Err(Failure { what, causes: Vec::new(), hint: Some(hint) });
         }
-        Some(free) => return Ok((DeviceKind::Cuda, GpuRoom::Imagined(free))),
+        Some(free) => return Ok((DeviceKind::Cuda, GpuMemory::Imagined(free))),
         None => {}
     }
     match devices::choose(choice, printer) {
-        Ok(Chosen::Cpu) => Ok((DeviceKind::Cpu, GpuRoom::Unknown)),
-        Ok(Chosen::Cuda(gpu)) => Ok((DeviceKind::Cuda, GpuRoom::Here(gpu))),
+        Ok(Chosen::Cpu) => Ok((DeviceKind::Cpu, GpuMemory::Unknown)),
+        Ok(Chosen::Cuda(gpu)) => Ok((DeviceKind::Cuda, GpuMemory::Here(gpu))),
         // One that cannot be used now, or is not here, can be planned for.
         Err(failure) => {
             failure.causes.iter().for_each(|cause| printer.say(&format!("note: {cause}")));
-            Ok((DeviceKind::Cuda, GpuRoom::Unknown))
+            Ok((DeviceKind::Cuda, GpuMemory::Unknown))
         }
     }
 }
@@ -147,13 +147,13 @@ fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Resul
 fn answer<'a>(recipe: &'a Recipe, mut planning: Planning<'a>) -> Result<Answer<'a>, Failure> {
     let plan = planning.plan(recipe)?;
     let available = available(recipe);
-    let room = Room { host: available.bytes(), gpu: planning.gpu.bytes() };
-    let fits = plan.fits(room);
+    let both = AvailableMemory { host: available.bytes(), gpu: planning.gpu.bytes() };
+    let fits = plan.fits(both);
     let advice = match fits.all() {
         true => None,
         false => {
             let picture = planning.largest_picture(recipe)?;
-            Some(advise(recipe, picture, room, |recipe| planning.plan(recipe))?)
+            Some(advise(recipe, picture, both, |recipe| planning.plan(recipe))?)
         }
     };
     let loader = match plan.bytes("loader") {
@@ -201,17 +201,17 @@ fn available(recipe: &Recipe) -> Available {
     if let Some(limit) = recipe.memory_limit {
         return Available::Limit(limit);
     }
-    let around = Surroundings::of(std::process::id()).look();
+    let around = MachineProbe::of(std::process::id()).look();
     let free = around.headroom.into_iter().chain(around.available).min();
     free.map_or(Available::Unknown, |bytes| Available::Free(Bytes(bytes)))
 }
 
-impl GpuRoom {
+impl GpuMemory {
     fn bytes(&self) -> Bytes {
         match self {
-            GpuRoom::Here(gpu) => Bytes(gpu.free_bytes),
-            GpuRoom::Imagined(free) => *free,
-            GpuRoom::Unknown => Bytes(u64::MAX),
+            GpuMemory::Here(gpu) => Bytes(gpu.free_bytes),
+            GpuMemory::Imagined(free) => *free,
+            GpuMemory::Unknown => Bytes(u64::MAX),
         }
     }
 }
@@ -265,15 +265,15 @@ struct Planning<'a> {
     /// Looks at the dataset, by what decides them.
     surveys: HashMap<(BatchSize, Option<u64>), Prepared>,
     device: DeviceKind,
-    gpu: GpuRoom,
+    gpu: GpuMemory,
 }
 
 impl Planning<'_> {
     /// What the driver takes for itself, where that was measured.
     fn driver_bytes(&self) -> Option<u64> {
         match &self.gpu {
-            GpuRoom::Here(gpu) => gpu.driver_bytes,
-            GpuRoom::Imagined(_) | GpuRoom::Unknown => None,
+            GpuMemory::Here(gpu) => gpu.driver_bytes,
+            GpuMemory::Imagined(_) | GpuMemory::Unknown => None,
         }
     }
 
@@ -284,7 +284,7 @@ impl Planning<'_> {
                 let driver_bytes = self.driver_bytes();
                 let prepared = self.prepared(recipe)?;
                 let input = PlanInput::of_job(prepared, &subject.checkpoint, &subject.images, driver_bytes);
-                let loader = LoaderRoom::of_settings(&subject.images, input.limits.patches, recipe.ahead());
+                let loader = LoaderBuffers::of_settings(&subject.images, input.limits.patches, recipe.ahead());
                 MemoryPlan::of(&PlanInput { recipe, loader, ..input })
             }
             false => {
@@ -302,7 +302,7 @@ impl Planning<'_> {
                     driver_bytes: self.driver_bytes(),
                     limits,
                     answers: None,
-                    loader: LoaderRoom::of_settings(&subject.images, limits.patches, recipe.ahead()),
+                    loader: LoaderBuffers::of_settings(&subject.images, limits.patches, recipe.ahead()),
                     tokenizer_bytes: subject.tokenizer_bytes,
                     index_bytes: 0,
                     evaluates: false,
@@ -377,9 +377,9 @@ fn told(answer: &Answer) -> Value {
     };
     let gpu = answer.fits.gpu.map(|fit| {
         let (available, source, name) = match &answer.gpu {
-            GpuRoom::Here(gpu) => (Some(gpu.free_bytes), Some("free"), Some(gpu.name.as_str())),
-            GpuRoom::Imagined(free) => (Some(free.0), Some("vram"), None),
-            GpuRoom::Unknown => (None, None, None),
+            GpuMemory::Here(gpu) => (Some(gpu.free_bytes), Some("free"), Some(gpu.name.as_str())),
+            GpuMemory::Imagined(free) => (Some(free.0), Some("vram"), None),
+            GpuMemory::Unknown => (None, None, None),
         };
         json!({
             "fits": fit.fits,

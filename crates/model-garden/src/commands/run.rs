@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Error, Fence, Observer, OnLimit, Orders, Remark, Stage, StateFolder, Summary, ask_to_end, start_in_background,
-    supervise, supervisor_of, unguarded,
+    Error, Fence, GuardConfig, Observer, OnLimit, OutputMode, Remark, StateFolder, Summary, ask_to_end,
+    start_in_background, supervise, supervisor_of, unguarded,
 };
 use garden_memory::{Bytes, RunFacts};
 use garden_probe::memory_limit;
@@ -48,7 +48,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let shown = RunFacts { memory_limit: smallest, ..facts.clone() };
     // A program that writes to a log has no terminal to draw.
     let mut show = Show::new(printer, shown.clone(), watching.interval, watching.plain || state.is_some());
-    let stage = state.as_ref().map_or_else(|| show.stage(), |state| Stage::Log(state.path("output.log")));
+    let output_mode = state.as_ref().map_or_else(|| show.output_mode(), |state| OutputMode::Log(state.path("output.log")));
     let trace = trace_path(watching.output.as_deref(), state.as_ref())?;
     let held = HeldTrace::at(&trace);
     let checkpoint_dir = arguments.checkpoint_dir.clone().or_else(|| output_dir(&arguments.command));
@@ -84,7 +84,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     }
     say("how the program can be stopped is found out when it trains");
     let fence = arguments.fence.then(|| build_fence(smallest, &mut say)).flatten();
-    let orders = Orders {
+    let orders = GuardConfig {
         command: arguments.command.clone(),
         limit,
         stop_at: arguments.stop_at,
@@ -100,7 +100,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         interval: watching.interval,
         facts: shown,
         step_pattern: watching.step_pattern.clone(),
-        stage,
+        output_mode,
         fence,
         trace,
         goes_on: false,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_data::BatchSize;
-use garden_guard::{OnLimit, Orders, Stage, StateFolder, supervise, supervisor_of};
+use garden_guard::{GuardConfig, OnLimit, OutputMode, StateFolder, supervise, supervisor_of};
 use garden_memory::{Bytes, RunFacts};
 use garden_run::{FileError, GUARD, JOB, JobFile, LeftOut, RECIPE, REPORT, RunOutcome, RunRecord, TRACE, write_text};
 use garden_train::{
@@ -180,7 +180,7 @@ fn train(
         BatchSize::Tokens(tokens) => format!("{} x up to {tokens} tokens", recipe.gradient_accumulation),
     };
     printer.say(&format!("{} rows, {steps} steps of {batch}", job.train.used()));
-    let orders = Orders { goes_on, ..orders(&prepared, &job_path, state)? };
+    let orders = GuardConfig { goes_on, ..orders(&prepared, &job_path, state)? };
     // From here on it belongs to the process that trains; others see that it has a guard.
     drop(lock);
     let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
@@ -227,7 +227,7 @@ fn keep_trace(folder: &Path) {
     }
 }
 
-fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Orders, Failure> {
+fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<GuardConfig, Failure> {
     let (job, recipe) = (&prepared.job, &prepared.job.recipe);
     let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
     let command: [OsString; 5] = [
@@ -238,7 +238,7 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
         job_path.as_os_str().to_owned(),
     ];
     let around = garden_probe::memory_limit();
-    Ok(Orders {
+    Ok(GuardConfig {
         command: command.to_vec(),
         limit: recipe.memory_limit,
         stop_at: STOP_AT,
@@ -260,7 +260,7 @@ fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<Or
             memory_limit: recipe.memory_limit.into_iter().chain(around).min(),
         },
         step_pattern: None,
-        stage: Stage::Pipes,
+        output_mode: OutputMode::Pipes,
         fence: None,
         trace: recipe.output_dir.join(TRACE),
         goes_on: false,

@@ -63,7 +63,7 @@ pub struct Picture<'a> {
     /// The processes of the tree, parents before their children.
     pub processes: &'a [ProcessRow],
     /// The machine around the tree.
-    pub surroundings: Surroundings,
+    pub machine: Machine,
     /// What the guard does or will do, in one sentence.
     pub guard: Option<&'a str>,
     /// The last lines that the program printed, oldest first.
@@ -133,7 +133,7 @@ pub struct ProcessRow {
 
 /// The machine around the tree; what is not known is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Surroundings {
+pub struct Machine {
     /// What the machine could still give out without swapping, in bytes.
     pub available: Option<u64>,
     /// What the control group uses, in bytes.

@@ -32,7 +32,7 @@ fn item(label: &'static str, value: impl ToString) -> Item {
 
 /// What is known, the most important first.
 pub(super) fn items(picture: &Picture) -> Vec<Item> {
-    let around = picture.surroundings;
+    let around = picture.machine;
     let last = picture.history.last();
     let bytes = |label: &'static str, value: Option<u64>| value.map(|value| item(label, Bytes(value)));
     let group = around.group_used.map(|used| Item {
@@ -106,7 +106,7 @@ fn time_to_limit(diagnosis: &Diagnosis) -> Option<Item> {
 fn gpu(picture: &Picture) -> Option<Item> {
     let own: Vec<u64> = picture.processes.iter().filter_map(|process| process.gpu).collect();
     let total = own.iter().fold(0u64, |sum, &bytes| sum.saturating_add(bytes));
-    match (own.is_empty(), picture.surroundings.gpu_used) {
+    match (own.is_empty(), picture.machine.gpu_used) {
         (false, Some(used)) => Some(Item { detail: format!(", all {}", Bytes(used)), ..item("GPU", Bytes(total)) }),
         (false, None) => Some(item("GPU", Bytes(total))),
         (true, Some(used)) => Some(item("GPU in use", Bytes(used))),

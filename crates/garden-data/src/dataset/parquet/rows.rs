@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
+use super::data_page::{Page, PageHeader, Plain, broken};
 use super::footer::{Chunk, Footer, Group, Kind, Leaf, Node, Number};
-use super::page::{Page, PageHeader, Plain, broken};
 use crate::dataset::value::{Object, Value};
 
 /// What a column has at a place of a row.

@@ -4,7 +4,7 @@ use garden_memory::Bytes;
 use garden_model::Training;
 use garden_train::{Advice, DeviceKind, Exactness, Fit, LoaderChange, MemoryPlan, Need, Place, PlanLine, Requirements};
 
-use super::{Answer, Available, GpuRoom};
+use super::{Answer, Available, GpuMemory};
 
 /// Columns of what follows a figure, after which it goes on in a line of its own.
 const FLAGS: usize = 44;
@@ -33,12 +33,12 @@ fn headline(answer: &Answer) -> String {
 }
 
 /// The answer for the GPU's memory.
-fn gpu_headline(fit: &Fit, room: &GpuRoom) -> String {
+fn gpu_headline(fit: &Fit, room: &GpuMemory) -> String {
     let (needed, there) = (Bytes(fit.needed_bytes), Bytes(fit.available_bytes));
     let whose = match room {
-        GpuRoom::Here(gpu) => format!("that {} has free", gpu.name),
-        GpuRoom::Imagined(_) => "of --vram".to_string(),
-        GpuRoom::Unknown => {
+        GpuMemory::Here(gpu) => format!("that {} has free", gpu.name),
+        GpuMemory::Imagined(_) => "of --vram".to_string(),
+        GpuMemory::Unknown => {
             return format!(
                 "needs {needed} of GPU memory; no GPU here could be looked at, so whether it fits is not known (`--vram 24GB` compares)"
             );

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use garden_memory::{Bytes, Diagnosis, GIB, MIB, Quantity, Question, RunFacts, Sample, Trace, diagnose};
 
-use crate::view::{Picture, Point, ProcessRow, Surroundings};
+use crate::view::{Machine, Picture, Point, ProcessRow};
 
 /// A run and everything around it that a picture borrows.
 pub struct MadeUp {
@@ -14,7 +14,7 @@ pub struct MadeUp {
     pub facts: RunFacts,
     pub diagnosis: Option<Diagnosis>,
     pub processes: Vec<ProcessRow>,
-    pub surroundings: Surroundings,
+    pub machine: Machine,
     pub guard: Option<String>,
     pub output: Vec<String>,
     pub failed: u64,
@@ -34,7 +34,7 @@ impl MadeUp {
             limit: self.facts.memory_limit.map(|limit| limit.0),
             diagnosis: self.diagnosis.as_ref(),
             processes: &self.processes,
-            surroundings: self.surroundings,
+            machine: self.machine,
             guard: self.guard.as_deref(),
             output: &self.output,
             quit: "stop watching",
@@ -144,7 +144,7 @@ pub fn growing() -> MadeUp {
         facts,
         diagnosis: None,
         processes,
-        surroundings: Surroundings {
+        machine: Machine {
             available: Some(mib(17_900.0)),
             group_used: Some(mib(13_100.0)),
             group_limit: Some(32 * GIB),
@@ -181,7 +181,7 @@ pub fn settled() -> MadeUp {
         ),
         facts: RunFacts::default(),
         processes: vec![process(912, 0, "training", "python3 finetune.py", 2340.0, 1440.0)],
-        surroundings: Surroundings { available: Some(54 * GIB), ..Surroundings::default() },
+        machine: Machine { available: Some(54 * GIB), ..Machine::default() },
         guard: None,
         output: Vec::new(),
         failed: 3,
@@ -225,7 +225,7 @@ pub fn empty() -> MadeUp {
         facts: RunFacts::default(),
         diagnosis: None,
         processes: Vec::new(),
-        surroundings: Surroundings::default(),
+        machine: Machine::default(),
         guard: None,
         output: Vec::new(),
         failed: 0,

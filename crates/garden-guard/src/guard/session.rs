@@ -1,18 +1,18 @@
-//! What lasts over all starts of a program: its orders, who is told, its checkpoints, and what is known of its pace.
+//! What lasts over all starts of a program: its config, who is told, its checkpoints, and what is known of its pace.
 
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 
 use crate::channel::Channel;
+use crate::config::{GuardConfig, Observer};
 use crate::launch::Notice;
-use crate::orders::{Observer, Orders};
 use crate::policy::Pace;
 use crate::saves::Saves;
 
 /// What lasts over all starts of a program.
-pub(crate) struct Keeper<'a> {
-    pub orders: &'a Orders,
+pub(crate) struct GuardSession<'a> {
+    pub config: &'a GuardConfig,
     pub observer: &'a mut dyn Observer,
     pub notices: SyncSender<Notice>,
     pub channel: Option<Channel>,
@@ -22,7 +22,7 @@ pub(crate) struct Keeper<'a> {
     pub was_asked: bool,
 }
 
-impl Keeper<'_> {
+impl GuardSession<'_> {
     /// Begins to watch a folder of checkpoints.
     pub(crate) fn watch_saves(&mut self, folder: &Path) {
         self.saves = Some(Saves::of(folder, self.notices.clone()));
@@ -36,7 +36,7 @@ impl Keeper<'_> {
             a == b || fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
         };
         let is_watched = self.saves.as_ref().is_some_and(|saves| same(saves.folder(), folder));
-        if is_watched || (self.saves.is_some() && self.orders.is_folder_given) {
+        if is_watched || (self.saves.is_some() && self.config.is_folder_given) {
             return;
         }
         self.watch_saves(folder);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 ///
 /// Time that was not spent is saved up, to a limit; what was spent beyond it is a debt that must be paid first.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct TimeBudget {
     share: f64,
     /// Share of the time that may be spent while something is saved up.
     burst: f64,
@@ -18,16 +18,16 @@ pub struct Pace {
     due: Instant,
 }
 
-impl Pace {
+impl TimeBudget {
     /// Work that may take `share` of the time; the first time is at once.
-    pub fn new(share: f64) -> Pace {
+    pub fn new(share: f64) -> TimeBudget {
         let now = Instant::now();
-        Pace { share, burst: share, most: 0.0, saved: 0.0, at: now, due: now }
+        TimeBudget { share, burst: share, most: 0.0, saved: 0.0, at: now, due: now }
     }
 
     /// Begins with some time saved up, which may be spent as `burst` of the time, and saves up as much again.
-    pub fn with_savings(self, savings: Duration, burst: f64) -> Pace {
-        Pace { most: savings.as_secs_f64(), saved: savings.as_secs_f64(), burst, ..self }
+    pub fn with_savings(self, savings: Duration, burst: f64) -> TimeBudget {
+        TimeBudget { most: savings.as_secs_f64(), saved: savings.as_secs_f64(), burst, ..self }
     }
 
     /// Whether the work may be done now.
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn what_is_saved_up_is_spent_before_the_share_and_comes_back() {
         let (second, cost) = (Duration::from_secs(1), Duration::from_millis(8));
-        let mut pace = Pace::new(0.001).with_savings(Duration::from_millis(10), 0.1);
+        let mut pace = TimeBudget::new(0.001).with_savings(Duration::from_millis(10), 0.1);
         let begin = pace.at;
         let near = |found: Instant, expected: Duration| {
             let distance = found.duration_since(begin).abs_diff(expected);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn waiting_costs_nothing() {
-        let mut pace = Pace::new(0.0001);
+        let mut pace = TimeBudget::new(0.0001);
         let begin = Stopwatch::start();
         std::thread::sleep(Duration::from_millis(20));
         pace.computed(&begin);
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn without_savings_the_share_is_kept_each_time() {
-        let mut pace = Pace::new(0.001);
+        let mut pace = TimeBudget::new(0.001);
         let begin = pace.at;
         pace.spent(begin, Duration::from_millis(8));
         assert!(pace.due.duration_since(begin).abs_diff(Duration::from_secs(8)) < Duration::from_millis(1));

@@ -8,7 +8,7 @@ use garden_input::Limits;
 /// Sizes that add up over the rows of a batch.
 const SIZES: usize = 5;
 
-/// What a row needs, in little room.
+/// The limits of a row, packed: one is held for each row of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSize {
     /// Its tokens.
@@ -37,16 +37,16 @@ impl RowSize {
 
 /// The largest rows so far, by each of their sizes.
 #[derive(Default)]
-pub(super) struct Most {
+pub(super) struct LargestBatch {
     batch_size: usize,
     rows: usize,
     longest: usize,
     largest: [BinaryHeap<Reverse<usize>>; SIZES],
 }
 
-impl Most {
-    pub(super) fn new(batch_size: usize) -> Most {
-        Most { batch_size, ..Most::default() }
+impl LargestBatch {
+    pub(super) fn new(batch_size: usize) -> LargestBatch {
+        LargestBatch { batch_size, ..LargestBatch::default() }
     }
 
     /// Adds a row.

@@ -1,8 +1,8 @@
-//! What is seen of one row.
+//! One row, surveyed: errors, sizes and memory, from headers of its pictures alone.
 
 use garden_input::{Config, Limits};
 
-use super::most::RowSize;
+use super::largest_batch::RowSize;
 use super::problem::Problem;
 use crate::dataset::Dataset;
 use crate::error::Error;
@@ -12,40 +12,40 @@ use crate::example::{Example, ExampleSettings, Outcome};
 use crate::processor::Processor;
 use crate::survey::tally::Tally;
 
-/// Who looks.
+/// Everything that surveying a row needs; each thread has a copy.
 #[derive(Clone, Copy)]
-pub(super) struct Looker<'a> {
+pub(super) struct Surveyor<'a> {
     pub dataset: &'a Dataset,
     pub processor: &'a Processor,
     pub config: &'a Config,
     pub settings: &'a ExampleSettings,
 }
 
-/// A row that was looked at.
-pub(super) enum Look {
+/// A row after the survey.
+pub(super) enum RowSurvey {
     /// It cannot be read.
     Unread(Problem),
-    /// It can.
-    Read(Seen),
+    /// It can be read.
+    Read(ReadRow),
 }
 
-/// What there is in a row.
-pub(super) struct Seen {
+/// The contents of a row that can be read.
+pub(super) struct ReadRow {
     pub place: String,
     pub fingerprint: u64,
     /// As it is stored, with its pictures still compressed.
     pub bytes: u64,
-    /// What a thread holds at most that reads it.
+    /// The most bytes that a thread holds while it reads the row.
     pub reading_bytes: u64,
-    pub pictures: Vec<SeenPicture>,
+    pub pictures: Vec<SurveyedPicture>,
     pub has_empty_answer: bool,
-    /// Fields that are not read by us or by the template; each once.
+    /// Fields that neither we nor the template read, without repetition.
     pub ignored: Vec<String>,
     pub fit: Fit,
 }
 
 /// A picture of a row.
-pub(super) struct SeenPicture {
+pub(super) struct SurveyedPicture {
     pub is_whole: bool,
     pub width: usize,
     pub height: usize,
@@ -54,42 +54,42 @@ pub(super) struct SeenPicture {
 
 /// Whether a row can be trained.
 pub(super) enum Fit {
-    /// It is, and needs so much.
+    /// It can, within these limits.
     Kept { tally: Tally, limits: Limits, place: String },
-    /// It is too long, and left out.
+    /// Left out: too long.
     Dropped,
-    /// It cannot.
+    /// It cannot be trained.
     Bad(Problem),
 }
 
-impl Look {
+impl RowSurvey {
     /// What the row needs; nothing if it is not trained.
     pub(super) fn size(&self) -> RowSize {
         match self {
-            Look::Read(Seen { fit: Fit::Kept { limits, .. }, .. }) => RowSize::of(limits),
+            RowSurvey::Read(ReadRow { fit: Fit::Kept { limits, .. }, .. }) => RowSize::of(limits),
             _ => RowSize::default(),
         }
     }
 }
 
-impl SeenPicture {
+impl SurveyedPicture {
     pub(super) fn pixels(&self) -> u64 {
         self.width as u64 * self.height as u64
     }
 }
 
-impl Looker<'_> {
-    pub(super) fn look(&self, row: usize) -> Look {
+impl Surveyor<'_> {
+    pub(super) fn survey(&self, row: usize) -> RowSurvey {
         let mut outline = match self.dataset.outline(row, self.processor.max_decoded_pixels) {
             Ok(outline) => outline,
-            Err(error) => return Look::Unread(Problem::of(row, self.dataset.place(row), error)),
+            Err(error) => return RowSurvey::Unread(Problem::of(row, self.dataset.place(row), error)),
         };
         let fingerprint = outline.fingerprint();
         let has_empty_answer = outline.has_empty_answer();
         let fit = self.fit(row, &outline);
         let seen = |picture: PictureOutline| {
             let PictureOutline { width, height, is_whole, bytes, .. } = picture;
-            SeenPicture { width, height, is_whole, bytes }
+            SurveyedPicture { width, height, is_whole, bytes }
         };
         let mut ignored = std::mem::take(&mut outline.ignored);
         if matches!(fit, Fit::Kept { .. }) {
@@ -99,7 +99,7 @@ impl Looker<'_> {
         ignored.dedup();
         let (bytes, reading_bytes) = (outline.bytes(), outline.reading_bytes());
         let (place, pictures) = (outline.place, outline.pictures.into_iter().map(seen).collect());
-        Look::Read(Seen { place, fingerprint, bytes, reading_bytes, pictures, has_empty_answer, ignored, fit })
+        RowSurvey::Read(ReadRow { place, fingerprint, bytes, reading_bytes, pictures, has_empty_answer, ignored, fit })
     }
 
     fn fit(&self, row: usize, outline: &Outline) -> Fit {

@@ -11,7 +11,7 @@ use regex_lite::Regex;
 use serde::Serialize;
 
 use crate::fence::Fence;
-use crate::launch::{Notice, Stage};
+use crate::launch::{Notice, OutputMode};
 use crate::live::{Happening, Live};
 use crate::signals::Stop;
 use crate::state::StateFolder;
@@ -28,7 +28,7 @@ pub enum OnLimit {
 
 /// What is to be run, and how it is to be guarded.
 #[derive(Debug)]
-pub struct Orders {
+pub struct GuardConfig {
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// Memory that it may use, if that is less than the machine or the control group allows.
@@ -54,7 +54,7 @@ pub struct Orders {
     /// How the step is found in what it prints.
     pub step_pattern: Option<Regex>,
     /// Where its output goes.
-    pub stage: Stage,
+    pub output_mode: OutputMode,
     /// The hard fence, if one was built.
     pub fence: Option<Fence>,
     /// Where the trace goes.
