@@ -4,7 +4,7 @@ use crate::experiment::{Experiment, Held, How, Run, Visit, WorkersHeld};
 use crate::finding::{Cause, Finding, Growth, Kind, StageFinding};
 use crate::growth::{Chance, Garbage, Rise, beyond, growth, held, kind, per_example};
 use crate::holders::{Keeper, dropped, given_back, keeper};
-use crate::words;
+use crate::phrasing;
 
 /// The version of the JSON contract.
 const SCHEMA: u32 = 1;
@@ -31,15 +31,15 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
         schema: SCHEMA,
         verdict,
         summary: String::new(),
-        advice: words::advice(&growths, verdict),
+        advice: phrasing::advice(&growths, verdict),
         examples: experiment.examples,
         dataset_length: experiment.dataset_length,
         memory_limit,
         stages: runs.iter().map(|judged| judged.finding.clone()).map(|stage| told(stage, &growths)).collect(),
         growths,
-        notes: words::notes(experiment, &runs),
+        notes: phrasing::notes(experiment, &runs),
     };
-    finding.summary = words::summary(&finding, failed.and_then(|judged| judged.finding.error.as_deref()));
+    finding.summary = phrasing::summary(&finding, failed.and_then(|judged| judged.finding.error.as_deref()));
     finding
 }
 
@@ -146,7 +146,7 @@ impl<'a> Judged<'a> {
             gives_back: given_back(self.run),
             summary: String::new(),
         };
-        growth.summary = words::growth(&growth, experiment, memory_limit);
+        growth.summary = phrasing::growth(&growth, experiment, memory_limit);
         Some(growth)
     }
 
@@ -254,7 +254,7 @@ fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, w
         collected_at_once: run.collections.map(|collections| collections.largest),
         retained: retained.max(0),
         seconds: run.passes.iter().map(|pass| pass.seconds).collect(),
-        error: run.error.as_ref().map(words::error),
+        error: run.error.as_ref().map(phrasing::error),
     }
 }
 

@@ -12,7 +12,7 @@ mod growth;
 mod holders;
 mod judge;
 mod page;
-mod words;
+mod phrasing;
 
 pub use experiment::{Experiment, ReadError};
 pub use finding::{Cause, Finding, GivenBack, Growth, Kind, StageFinding};

@@ -8,7 +8,7 @@ use garden_report::{Block, Field, News, Page, Section, json_text};
 use crate::charts::charts;
 use crate::experiment::{Experiment, Holders, How, Run};
 use crate::finding::{Finding, Growth, Kind, StageFinding};
-use crate::words::{bytes, is_all_that_is_shared, passes};
+use crate::phrasing::{bytes, is_all_that_is_shared, passes};
 
 /// Rows of each list of what holds the memory.
 const MOST_ROWS: usize = 5;

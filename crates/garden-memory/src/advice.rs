@@ -1,25 +1,25 @@
 //! What to do, first things first.
 
 use crate::bytes::Bytes;
+use crate::context::Context;
 use crate::diagnosis::{Cause, Clock, Forecast, Mechanism, Verdict};
 use crate::evidence::ten_times;
-use crate::signs::Signs;
+use crate::phrasing::{duration, size};
 use crate::trace::Quantity;
-use crate::words::{duration, size};
 
 /// What to do, first things first.
-pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Vec<String> {
+pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -> Vec<String> {
     let mut list = Vec::new();
-    match signs.finding.verdict {
-        Verdict::Leak => list.extend(advice_on_leak(signs, forecast)),
-        Verdict::Growing if signs.finding.mechanism != Mechanism::FilePages => {
-            list.extend(advice_on_growth(signs, forecast));
+    match context.finding.verdict {
+        Verdict::Leak => list.extend(advice_on_leak(context, forecast)),
+        Verdict::Growing if context.finding.mechanism != Mechanism::FilePages => {
+            list.extend(advice_on_growth(context, forecast));
         }
-        Verdict::Settled | Verdict::Flat | Verdict::Sawtooth if above_limit(signs).is_some() => {
-            list.extend(above_limit(signs));
+        Verdict::Settled | Verdict::Flat | Verdict::Sawtooth if above_limit(context).is_some() => {
+            list.extend(above_limit(context));
         }
-        Verdict::Settled if signs.finding.mechanism == Mechanism::EpochFill => {
-            let need = ten_times(signs)
+        Verdict::Settled if context.finding.mechanism == Mechanism::EpochFill => {
+            let need = ten_times(context)
                 .map_or(String::new(), |ten| format!("; ten times the examples would need {}", size(ten)));
             list.push(format!(
                 "This run is safe: memory stays where it is. A larger dataset will need more in proportion{need}."
@@ -30,8 +30,8 @@ pub(crate) fn advice(signs: &Signs, forecast: &Forecast, causes: &[Cause]) -> Ve
         }
         Verdict::Insufficient => {}
     }
-    list.extend(suspect(signs, causes));
-    list.extend(missing_facts(signs));
+    list.extend(suspect(context, causes));
+    list.extend(missing_facts(context));
     list
 }
 
@@ -44,17 +44,17 @@ pub(crate) fn advice_for_too_few() -> Vec<String> {
 }
 
 /// What to say if memory is above the limit already.
-fn above_limit(signs: &Signs) -> Option<String> {
-    let limit = signs.facts.memory_limit?;
-    let level = size(signs.present());
-    let is_above = level > limit && signs.finding.mechanism != Mechanism::FilePages;
+fn above_limit(context: &Context) -> Option<String> {
+    let limit = context.facts.memory_limit?;
+    let level = size(context.present());
+    let is_above = level > limit && context.finding.mechanism != Mechanism::FilePages;
     is_above
         .then(|| format!("Memory is at {level}, above the limit of {limit} already: free some, or raise the limit."))
 }
 
 /// The first cause, if it stands out from the second.
-fn suspect(signs: &Signs, causes: &[Cause]) -> Option<String> {
-    let first = causes.first().filter(|_| signs.finding.growth.is_some())?;
+fn suspect(context: &Context, causes: &[Cause]) -> Option<String> {
+    let first = causes.first().filter(|_| context.finding.growth.is_some())?;
     let second = causes.get(1).map_or(0.0, |cause| cause.score);
     if first.score < 0.25 || first.score < 1.5 * second {
         return None;
@@ -68,19 +68,19 @@ fn capitalised(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn advice_on_leak(signs: &Signs, forecast: &Forecast) -> Vec<String> {
+fn advice_on_leak(context: &Context, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
     if let (Some(at), Some(limit)) = (forecast.if_unbounded, forecast.limit_bytes) {
         let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
         list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
     }
-    list.push(format!("Find the stage that leaks: {}. The stage that grows in every pass leaks.", bisect(signs)));
+    list.push(format!("Find the stage that leaks: {}. The stage that grows in every pass leaks.", bisect(context)));
     list
 }
 
 /// The command that runs the pieces of the pipeline apart.
-fn bisect(signs: &Signs) -> String {
-    let (command, function) = match &signs.module {
+fn bisect(context: &Context) -> String {
+    let (command, function) = match &context.module {
         Some(module) => (format!("{module}:pieces"), format!("a function `pieces` in `{module}`")),
         None => ("MODULE:FUNCTION".into(), "FUNCTION".into()),
     };
@@ -90,21 +90,21 @@ fn bisect(signs: &Signs) -> String {
     )
 }
 
-fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
+fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
     let to_know_now = format!(
         "To know now: {}. Growth in the first pass only is a cache, in every pass a leak. (The same example 50 times shows \
          nothing.)",
-        bisect(signs)
+        bisect(context)
     );
-    if signs.finding.pausing {
+    if context.finding.pausing {
         let until = forecast.decided_by_step.map_or(String::new(), |step| format!(" until step {step:.0}"));
         return vec![format!("Let it run{until}: a plateau of that length would settle it."), to_know_now];
     }
-    if let Some(line) = above_limit(signs) {
+    if let Some(line) = above_limit(context) {
         return vec![line, to_know_now];
     }
-    let run_ends = signs.facts.total_steps.map_or(f64::INFINITY, |total| total as f64);
+    let run_ends = context.facts.total_steps.map_or(f64::INFINITY, |total| total as f64);
     let limit_step = forecast.if_unbounded.and_then(|at| at.step).unwrap_or(f64::INFINITY);
     if let Some(step) = forecast.decided_by_step {
         let fits = match (forecast.if_bounded, forecast.limit_bytes) {
@@ -121,8 +121,8 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
             }
             _ => String::new(),
         };
-        let further = match (signs.pass_end(), signs.finding.leak_known_at) {
-            (Some(end), Some(known)) if known > end && signs.shape.last() < end => {
+        let further = match (context.pass_end(), context.finding.leak_known_at) {
+            (Some(end), Some(known)) if known > end && context.shape.last() < end => {
                 format!(" Growth that goes on undiminished until step {known:.0} is a leak.")
             }
             _ => String::new(),
@@ -149,23 +149,23 @@ fn advice_on_growth(signs: &Signs, forecast: &Forecast) -> Vec<String> {
 }
 
 /// The facts and columns that would say more, one line each.
-fn missing_facts(signs: &Signs) -> Vec<String> {
+fn missing_facts(context: &Context) -> Vec<String> {
     let mut list = Vec::new();
-    let moving = signs.finding.growth.is_some() && signs.finding.mechanism != Mechanism::FilePages;
-    if moving && signs.facts.epoch_steps().is_none() && signs.clock == Clock::Step {
+    let moving = context.finding.growth.is_some() && context.finding.mechanism != Mechanism::FilePages;
+    if moving && context.facts.epoch_steps().is_none() && context.clock == Clock::Step {
         list.push(
             "Give --examples, --batch-size and --gradient-accumulation (or --steps-per-epoch): whether the growth ends with the \
              first pass over the data names the cause."
                 .into(),
         );
     }
-    if moving && signs.clock != Clock::Step {
+    if moving && context.clock != Clock::Step {
         list.push(
             "Record the training step with each sample: growth per step and per epoch says more than growth over time."
                 .into(),
         );
     }
-    if moving && signs.company_of(Quantity::Anon).is_none() {
+    if moving && context.covariate(Quantity::Anon).is_none() {
         list.push(
             "Record anonymous, file and shared memory apart (RssAnon, RssFile, RssShmem in /proc/PID/status): they tell heap, \
              file pages and pinned buffers from each other."

@@ -46,7 +46,7 @@ pub fn format_change(bytes: f64) -> String {
     format_signed(bytes, true)
 }
 
-/// Writes the two ends of an interval of changes in one unit, with signs: `-0.30 to +0.41 MiB`.
+/// Writes the two ends of an interval of changes in one unit, with plus or minus: `-0.30 to +0.41 MiB`.
 pub fn format_between(low: f64, high: f64) -> String {
     let (unit, name) = unit_of(low.abs().max(high.abs()));
     let digits = digits_of(low.abs().max(high.abs()) / unit as f64, unit);

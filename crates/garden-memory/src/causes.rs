@@ -9,11 +9,11 @@
 
 use crate::bytes::{Bytes, MIB};
 use crate::catalogue::{CATALOGUE, Entry, Home, Trait};
+use crate::context::Context;
 use crate::diagnosis::{Cause, Mechanism, RuledOut, Verdict};
 use crate::libraries::Library;
-use crate::signs::Signs;
+use crate::phrasing::place;
 use crate::trace::Quantity;
-use crate::words::place;
 
 /// The unnamed cause's weight, in the unit of priors: it fits every shape.
 const UNKNOWN: f64 = 4.5;
@@ -28,12 +28,12 @@ const IMAGE_BYTES: (f64, f64) = (0.09 * MIB as f64, 400.0 * MIB as f64);
 const NOT_LOADED: f64 = 0.01;
 
 /// The causes that fit, likeliest first, and those that cannot be.
-pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
-    if matches!(signs.finding.mechanism, Mechanism::None) {
+pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
+    if matches!(context.finding.mechanism, Mechanism::None) {
         return (Vec::new(), Vec::new());
     }
-    let asked = CATALOGUE.iter().filter(|entry| is_asked(entry, signs));
-    let scales: Vec<(&Entry, Scales)> = asked.map(|entry| (entry, weigh(entry, signs))).collect();
+    let asked = CATALOGUE.iter().filter(|entry| is_asked(entry, context));
+    let scales: Vec<(&Entry, Scales)> = asked.map(|entry| (entry, weigh(entry, context))).collect();
     let total: f64 =
         UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();
     let mut causes = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
             causes.push(Cause { id: entry.id, title: entry.title, score, supporting, against, fix: entry.fix });
         }
     }
-    if signs.finding.growth.is_none() {
+    if context.finding.growth.is_none() {
         // Without growth there is nothing to clear anybody of.
         ruled_out.clear();
         by_shape.clear();
@@ -65,9 +65,9 @@ pub(crate) fn weigh_causes(signs: &Signs) -> (Vec<Cause>, Vec<RuledOut>) {
 }
 
 /// Whether a cause is to be weighed: those that stand in for another are so only where that one lacks its library.
-fn is_asked(entry: &Entry, signs: &Signs) -> bool {
+fn is_asked(entry: &Entry, context: &Context) -> bool {
     entry.traits.iter().all(|sign| match sign {
-        Trait::Without(library) => signs.libraries.find(*library) == Some(None),
+        Trait::Without(library) => context.libraries.find(*library) == Some(None),
         _ => true,
     })
 }
@@ -106,7 +106,7 @@ impl Scales {
     }
 }
 
-fn weigh(entry: &Entry, signs: &Signs) -> Scales {
+fn weigh(entry: &Entry, context: &Context) -> Scales {
     let mut scales = Scales {
         weight: entry.prior,
         supporting: Vec::new(),
@@ -115,24 +115,24 @@ fn weigh(entry: &Entry, signs: &Signs) -> Scales {
         excluded_by: Excluded::Measurement,
     };
     // What was measured comes first, so that the reason given is a measured one where there is one.
-    weigh_component(entry, signs, &mut scales);
+    weigh_component(entry, context, &mut scales);
     for sign in entry.traits {
-        weigh_trait(*sign, signs, &mut scales);
+        weigh_trait(*sign, context, &mut scales);
     }
     if scales.impossible.is_none() {
         scales.excluded_by = Excluded::Shape;
-        weigh_shape(entry, signs, &mut scales);
+        weigh_shape(entry, context, &mut scales);
     }
     scales
 }
 
-fn weigh_shape(entry: &Entry, signs: &Signs, scales: &mut Scales) {
-    let mechanism = signs.finding.mechanism;
+fn weigh_shape(entry: &Entry, context: &Context, scales: &mut Scales) {
+    let mechanism = context.finding.mechanism;
     let expected: Vec<&str> = entry.typical.iter().map(|&m| in_words(m)).collect();
     let expected = expected.join(" or ");
     if entry.typical.contains(&mechanism) {
         scales.speaks_for(3.0, format!("the shape fits: {}", in_words(mechanism)));
-    } else if let Some(how) = may_be_a_fill(signs).filter(|_| entry.typical.contains(&Mechanism::EpochFill)) {
+    } else if let Some(how) = may_be_a_fill(context).filter(|_| entry.typical.contains(&Mechanism::EpochFill)) {
         scales.speaks_for(3.0, how);
     } else if entry.possible.contains(&mechanism) {
         scales.speaks_against(0.5, format!("it would usually show as {expected}"));
@@ -142,14 +142,14 @@ fn weigh_shape(entry: &Entry, signs: &Signs, scales: &mut Scales) {
 }
 
 /// How a growth that is not known to end with a pass over the data may still be one, if nothing says otherwise.
-fn may_be_a_fill(signs: &Signs) -> Option<String> {
-    let finding = signs.finding;
-    match (finding.mechanism, finding.knee, signs.epoch()) {
+fn may_be_a_fill(context: &Context) -> Option<String> {
+    let finding = context.finding;
+    match (finding.mechanism, finding.knee, context.epoch()) {
         (Mechanism::CappedCache, Some((knee, _, _)), None) => {
-            Some(format!("the shape fits if the first pass over the data ends near {}", place(signs, knee)))
+            Some(format!("the shape fits if the first pass over the data ends near {}", place(context, knee)))
         }
         (Mechanism::Linear, None, None) => Some("the shape fits while the first pass over the data lasts".into()),
-        (Mechanism::Linear, None, Some(_)) if signs.pass_end().is_some_and(|end| signs.shape.last() <= end) => {
+        (Mechanism::Linear, None, Some(_)) if context.pass_end().is_some_and(|end| context.shape.last() <= end) => {
             Some("the shape fits: steady growth during the first pass over the data".into())
         }
         _ => None,
@@ -175,8 +175,8 @@ fn in_words(mechanism: Mechanism) -> &'static str {
 }
 
 /// Where the growth sits, if the trace splits memory into components.
-fn weigh_component(entry: &Entry, signs: &Signs, scales: &mut Scales) {
-    if signs.finding.growth.is_none() {
+fn weigh_component(entry: &Entry, context: &Context, scales: &mut Scales) {
+    if context.finding.growth.is_none() {
         return;
     }
     let (quantity, word) = match entry.home {
@@ -185,7 +185,7 @@ fn weigh_component(entry: &Entry, signs: &Signs, scales: &mut Scales) {
         Home::Shmem => (Quantity::Shmem, "shared memory"),
         Home::Elsewhere => return,
     };
-    match signs.company_of(quantity).map(|company| company.share) {
+    match context.covariate(quantity).map(|one| one.share) {
         Some(share) if share >= 0.6 => {
             scales.speaks_for(2.0, format!("{:.0} % of the growth is {word}", 100.0 * share.min(1.0)));
         }
@@ -203,11 +203,11 @@ fn weigh_component(entry: &Entry, signs: &Signs, scales: &mut Scales) {
     }
 }
 
-fn weigh_trait(sign: Trait, signs: &Signs, scales: &mut Scales) {
+fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
     match sign {
-        Trait::PerExample => weigh_per_example(signs, scales),
-        Trait::ImageSized => weigh_image_size(signs, scales),
-        Trait::SmallPerExample => match signs.bytes_per_example() {
+        Trait::PerExample => weigh_per_example(context, scales),
+        Trait::ImageSized => weigh_image_size(context, scales),
+        Trait::SmallPerExample => match context.bytes_per_example() {
             Some(bytes) if bytes < IMAGE_BYTES.0 => {
                 scales
                     .speaks_for(8.0, format!("{} per example is the size of text or metadata", Bytes::from_f64(bytes)));
@@ -217,62 +217,62 @@ fn weigh_trait(sign: Trait, signs: &Signs, scales: &mut Scales) {
             }
             None => {}
         },
-        Trait::LargePerExample => match signs.bytes_per_example().map(|bytes| (bytes, Bytes::from_f64(bytes))) {
+        Trait::LargePerExample => match context.bytes_per_example().map(|bytes| (bytes, Bytes::from_f64(bytes))) {
             Some((bytes, size)) if bytes < IMAGE_BYTES.0 => scales.rules_out(format!("{size} per example is little")),
             Some((_, size)) => scales.speaks_for(3.0, format!("{size} per example is more than text or metadata")),
             None => {}
         },
-        Trait::TensorsRise => weigh_tensors(signs, scales),
-        Trait::ObjectsRise => match signs.company_of(Quantity::Objects) {
+        Trait::TensorsRise => weigh_tensors(context, scales),
+        Trait::ObjectsRise => match context.covariate(Quantity::Objects) {
             Some(c) if c.change > 0.05 * c.start => {
                 scales.speaks_for(8.0, format!("Python objects rose from {:.0} by {:.0}", c.start, c.change));
             }
             Some(_) => scales.rules_out("the number of Python objects did not rise"),
             None => {
                 scales.against.push("not measured: the number of Python objects".into());
-                weigh_library(Library::Python, signs, scales);
+                weigh_library(Library::Python, context, scales);
             }
         },
         Trait::NeverEnds => {
-            if signs.finding.verdict == Verdict::Settled {
+            if context.finding.verdict == Verdict::Settled {
                 scales.rules_out("it never ends, and this growth did");
             }
         }
         Trait::Ends => {
-            if signs.finding.verdict == Verdict::Leak {
+            if context.finding.verdict == Verdict::Leak {
                 scales.rules_out("it is bounded, and this growth outlasted a further pass over the same examples");
             }
         }
         Trait::Slows => {
-            if signs.finding.slowing {
+            if context.finding.slowing {
                 scales.speaks_for(3.0, "the growth slows down");
             } else {
                 scales.speaks_against(0.3, "the growth does not slow down");
             }
         }
         Trait::Small => {
-            let rise = signs.finding.growth.map_or(0.0, |growth| growth.rise);
+            let rise = context.finding.growth.map_or(0.0, |growth| growth.rise);
             if rise > 2048.0 * MIB as f64 {
                 scales.speaks_against(0.1, format!("it is rarely as large as {}", Bytes::from_f64(rise)));
             }
         }
-        Trait::AtFirstSteps => weigh_first_steps(signs, scales),
-        Trait::AtEvaluations => match signs.evaluation_height {
-            Some(height) if height > signs.shape.material() => {
+        Trait::AtFirstSteps => weigh_first_steps(context, scales),
+        Trait::AtEvaluations => match context.evaluation_height {
+            Some(height) if height > context.shape.material() => {
                 scales.speaks_for(3.0, format!("evaluations stand {} above training", Bytes::from_f64(height)));
             }
             _ => scales.speaks_against(0.1, "no evaluation in the trace stands out"),
         },
         Trait::OnlyInAChild => scales.speaks_against(0.3, "not measured: which process of the tree grows"),
-        Trait::Forked => weigh_forked(signs, scales),
-        Trait::Needs(library) => weigh_library(library, signs, scales),
+        Trait::Forked => weigh_forked(context, scales),
+        Trait::Needs(library) => weigh_library(library, context, scales),
         Trait::Without(library) => scales.supporting.push(not_loaded(library)),
     }
 }
 
 /// Causes that are the work of a library.
-fn weigh_library(library: Library, signs: &Signs, scales: &mut Scales) {
-    match signs.libraries.find(library) {
+fn weigh_library(library: Library, context: &Context, scales: &mut Scales) {
+    match context.libraries.find(library) {
         Some(None) => scales.speaks_against(NOT_LOADED, not_loaded(library)),
         Some(Some(name)) => scales.supporting.push(format!("{name} is loaded")),
         None => {}
@@ -284,11 +284,11 @@ fn not_loaded(library: Library) -> String {
 }
 
 /// Causes that hold something for each example: the growth has to follow first-seen examples.
-fn weigh_per_example(signs: &Signs, scales: &mut Scales) {
-    let boundary = signs.pass_end();
-    match (boundary, signs.finding.verdict) {
-        (Some(end), Verdict::Settled) if signs.finding.aligned => {
-            let knee = signs.finding.knee.map_or(end, |knee| knee.0);
+fn weigh_per_example(context: &Context, scales: &mut Scales) {
+    let boundary = context.pass_end();
+    match (boundary, context.finding.verdict) {
+        (Some(end), Verdict::Settled) if context.finding.aligned => {
+            let knee = context.finding.knee.map_or(end, |knee| knee.0);
             scales.speaks_for(
                 3.0,
                 format!("growth ended at step {knee:.0}, where every example had been seen once (step {end:.0})"),
@@ -297,7 +297,7 @@ fn weigh_per_example(signs: &Signs, scales: &mut Scales) {
         (Some(end), Verdict::Settled) => {
             scales.rules_out(format!("growth did not end where the first pass over the data does (step {end:.0})"));
         }
-        (Some(end), _) if signs.is_beyond_first_pass() => {
+        (Some(end), _) if context.is_beyond_first_pass() => {
             scales.rules_out(format!("growth went on after every example had been seen (step {end:.0})"));
         }
         (Some(end), _) => {
@@ -307,8 +307,8 @@ fn weigh_per_example(signs: &Signs, scales: &mut Scales) {
     }
 }
 
-fn weigh_image_size(signs: &Signs, scales: &mut Scales) {
-    let Some(bytes) = signs.bytes_per_example() else { return };
+fn weigh_image_size(context: &Context, scales: &mut Scales) {
+    let Some(bytes) = context.bytes_per_example() else { return };
     let size = Bytes::from_f64(bytes);
     if bytes < IMAGE_BYTES.0 {
         scales.rules_out(format!("{size} per example is too little for decoded pixels"));
@@ -326,8 +326,8 @@ fn weigh_image_size(signs: &Signs, scales: &mut Scales) {
     }
 }
 
-fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
-    match signs.company_of(Quantity::Tensors) {
+fn weigh_tensors(context: &Context, scales: &mut Scales) {
+    match context.covariate(Quantity::Tensors) {
         Some(c) if c.change >= 0.05 * c.start && c.change >= 1.0 => {
             scales
                 .speaks_for(8.0, format!("live tensors rose from {:.0} by {:.0} during the growth", c.start, c.change));
@@ -338,10 +338,10 @@ fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
         )),
         None => {
             scales.against.push("not measured: the number of live tensors".into());
-            weigh_library(Library::DeepLearning, signs, scales);
+            weigh_library(Library::DeepLearning, context, scales);
         }
     }
-    if let Some(gpu) = signs.company_of(Quantity::Gpu).filter(|gpu| gpu.share < 0.02) {
+    if let Some(gpu) = context.covariate(Quantity::Gpu).filter(|gpu| gpu.share < 0.02) {
         scales.speaks_against(
             0.3,
             format!("GPU memory did not grow along (change {})", crate::format_change(gpu.change)),
@@ -349,25 +349,25 @@ fn weigh_tensors(signs: &Signs, scales: &mut Scales) {
     }
 }
 
-fn weigh_first_steps(signs: &Signs, scales: &mut Scales) {
-    let ended = signs.finding.knee.filter(|_| signs.finding.verdict == Verdict::Settled);
-    let (Some(growth), Some(knee)) = (signs.finding.growth, ended) else {
+fn weigh_first_steps(context: &Context, scales: &mut Scales) {
+    let ended = context.finding.knee.filter(|_| context.finding.verdict == Verdict::Settled);
+    let (Some(growth), Some(knee)) = (context.finding.growth, ended) else {
         scales.rules_out("it happens at the first steps only, and this growth goes on");
         return;
     };
-    let samples = signs.shape.points_between(growth.from, knee.0).len();
-    if samples > 6 || signs.finding.late {
+    let samples = context.shape.points_between(growth.from, knee.0).len();
+    if samples > 6 || context.finding.late {
         scales.rules_out(format!(
             "it happens at the first steps only, and this growth ended at {}",
-            place(signs, knee.0)
+            place(context, knee.0)
         ));
     } else {
         scales.speaks_for(8.0, "the growth was over within the first few samples");
     }
 }
 
-fn weigh_forked(signs: &Signs, scales: &mut Scales) {
-    let (private, shared) = (signs.company_of(Quantity::Private), signs.company_of(Quantity::Shared));
+fn weigh_forked(context: &Context, scales: &mut Scales) {
+    let (private, shared) = (context.covariate(Quantity::Private), context.covariate(Quantity::Shared));
     match (private, shared) {
         (Some(private), Some(shared)) if private.change > 0.0 && shared.change < -0.5 * private.change => {
             scales.speaks_for(8.0, "private pages rose while shared pages fell by about as much");

@@ -4,18 +4,18 @@ use std::ops::Range;
 
 use crate::advice::{advice, advice_for_too_few};
 use crate::causes::weigh_causes;
+use crate::context::{Context, covariate, evaluation_height};
 use crate::diagnosis::*;
 use crate::evidence::evidence;
 use crate::forecast::forecast;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
+use crate::phrasing::{about_bounds, out_of_order};
 use crate::processes::{changes, process_evidence};
 use crate::series::{JudgedMemory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
-use crate::signs::{Signs, company_of, evaluation_height};
 use crate::stability::{Stability, check_stability};
 use crate::summary::{summary, too_few, whole_run};
 use crate::trace::{EventKind, Quantity, RunFacts, Trace};
-use crate::words::{about_bounds, out_of_order};
 
 /// What to find out besides the verdict.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +49,8 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let seconds = seconds_per_unit(trace, part.clone(), &timeline);
     let mut diagnosis = match &judged.shape {
         Some(shape) => {
-            let signs = Signs::gather(trace, part.clone(), &timeline, &judged, shape, &facts, seconds);
-            tell(&signs)
+            let context = Context::gather(trace, part.clone(), &timeline, &judged, shape, &facts, seconds);
+            tell(&context)
         }
         None => insufficient(clock, judged.series.points.len(), &facts),
     };
@@ -185,8 +185,8 @@ pub(crate) fn judge_part(
 fn is_of_file_pages_alone(held: &Judged, total: &Judged) -> bool {
     let grew = matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak);
     let (Some(growth), Some(shape)) = (total.finding.growth.filter(|_| grew), &held.shape) else { return false };
-    let moved = company_of(&held.series.points, Quantity::Anon, growth.from, growth.to, growth.rise);
-    held.finding.growth.is_none() && moved.is_none_or(|company| company.change < shape.material())
+    let moved = covariate(&held.series.points, Quantity::Anon, growth.from, growth.to, growth.rise);
+    held.finding.growth.is_none() && moved.is_none_or(|one| one.change < shape.material())
 }
 
 /// Evaluations that stand out of a flat run are its spikes, labelled or not.
@@ -203,7 +203,7 @@ fn turns_private(trace: &Trace, part: Range<usize>, timeline: &Timeline, finding
     let Some(growth) = finding.growth else { return false };
     let change = |quantity| {
         let series = Series::of(trace, part.clone(), timeline, JudgedMemory::Only(quantity));
-        company_of(&series.points, quantity, growth.from, growth.to, growth.rise).map(|company| company.change)
+        covariate(&series.points, quantity, growth.from, growth.to, growth.rise).map(|one| one.change)
     };
     if !trace.has(Quantity::Private) || !trace.has(Quantity::Shared) {
         return false;
@@ -239,8 +239,8 @@ fn judge_as_part(
     let ends = judged.series.ends().unwrap_or((0.0, 0.0));
     let summary = match &judged.shape {
         Some(shape) => {
-            let signs = Signs::gather(trace, part, timeline, &judged, shape, facts, None);
-            summary(&signs, Some(&forecast(&signs)))
+            let context = Context::gather(trace, part, timeline, &judged, shape, facts, None);
+            summary(&context, Some(&forecast(&context)))
         }
         None => too_few(judged.series.points.len()),
     };
@@ -255,25 +255,25 @@ fn judge_as_part(
 }
 
 /// Turns what was found into what is said.
-fn tell(signs: &Signs) -> Diagnosis {
-    let finding = signs.finding;
-    let forecast = forecast(signs);
-    let (causes, ruled_out) = weigh_causes(signs);
-    let likelihood = signs.likelihood();
+fn tell(context: &Context) -> Diagnosis {
+    let finding = context.finding;
+    let forecast = forecast(context);
+    let (causes, ruled_out) = weigh_causes(context);
+    let likelihood = context.likelihood();
     Diagnosis {
         verdict: finding.verdict,
         mechanism: finding.mechanism,
-        confidence: Some(signs.confidence()),
-        summary: summary(signs, Some(&forecast)),
+        confidence: Some(context.confidence()),
+        summary: summary(context, Some(&forecast)),
         likelihood,
-        growth: signs.growth(),
-        knee: signs.knee(),
-        level: Some(signs.level()),
-        evidence: evidence(signs, likelihood.as_ref()),
-        advice: advice(signs, &forecast, &causes),
+        growth: context.growth(),
+        knee: context.knee(),
+        level: Some(context.level()),
+        evidence: evidence(context, likelihood.as_ref()),
+        advice: advice(context, &forecast, &causes),
         forecast,
-        clock: signs.clock,
-        phases: signs.phases(),
+        clock: context.clock,
+        phases: context.phases(),
         causes,
         ruled_out,
         processes: Vec::new(),

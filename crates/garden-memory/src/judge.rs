@@ -7,11 +7,11 @@ use crate::diagnosis::{Mechanism, Verdict};
 use crate::growth::{
     Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee, rises_now, stretch,
 };
-use crate::laws::law_explains;
 use crate::leak::{LeakTest, UNDIMINISHED};
-use crate::records::thins_out;
+use crate::record_highs::thins_out;
 use crate::shape::Shape;
 use crate::stats::{Point, theil_sen};
+use crate::sublinear::law_explains;
 use crate::trend::{Bend, Trend};
 use crate::waves::Waves;
 

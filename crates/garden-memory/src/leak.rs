@@ -6,10 +6,10 @@
 //! and come in more than a few jumps. Error rates and the population they were measured on are in `docs/diagnose.md`.
 
 use crate::growth::rate_between;
-use crate::laws::law_explains;
 use crate::segments::Segment;
 use crate::shape::Shape;
 use crate::stats::Point;
+use crate::sublinear::law_explains;
 use crate::trend::{Bend, Trend, line_over_root, line_over_step};
 
 /// One-sided normal quantile for "it rises on examples seen before": 1 in 100.

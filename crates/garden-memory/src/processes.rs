@@ -5,9 +5,9 @@ use std::ops::Range;
 use crate::bytes::Bytes;
 use crate::diagnosis::{Evidence, ProcessChange};
 use crate::growth::Stretch;
+use crate::phrasing::size;
 use crate::series::Timeline;
 use crate::trace::{ProcessTrack, Trace};
-use crate::words::size;
 
 /// Processes that are told, those that grew most first.
 const MOST_PROCESSES: usize = 16;

@@ -1,46 +1,46 @@
 //! The answer in one plain sentence.
 
 use crate::bytes::Bytes;
+use crate::context::Context;
 use crate::diagnosis::{Clock, Forecast, Mechanism, Part, Verdict};
 use crate::judge::FEWEST_SAMPLES;
-use crate::signs::Signs;
+use crate::phrasing::{counted, duration, place, rate, size};
 use crate::waves::Waves;
-use crate::words::{counted, duration, place, rate, size};
 
 /// The answer in one plain sentence.
-pub(crate) fn summary(signs: &Signs, forecast: Option<&Forecast>) -> String {
-    let level = Bytes(signs.level().bytes);
-    match signs.finding.verdict {
-        Verdict::Flat => flat(signs, level),
-        Verdict::Sawtooth => sawtooth(signs),
-        Verdict::Settled => settled(signs, level),
-        Verdict::Growing => growing(signs, forecast),
-        Verdict::Leak => leak(signs, forecast),
-        Verdict::Insufficient => too_few(signs.series.points.len()),
+pub(crate) fn summary(context: &Context, forecast: Option<&Forecast>) -> String {
+    let level = Bytes(context.level().bytes);
+    match context.finding.verdict {
+        Verdict::Flat => flat(context, level),
+        Verdict::Sawtooth => sawtooth(context),
+        Verdict::Settled => settled(context, level),
+        Verdict::Growing => growing(context, forecast),
+        Verdict::Leak => leak(context, forecast),
+        Verdict::Insufficient => too_few(context.series.points.len()),
     }
 }
 
-fn flat(signs: &Signs, level: Bytes) -> String {
-    match signs.shape.waves {
+fn flat(context: &Context, level: Bytes) -> String {
+    match context.shape.waves {
         Waves::Spikes { count, height, .. } => format!(
             "Memory is flat at {level}; {} of about {} went up and came back.",
             counted(count, "spike"),
             size(height)
         ),
-        _ if signs.finding.mechanism == Mechanism::Spikes => format!(
+        _ if context.finding.mechanism == Mechanism::Spikes => format!(
             "Memory is flat at {level} during training; evaluations stand up to {} above it and come back.",
-            size(signs.evaluation_height.unwrap_or(0.0))
+            size(context.evaluation_height.unwrap_or(0.0))
         ),
-        _ => unmoved(signs, level),
+        _ => unmoved(context, level),
     }
 }
 
 /// Flat, or fallen, or risen and come back: none of them is growth.
-fn unmoved(signs: &Signs, level: Bytes) -> String {
-    let shape = signs.shape;
+fn unmoved(context: &Context, level: Bytes) -> String {
+    let shape = context.shape;
     let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
     let top = levels.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let (first, now) = (levels.first().copied().unwrap_or(0.0), signs.present());
+    let (first, now) = (levels.first().copied().unwrap_or(0.0), context.present());
     let notable = 2.0 * shape.material();
     if top - now <= notable {
         format!("Memory is flat at {level}: no growth beyond noise after start-up.")
@@ -56,21 +56,21 @@ fn unmoved(signs: &Signs, level: Bytes) -> String {
     }
 }
 
-fn sawtooth(signs: &Signs) -> String {
-    let Waves::Teeth(teeth) = signs.shape.waves else { return String::new() };
+fn sawtooth(context: &Context) -> String {
+    let Waves::Teeth(teeth) = context.shape.waves else { return String::new() };
     format!(
         "Memory climbs by {} and drops back every {:.0} {}s, on a floor that stays at {}: no leak.",
         size(teeth.height),
         teeth.period,
-        signs.clock.unit(),
-        size(signs.present())
+        context.clock.unit(),
+        size(context.present())
     )
 }
 
-fn settled(signs: &Signs, level: Bytes) -> String {
-    let Some((growth, (knee, _, _))) = signs.finding.growth.zip(signs.finding.knee) else { return String::new() };
-    let why = match signs.finding.mechanism {
-        Mechanism::EpochFill if signs.finding.late => {
+fn settled(context: &Context, level: Bytes) -> String {
+    let Some((growth, (knee, _, _))) = context.finding.growth.zip(context.finding.knee) else { return String::new() };
+    let why = match context.finding.mechanism {
+        Mechanism::EpochFill if context.finding.late => {
             "one pass over the data after it began, and not since: bounded by the dataset, not a leak"
         }
         Mechanism::EpochFill => {
@@ -85,61 +85,64 @@ fn settled(signs: &Signs, level: Bytes) -> String {
         return format!(
             "Memory jumped by {} at {} and has not grown since: bounded, not a leak; the level since then is {level}.",
             size(growth.rise),
-            place(signs, knee)
+            place(context, knee)
         );
     }
     format!(
         "Memory grew {} until {}, {why}; the level since then is {level}.",
-        rate(signs, growth.rate.value),
-        place(signs, knee)
+        rate(context, growth.rate.value),
+        place(context, knee)
     )
 }
 
-fn growing(signs: &Signs, forecast: Option<&Forecast>) -> String {
-    let Some(growth) = signs.finding.growth else { return String::new() };
-    let pace = rate(signs, growth.rate.value);
-    if signs.finding.pausing {
-        let at = signs.finding.knee.map_or(growth.to, |knee| knee.0);
+fn growing(context: &Context, forecast: Option<&Forecast>) -> String {
+    let Some(growth) = context.finding.growth else { return String::new() };
+    let pace = rate(context, growth.rate.value);
+    if context.finding.pausing {
+        let at = context.finding.knee.map_or(growth.to, |knee| knee.0);
         return format!(
             "Memory grew {pace} and may have stopped at {}; too few samples since then to be sure.",
-            place(signs, at)
+            place(context, at)
         );
     }
-    if signs.finding.mechanism == Mechanism::FilePages {
+    if context.finding.mechanism == Mechanism::FilePages {
         return format!(
             "Memory grows {pace}, but only by pages of mapped files, which the kernel takes back: harmless."
         );
     }
     let when = match forecast.and_then(|f| f.decided_by_step) {
         Some(step) => format!("step {step:.0} will tell"),
-        None if signs.epoch().is_none() && signs.clock == Clock::Step => {
+        None if context.epoch().is_none() && context.clock == Clock::Step => {
             "pass --steps-per-epoch to find out when this can be decided".into()
         }
         None => "nothing in these numbers can tell".into(),
     };
-    let slowing = if signs.finding.slowing { ", ever more slowly," } else { "" };
+    let slowing = if context.finding.slowing { ", ever more slowly," } else { "" };
     format!(
         "Memory grows {pace}{slowing} and stands at {}; leak or bounded fill cannot be told apart yet: {when}.",
-        size(signs.present())
+        size(context.present())
     )
 }
 
-fn leak(signs: &Signs, forecast: Option<&Forecast>) -> String {
-    let Some(growth) = signs.finding.growth else { return String::new() };
-    let how = match signs.finding.mechanism {
+fn leak(context: &Context, forecast: Option<&Forecast>) -> String {
+    let Some(growth) = context.finding.growth else { return String::new() };
+    let how = match context.finding.mechanism {
         Mechanism::Staircase => {
-            let step = signs.shape.staircase.map_or(0.0, |s| s.step);
-            format!("each evaluation or checkpoint leaves {} behind ({})", size(step), rate(signs, growth.rate.value))
+            let step = context.shape.staircase.map_or(0.0, |s| s.step);
+            format!("each evaluation or checkpoint leaves {} behind ({})", size(step), rate(context, growth.rate.value))
         }
         Mechanism::LateOnset => {
             format!(
                 "since {} the floor rises {} and does not slow down",
-                place(signs, growth.from),
-                rate(signs, growth.rate.value)
+                place(context, growth.from),
+                rate(context, growth.rate.value)
             )
         }
         _ => {
-            format!("the floor rises {} and does not slow down on examples seen before", rate(signs, growth.rate.value))
+            format!(
+                "the floor rises {} and does not slow down on examples seen before",
+                rate(context, growth.rate.value)
+            )
         }
     };
     let end = match forecast.and_then(|f| f.if_unbounded.zip(f.limit_bytes)) {

@@ -5,10 +5,10 @@ use serde::Serialize;
 
 use crate::chart::{Axis, Chart, Curve, Role, Size, Tone, Unit};
 use crate::comparison::{base, extent, header, rate, seconds, value_at};
+use crate::format::counted;
 use crate::json_text;
 use crate::page::{News, Page};
 use crate::sections::{Block, Field, section};
-use crate::words::counted;
 
 /// A workaround and the runs with it compared to those without.
 #[derive(Clone, Debug, Serialize)]

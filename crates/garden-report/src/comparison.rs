@@ -7,10 +7,10 @@ use garden_memory::{
 };
 
 use crate::chart::{Axis, AxisKind, Band, Base, Chart, Curve, Mood, Role, Size, Tone, Unit};
+use crate::format::{ClockWords, rate_per, rate_per_minute};
 use crate::json_text;
 use crate::page::{News, Page};
 use crate::sections::{Block, Field, Section, section};
-use crate::words::{ClockWords, rate_per, rate_per_minute};
 
 /// A line begins at zero unless its lowest value is above this share of the highest.
 const ZERO_BASE: f64 = 0.6;

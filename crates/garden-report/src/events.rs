@@ -3,7 +3,7 @@
 use garden_memory::{Activity, Clock, Event, EventKind, Trace};
 
 use crate::chart::{Mark, Shape};
-use crate::words::ClockWords;
+use crate::format::ClockWords;
 
 /// Marks of one kind that a chart keeps; more than that cannot be told apart.
 const MOST_OF_A_KIND: usize = 300;

@@ -8,11 +8,11 @@ use garden_memory::{Clock, EventKind, JudgedMemory, Mechanism, ProcessTrack, Qua
 use crate::Report;
 use crate::chart::{Axis, AxisKind, Base, Chart, ChartKind, Curve, Level, Mark, Role, Shape, Size, Tone, Unit};
 use crate::events::events;
+use crate::format::{ClockWords, knee_place};
 use crate::outlook::{end_of_axis, outlooks, phases};
 use crate::plot::{MOST_PLACE, Plot, overlap};
 use crate::samples::samples_table;
 use crate::thin::thin;
-use crate::words::{ClockWords, knee_place};
 
 /// Processes that get a curve of their own; the rest is summed.
 const MOST_PROCESSES: usize = 7;

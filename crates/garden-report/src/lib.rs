@@ -11,6 +11,7 @@ mod chart;
 mod clean;
 mod comparison;
 mod events;
+mod format;
 mod html;
 mod illustrate;
 mod judged;
@@ -23,7 +24,6 @@ mod scale;
 mod sections;
 mod text;
 mod thin;
-mod words;
 mod wrap;
 
 use garden_memory::{Diagnosis, RunFacts};

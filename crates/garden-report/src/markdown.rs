@@ -6,10 +6,10 @@
 use garden_memory::{Bytes, MIB};
 
 use crate::clean::clean;
+use crate::format::{ClockWords, knee_place, whole};
 use crate::page::Page;
 use crate::plot::{NAME_COLUMNS, count_sentences, pictures, usable};
 use crate::sections::{Block, Exhibit, Field, Section, image_words};
-use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::{WIDTH, shorten};
 use crate::{Report, Series};
 

@@ -4,8 +4,8 @@ use garden_memory::{Clock, PhaseKind};
 
 use crate::Report;
 use crate::chart::{Band, Mood, Outlook};
+use crate::format::phase_name;
 use crate::plot::Plot;
-use crate::words::phase_name;
 
 /// Most of the axis that is added to the right so that a growth can be seen to reach the limit, as a share of what was
 /// recorded.

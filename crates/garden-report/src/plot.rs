@@ -6,8 +6,8 @@ use garden_memory::{Bytes, Clock, Part, PhaseKind, Verdict};
 
 use crate::braille::{Chart, Upright, draw};
 use crate::clean::clean;
+use crate::format::{ClockWords, knee_place, whole};
 use crate::scale::{Measure, Scale, clock_labels, time_format};
-use crate::words::{ClockWords, knee_place, whole};
 use crate::wrap::{shorten, width};
 use crate::{Report, Series};
 

@@ -3,8 +3,8 @@
 use garden_memory::{Activity, MIB, Quantity, Trace};
 
 use crate::chart::Table;
+use crate::format::{ClockWords, whole};
 use crate::thin::keep_extremes;
-use crate::words::{ClockWords, whole};
 
 /// Rows that the table has at most.
 const MOST_ROWS: usize = 240;

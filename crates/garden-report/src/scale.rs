@@ -5,7 +5,7 @@
 
 use garden_memory::{Clock, GIB, KIB, MIB, TIB};
 
-use crate::words::{ClockWords, TimeUnit};
+use crate::format::{ClockWords, TimeUnit};
 
 /// Round steps between labels, within a power of ten, and how much wasted room a rounder one is worth.
 const ROUND: [(f64, f64); 8] =

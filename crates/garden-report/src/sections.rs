@@ -12,11 +12,11 @@ use garden_memory::{
 
 use crate::Report;
 use crate::clean::clean;
-use crate::html::base64;
-use crate::page::News;
-use crate::words::{
+use crate::format::{
     ClockWords, amount, counted, duration, knee_place, percent, phase_name, rate_per, rate_per_minute, whole,
 };
+use crate::html::base64;
+use crate::page::News;
 
 /// Causes that a report for people shows.
 const MOST_CAUSES: usize = 4;

@@ -6,9 +6,9 @@ use std::path::Path;
 use garden_data::BatchSize;
 use garden_train::Recipe;
 
+use crate::format::{clock, grouped, percent};
 use crate::page::{field_rows, settings, title};
 use crate::record::RunRecord;
-use crate::words::{clock, grouped, percent};
 
 /// The line by which a card is known to be ours. A card without it was edited and stays.
 const OURS: &str = "<!-- Written by model-garden. Delete this line to keep your own text when the run is repeated. -->";

@@ -7,15 +7,15 @@ mod answers;
 mod card;
 mod charts;
 mod files;
+mod format;
 mod guarded;
 mod outcome;
 mod page;
 mod record;
-mod words;
 
 pub use files::{CARD, FileError, GUARD, JOB, JobFile, RECIPE, REPORT, TRACE, write_end, write_text};
+pub use format::{clock, percent, seconds};
 pub use guarded::guarded;
 pub use outcome::{LeftOut, RunOutcome};
 pub use page::page;
 pub use record::{Planned, PlannedRow, RunRecord};
-pub use words::{clock, percent, seconds};

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::answers::exhibits;
 use crate::charts::charts;
+use crate::format::{capital, clock, grouped, percent, seconds};
 use crate::guarded::guarded;
 use crate::record::RunRecord;
-use crate::words::{capital, clock, grouped, percent, seconds};
 
 /// The page of a run. `command` is the command line that asks for it.
 pub fn page(record: &RunRecord, command: Option<String>) -> Page {

@@ -17,8 +17,8 @@ use crate::card;
 use crate::files::{
     CARD, EXIT, FileError, GUARD, JOB, JobFile, PLANNED, REPORT, TRACE, read_json, write_json, write_text,
 };
+use crate::format::{clock, percent};
 use crate::page::page;
-use crate::words::{clock, percent};
 
 /// What memory was planned for, beside what was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

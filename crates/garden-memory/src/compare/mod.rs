@@ -10,19 +10,19 @@
 mod contrast;
 mod floors;
 mod pace;
-mod words;
+mod phrasing;
 
 use crate::bytes::MIB;
 use crate::comparison::*;
 use crate::diagnose::judge_part;
 use crate::diagnosis::{Clock, Verdict};
 use crate::judge::Finding;
+use crate::phrasing::counted;
 use crate::series::{JudgedMemory, Series, Timeline, clock_of, condense, split_at_restarts};
 use crate::shape::{MATERIAL_BYTES, Shape, between};
 use crate::stats::{Point, median};
 use crate::trace::{Quantity, RunFacts, Trace};
 use crate::trend::Trend;
-use crate::words::counted;
 
 use contrast::Estimate;
 use floors::Floors;
@@ -352,8 +352,8 @@ fn contrast(sides: &[Vec<Reading>; 2], clock: Clock, stretch: Option<Stretch>, n
         notes,
         curves: sides.each_ref().map(|side| side.iter().map(Reading::curve).collect()),
     };
-    comparison.summary = words::summary(&comparison);
-    comparison.advice = words::advice(&comparison);
+    comparison.summary = phrasing::summary(&comparison);
+    comparison.advice = phrasing::advice(&comparison);
     comparison
 }
 
@@ -385,7 +385,7 @@ fn growth_contrast(floors: &Floors, clock: Clock) -> Option<(Effect, GrowthContr
     let ratio = if does_grow { after.over(before) } else { None };
     let mut growth =
         GrowthContrast { text: String::new(), before: grows, after: now, difference: change, ratio, matters };
-    growth.text = words::growth(effect, &growth, clock);
+    growth.text = phrasing::growth(effect, &growth, clock);
     Some((effect, growth))
 }
 
@@ -418,7 +418,7 @@ fn time_contrast(
     };
     Some(TimeContrast {
         effect,
-        text: words::time(effect, share),
+        text: phrasing::time(effect, share),
         before: pace::seconds(before),
         after: pace::seconds(after),
         ratio,

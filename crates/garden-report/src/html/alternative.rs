@@ -3,7 +3,7 @@
 use garden_memory::{Bytes, Clock};
 
 use crate::chart::{AxisKind, Chart, Mark, Shape, Unit};
-use crate::words::{ClockWords, TimeUnit, whole};
+use crate::format::{ClockWords, TimeUnit, whole};
 
 use super::blocks::table_html;
 use super::escape::escape;

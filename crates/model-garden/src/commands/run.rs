@@ -48,7 +48,8 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     let shown = RunFacts { memory_limit: smallest, ..facts.clone() };
     // A program that writes to a log has no terminal to draw.
     let mut show = Show::new(printer, shown.clone(), watching.interval, watching.plain || state.is_some());
-    let output_mode = state.as_ref().map_or_else(|| show.output_mode(), |state| OutputMode::Log(state.path("output.log")));
+    let output_mode =
+        state.as_ref().map_or_else(|| show.output_mode(), |state| OutputMode::Log(state.path("output.log")));
     let trace = trace_path(watching.output.as_deref(), state.as_ref())?;
     let held = HeldTrace::at(&trace);
     let checkpoint_dir = arguments.checkpoint_dir.clone().or_else(|| output_dir(&arguments.command));

@@ -3,9 +3,9 @@
 //! Sentences are made in the core (`summary.rs`, `evidence.rs`, `advice.rs`), once; text, Markdown and JSON show the same ones.
 
 use crate::bytes::Bytes;
+use crate::context::Context;
 use crate::diagnosis::Clock;
 use crate::series::Bounds;
-use crate::signs::Signs;
 
 /// An amount for a sentence.
 pub(crate) fn size(bytes: f64) -> Bytes {
@@ -13,8 +13,8 @@ pub(crate) fn size(bytes: f64) -> Bytes {
 }
 
 /// A rate such as `171 MiB per step`.
-pub(crate) fn rate(signs: &Signs, per_unit: f64) -> String {
-    match signs.clock {
+pub(crate) fn rate(context: &Context, per_unit: f64) -> String {
+    match context.clock {
         // People think in minutes when there are no steps.
         Clock::Time => format!("{} per minute", size(60.0 * per_unit)),
         clock => format!("{} per {}", size(per_unit), clock.unit()),
@@ -22,9 +22,9 @@ pub(crate) fn rate(signs: &Signs, per_unit: f64) -> String {
 }
 
 /// A place such as `step 83` or `12 min`.
-pub(crate) fn place(signs: &Signs, x: f64) -> String {
-    match signs.clock {
-        Clock::Time => duration(x - signs.origin),
+pub(crate) fn place(context: &Context, x: f64) -> String {
+    match context.clock {
+        Clock::Time => duration(x - context.origin),
         clock => format!("{} {:.0}", clock.unit(), x.round()),
     }
 }

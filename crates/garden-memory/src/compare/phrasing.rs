@@ -4,7 +4,7 @@ use super::{is_notable, missing};
 use crate::bytes::{format_between, format_change};
 use crate::comparison::{Comparison, Effect, GrowthContrast, Interval, TimeEffect};
 use crate::diagnosis::Clock;
-use crate::words::size;
+use crate::phrasing::size;
 
 /// A growth is halved if its plausible ratios lie between these.
 const HALF: (f64, f64) = (0.4, 0.6);

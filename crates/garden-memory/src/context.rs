@@ -23,7 +23,7 @@ const SLOWING_ODDS: f64 = 4.0;
 
 /// How a column other than the judged one moved while the judged one grew.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Company {
+pub(crate) struct Covariate {
     pub quantity: Quantity,
     /// Change over the growth, in the quantity's unit.
     pub change: f64,
@@ -34,7 +34,7 @@ pub(crate) struct Company {
 }
 
 /// The facts of one judged part.
-pub(crate) struct Signs<'a> {
+pub(crate) struct Context<'a> {
     pub clock: Clock,
     /// The trace's first place on the clock, from which times are told.
     pub origin: f64,
@@ -47,12 +47,12 @@ pub(crate) struct Signs<'a> {
     /// The Python module that was run, where the trace says what was.
     pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
-    pub company: Vec<Company>,
+    pub covariates: Vec<Covariate>,
     /// How much higher memory stands during evaluations than around them, if there are any.
     pub evaluation_height: Option<f64>,
 }
 
-impl<'a> Signs<'a> {
+impl<'a> Context<'a> {
     pub(crate) fn gather(
         trace: &'a Trace,
         part: Range<usize>,
@@ -61,9 +61,9 @@ impl<'a> Signs<'a> {
         shape: &'a Shape,
         facts: &'a RunFacts,
         seconds_per_unit: Option<f64>,
-    ) -> Signs<'a> {
+    ) -> Context<'a> {
         let finding = &judged.finding;
-        let company = finding.growth.map_or_else(Vec::new, |growth| {
+        let covariates = finding.growth.map_or_else(Vec::new, |growth| {
             Quantity::ALL
                 .into_iter()
                 .filter(|&quantity| {
@@ -71,12 +71,12 @@ impl<'a> Signs<'a> {
                 })
                 .filter_map(|quantity| {
                     let series = Series::of(trace, part.clone(), timeline, JudgedMemory::Only(quantity));
-                    company_of(&series.points, quantity, growth.from, growth.to, growth.rise)
+                    covariate(&series.points, quantity, growth.from, growth.to, growth.rise)
                 })
                 .collect()
         });
         let evaluation_height = evaluation_height(&judged.series);
-        Signs {
+        Context {
             clock: timeline.clock,
             origin: timeline.first(),
             finding,
@@ -87,13 +87,13 @@ impl<'a> Signs<'a> {
             libraries: &trace.libraries,
             module: module(trace),
             seconds_per_unit,
-            company,
+            covariates,
             evaluation_height,
         }
     }
 
-    pub(crate) fn company_of(&self, quantity: Quantity) -> Option<&Company> {
-        self.company.iter().find(|c| c.quantity == quantity)
+    pub(crate) fn covariate(&self, quantity: Quantity) -> Option<&Covariate> {
+        self.covariates.iter().find(|c| c.quantity == quantity)
     }
 
     /// Steps per epoch, on the judged clock.
@@ -328,7 +328,7 @@ fn module_of(line: &str) -> Option<String> {
 const COVERS: f64 = 0.5;
 
 /// How another column moved over a growth, by what was measured of it; `None` if that is too little.
-pub(crate) fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Company> {
+pub(crate) fn covariate(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Covariate> {
     let inside: Vec<Point> = points.iter().filter(|p| p.x >= from && p.x <= to).copied().collect();
     // The typical value of the first and of the last tenth: single samples may be spikes.
     let edge = (inside.len() / 10).max(1);
@@ -341,7 +341,7 @@ pub(crate) fn company_of(points: &[Point], quantity: Quantity, from: f64, to: f6
     let start = typical(|p| p.y, early);
     let change = typical(|p| p.y, late) - start;
     // The judged rise is over all of the growth, this change over what the measurements cover of it.
-    Some(Company { quantity, change, start, share: change / (rise * covered).max(1.0) })
+    Some(Covariate { quantity, change, start, share: change / (rise * covered).max(1.0) })
 }
 
 pub(crate) fn evaluation_height(series: &Series) -> Option<f64> {
