@@ -339,14 +339,14 @@ pub trait Device {
     /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
     ///
     /// Keys and values are those of the cache; `cu_seqlens` cuts the queries. Those of segment s are the last of the `lengths[s]`
-    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it. `room` is what the profile asks for
-    /// ([`Profile::cache_room`]).
+    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it. `workspace` is what the profile asks for
+    /// ([`Profile::kv_cache_workspace`]).
     fn attend_kv_cache(
         &mut self,
         attention: &Attention,
         firsts: Buffer,
         lengths: Buffer,
-        room: Option<Buffer>,
+        workspace: Option<Buffer>,
         y: Buffer,
     );
 

@@ -93,7 +93,7 @@ impl Profile {
 
     /// Values f32 that attention of `heads` single queries over caches of so many tokens needs room for: for each piece mixed values, the highest score
     /// and a sum.
-    pub fn cache_room(&self, heads: usize, context: usize, head_size: usize) -> usize {
+    pub fn kv_cache_workspace(&self, heads: usize, context: usize, head_size: usize) -> usize {
         match self.cache_piece {
             0 => 0,
             piece => heads.saturating_mul(context.div_ceil(piece)).saturating_mul(head_size + 2),

@@ -96,13 +96,13 @@ pub(super) fn forward(cpu: &mut Cpu, attention: &Attention, y: Buffer, lse: Buff
     assert_eq!((to.len(), logs.len()), (tokens * heads * size, tokens * heads));
     let shared = Shared::of((to.as_mut_ptr(), logs.as_mut_ptr()));
     // By query heads: there are more of them, so more threads have work.
-    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * heads, |scores, room, number| {
+    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * heads, |scores, workspace, number| {
         let (segment, head) = (number / heads, number % heads);
         let group = heads / key.heads;
         let piece = Piece::of(segment * key.heads + head / group, attention, cu_seqlens);
         let (to, logs) = shared.get();
         // SAFETY: all tokens and heads lie inside their buffers, and what this piece writes belongs to it alone.
-        unsafe { mix(given, scores, room, attention, &piece, head..head + 1, to, Some(logs)) };
+        unsafe { mix(given, scores, workspace, attention, &piece, head..head + 1, to, Some(logs)) };
     });
 }
 
@@ -126,7 +126,7 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
     let to = to.f32();
     assert_eq!(to.len(), tokens * heads * size);
     let shared = Shared::of(to.as_mut_ptr());
-    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scores, room, number| {
+    cpu.threads.each_with_two(scores.f32(), packed.f32(), segments * key.heads, |scores, workspace, number| {
         let piece = Piece::cached(number, attention, cu_seqlens, firsts, lengths);
         match piece.end - piece.begin {
             // SAFETY: what this piece writes belongs to it alone, and lies inside y.
@@ -135,7 +135,7 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
             _ => unsafe {
                 let group = heads / key.heads;
                 let heads = piece.key_head * group..(piece.key_head + 1) * group;
-                mix(given, scores, room, attention, &piece, heads, shared.get(), None);
+                mix(given, scores, workspace, attention, &piece, heads, shared.get(), None);
             },
         }
     });
@@ -149,7 +149,7 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
 unsafe fn mix(
     given: Given<'_>,
     scores: &mut [f32],
-    room: &mut [f32],
+    workspace: &mut [f32],
     attention: &Attention,
     piece: &Piece,
     query_heads: Range<usize>,
@@ -178,7 +178,7 @@ unsafe fn mix(
                     turned(key),
                     scale,
                     Write::Set,
-                    room,
+                    workspace,
                 );
             }
             for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
@@ -201,7 +201,7 @@ unsafe fn mix(
                     value,
                     1.0,
                     Write::Set,
-                    room,
+                    workspace,
                 );
             }
         }
@@ -315,7 +315,7 @@ pub(super) fn backward(
     let from = Back { attention, q, k, v, made, logs, dy };
     let (scores, packed) = (scores.f32(), packed.f32());
     if segments * key.heads >= cpu.threads.number() {
-        cpu.threads.each_with_two(scores, packed, segments * key.heads, |scratch, room, number| {
+        cpu.threads.each_with_two(scores, packed, segments * key.heads, |scratch, workspace, number| {
             let (to_q, to_k, to_v) = shared.get();
             let piece = Piece::of(number, attention, cu_seqlens);
             let keys = 0..piece.end - piece.begin;
@@ -326,7 +326,7 @@ pub(super) fn backward(
                 for head in piece.key_head * group..(piece.key_head + 1) * group {
                     from.gradients(
                         scratch,
-                        room,
+                        workspace,
                         &piece,
                         head,
                         &keys,
@@ -338,15 +338,15 @@ pub(super) fn backward(
         });
         return;
     }
-    cpu.threads.each_with_two(scores, packed, segments * heads, |scratch, room, number| {
+    cpu.threads.each_with_two(scores, packed, segments * heads, |scratch, workspace, number| {
         let (segment, head) = (number / heads, number % heads);
         let piece = Piece::of(segment * key.heads + head / group, attention, cu_seqlens);
         let keys = 0..piece.end - piece.begin;
         // SAFETY: these rows of this query head belong to this piece of work.
-        unsafe { from.gradients(scratch, room, &piece, head, &keys, Some((shared.get().0, dq)), None) };
+        unsafe { from.gradients(scratch, workspace, &piece, head, &keys, Some((shared.get().0, dq)), None) };
     });
     let blocks = attention.longest.div_ceil(KEY_BLOCK);
-    cpu.threads.each_with_two(scores, packed, segments * key.heads * blocks, |scratch, room, number| {
+    cpu.threads.each_with_two(scores, packed, segments * key.heads * blocks, |scratch, workspace, number| {
         let (_, to_k, to_v) = shared.get();
         let piece = Piece::of(number / blocks, attention, cu_seqlens);
         let (first, all) = (number % blocks * KEY_BLOCK, piece.end - piece.begin);
@@ -356,7 +356,7 @@ pub(super) fn backward(
             clear(to_k, dk, &piece, &keys, size);
             clear(to_v, dv, &piece, &keys, size);
             for head in piece.key_head * group..(piece.key_head + 1) * group {
-                from.gradients(scratch, room, &piece, head, &keys, None, Some([(to_k, dk), (to_v, dv)]));
+                from.gradients(scratch, workspace, &piece, head, &keys, None, Some([(to_k, dk), (to_v, dv)]));
             }
         }
     });
@@ -393,7 +393,7 @@ impl Back<'_> {
     unsafe fn gradients(
         &self,
         scratch: &mut [f32],
-        room: &mut [f32],
+        workspace: &mut [f32],
         piece: &Piece,
         head: usize,
         keys: &Range<usize>,
@@ -421,8 +421,8 @@ impl Back<'_> {
             let row = count as isize;
             // SAFETY: all matrices lie inside their buffers, and scratch belongs to this thread.
             unsafe {
-                multiply(p.as_mut_ptr(), row, queries, count, size, query, turned(key), scale, Write::Set, room);
-                multiply(dp.as_mut_ptr(), row, queries, count, size, given, turned(value), 1.0, Write::Set, room);
+                multiply(p.as_mut_ptr(), row, queries, count, size, query, turned(key), scale, Write::Set, workspace);
+                multiply(dp.as_mut_ptr(), row, queries, count, size, given, turned(value), 1.0, Write::Set, workspace);
             }
             for (row, (p, dp)) in p.chunks_exact_mut(count).zip(dp.chunks_exact_mut(count)).enumerate() {
                 let token = first + row;
@@ -440,13 +440,35 @@ impl Back<'_> {
             unsafe {
                 if let Some((to, dq)) = of_queries {
                     let to = to.add(dq.offset + first * dq.stride + head * size);
-                    multiply(to, dq.stride as isize, queries, size, count, dp, key, 1.0, Write::Set, room);
+                    multiply(to, dq.stride as isize, queries, size, count, dp, key, 1.0, Write::Set, workspace);
                 }
                 if let Some([(to_k, dk), (to_v, dv)]) = of_keys {
                     let to_k = to_k.add(dk.offset + begin * dk.stride + piece.key_head * size);
-                    multiply(to_k, dk.stride as isize, count, size, queries, turned(dp), query, 1.0, Write::Add, room);
+                    multiply(
+                        to_k,
+                        dk.stride as isize,
+                        count,
+                        size,
+                        queries,
+                        turned(dp),
+                        query,
+                        1.0,
+                        Write::Add,
+                        workspace,
+                    );
                     let to_v = to_v.add(dv.offset + begin * dv.stride + piece.key_head * size);
-                    multiply(to_v, dv.stride as isize, count, size, queries, turned(p), given, 1.0, Write::Add, room);
+                    multiply(
+                        to_v,
+                        dv.stride as isize,
+                        count,
+                        size,
+                        queries,
+                        turned(p),
+                        given,
+                        1.0,
+                        Write::Add,
+                        workspace,
+                    );
                 }
             }
         }

@@ -262,12 +262,12 @@ impl Device for CpuBf16 {
         attention: &Attention,
         firsts: Buffer,
         lengths: Buffer,
-        room: Option<Buffer>,
+        workspace: Option<Buffer>,
         y: Buffer,
     ) {
         let Attention { query, key, value, .. } = attention;
         self.run([query.buffer, key.buffer, value.buffer], [y], |cpu, given, [y]| {
-            cpu.attend_kv_cache(&over(attention, given), firsts, lengths, room, y);
+            cpu.attend_kv_cache(&over(attention, given), firsts, lengths, workspace, y);
         });
     }
     fn attend_backward(

@@ -37,13 +37,13 @@ impl Cpu {
         let rounded = weight.blocks.and(self.profile.shadow());
         let (x, values, to, packed) = operands(&mut self.arena, packed, x, weight, y, rounded);
         let (x, to) = (Shared::of(row_major(x, k)), Shared::of(to.as_mut_ptr()));
-        by_parts(&self.threads, weight, rows, n, k, packed, |room, tokens, outputs| {
+        by_parts(&self.threads, weight, rows, n, k, packed, |workspace, tokens, outputs| {
             let x = x.get().at(tokens.start, 0);
             // SAFETY: this part of y lies inside y and belongs to this thread; `operands` has seen that nothing overlaps.
             unsafe {
                 let to = to.get().add(tokens.start * n + outputs.start);
                 if rows <= FEW {
-                    return product_of_few(to, tokens.len(), x, &values, (n, k), outputs, scale, write, room);
+                    return product_of_few(to, tokens.len(), x, &values, (n, k), outputs, scale, write, workspace);
                 }
                 let fill = |output: usize, first: usize, to: &mut [f32]| {
                     values.widen(outputs.start + output, first, k, to);
@@ -52,7 +52,7 @@ impl Cpu {
                     Stored::Wide(values) => turned(row_major(values, k).at(outputs.start, 0)).into(),
                     _ => Source::Columns(&fill),
                 };
-                multiply(to, n as isize, tokens.len(), outputs.len(), k, x, w, scale, write, room);
+                multiply(to, n as isize, tokens.len(), outputs.len(), k, x, w, scale, write, workspace);
             }
         });
     }
@@ -74,7 +74,7 @@ impl Cpu {
         let rounded = weight.blocks.map(|blocks| self.profile.shadow().unwrap_or(blocks.packed_from));
         let (dy, values, to, packed) = operands(&mut self.arena, packed, dy, weight, dx, rounded);
         let (dy, to) = (Shared::of(row_major(dy, n)), Shared::of(to.as_mut_ptr()));
-        by_parts(&self.threads, weight, rows, k, n, packed, |room, tokens, inputs| {
+        by_parts(&self.threads, weight, rows, k, n, packed, |workspace, tokens, inputs| {
             let fill = |output: usize, first: usize, to: &mut [f32]| values.widen(output, inputs.start + first, k, to);
             let w = match &values.stored {
                 Stored::Wide(values) => row_major(values, k).at(0, inputs.start).into(),
@@ -84,7 +84,7 @@ impl Cpu {
             // SAFETY: this part of dx lies inside dx and belongs to this thread; `operands` has seen that nothing overlaps.
             unsafe {
                 let to = to.get().add(tokens.start * k + inputs.start);
-                multiply(to, k as isize, tokens.len(), inputs.len(), n, dy, w, scale, write, room);
+                multiply(to, k as isize, tokens.len(), inputs.len(), n, dy, w, scale, write, workspace);
             }
         });
     }
@@ -97,7 +97,7 @@ impl Cpu {
         let ([dy, x], [dw, packed]) = self.arena.views([dy, x], [gradient.buffer, packed]);
         let (dy, x) = (Shared::of(row_major(dy.f32(), n)), Shared::of(row_major(x.f32(), k)));
         let to = Shared::of(dw.f32().as_mut_ptr());
-        by_parts(&self.threads, gradient, n, k, rows, packed.f32(), |room, outputs, inputs| {
+        by_parts(&self.threads, gradient, n, k, rows, packed.f32(), |workspace, outputs, inputs| {
             // SAFETY: this part of the gradient belongs to this thread, sizes were checked, and nothing overlaps.
             unsafe {
                 multiply(
@@ -110,7 +110,7 @@ impl Cpu {
                     x.get().at(0, inputs.start),
                     scale,
                     Write::Add,
-                    room,
+                    workspace,
                 );
             }
         });
@@ -130,7 +130,7 @@ unsafe fn product_of_few(
     outputs: Range<usize>,
     scale: f32,
     write: Write,
-    room: &mut [f32],
+    workspace: &mut [f32],
 ) {
     // What is made f32 at once stays in the nearest cache until it has been used.
     let most = match values.stored {
@@ -144,7 +144,7 @@ unsafe fn product_of_few(
             let w = match values.stored {
                 Stored::Wide(values) => row_major(values, k).at(outputs.start, inputs.start),
                 _ => {
-                    let tile = &mut room[..outputs.len() * inputs.len()];
+                    let tile = &mut workspace[..outputs.len() * inputs.len()];
                     for (output, to) in outputs.clone().zip(tile.chunks_exact_mut(inputs.len())) {
                         values.widen(output, inputs.start, k, to);
                     }
@@ -243,9 +243,9 @@ fn by_parts(
 ) {
     let packing = if weight.blocks.is_some() { Packing::Unpacked } else { Packing::Plain };
     let grid = Grid::of(m, n, k, threads.number(), packing);
-    threads.each_with(packed, grid.count(), |room, number| {
+    threads.each_with(packed, grid.count(), |workspace, number| {
         let (rows, columns) = grid.piece(number);
-        work(room, rows, columns);
+        work(workspace, rows, columns);
     });
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn workspace(profile: &Profile, reserve: Reserve) -> Vec<Scratch> {
     let scratch = |label, length| Scratch { label, dtype: Dtype::F32, length };
     // Attention keeps probabilities and their gradients of a block of queries, and sums of keys and values in the backward pass.
     vec![
-        scratch("packed matrices", profile.threads * gemm::room()),
+        scratch("packed matrices", profile.threads * gemm::workspace()),
         scratch("attention scores", profile.threads * 2 * QUERY_BLOCK * reserve.longest),
     ]
 }

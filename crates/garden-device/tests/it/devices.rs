@@ -554,12 +554,12 @@ fn attention_over_a_cache(bench: &mut Bench) {
     let y = bench.unfilled(queries * heads * size);
     // Whatever a cache has room for, rows may be shorter.
     let pieces = context.div_ceil(128) + bench.random.below(2);
-    let room = bench.unfilled_f32(segments * heads * pieces * (size + 2));
+    let workspace = bench.unfilled_f32(segments * heads * pieces * (size + 2));
     let what = format!("{shape:?}, the last {news:?} of {lengths:?}");
-    bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0), Output::scratch(room)], |device, side| {
+    bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0), Output::scratch(workspace)], |device, side| {
         let given = shape.apart([q, k, v].map(|pair| pair.on(side)));
         let attention = shape.over(given, cu_seqlens.on(side), &news);
-        device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), Some(room.on(side)), y.on(side));
+        device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), Some(workspace.on(side)), y.on(side));
     });
 }
 

@@ -222,7 +222,7 @@ impl Layer {
             value: heads(kv_cache.values, text.kv_heads, text),
             ..attention(context, &saved)
         };
-        pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, step.room, saved.attended);
+        pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, step.workspace, saved.attended);
         self.finish(pass, context, x, Some(x), &saved);
     }
 

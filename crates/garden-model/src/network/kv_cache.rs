@@ -14,7 +14,7 @@ pub(crate) struct KvCache {
     /// Tokens that a row has room for.
     context: usize,
     /// Where attention of single queries keeps what it adds up, f32; for each row as many values.
-    room: Option<(Buffer, usize)>,
+    workspace: Option<(Buffer, usize)>,
 }
 
 /// Keys and values of a layer [rows, context, key heads * head], turned to their positions.
@@ -38,11 +38,11 @@ impl KvCache {
         let layers = (0..text.layers)
             .map(|layer| Ok(LayerKvCache { keys: make(layer, "keys")?, values: make(layer, "values")? }));
         let layers = layers.collect::<Result<_, OutOfMemory>>()?;
-        let row = device.profile().cache_room(text.heads, context, text.head_size());
+        let row = device.profile().kv_cache_workspace(text.heads, context, text.head_size());
         let mut make =
             || device.buffer(Purpose::Workspace, "attention over the cache", Dtype::F32, rows.saturating_mul(row));
-        let room = if row > 0 { Some((make()?, row)) } else { None };
-        Ok(KvCache { layers, context, room })
+        let workspace = if row > 0 { Some((make()?, row)) } else { None };
+        Ok(KvCache { layers, context, workspace })
     }
 
     /// Where a row's first token lies.
@@ -72,7 +72,7 @@ pub(crate) struct Step {
     /// Tokens of each row, the new ones included [rows].
     pub lengths: Buffer,
     /// Room for attention of these rows.
-    pub room: Option<Buffer>,
+    pub workspace: Option<Buffer>,
 }
 
 /// Where steps are put.
@@ -136,7 +136,7 @@ impl StepInputs {
             places: upload(device, self.places, &places),
             firsts: upload(device, self.firsts, &firsts),
             lengths: upload(device, self.lengths, &lengths),
-            room: cache.room.map(|(room, row)| room.first(pieces.len() * row)),
+            workspace: cache.workspace.map(|(workspace, row)| workspace.first(pieces.len() * row)),
         }
     }
 }

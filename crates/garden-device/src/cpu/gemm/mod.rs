@@ -68,11 +68,11 @@ impl From<Matrix> for Source<'_> {
 }
 
 /// Values that a product packs into, for each thread.
-pub(super) const fn room() -> usize {
+pub(super) const fn workspace() -> usize {
     MOST + DEPTH * (COLUMNS + HEIGHT) + STAGE
 }
 
-/// c [m, n] = scale a [m, k] b [k, n], or added to it, on this thread; c lies row by row, `row` values apart. `room` has [`room`] values.
+/// c [m, n] = scale a [m, k] b [k, n], or added to it, on this thread; c lies row by row, `row` values apart. `workspace` has [`workspace`] values.
 ///
 /// # Safety
 /// All three lie inside memory that is valid for them, and c overlaps with neither a nor b.
@@ -86,7 +86,7 @@ pub(super) unsafe fn multiply<'a>(
     b: impl Into<Source<'a>>,
     scale: f32,
     write: Write,
-    room: &mut [f32],
+    workspace: &mut [f32],
 ) {
     let a = match a.into() {
         Source::Values(a) => Factor::Strided { start: a.start, along: a.column, across: a.row },
@@ -100,7 +100,7 @@ pub(super) unsafe fn multiply<'a>(
     };
     let product = Product { c, row, m, n, k, a, b, scale, write };
     // SAFETY: passed on to the caller; the processor has what each is compiled for.
-    unsafe { product.on(processor(), room) }
+    unsafe { product.on(processor(), workspace) }
 }
 
 /// What the processor can do.
@@ -141,19 +141,19 @@ struct Product<'a> {
 impl Product<'_> {
     /// # Safety
     /// That of [`multiply`]; and the processor is one of these.
-    unsafe fn on(&self, processor: Processor, room: &mut [f32]) {
+    unsafe fn on(&self, processor: Processor, workspace: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f")]
-        unsafe fn avx512(product: &Product<'_>, room: &mut [f32]) {
+        unsafe fn avx512(product: &Product<'_>, workspace: &mut [f32]) {
             // SAFETY: the caller's.
-            unsafe { product.blocks::<lanes::Avx512>(kernels::AVX512, room) };
+            unsafe { product.blocks::<lanes::Avx512>(kernels::AVX512, workspace) };
         }
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma")]
-        unsafe fn avx2(product: &Product<'_>, room: &mut [f32]) {
+        unsafe fn avx2(product: &Product<'_>, workspace: &mut [f32]) {
             // SAFETY: the caller's.
-            unsafe { product.blocks::<lanes::Avx2>(kernels::AVX2, room) };
+            unsafe { product.blocks::<lanes::Avx2>(kernels::AVX2, workspace) };
         }
 
         if self.m == 0 || self.n == 0 {
@@ -167,10 +167,10 @@ impl Product<'_> {
         unsafe {
             match processor {
                 #[cfg(target_arch = "x86_64")]
-                Processor::Avx512 => avx512(self, room),
+                Processor::Avx512 => avx512(self, workspace),
                 #[cfg(target_arch = "x86_64")]
-                Processor::Avx2 => avx2(self, room),
-                Processor::Any => self.blocks::<lanes::Portable>(kernels::PORTABLE, room),
+                Processor::Avx2 => avx2(self, workspace),
+                Processor::Any => self.blocks::<lanes::Portable>(kernels::PORTABLE, workspace),
             }
         }
     }
@@ -186,7 +186,7 @@ impl Product<'_> {
     }
 
     #[inline(always)]
-    unsafe fn blocks<L: Lanes>(&self, kernels: &Kernels, room: &mut [f32]) {
+    unsafe fn blocks<L: Lanes>(&self, kernels: &Kernels, workspace: &mut [f32]) {
         let widest = L::ROWS.len() * L::COUNT;
         let depth = depth(self.k);
         // Where k is short there is room for more columns: rows of c are then written in long pieces.
@@ -197,7 +197,9 @@ impl Product<'_> {
             // What is left of columns behind whole tiles has tiles of its own, narrower and higher.
             let columns = if rest < widest { rest } else { most.min(rest / widest * widest) };
             // SAFETY: the caller's.
-            unsafe { self.columns::<L>(kernels, first, columns, columns.min(widest).div_ceil(L::COUNT), depth, room) };
+            unsafe {
+                self.columns::<L>(kernels, first, columns, columns.min(widest).div_ceil(L::COUNT), depth, workspace)
+            };
             first += columns;
         }
     }
@@ -211,9 +213,9 @@ impl Product<'_> {
         columns: usize,
         vectors: usize,
         depth: usize,
-        room: &mut [f32],
+        workspace: &mut [f32],
     ) {
-        let (packed_b, rest) = aligned(room).split_at_mut(DEPTH * COLUMNS);
+        let (packed_b, rest) = aligned(workspace).split_at_mut(DEPTH * COLUMNS);
         let (packed_a, stage) = rest.split_at_mut(DEPTH * HEIGHT);
         let a_in_place = self.a_in_place::<L>();
         // Rows are shared out evenly between blocks, and rows of a block between tiles: a tile of few rows wastes registers.
@@ -334,8 +336,8 @@ fn depth(k: usize) -> usize {
 }
 
 /// What of a slice begins where a line of the cache does.
-fn aligned(room: &mut [f32]) -> &mut [f32] {
-    let skipped = room.as_ptr().align_offset(4 * MOST).min(MOST);
-    let length = room.len().saturating_sub(MOST);
-    &mut room[skipped..skipped + length]
+fn aligned(workspace: &mut [f32]) -> &mut [f32] {
+    let skipped = workspace.as_ptr().align_offset(4 * MOST).min(MOST);
+    let length = workspace.len().saturating_sub(MOST);
+    &mut workspace[skipped..skipped + length]
 }

@@ -78,9 +78,9 @@ fn factor_b(b: Matrix) -> Factor<'static> {
 }
 
 /// Room that begins wherever.
-fn some_room(random: &mut Random) -> (Vec<f32>, usize) {
+fn some_workspace(random: &mut Random) -> (Vec<f32>, usize) {
     let first = random.below(16);
-    (vec![f32::NAN; first + room()], first)
+    (vec![f32::NAN; first + workspace()], first)
 }
 
 fn check(random: &mut Random, m: usize, n: usize, k: usize) {
@@ -90,7 +90,7 @@ fn check(random: &mut Random, m: usize, n: usize, k: usize) {
     let before = random.values(first + m * row + 64);
     for processor in processors() {
         let mut c = before.clone();
-        let (mut room, start) = some_room(random);
+        let (mut workspace, start) = some_workspace(random);
         let product = Product {
             c: c[first..].as_mut_ptr(),
             row: row as isize,
@@ -103,7 +103,7 @@ fn check(random: &mut Random, m: usize, n: usize, k: usize) {
             write,
         };
         // SAFETY: all lie inside their vectors, and the processor can play this one.
-        unsafe { product.on(processor, &mut room[start..]) };
+        unsafe { product.on(processor, &mut workspace[start..]) };
         for (place, (value, before)) in c.iter().zip(&before).enumerate() {
             let at = place.checked_sub(first).map(|at| (at / row.max(1), at % row.max(1)));
             let Some((i, j)) = at.filter(|(i, j)| *i < m && *j < n) else {
@@ -155,7 +155,7 @@ fn bits(
     row_cuts: &[usize],
     column_cuts: &[usize],
 ) -> Vec<u32> {
-    let (mut c, mut room) = (vec![0.25; m * n], vec![0.0; room()]);
+    let (mut c, mut workspace) = (vec![0.25; m * n], vec![0.0; workspace()]);
     let to = c.as_mut_ptr();
     for (row, row_end) in row_cuts.iter().zip(row_cuts[1..].iter().chain([&m])) {
         for (column, column_end) in column_cuts.iter().zip(column_cuts[1..].iter().chain([&n])) {
@@ -171,7 +171,7 @@ fn bits(
                 write: Write::Add,
             };
             // SAFETY: as in `check`.
-            unsafe { product.on(processor, &mut room) };
+            unsafe { product.on(processor, &mut workspace) };
         }
     }
     c.iter().map(|value| value.to_bits()).collect()
@@ -221,9 +221,9 @@ fn what_is_filled_in_gives_the_bits_of_what_lies_in_memory() {
             |line: usize, first: usize, to: &mut [f32]| column_of(&b, line, first, to),
         );
         let product = |a: Source<'_>, b: Source<'_>| {
-            let (mut c, mut room) = (vec![0.0; m * n], vec![f32::NAN; room()]);
+            let (mut c, mut workspace) = (vec![0.0; m * n], vec![f32::NAN; workspace()]);
             // SAFETY: as in `check`.
-            unsafe { multiply(c.as_mut_ptr(), n as isize, m, n, k, a, b, 1.0, Write::Set, &mut room) };
+            unsafe { multiply(c.as_mut_ptr(), n as isize, m, n, k, a, b, 1.0, Write::Set, &mut workspace) };
             c.iter().map(|value| value.to_bits()).collect::<Vec<u32>>()
         };
         let (in_a, in_b) = (Source::Values(a.matrix()), Source::Values(b.matrix()));

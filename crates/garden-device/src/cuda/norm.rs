@@ -1,0 +1,70 @@
+//! RMS norms and their backward pass.
+
+use super::Cuda;
+use super::driver::Argument;
+use crate::buffer::{Buffer, Dtype};
+use crate::device::Write;
+
+/// Pieces that a sum over rows is cut into at most: the order of a sum must not depend on the card.
+pub(super) const NORM_PIECES: usize = 264;
+
+/// Threads of a block that norms a row.
+pub(super) fn norm_threads(width: usize) -> usize {
+    if width <= 2048 { 128 } else { 256 }
+}
+
+pub(super) fn rms_norm(cuda: &mut Cuda, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32) {
+    let width = weight.length();
+    assert_eq!((x.length(), y.length()), (rows * width, rows * width), "x and y [{rows}, {width}] are needed");
+    cuda.apart(&[x, weight], &[y]);
+    let arguments = [
+        cuda.activation(x),
+        cuda.of(weight, Dtype::F32),
+        cuda.activation(y),
+        Argument::I32(width as i32),
+        Argument::F32(epsilon),
+    ];
+    cuda.launch("rms_norm_bf16_f32", [rows, 1, 1], [norm_threads(width), 1, 1], 0, &arguments);
+}
+
+pub(super) fn rms_norm_backward(
+    cuda: &mut Cuda,
+    dy: Buffer,
+    x: Buffer,
+    weight: Buffer,
+    dx: Buffer,
+    gradient: Option<Buffer>,
+    rows: usize,
+    epsilon: f32,
+    write: Write,
+) {
+    let width = weight.length();
+    assert_eq!((x.length(), dy.length(), dx.length()), (rows * width, rows * width, rows * width));
+    cuda.apart(&[dy, x, weight], &[dx]);
+    let width_argument = Argument::I32(width as i32);
+    if let Some(gradient) = gradient {
+        let pieces = rows.div_ceil(8).clamp(1, NORM_PIECES);
+        let partial = cuda.of(cuda.scratch().partial.first(pieces * width), Dtype::F32);
+        let arguments = [
+            cuda.activation(dy),
+            cuda.activation(x),
+            partial,
+            Argument::I32(rows as i32),
+            width_argument,
+            Argument::F32(epsilon),
+        ];
+        cuda.launch("rms_norm_weight_gradient_bf16", [pieces, 1, 1], [256, 1, 1], 4 * width, &arguments);
+        let arguments = [partial, cuda.of(gradient, Dtype::F32), Argument::I32(pieces as i32), width_argument];
+        cuda.launch("add_pieces", [width.div_ceil(256), 1, 1], [256, 1, 1], 0, &arguments);
+    }
+    let arguments = [
+        cuda.activation(dy),
+        cuda.activation(x),
+        cuda.of(weight, Dtype::F32),
+        cuda.activation(dx),
+        width_argument,
+        Argument::F32(epsilon),
+        Argument::I32((write == Write::Add).into()),
+    ];
+    cuda.launch("rms_norm_backward_bf16_f32", [rows, 1, 1], [norm_threads(width), 1, 1], 0, &arguments);
+}

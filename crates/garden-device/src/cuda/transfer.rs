@@ -1,0 +1,129 @@
+//! Copies between host and GPU, through pinned memory where there is some.
+
+use super::Cuda;
+use super::driver::{Address, Driver, Event, Failure, Pinned, Stream};
+use crate::buffer::Buffer;
+use crate::device::DeviceError;
+
+/// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
+pub(super) const STAGING: usize = 8 << 20;
+
+pub(super) const STAGES: usize = 5;
+
+/// What is smaller and goes with the work has places of its own, so many of this size. Such a place is free again when the work before it is done,
+/// and the next batch must not wait for that.
+pub(super) const NOTE: usize = 4 << 10;
+
+pub(super) const NOTES: usize = 16;
+
+/// All of that.
+pub const STAGING_BYTES: usize = STAGING * STAGES + NOTE * NOTES;
+
+/// Pinned memory that uploads go through, piece by piece.
+pub(super) struct Staging {
+    pub(super) pieces: Ring,
+    pub(super) notes: Ring,
+}
+
+/// Places that are used in turn, each again when its event has come. None where the system pins no memory.
+#[derive(Default)]
+pub(super) struct Ring {
+    pub(super) places: Vec<(Pinned, Event)>,
+    pub(super) next: usize,
+}
+
+/// How copies of the next batch overtake the work on this one.
+pub(super) struct Ahead {
+    /// Before the batch that is computed with.
+    pub(super) began: Event,
+    /// After what was copied ahead.
+    pub(super) copied: Event,
+    pub(super) is_on: bool,
+}
+
+impl Staging {
+    pub(super) fn new(driver: &Driver) -> Staging {
+        let ring = |count, size| {
+            let place = |_| Some((driver.pinned(size)?, driver.event().ok()?));
+            (0..count).map(place).collect::<Option<Vec<_>>>().map(|places| Ring { places, next: 0 })
+        };
+        let (pieces, notes) = ring(STAGES, STAGING).zip(ring(NOTES, NOTE)).unwrap_or_default();
+        Staging { pieces, notes }
+    }
+}
+
+impl Staging {
+    pub(super) fn is_there(&self) -> bool {
+        !self.pieces.places.is_empty()
+    }
+}
+
+impl Cuda {
+    /// Fills a buffer piece by piece: `fill` is told where in the buffer a piece begins, in bytes.
+    pub(super) fn bring(&mut self, to: Buffer, fill: &dyn Fn(usize, &mut [u8])) {
+        self.step = None;
+        let length = to.length() * to.dtype.size();
+        if self.failure.is_some() || length == 0 {
+            return;
+        }
+        let address = self.address(to);
+        let result = match self.staging.is_there() {
+            true => self.bring_pinned(address, length, fill),
+            false => self.bring_unpinned(address, length, fill),
+        };
+        self.latch(result.map_err(|failure| failure.text));
+    }
+
+    pub(super) fn bring_pinned(
+        &mut self,
+        address: Address,
+        length: usize,
+        fill: &dyn Fn(usize, &mut [u8]),
+    ) -> Result<(), Failure> {
+        let stream = if self.ahead.as_ref().is_some_and(|ahead| ahead.is_on) { Stream::Copies } else { Stream::Work };
+        let is_note = stream == Stream::Work && length <= NOTE;
+        let ring = if is_note { &mut self.staging.notes } else { &mut self.staging.pieces };
+        for first in (0..length).step_by(STAGING) {
+            let number = ring.next % ring.places.len();
+            ring.next += 1;
+            let (pinned, event) = &ring.places[number];
+            event.wait()?;
+            let size = STAGING.min(length - first).min(pinned.length);
+            // SAFETY: the place has this much room, and the copy before from it is done; it is used again after this one's event.
+            unsafe {
+                fill(first, std::slice::from_raw_parts_mut(pinned.start, size));
+                self.driver.copy_to(address + first as Address, pinned.start, size, stream)?;
+            }
+            self.driver.record(event, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Memory that is not pinned is copied by the driver; it may be used again when that is done.
+    pub(super) fn bring_unpinned(
+        &mut self,
+        address: Address,
+        length: usize,
+        fill: &dyn Fn(usize, &mut [u8]),
+    ) -> Result<(), Failure> {
+        let mut piece = vec![0; STAGING.min(length)];
+        for first in (0..length).step_by(STAGING) {
+            let piece = &mut piece[..STAGING.min(length - first)];
+            fill(first, piece);
+            // SAFETY: inside the buffer; the bytes stay until the wait is over.
+            unsafe { self.driver.copy_to(address + first as Address, piece.as_ptr(), piece.len(), Stream::Work)? };
+            self.driver.wait(Stream::Work)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn fetch(&mut self, from: Buffer, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.status()?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let result = self.driver.copy_from(bytes, self.address(from));
+        self.latch(result.map_err(|failure| failure.text));
+        self.status()
+    }
+}
