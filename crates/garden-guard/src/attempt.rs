@@ -81,11 +81,46 @@ impl Outcome {
     }
 }
 
+/// What went wrong in watching a program; none of it ended the watching.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenTroubles")]
+pub struct Troubles {
+    /// Samples that were late.
+    pub late_samples: u64,
+    /// Readings that failed.
+    pub failed_readings: u64,
+    /// Lines of the trace that could not be written.
+    pub unwritten_lines: u64,
+}
+
+impl Troubles {
+    /// Whether there were any.
+    pub fn any(self) -> bool {
+        self != Troubles::default()
+    }
+}
+
+// Earlier versions wrote a list without names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenTroubles {
+    Named { late_samples: u64, failed_readings: u64, unwritten_lines: u64 },
+    List(u64, u64, u64),
+}
+
+impl From<WrittenTroubles> for Troubles {
+    fn from(written: WrittenTroubles) -> Troubles {
+        let (WrittenTroubles::Named { late_samples, failed_readings, unwritten_lines }
+        | WrittenTroubles::List(late_samples, failed_readings, unwritten_lines)) = written;
+        Troubles { late_samples, failed_readings, unwritten_lines }
+    }
+}
+
 /// A run from its first start to its last end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
-    /// Samples that were late, readings that failed, and lines of the trace that could not be written.
-    pub troubles: [u64; 3],
+    /// What went wrong in watching it.
+    pub troubles: Troubles,
     /// The exit code.
     pub code: i32,
     /// How it ended.

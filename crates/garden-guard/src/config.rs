@@ -31,6 +31,8 @@ pub enum OnLimit {
 pub struct GuardConfig {
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// Variables added to its environment.
+    pub environment: Vec<(&'static str, OsString)>,
     /// Memory that it may use, if that is less than the machine or the control group allows.
     pub limit: Option<Bytes>,
     /// Share of the limit that is the backstop.

@@ -22,7 +22,7 @@ mod supervisor;
 mod terminal;
 mod watch;
 
-pub use attempt::{Attempt, Outcome, Skipped, Summary};
+pub use attempt::{Attempt, Outcome, Skipped, Summary, Troubles};
 pub use channel::{Channel, Command, ENVIRONMENT, Message};
 pub use config::{Error, GuardConfig, Observer, OnLimit, Remark};
 pub use fence::Fence;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use garden_probe::Sampler;
 use serde::Serialize;
 
-use crate::attempt::{Attempt, Outcome, Skipped, Summary};
+use crate::attempt::{Attempt, Outcome, Skipped, Summary, Troubles};
 use crate::channel::{Channel, ENVIRONMENT};
 use crate::checkpoint::{Checkpoint, Flaw};
 use crate::config::{Error, GuardConfig, Observer, OnLimit, Remark};
@@ -171,7 +171,11 @@ impl Supervisor<'_> {
 
     fn summary(self, (outcome, words): End, live: &Live) -> Summary {
         let unwritten = live.watch.recorder().failures().map_or(0, |(lines, _)| lines);
-        let troubles = [live.late(), live.watch.sampler().failed(), unwritten];
+        let troubles = Troubles {
+            late_samples: live.late(),
+            failed_readings: live.watch.sampler().failed(),
+            unwritten_lines: unwritten,
+        };
         Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles }
     }
 
@@ -182,7 +186,8 @@ impl Supervisor<'_> {
         let resumed_from = checkpoint.map(|checkpoint| checkpoint.path);
         let channel = self.session.channel.as_ref().map(|channel| (ENVIRONMENT, channel.path().as_os_str().to_owned()));
         let place = resumed_from.as_ref().map(|path| (RESUME, path.clone().into_os_string()));
-        let environment: Vec<(&str, OsString)> = channel.into_iter().chain(place).collect();
+        let given = config.environment.iter().map(|(name, value)| (*name, value.clone()));
+        let environment: Vec<(&str, OsString)> = given.chain(channel).chain(place).collect();
         let before = config.fence.as_ref().map_or(&[][..], Fence::words_before);
         let after = resumed_from.as_deref().zip(config.resume_with.as_deref());
         let after = after.map_or_else(Vec::new, |(path, template)| resume_words(template, path));

@@ -38,14 +38,11 @@ pub struct Progress {
     pub skipped: usize,
     /// Rows that were too long and were left out.
     pub dropped: usize,
-    /// The sum of losses since the last line of the log, and how many there are.
-    pub window: (f64, usize),
-    /// The step of the best evaluation, and the number that it was chosen by.
-    pub best: Option<(usize, f64)>,
-    /// Its loss, which decides between equal numbers. Checkpoints of earlier versions have none: an equal number is not better then.
-    #[serde(default)]
-    pub best_loss: Option<f64>,
-    /// Evaluations since then.
+    /// Losses since the last line of the log.
+    pub window: LossWindow,
+    /// The best evaluation so far.
+    pub best: Option<Best>,
+    /// Evaluations since the best one.
     pub worse: usize,
     /// The step of the last evaluation.
     pub evaluated: Option<usize>,
@@ -54,13 +51,88 @@ pub struct Progress {
     pub seconds: f64,
 }
 
+/// Losses that the next line of the log averages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenWindow")]
+pub struct LossWindow {
+    /// The sum of the losses.
+    pub sum: f64,
+    /// The number of steps.
+    pub steps: usize,
+}
+
+/// An evaluation that was better than those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "WrittenBest")]
+pub struct Best {
+    /// The step it followed.
+    pub step: usize,
+    /// The metric that decided.
+    pub metric: f64,
+    /// The loss, which decides between equal metrics. Checkpoints of earlier versions have none: an equal metric is not better then.
+    pub loss: Option<f64>,
+}
+
+/// Rows of the training dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenRows")]
+pub(crate) struct RowCounts {
+    pub all: usize,
+    pub left_out: usize,
+}
+
+// Checkpoints of earlier versions have these as lists without names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenWindow {
+    Named { sum: f64, steps: usize },
+    List(f64, usize),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenBest {
+    Named { step: usize, metric: f64, loss: Option<f64> },
+    List(usize, f64),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenRows {
+    Named { all: usize, left_out: usize },
+    List(usize, usize),
+}
+
+impl From<WrittenWindow> for LossWindow {
+    fn from(written: WrittenWindow) -> LossWindow {
+        let (WrittenWindow::Named { sum, steps } | WrittenWindow::List(sum, steps)) = written;
+        LossWindow { sum, steps }
+    }
+}
+
+impl From<WrittenBest> for Best {
+    fn from(written: WrittenBest) -> Best {
+        match written {
+            WrittenBest::Named { step, metric, loss } => Best { step, metric, loss },
+            WrittenBest::List(step, metric) => Best { step, metric, loss: None },
+        }
+    }
+}
+
+impl From<WrittenRows> for RowCounts {
+    fn from(written: WrittenRows) -> RowCounts {
+        let (WrittenRows::Named { all, left_out } | WrittenRows::List(all, left_out)) = written;
+        RowCounts { all, left_out }
+    }
+}
+
 /// What a checkpoint says about itself.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct State {
     pub progress: Progress,
     pub recipe: Recipe,
-    /// Rows of the dataset, and those of them that are not used.
-    pub rows: (usize, usize),
+    /// Rows of the training dataset.
+    pub rows: RowCounts,
     /// What the rows say and show, in one number. Checkpoints of earlier versions have none that could be compared.
     #[serde(default)]
     pub contents: Option<u64>,
@@ -148,7 +220,7 @@ fn write(
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         files.insert(name, stamp.map_err(|error| Error::file(&path, error))?);
     }
-    let rows = (job.train.rows, job.train.left_out.len());
+    let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
     let contents = Some(job.train.fingerprint);
     let (progress, recipe, device) = (progress.clone(), job.recipe.clone(), job.device);
     let state = State { progress, recipe, rows, contents, device, files };
@@ -182,9 +254,9 @@ fn write_trainer_state(job: &Job, progress: &Progress, log: &Log, path: &Path) -
     let recipe = &job.recipe;
     let best = progress.best;
     let fields = json!({
-        "best_global_step": best.map(|best| best.0),
-        "best_metric": best.map(|best| best.1),
-        "best_model_checkpoint": best.map(|best| recipe.output_dir.join(format!("{NAME}{}", best.0))),
+        "best_global_step": best.map(|best| best.step),
+        "best_metric": best.map(|best| best.metric),
+        "best_model_checkpoint": best.map(|best| recipe.output_dir.join(format!("{NAME}{}", best.step))),
         "epoch": progress.step as f64 / job.steps_per_epoch() as f64,
         "eval_steps": job.eval_steps(),
         "global_step": progress.step,
@@ -351,13 +423,13 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             hint: Some("more `epochs` or `max-steps` would go on from there".into()),
         });
     }
-    let rows = (job.train.rows, job.train.left_out.len());
+    let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
     if state.rows != rows {
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
             problem: format!(
                 "its dataset had {} rows, {} of them unused; now it has {}, {} unused",
-                state.rows.0, state.rows.1, rows.0, rows.1
+                state.rows.all, state.rows.left_out, rows.all, rows.left_out
             ),
             hint: Some("go on with the same rows, or begin anew in another `output-dir`".into()),
         });
@@ -436,7 +508,7 @@ mod tests {
         let state = State {
             progress: Progress::default(),
             recipe,
-            rows: (1, 0),
+            rows: RowCounts { all: 1, left_out: 0 },
             contents: None,
             device: DeviceKind::Cpu,
             files,

@@ -21,7 +21,7 @@ mod scoring;
 mod tensorboard;
 mod trainer;
 
-pub use checkpoint::{Progress, check_resume, has_checkpoints, newest, recover};
+pub use checkpoint::{Best, LossWindow, Progress, check_resume, has_checkpoints, newest, recover};
 pub use error::Error;
 pub use evaluation::{PREDICTIONS, Prediction, first_and_best, read_predictions};
 pub use job::{Job, Rows};

@@ -12,7 +12,7 @@ use garden_model::{
 };
 use garden_random::spread;
 
-use crate::checkpoint::{self, Progress};
+use crate::checkpoint::{self, Best, LossWindow, Progress};
 use crate::error::Error;
 use crate::evaluation::Evaluation;
 use crate::initial::draw_adapter;
@@ -112,13 +112,13 @@ impl<'a> Run<'a> {
                 }
                 // What was the best has to be there, whole, and to mean the same.
                 let is_there =
-                    |best: (usize, f64)| checkpoint::open(&checkpoint::of_step(&recipe.output_dir, best.0)).is_ok();
+                    |best: Best| checkpoint::open(&checkpoint::of_step(&recipe.output_dir, best.step)).is_ok();
                 let is_same = checkpoint::has_same_evaluation(&state.recipe, recipe);
                 if progress.best.is_some_and(|best| !is_same || !is_there(best)) {
                     observer.say(
                         "the best checkpoint so far cannot be compared with what follows: the best is looked for anew",
                     );
-                    (progress.best, progress.best_loss, progress.worse) = (None, None, 0);
+                    (progress.best, progress.worse) = (None, 0);
                 }
             }
             None => {
@@ -308,11 +308,11 @@ impl<'a> Run<'a> {
 
     /// Tells a step to whoever watches, and writes it to the log when it is time.
     fn tell(&mut self, report: &StepReport) -> Result<(), Error> {
-        self.progress.window.0 += report.loss;
-        self.progress.window.1 += 1;
+        self.progress.window.sum += report.loss;
+        self.progress.window.steps += 1;
         if report.step.is_multiple_of(self.job.recipe.logging_steps) || report.step == report.steps {
-            let (sum, count) = std::mem::take(&mut self.progress.window);
-            self.log.add(&LogLine::Step(StepLine::of(report, sum / count as f64, self.progress.tokens)))?;
+            let LossWindow { sum, steps } = std::mem::take(&mut self.progress.window);
+            self.log.add(&LogLine::Step(StepLine::of(report, sum / steps as f64, self.progress.tokens)))?;
         }
         self.observer.stepped(report);
         Ok(())
@@ -334,11 +334,14 @@ impl<'a> Run<'a> {
             return Err(Error::NoMetric { name: best_by.metric.name(), needs: best_by.metric.needs() });
         };
         let progress = &mut self.progress;
-        let loss = progress.best_loss.unwrap_or(f64::NEG_INFINITY);
-        let is_better = |(_, number)| best_by.is_better(score, Score { number, loss });
+        let is_better = |best: Best| {
+            let loss = best.loss.unwrap_or(f64::NEG_INFINITY);
+            best_by.is_better(score, Score { number: best.metric, loss })
+        };
         report.is_best = step > 0 && progress.best.is_none_or(is_better);
         if report.is_best {
-            (progress.best, progress.best_loss, progress.worse) = (Some((step, score.number)), Some(score.loss), 0);
+            let best = Best { step, metric: score.number, loss: Some(score.loss) };
+            (progress.best, progress.worse) = (Some(best), 0);
         } else if step > 0 {
             progress.worse += 1;
         }
@@ -360,7 +363,7 @@ impl<'a> Run<'a> {
         let recipe = &self.job.recipe;
         let path = checkpoint::save(self.job, &self.progress, &self.log, &self.model, self.device)?;
         self.observer.saved(&path);
-        checkpoint::rotate(&recipe.output_dir, recipe.save_total_limit, self.progress.best.map(|best| best.0))
+        checkpoint::rotate(&recipe.output_dir, recipe.save_total_limit, self.progress.best.map(|best| best.step))
     }
 
     /// Writes the result, reads it again, and proves that it does something.
@@ -371,15 +374,15 @@ impl<'a> Run<'a> {
         if end != End::Asked {
             let (job, folder) = (self.job, self.job.recipe.output_dir.as_path());
             // The result is the best one that was seen, where there was an evaluation.
-            if let Some((best, number)) = self.progress.best.filter(|best| best.0 != self.progress.step) {
-                let path = checkpoint::of_step(folder, best);
+            if let Some(Best { step, metric, .. }) = self.progress.best.filter(|best| best.step != self.progress.step) {
+                let path = checkpoint::of_step(folder, step);
                 match checkpoint::open(&path) {
                     Ok(_) => {
                         checkpoint::read_trained(job, &self.model, self.device, &path)?;
                         let best_by = job.recipe.best_by();
-                        let (words, number) = (best_by.words(), best_by.metric.shown(number));
+                        let (words, metric) = (best_by.words(), best_by.metric.shown(metric));
                         self.observer.say(&format!(
-                            "the result is that of step {best}, which had {words} in evaluations ({number})"
+                            "the result is that of step {step}, which had {words} in evaluations ({metric})"
                         ));
                     }
                     Err(error) => self.observer.say(&format!(

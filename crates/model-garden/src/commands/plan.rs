@@ -95,6 +95,8 @@ struct RowsFound {
 pub struct Planned {
     pub plan: MemoryPlan,
     pub fits: bool,
+    /// The answer, and of which run.
+    pub headline: String,
     pub text: String,
 }
 
@@ -106,7 +108,8 @@ pub fn of_job(prepared: &Prepared, chosen: Chosen, printer: &Printer) -> Result<
     let device = chosen.kind();
     let gpu = chosen.gpu().cloned().map_or(GpuMemory::Unknown, GpuMemory::Here);
     let answer = answer(recipe, Planning { subject: &subject, printer, surveys, device, gpu })?;
-    Ok(Planned { text: text::write(&answer), fits: answer.fits.all(), plan: answer.plan })
+    let (headline, text) = (text::headline(&answer), text::write(&answer));
+    Ok(Planned { headline, text, fits: answer.fits.all(), plan: answer.plan })
 }
 
 /// Runs the command.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Error, Fence, GuardConfig, Observer, OnLimit, OutputMode, Remark, StateFolder, Summary, ask_to_end,
+    Error, Fence, GuardConfig, Observer, OnLimit, OutputMode, Remark, StateFolder, Summary, Troubles, ask_to_end,
     start_in_background, supervise, supervisor_of, unguarded,
 };
 use garden_memory::{Bytes, RunFacts};
@@ -85,7 +85,8 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     }
     say("how the program can be stopped is found out when it trains");
     let fence = arguments.fence.then(|| build_fence(smallest, &mut say)).flatten();
-    let orders = GuardConfig {
+    let config = GuardConfig {
+        environment: Vec::new(),
         command: arguments.command.clone(),
         limit,
         stop_at: arguments.stop_at,
@@ -109,7 +110,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     };
     let title: Vec<String> = arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     show.name(title.join(" "));
-    let result = supervise(&orders, &mut show);
+    let result = supervise(&config, &mut show);
     show.close();
     let summary = match result {
         Ok(summary) => summary,
@@ -118,13 +119,13 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
             return Err(failure(error));
         }
     };
-    say_summary(&summary, orders.limit, printer);
+    say_summary(&summary, config.limit, printer);
     let stability = watching.gate.stability();
     // The program's own outcome counts, whatever becomes of the report; a run that went well must also pass what was asserted.
     let passed = match judge_and_print(&held, stability, printer) {
         Ok(judged) => {
             if let Some(page) = &watching.report {
-                write_page(&judged, &orders.trace, page, vec![guarded(&summary)], printer);
+                write_page(&judged, &config.trace, page, vec![guarded(&summary)], printer);
             }
             judged.diagnosis.stability.is_none_or(|check| check.passed)
         }
@@ -134,19 +135,18 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         }
     };
     let outcome = if summary.code == 0 && !passed { Outcome::BadNews } else { Outcome::Program(summary.code) };
-    let [late, failed, unwritten] = summary.troubles;
-    if late + failed + unwritten > 0 {
-        let words = format!(
-            "{late} samples were late, {failed} readings failed, {unwritten} lines of the trace could not be written"
-        );
-        printer.say(&format!("model-garden: {words}"));
+    if summary.troubles.any() {
+        let Troubles { late_samples, failed_readings, unwritten_lines } = summary.troubles;
+        printer.say(&format!(
+            "model-garden: {late_samples} samples were late, {failed_readings} readings failed, {unwritten_lines} lines of the trace could not be written"
+        ));
     }
     printer.say(&format!(
         "model-garden: {}{} (exit code {}); trace: {}",
         summary.words,
         if passed { "" } else { ", but the stability check failed" },
         outcome.code(),
-        orders.trace.display()
+        config.trace.display()
     ));
     Ok(outcome)
 }

@@ -3,7 +3,6 @@
 mod show;
 pub mod worker;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -34,8 +33,8 @@ const STOP_AT: f64 = 0.95;
 const RESTARTS: u32 = 20;
 
 /// Large blocks go back to the system when they are freed. The allocator would otherwise keep those of an evaluation for later, and where it could not use
-/// them again the run would hold more than was planned. `env` becomes the program, so this costs no process.
-const ALLOCATOR: &str = "MALLOC_MMAP_THRESHOLD_=262144";
+/// them again the run would hold more than was planned.
+const ALLOCATOR: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "262144");
 
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
@@ -60,7 +59,7 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
         printer.out(&planned.text)?;
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
-    printer.say(planned.text.split("\n\n").next().unwrap_or_default());
+    printer.say(&planned.headline);
     train(prepared, planned.plan, resume, lock, is_json, printer)
 }
 
@@ -180,14 +179,14 @@ fn train(
         BatchSize::Tokens(tokens) => format!("{} x up to {tokens} tokens", recipe.gradient_accumulation),
     };
     printer.say(&format!("{} rows, {steps} steps of {batch}", job.train.used()));
-    let orders = GuardConfig { goes_on, ..orders(&prepared, &job_path, state)? };
+    let config = GuardConfig { goes_on, ..config(&prepared, &job_path, state)? };
     // From here on it belongs to the process that trains; others see that it has a guard.
     drop(lock);
     let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
-    let watched = supervise(&orders, &mut progress);
+    let watched = supervise(&config, &mut progress);
     progress.close();
     let summary = watched.map_err(super::run::failure)?;
-    super::run::say_summary(&summary, orders.limit, printer);
+    super::run::say_summary(&summary, config.limit, printer);
     let mut record = RunRecord::read(folder).map_err(|error| file_failure(&error))?;
     record.guard = Some(summary);
     // The run was not in vain if one of these cannot be written, so it is only said.
@@ -227,19 +226,14 @@ fn keep_trace(folder: &Path) {
     }
 }
 
-fn orders(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<GuardConfig, Failure> {
+fn config(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<GuardConfig, Failure> {
     let (job, recipe) = (&prepared.job, &prepared.job.recipe);
     let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
-    let command: [OsString; 5] = [
-        "env".into(),
-        ALLOCATOR.into(),
-        program.into_os_string(),
-        "train-worker".into(),
-        job_path.as_os_str().to_owned(),
-    ];
+    let command = vec![program.into_os_string(), "train-worker".into(), job_path.as_os_str().to_owned()];
     let around = garden_probe::memory_limit();
     Ok(GuardConfig {
-        command: command.to_vec(),
+        command,
+        environment: vec![(ALLOCATOR.0, ALLOCATOR.1.into())],
         limit: recipe.memory_limit,
         stop_at: STOP_AT,
         grace: GRACE,

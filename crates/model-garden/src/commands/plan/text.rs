@@ -10,7 +10,7 @@ use super::{Answer, Available, GpuMemory};
 const FLAGS: usize = 44;
 
 pub(super) fn write(answer: &Answer) -> String {
-    let mut text = headline(answer) + "\n" + &subject(answer) + "\n\n";
+    let mut text = headline(answer) + "\n\n";
     text += &table(&answer.plan);
     if let Some(advice) = &answer.advice {
         text += &advised(advice);
@@ -20,8 +20,13 @@ pub(super) fn write(answer: &Answer) -> String {
     text
 }
 
-/// The answer.
-fn headline(answer: &Answer) -> String {
+/// The answer, and what was planned.
+pub(super) fn headline(answer: &Answer) -> String {
+    verdict(answer) + "\n" + &subject(answer)
+}
+
+/// Whether it fits.
+fn verdict(answer: &Answer) -> String {
     match answer.fits.gpu {
         None => host_headline(answer),
         // What does not fit comes first.
