@@ -42,13 +42,14 @@ fn an_unmodified_script_behind_a_shell_is_judged_per_step() {
 
 /// What a program of testdata is judged to be, and the process that grew most with its part in the run.
 #[track_caller]
-fn check_program(program: &str, flags: &[&str], verdicts: &[&str], mechanism: &str, grew: Option<&str>) -> Value {
+fn check_program(program: &str, flags: &[&str], verdicts: &[&str], mechanisms: &[&str], grew: Option<&str>) -> Value {
     let path = format!("testdata/programs/{program}");
     let (output, trace) = monitor(program, &[&["--interval", "50ms"], flags].concat(), &["python3", &path]);
     let found = judged(&trace);
     let verdict = found["verdict"].as_str().unwrap();
     assert!(verdicts.contains(&verdict), "{program} is {verdict}: {}", told(&output));
-    assert_eq!(found["mechanism"], mechanism, "{program}: {}", told(&output));
+    let mechanism = found["mechanism"].as_str().unwrap();
+    assert!(mechanisms.contains(&mechanism), "{program} is {mechanism}: {}", told(&output));
     if let Some(role) = grew {
         let most = &found["processes"][0];
         assert_eq!(most["role"], role, "{program}: {}", found["processes"]);
@@ -61,7 +62,7 @@ fn check_program(program: &str, flags: &[&str], verdicts: &[&str], mechanism: &s
 #[test]
 fn a_native_leak_is_a_leak() {
     if has_python() {
-        let found = check_program("native_leak.py", &[], &["leak"], "linear", None);
+        let found = check_program("native_leak.py", &[], &["leak"], &["linear"], None);
         assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
     }
 }
@@ -69,14 +70,15 @@ fn a_native_leak_is_a_leak() {
 #[test]
 fn garbage_in_cycles_is_a_sawtooth() {
     if has_python() {
-        check_program("sawtooth.py", &[], &["sawtooth"], "sawtooth", None);
+        check_program("sawtooth.py", &[], &["sawtooth"], &["sawtooth"], None);
     }
 }
 
 #[test]
 fn pages_that_forked_workers_copy_are_seen_and_the_workers_named() {
     if has_python() {
-        let found = check_program("forked_workers.py", &[], &["settled", "growing"], "copy_on_write", Some("worker"));
+        let found =
+            check_program("forked_workers.py", &[], &["settled", "growing"], &["copy_on_write"], Some("worker"));
         let grown = found["processes"].as_array().unwrap().iter().filter(|process| {
             process["to_bytes"].as_u64().unwrap() > process["from_bytes"].as_u64().unwrap() + (20 << 20)
         });
@@ -87,14 +89,14 @@ fn pages_that_forked_workers_copy_are_seen_and_the_workers_named() {
 #[test]
 fn pages_of_a_mapped_file_are_harmless() {
     if has_python() {
-        check_program("mapped_file.py", &[], &["growing", "settled"], "file_pages", None);
+        check_program("mapped_file.py", &[], &["growing", "settled"], &["file_pages"], None);
     }
 }
 
 #[test]
 fn a_worker_that_grows_is_named_not_its_parent() {
     if has_python() {
-        let found = check_program("growing_worker.py", &[], &["leak"], "linear", Some("worker"));
+        let found = check_program("growing_worker.py", &[], &["leak"], &["linear"], Some("worker"));
         assert!((0.9..1.1).contains(&mib_per_step(&found)), "{}", found["growth"]);
     }
 }
@@ -102,7 +104,8 @@ fn a_worker_that_grows_is_named_not_its_parent() {
 #[test]
 fn children_that_come_and_go_leave_a_flat_run_flat() {
     if has_python() {
-        let found = check_program("forks_and_exits.py", &[], &["flat", "sawtooth"], "none", None);
+        // Children that live longer on a busy machine are spikes, and that is what they are called.
+        let found = check_program("forks_and_exits.py", &[], &["flat", "sawtooth"], &["none", "spikes"], None);
         assert!(found["level"]["bytes"].as_u64().unwrap() < 90 << 20, "{}", found["level"]);
     }
 }
@@ -110,7 +113,7 @@ fn children_that_come_and_go_leave_a_flat_run_flat() {
 #[test]
 fn the_training_at_the_end_of_a_chain_of_wrappers_is_named() {
     if has_python() {
-        let found = check_program("spawns.py", &[], &["leak"], "linear", Some("training"));
+        let found = check_program("spawns.py", &[], &["leak"], &["linear"], Some("training"));
         let most = found["processes"][0]["command"].as_str().unwrap();
         assert!(most.contains("native_leak.py"), "{most}");
     }
