@@ -44,7 +44,7 @@ def bisect(
     the page with charts. Raises `BisectError` if it cannot be done.
     """
     from .binary import find_binary
-    from .experiment.conduct import BisectError, conduct, write
+    from .experiment.conduct import BisectError, conduct
     from .experiment.pieces import Pieces
 
     if pieces is None:
@@ -59,7 +59,7 @@ def bisect(
         document = _elsewhere(pieces, examples, passes, seconds, start, quiet)
     else:
         document = conduct(pieces, examples, passes, seconds, start, say=say)
-    return Bisection.of(binary, document, record, report, memory_limit, quiet, write)
+    return Bisection.of(binary, document, record, report, memory_limit, quiet)
 
 
 class Bisection:
@@ -89,14 +89,16 @@ class Bisection:
         return f"<Bisection: {self.verdict}: {self.summary}>"
 
     @staticmethod
-    def of(binary, document, record, report, memory_limit, quiet, write):
+    def of(binary, document, record, report, memory_limit, quiet):
         """Has the binary judge what was measured."""
         import json
         import tempfile
 
+        from .processes import write_json
+
         with tempfile.TemporaryDirectory(prefix="model-garden-") as folder:
             path = record if record else os.path.join(folder, "record.json")
-            write(document, path)
+            write_json(document, path)
             limit = [] if memory_limit is None else ["--memory-limit", str(memory_limit)]
             text = _judge(binary, path, "text", limit)
             data = json.loads(_judge(binary, path, "json", limit))
@@ -126,18 +128,16 @@ def _elsewhere(target, examples, passes, seconds, start, quiet):
     import sys
     import tempfile
 
-    from .experiment.children import PACKAGE_FOLDER
     from .experiment.conduct import BisectError
+    from .processes import environment_with_us
 
-    environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_FOLDER, environment.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory(prefix="model-garden-") as folder:
         path = os.path.join(folder, "record.json")
         command = [sys.executable, "-m", "model_garden.experiment", target, "--record", path, "--parent", str(os.getpid())]
         command += ["--examples", str(examples), "--seconds", str(seconds), "--start", str(start)]
         command += [] if passes is None else ["--passes", str(passes)]
         said = b""
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(command, env=environment_with_us(), stderr=subprocess.PIPE) as process:
             try:
                 for line in process.stderr:
                     said = (said + line)[-TAIL:]

@@ -346,7 +346,7 @@ class Ended(TroubleCase):
         self.assertTrue(told.endswith("error: interrupted; the measured processes have been ended\n"), told)
 
     def test_a_request_to_end(self):
-        self.check(self.command("only_workers"), signal.SIGTERM, 130)
+        self.check(self.command("only_workers"), signal.SIGTERM, 143)
 
     def test_a_kill(self):
         self.check(self.command("only_workers"), signal.SIGKILL, -9)

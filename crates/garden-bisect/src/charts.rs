@@ -1,4 +1,4 @@
-//! The curves of an experiment: memory over the examples seen, one chart for the chains, one for the pieces alone, one for loader workers.
+//! The charts of an experiment: memory over the examples seen, for the chains, for the pieces alone, and for loader workers.
 
 use garden_report::{Axis, Band, Chart, Curve, Level, LevelKind, Mood, Size, Tone, Unit};
 
@@ -6,10 +6,10 @@ use crate::experiment::{Experiment, How, Run, Visit, WorkersHeld};
 use crate::finding::{Finding, StageFinding};
 use crate::growth::{floor, given_out, held};
 
-/// A curve shows what `malloc` gave out where that is the growth, up to this share of it and what may be chance: what is free and kept for the next
-/// batch is not in it. Elsewhere it shows resident memory.
+/// A curve shows the bytes allocated by `malloc` where they account for the growth, up to this share of it and chance: free memory kept for the
+/// next batch is not in them. Elsewhere it shows resident memory.
 const UNACCOUNTED: f64 = 0.1;
-/// Below so many times what may be chance, that is drawn too, so that nothing looks like growth because it is drawn large.
+/// Below this many times the growth that may be chance, that level is drawn too, so that nothing looks like growth because of the scale.
 const CLOSE_TO_CHANCE: f64 = 4.0;
 
 /// The charts; the one with the growth that matters most is first and large.
@@ -39,7 +39,7 @@ fn chart(experiment: &Experiment, finding: &Finding, title: &str, note: &str, ru
         let level = level(run);
         let value = |index| run.visits.get(index).and_then(&level).map_or(f64::NAN, |bytes| bytes.max(0) as f64);
         let values = (0..places.len()).map(value).collect();
-        // It lies on the curve of the run that has its growth.
+        // It coincides with the curve of the run that causes its growth.
         let tone = if of(finding, run).is_some_and(StageFinding::adds_nothing) { Tone::Muted } else { Tone::Next };
         Curve { name: run.name.clone(), values, tone, ..Curve::default() }
     };
@@ -47,7 +47,7 @@ fn chart(experiment: &Experiment, finding: &Finding, title: &str, note: &str, ru
     Some(frame(length, title, note, places, curves))
 }
 
-/// The passes of the runs that grew: cheap runs make many more, which would press the growth into a corner.
+/// The passes of the runs that grew: cheap runs make many more, which would squeeze the growth into a corner.
 fn passes_shown(finding: &Finding, runs: &[&Run]) -> u64 {
     let last = |run: &&&Run| run.visits.iter().map(|visit| visit.number).max();
     let grew = |run: &&&Run| of(finding, run).is_some_and(|stage| stage.kind.is_growth());
@@ -59,7 +59,7 @@ fn of<'a>(finding: &'a Finding, run: &Run) -> Option<&'a StageFinding> {
     finding.stages.iter().find(|stage| stage.name == run.name)
 }
 
-/// What is in use after a batch, above the level after the warm-up.
+/// Memory in use after a batch, above the level after the warm-up.
 fn level(run: &Run) -> impl Fn(&Visit) -> Option<i64> {
     let base = run.base;
     let grown = held(run).first().copied().unwrap_or(0);
@@ -72,7 +72,7 @@ fn level(run: &Run) -> impl Fn(&Visit) -> Option<i64> {
     }
 }
 
-/// Workers: all they have, and what is theirs alone.
+/// The memory of loader workers, in all and private.
 fn workers_chart(experiment: &Experiment, runs: &[&Run]) -> Option<Chart> {
     let run = runs.first()?;
     let base = run.base?.workers?;

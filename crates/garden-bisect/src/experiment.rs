@@ -1,4 +1,4 @@
-//! What was measured, as the Python package writes it down. Unknown fields are ignored, so that newer packages can be read.
+//! The measurements as written by the Python package. Unknown fields are ignored, so that records of newer packages can be read.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// The name that every document begins with.
 const FORMAT: &str = "model-garden-bisect";
-/// The newest version that is understood.
+/// The newest known version.
 const VERSION: u64 = 1;
-/// No number in a record is larger: a pebibyte, of which thousands can be added up without overflow.
+/// No number in a record is larger: a pebibyte, so that thousands can be added without overflow.
 const LARGEST: f64 = (1_u64 << 50) as f64;
 
 /// One experiment: all its runs.
@@ -26,15 +26,15 @@ pub struct Experiment {
     pub(crate) pieces: Vec<Piece>,
     #[serde(default)]
     pub(crate) versions: BTreeMap<String, String>,
-    /// Examples that were counted, each once per pass.
+    /// The counted examples, each once per pass.
     pub(crate) examples: u64,
-    /// The number of examples in the dataset, if it tells.
+    /// The number of examples in the dataset, if known.
     pub(crate) dataset_length: Option<u64>,
     pub(crate) batch_size: u64,
     #[serde(default)]
     pub(crate) workers: u64,
     pub(crate) runs: Vec<Run>,
-    /// Runs again, slowly, that found out what holds the memory.
+    /// Slow repeats of runs that find out what holds the memory.
     #[serde(default)]
     pub(crate) looks: Vec<Run>,
     #[serde(default)]
@@ -56,28 +56,28 @@ pub(crate) struct Run {
     pub how: How,
     /// Examples in each of its passes.
     pub examples: Option<u64>,
-    /// What was held after the warm-up.
+    /// Memory after the warm-up.
     pub base: Option<Held>,
     #[serde(default)]
     pub visits: Vec<Visit>,
     #[serde(default)]
     pub passes: Vec<Pass>,
-    /// What was held after trying to get memory back, one try after the other.
+    /// Memory after each attempt to get it back.
     #[serde(default)]
     pub after: Vec<After>,
     /// Change of resident memory by the kind of mapping.
     #[serde(default)]
     pub mappings: BTreeMap<String, i64>,
-    /// What the garbage collector freed by itself during the passes.
+    /// Automatic garbage collections during the passes.
     pub collections: Option<Collections>,
     pub error: Option<RunError>,
     pub stopped: Option<Stopped>,
     pub holders: Option<Holders>,
-    /// The same over the passes after the first, where those grew too.
+    /// `holders` over the passes after the first, where those grew too.
     pub later: Option<Holders>,
 }
 
-/// What a process did.
+/// The task of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum How {
@@ -88,18 +88,18 @@ pub(crate) enum How {
     Alone,
     /// The dataset, processor and collator in loader workers.
     Workers,
-    /// A chain, with everything looked at.
+    /// A chain, with every live object inspected.
     Look,
 }
 
 /// Memory at one moment, after free memory was given back.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Held {
-    /// What nobody else can take back: anonymous, swapped and shared memory.
+    /// Unreclaimable memory: anonymous, swapped and shared.
     pub held: i64,
     #[serde(default)]
     pub file: i64,
-    /// What `malloc` has given out, if the C library tells.
+    /// Bytes allocated by `malloc`, if the C library reports them.
     pub allocated: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
@@ -107,9 +107,9 @@ pub(crate) struct Held {
 /// Memory of loader workers, all together.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct WorkersHeld {
-    /// With the pages that they share with their parent.
+    /// Including the pages that they share with their parent.
     pub held: i64,
-    /// Pages of their own.
+    /// Private pages.
     pub private: i64,
 }
 
@@ -118,13 +118,13 @@ pub(crate) struct WorkersHeld {
 pub(crate) struct Pass {
     #[serde(flatten)]
     pub end: Held,
-    /// What was held before free memory was given back.
+    /// Memory before free memory was given back.
     pub before_trim: i64,
     #[serde(default)]
     pub seconds: f64,
 }
 
-/// Memory after a batch, by running counters.
+/// Memory after a batch, by counters.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Visit {
     #[serde(rename = "pass")]
@@ -132,25 +132,25 @@ pub(crate) struct Visit {
     /// Examples seen in this pass.
     pub examples: u64,
     pub held: i64,
-    /// What `malloc` has given out, if the C library tells.
+    /// Bytes allocated by `malloc`, if the C library reports them.
     pub allocated: Option<i64>,
     pub workers: Option<WorkersHeld>,
 }
 
-/// What was held after something was tried.
+/// Memory after an attempt to get it back.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct After {
     pub what: String,
     pub held: i64,
 }
 
-/// Collections of the garbage collector, as `malloc` saw them.
+/// Garbage collections, measured by `malloc`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Collections {
-    /// What all of them freed.
+    /// Bytes freed by all of them.
     #[serde(default)]
     pub bytes: i64,
-    /// What one of them freed at most.
+    /// Most bytes freed by one of them.
     #[serde(default)]
     pub largest: i64,
 }
@@ -172,11 +172,11 @@ pub(crate) struct Stopped {
     pub available: u64,
 }
 
-/// What a look at everything alive found, as changes over the passes.
+/// The holders of memory among all live objects, as changes over the passes.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Holders {
     pub passes: u64,
-    /// Examples in each of them.
+    /// Examples in each pass.
     pub examples: Option<u64>,
     #[serde(default)]
     pub python_bytes: i64,
@@ -201,7 +201,7 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// Pixels of images that were decoded meanwhile.
+    /// Pixels of images decoded meanwhile.
     pub fn images_bytes(&self) -> i64 {
         self.images.iter().map(|images| images.bytes).sum()
     }
@@ -212,7 +212,7 @@ impl Holders {
     }
 }
 
-/// A list, dict or set that holds more than before.
+/// A list, dict or set that has grown.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Container {
     pub path: String,
@@ -222,12 +222,12 @@ pub(crate) struct Container {
     pub after: u64,
     pub bytes: i64,
     pub of: Option<String>,
-    /// How many of the newest are tensors together with the graph that made them.
+    /// How many of the newest entries are tensors with their autograd graph.
     #[serde(default)]
     pub graphs: u64,
 }
 
-/// Images with decoded pixels that were not there, or not decoded, before.
+/// Images with decoded pixels that are new or newly decoded.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Images {
     pub path: String,
@@ -263,17 +263,17 @@ pub(crate) struct Line {
     pub text: Option<String>,
 }
 
-/// A `functools.lru_cache` that holds more than before.
+/// A `functools.lru_cache` that has grown.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Cache {
     pub name: String,
     pub before: u64,
     pub after: u64,
-    /// How many it may hold; `None` for no limit.
+    /// The most entries it may hold; `None` for no limit.
     pub limit: Option<u64>,
 }
 
-/// Why a document is no experiment.
+/// Why a document is not an experiment.
 #[derive(Debug)]
 pub struct ReadError(String);
 
@@ -286,7 +286,7 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 impl Experiment {
-    /// Reads what the Python package wrote.
+    /// Reads a record of the Python package.
     pub fn read(text: &str) -> Result<Experiment, ReadError> {
         let no_record = |error: serde_json::Error| ReadError(format!("it is no record of an experiment: {error}"));
         let value: Value = serde_json::from_str(text).map_err(no_record)?;
@@ -304,13 +304,13 @@ impl Experiment {
         serde_json::from_value(value).map_err(no_record)
     }
 
-    /// The command line that repeats the experiment, if it was made by one.
+    /// The command line that repeats the experiment, if there is one.
     pub fn command(&self) -> Option<String> {
         self.target.as_ref().map(|target| format!("model-garden bisect {target}"))
     }
 }
 
-/// A number that is too large to reckon with, if there is one.
+/// A number that is too large for the arithmetic, if there is one.
 fn beyond(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64().filter(|number| number.abs() > LARGEST),

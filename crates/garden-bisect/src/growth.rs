@@ -1,7 +1,7 @@
-//! Growth over passes, and what kind of growth it is.
+//! Growth over passes, and its kind.
 //!
-//! Memory is read after the C library gave back what is free, so a flat pipeline grows by a few pages and not by megabytes. That is
-//! what makes two or three passes enough.
+//! Memory is read after the C library gave back free memory, so a flat pipeline grows by a few pages, not by megabytes.
+//! That is why two or three passes suffice.
 
 use crate::experiment::{Held, Pass, Run, Visit};
 use crate::finding::Kind;
@@ -11,26 +11,26 @@ use crate::finding::Kind;
 const FLOOR: f64 = 192.0 * 1024.0;
 /// ... and per example.
 const FLOOR_PER_EXAMPLE: f64 = 512.0;
-/// ... and of what the pieces before it grow by in the same pass: two runs of the same growth differed by up to 2.4 %.
+/// ... and as a share of the earlier pieces' growth in the same pass: two runs of the same growth differed by up to 2.4 %.
 const OF_EARLIER: f64 = 0.05;
-/// Growth of which no more than this share is left has ended: what came was given back, or only the last entries of a cache came late.
+/// Growth of which at most this share is left has ended: it was given back, or only the last entries of a cache came late.
 const TAIL: f64 = 0.05;
-/// Later passes of a leak are alike: one half of them grows by at least this share of what the other half does.
+/// Later passes of a leak are alike: each half of them grows by at least this share of the other half's growth.
 const ALIKE: f64 = 0.4;
-/// With one later pass only, a leak has this share of the first one's growth at least.
+/// With a single later pass, a leak grows in it by at least this share of the first pass's growth.
 const LIKE_THE_FIRST: f64 = 0.25;
-/// Garbage that is worth a word although the collector keeps up with it.
+/// Garbage worth reporting although the collector keeps up with it.
 const WAITING: f64 = 1024.0 * 1024.0;
-/// Growth of which this share came with a tenth of the batches is jumps, not growth per example.
+/// Growth with more than this share in a tenth of the batches comes in jumps, not per example.
 const JUMPS: f64 = 0.8;
-/// What `malloc` gave out tells how memory rose if it is this share of the growth.
+/// Bytes allocated by `malloc` show how memory rose if they make up at least this share of the growth.
 const HALF: f64 = 0.5;
-/// Batches from which on jumps can be told from growth per example.
+/// Fewest batches to tell jumps from growth per example.
 const FEWEST_BATCHES: usize = 8;
-/// A cache that had this share of its growth when so many of the examples were seen is full.
+/// A cache with `NEARLY_ALL` of its growth before `EARLY` of the examples were seen is full.
 const NEARLY_ALL: f64 = 0.97;
 const EARLY: f64 = 0.75;
-/// Pages of files that may have been read by chance.
+/// File pages that may have been read by chance.
 const FILE_FLOOR: f64 = 4.0 * 1024.0 * 1024.0;
 
 /// Growth in each pass.
@@ -50,20 +50,20 @@ pub(crate) fn held(run: &Run) -> Vec<i64> {
     growth(run, |pass| Some(pass.end.held), run.base.map(|base| base.held))
 }
 
-/// Growth beyond that of an earlier run, pass by pass; passes that the earlier run lacks count as its last one.
+/// Growth beyond an earlier run's, pass by pass; passes missing from the earlier run count as its last later pass.
 pub(crate) fn beyond(grown: &[i64], earlier: &[i64]) -> Vec<i64> {
     let known = |index: usize| earlier.get(index).or(earlier.get(1..).and_then(<[i64]>::last)).copied().unwrap_or(0);
     grown.iter().enumerate().map(|(index, bytes)| bytes - known(index).max(0)).collect()
 }
 
-/// What growth in a pass of so many examples may be chance.
+/// The growth in a pass of `examples` examples that may be chance.
 pub(crate) fn floor(examples: u64) -> f64 {
     FLOOR.max(FLOOR_PER_EXAMPLE * examples as f64)
 }
 
-/// What growth may be chance: in the first pass, and in all later ones together.
+/// The growth that may be chance: in the first pass, and in all later ones together.
 ///
-/// They are apart, as a cache of an earlier piece makes the first pass uncertain and the later ones not at all.
+/// The two are separate, since a cache of an earlier piece makes only the first pass uncertain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chance {
     first: f64,
@@ -71,7 +71,7 @@ pub(crate) struct Chance {
 }
 
 impl Chance {
-    /// With so many examples in a pass, where the pieces before grow by so much in each.
+    /// For passes of `examples` examples, with the growth of the earlier pieces in each pass.
     pub fn new(examples: u64, earlier: &[i64]) -> Chance {
         let (first, later) = earlier.split_at(earlier.len().min(1));
         let of = |earlier: &[i64]| floor(examples).max(OF_EARLIER * earlier.iter().sum::<i64>() as f64);
@@ -79,28 +79,28 @@ impl Chance {
     }
 }
 
-/// The kind of a growth over passes. `garbage` is what the garbage collector freed, `rise` how the first pass rose.
+/// The kind of a growth over passes. `garbage` is the memory freed by the garbage collector, `rise` the course of the first pass.
 pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, rise: &Rise, chance: Chance) -> Kind {
     let Some((&first, later)) = added.split_first() else { return Kind::Failed };
-    // Neither a growth nor a gift that may be chance counts against what the later passes show.
+    // Neither a growth nor a drop that may be chance counts against the later passes.
     let first = if first.abs() as f64 <= chance.first { 0.0 } else { first as f64 };
     let [early, late] = halves(later);
     let total = first + early + late;
     if total > chance.later && (garbage.at_the_end as f64) > 0.5 * total {
         return Kind::Garbage;
     }
-    // What came and was given back is no growth: garbage that waited for its collector when a pass ended, for one.
+    // Memory that was given back again is not growth: for example, garbage not yet collected when a pass ended.
     if total <= chance.later.max(TAIL * first) {
         return quiet(run, garbage, chance.later);
     }
     if early + late > chance.later {
-        // With one pass more it would be clear whether it has come to its end.
+        // With a single later pass, one more would show whether the growth has ended.
         let is_even =
             if later.len() >= 2 { early.min(late) >= ALIKE * early.max(late) } else { late >= LIKE_THE_FIRST * first };
         if is_even {
             return Kind::Leak;
         }
-        // A leak has grown as much late as early, so what has nearly ended is none.
+        // A leak grows as much late as early, so growth that has nearly ended is not one.
         if later.len() < 2 || late > chance.later.max(TAIL * early) {
             return Kind::Undecided;
         }
@@ -112,7 +112,7 @@ pub(crate) fn kind(added: &[i64], garbage: Garbage, run: &Run, rise: &Rise, chan
     }
 }
 
-/// The kind of a run that holds no more at the end of its passes than at their beginning.
+/// The kind of a run that holds no more memory at the end of its passes than at their beginning.
 fn quiet(run: &Run, garbage: Garbage, floor: f64) -> Kind {
     if garbage.at_once as f64 > floor.max(WAITING) {
         return Kind::Garbage;
@@ -120,16 +120,16 @@ fn quiet(run: &Run, garbage: Garbage, floor: f64) -> Kind {
     if file_growth(run) > FILE_FLOOR { Kind::FilePages } else { Kind::Flat }
 }
 
-/// What the garbage collector freed.
+/// Bytes freed by the garbage collector.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Garbage {
-    /// At the end, when it was asked to.
+    /// By `gc.collect()` at the end.
     pub at_the_end: i64,
-    /// By itself during the passes, in one go at most.
+    /// Most by one automatic collection during the passes.
     pub at_once: i64,
 }
 
-/// Growth in the first and in the second half of the later passes; of an odd number the middle one belongs to both by half.
+/// Growth in the first and in the second half of the later passes; the middle one of an odd number is split between both.
 fn halves(later: &[i64]) -> [f64; 2] {
     let sum = |part: &[i64]| part.iter().sum::<i64>() as f64;
     let half = later.len() / 2;
@@ -145,7 +145,7 @@ fn file_growth(run: &Run) -> f64 {
     files.iter().sum::<i64>() as f64
 }
 
-/// What `malloc` gave out in the first pass and did not get back, if that was read after each batch.
+/// Bytes allocated by `malloc` in the first pass and not freed, if read after each batch.
 pub(crate) fn given_out(run: &Run) -> Option<i64> {
     let has_all = run.visits.iter().all(|visit| visit.allocated.is_some());
     run.passes.first().filter(|_| has_all)?.end.allocated.zip(run.base?.allocated).map(|(after, before)| after - before)
@@ -159,10 +159,10 @@ pub(crate) struct Rise {
 }
 
 impl Rise {
-    /// The rise in a run beyond that in the run without its last piece, which saw the same batches.
+    /// The rise in a run beyond the run without its last piece, which saw the same batches.
     ///
-    /// Taken from what `malloc` has given out, if that accounts for most of the growth: resident memory goes up in lumps, as the C library takes more from
-    /// the system at once than it needs and fills what was freed before.
+    /// Taken from the bytes allocated by `malloc`, if these account for at least half of the growth: resident memory rises in lumps, since the C
+    /// library takes more from the system at once than it needs and reuses freed memory.
     pub fn new(run: &Run, earlier: Option<&Run>) -> Rise {
         let grown = held(run).first().copied().unwrap_or(0) as f64;
         if given_out(run).is_some_and(|given| given as f64 >= HALF * grown) {
@@ -187,14 +187,14 @@ impl Rise {
         if self.places.len() < FEWEST_BATCHES {
             return false;
         }
-        // New highs only: what is freed in between is no growth.
+        // New highs only: memory freed in between is not growth.
         let mut highest = 0.0f64;
         let mut steps: Vec<f64> = Vec::new();
         for (_, level) in &self.places {
             steps.push((level - highest).max(0.0));
             highest = highest.max(*level);
         }
-        // The first batch makes what a batch needs while it is worked on; that is not growth either.
+        // The first batch allocates the working memory of a batch; that is not growth either.
         let steps = &mut steps[1..];
         steps.sort_by(|a, b| b.total_cmp(a));
         let all: f64 = steps.iter().sum();
@@ -202,7 +202,7 @@ impl Rise {
         all > 0.0 && few > JUMPS * all
     }
 
-    /// After how many examples the growth had ended within the pass, if it had.
+    /// The number of examples after which the growth ended within the pass, if it did.
     pub fn full_after(&self) -> Option<u64> {
         let (last, _) = self.places.last()?;
         if self.places.len() < FEWEST_BATCHES {
@@ -216,7 +216,7 @@ impl Rise {
     }
 }
 
-/// The growth per example that a kind is about.
+/// The growth per example that matters for a kind.
 pub(crate) fn per_example(kind: Kind, added: &[i64], examples: u64) -> Option<i64> {
     let examples = examples.max(1) as f64;
     let first = added.first().copied()? as f64;
@@ -284,15 +284,15 @@ mod tests {
         assert_eq!(kind_of(&[], 0), Kind::Failed);
     }
 
-    /// However large a cache is, what later passes add is measured as well as without it.
+    /// However large a cache is, growth in later passes is measured as well as without it.
     #[test]
     fn a_leak_does_not_hide_behind_a_cache() {
         for cache in [10, 80, 1000, 40_000] {
             assert_eq!(kind_of(&[(cache + 2) * MIB, 2 * MIB, 2 * MIB], 0), Kind::Leak, "{cache}");
             assert_eq!(kind_of(&[cache * MIB, MIB / 4, MIB / 4, MIB / 4], 0), Kind::Leak, "{cache}");
-            // One pass more would tell.
+            // One more pass would decide.
             assert_eq!(kind_of(&[(cache + 2) * MIB, 2 * MIB], 0), Kind::Undecided, "{cache}");
-            // A cache of an earlier piece: what this one adds in the first pass is anything within its scatter.
+            // With a cache of an earlier piece, the addition in the first pass is anything within its scatter.
             for scatter in [-2, 0, 2] {
                 let added = [2 * MIB + scatter * cache * MIB / 100, 2 * MIB, 2 * MIB];
                 let run = run(&[cache * MIB + added[0], added[1], added[2]]);
@@ -326,7 +326,7 @@ mod tests {
             kind(&[20 * MIB, 0, 0], Garbage::default(), &jumped, &Rise::new(&jumped, None), Chance::new(50, &[])),
             Kind::WarmUp
         );
-        // Also where a piece before it keeps more, evenly.
+        // Also where an earlier piece keeps more, evenly.
         let before = run(&[60 * MIB, 0, 0]);
         let mut both = jumped.clone();
         for (visit, other) in both.visits.iter_mut().zip(&before.visits) {

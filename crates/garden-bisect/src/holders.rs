@@ -1,40 +1,40 @@
-//! Who keeps what has grown: what the look at everything alive says, checked against what was measured.
+//! The keeper of a growth: the inspection of all live objects, checked against the measurements.
 
 use crate::experiment::{Cache, Holders, Run};
 use crate::finding::{Cause, GivenBack, Kind};
 
-/// A container, or the images, that weigh at least this share of the growth are what keeps it. Not more, since other things come with them: some
-/// decoders keep a picture several times over (WebP: pixels are 4 of the 10 bytes), and Python rounds small objects up.
+/// A container, or images, with at least this share of the growth keep it. The share is low, since other memory comes with them: some decoders
+/// keep a picture several times over (WebP: pixels are 4 of the 10 bytes), and Python rounds small objects up.
 const MOST_OF_IT: f64 = 0.3;
 /// Objects, images and tensors that make up this share of a growth explain it.
 const EXPLAINED: f64 = 0.5;
-/// An `lru_cache` with new entries for this share of the examples, or at its limit, may be what keeps a growth; libraries have others that gain a few.
+/// An `lru_cache` with new entries for this share of the examples, or at its limit, may keep a growth; caches of libraries gain only a few.
 const OF_EXAMPLES: f64 = 0.25;
-/// Giving back this share of a growth by letting go of a piece shows that the piece kept it.
+/// If dropping a piece gives back this share of a growth, the piece kept it.
 const GIVEN_BACK: f64 = 0.5;
 
-/// What is known about who keeps a growth.
+/// The keeper of a growth, as far as known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Keeper {
     pub cause: Option<Cause>,
     /// The piece, or `module NAME`.
     pub name: Option<String>,
-    /// The way to it.
+    /// The path to the growing object.
     pub held_at: Option<String>,
-    /// What is there.
+    /// The object at that path.
     pub holds: Option<String>,
-    /// The share of the growth that is accounted for.
+    /// The share of the growth accounted for.
     pub explained: Option<f64>,
-    /// What is known to be held beyond what the pieces before hold, in bytes.
+    /// Bytes known to be held beyond the earlier pieces' holdings.
     pub known: i64,
-    /// How many examples' worth it gained, and holds at most: of an `lru_cache`.
+    /// Entries that an `lru_cache` gained, and the most it may hold (`limit`).
     pub entries: Option<u64>,
     pub limit: Option<u64>,
-    /// Whether it holds as many as it may.
+    /// Whether it is at its limit.
     pub is_full: bool,
 }
 
-/// What keeps a growth over the passes of the look: `grown` bytes in all, `added` of them by the last piece. `earlier` is the look
+/// Finds the keeper of a growth over the passes of the look: `grown` bytes in all, `added` of them by the last piece. `earlier` is the look
 /// at the chain without that piece.
 pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holders>, grown: i64, added: i64) -> Keeper {
     let fixed = match kind {
@@ -47,7 +47,7 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
     let Some(look) = look.filter(|_| grown > 0) else { return Keeper { cause: fixed, ..Keeper::default() } };
     let is_new =
         |path: &str| earlier.is_none_or(|earlier| earlier.containers.iter().all(|container| container.path != path));
-    // What the pieces before this one hold is theirs.
+    // Memory held by the earlier pieces is theirs.
     let of = if earlier.is_some() { added } else { grown }.max(1) as f64;
     let beyond = |of: fn(&Holders) -> i64| (of(look) - earlier.map_or(0, of).max(0)).max(0) as f64;
     let images = beyond(Holders::images_bytes);
@@ -58,7 +58,7 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
         .iter()
         .filter(|container| is_new(&container.path))
         .max_by_key(|container| (container.graphs > 0, container.bytes));
-    // What a graph holds is not seen from Python, so its container weighs next to nothing there.
+    // Memory held by an autograd graph is invisible to Python, so its container weighs next to nothing there.
     let container =
         container.filter(|container| container.bytes as f64 >= MOST_OF_IT * added as f64 || container.graphs > 0);
     let mut keeper = Keeper { cause: fixed, explained: Some(explained), known: known as i64, ..Keeper::default() };
@@ -101,7 +101,7 @@ pub(crate) fn keeper(kind: Kind, look: Option<&Holders>, earlier: Option<&Holder
     keeper
 }
 
-/// The `lru_cache` that has most new entries, if those are as many as the examples would make.
+/// The `lru_cache` with the most new entries, if they are as many as the examples would make.
 fn grown_cache(look: &Holders) -> Option<&Cache> {
     let is_filled = |cache: &&Cache| {
         cache.limit == Some(cache.after)
@@ -114,10 +114,10 @@ fn grown_cache(look: &Holders) -> Option<&Cache> {
         .max_by_key(|cache| cache.after - cache.before)
 }
 
-/// The piece, or the module, that a way begins with.
+/// The piece or module that a path begins with.
 fn root(path: &str) -> String {
     if let Some(rest) = path.strip_prefix("module ") {
-        // Modules have dots in their names; the variable is the last part before anything else.
+        // Module names contain dots; the variable is the last part before any index or call.
         let end = rest.find(['[', '(']).unwrap_or(rest.len());
         let module = rest[..end].rsplit_once('.').map_or(&rest[..end], |(module, _)| module);
         return format!("module {module}");
@@ -125,7 +125,7 @@ fn root(path: &str) -> String {
     path.split(['.', '[', '(']).next().unwrap_or(path).to_string()
 }
 
-/// What each try gave back, in bytes.
+/// Bytes given back by each attempt.
 pub(crate) fn given_back(run: &Run) -> Vec<GivenBack> {
     let Some(last) = run.passes.last() else { return Vec::new() };
     let mut before = last.end.held;
@@ -137,8 +137,8 @@ pub(crate) fn given_back(run: &Run) -> Vec<GivenBack> {
     given
 }
 
-/// The piece whose dropping gave back most of what the last one added: `grown` bytes. What dropping a piece gave back in the run without the last
-/// one was its own before.
+/// The piece whose dropping gave back most of the `grown` bytes that the last piece added. Bytes that dropping it gave back in the run without
+/// the last piece were its own before.
 pub(crate) fn dropped(run: &Run, earlier: Option<&Run>, grown: i64) -> Option<String> {
     let earlier = earlier.map(given_back).unwrap_or_default();
     let own = |what: &str| earlier.iter().find(|other| other.what == what).map_or(0, |other| other.bytes.max(0));

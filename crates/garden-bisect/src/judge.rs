@@ -1,4 +1,4 @@
-//! The judgement: each run's kind of growth, what its last piece added, and who keeps it.
+//! The judgement: each run's kind of growth, the growth added by its last piece, and its keeper.
 
 use crate::experiment::{Experiment, Held, How, Run, Visit, WorkersHeld};
 use crate::finding::{Cause, Finding, Growth, Kind, StageFinding};
@@ -8,17 +8,17 @@ use crate::phrasing;
 
 /// The version of the JSON contract.
 const SCHEMA: u32 = 1;
-/// What a worker takes, or copies of its parent, just by running, whatever the data: up to 0.6 MiB with torch were seen.
+/// Memory that a worker allocates, or copies from its parent, just by running, whatever the data: up to 0.6 MiB seen with torch.
 const BY_RUNNING: i64 = 1 << 20;
-/// A piece that grows alone by this share of what its chain added keeps it itself.
+/// A piece that alone grows by this share of its chain's addition keeps the memory itself.
 const ALONE: f64 = 0.5;
 
-/// Judges an experiment. `memory_limit` is what the machine or its control group has, in bytes.
+/// Judges an experiment. `memory_limit` is the limit of the machine or its cgroup, in bytes.
 pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
     let runs = Judged::all(experiment);
     let mut growths: Vec<Growth> =
         runs.iter().filter_map(|judged| judged.growth(experiment, &runs, memory_limit)).collect();
-    // Equally grave ones in the order of the pipeline: what comes later may follow from what came before.
+    // Equally severe growths stay in pipeline order: a later one may follow from an earlier one.
     growths.sort_by_key(|growth| std::cmp::Reverse(growth.kind.gravity()));
     let failed = runs.iter().find(|judged| judged.finding.has_failed());
     let matters = growths.first().filter(|growth| !matches!(growth.kind, Kind::WarmUp | Kind::FilePages));
@@ -43,7 +43,7 @@ pub fn judge(experiment: &Experiment, memory_limit: Option<u64>) -> Finding {
     finding
 }
 
-/// The finding of a run with the kind that a closer look gave it.
+/// The finding on a run, with the kind from the closer look.
 fn told(mut stage: StageFinding, growths: &[Growth]) -> StageFinding {
     if let Some(growth) = growths.iter().find(|growth| growth.run == stage.name) {
         stage.kind = growth.kind;
@@ -51,7 +51,7 @@ fn told(mut stage: StageFinding, growths: &[Growth]) -> StageFinding {
     stage
 }
 
-/// A run with what it shows.
+/// A run and the finding on it.
 pub(crate) struct Judged<'a> {
     pub run: &'a Run,
     pub finding: StageFinding,
@@ -76,16 +76,16 @@ impl<'a> Judged<'a> {
         judged
     }
 
-    /// What grew because of this run's last piece, with who keeps it.
+    /// The growth because of this run's last piece, with its keeper.
     fn growth(&self, experiment: &Experiment, runs: &[Judged<'a>], memory_limit: Option<u64>) -> Option<Growth> {
         let kind = self.finding.kind;
         let is_told = match self.run.how {
-            // A chain that was stopped when memory ran out stops every longer one.
+            // If a chain was stopped because memory ran out, so is every longer one.
             How::Chain => {
                 kind.is_growth()
                     && !(self.was_stopped_early() && self.chain_before(runs).is_some_and(Judged::was_stopped_early))
             }
-            // Workers have the pieces of the chain: what grows there too was found already.
+            // Workers run the pieces of the chain: growth of the chain was found already.
             How::Workers => {
                 kind.is_growth() && (kind == Kind::Copies || !runs.iter().any(|other| other.is_growing_chain()))
             }
@@ -98,7 +98,7 @@ impl<'a> Judged<'a> {
         let look = experiment.looks.iter().find(|look| look.name == self.run.name);
         let shorter = experiment.looks.iter().filter(|look| look.stages.len() < self.run.stages.len());
         let earlier = shorter.max_by_key(|look| look.stages.len());
-        // What a leak keeps is seen in a later pass; the first has whatever is cached too.
+        // A leak shows in a later pass; the first pass includes caches too.
         let found = match look.and_then(|look| look.later.as_ref()).filter(|_| kind == Kind::Leak) {
             Some(later) => {
                 let [grown, added] = [&self.finding.growth, &self.finding.added]
@@ -115,7 +115,7 @@ impl<'a> Judged<'a> {
         };
         let total: i64 = self.finding.added.iter().sum();
         let examples = self.run.examples.unwrap_or(experiment.examples);
-        // Memory comes in lumps, so that a curve may hide what the cache itself tells.
+        // Memory comes in lumps, so a curve may hide a limit that the cache itself reports.
         let is_full = found.is_full && found.entries.is_some_and(|entries| entries < examples);
         let kind = if kind == Kind::Cache && is_full { Kind::FullCache } else { kind };
         let full = (kind == Kind::FullCache).then(|| self.rise.full_after().or(found.entries)).flatten();
@@ -155,7 +155,7 @@ impl<'a> Judged<'a> {
             && matches!(self.finding.kind, Kind::Leak | Kind::Cache | Kind::Undecided | Kind::Garbage)
     }
 
-    /// Who keeps it: what was found there, else the piece that grows alone, else the one whose dropping gave it back.
+    /// The keeper's name: from the look, else the piece that grows alone, else the piece whose dropping gave the memory back.
     fn keeper_name(&self, found: &Keeper, total: i64, runs: &[Judged<'a>]) -> Option<String> {
         let last = self.run.stages.last()?;
         if self.run.how == How::Workers {
@@ -165,7 +165,7 @@ impl<'a> Judged<'a> {
         let grows_alone = alone.is_some_and(|alone| {
             let own: i64 = alone.finding.growth.iter().sum();
             let all: i64 = self.finding.added.iter().take(alone.finding.growth.len()).sum();
-            // A run that failed has not grown.
+            // A failed run has not grown.
             own > 0 && own as f64 >= ALONE * all as f64
         });
         let itself = (last == "dataset" || grows_alone).then(|| last.clone());
@@ -176,13 +176,13 @@ impl<'a> Judged<'a> {
             .or_else(|| dropped(self.run, self.chain_before(runs).map(|before| before.run), total))
     }
 
-    /// What a loader worker still shared with its parent before the passes: it can make no more than that its own.
+    /// Bytes that a loader worker still shared with its parent before the passes: it cannot copy more.
     fn shared_by_each(&self, workers: u64) -> Option<i64> {
         let base = self.run.base?.workers?;
         (workers > 0).then(|| (base.held - base.private).max(0) / workers as i64)
     }
 
-    /// What a cache keeps. Small objects first fill what Python had free, some hundred KiB, so the sizes of the objects may tell more than the growth.
+    /// Bytes kept by a cache. Small objects first fill Python's free memory, some hundred KiB, so their sizes may say more than the growth.
     fn kept(&self, found: &Keeper) -> i64 {
         let total: i64 = self.finding.added.iter().sum();
         if found.cause == Some(Cause::ExampleCache) { total.max(found.known) } else { total }
@@ -194,19 +194,19 @@ impl<'a> Judged<'a> {
         runs.iter().find(|other| other.run.how == How::Chain && other.run.stages == before)
     }
 
-    /// Whether it was stopped in its first pass, as memory ran out.
+    /// Whether it was stopped in its first pass because memory ran out.
     fn was_stopped_early(&self) -> bool {
         self.run.stopped.is_some() && self.run.passes.is_empty()
     }
 
-    /// What the garbage collector freed, by itself and at the end, for each example of each pass.
+    /// Bytes freed by the garbage collector, automatically and at the end, for each example of each pass.
     fn garbage_per_example(&self, examples: u64) -> Option<i64> {
         let by_itself = self.run.collections.map_or(0, |collections| collections.bytes);
         let all = by_itself + self.finding.collected.unwrap_or(0).max(0);
         Some(all / (examples.max(1) as i64 * self.run.passes.len().max(1) as i64))
     }
 
-    /// Growth per example of a run that was stopped in its first pass, as memory ran out.
+    /// Growth per example of a run that was stopped in its first pass because memory ran out.
     fn stopped_growth(&self) -> Option<i64> {
         self.run.stopped?;
         let last = self.run.visits.last()?;
@@ -258,13 +258,13 @@ fn stage(run: &Run, before: Option<&StageFinding>, rise: &Rise, examples: u64, w
     }
 }
 
-/// What loader workers grew by: memory of their own, or else pages of their parent that they made their own.
+/// The growth of loader workers: memory they allocated, or else pages of their parent that they copied.
 fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
     let grown = |of: fn(WorkersHeld) -> i64| {
         growth(run, |pass| pass.end.workers.map(of), run.base.and_then(|base| base.workers).map(of))
     };
     let held = grown(|one| one.held);
-    // What they hold themselves is in their own pages too.
+    // Memory they allocated is in their private pages too.
     let copies: Vec<i64> = grown(|one| one.private).iter().zip(&held).map(|(own, held)| own - held.max(&0)).collect();
     let is_more = |grown: &[i64]| grown.iter().sum::<i64>() > BY_RUNNING.saturating_mul(workers as i64);
     let of_workers = of_workers(run);
@@ -276,14 +276,14 @@ fn copied(run: &Run, examples: u64, workers: u64) -> (Kind, Vec<i64>) {
     }
 }
 
-/// The run with what all workers hold as its memory.
+/// The run with the memory of all workers as its own.
 fn of_workers(run: &Run) -> Run {
     let base = run.base.and_then(|base| Some(Held { held: base.workers?.held, ..Held::default() }));
     let visit = |visit: &Visit| Some(Visit { held: visit.workers?.held, allocated: None, ..*visit });
     Run { base, visits: run.visits.iter().filter_map(visit).collect(), ..Run::default() }
 }
 
-/// Growth over so many passes from the first one on. That of a leak is taken from the mean of the later ones: it may be small.
+/// Growth over the first `passes` passes. For a leak it is taken from the mean of the later passes, since it may be small.
 fn over(passes: usize, growth: &[i64], kind: Kind) -> i64 {
     if kind != Kind::Leak || growth.len() < 2 {
         return growth.iter().take(passes).sum();
@@ -296,7 +296,7 @@ fn mean(values: &[i64]) -> i64 {
     values.iter().sum::<i64>() / values.len().max(1) as i64
 }
 
-/// What the garbage collector gave back at the end.
+/// Bytes given back by `gc.collect()` at the end.
 fn collected(run: &Run) -> Option<i64> {
     let after = run.after.first().filter(|after| after.what.starts_with("gc.collect"))?;
     Some(run.passes.last()?.end.held - after.held)

@@ -1,9 +1,10 @@
-//! Which piece of a pipeline makes memory grow, and whether that ever ends.
+//! Which piece of a pipeline makes memory grow, and whether the growth ever ends.
 //!
-//! The Python package takes the pieces of a pipeline over the same different examples several times, each combination in a process
-//! of its own, and writes down what was held after each pass ([`Experiment`]). This crate judges it: [`judge`] is pure, and
-//! [`page`] puts the finding into words and charts. What grows in the first pass only is a cache, what grows in every pass a leak,
-//! what the garbage collector gives back is garbage, and what grew in an image that the dataset keeps is the dataset's.
+//! The Python package runs the same set of different examples through the pieces of a pipeline several times, each
+//! combination in a separate process, and records the memory after each pass ([`Experiment`]). This crate judges the
+//! record: [`judge`] is pure, and [`page`] puts the finding into words and charts. Growth in the first pass only is a
+//! cache, growth in every pass a leak, memory freed by the garbage collector is garbage, and growth in an image that the
+//! dataset keeps is the dataset's.
 
 mod charts;
 mod experiment;

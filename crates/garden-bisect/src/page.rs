@@ -1,4 +1,4 @@
-//! The finding as a page: the stages as a table, what holds the memory, what gives it back, and the curves.
+//! The finding as a page: the stages as a table, the holders of memory, attempts to free it, and the charts.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::experiment::{Experiment, Holders, How, Run};
 use crate::finding::{Finding, Growth, Kind, StageFinding};
 use crate::phrasing::{bytes, is_all_that_is_shared, passes};
 
-/// Rows of each list of what holds the memory.
+/// Most rows in each list of holders.
 const MOST_ROWS: usize = 5;
 
 /// The finding in words and charts.
@@ -38,7 +38,7 @@ fn title(experiment: &Experiment) -> String {
     experiment.target.clone().unwrap_or_else(pieces)
 }
 
-/// Whether a cache fits decides whether it is bad news.
+/// The news of a finding; a cache is bad news only if it does not fit.
 pub(crate) fn news(finding: &Finding) -> News {
     match finding.verdict {
         Kind::Leak => News::Bad,
@@ -100,7 +100,7 @@ fn stages(experiment: &Experiment, finding: &Finding) -> Section {
     }
 }
 
-/// Growth below a page or two is none.
+/// A change of memory; less than a page is written as 0.
 fn change(grown: i64) -> String {
     if grown.abs() < 4 << 10 { "0".into() } else { format_change(grown as f64) }
 }
@@ -205,7 +205,7 @@ fn held_things(look: &Holders) -> Vec<String> {
 }
 
 fn file_name(path: &str) -> String {
-    // The last two parts tell which file it is; the folders of somebody's machine do not.
+    // The last two parts identify the file; the folders of somebody's machine do not.
     let parts: Vec<&str> = path.rsplit('/').take(2).collect();
     parts.into_iter().rev().collect::<Vec<_>>().join("/")
 }

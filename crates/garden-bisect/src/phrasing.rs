@@ -1,4 +1,4 @@
-//! Sentences: what was found, what it means and what to do.
+//! Sentences: findings, their meaning and the advice.
 
 use garden_memory::Bytes;
 
@@ -7,10 +7,10 @@ use crate::finding::{Cause, Finding, Growth, Kind};
 use crate::holders::given_back;
 use crate::judge::Judged;
 
-/// Free memory that the C library kept, from which on it is worth a remark.
+/// Free memory kept by the C library above which it is worth a remark.
 const WORTH_A_REMARK: i64 = 32 << 20;
 
-/// An amount that is known not to be negative.
+/// An amount; negative ones count as zero.
 pub(crate) fn bytes(amount: i64) -> String {
     Bytes(amount.max(0) as u64).to_string()
 }
@@ -93,7 +93,7 @@ fn most_passes(experiment: &Experiment) -> usize {
     experiment.runs.iter().map(|run| run.passes.len()).max().unwrap_or(0)
 }
 
-/// Who keeps it, as the beginning of a sentence.
+/// The keeper, as the beginning of a sentence.
 fn who(growth: &Growth) -> String {
     match growth.keeper.as_deref() {
         Some(module) if module.starts_with("module ") => format!("A variable of {module}"),
@@ -113,7 +113,7 @@ fn place(growth: &Growth) -> String {
     }
 }
 
-/// The piece with which it begins, if that is not the one that keeps it.
+/// The piece with which the growth begins, if another one keeps it.
 fn trigger(growth: &Growth) -> String {
     let piece = &growth.begins_with;
     match growth.keeper.as_ref() {
@@ -159,7 +159,7 @@ fn at_most(growth: &Growth, experiment: &Experiment) -> String {
     }
 }
 
-/// Whether the whole dataset would need more than there is to copy: examples lie on the same pages.
+/// Whether the whole dataset would need more than there is to copy: several examples lie on one page.
 pub(crate) fn is_all_that_is_shared(growth: &Growth, experiment: &Experiment) -> bool {
     let all = growth.bytes_per_example.zip(experiment.dataset_length);
     let all = all.map(|(each, length)| each.saturating_mul(length as i64));
@@ -180,7 +180,7 @@ fn share(part: f64) -> String {
     if part < 0.005 { "nothing".into() } else { format!("{:.0} %", 100.0 * part) }
 }
 
-/// What to do, for the gravest growth first.
+/// The advice, for the most severe growth first.
 pub(crate) fn advice(growths: &[Growth], verdict: Kind) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
     for growth in growths {
@@ -230,7 +230,7 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
     }
 }
 
-/// What else there is to say.
+/// Further notes.
 pub(crate) fn notes(experiment: &Experiment, runs: &[Judged]) -> Vec<String> {
     let mut notes = experiment.notes.clone();
     for judged in runs {
@@ -266,7 +266,8 @@ pub(crate) fn notes(experiment: &Experiment, runs: &[Judged]) -> Vec<String> {
     notes
 }
 
-/// What a piece held before the first pass already, told by what letting go of it gave back beyond the growth. Of what grows, the warm-up has a part.
+/// Memory that a piece held before the first pass, inferred from what dropping it gave back beyond the growth. The warm-up holds a part of what
+/// grows.
 fn held_from_the_start(judged: &Judged) -> Option<String> {
     let grown = judged.finding.growth.iter().sum::<i64>().max(0);
     let given = given_back(judged.run);

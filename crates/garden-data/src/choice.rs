@@ -1,4 +1,4 @@
-//! Choices by the names that people give them on the command line and in configurations.
+//! Options by the names used on the command line and in configurations.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use crate::example::selective::Level;
 use crate::loader::BadRow;
 use crate::loader::normalisation::Normalisation;
 
-/// The value of a name; an error names all that there are.
+/// The value of a name; the error lists all valid names.
 fn find<T: Copy>(choices: &[(&str, T)], given: &str) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| *name == given).map(|(_, value)| *value);
     found.ok_or_else(|| {

@@ -1,8 +1,8 @@
-//! Datasets: an index of where rows are, and one row at a time.
+//! Datasets: an index of row positions, and access to one row at a time.
 //!
-//! Opening reads each file once from front to back and keeps 16 bytes a row. Rows stay in their files, and pictures in them compressed: reading one
-//! holds that one. So memory does not depend on how many rows there are beyond the index, nor on how large they are.
-//! What is wrong with a row is found when it is read; whether that ends a run is up to whoever reads.
+//! Opening reads each file once from front to back and keeps 16 bytes per row. Rows stay in their files, with their pictures compressed; reading a row
+//! holds only that row. Memory therefore depends on the number of rows through the index alone, and not on their size.
+//! Errors in a row surface when it is read; whether they end a run is up to the caller.
 
 pub(crate) mod base64;
 mod calls;
@@ -41,16 +41,16 @@ use reach::Reach;
 use stored::Span;
 use tar::Tar;
 
-/// The split that is meant unless another one is named.
+/// The default split.
 const TRAIN: &str = "train";
-/// Bytes that tell what a file is: a header of a tar archive.
+/// Bytes needed to recognise a file: a tar header.
 const BEGINNING: u64 = 512;
 
 /// Rows of one or more files.
 #[derive(Debug)]
 pub struct Dataset {
     shards: Vec<Shard>,
-    /// The number of rows up to and with each shard.
+    /// The cumulative number of rows, shard by shard.
     ends: Vec<usize>,
 }
 
@@ -68,13 +68,13 @@ impl Dataset {
         Dataset::open_split(path, TRAIN)
     }
 
-    /// Opens another split: `train`, `validation` or `test`. A single file is the split that is asked for, whatever its name.
+    /// Opens another split: `train`, `validation` or `test`. A single file counts as the requested split, whatever its name.
     pub fn open_split(path: &Path, split: &str) -> Result<Dataset, Error> {
         Dataset::open_with(path, split, None)
     }
 
-    /// Opens a split whose rows may name these files as pictures. If that is not said, rows of a file or folder may name any,
-    /// and rows of a dataset by its name on the hub those that came with it.
+    /// Opens a split, with a rule for the picture files that its rows may name. By default rows of a file or folder may name any file,
+    /// and rows of a hub dataset only files that came with it.
     pub fn open_with(path: &Path, split: &str, paths: Option<ImagePaths>) -> Result<Dataset, Error> {
         let own = paths.unwrap_or(ImagePaths::Anywhere);
         if path.is_dir() {
@@ -95,7 +95,7 @@ impl Dataset {
         }
         let no_cache = || Error::dataset(path, "no such file or folder, and no cache of the hub as HOME is not set");
         let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, hub::Thing::Dataset, &name)?;
-        // Files of a snapshot are links into another folder of the same dataset.
+        // Files of a snapshot are links into another folder of the same repository.
         let repository = snapshot.ancestors().nth(2).unwrap_or(&snapshot);
         let paths = paths.unwrap_or(ImagePaths::Inside);
         Dataset::of_files(path, &folder::files(&snapshot, split)?, paths, repository)
@@ -119,17 +119,17 @@ impl Dataset {
         }
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Whether there are no rows. An open dataset has some.
+    /// Whether there are no rows. An open dataset always has some.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Files that the rows are in.
+    /// Number of files.
     pub fn files(&self) -> usize {
         self.shards.len()
     }
@@ -140,19 +140,19 @@ impl Dataset {
         shard.read(row, |row| row.into_record())
     }
 
-    /// Reads a row, and of its pictures only the headers: as much as it takes to know their sizes. One with more pixels than these is an error.
+    /// Reads a row, and only the headers of its pictures: enough to know their sizes. A picture with more than `max_pixels` is an error.
     pub fn outline(&self, index: usize, max_pixels: u64) -> Result<Outline, Error> {
         let (shard, row) = self.locate(index);
         shard.read(row, |row| row.into_outline(max_pixels))
     }
 
-    /// Bytes of the index.
+    /// Size of the index in bytes.
     pub fn index_bytes(&self) -> usize {
         let of = |shard: &Shard| if matches!(shard, Shard::Parquet(_)) { 0 } else { shard.len() * size_of::<Span>() };
         self.shards.iter().map(of).sum()
     }
 
-    /// Where a row stands, without reading it: `train.jsonl:17`, or in archives and tables the number of the row.
+    /// The position of a row, without reading it: `train.jsonl:17`, or the row number in archives and tables.
     pub fn place(&self, index: usize) -> String {
         let (shard, row) = self.locate(index);
         match shard {
@@ -171,7 +171,7 @@ impl Dataset {
 }
 
 impl Shard {
-    /// Recognises a file by what is in it.
+    /// Recognises a file by its content.
     fn open(path: &Path, number: usize, readers: &Readers, reach: &Arc<Reach>) -> Result<Shard, Error> {
         let beginning = stored::beginning(path, BEGINNING)?;
         let text = beginning.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&beginning).trim_ascii_start();
@@ -209,7 +209,7 @@ impl Shard {
     }
 }
 
-/// What a file that is no dataset seems to be.
+/// The error for a file that is not a dataset: says what it seems to be.
 fn unknown(path: &Path, beginning: &[u8]) -> Error {
     let error = Error::dataset(path, "is not JSON Lines, a JSON array, parquet or a tar archive");
     match beginning {

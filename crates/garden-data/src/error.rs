@@ -1,9 +1,9 @@
-//! What can be wrong with files, conversations and pictures: always which one, and what is wrong with it.
+//! Errors in files, conversations and pictures: always which one, and what is wrong with it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// How the problem begins of a folder without a split that was asked for.
+/// Start of the message for a folder without the requested split.
 pub(crate) const NO_SPLIT: &str = "has no split";
 
 /// Why a tokenizer, a template, a picture or a row of a dataset cannot be used.
@@ -16,14 +16,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is malformed.
     Broken {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// A field of a configuration is missing or says something that is not supported.
+    /// A field of a configuration is missing or has an unsupported value.
     Field {
         /// The file.
         path: PathBuf,
@@ -34,12 +34,12 @@ pub enum Error {
     },
     /// A picture cannot be used.
     Picture {
-        /// The file, or where it is in a file.
+        /// The file, or its position in a file.
         name: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// A conversation cannot be rendered or does not fit its pictures.
+    /// A conversation cannot be rendered, or does not match its pictures.
     Conversation(String),
     /// A dataset cannot be opened.
     Dataset {
@@ -47,34 +47,34 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
-        /// What would help, where that is known.
+        /// What would help, if known.
         hint: Option<String>,
     },
-    /// A row has more tokens than it may have.
+    /// A row has too many tokens.
     TooLong {
-        /// Where it stands, such as `train.jsonl:17`.
+        /// The row's position, such as `train.jsonl:17`.
         place: String,
-        /// How many, and what would help.
+        /// The number of tokens, and what would help.
         problem: String,
     },
-    /// A model's folder cannot be found.
+    /// A model folder cannot be found.
     Folder {
-        /// What was given.
+        /// The path or name as given.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
-        /// What would help, where that is known.
+        /// What would help, if known.
         hint: Option<String>,
     },
     /// A row of a dataset cannot be used; the others may be fine.
     Row {
-        /// Where it stands, such as `train.jsonl:17`.
+        /// The row's position, such as `train.jsonl:17`.
         place: String,
-        /// The field, such as `messages[0].content[1].image_url`; empty where it is the whole row.
+        /// The field, such as `messages[0].content[1].image_url`; empty for the whole row.
         field: String,
         /// What is wrong with it.
         problem: String,
-        /// What would help, where that is known.
+        /// What would help, if known.
         hint: Option<String>,
     },
 }
@@ -100,7 +100,7 @@ impl Error {
         Error::Row { place: place.to_string(), field: field.to_string(), problem: problem.into(), hint: None }
     }
 
-    /// The same error with something to do about it.
+    /// The same error with a hint.
     pub(crate) fn with_hint(mut self, text: impl Into<String>) -> Error {
         if let Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } = &mut self {
             *hint = Some(text.into());
@@ -108,7 +108,7 @@ impl Error {
         self
     }
 
-    /// What would help, where that is known.
+    /// What would help, if known.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
@@ -116,7 +116,7 @@ impl Error {
         }
     }
 
-    /// Whether a folder was asked for a split that it does not have.
+    /// Whether the requested split is missing.
     pub fn is_missing_split(&self) -> bool {
         matches!(self, Error::Dataset { problem, .. } if problem.starts_with(NO_SPLIT))
     }

@@ -1,7 +1,7 @@
-//! An example: what a row of a dataset is to the model, but for the pixels.
+//! A training example: a row as tokens, labels and image grids, without the pixels.
 //!
-//! Everything here follows from the conversation and from the headers of its pictures, so a whole dataset can be looked through without
-//! decoding any. Labels are set where a token has a byte of a turn that is trained; images never carry loss.
+//! Everything here follows from the conversation and the headers of its pictures, so a whole dataset can be surveyed without
+//! decoding any. A token gets a label if it contains a byte of a trained turn; image tokens never count in the loss.
 
 pub(crate) mod boxes;
 pub(crate) mod json;
@@ -28,14 +28,14 @@ use crate::processor::Processor;
 use crate::template::unused::{check_used, unused_fields};
 use crate::template::{Chat, Ending, Message, Weight};
 
-/// Who gives instructions, in chat templates.
+/// The system role in chat templates.
 const SYSTEM: &str = "system";
 
-/// Which tokens are trained.
+/// Which tokens count in the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Labels {
-    /// Every answer: the text behind the header of an assistant's turn, the token that ends the turn, and the line end behind it.
+    /// Every answer: the text after the header of an assistant turn, the token that ends the turn, and the line break after it.
     #[default]
     Assistant,
     /// The last answer only.
@@ -44,64 +44,64 @@ pub enum Labels {
     All,
 }
 
-/// Which instructions stand before a conversation.
+/// The system prompt of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SystemPrompt {
-    /// Those of the row; where it has none, what the template says.
+    /// The row's, else the template's default.
     #[default]
     Own,
-    /// Those of the row; where it has none, these.
+    /// The row's, else this one.
     Default(String),
-    /// These, whatever the row has.
+    /// This one, whatever the row has.
     Always(String),
 }
 
 /// How rows become examples.
 #[derive(Clone, Debug, Default)]
 pub struct ExampleSettings {
-    /// Which tokens are trained.
+    /// Which tokens count in the loss.
     pub labels: Labels,
-    /// Which instructions stand before a conversation.
+    /// The system prompt.
     pub system: SystemPrompt,
-    /// How long a row may be; without, any length.
+    /// Maximum length of a row; `None` for any length.
     pub length: Option<LengthLimit>,
-    /// What structured answers are not asked for.
+    /// Tokens of structured answers that do not count in the loss.
     pub selective: SelectiveLoss,
     /// How boxes are read and written.
     pub boxes: BoxSettings,
 }
 
-/// A row of a dataset as the model is given it, but for the pixels.
+/// A row of a dataset as model input, without the pixels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Example {
-    /// Where it stands, such as `train.jsonl:17`.
+    /// The row's position, such as `train.jsonl:17`.
     pub place: String,
-    /// The tokens, with as many image tokens as there are merged patches.
+    /// The tokens, with one image token per merged token of each picture.
     pub tokens: Vec<i32>,
-    /// The token itself where it is trained, else [`IGNORED`].
+    /// The token itself if it counts in the loss, else [`IGNORED`].
     pub labels: Vec<i32>,
     /// Frames, rows and columns of each picture, in patches.
     pub grids: Vec<Grid>,
-    /// The tokens of each answer.
+    /// The token range of each answer.
     pub answers: Vec<Range<usize>>,
-    /// Tokens that stand for images.
+    /// Number of image tokens.
     pub image_tokens: usize,
-    /// Tokens of the answers that are trained, before structure was taken out of them.
+    /// Answer tokens that count in the loss, before selective loss.
     pub answer_tokens: usize,
-    /// Those of them that were taken out.
+    /// Answer tokens masked by selective loss.
     pub masked: usize,
-    /// The bound on pixels that took the place of `max_pixels`, where the pictures had to be made smaller.
+    /// The bound used instead of `max_pixels`, if the pictures had to be shrunk.
     pub shrunk_to: Option<u64>,
-    /// Boxes that the texts have.
+    /// Boxes in the texts.
     pub boxes: Vec<WrittenBox>,
-    /// The messages with their boxes, where there are any.
+    /// The messages with boxes filled in, if there are any.
     pub written: Option<Vec<Message>>,
 }
 
-/// A conversation of a dataset, with what its texts want.
+/// A conversation of a dataset, with the boxes for its texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Said<'a> {
-    /// Where it stands.
+    /// The row's position.
     pub place: &'a str,
     /// Messages and tools.
     pub chat: Chat<'a>,
@@ -109,17 +109,17 @@ pub struct Said<'a> {
     pub objects: &'a Objects,
 }
 
-/// What became of a row.
+/// The result for a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is trained.
+    /// An example to train on.
     Kept(Example),
-    /// It has so many tokens, too many, and is left out.
+    /// Left out for being too long, with its number of tokens.
     Dropped(usize),
 }
 
 impl Example {
-    /// Makes an example of a row. Of pictures only headers are read.
+    /// Makes an example of a row. Only the headers of its pictures are read.
     pub fn of<'a>(processor: &Processor, record: &'a Record, settings: &ExampleSettings) -> Result<Outcome, Error> {
         let sized = |picture: &'a StoredPicture| {
             let (width, height) = picture_size(&picture.name, &picture.data, processor.max_decoded_pixels)?;
@@ -129,7 +129,7 @@ impl Example {
         Example::of_sized(processor, record.said(), &pictures, settings)
     }
 
-    /// Makes an example of a conversation whose pictures are known by their sizes.
+    /// Makes an example of a conversation with pictures of known size.
     pub fn of_sized(
         processor: &Processor,
         said: Said,
@@ -140,7 +140,7 @@ impl Example {
         let full = pictures.grids(processor.images.max_pixels)?;
         let mut shrunk = Shrunk { grids: full.clone(), max_pixels: processor.images.max_pixels };
         let mut shrunk_to = None;
-        // Boxes have other numbers in smaller pictures, and other numbers may be more tokens: then pictures are made smaller once more.
+        // Boxes have other coordinates in smaller pictures, which may take more tokens; then the pictures are shrunk again.
         loop {
             let text = Text::of(processor, said, pictures.pictures, &shrunk.grids, settings)?;
             let of_images = pictures.tokens(&shrunk.grids);
@@ -168,13 +168,13 @@ impl Example {
         }
     }
 
-    /// Fields of messages that the template does not read: `messages[].name`, for each message that has one.
+    /// Message fields that the template does not read, such as `messages[].name`, once per message.
     pub(crate) fn unused_fields(processor: &Processor, chat: Chat, settings: &ExampleSettings) -> Vec<String> {
         let messages = settings.system.before(chat.messages);
         unused_fields(&processor.template, Chat { messages: &messages, ..chat })
     }
 
-    /// Tokens whose prediction is trained. The first token of a row has nothing before it that could predict it.
+    /// Number of tokens that count in the loss. The first token of a row has nothing before it to predict it from.
     pub fn trained(&self) -> usize {
         self.labels.iter().skip(1).filter(|label| **label != IGNORED).count()
     }
@@ -203,13 +203,13 @@ fn still_refused(plain: usize, least: usize, most: usize) -> String {
     }
 }
 
-/// A conversation as tokens, with one token for each image.
+/// A conversation as tokens, with one token per image.
 #[derive(Default)]
 struct Text {
     tokens: Vec<i32>,
-    /// Whether each token is trained.
+    /// Whether each token counts in the loss.
     is_trained: Vec<bool>,
-    /// The tokens of each answer.
+    /// The token range of each answer.
     answers: Vec<Range<usize>>,
     answer_tokens: usize,
     masked: usize,
@@ -218,7 +218,7 @@ struct Text {
 }
 
 impl Text {
-    /// The text of a conversation whose pictures have these sizes.
+    /// Renders a conversation with pictures of these sizes.
     fn of(
         processor: &Processor,
         said: Said,
@@ -258,7 +258,7 @@ impl Text {
         check_used(&processor.template, place, chat, &rendered)?;
         let is_all = settings.labels == Labels::All;
         let has_zero = messages.iter().any(|message| message.weight == Weight::Zero);
-        // Where everything is trained and nothing is taken out, no answer has to be found, and any template will do.
+        // If everything is trained and nothing masked, answers need not be located, and any template works.
         let turns = match is_all && settings.selective.level == Level::Off && !has_zero {
             true => Vec::new(),
             false => turns(&processor.template, chat, &rendered)?,
@@ -304,11 +304,11 @@ impl Text {
         let tokens = self.answers[number].clone();
         self.is_trained[tokens.clone()].fill(true);
         self.answer_tokens += self.tokens[tokens.clone()].iter().filter(|token| !processor.is_vision(**token)).count();
-        // The template's own end of the turn is no part of the answer: it begins with the last special token.
+        // The template's end-of-turn suffix, which starts with the last special token, is not part of the answer.
         let last = tokens.clone().rev().find(|token| processor.tokenizer.is_special(self.tokens[*token]));
         let end = last.map_or(turn.end, |token| spans[token].start);
         let tokens = tokens.start..last.unwrap_or(tokens.end);
-        // A token that begins in the header has no place in the answer, and keeps its loss.
+        // A token that starts in the header has no position in the answer, and keeps its loss.
         let place = |span: &Range<usize>| match span.start.checked_sub(turn.start) {
             Some(start) => start..span.end - turn.start,
             None => 0..0,
@@ -323,7 +323,7 @@ impl Text {
         }
     }
 
-    /// There must be as many places for images as images.
+    /// Checks that there are as many image placeholders as images.
     fn check(&self, processor: &Processor, images: usize) -> Result<(), Error> {
         let places = self.tokens.iter().filter(|token| **token == processor.image_token()).count();
         if places == images {
@@ -332,13 +332,13 @@ impl Text {
         Err(Error::Conversation(format!("the conversation has {places} places for images and {images} images")))
     }
 
-    /// Puts as many tokens as an image has in the place of each.
+    /// Expands each image placeholder to the image's number of tokens.
     fn example(self, processor: &Processor, place: &str, grids: Vec<Grid>, shrunk_to: Option<u64>) -> Example {
         let mut counts = grids.iter().map(|grid| processor.images.tokens(*grid));
         let image_tokens: usize = counts.clone().sum();
         let length = self.tokens.len() - grids.len() + image_tokens;
         let (mut tokens, mut labels) = (Vec::with_capacity(length), Vec::with_capacity(length));
-        // Where each token went.
+        // The new index of each token.
         let mut places = Vec::with_capacity(self.tokens.len() + 1);
         for (token, is_trained) in self.tokens.iter().zip(&self.is_trained) {
             places.push(tokens.len());
@@ -366,7 +366,7 @@ impl Text {
     }
 }
 
-/// The tokens that have a byte of a stretch. One at a border that holds bytes of both sides belongs to it, as in transformers' masks.
+/// The tokens that overlap a byte range. A token across its border belongs to it, as in transformers' masks.
 fn tokens_in(spans: &[Range<usize>], bytes: &Range<usize>) -> Range<usize> {
     let start = spans.partition_point(|span| span.end <= bytes.start);
     let end = spans.partition_point(|span| span.start < bytes.end);

@@ -1,9 +1,9 @@
-//! Fingerprints of contents that are stored and compared later: FNV-1a of 64 bits, fed value by value.
+//! Fingerprints of contents, stored and compared later: 64-bit FNV-1a, fed value by value.
 //!
-//! The hashers of the standard library promise the same number only within one program, and derived hashes change with the fields of a type. These do
-//! neither: a checkpoint knows its rows again in later versions, on other machines.
+//! The standard library's hashers are stable only within one program, and derived hashes change with the fields of a type. These are
+//! stable, so a checkpoint recognises its rows in later versions and on other machines.
 
-/// A fingerprint that is being made.
+/// A fingerprint in progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprint(u64);
 
@@ -24,13 +24,13 @@ impl Fingerprint {
         self.bytes(&number.to_le_bytes());
     }
 
-    /// Adds a text and its length, so that texts one behind the other are told apart.
+    /// Adds a text and its length, so that adjacent texts are distinguished.
     pub fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.bytes(text.as_bytes());
     }
 
-    /// The number.
+    /// The fingerprint.
     pub fn value(self) -> u64 {
         self.0
     }
@@ -40,7 +40,7 @@ impl Fingerprint {
 mod tests {
     use super::*;
 
-    /// Numbers that are published with the algorithm: they must never change.
+    /// Test vectors published with the algorithm: they must never change.
     #[test]
     fn it_is_fnv_1a() {
         let of = |text: &str| {

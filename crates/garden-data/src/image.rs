@@ -1,7 +1,7 @@
-//! Pictures: files to RGB, to the model's size, to patches.
+//! Pictures: from files to RGB, to the model's size, to patches.
 //!
-//! Files are told apart by their first bytes, whatever they are called. Sizes are read from the header first, so that a small file that
-//! claims to be huge is refused before memory is taken for it.
+//! Formats are recognised by the first bytes, whatever the file name. Sizes are read from the header first, so that a small file that
+//! claims to be huge is refused before memory is allocated for it.
 
 mod bmp;
 mod drawn;
@@ -30,10 +30,10 @@ pub use rgb::Picture;
 pub use settings::ImageSettings;
 pub use thumbnail::Thumbnail;
 
-/// Pixels of the largest picture that is decoded unless the caller says otherwise: what PIL calls a decompression bomb.
+/// Default maximum of pixels to decode: PIL's limit for a decompression bomb.
 pub const MAX_PIXELS: u64 = 178_956_970;
 
-/// What a picture file is.
+/// File format of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Bmp,
@@ -44,47 +44,47 @@ enum Format {
     Webp,
 }
 
-/// What the header of a file says.
+/// Header of a picture file.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     width: u64,
     height: u64,
     orientation: Orientation,
-    /// Bytes of what its decoder holds beside file and picture: coefficients, or values that are no RGB yet.
+    /// Bytes that the decoder holds beside file and picture: coefficients, or values not yet converted to RGB.
     values: u64,
-    /// Whether rows can be used as they come, so that the picture is nowhere as a whole.
+    /// Whether rows can be used as they are decoded, without the whole picture in memory.
     is_by_rows: bool,
 }
 
-/// Bytes of a pixel in colours.
+/// Bytes per RGB pixel.
 const RGB_PIXEL: u64 = 3;
-/// The same with opacity.
+/// Bytes per RGBA pixel.
 const RGBA_PIXEL: u64 = 4;
 
-/// What decoding a picture holds whose file is not known: that of a PNG file with opacity, which few others exceed.
+/// Typical memory for decoding a picture of unknown format: that of a PNG with alpha, which few others exceed.
 pub fn usual_decoding_bytes(pixels: u64) -> u64 {
     (RGB_PIXEL + RGBA_PIXEL) * pixels
 }
 
-/// What the header of a picture says to those who only look at it.
+/// Size and decoding cost of a picture, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Glance {
-    /// As it is shown.
+    /// As displayed.
     pub width: usize,
     pub height: usize,
-    /// Whether it has to be decoded as a whole: JPEG files that are sequential and upright need not.
+    /// Whether it must be decoded whole: sequential, upright JPEG files need not.
     pub is_whole: bool,
-    /// What is held at most while it is decoded, besides the file itself and some rows.
+    /// Peak bytes while decoding, besides the file itself and some rows.
     pub decoding_bytes: u64,
 }
 
-/// Width and height of a picture as it is shown, from its header alone. `name` is only for errors.
+/// Width and height of a picture as displayed, from its header alone. `name` is only for errors.
 pub fn picture_size(name: &str, data: &[u8], max_pixels: u64) -> Result<(usize, usize), Error> {
     let glance = glance(name, &Source::of_bytes(data), max_pixels)?;
     Ok((glance.width, glance.height))
 }
 
-/// The same of a picture whose bytes are only looked at where the header needs it.
+/// Reads a picture's header, and no more bytes than that needs.
 pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Glance, Error> {
     let header = Format::of(source.beginning()).and_then(|format| format.header(source)?.checked(max_pixels));
     let header = header.map_err(|problem| Error::picture(name, problem))?;
@@ -95,10 +95,10 @@ pub(crate) fn glance(name: &str, source: &Source, max_pixels: u64) -> Result<Gla
 }
 
 impl Picture {
-    /// Decodes a file, turned as its Exif data says, into the memory that the picture has already.
+    /// Decodes a file, rotated by its Exif orientation, reusing the picture's memory.
     ///
-    /// Colours are those of transformers' `convert_to_rgb` of an opened image: what is transparent is painted white, 16 bit gray is cut off at 255,
-    /// inks are mixed by the simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
+    /// Colours match transformers' `convert_to_rgb` of an opened image: transparency becomes white, 16-bit gray is clipped at 255,
+    /// CMYK is converted by the simple formula. Pictures with more than `max_pixels` are refused. `name` is only for errors.
     pub fn decode(&mut self, name: &str, data: &[u8], max_pixels: u64) -> Result<(), Error> {
         self.try_decode(data, max_pixels).map_err(|problem| Error::picture(name, problem))
     }
@@ -162,7 +162,7 @@ impl Header {
         self.width.saturating_mul(self.height)
     }
 
-    /// Values and picture together; they are gone when a picture is turned, which takes a second one.
+    /// Values plus picture. Rotating takes a second picture, but the values are freed by then.
     fn decoding_bytes(&self) -> u64 {
         let rgb = RGB_PIXEL.saturating_mul(self.pixels());
         match self.orientation.is_upright() {

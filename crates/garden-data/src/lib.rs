@@ -1,4 +1,4 @@
-//! What a model is given: rows of a dataset, tokens, the chat template, pictures as patches, and all of that as batches.
+//! Model input: rows of a dataset, tokens, the chat template, pictures as patches, and batches of all of these.
 
 mod choice;
 mod dataset;

@@ -1,8 +1,8 @@
-//! Micro-batches of a run, ready for the model and made ahead of time.
+//! Micro-batches of a run, prepared ahead of time.
 //!
-//! A thread reads the rows of one micro-batch, makes examples of them and decodes their pictures into a buffer of patches. Buffers are of the
-//! size of the largest micro-batch, are all made before the first one is asked for, and go round: the trainer gives each back when it is done.
-//! So memory is what [`LoaderBuffers`] says from the beginning, however many rows there are.
+//! A thread reads the rows of one micro-batch, builds examples and decodes their pictures into a buffer of patches. Buffers have the
+//! size of the largest micro-batch, are all allocated before the first one, and are reused: the trainer returns each when it is done.
+//! So memory is the size given by [`LoaderBuffers`] from the start, whatever the number of rows.
 
 pub(crate) mod batches;
 pub(crate) mod collate;
@@ -21,25 +21,25 @@ use crate::loader::batches::Batches;
 use crate::loader::collate::Collator;
 use crate::processor::Processor;
 
-/// What is done with a row that cannot be used.
+/// How to handle a row that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BadRow {
-    /// It ends the run.
+    /// End the run.
     #[default]
     Stop,
-    /// It is left out of its micro-batch, and counted.
+    /// Leave it out of its micro-batch and count it.
     Skip,
 }
 
-/// How rows become micro-batches.
+/// Loader settings.
 #[derive(Clone, Debug)]
 pub struct LoaderSettings {
     /// How rows become examples.
     pub example: ExampleSettings,
-    /// What is done with a row that cannot be used.
+    /// How to handle a row that cannot be used.
     pub bad_row: BadRow,
-    /// Patches of the largest micro-batch: buffers are made for it.
+    /// Patches of the largest micro-batch; buffers are sized for it.
     pub patches: usize,
     /// Threads that read and decode, and the bytes of micro-batches that may wait.
     pub ahead: Ahead,
@@ -48,36 +48,36 @@ pub struct LoaderSettings {
 /// A micro-batch.
 #[derive(Debug, Default)]
 pub struct MicroBatch {
-    /// Its number, counted from the beginning of the run.
+    /// Its number in the run.
     pub number: usize,
     /// Tokens and labels of each row.
     pub rows: Vec<Row>,
     /// The pictures of all rows.
     pub images: Images,
-    /// Tokens whose prediction is trained.
+    /// Number of tokens that count in the loss.
     pub trained: usize,
-    /// Rows that could not be used and were left out.
+    /// Errors of rows that could not be used and were left out.
     pub skipped: Vec<Error>,
-    /// Rows that are too long and were left out.
+    /// Number of rows that were too long and left out.
     pub dropped: usize,
 }
 
-/// What a loader holds at most, in bytes.
+/// Number and size of a loader's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoaderBuffers {
-    /// Buffers of patches.
+    /// Number of patch buffers.
     pub buffers: usize,
-    /// Bytes of each.
+    /// Bytes per buffer.
     pub buffer_bytes: usize,
 }
 
 impl LoaderBuffers {
-    /// The room that these settings take: as many buffers as may wait, one that is being filled if none may, and one in the trainer's hands.
+    /// The buffers for these settings: as many as may wait, but at least one to fill, and one held by the trainer.
     pub fn of(processor: &Processor, patches: usize, ahead: Ahead) -> LoaderBuffers {
         LoaderBuffers::of_settings(&processor.images, patches, ahead)
     }
 
-    /// The same without a model's folder.
+    /// The buffers, computed without a model folder.
     pub fn of_settings(images: &ImageSettings, patches: usize, ahead: Ahead) -> LoaderBuffers {
         let buffer_bytes = patches * images.patch_values() * size_of::<f32>();
         match ahead.bytes.checked_div(buffer_bytes) {
@@ -86,13 +86,13 @@ impl LoaderBuffers {
         }
     }
 
-    /// All of it.
+    /// Total bytes.
     pub fn bytes(self) -> usize {
         self.buffers * self.buffer_bytes
     }
 }
 
-/// Micro-batches that may wait, whatever their size: beyond a few for each thread they only cost memory.
+/// Maximum number of waiting micro-batches: beyond a few per thread they only cost memory.
 fn most_waiting(ahead: Ahead) -> usize {
     4 * ahead.threads.max(1)
 }
@@ -110,14 +110,14 @@ struct Shared {
     processor: Arc<Processor>,
     batches: Batches,
     settings: LoaderSettings,
-    /// One for each thread that is not at work.
+    /// One per idle thread.
     collators: Mutex<Vec<Collator>>,
-    /// Buffers that nobody uses.
+    /// Free buffers.
     buffers: Mutex<Vec<Vec<f32>>>,
 }
 
 impl Loader {
-    /// Begins with a micro-batch and ends before another one.
+    /// Loads the micro-batches of this range.
     pub fn new(
         dataset: Arc<Dataset>,
         processor: Arc<Processor>,
@@ -129,7 +129,7 @@ impl Loader {
         let threads = settings.ahead.threads.max(1);
         let collators = (0..threads).map(|_| Collator::empty(&processor, settings.patches)).collect();
         let buffers = (0..planned.buffers).map(|_| touched(planned.buffer_bytes / size_of::<f32>())).collect();
-        // What may wait is bounded by the buffers there are.
+        // Waiting micro-batches are bounded by the number of buffers.
         let bytes = (planned.buffers.saturating_sub(1) * planned.buffer_bytes).max(1);
         let ahead = Ahead { threads, bytes: if planned.buffers == 0 { settings.ahead.bytes } else { bytes } };
         let shared = Arc::new(Shared {
@@ -145,12 +145,12 @@ impl Loader {
         Loader { prefetch: Prefetch::new(ahead, numbers, move |number| maker.make(number), size), shared }
     }
 
-    /// The next micro-batch if it is there already.
+    /// The next micro-batch, if it is ready.
     pub fn next_if_ready(&mut self) -> Option<Result<MicroBatch, Error>> {
         self.prefetch.next_if_ready()
     }
 
-    /// Takes the pixels of a micro-batch that is done with, to be written again.
+    /// Returns the pixel buffer of a finished micro-batch for reuse.
     pub fn give_back(&self, pixels: Vec<f32>) {
         if pixels.capacity() > 0 {
             lock(&self.shared.buffers).push(pixels);
@@ -167,7 +167,7 @@ impl Iterator for Loader {
 }
 
 impl MicroBatch {
-    /// Bytes of the loader's buffers that it holds: a whole buffer, however little of it is filled.
+    /// Bytes of loader memory held: a whole buffer, however little of it is filled.
     fn bytes(&self, planned: LoaderBuffers) -> usize {
         let tokens: usize = self.rows.iter().map(|row| row.tokens.len()).sum();
         let pixels = if self.images.pixels.capacity() > 0 { planned.buffer_bytes } else { 0 };
@@ -213,7 +213,7 @@ impl Shared {
         Ok(made)
     }
 
-    /// Adds a row; says how many tokens of it are trained, or nothing if it is too long.
+    /// Adds a row; returns its number of tokens that count in the loss, or `None` if it is too long.
     fn add(&self, collator: &mut Collator, row: usize, settings: &ExampleSettings) -> Result<Option<usize>, Error> {
         let record = self.dataset.read(row)?;
         let Outcome::Kept(example) = Example::of(&self.processor, &record, settings)? else { return Ok(None) };
@@ -227,10 +227,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A buffer whose pages are all there already: what is promised is taken before the first step, and not little by little.
+/// A buffer with all pages resident: planned memory is taken before the first step, and not bit by bit.
 fn touched(length: usize) -> Vec<f32> {
     let mut buffer = Vec::with_capacity(length);
-    // Zeros from the allocator would be pages that do not exist yet.
+    // Zeroed memory from the allocator would be pages that do not exist yet.
     buffer.resize_with(length, || std::hint::black_box(0.0));
     buffer
 }

@@ -1,4 +1,4 @@
-//! A row as the model sees it: the text of its tokens, images folded, and what is trained told apart from what is not.
+//! A row as the model sees it: the text of its tokens, with images folded and loss tokens marked.
 
 use std::fmt::Write;
 
@@ -10,67 +10,67 @@ use crate::example::boxes::{BoxSource, WrittenBox};
 use crate::processor::Processor;
 use crate::tokenizer::SpecialTokens;
 
-/// How kinds of tokens are told apart in a text.
+/// How token kinds are marked in text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
-    /// Colours of a terminal: trained tokens green, those that selective loss took out yellow, images cyan.
+    /// Terminal colours: trained tokens green, tokens masked by selective loss yellow, images cyan.
     Ansi,
     /// `«trained»`.
     Marks,
 }
 
-/// What tokens of a row are.
+/// Kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PieceKind {
-    /// Read, and not trained.
+    /// Input only, not trained.
     Context,
     /// Trained.
     Trained,
-    /// Of an answer, and not trained.
+    /// Part of an answer, but masked.
     Masked,
     /// An image.
     Image,
 }
 
-/// Neighbouring tokens of one kind.
+/// Adjacent tokens of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Piece {
-    /// What they are.
+    /// Their kind.
     pub kind: PieceKind,
-    /// What they say; of an image, its columns and rows in tokens.
+    /// Their text; for an image, its columns and rows in tokens.
     pub text: String,
-    /// How many they are.
+    /// Number of tokens.
     pub tokens: usize,
 }
 
 /// A row as the model sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Preview {
-    /// Where it stands.
+    /// The row's position.
     pub place: String,
     /// All its tokens.
     pub pieces: Vec<Piece>,
-    /// How many there are.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Those that stand for images.
+    /// Number of image tokens.
     pub image_tokens: usize,
-    /// Those whose prediction is trained.
+    /// Number of tokens that count in the loss.
     pub trained: usize,
-    /// Tokens of answers that are trained, before structure was taken out of them.
+    /// Answer tokens that count in the loss, before selective loss.
     pub answer_tokens: usize,
-    /// Those of them that were taken out.
+    /// Answer tokens masked by selective loss.
     pub masked: usize,
-    /// The bound on pixels that took the place of `max_pixels`, where the pictures had to be made smaller.
+    /// The bound used instead of `max_pixels`, if the pictures had to be shrunk.
     pub shrunk_to: Option<u64>,
     /// Width and height of each picture as the model sees it.
     pub pictures: Vec<[usize; 2]>,
-    /// Boxes and points of its texts.
+    /// Boxes and points in its texts.
     pub boxes: Vec<WrittenBox>,
 }
 
 impl Preview {
-    /// Shows an example.
+    /// The preview of an example.
     pub fn of(processor: &Processor, example: &Example) -> Preview {
         let patch = processor.images.patch;
         let mut pieces = Vec::new();
@@ -79,7 +79,7 @@ impl Preview {
         while start < example.tokens.len() {
             let kind = kind_of(processor, example, start);
             let length = match kind {
-                // Images that stand side by side are still two.
+                // Adjacent images remain separate.
                 PieceKind::Image => grids.next().map_or(1, |grid| processor.images.tokens(*grid)),
                 _ => (start..example.tokens.len())
                     .take_while(|place| kind_of(processor, example, *place) == kind)
@@ -111,12 +111,12 @@ impl Preview {
         }
     }
 
-    /// The row as a text for people, with a line of numbers behind it.
+    /// The row as readable text, followed by a line of counts.
     pub fn text(&self, paint: Paint) -> String {
         let mut text = String::new();
         for piece in &self.pieces {
             let (before, after) = paint.around(piece.kind);
-            // Marks stand before a line end, not alone on the next line.
+            // Marks go before a line break, not alone on the next line.
             let words = piece.text.trim_end_matches('\n');
             text += before;
             push_printable(&mut text, words);
@@ -129,7 +129,7 @@ impl Preview {
         text + "\n" + &self.numbers() + "\n" + &self.box_lines()
     }
 
-    /// Where the boxes come from, a line for each.
+    /// The source of each box, one per line.
     fn box_lines(&self) -> String {
         let mut text = String::new();
         for one in &self.boxes {
@@ -151,7 +151,7 @@ impl Preview {
         text
     }
 
-    /// The numbers of the row in a line.
+    /// The row's counts on one line.
     pub fn numbers(&self) -> String {
         let Preview { place, tokens, image_tokens, trained, .. } = self;
         let mut line = format!("{place}: {tokens} tokens, {image_tokens} of images, {trained} trained");
@@ -190,7 +190,7 @@ fn kind_of(processor: &Processor, example: &Example, place: usize) -> PieceKind 
     }
 }
 
-/// Rows come from outside: what would move a terminal's cursor or change its colours is written out.
+/// Rows are untrusted: characters that would move a terminal's cursor or change its colours are escaped.
 fn push_printable(text: &mut String, piece: &str) {
     for character in piece.chars() {
         match character {

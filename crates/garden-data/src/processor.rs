@@ -1,4 +1,4 @@
-//! Everything that stands between a conversation and a model: template, tokenizer and pictures of a model's folder.
+//! The processor of a model folder: chat template, tokenizer and image settings.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +9,16 @@ use crate::image::{ImageSettings, MAX_PIXELS, Patcher, picture_size};
 use crate::template::{Chat, Ending, Message, Template, TemplateFile};
 use crate::tokenizer::Tokenizer;
 
-/// The token that stands for a part of an image, unless `tokenizer_config.json` names another.
+/// The image placeholder token, unless `tokenizer_config.json` names another.
 const IMAGE_TOKEN: &str = "<|image_pad|>";
-/// Tokens around and in place of images and videos: a model is given them and never has to say them.
+/// Tokens around and in place of images and videos: only input, never generated.
 const VISION_TOKENS: [&str; 5] =
     ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"];
 
 /// A picture file in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct PictureFile<'a> {
-    /// What errors call it: a path, or a line and field of a file.
+    /// Its name in error messages: a path, or a line and field of a file.
     pub name: &'a str,
     /// Its bytes.
     pub data: &'a [u8],
@@ -31,9 +31,9 @@ pub struct Processor {
     pub tokenizer: Tokenizer,
     /// Conversations to text.
     pub template: Template,
-    /// Pictures to patches; bounds on pixels may be changed.
+    /// Pictures to patches; pixel bounds may be changed.
     pub images: ImageSettings,
-    /// Larger pictures are not decoded.
+    /// Maximum pixels of a picture to decode.
     pub max_decoded_pixels: u64,
     images_path: PathBuf,
     image_token: i32,
@@ -41,12 +41,12 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// Opens a model's folder.
+    /// Opens a model folder.
     pub fn open(folder: &Path) -> Result<Processor, Error> {
         Processor::open_with(folder, None)
     }
 
-    /// Opens a model's folder with another chat template than its own, where one is given.
+    /// Opens a model folder, optionally with another chat template.
     pub fn open_with(folder: &Path, template: Option<&TemplateFile>) -> Result<Processor, Error> {
         let tokenizer_path = folder.join("tokenizer.json");
         let tokenizer = Tokenizer::read(&tokenizer_path)?;
@@ -66,7 +66,7 @@ impl Processor {
         Ok(Processor { tokenizer, template, images, images_path, max_decoded_pixels, image_token, vision_tokens })
     }
 
-    /// Refuses a processor that makes something else of pictures than the model takes.
+    /// Rejects a processor whose patches do not match the model.
     pub fn check(&self, config: &Config) -> Result<(), Error> {
         let (images, vision) = (&self.images, &config.vision);
         let pairs = [
@@ -87,23 +87,23 @@ impl Processor {
         Ok(())
     }
 
-    /// The token that stands for a part of an image.
+    /// The image placeholder token.
     pub fn image_token(&self) -> i32 {
         self.image_token
     }
 
-    /// Whether a token stands for an image or a video, or for the beginning or the end of one.
+    /// Whether a token is an image or video placeholder, or starts or ends one.
     pub fn is_vision(&self, token: i32) -> bool {
         self.vision_tokens.contains(&token)
     }
 
-    /// Patches of a picture, from its header alone.
+    /// The grid of a picture, from its header alone.
     pub fn grid(&self, file: PictureFile) -> Result<Grid, Error> {
         let (width, height) = picture_size(file.name, file.data, self.max_decoded_pixels)?;
         self.images.grid(width, height).map_err(|problem| Error::picture(file.name, problem))
     }
 
-    /// The tokens of a conversation whose pictures have these grids.
+    /// The tokens of a conversation with pictures of these grids.
     pub fn tokens(&self, messages: &[Message], grids: &[Grid], ending: Ending) -> Result<Vec<i32>, Error> {
         let text = self.template.render(Chat::of(messages), ending)?;
         let tokens = self.tokenizer.encode(&text);
@@ -127,7 +127,7 @@ impl Processor {
         Ok(expanded)
     }
 
-    /// Everything that a model is given for a conversation, up to the beginning of its answer.
+    /// The model's input for a conversation, up to the start of its answer.
     pub fn prompt(&self, messages: &[Message], files: &[PictureFile]) -> Result<Prompt, Error> {
         let grids = files.iter().map(|file| self.grid(*file)).collect::<Result<Vec<Grid>, Error>>()?;
         let tokens = self.tokens(messages, &grids, Ending::Answer)?;

@@ -1,8 +1,8 @@
-//! Every row of a dataset, looked at before training: errors, sizes, and the largest batch that any order can bring.
+//! Surveys every row of a dataset before training: errors, sizes, and the largest batch that any order can produce.
 //!
-//! Of pictures only headers are read. Threads take stretches of rows in turn, and what they saw is put together in the order of the rows, so the
-//! result does not depend on how many threads there are. What is kept does not grow with the rows but for a hash of
-//! each, 8 bytes, by which duplicates are found, and 4 bytes more while they are.
+//! Only the headers of pictures are read. Threads take runs of rows in turn, and their results are merged in row order, so the
+//! outcome does not depend on the number of threads. Memory does not grow with the number of rows except for a hash of
+//! each, 8 bytes, to find duplicates, and 4 more bytes while they are searched.
 
 mod distribution;
 mod largest_batch;
@@ -29,136 +29,136 @@ pub use largest_batch::RowSize;
 pub use distribution::{Bar, Distribution};
 pub use problem::{Problem, ProblemKind};
 
-/// How many problems, duplicates and empty answers are kept one by one; the rest is only counted.
+/// Maximum number of problems, duplicates and empty answers listed individually; the rest are only counted.
 pub const KEPT_PROBLEMS: usize = 1000;
-/// Names of ignored fields that are kept; a dataset whose rows have names of their own must not fill memory.
+/// Maximum number of ignored field names listed; a dataset with unique names in each row must not fill memory.
 const KEPT_FIELDS: usize = 200;
-/// Characters of such a name.
+/// Maximum characters of such a name.
 const LONGEST_NAME: usize = 80;
-/// Rows that a thread looks at before the next one has its turn.
+/// Rows that a thread surveys before the next thread's turn.
 const STRETCH: usize = 32;
-/// Stretches that a thread may be ahead.
+/// Runs of rows that a thread may be ahead.
 const AHEAD: usize = 4;
 
-/// What rows are looked at for.
+/// Survey settings.
 #[derive(Clone, Copy, Debug)]
 pub struct SurveySettings<'a> {
     /// How rows become examples.
     pub example: &'a ExampleSettings,
-    /// Rows of a micro-batch.
+    /// Rows per micro-batch.
     pub batch_size: usize,
-    /// Whether the size of each row is kept, to know micro-batches that are cut by tokens.
+    /// Whether to keep the size of each row, needed for micro-batches cut by tokens.
     pub keeps_sizes: bool,
-    /// Threads that look at rows.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// What there is in a dataset.
+/// Survey of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// What becomes of them, in numbers.
+    /// Counts over all rows.
     pub tally: Tally,
-    /// Rows that will not be trained, as they are bad or dropped: ascending, counted from 0.
+    /// Rows that will not be trained on because they are bad or dropped: ascending indices.
     pub left_out: Vec<u32>,
     /// The first bad rows, [`KEPT_PROBLEMS`] at most.
     pub problems: Vec<Problem>,
-    /// Bad rows. Each has one problem: the first that was found.
+    /// Number of bad rows. Each has one problem: the first found.
     pub problem_count: usize,
-    /// Rows that are longer than they may be, whether they are bad for it, shrunk or dropped.
+    /// Rows over the length limit, whether rejected, shrunk or dropped.
     pub too_long: usize,
-    /// The first rows that say and show the same as an earlier one, [`KEPT_PROBLEMS`] at most.
+    /// The first rows equal to an earlier one, [`KEPT_PROBLEMS`] at most.
     pub duplicates: Vec<Duplicate>,
-    /// Rows that say and show the same as an earlier one.
+    /// Number of rows equal to an earlier one.
     pub duplicate_count: usize,
-    /// The first rows whose last answer says nothing, [`KEPT_PROBLEMS`] at most.
+    /// The first rows with an empty last answer, [`KEPT_PROBLEMS`] at most.
     pub empty_answers: Vec<u32>,
-    /// Rows whose last answer says nothing.
+    /// Number of rows with an empty last answer.
     pub empty_answer_count: usize,
-    /// Fields that rows have and nothing reads, in the order in which they were met; 200 at most.
+    /// Unused fields, in the order found; 200 at most.
     pub ignored: Vec<IgnoredField>,
-    /// Fields of other names, counted once for each row.
+    /// Occurrences of further unused fields, counted once per row.
     pub more_ignored: usize,
     /// The row with the most tokens.
     pub largest: Option<Largest>,
-    /// What the largest micro-batch needs that any order of the rows can bring. Each number is a bound of its own: no single
+    /// Limits of the largest micro-batch that any order of the rows can produce. Each number is a separate bound: no single
     /// batch need reach all of them.
     pub limits: Limits,
-    /// What each row needs, where that was asked for: nothing for those that are left out.
+    /// Limits of each row, if requested: zero for rows that are left out.
     pub sizes: Vec<RowSize>,
-    /// The same for the same rows in the same order.
+    /// Equal for equal rows in the same order.
     pub fingerprint: u64,
-    /// Pictures of all rows that can be read.
+    /// Totals over the pictures of all readable rows.
     pub pictures: PictureTotals,
-    /// Bytes of the largest row as it is stored, and of its pictures, still compressed.
+    /// Bytes of the largest stored row with its compressed pictures.
     pub row_bytes: u64,
-    /// What a thread holds at most that reads rows and decodes their pictures, one after the other.
+    /// Peak bytes of a thread that reads rows and decodes their pictures one after the other.
     pub reading_bytes: u64,
-    /// Tokens of rows that are trained.
+    /// Tokens per row, of rows trained on.
     pub tokens: Distribution,
-    /// Image tokens of rows that are trained and have images.
+    /// Image tokens per row, of rows trained on that have images.
     pub image_tokens: Distribution,
-    /// Tokens that are asked for, of rows that are trained.
+    /// Tokens that count in the loss per row, of rows trained on.
     pub trained_tokens: Distribution,
-    /// Pixels of pictures, before they are resized.
+    /// Pixels per picture, before resizing.
     pub pixels: Distribution,
 }
 
-/// A row that is there twice.
+/// A duplicate row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duplicate {
-    /// The row, counted from 0.
+    /// The row's index.
     pub row: u32,
-    /// The first one that is the same.
+    /// The first row equal to it.
     pub first: u32,
 }
 
-/// A row that is larger than all others.
+/// The largest row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Largest {
-    /// The row, counted from 0.
+    /// The row's index.
     pub row: usize,
-    /// Where it stands.
+    /// The row's position.
     pub place: String,
-    /// Its tokens.
+    /// Number of tokens.
     pub tokens: usize,
-    /// Those that stand for images.
+    /// Number of image tokens.
     pub image_tokens: usize,
-    /// Patches of its images.
+    /// Number of patches.
     pub patches: usize,
-    /// Width and height of its pictures as they are shown, before they are resized.
+    /// Width and height of its pictures as displayed, before resizing.
     pub pictures: Vec<[usize; 2]>,
 }
 
-/// A field that rows have and nothing reads.
+/// An unused field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IgnoredField {
     /// Its name, such as `id` or `messages[].content[].detail`.
     pub field: String,
-    /// Rows that have it.
+    /// Number of rows that have it.
     pub rows: usize,
-    /// Where the first of them stands.
+    /// Position of the first such row.
     pub first: String,
 }
 
-/// Pictures in numbers.
+/// Totals over pictures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PictureTotals {
-    /// How many.
+    /// Number of pictures.
     pub count: u64,
-    /// Their pixels.
+    /// Total pixels.
     pub pixels: u64,
-    /// Bytes of their files.
+    /// Total bytes of the files.
     pub bytes: u64,
     /// Pixels of the largest.
     pub largest_pixels: u64,
-    /// Pixels of the largest that has to be decoded as a whole.
+    /// Pixels of the largest that must be decoded whole.
     pub largest_whole_pixels: u64,
 }
 
 impl Survey {
-    /// Looks at every row. `progress` is told how many rows are done.
+    /// Surveys every row. `progress` receives the number of rows done.
     pub fn of(
         dataset: &Dataset,
         processor: &Processor,
@@ -171,7 +171,7 @@ impl Survey {
         let most = LargestBatch::new(settings.batch_size);
         let mut sum = Sum { most, keeps_sizes: settings.keeps_sizes, ..Sum::default() };
         std::thread::scope(|scope| {
-            // Each thread has every n-th stretch and a queue of its own: asked in turn, they give the rows in order.
+            // Each thread takes every n-th run of rows and has its own queue: read in turn, the queues give the rows in order.
             let looker = &looker;
             let queues: Vec<_> = (0..threads)
                 .map(|thread| {
@@ -199,7 +199,7 @@ impl Survey {
 }
 
 impl Survey {
-    /// What the largest of these micro-batches needs; the sizes of rows have to be known.
+    /// Limits of the largest of these micro-batches; needs the sizes of rows.
     pub fn limits_of(&self, batches: &Batches) -> Limits {
         let of_batch = |number: usize| {
             let rows = batches.rows(number);
@@ -211,13 +211,13 @@ impl Survey {
     }
 }
 
-/// A survey under way.
+/// A survey in progress.
 #[derive(Default)]
 struct Sum {
     survey: Survey,
     most: LargestBatch,
     keeps_sizes: bool,
-    /// One for each row; that of a row that could not be read means nothing.
+    /// One per row; meaningless for a row that could not be read.
     fingerprints: Vec<u64>,
 }
 
@@ -249,7 +249,7 @@ impl Sum {
         }
     }
 
-    /// Adds a row that could be read; what is wrong with it comes back.
+    /// Adds a readable row; returns its problem, if any.
     fn add_seen(&mut self, row: usize, seen: ReadRow) -> Option<Problem> {
         let survey = &mut self.survey;
         survey.row_bytes = survey.row_bytes.max(seen.bytes);
@@ -313,7 +313,7 @@ impl Sum {
     }
 }
 
-/// A name that comes from outside: nothing in it moves a terminal's cursor, and it is not long.
+/// An untrusted name, shortened and without terminal control characters.
 fn printable(name: &str) -> String {
     let mut text = String::new();
     for character in name.chars().take(LONGEST_NAME) {
@@ -322,7 +322,7 @@ fn printable(name: &str) -> String {
     if name.chars().nth(LONGEST_NAME).is_some() { text + "..." } else { text }
 }
 
-/// Rows that are the same as an earlier one, ascending.
+/// Rows equal to an earlier one, ascending.
 fn duplicates(fingerprints: &[u64], left_out: &[u32]) -> Vec<Duplicate> {
     let fingerprint = |row: u32| fingerprints[row as usize];
     let mut rows: Vec<u32> =

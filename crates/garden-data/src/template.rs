@@ -1,7 +1,7 @@
-//! The model's own chat template: a conversation becomes the text that the model was trained to see.
+//! The model's chat template: renders a conversation to the text format that the model was trained on.
 //!
-//! Templates are Jinja as Hugging Face sets it up: blocks swallow the line end behind them and the blanks before them, methods of Python's
-//! strings and lists work, `raise_exception`, `strftime_now` and `tojson` exist. A template is code from outside, so it runs on
+//! Templates are Jinja as configured by Hugging Face: `trim_blocks` and `lstrip_blocks` are on, methods of Python's
+//! strings and lists work, `raise_exception`, `strftime_now` and `tojson` exist. A template is untrusted code, so it runs on
 //! a budget (`budget.rs`).
 
 mod bounded;
@@ -22,34 +22,34 @@ use crate::error::Error;
 use bounded::Compiled;
 use budget::{LONGEST_TEXT, STEPS};
 
-/// Special tokens that templates may name.
+/// Special tokens available to templates.
 const TOKENS: [&str; 5] = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"];
-/// The field of a message that has the assistant's calls of tools.
+/// The message field with the assistant's tool calls.
 pub(crate) const TOOL_CALLS: &str = "tool_calls";
-/// Names of the field that has an assistant's thoughts. transformers copies it to the first two, which are those that templates read.
+/// Names of the field with an assistant's reasoning. transformers copies it to the first two, which templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// A message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`.
+    /// Its role: `system`, `user`, `assistant`, `tool`.
     pub role: String,
-    /// What is said and shown.
+    /// Text and images.
     pub content: Content,
-    /// What else the row says about the message and a template may read: `tool_calls`, `reasoning_content`, `name`, in their order.
+    /// Other fields of the message that a template may read, in order: `tool_calls`, `reasoning_content`, `name`.
     pub fields: Vec<(String, Json)>,
-    /// Whether it is trained where it is an answer.
+    /// Whether it counts in the loss, if it is an answer.
     pub weight: Weight,
 }
 
-/// What a message says. Some templates treat them differently.
+/// The content of a message. Some templates treat the variants differently.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Content {
     /// A text.
     Text(String),
-    /// Texts and images in their order.
+    /// Texts and images, in order.
     Parts(Vec<Part>),
-    /// Nothing: an assistant that only calls tools.
+    /// No content: an assistant that only calls tools.
     #[default]
     Absent,
 }
@@ -59,30 +59,30 @@ pub enum Content {
 pub enum Part {
     /// A text.
     Text(String),
-    /// The next one of the conversation's images.
+    /// The conversation's next image.
     Image,
 }
 
-/// Whether a message is trained where it is an answer.
+/// Whether a message counts in the loss, if it is an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weight {
-    /// It is, as the labels say.
+    /// As set by the labels.
     #[default]
     Usual,
-    /// It is part of a `prompt` beside a `completion`: only where everything is trained.
+    /// Part of a `prompt` beside a `completion`: only if all tokens count.
     Prompt,
-    /// The row says that it is not.
+    /// Excluded by the row.
     Zero,
 }
 
-/// What a template renders: messages, and the tools that the assistant may call.
+/// The template's input: messages, and the tools that the assistant may call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chat<'a> {
-    /// Who says and shows what.
+    /// The messages.
     pub messages: &'a [Message],
-    /// Descriptions of tools.
+    /// Tool definitions.
     pub tools: &'a [Json],
-    /// What the row calls each message; without, they are `messages`.
+    /// The row's field for each message; by default `messages`.
     pub fields: &'a [String],
 }
 
@@ -92,9 +92,9 @@ impl<'a> Chat<'a> {
         Chat { messages, ..Chat::default() }
     }
 
-    /// What the row calls a message.
+    /// The row's field for a message.
     pub(crate) fn field(&self, number: usize) -> String {
-        // Instructions that the row does not have stand before all others.
+        // A system prompt that is not in the row comes before all other messages.
         let added = self.messages.len().saturating_sub(self.fields.len());
         let known = number.checked_sub(added).and_then(|number| self.fields.get(number));
         known.cloned().unwrap_or_else(|| format!("messages[{number}]"))
@@ -102,29 +102,29 @@ impl<'a> Chat<'a> {
 }
 
 impl Message {
-    /// A message that is a text.
+    /// A text message.
     pub fn text(role: &str, text: &str) -> Message {
         Message::new(role, Content::Text(text.to_string()))
     }
 
-    /// A message of images and a text behind them.
+    /// A message of images followed by a text.
     pub fn with_images(role: &str, images: usize, text: &str) -> Message {
         let mut parts = vec![Part::Image; images];
         parts.push(Part::Text(text.to_string()));
         Message::new(role, Content::Parts(parts))
     }
 
-    /// A message of which nothing else is known.
+    /// A message without other fields.
     pub fn new(role: &str, content: Content) -> Message {
         Message { role: role.to_string(), content, ..Message::default() }
     }
 
-    /// Images of the message.
+    /// Number of images in the message.
     pub fn images(&self) -> usize {
         self.parts().filter(|part| part.is_none()).count()
     }
 
-    /// The texts of the message, one behind the other.
+    /// The texts of the message, concatenated.
     pub fn words(&self) -> Cow<'_, str> {
         match &self.content {
             Content::Text(text) => Cow::Borrowed(text),
@@ -133,7 +133,7 @@ impl Message {
         }
     }
 
-    /// The calls of tools.
+    /// The tool calls.
     pub fn calls(&self) -> &[Json] {
         match self.fields.iter().find(|(name, _)| name == TOOL_CALLS) {
             Some((_, Json::List(calls))) => calls,
@@ -141,7 +141,7 @@ impl Message {
         }
     }
 
-    /// The texts of the message, and nothing for each image.
+    /// The texts of the message, with `None` for each image.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Option<&str>> {
         let (text, parts) = match &self.content {
             Content::Text(text) => (Some(Some(text.as_str())), &[][..]),
@@ -187,12 +187,12 @@ impl Part {
     }
 }
 
-/// A chat template that takes the place of the model's own.
+/// A chat template to use instead of the model's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateFile {
-    /// Where it was read.
+    /// The file it was read from.
     pub path: PathBuf,
-    /// The template.
+    /// The template's source.
     pub source: String,
 }
 
@@ -210,12 +210,12 @@ impl TemplateFile {
     }
 }
 
-/// What follows a conversation.
+/// How a rendered conversation ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The beginning of the assistant's answer.
+    /// With the start of the assistant's answer.
     Answer,
-    /// Nothing: the answer is part of the conversation.
+    /// Without anything: the answer is part of the conversation.
     Nothing,
 }
 
@@ -230,7 +230,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Finds the template of a model: the one that is given, else `chat_template.jinja`, else `chat_template.json`, else in `tokenizer_config.json`.
+    /// Finds the template of a model: the given one, else `chat_template.jinja`, else `chat_template.json`, else in `tokenizer_config.json`.
     pub fn open(folder: &Path, given: Option<&TemplateFile>) -> Result<Template, Error> {
         let settings_path = folder.join("tokenizer_config.json");
         let settings = if settings_path.exists() { read_json(&settings_path)? } else { serde_json::Value::Null };
@@ -258,17 +258,17 @@ impl Template {
         Ok(Template { environment: python::environment(), compiled, path: path.to_path_buf(), tokens })
     }
 
-    /// Where it was read.
+    /// The file it was read from.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The special token of a field of `tokenizer_config.json`.
+    /// The special token in a field of `tokenizer_config.json`.
     pub(crate) fn token(&self, field: &str) -> Option<&str> {
         self.tokens.iter().find(|(name, _)| *name == field).map(|(_, text)| text.as_str())
     }
 
-    /// The text of a conversation, with one placeholder for each image.
+    /// The text of a conversation, with one placeholder per image.
     pub fn render(&self, chat: Chat, ending: Ending) -> Result<String, Error> {
         let bytes: usize = chat.messages.iter().flat_map(Message::parts).flatten().map(str::len).sum();
         if bytes > LONGEST_TEXT {
@@ -301,7 +301,7 @@ fn read_json(path: &Path) -> Result<serde_json::Value, Error> {
     serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))
 }
 
-/// The field is a text, or a list of named templates of which `default` is the one for chats.
+/// The field is a string, or a list of named templates, of which `default` is used for chats.
 fn source_in(path: &Path, value: &serde_json::Value) -> Result<String, Error> {
     let field = &value["chat_template"];
     let named = field.as_array().and_then(|list| list.iter().find(|one| one["name"] == "default"));
@@ -309,7 +309,7 @@ fn source_in(path: &Path, value: &serde_json::Value) -> Result<String, Error> {
     source.map(str::to_string).ok_or_else(|| Error::field(path, "chat_template", "is missing"))
 }
 
-/// A special token is a text, or an object with its text.
+/// A special token is a string, or an object with its text.
 fn token_text(value: &serde_json::Value) -> Option<String> {
     value.as_str().or_else(|| value["content"].as_str()).map(str::to_string)
 }

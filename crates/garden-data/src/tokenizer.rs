@@ -1,8 +1,8 @@
-//! Text to tokens and back, as Hugging Face's tokenizers do it for the Qwen2 family.
+//! Text to tokens and back, as in Hugging Face's tokenizers for the Qwen2 family.
 //!
-//! Added tokens are cut out of the text, what is between them is brought to NFC and cut into words ([`words`]), and the
-//! bytes of each word are merged by rank ([`merges`]). A `tokenizer.json` that asks for anything else is refused by the name of
-//! the field, since other tokens than the model was trained with would go unnoticed.
+//! Added tokens are split off, the text between them is normalised to NFC and split into words ([`pre_tokenizer`]), and the
+//! bytes of each word are merged by rank ([`bpe`]). A `tokenizer.json` that uses anything else is refused with the name of
+//! the field, since tokens other than in the model's training would go unnoticed.
 
 mod added_tokens;
 mod bpe;
@@ -21,12 +21,12 @@ use added_tokens::Added;
 use bpe::{Merges, Scratch};
 use offsets::Aligned;
 
-/// Whether special tokens are part of a decoded text.
+/// Whether decoded text includes special tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialTokens {
-    /// They are written out.
+    /// Include special tokens.
     Keep,
-    /// They are left out.
+    /// Omit special tokens.
     Skip,
 }
 
@@ -34,14 +34,14 @@ pub enum SpecialTokens {
 #[derive(Debug)]
 pub struct Tokenizer {
     merges: Merges,
-    /// Found in the text as it was given.
+    /// Matched in the original text.
     added: Added,
-    /// Found in the text after normalisation.
+    /// Matched in the normalised text.
     added_later: Added,
-    /// The bytes of each token; empty where there is none.
+    /// The bytes of each token; empty for unused ids.
     pieces: Vec<Box<[u8]>>,
     is_special: Vec<bool>,
-    /// Tokens that are added, by their text.
+    /// Added tokens by their text.
     by_text: HashMap<String, i32>,
 }
 
@@ -74,9 +74,9 @@ impl Tokenizer {
         tokens
     }
 
-    /// The tokens of a text, and the bytes of the text that each stands for.
+    /// The tokens of a text, and the byte range of each in the text.
     ///
-    /// Where the text is not in NFC, a token that ends within a character is given all bytes that the character was written with.
+    /// If the text is not in NFC, a token that ends within a character gets all bytes of that character.
     pub fn encode_spans(&self, text: &str) -> (Vec<i32>, Vec<Range<usize>>) {
         let (mut scratch, mut start) = (Scratch::default(), 0);
         let (mut tokens, mut spans) = (Vec::new(), Vec::new());
@@ -118,12 +118,12 @@ impl Tokenizer {
         }
     }
 
-    /// The text of tokens. Bytes that are no UTF-8 become U+FFFD, as they do in Python; tokens that do not exist are left out.
+    /// The text of tokens. Invalid UTF-8 becomes U+FFFD, as in Python; unknown tokens are skipped.
     pub fn decode(&self, tokens: &[i32], special: SpecialTokens) -> String {
         String::from_utf8_lossy(&self.decode_bytes(tokens, special)).into_owned()
     }
 
-    /// The bytes of tokens: a token may end within a character, so an answer that is printed while it grows needs these.
+    /// The bytes of tokens, for streaming: a token may end within a character.
     pub fn decode_bytes(&self, tokens: &[i32], special: SpecialTokens) -> Vec<u8> {
         let mut bytes = Vec::new();
         for token in tokens.iter().filter_map(|token| usize::try_from(*token).ok()) {
@@ -135,12 +135,12 @@ impl Tokenizer {
         bytes
     }
 
-    /// The token that was added with this text, such as `<|im_end|>`.
+    /// The added token with this text, such as `<|im_end|>`.
     pub fn added_token(&self, text: &str) -> Option<i32> {
         self.by_text.get(text).copied()
     }
 
-    /// Whether a token is a special one: no text that a person wrote.
+    /// Whether a token is special, that is, never part of user text.
     pub fn is_special(&self, token: i32) -> bool {
         usize::try_from(token).is_ok_and(|token| self.is_special.get(token) == Some(&true))
     }
@@ -151,12 +151,12 @@ impl Tokenizer {
     }
 }
 
-/// The text in NFC, or nothing where it is so already.
+/// The text in NFC, or `None` if it already is.
 fn normalized(text: &str) -> Option<String> {
     (!is_normal(text)).then(|| text.nfc().map(|(character, _)| character).collect())
 }
 
-/// Whether a text is in NFC for certain.
+/// Whether a text is certainly in NFC.
 fn is_normal(text: &str) -> bool {
     text.is_ascii() || is_nfc_quick(text.chars()) == IsNormalized::Yes
 }

@@ -1,22 +1,22 @@
-//! Buffers: names for memory of a device. They are small values that say where something is, not the memory itself.
+//! Buffers: handles to a device's memory. They are small values that locate data, not the memory itself.
 
-/// What the values of a buffer are.
+/// The dtype of a buffer's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Dtype {
-    /// 32-bit floating point: what is trained, statistics, and activations on some devices.
+    /// 32-bit floating point: trainable parameters, statistics, and activations on some devices.
     F32,
-    /// bfloat16, as most checkpoints have it: frozen weights, and activations on other devices.
+    /// bfloat16, as in most checkpoints: frozen weights, and activations on other devices.
     Bf16,
-    /// IEEE half precision, as some checkpoints have it: frozen weights.
+    /// IEEE half precision, as in some checkpoints: frozen weights.
     F16,
-    /// 32-bit whole numbers: tokens, places, segment boundaries.
+    /// 32-bit integers: tokens, positions, segment boundaries.
     I32,
     /// Bytes: codes of 4-bit weights and of 8-bit scales and moments.
     U8,
 }
 
 impl Dtype {
-    /// A 16-bit value as f32.
+    /// Converts a 16-bit value to f32.
     ///
     /// # Panics
     /// For dtypes of other sizes.
@@ -26,10 +26,10 @@ impl Dtype {
         wide[0]
     }
 
-    /// Values as files have them, little-endian, as f32.
+    /// Converts little-endian values, as in files, to f32.
     ///
     /// # Panics
-    /// For dtypes that are no floating point, and where there are not as many values as places.
+    /// For dtypes that are not floating point, and if the lengths do not match.
     pub fn widen(self, bytes: &[u8], to: &mut [f32]) {
         assert_eq!(bytes.len(), to.len() * self.size(), "{} values of {self:?} are needed", to.len());
         match self {
@@ -42,10 +42,10 @@ impl Dtype {
         }
     }
 
-    /// Values as bytes of this dtype, little-endian: the nearest that it has, of two equally near ones the even one. What is too large becomes infinite.
+    /// Converts values to little-endian bytes of this dtype, rounding to nearest even. Values that are too large become infinite.
     ///
     /// # Panics
-    /// For dtypes that are no floating point, and where there are not as many places as values.
+    /// For dtypes that are not floating point, and if the lengths do not match.
     pub fn narrow(self, values: &[f32], to: &mut [u8]) {
         assert_eq!(to.len(), values.len() * self.size(), "places for {} values of {self:?} are needed", values.len());
         match self {
@@ -67,31 +67,31 @@ impl Dtype {
     }
 }
 
-/// What a buffer is for: the lines of a plan.
+/// The purpose of a buffer: the lines of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
     /// Weights of the base model.
     Weights,
-    /// Low-rank adapters.
+    /// LoRA adapters.
     Adapters,
-    /// Gradients of what is trained.
+    /// Gradients of trainable parameters.
     Gradients,
-    /// The optimizer's state.
+    /// The optimizer state.
     Optimizer,
-    /// Activations that are kept from the forward to the backward pass.
+    /// Activations kept from the forward to the backward pass.
     Activations,
-    /// Activations of one layer that are made again in the backward pass.
+    /// Activations of one layer, recomputed in the backward pass.
     RecomputedActivations,
-    /// Keys and values of the tokens so far, while generating.
+    /// The KV cache of generation.
     KvCache,
-    /// The batch: tokens, pixels, places.
+    /// The batch: tokens, pixels, positions.
     Batch,
-    /// Room that is used and forgotten within an operation or a layer.
+    /// Scratch memory used only within an operation or a layer.
     Workspace,
 }
 
 impl Purpose {
-    /// All of them, in the order in which a plan lists them.
+    /// All purposes, in the order of a plan.
     pub const ALL: [Purpose; 9] = [
         Purpose::Weights,
         Purpose::Adapters,
@@ -104,7 +104,7 @@ impl Purpose {
         Purpose::Workspace,
     ];
 
-    /// How people call it.
+    /// The displayed name.
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Weights => "weights",
@@ -120,7 +120,7 @@ impl Purpose {
     }
 }
 
-/// A stretch of a device's memory.
+/// A range of a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Buffer {
     pub(crate) id: u32,
@@ -130,22 +130,22 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The number of values.
+    /// Number of values.
     pub fn length(self) -> usize {
         self.length
     }
 
-    /// What the values are.
+    /// The dtype of the values.
     pub fn dtype(self) -> Dtype {
         self.dtype
     }
 
-    /// The first values of it.
+    /// The first `length` values.
     pub fn first(self, length: usize) -> Buffer {
         self.part(0, length)
     }
 
-    /// Some of its values.
+    /// A range of the values.
     ///
     /// # Panics
     /// If it has fewer: the plan and the step disagree, which must never go unnoticed.
@@ -156,59 +156,59 @@ impl Buffer {
     }
 }
 
-/// A matrix of weights in one of several storages: `rows` outputs, each with `columns` inputs, row by row; padding ([`crate::Profile::padded`])
-/// is counted, and holds zeros.
+/// A weight matrix in one of several formats: `rows` outputs, each with `columns` inputs, row-major; padding ([`crate::Profile::padded`])
+/// is included, and holds zeros.
 ///
-/// Products are asked for by weight, never by storage.
+/// Matrix products take a weight of any format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weight {
-    /// The values, or two codes in each byte.
+    /// The values, or two NF4 codes per byte.
     pub buffer: Buffer,
     /// Outputs.
     pub rows: usize,
     /// Inputs.
     pub columns: usize,
-    /// What codes of 4 bits stand for; `None` where the buffer holds the values themselves.
+    /// The quantisation of NF4 codes; `None` if the buffer holds plain values.
     pub blocks: Option<Nf4Blocks>,
 }
 
 impl Weight {
-    /// A weight whose values are stored as they are.
+    /// An unquantised weight.
     pub fn plain(buffer: Buffer, rows: usize, columns: usize) -> Weight {
         Weight { buffer, rows, columns, blocks: None }
     }
 
-    /// Whether it can be read where it lies.
+    /// Whether it can be read without conversion.
     pub fn is_f32(&self) -> bool {
         self.buffer.dtype == Dtype::F32
     }
 }
 
-/// Blocks of a weight of 4 bits: [`crate::nf4`].
+/// Block-wise quantisation of an NF4 weight: [`crate::nf4`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nf4Blocks {
-    /// Outputs that are packed; those that the weight has more of are padding.
+    /// Quantised outputs; any further rows of the weight are padding.
     pub rows: usize,
-    /// Inputs of each output that are packed, likewise.
+    /// Quantised inputs per output; any further columns are padding.
     pub columns: usize,
     /// The scale of each block.
     pub scales: Nf4Scales,
-    /// What the weight was before it was packed. Backward passes round to that, as those of bitsandbytes do; forward passes do not.
+    /// The dtype before quantisation. Backward passes round to it, as in bitsandbytes; forward passes do not.
     pub packed_from: Dtype,
 }
 
 /// Scales of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Nf4Scales {
-    /// One f32 for each block.
+    /// One f32 per block.
     Plain(Buffer),
-    /// With 8 bits for each block.
+    /// Double quantisation: 8 bits per block.
     Double {
-        /// A code for each block.
+        /// One code per block.
         codes: Buffer,
-        /// f32 for each 256 codes.
+        /// One f32 per 256 codes.
         scales: Buffer,
-        /// What is added to all.
+        /// Added to all scales.
         offset: f32,
     },
 }

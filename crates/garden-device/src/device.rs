@@ -1,4 +1,4 @@
-//! What a device can do. Shapes stand in brackets, row by row; a backward pass stands beside its forward pass.
+//! The operations of a device. Shapes are in brackets, row-major; each backward pass is next to its forward pass.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::profile::Profile;
 use crate::scalars::{Part, Seed};
 use crate::stages::{OperationTime, Stage, StageTimes};
 
-/// Whether a result replaces what is there or is added to it.
+/// Whether a result replaces the destination or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Replace.
@@ -22,18 +22,18 @@ pub enum Write {
 pub enum Plus {
     /// Nothing.
     Nothing,
-    /// What is there already.
+    /// The destination's previous contents.
     Itself,
-    /// What another buffer of its shape has: the input of a residual connection.
+    /// Another buffer of its shape: the input of a residual connection.
     Other(Buffer),
 }
 
 /// There is not enough memory for a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// What was asked for.
+    /// The buffer's label.
     pub label: String,
-    /// How much.
+    /// Its size.
     pub bytes: usize,
 }
 
@@ -45,18 +45,18 @@ impl fmt::Display for OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
-/// The memory of a device that has its own, in bytes.
+/// The memory of a device with its own memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnMemory {
     /// All of it.
     pub total: usize,
-    /// What nobody has taken.
+    /// Free.
     pub free: usize,
     /// How much less is free than when the device was opened.
     pub taken: usize,
 }
 
-/// A device that failed while it was computing: a GPU that was lost, a kernel that trapped. Nothing that it holds can be trusted any more.
+/// A device that failed while computing: a GPU that was lost, a kernel that trapped. Nothing on it can be trusted any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceError {
     /// What happened, as a sentence without a full stop.
@@ -71,26 +71,26 @@ impl fmt::Display for DeviceError {
 
 impl std::error::Error for DeviceError {}
 
-/// What operations need besides their buffers, at most. Devices take of this what they use.
+/// Upper bounds for the workspace of operations, besides their buffers. Devices use the ones they need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
-    /// Columns of the widest weight that is not stored as f32: it is widened tile by tile.
+    /// Columns of the widest weight that is not f32: it is widened tile by tile.
     pub widest: usize,
-    /// Values of the largest weight of 4 bits: some devices widen it as a whole.
+    /// Values of the largest NF4 weight: some devices dequantise it as a whole.
     pub largest_packed: usize,
-    /// Values of the longest bias or norm that is trained.
+    /// Values of the longest trainable bias or norm.
     pub longest_vector: usize,
-    /// Tokens of the longest segment that attention runs over.
+    /// Tokens of the longest attention segment.
     pub longest: usize,
-    /// The largest head.
+    /// The largest head dimension.
     pub head_size: usize,
-    /// Tokens that attention runs over at once, and the segments that they are cut into.
+    /// Tokens that attention runs over at once.
     pub attention_tokens: usize,
-    /// See above.
+    /// Number of segments of those tokens.
     pub segments: usize,
     /// Query heads of all those tokens.
     pub query_heads: usize,
-    /// Values of all query heads of tokens that share key heads, in a backward pass.
+    /// Values of all query heads that share key heads, for the backward pass.
     pub grouped_values: usize,
 }
 
@@ -99,50 +99,50 @@ pub struct Reserve {
 pub struct Heads {
     /// The buffer.
     pub buffer: Buffer,
-    /// Where the first head of the first token is.
+    /// Offset of the first head of the first token.
     pub offset: usize,
-    /// From one token to the next.
+    /// Stride between tokens.
     pub stride: usize,
-    /// How many heads.
+    /// Number of heads.
     pub heads: usize,
 }
 
-/// Attention over segments of variable length that never see each other.
+/// Attention over segments of variable length that never attend to each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// Queries [tokens, heads, head_size].
+    /// Queries `[tokens, heads, head_size]`.
     pub query: Heads,
-    /// Keys [tokens, kv heads, head_size]; query head h reads key head h / (heads / kv heads).
+    /// Keys `[tokens, kv heads, head_size]`; query head h reads key head h / (heads / kv heads).
     pub key: Heads,
-    /// Values [tokens, kv heads, head_size].
+    /// Values `[tokens, kv heads, head_size]`.
     pub value: Heads,
-    /// Values of a head.
+    /// Head dimension.
     pub head_size: usize,
-    /// Where segments begin, and where the last one ends: i32 [segments + 1].
+    /// Start of each segment, and the end of the last: i32 `[segments + 1]`.
     pub cu_seqlens: Buffer,
-    /// How many segments there are.
+    /// Number of segments.
     pub segments: usize,
-    /// Queries of the longest segment: the host knows it, and some devices choose by it.
+    /// Queries of the longest segment, known to the host; some devices choose kernels by it.
     pub longest: usize,
-    /// Whether a token sees only itself and those before it.
+    /// Whether a token attends only to itself and the tokens before it.
     pub is_causal: bool,
 }
 
-/// The moments of a parameter.
+/// The optimizer moments of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moments {
-    /// As f32.
+    /// In f32.
     F32 {
         /// First moment.
         first: Buffer,
         /// Second moment.
         second: Buffer,
     },
-    /// With 8 bits for each value and a scale for each block ([`crate::dynamic_8bit`]).
+    /// 8-bit codes with a scale per block ([`crate::dynamic_8bit`]).
     Int8 {
-        /// Codes of the first moment and of the second, a byte for each value.
+        /// Codes of the first and second moment, a byte per value.
         codes: [Buffer; 2],
-        /// Their scales: f32 for each 256 values.
+        /// Their scales: f32 per 256 values.
         scales: [Buffer; 2],
     },
 }
@@ -150,9 +150,9 @@ pub enum Moments {
 /// One update of AdamW with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// The master of what is trained, f32.
+    /// The master copy of the parameter, f32.
     pub value: Buffer,
-    /// The same in the activations' dtype, for products; refreshed by the update.
+    /// A copy in the activation dtype for matrix products; refreshed by the update.
     pub shadow: Option<Buffer>,
     /// Its gradient.
     pub gradient: Buffer,
@@ -162,34 +162,34 @@ pub struct AdamW {
     pub beta1: f32,
     /// Decay of the second moment.
     pub beta2: f32,
-    /// Added to the root.
+    /// Epsilon, added to the square root.
     pub epsilon: f32,
-    /// Weight decay; 0 for what is not decayed.
+    /// Weight decay; 0 for none.
     pub decay: f32,
     /// The step's scalars ([`crate::StepScalars`]): learning rate and numbers of updates.
     pub scalars: Buffer,
-    /// Whose number of updates counts.
+    /// The part whose number of updates counts.
     pub part: Part,
 }
 
 /// A device that holds buffers and fills them.
 ///
-/// Operations are queued: one is done when its results are read, in the order in which operations were given, and none returns anything to the
-/// host. What fails is latched: operations after it do nothing, and whatever reads from the device returns the error, so nothing that a failed
-/// device made can reach a file. Sizes and dtypes that do not fit together are mistakes of the model's code, and panic. Operands of one operation
-/// do not overlap where one of them is written, unless the operation says that they may.
+/// Operations are queued: they run in order, are done when their results are read, and return nothing to the
+/// host. Failures are latched: later operations do nothing, and whatever reads from the device returns the error, so no result of a failed
+/// device can reach a file. Mismatched sizes and dtypes are bugs of the model's code, and panic. Operands of one operation
+/// must not overlap with anything it writes, unless the operation allows it.
 ///
 /// "Activations" are buffers of the profile's dtype; gradients of activations have it too.
 pub trait Device {
-    /// How it computes.
+    /// The device's profile.
     fn profile(&self) -> &Profile;
 
-    /// Takes all memory that a plan needs at once ([`Plan::total`]), before the first buffer of it. Some devices take buffer by buffer instead.
+    /// Allocates all memory of a plan at once ([`Plan::total`]), before its first buffer. Some devices allocate buffer by buffer instead.
     fn prepare(&mut self, _bytes: usize) -> Result<(), OutOfMemory> {
         Ok(())
     }
 
-    /// Its own memory, as its driver counts it; nothing for a processor, whose memory is the host's.
+    /// The device's own memory, as counted by its driver; `None` for a CPU, which uses the host's.
     fn own_memory(&self) -> Option<OwnMemory> {
         None
     }
@@ -197,73 +197,73 @@ pub trait Device {
     /// A new buffer of zeros.
     fn buffer(&mut self, purpose: Purpose, label: &str, dtype: Dtype, length: usize) -> Result<Buffer, OutOfMemory>;
 
-    /// Begins a block: one piece of memory for all buffers that are asked for while it is entered.
+    /// Opens a block: one piece of memory for all buffers requested while it is entered.
     ///
-    /// They lie one after the other, so that one operation can fill all of them, or over each other where they are never in use at the same time.
+    /// They are consecutive, so that one operation can fill all of them, or overlap if they are never in use at the same time.
     fn open_block(&mut self) -> Block;
 
-    /// Puts the buffers that follow into a block, or into memory of their own again. Nothing of a block may be used before it is closed.
+    /// Puts the following buffers into a block, or into separate memory again. Nothing of a block may be used before it is closed.
     fn enter_block(&mut self, block: Option<Block>);
 
-    /// The buffers that follow lie over those that the block has already.
+    /// The following buffers overlap those already in the block.
     fn branch_block(&mut self, block: Block);
 
-    /// Ends a block; returns all of it, zeros between its buffers included, as values of one dtype.
+    /// Closes a block; returns all of it, including zeros between its buffers, as values of one dtype.
     fn close_block(&mut self, block: Block, dtype: Dtype) -> Result<Buffer, OutOfMemory>;
 
-    /// Makes room for what operations need besides their buffers.
+    /// Allocates the workspace of operations, besides their buffers.
     fn reserve(&mut self, reserve: Reserve) -> Result<(), OutOfMemory>;
 
-    /// What it holds.
+    /// The plan of all buffers.
     fn plan(&self) -> &Plan;
 
-    /// Whether it computes: one that does not need not be given any values.
+    /// Whether it computes: a device that does not need not be given any values.
     fn computes(&self) -> bool;
 
-    /// Work on a batch begins: whatever was queued before it is done with the buffers of other batches.
+    /// Starts work on a batch: operations queued before it are done with the buffers of other batches.
     fn begin_batch(&mut self) {}
 
-    /// While this is on, uploads may overtake the work on the batch that has begun, but nothing before it: they fill buffers which that work does not
-    /// use. What is queued after it was turned off sees what they brought.
+    /// While this is on, uploads may overtake the work on the current batch, but nothing before it: they fill buffers that this work does not
+    /// use. Operations queued after it was turned off see the uploaded values.
     fn upload_ahead(&mut self, _is_ahead: bool) {}
 
-    /// For tests: fails as a GPU does that is lost while it computes.
+    /// For tests: fails like a GPU that is lost while computing.
     fn fail(&mut self) {}
 
-    /// Fills a buffer from the host, as bytes of its dtype. They are copied before this returns.
+    /// Fills a buffer from the host with bytes of its dtype. They are copied before this returns.
     fn upload(&mut self, to: Buffer, bytes: &[u8]);
 
-    /// Fills a buffer of any floating point from f32.
+    /// Fills a floating-point buffer from f32.
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
         let mut bytes = vec![0; values.len() * to.dtype().size()];
         to.dtype().narrow(values, &mut bytes);
         self.upload(to, &bytes);
     }
 
-    /// Waits, and copies a buffer of any floating point to the host as f32.
+    /// Waits, and copies a floating-point buffer to the host as f32.
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError>;
 
-    /// Waits, and copies a buffer of any dtype to the host as its bytes.
+    /// Waits, and copies a buffer of any dtype to the host as bytes.
     fn download_bytes(&mut self, from: Buffer) -> Result<Vec<u8>, DeviceError>;
 
-    /// Waits until everything that was queued is done.
+    /// Waits for all queued operations.
     fn finish(&mut self) -> Result<(), DeviceError>;
 
-    /// Says to which stage of a step the operations that follow belong. It waits for nothing, and does nothing unless stages are timed.
+    /// Marks the stage of a step that the following operations belong to. It waits for nothing, and does nothing unless stages are timed.
     fn mark(&mut self, _stage: Stage) {}
 
     /// Times stages from now on.
     fn time_stages(&mut self) {}
 
-    /// Times every operation from now on, which makes each of them a little slower.
+    /// Times every operation from now on, which slows each of them a little.
     fn time_operations(&mut self) {}
 
-    /// Waits, and tells what operations took since this was last asked for, the longest first; nothing for a device that cannot tell.
+    /// Waits, and returns the times of operations since the last call, the longest first; empty for a device that cannot time them.
     fn operation_times(&mut self) -> Result<Vec<OperationTime>, DeviceError> {
         Ok(Vec::new())
     }
 
-    /// Waits, and tells what each stage took since this was last asked for. The stage that was marked last goes on. All zero for a device that
+    /// Waits, and returns the times of stages since the last call. The stage marked last is still running. All zero for a device that
     /// does not time.
     fn stage_times(&mut self) -> Result<StageTimes, DeviceError> {
         Ok(StageTimes::default())
@@ -275,7 +275,7 @@ pub trait Device {
     /// y = x, activations.
     fn copy(&mut self, x: Buffer, y: Buffer);
 
-    /// y = x, each of any floating point: rounds to the nearest, of two equally near ones to the even one.
+    /// y = x, between floating-point dtypes: rounds to nearest even.
     fn cast(&mut self, x: Buffer, y: Buffer);
 
     /// y += x, activations.
@@ -284,10 +284,10 @@ pub trait Device {
     /// x *= the gradient scale of the step's scalars; x is f32.
     fn scale(&mut self, x: Buffer, scalars: Buffer);
 
-    /// y [rows, n] = scale x [rows, k] W [n, k]^T.
+    /// y `[rows, n]` = scale x `[rows, k]` W `[n, k]`^T.
     fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
 
-    /// `y [rows, n] = x [rows, k] W [n, k]^T + bias [n]` + what `plus` names. The bias is f32, or what the profile has frozen ones in.
+    /// `y [rows, n] = x [rows, k] W [n, k]^T + bias [n]` + `plus`. The bias is f32, or the profile's dtype of frozen biases.
     fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
         if let Plus::Other(other) = plus {
             self.copy(other, y);
@@ -299,10 +299,10 @@ pub trait Device {
         }
     }
 
-    /// dx [rows, k] = scale dy [rows, n] W [n, k].
+    /// dx `[rows, k]` = scale dy `[rows, n]` W `[n, k]`.
     fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write);
 
-    /// dW [n, k] += scale dy [rows, n]^T x [rows, k]; dW is f32.
+    /// dW `[n, k]` += scale dy `[rows, n]`^T x `[rows, k]`; dW is f32.
     fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32);
 
     /// `y [rows, n] += bias [n]`, for every row; the bias is f32.
@@ -311,10 +311,10 @@ pub trait Device {
     /// `dbias [n] +=` sum over the rows of `dy [rows, n]`; dbias is f32.
     fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize);
 
-    /// y [rows, n] = w x / sqrt(mean(x^2) + eps), row by row; w is f32.
+    /// y `[rows, n]` = w x / sqrt(mean(x^2) + eps), row by row; w is f32.
     fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32);
 
-    /// dx [rows, n] from dy [rows, n]; the gradient of w is added to `gradient`, f32, where there is one.
+    /// dx `[rows, n]` from dy `[rows, n]`; the gradient of w is added to `gradient`, f32, if given.
     fn rms_norm_backward(
         &mut self,
         dy: Buffer,
@@ -327,19 +327,19 @@ pub trait Device {
         write: Write,
     );
 
-    /// Rotates the pairs (i, i + half) of every head of `rows` tokens by angles whose cosines and sines are f32 [rows, half].
+    /// Rotary embedding: rotates the pairs (i, i + half) of every head of `rows` tokens by angles whose cosines and sines are f32 `[rows, half]`.
     fn rotate(&mut self, x: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
 
     /// Rotates back, which is also the backward pass of `rotate`.
     fn rotate_backward(&mut self, dx: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
 
-    /// Mixes values into `y` [tokens, heads * head_size]. The log-sum-exp of each row of scores goes to `lse`, f32 [tokens, heads].
+    /// Attention into `y` `[tokens, heads * head_size]`. The log-sum-exp of each row of scores goes to `lse`, f32 `[tokens, heads]`.
     fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer);
 
-    /// Mixes values of a cache into `y` [tokens, heads * head_size], forward only.
+    /// Attention over a KV cache into `y` `[tokens, heads * head_size]`, forward only.
     ///
-    /// Keys and values are those of the cache; `cu_seqlens` cuts the queries. Those of segment s are the last of the `lengths[s]`
-    /// tokens that lie in the cache from token `firsts[s]` on, and each sees itself and those before it. `workspace` is what the profile asks for
+    /// Keys and values are in the cache; `cu_seqlens` splits the queries. The queries of segment s are the last of the `lengths[s]`
+    /// tokens in the cache from token `firsts[s]` on, and each attends to itself and the tokens before it. `workspace` has the profile's size
     /// ([`Profile::kv_cache_workspace`]).
     fn attend_kv_cache(
         &mut self,
@@ -350,8 +350,8 @@ pub trait Device {
         y: Buffer,
     );
 
-    /// Gradients of queries, keys and values from `dy`; what the forward pass made is given again. Those three may lie in one buffer, as in a
-    /// projection of queries, keys and values at once; what they do not cover of it stays as it is.
+    /// Gradients of queries, keys and values from `dy`; the forward pass's outputs are given again. The three may lie in one buffer, as in a
+    /// fused qkv projection; the rest of it stays unchanged.
     fn attend_backward(
         &mut self,
         attention: &Attention,
@@ -363,35 +363,35 @@ pub trait Device {
         dv: Heads,
     );
 
-    /// y = silu(gate) up, value by value.
+    /// y = silu(gate) up, elementwise.
     fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer);
 
-    /// dgate [rows, inner] from dy and the saved gate and up; in place of dy comes dup. What `swiglu` gave is made again where it is wanted, as all
-    /// it is made of is at hand. None may overlap.
+    /// dgate `[rows, inner]` from dy and the saved gate and up; dy is replaced by dup. The output of `swiglu` is recomputed if wanted, as all
+    /// its inputs are at hand. No operands may overlap.
     fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>);
 
-    /// y = exact GELU of x, value by value.
+    /// y = exact GELU of x, elementwise.
     fn gelu(&mut self, x: Buffer, y: Buffer);
 
     /// dx from dy and x; `dx` may be `dy`.
     fn gelu_backward(&mut self, dy: Buffer, x: Buffer, dx: Buffer);
 
-    /// y [rows, columns of W] = the rows of W that the tokens name.
+    /// y `[rows, columns of W]` = the rows of W at the tokens.
     fn embed(&mut self, weight: &Weight, tokens: Buffer, y: Buffer, rows: usize);
 
-    /// dW += dy, row by row, in the order of the tokens; those in `skipped` get nothing. dW is f32.
+    /// dW += dy, row by row, in token order, except for tokens in `skipped`. dW is f32.
     fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]);
 
-    /// y [rows, width] = rows of x that `places` names.
+    /// y `[rows, width]` = rows of x at `places`.
     fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
 
-    /// Rows of y that `places` names, each at most once, = x [rows, width].
+    /// Rows of y at `places`, each at most once, = x `[rows, width]`.
     fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
 
-    /// y = x where a random number for (seed, place) says so, scaled by 1 / (1 - rate), else 0. The same seed gives the same choice.
+    /// Dropout: y = x / (1 - rate) or 0, by a random number for (seed, index). The same seed gives the same choice.
     fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write);
 
-    /// Each row's loss for its target, f32 `[rows]`, and in place of the logits `[rows, vocabulary]`, activations, the gradient of the losses' sum
+    /// Each row's loss for its target, f32 `[rows]`, and in place of the logits `[rows, vocabulary]`, activations, the gradient of the summed losses
     /// times the loss scale of the step's scalars.
     fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer);
 
@@ -401,14 +401,14 @@ pub trait Device {
     /// `sum [1] +=` sum of squares of x; both f32.
     fn add_squares(&mut self, x: Buffer, sum: Buffer);
 
-    /// The place of the largest of each row of logits `[rows, vocabulary]`, activations; of equal ones the first: i32 `[rows]`. What is no number
-    /// counts as less than everything; -1 where the largest is not finite.
+    /// Index of the largest logit of each row `[rows, vocabulary]`, activations; of equal ones the first: i32 `[rows]`. NaN
+    /// counts as less than everything; -1 if the largest is not finite.
     fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize);
 
-    /// Does work that comes again and again. A device may record its operations and queue them again when the same is asked for with the same buffer
-    /// and number, without asking for them. They must depend on nothing else but on what buffers hold, and neither upload nor download anything.
+    /// Runs repeated work. A device may record its operations, and replay them when the same buffer and number are given again,
+    /// without calling `work`. They must depend only on the contents of buffers, and must neither upload nor download anything.
     fn repeat(&mut self, buffer: Buffer, number: usize, work: &mut dyn FnMut(&mut dyn Device));
 
-    /// One update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
+    /// One AdamW update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
     fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);
 }

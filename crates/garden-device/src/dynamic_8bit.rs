@@ -1,26 +1,26 @@
-//! Numbers of 8 bits with a scale for each block: codes of values between -1 and 1 that lie closer together near zero.
+//! 8-bit numbers with a scale per block: codes for values between -1 and 1 that are denser near zero.
 //!
-//! Both maps and both ways of finding codes are those of bitsandbytes, so that its files and states can be read and compared; how that was
-//! found out stands in testdata/reference.
+//! Both maps and both ways of finding codes match bitsandbytes, so that its files and states can be read and compared; testdata/reference explains
+//! how they were determined.
 
 use std::sync::OnceLock;
 
 /// Values that share a scale.
 pub const BLOCK: usize = 256;
 
-/// Entries of the table that finds codes the way bitsandbytes does on a CPU.
+/// Size of the lookup table that finds codes as bitsandbytes does on a CPU.
 const TABLE: usize = 1 << 16;
 
-/// 256 values in rising order, and what lies halfway between them.
+/// 256 values in ascending order, and their midpoints.
 #[derive(Debug)]
 pub struct Map {
-    /// What each code stands for.
+    /// The value of each code.
     pub values: [f32; 256],
     middles: [f32; 255],
 }
 
 impl Map {
-    /// From about -1 to 1: for first moments, and for scales of scales.
+    /// From about -1 to 1: for first moments, and for scales in double quantisation.
     pub fn signed() -> &'static Map {
         static MAP: OnceLock<Map> = OnceLock::new();
         MAP.get_or_init(|| Map::new(true))
@@ -32,7 +32,7 @@ impl Map {
         MAP.get_or_init(|| Map::new(false))
     }
 
-    /// Seven decades up to 1. The lowest has one step (two if there are no negative values), each further one twice as many, and a code is the middle of a step.
+    /// Seven decades up to 1. The lowest has one step (two if unsigned), each further one twice as many, and a code is the midpoint of a step.
     fn new(is_signed: bool) -> Map {
         let mut all = vec![0.0, 1.0];
         for decade in 0..7 {
@@ -52,20 +52,20 @@ impl Map {
         Map { values, middles: std::array::from_fn(|code| (values[code] + values[code + 1]) / 2.0) }
     }
 
-    /// The nearest code of a value that was divided by its block's scale; of two equally near ones the lower.
+    /// The nearest code of a value divided by its block's scale; of two equally near ones the lower.
     pub fn nearest(&self, value: f32) -> u8 {
         self.middles.partition_point(|middle| *middle < value) as u8
     }
 }
 
-/// The n-th of `steps` equal steps from 0.1 to 1, counted from the nearer end, as PyTorch rounds it.
+/// The n-th of `steps` equal steps from 0.1 to 1, counted from the nearer end, with PyTorch's rounding.
 fn edge(number: usize, steps: usize) -> f32 {
     let step = (1.0_f32 - 0.1) / steps as f32;
     let (from_low, from_high) = (number as f32, (steps - number) as f32);
     if number < steps.div_ceil(2) { step.mul_add(from_low, 0.1) } else { (-step).mul_add(from_high, 1.0) }
 }
 
-/// Codes of the scales of a weight, with one scale for 256 of them.
+/// Codes for the scales of a weight, with one scale per 256 of them.
 pub fn quantise(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let (mut codes, mut scales) = (Vec::with_capacity(values.len()), Vec::new());
     for block in values.chunks(BLOCK) {
@@ -77,7 +77,7 @@ pub fn quantise(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     (codes, scales)
 }
 
-/// The code of a value between -1 and 1, found in a table: coarser near zero than the map itself.
+/// The code of a value between -1 and 1 by table lookup: coarser near zero than the map itself.
 fn by_table(value: f32) -> u8 {
     static CODES: OnceLock<Vec<u8>> = OnceLock::new();
     let last = (TABLE - 1) as f32;

@@ -1,8 +1,8 @@
-//! The compute device: the small fixed set of operations that training one family of models needs, each with its backward.
+//! The compute device: the small fixed set of operations for training one family of models, each with its backward pass.
 //!
-//! Buffers are asked for before the first step, by purpose and name, and stay until the end; operations only fill them. So a
-//! [`Planner`], which computes nothing and counts, knows to the byte what a [`Cpu`] will use. An operation is done when
-//! its results are read, in the order in which operations were given: nothing returns to the host in between.
+//! Buffers are allocated before the first step, by purpose and name, and stay until the end; operations only fill them. So a
+//! [`Planner`], which only counts and computes nothing, knows to the byte what a [`Cpu`] will use. Operations run in order and are done when
+//! their results are read: nothing returns to the host in between.
 
 #![allow(clippy::too_many_arguments, reason = "an operation names every buffer and size that it uses")]
 

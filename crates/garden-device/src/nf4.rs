@@ -1,7 +1,7 @@
-//! Weights of 4 bits: blocks of 64 values with a scale each, and codes that suit normally distributed values (NF4).
+//! NF4: 4-bit weights in blocks of 64 values with a scale each, and codes that suit normally distributed values.
 //!
-//! The scales are f32, or have 8-bit codes themselves ("double quantisation"). All of it is as bitsandbytes has it, bit for bit; the
-//! rules stand in testdata/reference.
+//! The scales are f32, or 8-bit codes themselves (double quantisation). Everything matches bitsandbytes bit for bit; the
+//! rules are in testdata/reference.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::wide::widest;
 /// Values that share a scale.
 pub const BLOCK: usize = 64;
 
-/// What each code stands for, times the block's scale.
+/// The value of each code, to be multiplied by the block's scale.
 pub const CODES: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -34,10 +34,10 @@ pub const CODES: [f32; 16] = [
 /// The code of zero.
 const ZERO: u32 = 7;
 
-/// Scales are at least this where they are divided by.
+/// Lower bound of scales in divisions.
 const SMALLEST: f32 = 1e-38;
 
-/// Halfway between the codes.
+/// Midpoints between the codes.
 const MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut code = 0;
@@ -59,17 +59,17 @@ static PAIRS: [[f32; 2]; 256] = {
     pairs
 };
 
-/// Bytes that so many values are packed into.
+/// Bytes for this many values.
 pub fn packed_length(values: usize) -> usize {
     values.div_ceil(2)
 }
 
-/// Blocks of so many values.
+/// Blocks for this many values.
 pub fn blocks(values: usize) -> usize {
     values.div_ceil(BLOCK)
 }
 
-/// Packs some values of a tensor and appends their bytes and scales. All calls but a tensor's last give whole blocks.
+/// Quantises values of a tensor and appends their bytes and scales. All calls but a tensor's last pass whole blocks.
 pub fn pack(values: &[f32], packed: &mut Vec<u8>, scales: &mut Vec<f32>) {
     for block in values.chunks(BLOCK) {
         let largest = block.iter().fold(0.0_f32, |largest, value| largest.max(value.abs()));
@@ -79,7 +79,7 @@ pub fn pack(values: &[f32], packed: &mut Vec<u8>, scales: &mut Vec<f32>) {
             find_codes(block, 1.0 / clamped, &mut codes);
             scales.push(largest);
         } else {
-            // A short last block is divided instead of multiplied, and keeps what it was divided by.
+            // A short last block is divided instead of multiplied, and keeps the divisor as its scale.
             let divided: Vec<f32> = block.iter().map(|value| value / clamped).collect();
             find_codes(&divided, 1.0, &mut codes);
             scales.push(clamped);
@@ -90,7 +90,7 @@ pub fn pack(values: &[f32], packed: &mut Vec<u8>, scales: &mut Vec<f32>) {
 }
 
 widest! {
-    /// The number of middles below each value is its code.
+    /// The code of a value is the number of midpoints below it.
     fn find_codes(values: &[f32], inverse: f32, codes: &mut [u32; BLOCK]) {
         for (code, value) in codes.iter_mut().zip(values) {
             let value = (value * inverse).clamp(-1.0, 1.0);
@@ -99,25 +99,25 @@ widest! {
     }
 }
 
-/// Scales of blocks with codes of their own.
+/// Double quantisation: block scales as 8-bit codes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DoubleScales {
-    /// A code for each block.
+    /// One code per block.
     pub codes: Vec<u8>,
-    /// A scale for each 256 codes.
+    /// One scale per 256 codes.
     pub scales: Vec<f32>,
-    /// What is added to all.
+    /// Added to all scales.
     pub offset: f32,
 }
 
 impl DoubleScales {
-    /// Quantises scales. Their mean is taken away first, summed in f64: PyTorch sums in an order of its own, which now and then ends in another last bit.
+    /// Quantises scales around their mean, summed in f64: PyTorch sums in another order, which now and then differs in the last bit.
     pub fn of(scales: &[f32]) -> DoubleScales {
         let sum: f64 = scales.iter().map(|scale| f64::from(*scale)).sum();
         Self::around(scales, (sum / scales.len().max(1) as f64) as f32)
     }
 
-    /// Quantises scales around a given middle.
+    /// Quantises scales around a given offset.
     pub fn around(scales: &[f32], offset: f32) -> DoubleScales {
         let apart: Vec<f32> = scales.iter().map(|scale| scale - offset).collect();
         let (codes, scales) = dynamic_8bit::quantise(&apart);
@@ -125,12 +125,12 @@ impl DoubleScales {
     }
 }
 
-/// The scales of a packed tensor, wherever they lie.
+/// The scales of an NF4 tensor.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
-    /// One for each block.
+    /// One per block.
     Plain(&'a [f32]),
-    /// Codes, scales of 256 codes each, and what is added.
+    /// Codes, scales of 256 codes each, and the offset.
     Double(&'a [u8], &'a [f32], f32),
 }
 
@@ -145,7 +145,7 @@ impl Scales<'_> {
         }
     }
 
-    /// All of them.
+    /// The scales of all blocks.
     pub fn all(&self, blocks: usize) -> Cow<'_, [f32]> {
         match self {
             Scales::Plain(scales) => Cow::Borrowed(scales),
@@ -154,7 +154,7 @@ impl Scales<'_> {
     }
 }
 
-/// Unpacks values of a tensor from the `first` on.
+/// Dequantises values of a tensor from the `first` on.
 pub fn unpack(packed: &[u8], scales: Scales<'_>, first: usize, to: &mut [f32]) {
     let (mut at, mut rest) = (first, to);
     while !rest.is_empty() {
@@ -165,10 +165,10 @@ pub fn unpack(packed: &[u8], scales: Scales<'_>, first: usize, to: &mut [f32]) {
     }
 }
 
-/// Unpacks values that share a scale.
+/// Dequantises values that share a scale.
 fn unpack_block(packed: &[u8], first: usize, to: &mut [f32], scale: f32) {
     let half = |at: usize| PAIRS[usize::from(packed[at / 2])][at % 2];
-    // A piece may begin or end in the middle of a byte.
+    // A piece may start or end in the middle of a byte.
     let (begin, to) = to.split_at_mut(first % 2);
     begin.iter_mut().for_each(|value| *value = half(first) * scale);
     let first = first + begin.len();

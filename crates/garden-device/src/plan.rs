@@ -1,4 +1,4 @@
-//! What a device holds, buffer by buffer, and where each of them lies: the one layout that planning and computing devices share.
+//! A memory plan: a device's buffers and their addresses, in the one layout that planning and computing devices share.
 
 use crate::buffer::{Buffer, Dtype, Purpose};
 use crate::device::OutOfMemory;
@@ -6,33 +6,33 @@ use crate::device::OutOfMemory;
 /// One buffer of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedBuffer {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
     /// What it holds, such as `layer 3 gate`.
     pub label: String,
-    /// What its values are.
+    /// Its dtype.
     pub dtype: Dtype,
-    /// How many there are.
+    /// Number of values.
     pub length: usize,
-    /// The memory that it adds, with what is lost to alignment: nothing where it lies over others that are never in use at the same time.
+    /// The memory that it adds, including alignment: 0 if it overlaps others that are never in use at the same time.
     pub bytes: usize,
 }
 
-/// Memory that several buffers share; see [`crate::Device::open_block`].
+/// Memory shared by several buffers; see [`crate::Device::open_block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block(u32);
 
-/// A piece of memory that is allocated at once.
+/// One allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Memory {
     bytes: usize,
-    /// Where the next buffer of a block goes.
+    /// Offset of the next buffer of a block.
     next: usize,
-    /// The buffers of a block, by branch: each branch begins at the start of the block.
+    /// The buffers of a block, by branch: each branch starts at the beginning of the block.
     branches: Vec<Vec<usize>>,
 }
 
-/// Everything that a device was asked for, in order.
+/// All buffers of a device, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The buffers.
@@ -47,7 +47,7 @@ impl Plan {
         Plan { buffers: Vec::new(), alignment, memories: Vec::new(), entered: None }
     }
 
-    /// Adds a buffer: in the block that was entered, or with memory of its own.
+    /// Adds a buffer: in the block that was entered, or with separate memory.
     pub(crate) fn add(
         &mut self,
         purpose: Purpose,
@@ -94,14 +94,14 @@ impl Plan {
         memory.branches.push(Vec::new());
     }
 
-    /// Ends a block. The branch that needs most counts; the others lie over it and add nothing.
+    /// Closes a block. Its largest branch counts; the others overlap it and add nothing.
     pub(crate) fn close(&mut self, block: Block, dtype: Dtype) -> Buffer {
         let memory = &mut self.memories[block.0 as usize];
         let branches = std::mem::take(&mut memory.branches);
         let bytes = |branch: &[usize], buffers: &[PlannedBuffer]| -> usize {
             branch.iter().map(|index| buffers[*index].bytes).sum()
         };
-        // Of two that need the same the first one counts.
+        // Of equal branches the first counts.
         let sizes = branches.iter().map(|branch| bytes(branch, &self.buffers));
         let largest = sizes.enumerate().max_by_key(|(index, size)| (*size, usize::MAX - index)).map(|(index, _)| index);
         for (index, branch) in branches.iter().enumerate().filter(|(index, _)| Some(*index) != largest) {
@@ -111,22 +111,22 @@ impl Plan {
         Buffer { id: block.0, dtype, offset: 0, length: memory.bytes / dtype.size() }
     }
 
-    /// The bytes of the memory that a buffer lies in.
+    /// Size in bytes of the allocation that a buffer is part of.
     pub(crate) fn memory_bytes(&self, buffer: Buffer) -> usize {
         self.memories[buffer.id as usize].bytes
     }
 
-    /// Whether buffers that are added now get memory of their own.
+    /// Whether new buffers get separate memory.
     pub(crate) fn is_outside(&self) -> bool {
         self.entered.is_none()
     }
 
-    /// The bytes of one purpose.
+    /// Bytes of one purpose.
     pub fn bytes(&self, purpose: Purpose) -> usize {
         self.buffers.iter().filter(|buffer| buffer.purpose == purpose).map(|buffer| buffer.bytes).sum()
     }
 
-    /// All bytes.
+    /// Total bytes.
     pub fn total(&self) -> usize {
         self.buffers.iter().map(|buffer| buffer.bytes).sum()
     }

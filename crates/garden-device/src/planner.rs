@@ -1,4 +1,4 @@
-//! A device that computes nothing and counts every buffer it is asked for.
+//! A device that computes nothing and counts every requested buffer.
 
 use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Reserve, Write};
@@ -6,7 +6,7 @@ use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::Seed;
 
-/// Counts what another device would hold.
+/// Plans the memory of another device.
 #[derive(Clone, Debug)]
 pub struct Planner {
     profile: Profile,
@@ -19,7 +19,7 @@ impl Planner {
         Planner { profile: profile.clone(), plan: Plan::new(profile.alignment) }
     }
 
-    /// Plans for a processor with so many threads.
+    /// Plans for a CPU with `threads` threads.
     pub fn for_cpu(threads: usize) -> Planner {
         Planner::like(&Profile::cpu(threads))
     }

@@ -1,58 +1,58 @@
-//! What models and plans have to know about a device. A plan for a device follows from its profile, so it can be made where there is none.
+//! Properties of a device that models and plans depend on. A plan follows from the profile alone, so it can be made without the device.
 
 use crate::buffer::Dtype;
 use crate::cpu;
 use crate::cuda;
 use crate::device::Reserve;
 
-/// How a device computes.
+/// Properties of a device.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What activations and their gradients are. Statistics, log-sum-exp, losses, gradients of parameters, moments and the masters of trained
+    /// Dtype of activations and their gradients. Statistics, log-sum-exp, losses, parameter gradients, moments and the master copies of trained
     /// weights are f32 on every device.
     pub activations: Dtype,
-    /// What frozen matrices of 16 or 32 bits become when they are loaded; `None` leaves them as the checkpoint has them.
+    /// Dtype of frozen 16-bit or 32-bit matrices after loading; `None` keeps the checkpoint's.
     pub frozen: Option<Dtype>,
-    /// What biases are that are not trained.
+    /// Dtype of frozen biases.
     pub frozen_bias: Dtype,
-    /// Row widths inside layers (of an MLP, of an adapter) are rounded up to multiples of so many values; the padding holds zeros.
+    /// Row widths inside layers (of an MLP, of an adapter) are padded with zeros to a multiple of this.
     pub width_multiple: usize,
-    /// Buffers begin at multiples of so many bytes.
+    /// Alignment of buffers in bytes.
     pub alignment: usize,
-    /// Batches that are on the device at once: with two, one is copied there while the other is computed with.
+    /// Batches on the device at once: with two, one is uploaded while the other is computed.
     pub batches: usize,
-    /// Keys of a piece that attention of single queries over a cache is cut into; 0 where it is not cut.
+    /// Keys per piece of decode attention over the KV cache; 0 if it is not split.
     pub cache_piece: usize,
     /// Rows of logits that exist at once.
     pub logit_rows: usize,
-    /// Threads of the host that compute.
+    /// Host threads that compute.
     pub threads: usize,
-    /// What operations need besides their buffers.
+    /// Workspace that operations need besides their buffers.
     pub workspace: fn(&Profile, Reserve) -> Vec<Scratch>,
-    /// How far results may be from exact ones, relative to their size: a few roundings of the activations' dtype.
+    /// Relative tolerance of results: a few roundings of the activation dtype.
     pub tolerance: f32,
 }
 
-/// Memory that operations use and forget.
+/// Scratch memory of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
-    /// What for.
+    /// Its purpose.
     pub label: &'static str,
-    /// What its values are.
+    /// Its dtype.
     pub dtype: Dtype,
-    /// How many.
+    /// Number of values.
     pub length: usize,
 }
 
 impl Profile {
-    /// A processor with so many threads; everything is f32.
+    /// A CPU with `threads` threads; everything is f32.
     pub fn cpu(threads: usize) -> Profile {
         Profile {
             activations: Dtype::F32,
             frozen: None,
             frozen_bias: Dtype::F32,
             width_multiple: 1,
-            // A cache line, and what the widest vector instructions like.
+            // A cache line, and the alignment of the widest vector instructions.
             alignment: 64,
             batches: 1,
             cache_piece: 0,
@@ -64,7 +64,7 @@ impl Profile {
         }
     }
 
-    /// A processor that keeps activations as a GPU does ([`crate::CpuBf16`]).
+    /// A CPU with the activations of a GPU ([`crate::CpuBf16`]).
     pub fn cpu_bf16(threads: usize) -> Profile {
         Profile {
             activations: Dtype::Bf16,
@@ -72,18 +72,18 @@ impl Profile {
             width_multiple: 8,
             alignment: 256,
             batches: 2,
-            // A bf16 has 8 significant bits: a rounding moves a value by 2^-8 of it at most.
+            // bf16 has 8 significant bits: rounding changes a value by at most 2^-8 of it.
             tolerance: 1.0 / 256.0,
             ..Profile::cpu(threads)
         }
     }
 
-    /// A GPU of NVIDIA's ([`crate::Cuda`]).
+    /// An NVIDIA GPU ([`crate::Cuda`]).
     pub fn cuda() -> Profile {
         Profile {
-            // What the library adds to a product before it rounds it.
+            // cuBLASLt adds it to a product before rounding.
             frozen_bias: Dtype::Bf16,
-            // Enough rows for the library to be at its fastest; as bf16 156 MB with Qwen's vocabulary.
+            // Enough rows for full speed of cuBLASLt; 156 MB in bf16 with Qwen's vocabulary.
             logit_rows: 512,
             cache_piece: cuda::CACHE_PIECE,
             workspace: cuda::workspace,
@@ -91,7 +91,7 @@ impl Profile {
         }
     }
 
-    /// Values f32 that attention of `heads` single queries over caches of so many tokens needs room for: for each piece mixed values, the highest score
+    /// Workspace in f32 values for decode attention of `heads` single queries over a context of this length: per piece the mixed values, the highest score
     /// and a sum.
     pub fn kv_cache_workspace(&self, heads: usize, context: usize, head_size: usize) -> usize {
         match self.cache_piece {
@@ -100,17 +100,17 @@ impl Profile {
         }
     }
 
-    /// The width of rows inside a layer that have so many values.
+    /// The padded width of rows inside a layer.
     pub fn padded(&self, width: usize) -> usize {
         width.next_multiple_of(self.width_multiple)
     }
 
-    /// What a frozen matrix is on this device that a checkpoint has as this.
+    /// The dtype on this device of a frozen matrix stored as `stored`.
     pub fn frozen(&self, stored: Dtype) -> Dtype {
         self.frozen.unwrap_or(stored)
     }
 
-    /// What trained matrices have beside their f32 master for products with activations, if that is something else.
+    /// Dtype of the copies of trained matrices for products with activations, if it is not the master's f32.
     pub fn shadow(&self) -> Option<Dtype> {
         (self.activations != Dtype::F32).then_some(self.activations)
     }

@@ -1,9 +1,9 @@
-//! Numbers that change from step to step. They lie in a buffer of the device, so that work which was queued, or recorded once and repeated, finds the
-//! newest ones there.
+//! Numbers that change from step to step. They are in a device buffer, so that queued work, or work recorded once and replayed, reads the
+//! latest ones.
 
 use crate::buffer::Buffer;
 
-/// Which half of a model: a batch without images does not reach the vision tower, so their updates are counted apart.
+/// Part of a model: a batch without images does not reach the vision tower, so updates of the two are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Vision tower and merger.
@@ -12,28 +12,28 @@ pub enum Part {
     Decoder,
 }
 
-/// What a buffer of scalars holds.
+/// The contents of a scalar buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepScalars {
-    /// What dropout is drawn from.
+    /// Seed of dropout.
     pub seed: u64,
-    /// What losses are multiplied with before gradients are made of them.
+    /// Factor of losses, for their gradients.
     pub loss_scale: f32,
-    /// What gradients are multiplied with before an update.
+    /// Factor of gradients before an update.
     pub gradient_scale: f32,
     /// Learning rate.
     pub rate: f32,
-    /// Updates that the vision tower has had, with this one.
+    /// Number of updates of the vision tower, including this one.
     pub vision_updates: u32,
-    /// Updates that the decoder has had, with this one.
+    /// Number of updates of the decoder, including this one.
     pub decoder_updates: u32,
 }
 
 impl StepScalars {
-    /// Words of 32 bits that they take.
+    /// Length in 32-bit words.
     pub const LENGTH: usize = 8;
 
-    /// As words, in the order in which kernels read them: the seed's lower and upper half, loss scale, gradient scale, rate, updates of vision and
+    /// The words in the order that kernels read: the seed's lower and upper half, loss scale, gradient scale, rate, updates of vision and
     /// decoder.
     pub fn words(&self) -> [i32; StepScalars::LENGTH] {
         [
@@ -48,10 +48,10 @@ impl StepScalars {
         ]
     }
 
-    /// The opposite of [`StepScalars::words`].
+    /// The inverse of [`StepScalars::words`].
     ///
     /// # Panics
-    /// Where there are not as many words.
+    /// If there are not [`StepScalars::LENGTH`] words.
     pub fn of_words(words: &[i32]) -> StepScalars {
         assert_eq!(words.len(), StepScalars::LENGTH, "a buffer of scalars has {} words", StepScalars::LENGTH);
         let real = |place: usize| f32::from_bits(words[place] as u32);
@@ -65,7 +65,7 @@ impl StepScalars {
         }
     }
 
-    /// The updates of one half.
+    /// The updates of one part.
     pub fn updates(&self, part: Part) -> u32 {
         match part {
             Part::Vision => self.vision_updates,
@@ -74,22 +74,22 @@ impl StepScalars {
     }
 }
 
-/// Where dropout gets its seed from.
+/// Source of a dropout seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed {
     /// The step's scalars.
     pub scalars: Buffer,
-    /// Whose inputs are dropped: each number gives another choice.
+    /// A number for each use of the seed, so that each drops other inputs.
     pub number: u64,
 }
 
 impl Seed {
-    /// What makes another seed of the step's.
+    /// The value that distinguishes this seed from others of the step.
     pub(crate) fn choice(self) -> u64 {
         self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The seed of one choice.
+    /// The seed, mixed from the step's.
     pub(crate) fn mixed(self, scalars: &StepScalars) -> u64 {
         scalars.seed ^ self.choice()
     }

@@ -1,30 +1,30 @@
-//! The stages of a training step, and how long a device took for each. Whoever makes a step marks where a stage begins; a device that was asked to
-//! time stages keeps the moments, others do nothing.
+//! The stages of a training step, and their times on a device. The caller marks the start of each stage; a device that times stages
+//! records the moments, others do nothing.
 
 /// A stage of a training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Making a batch and bringing it to the device.
+    /// Making and uploading a batch.
     Batch,
     /// The forward pass of the vision tower.
     Vision,
     /// The forward pass of the decoder, with head and loss.
     Forward,
-    /// The backward pass, with everything that is made again for it.
+    /// The backward pass, with all recomputation.
     Backward,
-    /// Forgetting the gradients of the last step, and the update.
+    /// Clearing the gradients of the last step, and the update.
     Update,
     /// Nothing is queued: the device waits for the next batch.
     Idle,
-    /// Something that is no part of a step, such as an evaluation.
+    /// Work outside a step, such as an evaluation.
     Elsewhere,
 }
 
 impl Stage {
-    /// All in which something is done for a step, in its order.
+    /// All stages that do work for a step, in order.
     pub const ALL: [Stage; 5] = [Stage::Batch, Stage::Vision, Stage::Forward, Stage::Backward, Stage::Update];
 
-    /// Whether a mark counts after another one. What is no part of a step ends with the beginning of one, whatever is computed meanwhile.
+    /// Whether a mark counts after the last one. Work outside a step ends when a step starts, whatever is computed meanwhile.
     pub(crate) fn counts_after(self, last: Option<Stage>) -> bool {
         last != Some(Stage::Elsewhere) || self == Stage::Update
     }
@@ -43,26 +43,26 @@ impl Stage {
     }
 }
 
-/// What one kind of operation took of a step.
+/// The time of one kind of operation in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationTime {
     /// The kernel, or the product with its sizes.
     pub name: String,
-    /// How often it was done.
+    /// Number of runs.
     pub count: usize,
-    /// Seconds of all of them.
+    /// Total seconds.
     pub seconds: f64,
 }
 
-/// How long each stage took.
+/// The time of each stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StageTimes {
-    /// Of all stages, and of none last.
+    /// Of the stages in [`Stage::ALL`], then of [`Stage::Idle`].
     seconds: [f64; Stage::ALL.len() + 1],
 }
 
 impl StageTimes {
-    /// Of marks and the time between each and the next; that after the last one is nobody's.
+    /// From marks and the time between each and the next; the time after the last one does not count.
     pub(crate) fn of<E>(
         stages: &[Stage],
         mut seconds_after: impl FnMut(usize) -> Result<f64, E>,
@@ -76,12 +76,12 @@ impl StageTimes {
         Ok(times)
     }
 
-    /// Seconds of one.
+    /// Seconds of one stage.
     pub fn seconds(&self, stage: Stage) -> f64 {
         self.seconds.get(stage as usize).copied().unwrap_or(0.0)
     }
 
-    /// Seconds of all in which something is done.
+    /// Seconds of all stages that do work.
     pub fn total(&self) -> f64 {
         Stage::ALL.map(|stage| self.seconds(stage)).iter().sum()
     }

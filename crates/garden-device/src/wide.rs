@@ -1,8 +1,8 @@
-//! Functions that are compiled several times: for every processor of its kind, and for those with wider vectors, which is found out when they run.
+//! Functions compiled several times: for every processor, and for those with wider vectors, detected at run time.
 
-/// Compiles a function for the widest vectors that the processor has. What it calls must be inlined to profit.
+/// Compiles a function for the widest vectors of the processor. Its callees must be inlined to profit.
 ///
-/// A closure would be nicer to write, but the compiler need not inline one, and then it stays narrow.
+/// A closure would be nicer to write, but the compiler need not inline one, and then it is not vectorised.
 macro_rules! widest {
     ($(#[$meta:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*

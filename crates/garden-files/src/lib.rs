@@ -1,4 +1,4 @@
-//! Files: those from outside are read within bounds ([`read()`]), and those of ours are there as a whole or not at all ([`replace`]).
+//! File access: bounded reads of untrusted files ([`read()`]) and atomic writes ([`replace`]).
 
 mod read;
 mod write;

@@ -1,18 +1,18 @@
-//! Files from outside: regular ones, no larger than they may be.
+//! Reads untrusted files: regular files only, up to a maximum size.
 //!
-//! A row, a model's folder or a flag may name a pipe, which never ends to be opened, or a device that never ends to be read.
+//! A row, a model folder or a flag may name a pipe, which blocks on opening, or a device without end.
 
 use std::fs::{File, FileType};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-/// Bytes of the largest file of settings, a tokenizer's. The largest vocabularies have 40 MB.
+/// Maximum size of a settings file in bytes. The largest are tokenizer vocabularies, up to 40 MB.
 pub const LARGEST_SETTINGS: u64 = 256 << 20;
 
-/// Opens a file if it is a regular one.
+/// Opens a file if it is a regular file.
 pub fn open(path: &Path) -> io::Result<(File, u64)> {
-    // Asked before it is opened: opening a pipe waits until somebody writes to it.
+    // Checked before opening: opening a pipe blocks until somebody writes to it.
     let about = std::fs::metadata(path)?;
     if !about.is_file() {
         return Err(io::Error::new(
@@ -32,7 +32,7 @@ fn kind(given: FileType) -> &'static str {
     }
 }
 
-/// Reads a regular file of at most so many bytes.
+/// Reads a regular file of at most `most` bytes.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let (file, length) = open(path)?;
     fits(length, most)?;
@@ -43,7 +43,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Refuses what is too large.
+/// Rejects lengths over the limit.
 pub fn fits(length: u64, most: u64) -> io::Result<()> {
     match length > most {
         true => {
@@ -53,7 +53,7 @@ pub fn fits(length: u64, most: u64) -> io::Result<()> {
     }
 }
 
-/// Reads a text of settings: `config.json`, a recipe, a list of prompts.
+/// Reads a settings file as text: `config.json`, a recipe, a list of prompts.
 pub fn read_settings(path: &Path) -> io::Result<String> {
     let bytes = read(path, LARGEST_SETTINGS)?;
     String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)"))

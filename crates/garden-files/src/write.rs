@@ -1,11 +1,11 @@
-//! Files that are written as a whole or not at all.
+//! Atomic file writes.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Puts a file in the place of another one, or where there was none. It is on the disk before it is seen: after a loss of power there is the old one or the new
-/// one, and after a failure nothing is left of the new one.
+/// Creates or replaces a file atomically. The data is on disk before the rename: after a power loss the old or the new file is there, and a failed write
+/// leaves nothing behind.
 pub fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let draft = draft_of(path);
     let write = || -> io::Result<()> {
@@ -14,11 +14,11 @@ pub fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         file.sync_all()?;
         fs::rename(&draft, path)
     };
-    // The first error is the one to tell.
+    // The first error is the one to report.
     write().inspect_err(|_| drop(fs::remove_file(&draft)))
 }
 
-/// The name that a file has while it is written: hidden, and of this process alone.
+/// The temporary name of a file while it is written: hidden and unique to this process.
 pub fn draft_of(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -40,7 +40,7 @@ mod tests {
         replace(&path, "one").unwrap();
         replace(&path, [b'2'; 3]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"222");
-        // A folder cannot be replaced by a file, and nothing of the attempt stays.
+        // A folder cannot be replaced by a file, and a failed attempt leaves nothing behind.
         fs::create_dir(folder.join("b")).unwrap();
         assert!(replace(&folder.join("b"), "x").is_err() && replace(&folder.join("none/c"), "x").is_err());
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);

@@ -1,6 +1,6 @@
 //! The configuration of a checkpoint, in both layouts: decoder fields at the top (as on the hub) or under `text_config`.
 //!
-//! Nothing is assumed where a field is missing: the defaults of the classes differ from the released models.
+//! Missing fields are errors, not defaults: the defaults of the transformers classes differ from the released models.
 
 use std::path::Path;
 
@@ -9,33 +9,33 @@ use serde_json::Value;
 use crate::error::Error;
 use garden_files::read_settings;
 
-/// The largest number in a configuration: vocabularies have a few hundred thousand tokens, everything else less. Products of three fit into 64 bits.
+/// The largest number in a configuration. Vocabularies have a few hundred thousand tokens, everything else is smaller, and products of three fit into 64 bits.
 const LARGEST: u64 = 1 << 20;
 
 /// Channels of an image.
 const CHANNELS: usize = 3;
 
-/// What a model is.
+/// The configuration of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The decoder.
     pub text: TextConfig,
     /// The vision tower.
     pub vision: VisionConfig,
-    /// Whether the head is the embedding.
+    /// Whether the LM head shares its weights with the embedding.
     pub is_tied: bool,
-    /// The token that stands for a part of an image.
+    /// The placeholder token of an image (`image_token_id`).
     pub image_token: i32,
-    /// A token whose embedding is not trained, if there is one.
+    /// The padding token, whose embedding is not trained, if there is one.
     pub padding_token: Option<i32>,
 }
 
 /// The decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextConfig {
-    /// Values of a token.
+    /// Hidden size.
     pub hidden: usize,
-    /// Values inside the MLP.
+    /// Intermediate size of the MLP.
     pub intermediate: usize,
     /// Layers.
     pub layers: usize,
@@ -43,18 +43,18 @@ pub struct TextConfig {
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,
-    /// Tokens that there are.
+    /// Vocabulary size.
     pub vocabulary: usize,
-    /// Added to the mean square in norms.
+    /// Epsilon of RMSNorm.
     pub epsilon: f32,
-    /// The base of rotary frequencies.
+    /// Base of the rotary frequencies (`rope_theta`).
     pub theta: f32,
-    /// Frequencies that turn with time, row and column.
+    /// Rotary frequencies for time, row and column (`mrope_section`).
     pub sections: [usize; 3],
 }
 
 impl TextConfig {
-    /// Values of a head.
+    /// Head dimension.
     pub fn head_size(&self) -> usize {
         self.hidden / self.heads
     }
@@ -65,43 +65,43 @@ impl TextConfig {
 pub struct VisionConfig {
     /// Blocks.
     pub depth: usize,
-    /// Values of a patch.
+    /// Hidden size.
     pub hidden: usize,
-    /// Values inside the MLP.
+    /// Intermediate size of the MLP.
     pub intermediate: usize,
     /// Heads.
     pub heads: usize,
-    /// Pixels of a patch's side.
+    /// Side of a patch in pixels (`patch_size`).
     pub patch: usize,
-    /// Frames of a patch.
+    /// Frames per patch (`temporal_patch_size`).
     pub frames: usize,
-    /// Patches of a merged token's side.
+    /// Side of a merged token in patches (`spatial_merge_size`).
     pub merge: usize,
-    /// Merged tokens of a window's side.
+    /// Side of an attention window in merged tokens; `window_size` in `config.json` is in pixels.
     pub window: usize,
-    /// Blocks that see a whole image.
+    /// Blocks with full attention (`fullatt_block_indexes`); the others attend within windows.
     pub full_blocks: Vec<usize>,
-    /// Values of a merged token.
+    /// Hidden size of a merged token (`out_hidden_size`).
     pub out: usize,
 }
 
 impl VisionConfig {
-    /// Values of a head.
+    /// Head dimension.
     pub fn head_size(&self) -> usize {
         self.hidden / self.heads
     }
 
-    /// The shape of the patches' convolution, as files have it; here it is a matrix.
+    /// Shape of the patch embedding's convolution in checkpoint files; here it is a matrix.
     pub fn kernel(&self) -> [usize; 5] {
         [self.hidden, CHANNELS, self.frames, self.patch, self.patch]
     }
 
-    /// Pixel values of a patch.
+    /// Pixel values per patch.
     pub fn patch_values(&self) -> usize {
         CHANNELS * self.frames * self.patch * self.patch
     }
 
-    /// Patches of a merged token.
+    /// Patches per merged token.
     pub fn merged(&self) -> usize {
         self.merge * self.merge
     }
@@ -116,13 +116,13 @@ impl Config {
         Fields { path, value: &value, name: "" }.config()
     }
 
-    /// The largest head of decoder and vision tower.
+    /// The largest head dimension of decoder and vision tower.
     pub fn largest_head(&self) -> usize {
         self.text.head_size().max(self.vision.head_size())
     }
 }
 
-/// Fields of an object, with the way to it.
+/// Fields of a JSON object, with their path for error messages.
 #[derive(Clone, Copy)]
 struct Fields<'a> {
     path: &'a Path,
@@ -322,14 +322,14 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Positions that a model in a folder was made for, if its configuration says so.
+/// `max_position_embeddings` of the model in a folder, if its configuration has it.
 pub fn read_max_positions(folder: &Path) -> Option<usize> {
     let value: Value = serde_json::from_str(&read_settings(&folder.join("config.json")).ok()?).ok()?;
     let found = |value: &Value| value.get("max_position_embeddings").and_then(Value::as_u64);
     value.get("text_config").and_then(found).or_else(|| found(&value)).map(|positions| positions as usize)
 }
 
-/// Tokens that end an answer: those of `generation_config.json`, else of `config.json`; none if neither says.
+/// End-of-sequence tokens from `generation_config.json`, else from `config.json`; empty if neither has them.
 pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
     for name in ["generation_config.json", "config.json"] {
         let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration: always which file, which field, what was expected and what is there.
+//! Configuration errors: always the file, the field, the expected and the actual value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is malformed.
     Broken {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
     },
-    /// A field is missing or says something that is not supported.
+    /// A field is missing or has an unsupported value.
     Field {
         /// The file.
         path: PathBuf,

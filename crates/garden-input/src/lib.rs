@@ -1,6 +1,6 @@
-//! What data and model agree on: the configuration of a model, rows of tokens with labels, images as patches, and the largest batch.
+//! Types shared by data and model: model configuration, rows of tokens with labels, images as patches, and batch limits.
 //!
-//! It computes nothing, so that neither side waits for the other: tokenizer and decoders of pictures compile without the engine.
+//! Nothing is computed here, so the two sides compile independently: tokenizer and image decoders build without the engine.
 
 mod config;
 mod error;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, VisionConfig};
 use crate::row::Grid;
 
-/// The largest batch of a run: buffers are made for it.
+/// The largest batch of a run; buffers are sized for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Tokens of all rows.
@@ -20,12 +20,12 @@ pub struct Limits {
     pub windows: usize,
     /// Frames of all images.
     pub images: usize,
-    /// The longest stretch that attention runs over.
+    /// The longest sequence that attention runs over.
     pub longest: usize,
 }
 
 impl Limits {
-    /// The limits that one row with images of these grids needs, without its pixels: those of the batch that has only this row.
+    /// The limits of a batch with one row and images of these grids, computed without the pixels.
     pub fn of_row(config: &Config, tokens: usize, targets: usize, grids: &[Grid]) -> Limits {
         let mut limits = Limits { tokens, rows: 1, targets, longest: tokens, ..Limits::default() };
         let VisionConfig { merge, window, .. } = config.vision;
@@ -39,7 +39,7 @@ impl Limits {
         limits
     }
 
-    /// The limits of a batch of both.
+    /// The limits of the two batches combined.
     pub fn plus(self, other: Limits) -> Limits {
         Limits {
             tokens: self.tokens + other.tokens,
@@ -52,7 +52,7 @@ impl Limits {
         }
     }
 
-    /// The limits that fit both.
+    /// The larger of each limit.
     pub fn max(self, other: Limits) -> Limits {
         Limits {
             tokens: self.tokens.max(other.tokens),

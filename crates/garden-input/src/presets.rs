@@ -1,6 +1,6 @@
-//! The configurations of the released models, so that a plan needs none of their files.
+//! Configurations of the released models, so that planning needs no model files.
 //!
-//! They are those of `config.json` on the hub; the tests hold the number of parameters that follows from each against the published one.
+//! They match `config.json` on the hub; tests check the parameter count of each against the published one.
 
 use crate::config::{Config, TextConfig, VisionConfig};
 
@@ -16,7 +16,7 @@ pub struct Preset {
     sizes: Sizes,
 }
 
-/// What the released models differ in.
+/// Sizes in which the released models differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sizes {
     hidden: usize,
@@ -29,7 +29,7 @@ struct Sizes {
     vision_intermediate: usize,
 }
 
-/// The released models, the smallest first.
+/// The released models, smallest first.
 pub const PRESETS: [Preset; 4] = [
     Preset {
         name: "qwen2.5-vl-3b",
@@ -94,7 +94,7 @@ pub const PRESETS: [Preset; 4] = [
 ];
 
 impl Config {
-    /// A model that a processor trains in moments: that of `model-garden demo`.
+    /// A model small enough to train on a CPU in moments; `model-garden demo` uses it.
     pub fn tiny() -> Config {
         Config {
             text: TextConfig {
@@ -128,7 +128,7 @@ impl Config {
 }
 
 impl Preset {
-    /// The preset of this name, written large or small, with or without what stands before and behind it on the hub.
+    /// Finds a preset by name, case-insensitively, with or without `Qwen/` and `-Instruct`.
     pub fn find(name: &str) -> Option<Preset> {
         let plain = name.to_ascii_lowercase();
         let plain = plain.strip_prefix("qwen/").unwrap_or(&plain);
@@ -136,7 +136,7 @@ impl Preset {
         PRESETS.into_iter().find(|preset| preset.name == plain)
     }
 
-    /// Its configuration.
+    /// The preset's configuration.
     pub fn config(self) -> Config {
         let sizes = self.sizes;
         Config {
@@ -159,7 +159,7 @@ impl Preset {
                 patch: 14,
                 frames: 2,
                 merge: 2,
-                // 112 pixels, in merged tokens of 28.
+                // 112 pixels; a merged token has 28.
                 window: 4,
                 full_blocks: vec![7, 15, 23, 31],
                 out: sizes.hidden,

@@ -1,13 +1,14 @@
-//! What to do, first things first.
+//! The advice of a diagnosis, most important first.
 
 use crate::bytes::Bytes;
 use crate::context::Context;
 use crate::diagnosis::{Cause, Clock, Forecast, Mechanism, Verdict};
+use crate::elapsed::elapsed;
 use crate::evidence::ten_times;
-use crate::phrasing::{duration, size};
+use crate::phrasing::size;
 use crate::trace::Quantity;
 
-/// What to do, first things first.
+/// The advice for a judged part, most important first.
 pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -> Vec<String> {
     let mut list = Vec::new();
     match context.finding.verdict {
@@ -35,7 +36,7 @@ pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -
     list
 }
 
-/// What to do about too little data.
+/// The advice when there is too little data.
 pub(crate) fn advice_for_too_few() -> Vec<String> {
     vec![
         "Record more samples: one per step, or one every 10 steps over at least 50 steps.".into(),
@@ -43,7 +44,7 @@ pub(crate) fn advice_for_too_few() -> Vec<String> {
     ]
 }
 
-/// What to say if memory is above the limit already.
+/// The advice if memory already exceeds the limit.
 fn above_limit(context: &Context) -> Option<String> {
     let limit = context.facts.memory_limit?;
     let level = size(context.present());
@@ -78,7 +79,7 @@ fn advice_on_leak(context: &Context, forecast: &Forecast) -> Vec<String> {
     list
 }
 
-/// The command that runs the pieces of the pipeline apart.
+/// The command that bisects the pipeline.
 fn bisect(context: &Context) -> String {
     let (command, function) = match &context.module {
         Some(module) => (format!("{module}:pieces"), format!("a function `pieces` in `{module}`")),
@@ -142,13 +143,13 @@ fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     let is_reached = limit_step <= run_ends;
     if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
         let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
-        let time = at.time_s.map_or(String::new(), |s| format!(" in {}", duration(s)));
+        let time = at.time_s.map_or(String::new(), |s| format!(" in {}", elapsed(s)));
         list.push(format!("If it never ends, {} is reached{when}{time}: save a checkpoint before that.", Bytes(limit)));
     }
     list
 }
 
-/// The facts and columns that would say more, one line each.
+/// Facts and columns that would make the diagnosis surer, one line each.
 fn missing_facts(context: &Context) -> Vec<String> {
     let mut list = Vec::new();
     let moving = context.finding.growth.is_some() && context.finding.mechanism != Mechanism::FilePages;

@@ -46,13 +46,13 @@ pub fn format_change(bytes: f64) -> String {
     format_signed(bytes, true)
 }
 
-/// Writes the two ends of an interval of changes in one unit, with plus or minus: `-0.30 to +0.41 MiB`.
+/// Writes both ends of an interval in one unit, with their signs: `-0.30 to +0.41 MiB`.
 pub fn format_between(low: f64, high: f64) -> String {
     let (unit, name) = unit_of(low.abs().max(high.abs()));
     let digits = digits_of(low.abs().max(high.abs()) / unit as f64, unit);
     let end = |bytes: f64| {
         let text = format!("{:+.digits$}", bytes / unit as f64);
-        // Rounded to nothing, an end has no sign.
+        // An end that rounds to zero has no sign.
         if text.contains(|c: char| ('1'..='9').contains(&c)) { text } else { text[1..].to_string() }
     };
     format!("{} to {} {name}", end(low), end(high))
@@ -70,7 +70,7 @@ fn unit_of(size: f64) -> (u64, &'static str) {
     }
 }
 
-/// Three digits, and no parts of a byte.
+/// Decimals for three significant digits, and no fractions of a byte.
 fn digits_of(value: f64, unit: u64) -> usize {
     match value {
         _ if unit == 1 => 0,
@@ -130,7 +130,7 @@ impl FromStr for Bytes {
         let number: f64 = number.parse().map_err(|_| wrong())?;
         let factor = unit_factor(unit).ok_or_else(wrong)?;
         let bytes = number * factor as f64;
-        // 2^63 bytes is beyond any machine: a larger number is a slip of the keyboard.
+        // 2^63 bytes is beyond any machine: a larger number is a typo.
         if !bytes.is_finite() || bytes >= 9.2e18 {
             return Err(wrong());
         }

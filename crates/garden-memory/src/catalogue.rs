@@ -1,6 +1,6 @@
 //! The catalogue of causes: what each leaves behind, and what to do about it.
 //!
-//! Data only; `causes.rs` weighs it. Priors are in the unit of a cause that is met now and then (1.0).
+//! Data only; `causes.rs` weighs it. Priors are relative to an occasional cause (1.0).
 
 use crate::diagnosis::Mechanism::{self, *};
 use crate::libraries::Library::{self, *};
@@ -19,11 +19,11 @@ pub(crate) enum Home {
 pub(crate) enum Trait {
     /// Something is kept for every example seen.
     PerExample,
-    /// The bytes per example are those of decoded pixels.
+    /// Bytes per example match decoded pixels.
     ImageSized,
-    /// The bytes per example are few.
+    /// Few bytes per example.
     SmallPerExample,
-    /// The bytes per example are many, if not those of an image.
+    /// More bytes per example than text or metadata.
     LargePerExample,
     /// Live tensors rise with memory.
     TensorsRise,
@@ -41,13 +41,13 @@ pub(crate) enum Trait {
     AtFirstSteps,
     /// Happens during evaluations.
     AtEvaluations,
-    /// Grows in another process than the training one.
+    /// Grows in a process other than the training one.
     OnlyInAChild,
     /// Pages of forked workers become private.
     Forked,
-    /// Done by code of a library that has to be loaded.
+    /// Possible only with this library loaded.
     Needs(Library),
-    /// The place of a cause that needs this library, in programs that are known not to have it.
+    /// Stands in for a cause that needs this library, in programs known not to load it.
     Without(Library),
 }
 
@@ -59,9 +59,9 @@ pub(crate) struct Entry {
     pub fix: &'static str,
     pub prior: f64,
     pub home: Home,
-    /// Shapes that it usually has.
+    /// Its usual shapes.
     pub typical: &'static [Mechanism],
-    /// Shapes that it may have.
+    /// Other shapes it may have.
     pub possible: &'static [Mechanism],
     pub traits: &'static [Trait],
 }

@@ -1,11 +1,11 @@
-//! Weighs the known causes of growing host memory against what the trace shows.
+//! Weighs the known causes of growing host memory against the evidence in the trace.
 //!
-//! Naive Bayes with hand-set weights: each cause starts with a prior (how often it is met) and is multiplied by a factor
-//! for every sign that speaks for or against it. The score is its share of the sum, in which an unnamed cause keeps a seat,
-//! so that no cause of ours is ever certain from shape alone. Factors: 8 a sign that hardly anything else leaves, 3 a sign
-//! it usually leaves, 0.3 and 0.1 the same against it; a sign it cannot leave rules it out. What needs a library that no
-//! process has loaded can only be where that is built into something else, which has a factor of its own. The catalogue is
-//! in `catalogue.rs`.
+//! Naive Bayes with hand-set weights: each cause starts with a prior (how common it is) and is multiplied by a factor
+//! for every sign for or against it. The score is its share of the sum, which includes an unnamed cause, so that no
+//! known cause is ever certain from shape alone. Factors: 8 for a sign that hardly anything else leaves, 3 for a sign it
+//! usually leaves, 0.3 and 0.1 for the same against it; a sign it cannot leave rules it out. A cause whose library no
+//! process has loaded is possible only if the library is built into another file, which has its own factor
+//! (`NOT_LOADED`). The catalogue is in `catalogue.rs`.
 
 use crate::bytes::{Bytes, MIB};
 use crate::catalogue::{CATALOGUE, Entry, Home, Trait};
@@ -17,17 +17,17 @@ use crate::trace::Quantity;
 
 /// The unnamed cause's weight, in the unit of priors: it fits every shape.
 const UNKNOWN: f64 = 4.5;
-/// A cause that is met this often is worth saying that it is not it.
+/// Causes with at least this prior are common enough to report as ruled out.
 const USUAL_SUSPECT: f64 = 1.0;
 /// Causes below this share are not worth a line.
 const WORTH_A_LINE: f64 = 0.02;
-/// Bytes per example that a decoded image can have: from 180 x 180 pixels at 3 bytes to 100 megapixels at 4.
+/// Plausible bytes of a decoded image: from 180 x 180 pixels at 3 bytes to 100 megapixels at 4.
 const IMAGE_BYTES: (f64, f64) = (0.09 * MIB as f64, 400.0 * MIB as f64);
 
-/// How much less likely a cause is whose library no process has loaded: it would have to be a part of another file.
+/// Factor for a cause whose library no process has loaded: it would have to be built into another file.
 const NOT_LOADED: f64 = 0.01;
 
-/// The causes that fit, likeliest first, and those that cannot be.
+/// The causes that fit, likeliest first, and the causes ruled out.
 pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
     if matches!(context.finding.mechanism, Mechanism::None) {
         return (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
         }
     }
     if context.finding.growth.is_none() {
-        // Without growth there is nothing to clear anybody of.
+        // Without growth there is nothing to rule out.
         ruled_out.clear();
         by_shape.clear();
     }
@@ -64,7 +64,7 @@ pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
     (causes, ruled_out)
 }
 
-/// Whether a cause is to be weighed: those that stand in for another are so only where that one lacks its library.
+/// Whether to weigh a cause: a stand-in counts only where the library of the cause it replaces is missing.
 fn is_asked(entry: &Entry, context: &Context) -> bool {
     entry.traits.iter().all(|sign| match sign {
         Trait::Without(library) => context.libraries.find(*library) == Some(None),
@@ -81,12 +81,12 @@ struct Scales {
     excluded_by: Excluded,
 }
 
-/// What rules a cause out.
+/// Why a cause is ruled out.
 #[derive(Clone, Copy)]
 enum Excluded {
-    /// Another column, the epoch or the verdict: worth saying for every cause.
+    /// By another column, the epoch or the verdict: reported for every cause.
     Measurement,
-    /// Its usual shape alone: worth saying for the usual suspects.
+    /// By its shape alone: reported for the usual suspects only.
     Shape,
 }
 
@@ -114,7 +114,7 @@ fn weigh(entry: &Entry, context: &Context) -> Scales {
         impossible: None,
         excluded_by: Excluded::Measurement,
     };
-    // What was measured comes first, so that the reason given is a measured one where there is one.
+    // Measurements come first, so that the reason given is a measured one where possible.
     weigh_component(entry, context, &mut scales);
     for sign in entry.traits {
         weigh_trait(*sign, context, &mut scales);
@@ -141,7 +141,7 @@ fn weigh_shape(entry: &Entry, context: &Context, scales: &mut Scales) {
     }
 }
 
-/// How a growth that is not known to end with a pass over the data may still be one, if nothing says otherwise.
+/// Why a growth may still be a fill that ends with the pass over the data, if nothing rules that out.
 fn may_be_a_fill(context: &Context) -> Option<String> {
     let finding = context.finding;
     match (finding.mechanism, finding.knee, context.epoch()) {
@@ -174,7 +174,7 @@ fn in_words(mechanism: Mechanism) -> &'static str {
     }
 }
 
-/// Where the growth sits, if the trace splits memory into components.
+/// Weighs where the growth sits, if the trace splits memory into components.
 fn weigh_component(entry: &Entry, context: &Context, scales: &mut Scales) {
     if context.finding.growth.is_none() {
         return;
@@ -270,7 +270,7 @@ fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
     }
 }
 
-/// Causes that are the work of a library.
+/// Weighs whether the library that a cause needs is loaded.
 fn weigh_library(library: Library, context: &Context, scales: &mut Scales) {
     match context.libraries.find(library) {
         Some(None) => scales.speaks_against(NOT_LOADED, not_loaded(library)),
@@ -283,7 +283,7 @@ fn not_loaded(library: Library) -> String {
     format!("no process has loaded a known {}", library.words())
 }
 
-/// Causes that hold something for each example: the growth has to follow first-seen examples.
+/// Weighs causes that keep something per example: the growth has to follow first-seen examples.
 fn weigh_per_example(context: &Context, scales: &mut Scales) {
     let boundary = context.pass_end();
     match (boundary, context.finding.verdict) {

@@ -1,14 +1,14 @@
 //! One quantity of all samples, in as little memory as it takes.
 //!
-//! Most columns of a trace are either the same number throughout (no swap, no shared memory) or whole kibibytes, which the kernel
-//! counts in. The first kind takes no memory, the second four bytes a sample; whatever fits neither takes eight.
+//! Most columns of a trace are either constant (no swap, no shared memory) or whole kibibytes, the kernel's own unit. The
+//! first kind takes no memory, the second four bytes a sample; anything else takes eight.
 
 use crate::bytes::KIB;
 
 /// The values of one quantity, some of them absent.
 #[derive(Clone, Debug)]
 pub(crate) enum Column {
-    /// The same at each of so many samples.
+    /// One value at all samples, and their number.
     Same(Option<u64>, usize),
     /// Whole kibibytes.
     Kibibytes(Vec<u32>),
@@ -20,7 +20,7 @@ const NO_KIBIBYTES: u32 = u32::MAX;
 const NO_VALUE: u64 = u64::MAX;
 
 impl Column {
-    /// A column without a value at the first so many samples.
+    /// A column without a value at its first `samples` samples.
     pub(crate) fn absent(samples: usize) -> Column {
         Column::Same(None, samples)
     }
@@ -64,7 +64,7 @@ impl Column {
     }
 }
 
-/// A value in kibibytes, if it is a whole and not too large number of them.
+/// A value in kibibytes, if it is a whole number of them and fits.
 fn kibibytes(value: Option<u64>) -> Option<u32> {
     match value {
         None => Some(NO_KIBIBYTES),

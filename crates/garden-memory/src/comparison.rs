@@ -1,6 +1,6 @@
-//! What a comparison of runs says: the contract that reports print and scripts read as JSON.
+//! The result of a comparison of runs: the contract that reports print and scripts read as JSON.
 //!
-//! Whatever is not known is `null` in JSON (`None` here), never 0 or a guess. `docs/compare.md` describes each field.
+//! Unknown values are `null` in JSON (`None` here), never 0 or a guess. `docs/compare.md` describes each field.
 
 use serde::Serialize;
 
@@ -18,12 +18,12 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Whether both ends lie within so much of zero.
+    /// Whether both ends lie within `margin` of zero.
     pub fn is_within(&self, margin: f64) -> bool {
         -margin <= self.low && self.high <= margin
     }
 
-    /// Whether zero is not among what is plausible.
+    /// Whether the interval excludes zero.
     pub fn excludes_zero(&self) -> bool {
         self.low > 0.0 || self.high < 0.0
     }
@@ -79,13 +79,13 @@ pub enum TimeEffect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// From the noise within one run of each kind: how much runs differ from each other is not in them.
+    /// From the noise within one run of each kind; the spread between runs is not included.
     Within,
     /// From the differences between runs of the same kind.
     Replicates,
 }
 
-/// The growth of both, in bytes per unit of the clock.
+/// Growth before and after the change, in bytes per unit of the clock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GrowthContrast {
     /// The effect in words, such as `no effect on growth (-0.30 to +0.40 MiB per step)`.
@@ -94,18 +94,18 @@ pub struct GrowthContrast {
     pub before: Interval,
     /// After the change.
     pub after: Interval,
-    /// After less before.
+    /// After minus before.
     pub difference: Interval,
-    /// After over before; `None` where before does not surely grow.
+    /// After divided by before; `None` unless memory surely grew before.
     pub ratio: Option<Interval>,
-    /// A difference within this is no effect.
+    /// A difference within this margin is not an effect.
     pub matters: f64,
 }
 
-/// The time of a step of both, in seconds.
+/// Step time before and after the change, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TimeContrast {
-    /// What the change does to it.
+    /// What the change does to the step time.
     pub effect: TimeEffect,
     /// The effect in words, such as `costs 3.1 % of step time (2.5 to 3.7)`.
     pub text: String,
@@ -113,47 +113,47 @@ pub struct TimeContrast {
     pub before: Interval,
     /// Mean after the change.
     pub after: Interval,
-    /// After over before.
+    /// After divided by before.
     pub ratio: Interval,
     /// The typical (median) step before and after, which rare long steps do not move.
     pub typical: (f64, f64),
 }
 
-/// A level of both, in bytes.
+/// A memory level before and after the change, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LevelContrast {
     /// Before the change; the mean of several runs.
     pub before: f64,
     /// After the change.
     pub after: f64,
-    /// After less before.
+    /// After minus before.
     pub difference: f64,
-    /// Lower end of the difference's 95 % interval; `None` with one run of either kind.
+    /// Lower end of the difference's 95 % interval; `None` unless each kind has several runs.
     pub low: Option<f64>,
     /// Upper end.
     pub high: Option<f64>,
 }
 
-/// One of the runs that were compared.
+/// A compared run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedRun {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// The judge's verdict on the whole of it.
+    /// The judge's verdict on the whole run.
     pub verdict: Verdict,
-    /// And how its memory moved.
+    /// How its memory moved.
     pub mechanism: Mechanism,
-    /// Samples of the process that was compared.
+    /// Samples of the compared process.
     pub samples: usize,
     /// Its growth over the compared stretch, in bytes per unit of the clock, with an interval from its own noise.
     pub growth: Option<Interval>,
     /// Its mean seconds per step, with an interval from its own noise.
     pub step_time: Option<Interval>,
-    /// The most that it held within the time that all runs cover, in bytes.
+    /// Its highest level within the stretch that all runs cover, in bytes.
     pub highest: Option<f64>,
 }
 
-/// What a run held: places on the clock and bytes.
+/// A run's memory: places on the clock and bytes.
 pub type Points = Vec<(f64, f64)>;
 
 /// Whether one run, or kind of run, grows differently from another, and what its steps cost.
@@ -163,31 +163,31 @@ pub struct Comparison {
     pub effect: Effect,
     /// The answer in one sentence.
     pub summary: String,
-    /// What to do about the change, in a few words.
+    /// The advice about the change, in a few words.
     pub advice: String,
-    /// What growth is counted along.
+    /// The clock along which growth is measured.
     pub clock: Clock,
-    /// Where the stretch begins along which growth was compared.
+    /// Where the stretch begins over which growth was compared.
     pub from: Option<f64>,
     /// Where it ends.
     pub to: Option<f64>,
     /// Where the intervals come from.
     pub basis: Basis,
-    /// The growth of both.
+    /// Growth before and after the change.
     pub growth: Option<GrowthContrast>,
-    /// The time of a step of both; `None` without steps or times.
+    /// Step time before and after the change; `None` without steps or times.
     pub step_time: Option<TimeContrast>,
-    /// The most that both held.
+    /// The highest level before and after the change.
     pub highest: Option<LevelContrast>,
-    /// What both held at the end of the time that all runs cover.
+    /// The level at the end of the stretch that all runs cover, before and after the change.
     pub last: Option<LevelContrast>,
     /// The runs before the change.
     pub before: Vec<ComparedRun>,
     /// The runs after it.
     pub after: Vec<ComparedRun>,
-    /// What a reader should know about how the runs were compared.
+    /// Notes for the reader on how the runs were compared.
     pub notes: Vec<String>,
-    /// What each run held before and after the change, for charts, as the runs were laid side by side.
+    /// The memory of each run before and after the change, aligned, for charts.
     #[serde(skip)]
     pub curves: [Vec<Points>; 2],
 }

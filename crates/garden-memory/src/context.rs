@@ -1,5 +1,5 @@
-//! Everything the finding, the run's facts and the other columns say together: the one place where words, forecast and
-//! causes look things up.
+//! The finding, the run's facts and the other columns combined: the one place where words, forecast and causes look
+//! things up.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::trace::{ProcessTrack, Quantity, RunFacts, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
-/// Share of an epoch beyond its end after which the end of a fill shows, if a sample does not take longer.
+/// Share of an epoch beyond its end after which the end of a fill shows, or one sample if that takes longer.
 const MARGIN: f64 = 0.06;
 /// Odds of a bounded growth against a leak where the growth slows down.
 const SLOWING_ODDS: f64 = 4.0;
@@ -33,10 +33,10 @@ pub(crate) struct Covariate {
     pub share: f64,
 }
 
-/// The facts of one judged part.
+/// Everything known about one judged part.
 pub(crate) struct Context<'a> {
     pub clock: Clock,
-    /// The trace's first place on the clock, from which times are told.
+    /// The trace's first place on the clock; reported times count from here.
     pub origin: f64,
     pub finding: &'a Finding,
     pub shape: &'a Shape,
@@ -44,11 +44,11 @@ pub(crate) struct Context<'a> {
     pub memory: JudgedMemory,
     pub facts: &'a RunFacts,
     pub libraries: &'a Libraries,
-    /// The Python module that was run, where the trace says what was.
+    /// The Python module that was run, if the trace names it.
     pub module: Option<String>,
     pub seconds_per_unit: Option<f64>,
     pub covariates: Vec<Covariate>,
-    /// How much higher memory stands during evaluations than around them, if there are any.
+    /// How far memory rises above its surroundings during evaluations, if there are any.
     pub evaluation_height: Option<f64>,
 }
 
@@ -101,17 +101,17 @@ impl<'a> Context<'a> {
         self.facts.epoch_steps().filter(|_| self.clock == Clock::Step).map(|steps| steps as f64)
     }
 
-    /// Where the pass over the data that the growth began in is over.
+    /// Where the pass over the data ends in which the growth began.
     pub(crate) fn pass_end(&self) -> Option<f64> {
         let growth = self.finding.growth?;
         let start = if self.finding.late || self.finding.earlier.is_some() { growth.from } else { self.shape.origin() };
         Some(start + self.epoch()?)
     }
 
-    /// Where bounded and unbounded growth will have parted.
+    /// Where bounded and unbounded growth can be told apart.
     ///
-    /// Inside the first pass that is its end and a sample (or some per cent of it) to see the difference; beyond it, the
-    /// end of the further pass that a leak has to outlast.
+    /// Inside the first pass that is its end plus one sample (or a few per cent of the pass); beyond it, the end of the
+    /// further pass that a leak has to outlast.
     pub(crate) fn decided_at(&self) -> Option<f64> {
         let end = self.pass_end()?;
         let margin = self.shape.spacing.max(MARGIN * self.epoch()?);
@@ -119,7 +119,7 @@ impl<'a> Context<'a> {
         if now < end + margin { Some(end + margin) } else { self.finding.leak_known_at.filter(|&known| known > now) }
     }
 
-    /// Whether the growth has gone on visibly beyond the first pass over the data.
+    /// Whether the growth has visibly gone on beyond the first pass over the data.
     pub(crate) fn is_beyond_first_pass(&self) -> bool {
         let end = self.pass_end().zip(self.epoch());
         end.is_some_and(|(end, epoch)| self.shape.last() > end + self.shape.spacing.max(MARGIN * epoch))
@@ -142,7 +142,7 @@ impl<'a> Context<'a> {
     pub(crate) fn level(&self) -> Level {
         let last = self.shape.segments.last();
         let recent: &[Point] = match (self.finding.growth, last) {
-            // While memory grows its level is the fitted floor now; otherwise the typical sample of the last stretch.
+            // While memory grows, its level is the present fitted floor; otherwise the typical sample of the last stretch.
             (Some(_), Some(segment)) if self.finding.verdict == Verdict::Settled => {
                 self.shape.points_between(self.shape.floor[segment.start].x, self.shape.last())
             }
@@ -233,7 +233,7 @@ impl<'a> Context<'a> {
         quantile(&values, 1.0) - quantile(&values, 0.0)
     }
 
-    /// How likely the growth is to end, while nothing has decided it.
+    /// How likely the growth is to end, while that is undecided.
     ///
     /// Leak and fill start even. A fill may last as long as the data allow: inside the first pass nothing speaks against it;
     /// beyond it, the chance that a bounded growth of unknown length outlives its first pass so far is taken as
@@ -273,7 +273,7 @@ impl<'a> Context<'a> {
                 1.0 - doubt
             }
             Verdict::Leak => 0.99,
-            // "It cannot be told yet" is itself a safe statement.
+            // "Undecided so far" is itself a safe statement.
             Verdict::Growing => 0.95,
             Verdict::Sawtooth => match self.shape.waves {
                 Waves::Teeth(teeth) => 1.0 - 0.3 / teeth.count as f64,
@@ -291,10 +291,10 @@ fn round(value: f64, digits: i32) -> f64 {
     (value * scale).round() / scale
 }
 
-/// The Python module that was run: by the command, or by a process that it led to (`bash train.sh`).
+/// The Python module that was run: by the command, or by a process it started (`bash train.sh`).
 fn module(trace: &Trace) -> Option<String> {
     let command = trace.origin.iter().find(|(name, _)| name == "command").map(|(_, line)| line);
-    // Behind a launcher the process that has gained most is the one that trains.
+    // Behind a launcher, the process that gained most is the one that trains.
     let gained = |track: &ProcessTrack| {
         let most = track.levels.iter().map(|level| level.1).max().unwrap_or(0);
         most - track.levels.first().map_or(0, |level| level.1)
@@ -317,17 +317,17 @@ fn module_of(line: &str) -> Option<String> {
         name.split('.').all(is_name)
     };
     let of_script = |path: &str| match path.starts_with('/') {
-        // From elsewhere it can only be found by its own name.
+        // An absolute path can only be found by its file name.
         true => path.rsplit('/').next().unwrap_or(path).to_string(),
         false => path.trim_start_matches("./").replace('/', "."),
     };
     script.map(of_script).or(named).filter(is_module)
 }
 
-/// Measurements of another column that say what it did over a growth cover this share of it.
+/// Another column's measurements must cover this share of a growth to say how the column moved over it.
 const COVERS: f64 = 0.5;
 
-/// How another column moved over a growth, by what was measured of it; `None` if that is too little.
+/// How another column moved over a growth; `None` if too little of it was measured.
 pub(crate) fn covariate(points: &[Point], quantity: Quantity, from: f64, to: f64, rise: f64) -> Option<Covariate> {
     let inside: Vec<Point> = points.iter().filter(|p| p.x >= from && p.x <= to).copied().collect();
     // The typical value of the first and of the last tenth: single samples may be spikes.
@@ -340,7 +340,7 @@ pub(crate) fn covariate(points: &[Point], quantity: Quantity, from: f64, to: f64
     }
     let start = typical(|p| p.y, early);
     let change = typical(|p| p.y, late) - start;
-    // The judged rise is over all of the growth, this change over what the measurements cover of it.
+    // The judged rise is over the whole growth, this change only over the part that was measured.
     Some(Covariate { quantity, change, start, share: change / (rise * covered).max(1.0) })
 }
 

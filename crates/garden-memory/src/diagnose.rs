@@ -20,9 +20,9 @@ use crate::trace::{EventKind, Quantity, RunFacts, Trace};
 /// What to find out besides the verdict.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// The run's facts; those of the trace's header fill the gaps.
+    /// Facts about the run; the trace's header fills the gaps.
     pub facts: RunFacts,
-    /// Judge this quantity alone; otherwise what the kernel cannot take back is judged, or all resident memory.
+    /// Judge this quantity alone; otherwise unreclaimable memory, or all resident memory.
     pub only: Option<Quantity>,
     /// Assert that the level stays where it is.
     pub stability: Option<Stability>,
@@ -66,7 +66,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         let number = parts.iter().position(|one| *one == part).unwrap_or(parts.len() - 1);
         diagnosis.summary.insert_str(0, &whole_run(&diagnosis.parts, number, clock));
     }
-    // What is asserted is asserted of the end, however short the last start was.
+    // The assertion is about the end of the trace, however short the last start was.
     diagnosis.stability = question.stability.map(|asked| {
         let last = parts.last().cloned().unwrap_or(0..0);
         check_stability(&Series::of(trace, last, &timeline, judged.memory), asked, clock)
@@ -88,7 +88,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     diagnosis
 }
 
-/// The series of memory over the clock that a diagnosis of this trace judges, for charts; evaluations included.
+/// Memory over the clock as a diagnosis of this trace judges it, for charts; evaluations included.
 pub fn judged_series(trace: &Trace) -> Vec<(f64, f64)> {
     let timeline = Timeline::of(trace);
     let parts = split_at_restarts(trace, &timeline);
@@ -114,7 +114,7 @@ pub fn quantity_series(trace: &Trace, quantity: Quantity) -> Vec<(f64, f64)> {
     points.map(|p| (p.x, p.y)).collect()
 }
 
-/// The samples of each process with their places on the clock, in the order of the places: what charts are drawn along.
+/// The samples of each process with their places on the clock, in clock order, for charts.
 pub fn judged_places(trace: &Trace) -> Vec<Vec<(usize, f64)>> {
     let timeline = Timeline::of(trace);
     let parts = split_at_restarts(trace, &timeline);
@@ -130,8 +130,10 @@ fn main_memory(trace: &Trace) -> JudgedMemory {
     if trace.has(Quantity::Anon) { JudgedMemory::Unreclaimable } else { JudgedMemory::Total }
 }
 
-/// The last start, judged. Of a run that has ended it is the last one with enough samples: resumed for its last few steps, it is not unknown for that. While
-/// a run goes on the start before it says nothing about this one.
+/// Judges the last start; of a run that has ended, the last start with enough samples.
+///
+/// Otherwise a run that was resumed for its last few steps would have no verdict. While a run goes on, an earlier start
+/// says nothing about the present one.
 fn judged_part(
     trace: &Trace,
     parts: &[Range<usize>],
@@ -147,7 +149,7 @@ fn judged_part(
     tried.find(|(_, judged)| judged.shape.is_some()).unwrap_or_else(|| judge(&last))
 }
 
-/// Judges what the kernel cannot take back first; file pages only matter if nothing else moved.
+/// Judges unreclaimable memory first; file pages only matter if nothing else moved.
 pub(crate) fn judge_part(
     trace: &Trace,
     part: Range<usize>,
@@ -159,7 +161,7 @@ pub(crate) fn judge_part(
     let mut held = judge_memory(trace, part.clone(), timeline, memory, epoch);
     if turns_private(trace, part.clone(), timeline, &held.finding) {
         held.finding.mechanism = Mechanism::CopyOnWrite;
-        // What the workers can copy is bounded by what the parent has.
+        // Workers can copy no more than the parent has.
         if held.finding.verdict == Verdict::Leak {
             held.finding.verdict = Verdict::Growing;
         }
@@ -181,7 +183,7 @@ pub(crate) fn judge_part(
     total
 }
 
-/// Whether the total grew while what the kernel cannot take back stood still, so that all of the growth is pages of files.
+/// Whether the total grew while unreclaimable memory stood still, so that all of the growth is file pages.
 fn is_of_file_pages_alone(held: &Judged, total: &Judged) -> bool {
     let grew = matches!(total.finding.verdict, Verdict::Settled | Verdict::Growing | Verdict::Leak);
     let (Some(growth), Some(shape)) = (total.finding.growth.filter(|_| grew), &held.shape) else { return false };
@@ -189,7 +191,7 @@ fn is_of_file_pages_alone(held: &Judged, total: &Judged) -> bool {
     held.finding.growth.is_none() && moved.is_none_or(|one| one.change < shape.material())
 }
 
-/// Evaluations that stand out of a flat run are its spikes, labelled or not.
+/// Marks evaluations that stand out from a flat run as its spikes, labelled or not.
 fn mark_evaluations(judged: &mut Judged) {
     let Some(shape) = &judged.shape else { return };
     let stand_out = evaluation_height(&judged.series).is_some_and(|height| height > shape.material());
@@ -254,7 +256,7 @@ fn judge_as_part(
     }
 }
 
-/// Turns what was found into what is said.
+/// Turns the findings into a diagnosis.
 fn tell(context: &Context) -> Diagnosis {
     let finding = context.finding;
     let forecast = forecast(context);

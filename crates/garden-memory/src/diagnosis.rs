@@ -1,6 +1,6 @@
-//! What a diagnosis says: the stable contract that reports print and scripts read as JSON.
+//! The diagnosis: the stable contract that reports print and scripts read as JSON.
 //!
-//! Whatever is not known is `null` in JSON (`None` here), never 0 or a guess. `docs/json.md` describes each field.
+//! Unknown values are `null` in JSON (`None` here), never 0 or a guess. `docs/json.md` describes each field.
 
 use crate::series::JudgedMemory;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ impl Verdict {
     }
 }
 
-/// How the memory moved, as far as the numbers show it.
+/// How the memory moved, as far as the numbers show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mechanism {
@@ -49,9 +49,9 @@ pub enum Mechanism {
     EpochFill,
     /// Steady growth to a cap that is not at an epoch boundary, or with an unknown epoch.
     CappedCache,
-    /// Jumps at ever rarer new records, as a buffer that grows to the largest batch so far makes them.
+    /// Jumps at ever rarer new records, as of a buffer that grows to the largest batch so far.
     RecordHigh,
-    /// Only pages of mapped files, which the kernel takes back when it needs them.
+    /// Only pages of mapped files, which the kernel reclaims when it needs memory.
     FilePages,
     /// Shared pages becoming private in forked processes.
     CopyOnWrite,
@@ -149,10 +149,10 @@ pub struct Level {
     pub high: u64,
 }
 
-/// What is to come.
+/// The forecast.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Forecast {
-    /// The step by which bounded and unbounded growth will have parted; `None` when already decided or unknowable.
+    /// The step by which bounded and unbounded growth can be told apart; `None` when already decided or unknowable.
     pub decided_by_step: Option<f64>,
     /// Where the growth ends if it is a bounded fill.
     pub if_bounded: Option<Plateau>,
@@ -175,7 +175,7 @@ pub struct Plateau {
     pub high: u64,
 }
 
-/// The moment at which an unbounded growth reaches the limit.
+/// When an unbounded growth reaches the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Exhaustion {
     /// The step; `None` without steps.
@@ -237,7 +237,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// A statement without a number of its own.
+    /// A statement without a number.
     pub fn words(text: impl Into<String>) -> Self {
         Evidence { text: text.into(), value: None, unit: None, from: None, to: None }
     }
@@ -247,7 +247,7 @@ impl Evidence {
         Evidence { value: value.is_finite().then_some(value), unit: Some(unit), ..Evidence::words(text) }
     }
 
-    /// Says which stretch of the clock the number comes from.
+    /// Sets the stretch of the clock that the number comes from.
     pub fn over(mut self, from: f64, to: f64) -> Self {
         (self.from, self.to) = (Some(from), Some(to));
         self
@@ -261,12 +261,12 @@ pub struct Cause {
     pub id: &'static str,
     /// What it is, in words.
     pub title: &'static str,
-    /// Its share of the belief given the evidence, 0 to 1; the rest is spread over the other causes and the unknown.
+    /// Its posterior probability, 0 to 1; the rest is spread over the other causes and the unknown.
     pub score: f64,
     /// Evidence for it.
     #[serde(rename = "for")]
     pub supporting: Vec<String>,
-    /// Evidence against it, or what is missing to be sure.
+    /// Evidence against it, or evidence missing to be sure.
     pub against: Vec<String>,
     /// What to do about it.
     pub fix: &'static str,
@@ -283,12 +283,12 @@ pub struct RuledOut {
     pub reason: String,
 }
 
-/// How likely each way of going on is while the verdict is `growing`.
+/// How likely each outcome is while the verdict is `growing`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Likelihood {
-    /// That the growth never ends.
+    /// The growth never ends.
     pub leak: f64,
-    /// That it ends by itself.
+    /// The growth ends by itself.
     pub bounded: f64,
 }
 
@@ -309,7 +309,7 @@ pub struct Part {
     pub summary: String,
 }
 
-/// How one process of the tree changed over the growth that decides, or over the whole trace where there is none.
+/// How one process of the tree changed over the deciding growth, or over the whole trace if nothing grew.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessChange {
     /// Process id.
@@ -318,18 +318,18 @@ pub struct ProcessChange {
     pub parent: u32,
     /// The short name.
     pub name: String,
-    /// Its part in the run, for example `training` or `worker`.
+    /// Its role in the run, for example `training` or `worker`.
     pub role: String,
     /// The command line.
     pub command: String,
-    /// What it held at the beginning, without what it shares with the process it was forked from; 0 if it came later.
+    /// Its memory at the beginning, without pages shared with the process it was forked from; 0 if it started later.
     pub from_bytes: u64,
-    /// What it held at the end.
+    /// Its memory at the end.
     pub to_bytes: u64,
 }
 
 impl ProcessChange {
-    /// What it gained, in bytes; negative if it gave some back.
+    /// The change in bytes; negative if memory was given back.
     pub fn change(&self) -> i64 {
         let change = i128::from(self.to_bytes) - i128::from(self.from_bytes);
         i64::try_from(change).unwrap_or(if change < 0 { i64::MIN } else { i64::MAX })
@@ -357,27 +357,27 @@ pub struct StabilityCheck {
     pub text: String,
 }
 
-/// What was read; the reader fills it in.
+/// The input that was judged; the reader fills it in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Input {
     /// The recognised format, for example `csv`.
     pub format: String,
     /// Samples read.
     pub samples: usize,
-    /// The column (or columns) that was judged, by the file's own name.
+    /// The judged column or columns, by the file's own names.
     pub column: Option<String>,
-    /// Which memory that is.
+    /// The memory in those columns.
     #[serde(skip)]
     pub judged: Option<JudgedMemory>,
-    /// The unit that the file's memory values were read in.
+    /// The unit of the file's memory values.
     pub unit: Option<String>,
     /// Lines or values that could not be used.
     pub skipped: usize,
-    /// What was skipped and why, and anything else worth knowing about the reading.
+    /// What was skipped and why, and other notes about the input.
     pub notes: Vec<String>,
 }
 
-/// The whole answer.
+/// The complete diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diagnosis {
     /// The answer in one word.
@@ -388,15 +388,15 @@ pub struct Diagnosis {
     pub confidence: Option<f64>,
     /// The answer in one plain sentence.
     pub summary: String,
-    /// While growing: how likely each way of going on is.
+    /// While growing: how likely each outcome is.
     pub likelihood: Option<Likelihood>,
-    /// The rate of the growth that decides.
+    /// The rate of the deciding growth.
     pub growth: Growth,
     /// Where the growth ended.
     pub knee: Option<Knee>,
     /// The present level.
     pub level: Option<Level>,
-    /// What is to come.
+    /// The forecast.
     pub forecast: Forecast,
     /// What the horizontal axis counts.
     pub clock: Clock,
@@ -408,15 +408,15 @@ pub struct Diagnosis {
     pub ruled_out: Vec<RuledOut>,
     /// What the verdict rests on.
     pub evidence: Vec<Evidence>,
-    /// What to do, first things first.
+    /// The advice, most important first.
     pub advice: Vec<String>,
     /// The processes of the tree, the one that grew most first; empty where only totals were recorded.
     pub processes: Vec<ProcessChange>,
-    /// With restarts: each process's own verdict; the last one decides.
+    /// With restarts: the verdict on each process; the last one decides or, once the run has ended, the last with enough samples.
     pub parts: Vec<Part>,
-    /// The outcome of the stability assertion, if one was asked for.
+    /// The outcome of the stability assertion, if there is one.
     pub stability: Option<StabilityCheck>,
-    /// What was read.
+    /// The input that was judged.
     pub input: Input,
 }
 

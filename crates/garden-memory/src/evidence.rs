@@ -1,17 +1,18 @@
-//! What a verdict rests on: one sentence and one number for each observation.
+//! The evidence for a verdict: one sentence and one number for each observation.
 
 use crate::bytes::format_change;
 use crate::context::{Context, Covariate};
 use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Verdict};
 use crate::growth::Stretch;
 use crate::libraries::Library;
-use crate::phrasing::{counted, place, rate, size};
+use crate::number::counted;
+use crate::phrasing::{place, rate, size};
 use crate::series::JudgedMemory;
 use crate::trace::Quantity;
 use crate::trend::Trend;
 use crate::waves::Waves;
 
-/// What the verdict rests on.
+/// The evidence for the verdict.
 pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Vec<Evidence> {
     let mut list = Vec::new();
     let finding = context.finding;
@@ -107,7 +108,7 @@ fn growth_evidence(context: &Context, growth: &Stretch) -> Evidence {
 }
 
 fn knee_evidence(context: &Context) -> Option<Evidence> {
-    // Of two growths the faster one's end is told with the slower one.
+    // Of two growths, the end of the faster is reported with the slower.
     let (at, low, high) = context.finding.knee.filter(|_| context.finding.earlier.is_none())?;
     let after = context.shape.points_between(at, context.shape.last());
     let change = after.last()?.y - after.first()?.y;
@@ -152,7 +153,7 @@ fn example_evidence(context: &Context) -> Option<Evidence> {
     Some(Evidence::number(text + ".", bytes, "bytes/example"))
 }
 
-/// Memory that ten times the examples would need if each is kept.
+/// Memory needed for ten times the examples if each is kept.
 pub(crate) fn ten_times(context: &Context) -> Option<f64> {
     let examples = context.facts.example_count()?;
     let held = context.bytes_per_example()? * examples;
@@ -167,10 +168,10 @@ pub(crate) fn ten_times(context: &Context) -> Option<f64> {
     Some(full + 9.0 * held)
 }
 
-/// The parts of what is judged are told only if they come to this much of its rise, and to no more than its inverse.
+/// The components are reported only if their changes sum to between this share of the rise and its inverse.
 const ACCOUNTED_FOR: f64 = 0.5;
 
-/// What the growth is made of. Its size is the floor's, told before; the other columns say how it is divided.
+/// The components of the growth. Its size is the floor's, reported before; the other columns say how it is divided.
 fn component_evidence(context: &Context) -> Option<Evidence> {
     let rise = context.finding.growth?.rise;
     let (judged, parts) = match context.memory {
@@ -186,7 +187,7 @@ fn component_evidence(context: &Context) -> Option<Evidence> {
         return None;
     }
     let sum: f64 = parts.iter().filter_map(|&part| context.covariate(part)).map(|part| part.change).sum();
-    // Measured between typical samples of the beginning and of the end, which is a little less than all of it.
+    // Measured between typical samples at the beginning and at the end, so a little less than the whole rise.
     let whole = rise / sum;
     if !(ACCOUNTED_FOR..=1.0 / ACCOUNTED_FOR).contains(&whole) {
         return Some(Evidence::words(format!("{judged}.")));
@@ -241,7 +242,7 @@ fn wave_evidence(context: &Context) -> Option<Evidence> {
     }
 }
 
-/// What an unending growth would come to at the run's last step.
+/// The level at the run's last step if the growth never ends.
 fn end_of_run(context: &Context) -> Option<Evidence> {
     let growth =
         context.finding.growth.filter(|_| matches!(context.finding.verdict, Verdict::Growing | Verdict::Leak))?;
@@ -263,7 +264,7 @@ fn end_of_run(context: &Context) -> Option<Evidence> {
     ))
 }
 
-/// A floor that creeps upwards by less than what is worth a call.
+/// A floor that creeps up by too little to be called growth.
 fn creep_evidence(context: &Context) -> Option<Evidence> {
     if !matches!(context.finding.verdict, Verdict::Flat | Verdict::Sawtooth) {
         return None;

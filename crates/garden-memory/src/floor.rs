@@ -1,14 +1,14 @@
-//! The floor: the level to which memory comes back between spikes and collections.
+//! The floor: the level to which memory returns between spikes and collections.
 //!
-//! Peaks say what was needed for a moment; the lows say what is never given back. The floor is the lowest sample of each
-//! block, where a block is long enough to hold at least one low of whatever waves there are. Every floor point is a real
-//! sample. Blocks also bound the work: a million samples become at most about [`BLOCKS`] points.
+//! Peaks show what was needed for a moment, lows what is never given back. The floor is the lowest sample of each block,
+//! where a block is long enough to hold at least one low of any waves. Every floor point is a real sample. Blocks also
+//! bound the work: a million samples become at most about [`BLOCKS`] points.
 
 use crate::stats::Point;
 use crate::waves::{Waves, lows_of_teeth};
 
-/// Blocks that a long series is cut into. Enough to place a change within 1.5 % of the trace, and few enough for a
-/// quadratic search; the knee is refined on the raw samples afterwards.
+/// Blocks of a long series. Enough to place a change within 1.5 % of the trace, and few enough for a quadratic search;
+/// the knee is refined on the raw samples afterwards.
 const BLOCKS: usize = 64;
 
 /// The floor of a series with the given waves.
@@ -23,7 +23,7 @@ pub(crate) fn floor(points: &[Point], waves: Waves) -> Vec<Point> {
     lows(points, by_count.max(by_waves).max(1))
 }
 
-/// The lows between teeth, and the lows of blocks before the first of them (a warm-up may come before the teeth).
+/// The lows between teeth, and the lows of blocks before the first tooth (there may be a warm-up).
 fn lows_around_teeth(points: &[Point], block: usize, period: f64) -> Vec<Point> {
     let mut turns = lows_of_teeth(points);
     // A series that begins in mid-climb has no low at its first sample.
@@ -31,16 +31,16 @@ fn lows_around_teeth(points: &[Point], block: usize, period: f64) -> Vec<Point> 
         turns.remove(0);
     }
     let first = turns.first().copied().unwrap_or(0);
-    // What lies less than a tooth before the first low is the climb that leads to it.
+    // Samples less than a tooth before the first low are the climb that leads to it.
     let climb = points.partition_point(|p| p.x < points[first].x - 1.5 * period);
     let before = if climb >= block { lows(&points[..climb], block) } else { Vec::new() };
     let lows: Vec<Point> = before.into_iter().chain(turns.iter().map(|&i| points[i])).collect();
-    // Very many teeth are condensed like anything else.
+    // Very many teeth are condensed, too.
     let stride = lows.len().div_ceil(2 * BLOCKS).max(1);
     if stride > 1 { self::lows(&lows, stride) } else { lows }
 }
 
-/// The lowest sample of each block of so many samples; an incomplete last block is joined to the one before it.
+/// The lowest sample of each block of `block` samples; an incomplete last block is joined to the one before it.
 pub(crate) fn lows(points: &[Point], block: usize) -> Vec<Point> {
     let blocks = (points.len() / block).max(1);
     let lowest = |chunk: &[Point]| chunk.iter().copied().min_by(|a, b| a.y.total_cmp(&b.y));
@@ -52,7 +52,7 @@ pub(crate) fn lows(points: &[Point], block: usize) -> Vec<Point> {
         .collect()
 }
 
-/// The lowest sample of each stretch between two events: what stays after an evaluation or a checkpoint.
+/// The lowest sample of each stretch between two events: the level that remains after an evaluation or a checkpoint.
 pub(crate) fn lows_between(points: &[Point], events: &[f64]) -> Vec<Point> {
     let mut lows = Vec::with_capacity(events.len() + 1);
     let mut start = 0;

@@ -1,11 +1,11 @@
-//! What is to come: where a bounded growth will end, and when an unbounded one reaches the limit.
+//! The forecast: where a bounded growth will end, and when an unbounded one reaches the limit.
 
 use crate::bytes::Bytes;
 use crate::context::Context;
 use crate::diagnosis::{Clock, Exhaustion, Forecast, Mechanism, Plateau, Verdict};
 use crate::growth::Stretch;
 
-/// The forecast that the finding allows; what is not knowable stays `None`.
+/// The forecast that the finding allows; the unknowable stays `None`.
 pub(crate) fn forecast(context: &Context) -> Forecast {
     let limit_bytes = context.facts.memory_limit.map(|limit| limit.0);
     let mut forecast = Forecast { limit_bytes, ..Forecast::default() };
@@ -24,7 +24,7 @@ pub(crate) fn forecast(context: &Context) -> Forecast {
         Verdict::Leak => forecast.if_unbounded = exhaustion(context, &growth),
         _ => {}
     }
-    // The kernel takes clean file pages back before anything is killed.
+    // The kernel reclaims clean file pages before it kills anything.
     if context.finding.mechanism == Mechanism::FilePages {
         forecast.if_unbounded = None;
         forecast.decided_by_step = None;
@@ -36,14 +36,14 @@ fn on_steps(context: &Context, place: Option<f64>) -> Option<f64> {
     place.filter(|_| context.clock == Clock::Step).map(f64::ceil)
 }
 
-/// The plateau that is already there.
+/// The plateau already reached.
 fn settled(context: &Context) -> Option<Plateau> {
     let (knee, _, _) = context.finding.knee?;
     let level = context.level();
     Some(Plateau { step: on_steps(context, Some(knee)), bytes: level.bytes, low: level.low, high: level.high })
 }
 
-/// The plateau at the end of the pass over the data that is under way; unknown without an epoch, or beyond the pass.
+/// The plateau at the end of the present pass over the data; unknown without an epoch, or beyond the pass.
 fn end_of_pass(context: &Context, growth: &Stretch) -> Option<Plateau> {
     let end = context.pass_end()?;
     let left = end - context.shape.last();

@@ -8,9 +8,9 @@ use crate::waves::Waves;
 const BREAK: f64 = 1.0 / 3.0;
 /// A rise of which this share happens between two neighbouring lows is a jump.
 const JUMP: f64 = 0.7;
-/// A slower stretch that is shorter than this share of the trace does not part two growths.
+/// A slower stretch shorter than this share of the trace does not separate two growths.
 const SHORT: f64 = 0.05;
-/// Of a growth that came in pieces this share may come after what counts as its end.
+/// Share of a growth in pieces that may come after its end.
 const PIECES_LEFT: f64 = 1.0 / 3.0;
 /// Growth after the knee may be at most this share of the growth before it.
 const AFTER_KNEE: f64 = 0.15;
@@ -32,18 +32,18 @@ pub(crate) struct Break {
     pub segment: usize,
     /// The growth before it, from the foot of its climb on.
     pub growth: Stretch,
-    /// What was added after it.
+    /// Bytes added after it.
     pub after: f64,
 }
 
 impl Break {
-    /// What may come after an end: a share of the growth, or what is hardly worth speaking of.
+    /// The most that may be added after the end: a share of the growth, or an immaterial amount.
     pub(crate) fn may_follow(&self, shape: &Shape) -> f64 {
         (AFTER_KNEE * self.growth.rise).max(2.0 * shape.material())
     }
 }
 
-/// The first place from which on next to nothing was added; else the last place where growth gave way to a slower one.
+/// The first break after which next to nothing was added; else the last one, where growth gave way to a slower one.
 pub(crate) fn find_break(shape: &Shape) -> Option<Break> {
     let breaks: Vec<Break> = (1..shape.segments.len()).filter_map(|k| break_at(shape, k)).collect();
     let is_end = |b: &Break| b.after <= b.may_follow(shape);
@@ -68,14 +68,14 @@ fn break_at(shape: &Shape, k: usize) -> Option<Break> {
     is_break.then(|| Break { segment: k, growth: climb(shape, first, k, rise), after: top - level })
 }
 
-/// Whether the growth that leads up to the end of the trace is one that matters.
+/// Whether the growth at the end of the trace is material.
 pub(crate) fn rises_now(shape: &Shape) -> bool {
     let last = shape.segments.len() - 1;
     let first = first_growing(shape, 0, last);
     shape.present_level() - shape.start_level(&shape.segments[first]) >= shape.material()
 }
 
-/// A growth that came in several pieces, none of which matters alone, and is over.
+/// A growth that is over and came in several pieces, none of them material alone.
 pub(crate) fn ended_in_pieces(shape: &Shape) -> Option<Break> {
     let level = |k: usize| shape.start_level(&shape.segments[k]);
     let foot = (0..shape.segments.len()).min_by(|&a, &b| level(a).total_cmp(&level(b)))?;
@@ -99,16 +99,16 @@ fn climb(shape: &Shape, first: usize, next: usize, rise: f64) -> Stretch {
     }
     let from = shape.floor[shape.segments[first].start].x;
     let to = refine_knee(shape, next).0;
-    // Too short for a robust fit: what was gained over how long it took.
+    // For stretches too short for a robust fit: rise over length.
     let plain = rise / (to - from).max(shape.spacing);
     let enough = shape.points_between(from, to).len() >= 5;
-    // A fit that cannot even tell the sign says nothing: the growth came in jumps.
+    // A fit whose very sign is uncertain says nothing: the growth came in jumps.
     let fitted = rate_between(shape, from, to).filter(|rate| enough && rate.low > 0.0);
     let rate = fitted.unwrap_or(Rate { value: plain, low: plain, high: plain });
     Stretch { from, to, rise, rate, is_jump: false }
 }
 
-/// Walks back from segment `last` over growing segments; a stretch of some length at a third of the later pace ends the walk.
+/// Walks back from segment `last` over growing segments; a long enough stretch below a third of the later pace ends the walk.
 pub(crate) fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
     let mut first = last;
     for k in (from..last).rev() {
@@ -122,7 +122,7 @@ pub(crate) fn first_growing(shape: &Shape, from: usize, last: usize) -> usize {
         let after = pace(border, end, shape.end_level(&shape.segments[last]) - shape.start_level(next));
         let is_slower = pace(start, border, rise) < BREAK * after.max(0.0) || rise <= 0.0;
         let given_back = shape.end_level(segment) - shape.start_level(next);
-        // What was given back in one piece does not count for the growth after it.
+        // Memory given back in one piece does not count towards the growth after it.
         let since = shape.end_level(&shape.segments[last]) - shape.start_level(next);
         let begins_anew = given_back >= (2.0 * shape.material()).max(0.5 * since);
         if begins_anew || (is_slower && border - start >= SHORT * shape.length()) {
@@ -154,7 +154,7 @@ pub(crate) fn refine_knee(shape: &Shape, knee: usize) -> (f64, f64, f64) {
     if matches!(shape.waves, Waves::Teeth(_)) || shape.staircase.is_some() {
         return coarse;
     }
-    // Only the stretch before the knee matters, and as much after it.
+    // Only the stretch before the knee matters, and one as long after it.
     let reach = border - start;
     let around = shape.points_between(start, end.min(border + reach));
     let Some(split) = best_split(around) else { return coarse };

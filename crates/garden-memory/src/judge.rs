@@ -15,39 +15,39 @@ use crate::sublinear::law_explains;
 use crate::trend::{Bend, Trend};
 use crate::waves::Waves;
 
-/// Samples below which nothing is said.
+/// Fewest samples for a verdict.
 pub(crate) const FEWEST_SAMPLES: usize = 5;
 /// One-sided normal quantile for "it rises": 1 in 740.
 const SURE: f64 = 3.0;
 /// A plateau must last this share of the growth before it.
 pub(crate) const PLATEAU_LENGTH: f64 = 0.15;
-/// And have so many samples.
+/// And have this many samples.
 pub(crate) const PLATEAU_SAMPLES: usize = 4;
 /// The rate after the knee must be below this share of the rate before it.
 const PLATEAU_RATE: f64 = 0.15;
 /// How far a knee may lie from the epoch's end, as a share of the epoch.
 const ALIGNED: f64 = 0.1;
-/// A fill keeps its pace: its later half grows at no less than this share of the earlier half's rate, and the reverse.
+/// A fill keeps its pace: each half grows at no less than this share of the other half's rate.
 const STEADY: f64 = 0.6;
-/// A growth that is a pass over the data covers this share of it.
+/// A growth counts as a pass over the data if it covers this share of the epoch.
 const COVERS: f64 = 0.65;
-/// A knee that is less certain than this share of an epoch proves nothing by containing the epoch's end.
+/// A knee less certain than this share of an epoch proves nothing by containing the epoch's end.
 const VAGUE: f64 = 0.25;
 /// A plateau before a growth makes it late if it lasts this share of the trace.
 const LATE: f64 = 0.15;
 /// A growth that is over within this share of the trace, and adds at most this share of the level, is start-up.
 const START_UP: f64 = 0.2;
-/// A knee within this share of the trace is a start-up rather than a cache.
+/// A knee within this share of the trace is start-up rather than a cache.
 const EARLY: f64 = 0.12;
 
-/// What the judge found in one series.
+/// The judge's finding on one series.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     pub verdict: Verdict,
     pub mechanism: Mechanism,
     /// The growth that decides the verdict.
     pub growth: Option<Stretch>,
-    /// A small growth at the very beginning that does not count.
+    /// A small growth at the very beginning, which does not count.
     pub start_up: Option<Stretch>,
     /// A larger growth that ended before the deciding one.
     pub earlier: Option<Stretch>,
@@ -61,7 +61,7 @@ pub(crate) struct Finding {
     pub slowing: bool,
     /// Whether a plateau has begun that is too short to count.
     pub pausing: bool,
-    /// The place on the clock at which the question leak-or-not can be answered, if the growth goes on.
+    /// The place on the clock at which a leak can be told from bounded growth, if the growth goes on.
     pub leak_known_at: Option<f64>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
         Some(broken) => after_break(shape, &broken, epoch),
         None => {
             let finding = still_growing(shape, 0, None, epoch);
-            // A floor that has come out of a dip stands higher than in it, and may not rise at all.
+            // A floor that has come out of a dip is higher than in it, and may not rise at all.
             let rises = finding.growth.is_some_and(|growth| growth.rate.value > 0.0);
             if rises || shape.staircase.is_some() { finding } else { quiet(shape) }
         }
@@ -117,7 +117,7 @@ fn quiet(shape: &Shape) -> Finding {
     Finding { verdict, mechanism, ..Finding::nothing() }
 }
 
-/// The deepest fall of the fitted floor after its lowest place: a floor that falls as far as it rises only wanders.
+/// The deepest fall of the fitted floor after its lowest place: a floor that falls as far as it rises merely wanders.
 fn deepest_fall(shape: &Shape) -> f64 {
     let levels: Vec<f64> = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]).collect();
     let foot = (0..levels.len()).min_by(|&a, &b| levels[a].total_cmp(&levels[b])).unwrap_or(0);
@@ -150,7 +150,7 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
     if ended && place.0 - shape.first() <= START_UP * shape.length() && fill.rise <= START_UP * shape.present_level() {
         return Finding { start_up: Some(fill), ..quiet(shape) };
     }
-    // A leak in lumps pauses after each of them: growth that has outlived every bounded explanation does not end so soon.
+    // A leak in lumps pauses after each lump: growth that has outlived every bounded explanation does not end so soon.
     if !ended {
         let going_on = still_growing(shape, 0, None, epoch);
         if going_on.verdict == Verdict::Leak {
@@ -196,7 +196,7 @@ fn later_pace(shape: &Shape, from: f64, to: f64) -> Option<f64> {
     (earlier > 0.0).then(|| later / earlier)
 }
 
-/// Whether the floor after a knee still rises in its later half, by an amount that matters.
+/// Whether the floor after a knee still rises in its later half by a material amount.
 fn rises_underneath(shape: &Shape, tail: &[Point]) -> bool {
     let later = if tail.len() >= 10 { &tail[tail.len() / 2..] } else { tail };
     let (Some(whole), Some(later)) = (Trend::of(tail), Trend::of(later)) else { return false };
@@ -248,7 +248,7 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
     }
 }
 
-/// Whether the segment before this one grew as well, so that the growth after it is no late one.
+/// Whether the segment before this one grew as well, so that the growth after it is not late.
 fn grew_before(shape: &Shape, first: usize) -> bool {
     let before = first.checked_sub(1).map(|k| &shape.segments[k]);
     before.is_some_and(|s| shape.end_level(s) - shape.start_level(s) >= shape.material())

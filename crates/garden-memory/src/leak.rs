@@ -1,8 +1,8 @@
-//! The question whether a growth has outlived every bounded explanation.
+//! Tests whether a growth has outlived every bounded explanation.
 //!
-//! Nothing but repetition can answer it. In the first epoch a leak and a cache of first-seen examples look the same, so a
+//! Only repetition can show it. In the first epoch a leak and a cache of first-seen examples look the same, so a
 //! leak needs undiminished growth through a whole further epoch after a first pass, and two if an earlier growth ended.
-//! "Undiminished" is tested against the slowest laws that healthy growth follows, and the growth must stand out from noise
+//! "Undiminished" is tested against the slowest laws of healthy growth, and the growth must stand out from noise
 //! and come in more than a few jumps. Error rates and the population they were measured on are in `docs/diagnose.md`.
 
 use crate::growth::rate_between;
@@ -14,24 +14,24 @@ use crate::trend::{Bend, Trend, line_over_root, line_over_step};
 
 /// One-sided normal quantile for "it rises on examples seen before": 1 in 100.
 const LEAK_SURE: f64 = 2.33;
-/// Before a third pass is over, the second must have grown at this share of the first one's rate.
+/// Before a third pass is over, the second must have grown at this share of the first pass's rate.
 const AS_BEFORE: f64 = 0.75;
-/// A leak in lumps is known by this many of them at least.
+/// Fewest lumps of a leak in lumps.
 const FEWEST_LUMPS: usize = 4;
 /// Log-likelihood ratio by which a square root may fit better than a line, by chance (1 time in 25 for a line).
 const ROOT_MAY_BE: f64 = 1.5;
 /// Log-likelihood ratio that settles the matter: ten to one.
 const ROOT_IS_SURE: f64 = 2.3;
-/// A leak's rate may not be significantly below this share of what it was.
+/// A leak's rate may not be significantly below this share of its earlier rate.
 pub(crate) const UNDIMINISHED: f64 = 0.9;
 
-/// The question whether a growth has outlived every bounded explanation.
+/// A test of whether a growth has outlived every bounded explanation.
 pub(crate) struct LeakTest {
-    /// Where the first pass over the data (or the earlier growth) is over.
+    /// Where the first pass over the data (or the earlier growth) ends.
     pub window_start: f64,
-    /// Where the process's slowest bounded laws have their origin.
+    /// The origin of the slowest bounded laws.
     origin: f64,
-    /// The clock must have come so far.
+    /// The place on the clock from which the test can hold.
     pub known_at: f64,
     epoch: f64,
     growth_start: f64,
@@ -48,7 +48,7 @@ impl LeakTest {
 
     pub(crate) fn holds(&self, shape: &Shape) -> bool {
         let now = shape.last();
-        // A run of exactly so many epochs ends a sample before the border.
+        // A run of a whole number of epochs ends one sample before the boundary.
         if now + 1.5 * shape.spacing + 0.02 * self.epoch < self.known_at {
             return false;
         }
@@ -64,7 +64,7 @@ impl LeakTest {
             && !self.follows_a_law(shape)
     }
 
-    /// Whether the further passes are plateaus with a jump or three between them: a record process is, a steady leak is not.
+    /// Whether the further passes are plateaus with one to three jumps between them, as in a record process but not in a steady leak.
     fn comes_in_few_jumps(&self, shape: &Shape) -> bool {
         let inside: Vec<&Segment> =
             shape.segments.iter().filter(|s| shape.floor[s.end - 1].x > self.window_start).collect();
@@ -84,7 +84,7 @@ impl LeakTest {
     fn beats_the_root(&self, shape: &Shape, window: &[Point], now: f64) -> bool {
         let here = line_over_root(window, self.origin);
         let whole = line_over_root(shape.floor_between(self.growth_start, now), self.origin);
-        // If the first pass looks like a root as well, the further ones must contradict it by themselves.
+        // If the first pass looks like a root as well, the further ones must contradict a root by themselves.
         let needed = if !self.after_fill && whole < -ROOT_IS_SURE { ROOT_IS_SURE } else { -ROOT_MAY_BE };
         here >= needed
     }

@@ -1,25 +1,25 @@
-//! What the processes of a run have loaded, and which causes need what of it: a program that never loaded an image decoder
-//! keeps no decoded images.
+//! The libraries that the processes of a run have loaded, and the kinds that causes need: a program that never loaded an
+//! image decoder keeps no decoded images.
 
 use std::collections::BTreeSet;
 
-/// Names that are kept; a process of a large framework has about a hundred.
+/// Most names kept; a process of a large framework has about a hundred.
 const MOST_NAMES: usize = 1000;
 
 /// The programs, packages and shared libraries whose code some process of a run has mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Libraries {
-    /// Nobody looked.
+    /// Not recorded.
     #[default]
     Unknown,
     /// Everything that was seen: `PIL`, `torch`, `libcuda`, `python3.12`.
     Known(BTreeSet<String>),
-    /// Some process could not be looked at, so that nothing can be said to be missing.
+    /// Some process could not be read, so no library can be called missing.
     Incomplete,
 }
 
 impl Libraries {
-    /// Adds names that were seen; too many of them to keep are as good as none.
+    /// Adds names; beyond `MOST_NAMES` the set becomes incomplete.
     pub fn add(&mut self, seen: impl IntoIterator<Item = String>) {
         let names = match self {
             Libraries::Incomplete => return,
@@ -35,7 +35,7 @@ impl Libraries {
         }
     }
 
-    /// What is known of a kind of library: a name that was seen, or that there is none. `None` if that cannot be told.
+    /// Looks for a kind of library: `Some(Some(name))` if loaded, `Some(None)` if not, `None` if unknown.
     pub(crate) fn find(&self, library: Library) -> Option<Option<&str>> {
         let Libraries::Known(names) = self else { return None };
         let found = || names.iter().map(String::as_str).filter(|name| library.is(name));
@@ -43,12 +43,12 @@ impl Libraries {
     }
 }
 
-/// Whether a name is that of the folder that a library lies in, which says less than its own.
+/// Whether a name is only the folder of a library, which says less than the library's own name.
 fn is_folder(name: &str) -> bool {
     name == "lib-dynload" || name == "site-packages" || name.ends_with(".libs") || name.ends_with("-linux-gnu")
 }
 
-/// A kind of library without which some causes cannot be.
+/// A kind of library that some causes need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Library {
     ImageDecoder,
@@ -60,7 +60,7 @@ pub(crate) enum Library {
 }
 
 impl Library {
-    /// What it is called.
+    /// The kind in words.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Library::ImageDecoder => "image decoder",
@@ -72,7 +72,7 @@ impl Library {
         }
     }
 
-    /// Whether this is the name of one. Rather too many than too few: only what is missing is concluded from.
+    /// Whether a name is of this kind. Errs on the side of yes, since conclusions are drawn only from missing libraries.
     fn is(self, name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let (parts, names): (&[&str], &[&str]) = match self {

@@ -1,10 +1,12 @@
-//! Amounts, rates, places and times as sentences have them.
+//! Amounts, rates, places and times, phrased for sentences.
 //!
-//! Sentences are made in the core (`summary.rs`, `evidence.rs`, `advice.rs`), once; text, Markdown and JSON show the same ones.
+//! Sentences are written once, in the core (`summary.rs`, `evidence.rs`, `advice.rs`); text, Markdown and JSON show the same ones.
 
 use crate::bytes::Bytes;
 use crate::context::Context;
 use crate::diagnosis::Clock;
+use crate::elapsed::elapsed;
+use crate::number::counted;
 use crate::series::Bounds;
 
 /// An amount for a sentence.
@@ -24,27 +26,12 @@ pub(crate) fn rate(context: &Context, per_unit: f64) -> String {
 /// A place such as `step 83` or `12 min`.
 pub(crate) fn place(context: &Context, x: f64) -> String {
     match context.clock {
-        Clock::Time => duration(x - context.origin),
+        Clock::Time => elapsed(x - context.origin),
         clock => format!("{} {:.0}", clock.unit(), x.round()),
     }
 }
 
-/// A length of time in its natural unit.
-pub(crate) fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5400.0 => format!("{}:{:02} min", s as u64 / 60, s as u64 % 60),
-        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
-        s => format!("{:.1} days", s / 86_400.0),
-    }
-}
-
-/// A number with its noun, in the plural where it needs one.
-pub(crate) fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
-}
-
-/// What became of samples that know bounds only.
+/// The note about samples with bounds only.
 pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
     let why = "the memory of the process tree is known by bounds only, since its processes forked or copied pages and were not read yet";
     match bounds {

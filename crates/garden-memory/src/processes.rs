@@ -1,4 +1,4 @@
-//! Which process of the tree the growth is in.
+//! Which process of the tree grows.
 
 use std::ops::Range;
 
@@ -9,11 +9,12 @@ use crate::phrasing::size;
 use crate::series::Timeline;
 use crate::trace::{ProcessTrack, Trace};
 
-/// Processes that are told, those that grew most first.
+/// Most processes reported; the ones that grew most come first.
 const MOST_PROCESSES: usize = 16;
 
-/// How each process changed over the growth, or over the whole part if there is none; the one that grew most first. The part
-/// ends with the last sample that was judged: while a program ends, its processes go one by one.
+/// How each process changed over the growth, or over the whole part if there is none, largest growth first.
+///
+/// The part ends with the last judged sample: while a program ends, its processes exit one by one.
 pub(crate) fn changes(
     trace: &Trace,
     part: Range<usize>,
@@ -28,7 +29,7 @@ pub(crate) fn changes(
     let mut changes: Vec<ProcessChange> = Vec::new();
     for track in &trace.processes {
         let (mut from_bytes, to_bytes) = (track.at(first), track.at(last));
-        // A shell that became the program it was to run is that program from the beginning.
+        // A shell that called `exec` on a program counts as that program from the beginning.
         let begins = track.levels.first().map(|&(sample, _)| sample);
         let is_before = |earlier: &ProcessTrack| earlier.pid == track.pid && earlier.gone == begins;
         if let Some(earlier) = trace.processes.iter().find(|earlier| is_before(earlier)) {
@@ -53,7 +54,7 @@ pub(crate) fn changes(
     changes
 }
 
-/// What the processes say about a growth, where there is more than one of them.
+/// The evidence about which process grew, if there are several.
 pub(crate) fn process_evidence(changes: &[ProcessChange], growth: &Stretch) -> Option<Evidence> {
     let most = changes.first().filter(|most| changes.len() > 1 && most.change() > 0)?;
     let risen: i64 = changes.iter().map(|change| change.change().max(0)).sum();

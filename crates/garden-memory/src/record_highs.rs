@@ -6,22 +6,22 @@
 
 use crate::shape::Shape;
 
-/// Jumps that make up this share of the rise are looked at.
+/// The largest jumps that make up this share of the rise are considered.
 const SHARE: f64 = 0.8;
-/// Growth is jumpy if that share lies in this part of the samples or less.
+/// Growth is jumpy if those jumps fall on at most this share of the samples.
 const JUMPY: f64 = 0.04;
 
 /// Fewer jumps than this have no rhythm to speak of.
 const FEWEST_JUMPS: usize = 4;
 
-/// Log-likelihood ratio that is asked for: seven to one.
+/// Required log-likelihood ratio: seven to one.
 const EVIDENCE: f64 = 2.0;
 
 /// Whether the retained growth since `from` came in jumps that get rarer like records.
 pub(crate) fn thins_out(shape: &Shape, from: f64) -> bool {
     let points = shape.points_between(from, shape.last());
     let cap = shape.present_level();
-    // Never given back again: the lowest of all later samples, not counting what rises above the present floor.
+    // Memory never given back: the lowest of all later samples, capped at the present floor.
     let mut retained: Vec<f64> = points.iter().map(|p| p.y.min(cap)).collect();
     for i in (1..retained.len()).rev() {
         retained[i - 1] = retained[i - 1].min(retained[i]);

@@ -8,13 +8,13 @@
 
 use crate::stats::{Line, Point, autocorrelation, quantile};
 
-/// Stretches a run is cut into at most: start-up, fill, plateau, fall, a second fill, a leak, and some to spare.
+/// Most stretches of a run: start-up, fill, plateau, fall, a second fill, a leak, and some to spare.
 const MOST_SEGMENTS: usize = 8;
-/// Points of a stretch at least: two make a line, the third says whether it is one.
+/// Fewest points of a stretch: two make a line, the third tests it.
 const FEWEST_POINTS: usize = 3;
-/// Movements below this share of the whole range are not worth a cut of their own.
+/// Movements below this share of the whole range do not get their own stretch.
 const IGNORED_RANGE: f64 = 0.002;
-/// Nor are movements of a few pages.
+/// Nor do movements of a few pages.
 const IGNORED_BYTES: f64 = 65536.0;
 /// Parameters of one more stretch: slope, height and the place of the cut.
 const PARAMETERS: f64 = 3.0;
@@ -35,7 +35,7 @@ pub(crate) struct Segmentation {
     pub noise: Noise,
 }
 
-/// What is left after the fitted lines.
+/// The residuals of the fitted lines.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Noise {
     /// Standard deviation, with the fitted parameters taken into account.
@@ -63,7 +63,7 @@ pub(crate) fn segment(points: &[Point]) -> Segmentation {
     Segmentation { segments: best, noise }
 }
 
-/// What is left of the points after the best two lines, whatever they cost.
+/// The residuals of the best two lines, without a penalty for the cut.
 pub(crate) fn two_lines(points: &[Point]) -> Vec<f64> {
     let costs = Costs::of(points);
     let n = points.len();
@@ -110,7 +110,7 @@ impl Costs {
     }
 }
 
-/// For each number of stretches the cuts with the least squared error, as ends of stretches.
+/// For each number of stretches, the cuts with the least squared error, as ends of stretches.
 fn best_cuts(costs: &Costs, n: usize) -> Vec<Vec<usize>> {
     let most = (n / FEWEST_POINTS).clamp(1, MOST_SEGMENTS);
     let mut best = vec![vec![f64::INFINITY; n + 1]; most + 1];
@@ -174,13 +174,13 @@ fn noise_around(points: &[Point], segments: &[Segment]) -> Noise {
     Noise { sigma: deviation(&residuals, parameters), amplitude: band(&residuals, parameters) }
 }
 
-/// Standard deviation of residuals after fitting so many parameters.
+/// Standard deviation of residuals, given the number of fitted parameters.
 fn deviation(residuals: &[f64], parameters: f64) -> f64 {
     let freedom = (residuals.len() as f64 - parameters).max(1.0);
     (residuals.iter().map(|r| r * r).sum::<f64>() / freedom).sqrt()
 }
 
-/// The band that holds nine in ten residuals after fitting so many parameters.
+/// The band that holds nine in ten residuals, given the number of fitted parameters.
 pub(crate) fn band(residuals: &[f64], parameters: f64) -> f64 {
     let observed = quantile(residuals, 0.95) - quantile(residuals, 0.05);
     // Few residuals do not show their tails; 3.29 standard deviations hold nine tenths of Gaussian noise.

@@ -1,7 +1,7 @@
 //! From a trace to the one series that is judged: which clock, which memory, which process, which samples.
 //!
-//! Left out here: what the series means. Restarts split a trace, evaluations are set aside, samples that go back in time
-//! are dropped and counted.
+//! Restarts split a trace, evaluations are set aside, samples that go back in time are dropped and counted. The series is
+//! not interpreted here.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::trace::{Activity, EventKind, Quantity, Trace};
 /// Which memory is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedMemory {
-    /// What the kernel cannot take back: anonymous + shared + swapped.
+    /// Memory the kernel cannot reclaim: anonymous + shared + swapped.
     Unreclaimable,
     /// Everything resident (or its proportional share) + swapped.
     Total,
@@ -21,13 +21,12 @@ pub enum JudgedMemory {
 }
 
 impl JudgedMemory {
-    /// The amount at one sample, at least, in bytes.
+    /// The amount at one sample, or its lower bound, in bytes.
     pub fn at_least(self, trace: &Trace, index: usize) -> Option<u64> {
         self.at(trace, index).map(|(least, _)| least as u64)
     }
 
-    /// The amount at one sample, if the sample has it: the least and the most that it can be, which are the same where it was
-    /// measured.
+    /// Lower and upper bound of the amount at one sample, if the sample has it; equal if it was measured.
     fn at(self, trace: &Trace, index: usize) -> Option<(f64, f64)> {
         let main = match self {
             JudgedMemory::Unreclaimable => Quantity::Anon,
@@ -44,7 +43,7 @@ impl JudgedMemory {
         Some((least as f64 + others, most as f64 + others))
     }
 
-    /// Whether it is known by bounds where the anonymous memory of a tree is.
+    /// Whether only bounds are known at this sample, because only bounds of the tree's anonymous memory are.
     fn is_bound(self, trace: &Trace, index: usize) -> bool {
         let follows = match self {
             JudgedMemory::Unreclaimable | JudgedMemory::Total => true,
@@ -53,7 +52,7 @@ impl JudgedMemory {
         follows && trace.is_bound(index)
     }
 
-    /// The file's names of what is judged, for example `anon_mb + shmem_mb`.
+    /// The file's names of the judged columns, for example `anon_mb + shmem_mb`.
     pub(crate) fn column_names(self, trace: &Trace) -> String {
         let parts = match self {
             JudgedMemory::Unreclaimable => vec![Quantity::Anon, Quantity::Shmem, Quantity::Swap],
@@ -65,7 +64,7 @@ impl JudgedMemory {
     }
 }
 
-/// Resident memory, or proportional memory where a trace has only that.
+/// RSS, or PSS where a trace has only that.
 fn total_quantity(trace: &Trace) -> Quantity {
     if trace.has(Quantity::Pss) && !trace.has(Quantity::Rss) { Quantity::Pss } else { Quantity::Rss }
 }
@@ -107,10 +106,10 @@ impl Timeline {
         self.places.iter().copied().find(|x| x.is_finite()).unwrap_or(0.0)
     }
 
-    /// Tells a restarted process from a step counter that begins anew with each epoch.
+    /// Tells a restarted process from a step counter that restarts with each epoch.
     ///
-    /// Both make the clock fall back. A new process begins with little memory; one that only counts anew keeps what it has,
-    /// and its steps go on from where they were.
+    /// Both make the clock fall back. A new process begins with little memory; one that only resets its counter keeps its
+    /// memory, and its steps go on from where they were.
     fn unroll(&mut self, trace: &Trace) {
         let explicit: Vec<usize> = restart_events(trace);
         let mut offset = 0.0;
@@ -126,7 +125,7 @@ impl Timeline {
                 offset = 0.0;
             } else {
                 let last = self.places[..reset].iter().rev().copied().find(|x| x.is_finite()).unwrap_or(0.0);
-                // The first step of an epoch is 0 or 1; either follows the last one of the epoch before.
+                // The first step of an epoch is 0 or 1; either follows the last step of the epoch before.
                 offset = last + if self.places[reset] > 0.0 { 0.0 } else { 1.0 };
             }
         }
@@ -136,7 +135,7 @@ impl Timeline {
     }
 }
 
-/// A process that begins anew holds less than this share of what the one before it held.
+/// A restarted process begins with less than this share of its predecessor's memory.
 const NEW_PROCESS: f64 = 0.8;
 
 /// Whether memory drops at this sample as it does when another process takes over.
@@ -144,11 +143,11 @@ fn gives_memory_back(trace: &Trace, at: usize) -> bool {
     let near = |mut indices: Box<dyn Iterator<Item = usize>>| indices.find_map(|i| JudgedMemory::Total.at(trace, i));
     let before = near(Box::new((0..at).rev()));
     let after = near(Box::new(at..trace.len()));
-    // The least against the most: what is not known is no drop.
+    // Lower bound before against upper bound after: uncertainty is not a drop.
     before.zip(after).is_some_and(|((before, _), (_, after))| after < NEW_PROCESS * before)
 }
 
-/// The clock that most samples have: steps, else times, else the samples' own order.
+/// The clock that most samples have: steps, else times, else the samples' order.
 pub(crate) fn clock_of(trace: &Trace) -> Clock {
     let enough = |known: usize| known >= 2 && known * 10 >= trace.len() * 5;
     let distinct = |place: &dyn Fn(usize) -> Option<f64>| {
@@ -168,7 +167,7 @@ fn restart_events(trace: &Trace) -> Vec<usize> {
     restarts.map(|event| event.before_sample.min(trace.len())).collect()
 }
 
-/// The stretches of samples that belong to one process each.
+/// The samples of each process, as index ranges.
 pub(crate) fn split_at_restarts(trace: &Trace, timeline: &Timeline) -> Vec<Range<usize>> {
     let mut borders = restart_events(trace);
     borders.extend(&timeline.restarts);
@@ -185,9 +184,9 @@ pub(crate) fn split_at_restarts(trace: &Trace, timeline: &Timeline) -> Vec<Range
     parts
 }
 
-/// Samples from which on the clock stays behind where it was.
+/// Samples at which the clock falls back and stays behind.
 ///
-/// A single late sample (10, 20, 15, 30) is no reset: the clock must stay behind for three samples.
+/// A single late sample (10, 20, 15, 30) is not a reset: the clock must stay behind for three samples.
 fn clock_resets(places: &[f64]) -> Vec<usize> {
     const STAYS_BEHIND: usize = 3;
     let known: Vec<usize> = (0..places.len()).filter(|&i| places[i].is_finite()).collect();
@@ -204,8 +203,8 @@ fn clock_resets(places: &[f64]) -> Vec<usize> {
     resets
 }
 
-/// Samples before a program's end (its last step, its processes leaving one by one) that may show it giving its memory back, and
-/// the share of their typical level that the last one is below then.
+/// Samples before a program's end (its last step, its processes exiting one by one) that give the typical level, and the share of that
+/// level below which the last sample shows memory being given back.
 const FAREWELL_SAMPLES: usize = 10;
 const FAREWELL: f64 = 0.9;
 
@@ -220,20 +219,20 @@ pub(crate) struct Series {
     pub events: Vec<f64>,
     /// Samples dropped because their clock went back.
     pub out_of_order: usize,
-    /// Samples that know bounds only.
+    /// Samples with bounds only.
     pub bounds: Bounds,
-    /// The trace's sample that the last point is.
+    /// The trace index of the last point.
     pub last_sample: Option<usize>,
 }
 
-/// Samples that know bounds only, and what becomes of them.
+/// Samples with bounds only, and how they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Bounds {
     #[default]
     None,
-    /// So many are left out: a bound is no measurement, and there are enough of those.
+    /// The number left out: a bound is not a measurement, and there are enough measurements.
     LeftOut(usize),
-    /// So many are most of them: each is taken as [`way_through`] its bounds has it.
+    /// The number used, since they are the majority: each gets the value of [`way_through`].
     Taken(usize),
 }
 
@@ -294,7 +293,7 @@ impl Series {
         series
     }
 
-    /// Leaves out the samples of a program that was giving its memory back because it ended.
+    /// Drops the final samples of a program that gave its memory back because it ended.
     fn drop_farewell(&mut self, trace: &Trace, part: &Range<usize>, samples: &[usize]) {
         let has_ended =
             trace.events.iter().any(|event| event.kind == EventKind::Exit && event.before_sample == part.end);
@@ -309,7 +308,7 @@ impl Series {
         if before.is_empty() {
             return;
         }
-        // By the typical level, since one that waves may end at its foot.
+        // Compared with the typical level, since waves may end at their foot.
         let gives_back = |point: &Point| point.y < FAREWELL * median(&before);
         if self.points.last().is_some_and(gives_back) {
             let kept = self.points.iter().rposition(|point| !gives_back(point)).map_or(0, |last| last + 1);
@@ -317,7 +316,7 @@ impl Series {
         }
     }
 
-    /// Adds the places of events that have no samples of their own.
+    /// Adds the places of events without samples.
     fn add_events(&mut self, trace: &Trace, part: &Range<usize>, timeline: &Timeline) {
         for event in &trace.events {
             let lifts = matches!(event.kind, EventKind::EvalStart | EventKind::Checkpoint);
@@ -343,7 +342,7 @@ impl Series {
     }
 }
 
-/// The sample from which on the processes of a program that ended left one by one, and none came any more.
+/// The sample from which the processes of an ended program only exited and no new ones came.
 fn leaving_from(trace: &Trace, part: &Range<usize>) -> usize {
     let came =
         trace.processes.iter().filter_map(|track| Some(track.levels.first()?.0)).filter(|came| part.contains(came));
@@ -358,23 +357,24 @@ fn leaving_from(trace: &Trace, part: &Range<usize>) -> usize {
         .unwrap_or_else(|from| from)
 }
 
-/// Bounds that come together or part by more than this factor, and stay so, do it because of what is known.
+/// Bounds that narrow or widen by more than this factor, and stay so, do it because more or less is known.
 const LEARNT: f64 = 2.0;
-/// Samples before and after over which they have to.
+/// Samples before and after over which bounds must stay so.
 const STAYS: usize = 8;
 
-/// The way through bounds that moves as memory did.
+/// A path through the bounds that moves as memory did.
 ///
-/// The bounds of a tree that forked come together when its pages are read, and part again when the reading is void because a
-/// process ended; either bound by itself would show that as memory that came or went. Then only what both did is a change, and what
-/// a reading found was there before. Otherwise memory is taken to move as the lower bound does, so that growth is not overlooked.
+/// The bounds of a tree that forked narrow when its pages are read, and widen again when a process ends and voids the
+/// reading; either bound alone would show that as memory that came or went. At such a sample only a movement of both
+/// bounds is a change, and memory that a reading found was there before. Otherwise memory is taken to move with the
+/// lower bound, so that growth is not overlooked.
 fn way_through(ranges: &[(f64, f64)]) -> Vec<f64> {
     let apart = |ranges: &[(f64, f64)]| {
         let distances = ranges.iter().map(|range| range.1 - range.0);
         distances.fold((f64::INFINITY, 0.0_f64), |(low, high), distance| (low.min(distance), high.max(distance)))
     };
     let is_learnt = |later: usize| {
-        // Fewer samples than these cannot show that they stay so.
+        // Fewer samples cannot show that the bounds stay so.
         let (Some(from), true) = (later.checked_sub(STAYS), later + STAYS <= ranges.len()) else { return false };
         let (before, after) = (apart(&ranges[from..later]), apart(&ranges[later..later + STAYS]));
         before.0 > LEARNT * after.1 || after.0 > LEARNT * before.1
@@ -434,10 +434,10 @@ fn spread_ties(points: &mut [Point]) {
     }
 }
 
-/// Samples that the judge looks at one by one; more are condensed first, so that a diagnosis costs the same from here on.
+/// Most samples the judge sees; longer series are condensed first, which bounds the cost of a diagnosis.
 const MOST_SAMPLES: usize = 4096;
 
-/// Halves of buckets: the lowest and the highest sample of each, in their order, so that no extreme is lost.
+/// Keeps the lowest and the highest sample of each bucket, in order, so that no extreme is lost.
 pub(crate) fn condense(points: Vec<Point>) -> Vec<Point> {
     if points.len() <= MOST_SAMPLES {
         return points;

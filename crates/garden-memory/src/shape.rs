@@ -7,9 +7,9 @@ use crate::series::{Series, condense};
 use crate::stats::{Line, Point, median};
 use crate::waves::{Waves, find_waves};
 
-/// Growth below this is not worth a call, however significant: Python's own arenas and counters move that much.
+/// Growth below this is not reported, however significant: Python's own arenas and counters move that much.
 pub(crate) const MATERIAL_BYTES: f64 = 16.0 * MIB as f64;
-/// And a leak below this is not.
+/// Nor is a leak below this.
 const MATERIAL_LEAK_BYTES: f64 = 32.0 * MIB as f64;
 /// Nor is growth below this share of the level.
 const MATERIAL_SHARE: f64 = 0.001;
@@ -17,11 +17,11 @@ const MATERIAL_SHARE: f64 = 0.001;
 const MATERIAL_NOISE: f64 = 1.5;
 /// And from the teeth above the floor by this share: a floor that creeps by a twentieth of a tooth is still a floor.
 const MATERIAL_TOOTH: f64 = 1.0 / 3.0;
-/// Lows that the noise of a possible leak is measured on.
+/// Number of lows on which the noise of a possible leak is measured.
 const DEEP_LOWS: usize = 12;
 /// A run whose first sample is at one of its first steps was seen from its beginning.
 const FIRST_STEPS: f64 = 3.0;
-/// Samples at the very beginning that are start-up, as a share, and at most so many.
+/// Samples at the very beginning that are start-up: one in the first number, at most the second.
 const START_UP: (usize, usize) = (100, 10);
 
 /// A series, taken apart.
@@ -30,7 +30,7 @@ pub(crate) struct Shape {
     /// The training samples (condensed if there are very many), without the first per cent.
     pub points: Vec<Point>,
     pub waves: Waves,
-    /// Real samples that the memory came down to.
+    /// Real samples to which memory came down.
     pub floor: Vec<Point>,
     /// Straight stretches of the floor.
     pub segments: Vec<Segment>,
@@ -63,7 +63,7 @@ impl Shape {
         let events: Vec<f64> = series.events.iter().copied().filter(|&x| x > first && x < last).collect();
         let staircase = if matches!(waves, Waves::Teeth(_)) { None } else { find_staircase(&points, &events) };
         let floor = match staircase {
-            // Between the steps nothing happens, so one low per stretch says it all, and without correlated noise.
+            // Nothing happens between the steps, so one low per stretch says it all, without correlated noise.
             Some(_) => lows_between(&points, &events),
             None => floor(&points, waves),
         };
@@ -77,8 +77,9 @@ impl Shape {
 
     /// Where the process began to see examples: at 0 if the samples begin there, else where they begin.
     ///
-    /// A trace that begins at step 5000 is of a run that was resumed, or that was watched from then on. A resumed process sees
-    /// every example anew, so nothing may be concluded from the steps before. The first steps may be over before a sample sees one.
+    /// A trace that begins at step 5000 is of a run that was resumed, or watched from then on. A resumed process sees every
+    /// example for the first time again, so nothing follows from the earlier steps. The first steps may be over before the
+    /// first sample.
     pub(crate) fn origin(&self) -> f64 {
         let is_start = self.first_sample.abs() <= (1.5 * self.spacing).max(FIRST_STEPS);
         if is_start { 0.0 } else { self.first_sample }
@@ -107,12 +108,12 @@ impl Shape {
         self.segments.last().map_or(0.0, |s| self.end_level(s))
     }
 
-    /// Growth that is worth speaking of at this level and noise.
+    /// The least growth worth reporting at this level and noise.
     pub(crate) fn material(&self) -> f64 {
         self.material_above(MATERIAL_NOISE * self.noise.amplitude)
     }
 
-    /// Growth that is worth calling a leak: it must stand out from noise twice as far, since a run is looked at again and
+    /// The least growth worth calling a leak: it must stand out from noise twice as far, since a run is judged again and
     /// again, but fewer and deeper lows may show less noise.
     pub(crate) fn material_leak(&self, from: f64) -> f64 {
         let points = self.points_between(from, self.last());
@@ -153,8 +154,8 @@ pub(crate) fn between(points: &[Point], from: f64, to: f64) -> &[Point] {
 /// Samples on each side of an event whose lowest counts as the level there: few, or growth between events would count too.
 const EVENT_NEIGHBOURS: usize = 3;
 
-/// Decides whether the floor's rise happens at the events: at least three, lifting it in three cases of four, and making up
-/// two thirds of the whole rise.
+/// Decides whether the floor's rise happens at the events: at least three events, three in four of them lifting it, and
+/// together making up two thirds of the whole rise.
 fn find_staircase(points: &[Point], events: &[f64]) -> Option<Staircase> {
     if events.len() < 3 || events.len() * 3 > points.len() {
         return None;
@@ -170,7 +171,7 @@ fn find_staircase(points: &[Point], events: &[f64]) -> Option<Staircase> {
     let up = steps.iter().filter(|&&step| step > 0.0).count();
     let lows = lows_between(points, events);
     let rise = lows.last()?.y - lows.first()?.y;
-    // The median, so that one large movement that happens to meet an event does not make a staircase.
+    // The median, so that one large movement that coincides with an event does not make a staircase.
     let share = median(&steps) * steps.len() as f64 / rise;
     let found = rise >= MATERIAL_BYTES && up * 4 >= steps.len() * 3 && (0.66..=1.5).contains(&share);
     found.then(|| Staircase { events: steps.len(), step: median(&steps) })

@@ -5,27 +5,27 @@ use crate::bytes::Bytes;
 use crate::diagnosis::{Clock, StabilityCheck};
 use crate::series::Series;
 
-/// Samples after the step at least: fewer cannot show that a level stays.
+/// Fewest samples after the step: fewer cannot show that a level stays.
 const FEWEST_AFTER: usize = 5;
 /// The trace must go on for this share of the step: stability after step 90 takes until step 113 to show.
 const REACH: f64 = 0.25;
-/// Samples in a window at least. Its end is given, so how far the trace must go on is not to be guessed.
+/// Fewest samples in a window. Its end is given, so there is no need to guess how far the trace must go on.
 const FEWEST_BETWEEN: usize = 3;
 
-/// What is asserted.
+/// The assertion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stability {
     /// The first step that counts.
     pub from: f64,
     /// The last one; `None` for the end of the trace.
     pub to: Option<f64>,
-    /// The highest level may exceed the lowest by so much.
+    /// The highest level may exceed the lowest by at most this.
     pub max_variation: Option<Bytes>,
     /// No level may exceed an earlier one by more than this; memory may fall.
     pub max_growth: Option<Bytes>,
 }
 
-/// Checks the training samples that count, and that there are enough of them to say so.
+/// Checks the training samples that count, and that there are enough of them.
 pub(crate) fn check_stability(series: &Series, asked: Stability, clock: Clock) -> StabilityCheck {
     let Stability { from, to, max_variation, max_growth } = asked;
     let unit = clock.unit();
@@ -37,7 +37,7 @@ pub(crate) fn check_stability(series: &Series, asked: Stability, clock: Clock) -
         None => (from + REACH * from.abs(), FEWEST_AFTER),
     };
     let last = series.points.last().map_or(f64::NEG_INFINITY, |p| p.x);
-    // A window is only known from its beginning on.
+    // A window is only known if the trace covers its beginning.
     let is_late = to.is_some() && series.points.first().is_none_or(|p| p.x > from);
     let mut check = StabilityCheck {
         passed: false,

@@ -9,7 +9,7 @@ pub(crate) struct Point {
     pub y: f64,
 }
 
-/// The value below which a share of the values lies, by linear interpolation; 0 of nothing is 0.
+/// The quantile of the finite values, by linear interpolation; 0 if there are none.
 pub(crate) fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
     if sorted.is_empty() {
@@ -50,7 +50,7 @@ pub(crate) fn autocorrelation(residuals: &[f64]) -> f64 {
     (raw + (1.0 + 3.0 * raw) / n).clamp(0.0, 0.97)
 }
 
-/// The t value that stands for the normal quantile `z` at so many degrees of freedom.
+/// The t value with the tail probability of the normal quantile `z`, at the given degrees of freedom.
 ///
 /// Exact for 1 and 2 degrees, otherwise the Cornish-Fisher expansion (Abramowitz & Stegun 26.7.5), good to 1 % from 3
 /// degrees on for |z| up to 3.5. Degrees may be fractional, as effective sample sizes are.
@@ -96,7 +96,7 @@ pub(crate) struct Line {
     pub slope: f64,
     pub mean_x: f64,
     pub mean_y: f64,
-    /// Sum of squared distances from the mean place.
+    /// Sum of squared distances from the mean of `x`.
     pub spread: f64,
 }
 
@@ -128,7 +128,7 @@ pub(crate) struct Rate {
     pub high: f64,
 }
 
-/// Points beyond which Theil-Sen looks at an even selection: pairs grow with the square.
+/// Beyond this many points Theil-Sen takes an even selection: pairs grow with the square.
 const THEIL_SEN_POINTS: usize = 160;
 
 /// The median slope over all pairs (Theil 1950, Sen 1968), with Sen's interval widened for autocorrelation.

@@ -2,15 +2,15 @@
 //!
 //! Caches keyed by shape grow like a logarithm, fragmentation like a root, copy-on-write and caches of random draws like a
 //! saturating exponential. Seen late and through noise, the end of such a curve passes for a slow straight leak; seen
-//! whole it does not. A leak is one straight line, or a fill and a line after it. The comparison is one of Bayesian
-//! information criteria with correlated points counted as fewer.
+//! whole it does not. A leak is one straight line, or a fill and a line after it. The models are compared by the Bayesian
+//! information criterion, with correlated points counted as fewer.
 
 use crate::segments::two_lines;
 use crate::stats::{Line, Point, autocorrelation};
 
 /// Parameters of a law: height, size and time constant.
 const LAW_PARAMETERS: f64 = 3.0;
-/// Parameters of one line, and of two with the place between them.
+/// Parameters of one line, and of two lines with the cut between them.
 const LINE_PARAMETERS: [f64; 2] = [2.0, 5.0];
 
 /// Whether a slowing law that began at `origin` explains the points better than a line or two.
@@ -54,7 +54,7 @@ fn laws(length: f64) -> Vec<Box<dyn Fn(f64) -> f64>> {
 fn residuals_of(points: &[Point], origin: f64, law: &dyn Fn(f64) -> f64) -> Vec<f64> {
     let bent: Vec<Point> = points.iter().map(|p| Point { x: law((p.x - origin).max(0.0)), y: p.y }).collect();
     let fit = Line::fit(&bent);
-    // A falling law is no growth; its best fit is the mean.
+    // A falling law is not growth; its best fit is the mean.
     let fit = if fit.slope > 0.0 { fit } else { Line { slope: 0.0, ..fit } };
     fit.residuals(&bent)
 }

@@ -3,8 +3,10 @@
 use crate::bytes::Bytes;
 use crate::context::Context;
 use crate::diagnosis::{Clock, Forecast, Mechanism, Part, Verdict};
+use crate::elapsed::elapsed;
 use crate::judge::FEWEST_SAMPLES;
-use crate::phrasing::{counted, duration, place, rate, size};
+use crate::number::counted;
+use crate::phrasing::{place, rate, size};
 use crate::waves::Waves;
 
 /// The answer in one plain sentence.
@@ -148,7 +150,7 @@ fn leak(context: &Context, forecast: Option<&Forecast>) -> String {
     let end = match forecast.and_then(|f| f.if_unbounded.zip(f.limit_bytes)) {
         Some((at, limit)) => {
             let step = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
-            let time = at.time_s.map_or(String::new(), |s| format!(", in {}", duration(s)));
+            let time = at.time_s.map_or(String::new(), |s| format!(", in {}", elapsed(s)));
             format!("; {} is reached{step}{time}", Bytes(limit))
         }
         None => String::new(),
@@ -156,7 +158,7 @@ fn leak(context: &Context, forecast: Option<&Forecast>) -> String {
     format!("Memory leaks: {how}{end}.")
 }
 
-/// What heads the answer about a program that was started again: the whole run, of which only one start is judged after it, the last that can be.
+/// The opening of the summary of a restarted run: the verdicts on all starts, and which of them the rest of the summary is about.
 pub(crate) fn whole_run(parts: &[Part], judged: usize, clock: Clock) -> String {
     let words: Vec<&str> = parts.iter().map(|part| part.verdict.name()).collect();
     let steps = |part: &Part| [part.from, part.to];

@@ -1,7 +1,7 @@
-//! A recorded run: samples of memory, events between them, and what is known about the run.
+//! A recorded run: memory samples, events between them, and facts about the run.
 //!
-//! Samples are kept by column, so a million of them with five quantities take 40 MB instead of 200. What files look like
-//! is not known here; `garden-trace` reads and writes them.
+//! Samples are kept by column, so a million of them with five quantities take 40 MB instead of 200. File formats are not
+//! known here; `garden-trace` reads and writes them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::bytes::Bytes;
 use crate::column::Column;
 use crate::libraries::Libraries;
 
-/// Something that a sample can hold a number of.
+/// A quantity that a sample can have a value for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -19,14 +19,14 @@ pub enum Quantity {
     Rss,
     /// Resident anonymous memory (heap, stacks), in bytes.
     Anon,
-    /// The least that the anonymous memory of a tree can be, in bytes. A sample that has it does not know its anonymous and
-    /// resident memory, and says what they are at most.
+    /// Lower bound of a tree's anonymous memory, in bytes. In a sample that has it, anonymous and resident memory are upper
+    /// bounds.
     AnonLeast,
     /// Resident pages of mapped files, in bytes; reclaimable while clean.
     File,
     /// Resident shared memory (`/dev/shm`, pinned host buffers), in bytes.
     Shmem,
-    /// Proportional set size: shared pages divided among those who share them, in bytes.
+    /// Proportional set size: shared pages divided among the processes that share them, in bytes.
     Pss,
     /// Swapped-out memory, in bytes.
     Swap,
@@ -34,17 +34,17 @@ pub enum Quantity {
     Private,
     /// Pages that other processes map too, in bytes.
     Shared,
-    /// The most that was resident at one moment since the start, in bytes; for a tree an upper bound.
+    /// Peak resident memory since the start, in bytes; for a tree an upper bound.
     Peak,
     /// GPU memory of the process (or of the process tree), in bytes.
     Gpu,
-    /// GPU memory in use by everybody on the GPUs of the machine, in bytes.
+    /// GPU memory in use on all GPUs of the machine, by any program, in bytes.
     GpuUsed,
-    /// What the control group uses, caches included, in bytes.
+    /// Memory used by the cgroup, caches included, in bytes.
     Group,
-    /// What the machine could still give out without swapping, in bytes.
+    /// Memory available on the machine without swapping, in bytes.
     Available,
-    /// What the files in `/dev/shm` take up, in bytes.
+    /// Size of the files in `/dev/shm`, in bytes.
     DevShm,
     /// Share of the last ten seconds in which some process waited for memory, in hundredths of a percent.
     Pressure,
@@ -56,7 +56,7 @@ pub enum Quantity {
     TensorsGpu,
     /// Number of live Python objects.
     Objects,
-    /// What our own trainer holds in buffers, in bytes.
+    /// Buffers of our own trainer, in bytes.
     Arena,
 }
 
@@ -113,13 +113,13 @@ impl Quantity {
         }
     }
 
-    /// Whether it is about the machine or the GPUs as a whole, other programs included.
+    /// Whether it describes the whole machine or its GPUs, other programs included.
     pub fn is_surroundings(self) -> bool {
         use Quantity::{Available, DevShm, GpuUsed, Group, Pressure};
         matches!(self, GpuUsed | Group | Available | DevShm | Pressure)
     }
 
-    /// Whether it is a bound where the anonymous memory is one.
+    /// Whether it is a bound wherever anonymous memory is one.
     pub fn follows_anon(self) -> bool {
         matches!(self, Quantity::Anon | Quantity::Rss)
     }
@@ -130,7 +130,7 @@ impl Quantity {
     }
 }
 
-/// What the process was doing when a sample was taken.
+/// The process's activity when a sample was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
@@ -150,7 +150,7 @@ pub struct Sample {
     pub step: Option<f64>,
     /// Seconds since some fixed moment, if known.
     pub time_s: Option<f64>,
-    /// What the process was doing.
+    /// The process's activity.
     pub activity: Activity,
     values: [Option<u64>; Quantity::ALL.len()],
 }
@@ -172,12 +172,12 @@ impl Sample {
         self.get(Quantity::AnonLeast).is_some()
     }
 
-    /// What the kernel cannot take back, in bytes: anonymous, shared and swapped memory, or the least that it can be.
+    /// Unreclaimable memory in bytes, or its lower bound: anonymous, shared and swapped.
     pub fn held(&self) -> u64 {
         self.held_with(self.get(Quantity::AnonLeast).or(self.get(Quantity::Anon)))
     }
 
-    /// What the kernel cannot take back, in bytes, or the most that it can be.
+    /// Unreclaimable memory in bytes, or its upper bound.
     pub fn held_at_most(&self) -> u64 {
         self.held_with(self.get(Quantity::Anon))
     }
@@ -207,7 +207,7 @@ pub enum EventKind {
     Checkpoint,
     /// The garbage collector ran.
     Gc,
-    /// The process was started again: what follows is another process.
+    /// The process was restarted: later samples are of another process.
     Restart,
     /// The process ended.
     Exit,
@@ -226,7 +226,7 @@ pub struct Event {
     pub time_s: Option<f64>,
 }
 
-/// One process of a tree that was watched, and what it held over time.
+/// One process of a watched tree, and its memory over time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProcessTrack {
     /// Process id; a later process may have the same.
@@ -235,19 +235,18 @@ pub struct ProcessTrack {
     pub parent: u32,
     /// The short name.
     pub name: String,
-    /// Its part in the run, for example `training` or `worker`.
+    /// Its role in the run, for example `training` or `worker`.
     pub role: String,
     /// The command line.
     pub command: String,
-    /// What it held, without what it shares with the process it was forked from: index of the sample and bytes, wherever it
-    /// changed.
+    /// Its memory without pages shared with the process it was forked from: sample index and bytes, wherever it changed.
     pub levels: Vec<(usize, u64)>,
-    /// The sample from which on it was gone.
+    /// The first sample without it, if it has exited.
     pub gone: Option<usize>,
 }
 
 impl ProcessTrack {
-    /// What it held at a sample; nothing before it was seen and after it had gone.
+    /// Its memory at a sample; 0 before it was seen and after it exited.
     pub fn at(&self, sample: usize) -> u64 {
         let known = self.levels.partition_point(|&(index, _)| index <= sample);
         let is_gone = self.gone.is_some_and(|gone| sample >= gone);
@@ -255,7 +254,7 @@ impl ProcessTrack {
     }
 }
 
-/// What is known about a run besides its memory. Every field may be unknown.
+/// Facts about a run besides its memory. Every field may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunFacts {
@@ -268,13 +267,13 @@ pub struct RunFacts {
     /// Micro-batches per optimizer step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gradient_accumulation: Option<u64>,
-    /// Optimizer steps per epoch, where it is known directly.
+    /// Optimizer steps per epoch, where known directly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps_per_epoch: Option<u64>,
     /// Optimizer steps of the whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_steps: Option<u64>,
-    /// Memory that may be used before the process is killed.
+    /// The memory limit above which the process is killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Bytes>,
 }
@@ -283,7 +282,7 @@ impl RunFacts {
     /// Takes each fact from `self`, or from `other` where `self` does not know it.
     ///
     /// A way of stating the epoch (directly, or by examples and batch) replaces the other way as a whole, so a flag is
-    /// never contradicted by what a trace's header says.
+    /// never contradicted by a trace's header.
     pub fn or(self, other: RunFacts) -> RunFacts {
         let epoch_given = self.epoch_steps().is_some();
         let from = |ours: Option<u64>, theirs: Option<u64>| if epoch_given { ours } else { ours.or(theirs) };
@@ -326,17 +325,17 @@ impl RunFacts {
 /// A recorded run, by column.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// What is known about the run.
+    /// Facts about the run.
     pub facts: RunFacts,
-    /// What is known about where the trace comes from (command, host, versions), as name and value.
+    /// Where the trace comes from (command, host, versions), as name and value.
     pub origin: Vec<(String, String)>,
     /// Events, in the order in which they happened.
     pub events: Vec<Event>,
     /// The processes of the tree, in the order in which they were found; empty where only totals were recorded.
     pub processes: Vec<ProcessTrack>,
-    /// What the processes have loaded.
+    /// The libraries that the processes have loaded.
     pub libraries: Libraries,
-    /// The names by which the file called its quantities.
+    /// The file's names for its quantities.
     pub names: BTreeMap<Quantity, String>,
     // NaN marks an unknown step or time.
     steps: Vec<f64>,
@@ -378,7 +377,7 @@ impl Trace {
     /// Adds an event after the samples pushed so far.
     pub fn push_event(&mut self, kind: EventKind, step: Option<f64>, time_s: Option<f64>) {
         let before_sample = self.len();
-        // What follows a restart is another process: none of those before it is still there.
+        // After a restart none of the earlier processes is left.
         if kind == EventKind::Restart {
             let left = self.processes.iter_mut().filter(|track| track.gone.is_none());
             left.for_each(|track| track.gone = Some(before_sample));
@@ -401,7 +400,7 @@ impl Trace {
         self.value(index, Quantity::AnonLeast).is_some()
     }
 
-    /// A quantity of one sample: what was measured, or the least that it can be.
+    /// A quantity of one sample: the measured value, or its lower bound.
     pub fn at_least(&self, index: usize, quantity: Quantity) -> Option<u64> {
         let value = self.value(index, quantity)?;
         let (Some(least), true) = (self.value(index, Quantity::AnonLeast), quantity.follows_anon()) else {
@@ -421,12 +420,12 @@ impl Trace {
         self.times.get(index).copied().filter(|time| time.is_finite())
     }
 
-    /// What the process was doing at one sample.
+    /// The process's activity at one sample.
     pub fn activity(&self, index: usize) -> Activity {
         self.activities.get(index).copied().unwrap_or_default()
     }
 
-    /// One sample, put together again from the columns.
+    /// One sample, reassembled from the columns.
     pub fn sample(&self, index: usize) -> Sample {
         let mut sample = Sample {
             step: self.step(index),
@@ -442,7 +441,7 @@ impl Trace {
         sample
     }
 
-    /// The name by which the file called a quantity, or ours.
+    /// The file's name for a quantity, or ours.
     pub fn name_of(&self, quantity: Quantity) -> &str {
         self.names.get(&quantity).map_or(quantity.name(), String::as_str)
     }

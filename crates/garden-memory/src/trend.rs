@@ -39,7 +39,7 @@ impl Trend {
         self.slope + student_t(z, self.degrees) * self.error
     }
 
-    /// What the trend adds over its own stretch.
+    /// The rise over the stretch.
     pub(crate) fn rise(&self) -> f64 {
         self.slope * self.length
     }
@@ -130,7 +130,7 @@ pub(crate) fn line_over_root(points: &[Point], origin: f64) -> f64 {
 
 /// Log-likelihood ratio of a straight line over a single step between two levels, with the step's third parameter paid for.
 ///
-/// One jump, or a short fill between two plateaus, has a significant trend too, but it is no steady growth.
+/// One jump, or a short fill between two plateaus, has a significant trend too, but is not steady growth.
 pub(crate) fn line_over_step(points: &[Point]) -> f64 {
     let n = points.len();
     let mut sums = vec![(0.0, 0.0)];
@@ -154,7 +154,7 @@ pub(crate) fn line_over_step(points: &[Point]) -> f64 {
     0.5 * effective * (step_error / line_error).ln() + 0.5 * effective.ln()
 }
 
-/// Long-run variance of residuals after fitting so many parameters, and the effective degrees of freedom.
+/// Long-run variance of residuals, given the number of fitted parameters, and the effective degrees of freedom.
 pub(crate) fn noise_of(residuals: &[f64], parameters: f64) -> (f64, f64) {
     let n = residuals.len() as f64;
     let phi = autocorrelation(residuals);

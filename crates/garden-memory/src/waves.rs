@@ -7,7 +7,7 @@
 use crate::bytes::MIB;
 use crate::stats::{Point, median, noise_of_differences, quantile};
 
-/// What the waves of a series are.
+/// The waves of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Waves {
     /// None worth the name.
@@ -31,7 +31,7 @@ const THRESHOLD_SIGMAS: f64 = 6.0;
 const THRESHOLD_RANGE: f64 = 0.05;
 const THRESHOLD_BYTES: f64 = MIB as f64;
 
-/// Finds out what waves a series has.
+/// Finds the waves of a series.
 pub(crate) fn find_waves(points: &[Point]) -> Waves {
     let turns = turning_points(points, threshold(points));
     let waves: Vec<Wave> = turns.windows(3).filter_map(|w| Wave::of(points, w[0], w[1], w[2])).collect();
@@ -51,7 +51,7 @@ fn threshold(points: &[Point]) -> f64 {
     (THRESHOLD_SIGMAS * noise_of_differences(points)).max(THRESHOLD_RANGE * range).max(THRESHOLD_BYTES)
 }
 
-/// Indices of alternating lows and highs, beginning with the first low; the last one may still be on its way.
+/// Indices of alternating lows and highs, beginning with the first low; the last one may not be final.
 fn turning_points(points: &[Point], threshold: f64) -> Vec<usize> {
     let mut turns = Vec::new();
     let (mut low, mut high) = (0, 0);

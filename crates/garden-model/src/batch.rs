@@ -1,4 +1,4 @@
-//! A batch: rows of tokens laid end to end, their images, and everything that follows from them.
+//! A batch: packed rows of tokens, their images, and the tensors derived from them.
 
 use garden_device::Dtype;
 use garden_input::{Config, Grid, IGNORED, Images, Limits, Row};
@@ -9,40 +9,40 @@ use crate::model::bytes_of;
 use crate::network::rotary::{self, Table};
 use crate::network::windows::Windows;
 
-/// A batch that fits a model.
+/// A batch validated against a model's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     pub(crate) tokens: Vec<i32>,
     pub(crate) cu_seqlens: Vec<i32>,
-    /// The position that comes after each row.
+    /// The position after each row.
     pub(crate) next: Vec<i32>,
-    /// Places whose next token is asked for, and those tokens.
+    /// Positions that count in the loss, and their target tokens.
     pub(crate) loss_positions: Vec<i32>,
     pub(crate) targets: Vec<i32>,
     positions: Vec<[i32; 3]>,
     pub(crate) angles: Table,
     pub(crate) pixels: Vec<f32>,
     pub(crate) windows: Windows,
-    /// The patch at each place of the window order.
+    /// The patches in window order.
     pub(crate) patch_order: Vec<i32>,
     pub(crate) patch_angles: Table,
-    /// Where each merged token belongs among the tokens, in window order.
+    /// The token index of each merged token, in window order.
     pub(crate) image_places: Vec<i32>,
 }
 
 impl Batch {
-    /// Puts rows and images together, and refuses what does not fit.
+    /// Packs rows and images, and rejects invalid ones.
     pub fn new(config: &Config, rows: &[Row], images: Images) -> Result<Batch, Error> {
         Batch::numbered(config, 0, rows, images)
     }
 
-    /// The prompt of one row; problems are told with its number.
+    /// The prompt of one row; errors mention its number.
     pub(crate) fn of_prompt(config: &Config, number: usize, tokens: Vec<i32>, images: Images) -> Result<Batch, Error> {
         let labels = vec![IGNORED; tokens.len()];
         Batch::numbered(config, number, &[Row { tokens, labels }], images)
     }
 
-    /// Rows whose first one has this number.
+    /// Packs rows, the first of which has this number.
     fn numbered(config: &Config, number: usize, rows: &[Row], images: Images) -> Result<Batch, Error> {
         check_images(config, &images)?;
         let mut batch = Batch { cu_seqlens: vec![0], ..Batch::default() };
@@ -86,7 +86,7 @@ impl Batch {
         self.pixels = images.pixels;
     }
 
-    /// The limits that this batch needs.
+    /// The limits of this batch.
     pub fn limits(&self) -> Limits {
         Limits {
             tokens: self.tokens(),
@@ -99,32 +99,32 @@ impl Batch {
         }
     }
 
-    /// Tokens of all rows.
+    /// Number of tokens in all rows.
     pub fn tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Places whose next token is asked for.
+    /// Number of positions that count in the loss.
     pub fn targets(&self) -> usize {
         self.targets.len()
     }
 
-    /// Time, row and column of each token, of all rows.
+    /// Time, row and column of each token in all rows (M-RoPE positions).
     pub fn positions(&self) -> &[[i32; 3]] {
         &self.positions
     }
 
-    /// Gives the pixels back, so that the next batch can use their memory.
+    /// Returns the pixels, so that the next batch can reuse their memory.
     pub fn into_pixels(self) -> Vec<f32> {
         self.pixels
     }
 
-    /// Patches of all images.
+    /// Number of patches in all images.
     pub fn patches(&self) -> usize {
         self.patch_order.len()
     }
 
-    /// The longest stretch that attention runs over, in the decoder and in the vision tower.
+    /// The longest sequence of any attention, in the decoder and in the vision tower.
     pub fn longest(&self) -> usize {
         longest(&self.cu_seqlens)
             .max(longest(&self.windows.cu_image_seqlens))
@@ -132,7 +132,7 @@ impl Batch {
     }
 }
 
-/// The longest of the stretches that begin at these places.
+/// The longest of these sequences, given as `cu_seqlens`.
 pub(crate) fn longest(starts: &[i32]) -> usize {
     starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) as usize
 }
@@ -182,7 +182,7 @@ fn check_row(config: &Config, number: usize, row: &Row) -> Result<(), Error> {
     }
 }
 
-/// Time, row and column of each token: text advances on all axes, an image spreads over rows and columns. Returns what comes next.
+/// Time, row and column of each token: text advances on all axes, an image spans rows and columns. Returns the next position.
 fn positions_of<'a>(
     config: &Config,
     number: usize,

@@ -1,4 +1,4 @@
-//! Checkpoints: one or more safetensors files, read where they lie; or shapes alone, which is all that a plan needs, with drawn values if wanted.
+//! Checkpoints: memory-mapped safetensors files; or shapes alone, enough for a plan, optionally with random values.
 
 pub(crate) mod adapter;
 pub(crate) mod drawn;
@@ -29,29 +29,29 @@ use crate::error::Error;
 use garden_files::{open, read_settings};
 use garden_input::Config;
 
-/// The files of a checkpoint and where each tensor is.
+/// The files of a checkpoint and the location of each tensor.
 #[derive(Debug)]
 pub struct Checkpoint {
     folder: PathBuf,
     files: Vec<MappedFile>,
-    /// What drawn values lie on.
+    /// Backing of random values.
     sheet: Option<Sheet>,
     tensors: BTreeMap<String, Place>,
 }
 
-/// A file and where it is mapped.
+/// A mapped file.
 #[derive(Debug)]
 struct MappedFile {
     path: PathBuf,
     map: Mmap,
-    /// Gone before the file is closed.
+    /// Dropped before the file is closed.
     _watched: Watched,
     file: File,
 }
 
 #[derive(Debug)]
 struct Place {
-    /// As the file has it.
+    /// The name in the file.
     name: String,
     values: Values,
     dtype: FileDtype,
@@ -60,18 +60,18 @@ struct Place {
     end: usize,
 }
 
-/// Where the values of a tensor are.
+/// Location of a tensor's values.
 #[derive(Clone, Copy, Debug)]
 enum Values {
-    /// There are none, only its shape.
+    /// Shape only.
     Nowhere,
-    /// In the file of this number.
+    /// In the file with this index.
     File(usize),
-    /// On the sheet.
+    /// On the sheet of random values.
     Drawn(Drawn),
 }
 
-/// What the pages of a tensor belong to.
+/// The backing of a tensor's pages.
 #[derive(Clone, Copy, Debug)]
 enum Pages<'a> {
     None,
@@ -82,26 +82,26 @@ enum Pages<'a> {
 /// A tensor of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    /// The file that it is in.
+    /// The tensor's file.
     pub path: &'a Path,
-    /// What its values are.
+    /// The dtype.
     pub dtype: Dtype,
     /// Its shape.
     pub shape: &'a [usize],
-    /// Its values, row by row; none where the checkpoint is of shapes alone.
+    /// The values in row-major order; empty in a checkpoint of shapes.
     pub bytes: &'a [u8],
     pages: Pages<'a>,
     begin: usize,
 }
 
-/// A tensor under the name that its file has for it.
+/// A tensor under its name in the file.
 pub(crate) struct Stored<'a> {
     pub name: &'a str,
     pub tensor: Tensor<'a>,
 }
 
 impl Checkpoint {
-    /// Opens `model.safetensors`, or the files that `model.safetensors.index.json` names.
+    /// Opens `model.safetensors`, or the files listed in `model.safetensors.index.json`.
     pub fn open(folder: &Path) -> Result<Checkpoint, Error> {
         let index = folder.join("model.safetensors.index.json");
         let paths = if index.exists() { shards(folder, &index)? } else { vec![folder.join("model.safetensors")] };
@@ -121,7 +121,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// A checkpoint without files: all tensors that a model of this configuration has, in one dtype, and no values. A model can be built of it on
+    /// A checkpoint without files: all tensors of a model with this configuration, in one dtype, without values. A model can be built from it on
     /// a device that does not compute, such as a planner.
     pub fn of_shapes(config: &Config, dtype: Dtype) -> Checkpoint {
         let file_dtype = match dtype {
@@ -138,8 +138,8 @@ impl Checkpoint {
         Checkpoint { folder: PathBuf::from("shapes of a model"), files: Vec::new(), sheet: None, tensors }
     }
 
-    /// A checkpoint without files whose values are drawn, as bf16: matrices as training begins with them, norms of 1 and biases of 0. The same seed
-    /// gives the same values. They repeat each other after some million, so they take little memory whatever the size of the model.
+    /// A checkpoint without files, with random bf16 values: matrices initialised as for training, norms of 1 and biases of 0. The same seed
+    /// gives the same values. They repeat after some million, so they take little memory whatever the size of the model.
     pub fn random(config: &Config, seed: u64) -> Result<Checkpoint, Error> {
         let mut checkpoint = Checkpoint::of_shapes(config, Dtype::Bf16);
         checkpoint.folder = PathBuf::from("random weights");
@@ -161,7 +161,7 @@ impl Checkpoint {
 
     fn add(&mut self, path: &Path) -> Result<(), Error> {
         let (file, _) = open(path).map_err(|error| Error::file(path, error))?;
-        // SAFETY: the file is only read. Whoever cuts it off while a tensor of it is being read ends this program (`mapped.rs`); one that was cut before is
+        // SAFETY: the file is only read. Truncating it while a tensor of it is being read ends this program (`mapped.rs`); a file truncated before is
         // refused (`is_there`).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::file(path, error))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
@@ -182,7 +182,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The tensors of each file, in their order, under the names that they have there.
+    /// The tensors of each file, in order, under their names in the file.
     pub(crate) fn files(&self) -> Result<Vec<(&Path, Vec<Stored<'_>>)>, Error> {
         let mut files: Vec<(&Path, Vec<Stored<'_>>)> =
             self.files.iter().map(|file| (file.path.as_path(), Vec::new())).collect();
@@ -194,17 +194,17 @@ impl Checkpoint {
         Ok(files)
     }
 
-    /// Values of all tensors together: the parameters of a model whose weights are not packed.
+    /// Number of values in all tensors: the parameters of an unquantised model.
     pub fn parameters(&self) -> usize {
         self.tensors.values().map(|place| place.shape.iter().product::<usize>()).sum()
     }
 
-    /// The name that a tensor has in its file, given that in the newer form.
+    /// The name of a tensor in its file, given its newer name.
     pub(crate) fn stored_name(&self, name: &str) -> Option<&str> {
         self.tensors.get(name).map(|place| place.name.as_str())
     }
 
-    /// The dtype that most values of floating point have.
+    /// The floating-point dtype of most values.
     pub(crate) fn usual_dtype(&self) -> Dtype {
         let values = |wanted: FileDtype| {
             let places = self.tensors.values().filter(move |place| place.dtype == wanted);
@@ -214,7 +214,7 @@ impl Checkpoint {
         dtypes.into_iter().max_by_key(|(dtype, _)| values(*dtype)).map_or(Dtype::F32, |(_, dtype)| dtype)
     }
 
-    /// Bytes of a tensor in its file, or that it would have there.
+    /// Bytes of a tensor as stored, or as it would be stored.
     pub fn stored_bytes(&self, name: &str) -> usize {
         let values = |place: &Place| place.shape.iter().product::<usize>();
         self.tensors.get(name).map_or(0, |place| values(place) * place.dtype.bitsize() / 8)
@@ -225,12 +225,12 @@ impl Checkpoint {
         &self.folder
     }
 
-    /// The names of all tensors, in the newer form.
+    /// The newer names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// The first weight of 4 bits, if there is one.
+    /// The first 4-bit weight, if there is one.
     pub fn packed_weight(&self) -> Option<&str> {
         self.names().find_map(|name| name.split_once(".quant_state.bitsandbytes__").map(|(weight, _)| weight))
     }
@@ -240,7 +240,7 @@ impl Checkpoint {
         self.tensors.contains_key(name)
     }
 
-    /// A tensor of floating point.
+    /// A floating-point tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let tensor = self.any(name)?;
         match tensor.dtype {
@@ -249,7 +249,7 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor of floating point or of bytes.
+    /// A floating-point or byte tensor.
     pub(crate) fn any(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = self.path_of(place);
@@ -272,7 +272,7 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses a tensor that its file does not have any more: another program wrote to it since it was opened, and reading pages that are gone would end this one.
+    /// Refuses a tensor whose file was truncated since it was opened: reading the missing pages would end this program.
     fn is_there(&self, place: &Place) -> Result<(), Error> {
         let Values::File(file) = place.values else { return Ok(()) };
         let MappedFile { path, file, .. } = &self.files[file];
@@ -295,7 +295,7 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor of whole numbers of 64 or 32 bits.
+    /// A tensor of 64-bit or 32-bit integers.
     pub fn whole_numbers(&self, name: &str) -> Result<Vec<i64>, Error> {
         let place = self.tensors.get(name).ok_or_else(|| Error::tensor(&self.folder, name, "is missing"))?;
         let path = self.path_of(place);
@@ -314,7 +314,7 @@ impl Checkpoint {
         }
     }
 
-    /// A tensor of this shape; leading dimensions of the file may be merged (a convolution's kernel is a matrix here).
+    /// A tensor of this shape; trailing dimensions in the file may be merged (the patch embedding's convolution is a matrix here).
     pub(crate) fn shaped(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>, Error> {
         let tensor = self.tensor(name)?;
         let is_same = tensor.shape == shape
@@ -340,18 +340,18 @@ impl Tensor<'_> {
         values
     }
 
-    /// Some values as f32, from the `first` on.
+    /// Values as f32, starting at index `first`.
     pub(crate) fn widen(&self, first: usize, to: &mut [f32]) {
         let size = self.dtype.size();
         self.dtype.widen(&self.bytes[first * size..][..to.len() * size], to);
     }
 
-    /// Lets the kernel take the pages of the file back at once; they are read again if they are needed again.
+    /// Lets the kernel drop the pages of the file; they are read again if needed.
     pub fn forget(&self) {
         self.forget_part(0..self.bytes.len());
     }
 
-    /// The same for some of its bytes; pages that others share with them are read again, too.
+    /// Drops the pages of a byte range; neighbours that share these pages are read again, too.
     pub(crate) fn forget_part(&self, part: Range<usize>) {
         let begin = self.begin + part.start;
         match self.pages {
@@ -359,25 +359,25 @@ impl Tensor<'_> {
             Pages::File(map) => {
                 // SAFETY: the mapping is of a file and only read, so the same bytes come back.
                 let told = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, begin, part.len()) };
-                // A kernel that does not listen keeps the pages, which is no harm.
+                // If the kernel ignores the advice it keeps the pages, which is harmless.
                 drop(told);
             }
             Pages::Sheet(sheet) => sheet.forget(begin..begin + part.len()),
         }
     }
 
-    /// Whether its values are there; a checkpoint of shapes has none.
+    /// Whether it has values; a checkpoint of shapes has none.
     pub(crate) fn has_values(&self) -> bool {
         self.bytes.len() == self.shape.iter().product::<usize>() * self.dtype.size()
     }
 
-    /// The first value that is no number or infinite, if there is one.
+    /// Index of the first NaN or infinite value, if there is one.
     pub(crate) fn not_finite(&self) -> Option<usize> {
         not_finite(self.dtype, self.bytes)
     }
 }
 
-/// The first value that is no number or infinite, if there is one.
+/// Index of the first NaN or infinite value, if there is one.
 pub(crate) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     // A value is finite unless all bits of its exponent are set.
     match dtype {
@@ -387,7 +387,7 @@ pub(crate) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The first value that is wrong. Piece by piece, without an end before a piece's end: so a processor looks at many values at once, and gigabytes take
+/// Index of the first wrong value. Chunk by chunk, without early exit inside a chunk: so the loop is vectorised, and gigabytes take
 /// no longer than reading them.
 fn position<const N: usize>(bytes: &[u8], is_wrong: impl Fn([u8; N]) -> bool) -> Option<usize> {
     const PIECE: usize = 4096;
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_found_wherever_it_is() {
-        // Infinite, and no number at all.
+        // Infinity and NaN.
         let cases: [(Dtype, [&[u8]; 2]); 3] = [
             (Dtype::F32, [&[0, 0, 0x80, 0x7f], &[1, 0, 0x80, 0xff]]),
             (Dtype::Bf16, [&[0x80, 0xff], &[0xc0, 0x7f]]),

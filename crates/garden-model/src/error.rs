@@ -1,4 +1,4 @@
-//! What can be wrong with files and batches: always which file, which field or tensor, what was expected and what is there.
+//! Errors in files and batches: always the file, the field or tensor, what was expected and what was found.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is malformed.
     Broken {
         /// The file.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// A model's configuration cannot be used.
     Config(garden_input::Error),
-    /// A field of an adapter's or a checkpoint's file is missing or says something that is not supported.
+    /// A field of an adapter's or a checkpoint's file is missing or has an unsupported value.
     Field {
         /// The file.
         path: PathBuf,
@@ -33,24 +33,24 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A tensor is missing or is not as the configuration says.
+    /// A tensor is missing or does not match the configuration.
     Tensor {
-        /// The file that it is in, or the folder that it is missing from.
+        /// Its file, or the folder it is missing from.
         path: PathBuf,
         /// Its name.
         tensor: String,
         /// What is wrong with it.
         problem: String,
     },
-    /// A batch does not fit together.
+    /// A batch is inconsistent.
     Batch(String),
-    /// Tokens cannot be chosen like that.
+    /// Sampling settings are invalid.
     Sampling(String),
     /// There is not enough memory.
     Memory(OutOfMemory),
-    /// The device failed while it was computing.
+    /// The device failed while computing.
     Device(DeviceError),
-    /// Somebody asked to end it.
+    /// Stopped on request.
     Stopped,
 }
 

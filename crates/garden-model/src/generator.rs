@@ -1,7 +1,7 @@
-//! Generation: prompts are read into the cache, then every step adds one token to each answer that has not ended.
+//! Generation: prefill reads each prompt into the KV cache, then every decode step adds one token to each unfinished answer.
 //!
-//! Prompts are read one after the other and [`CHUNK`] tokens at a time, so the room of a layer does not grow with their number or length, and a
-//! row's first logits do not depend on its neighbours. Steps take all unfinished rows at once: each weight is read once for all of them.
+//! Prompts are read one after the other, [`CHUNK`] tokens at a time, so a layer's workspace does not grow with their number or length, and a
+//! row's first logits do not depend on other rows. Decode steps take all unfinished rows at once: each weight is read once for all of them.
 
 pub(crate) mod sampling;
 
@@ -32,43 +32,43 @@ use crate::network::rotary;
 use crate::network::vision::VisionWorkspace;
 use garden_input::{Config, Prompt};
 
-/// Tokens of a prompt that go through the layers at once: enough for matrix products to be at their fastest.
+/// Tokens of a prompt per pass through the layers: enough for matrix products to run at full speed.
 const CHUNK: usize = 256;
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// New tokens, with the end token if there is one.
+    /// New tokens, including the end token if there is one.
     pub tokens: Vec<i32>,
-    /// Whether it came to an end token.
+    /// Whether it ended with an end token.
     pub is_ended: bool,
 }
 
-/// A token that was just added to an answer.
+/// A token just added to an answer.
 #[derive(Clone, Copy, Debug)]
 pub struct NewToken<'a> {
-    /// The number of its prompt.
+    /// Index of its prompt.
     pub row: usize,
     /// The token.
     pub token: i32,
-    /// The logits that it was chosen from, as the model gave them; empty where nobody asked for them ([`Sampling::has_logits`]) and they stayed on the
+    /// The model's logits that it was chosen from; empty if not requested ([`Sampling::has_logits`]), in which case they stayed on the
     /// device.
     pub logits: &'a [f32],
 }
 
-/// The most that there will be: buffers are made for it.
+/// Limits of a generator; buffers are sized for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GeneratorLimits {
-    /// Prompts that are answered at once.
+    /// Prompts answered at once.
     pub rows: usize,
-    /// Tokens of a prompt and its answer.
+    /// Maximum tokens of a prompt and its answer.
     pub context: usize,
-    /// Patches of the images of a prompt.
+    /// Maximum patches of a prompt's images.
     pub patches: usize,
 }
 
 impl GeneratorLimits {
-    /// The limits that these prompts need.
+    /// The limits of these prompts.
     pub fn of(prompts: &[Prompt], max_new_tokens: usize) -> GeneratorLimits {
         let patches = |prompt: &Prompt| prompt.images.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
         GeneratorLimits {
@@ -92,24 +92,24 @@ pub struct Generator {
     sampler: Sampler,
 }
 
-/// Buffers that every step fills again.
+/// Buffers reused in every step.
 #[derive(Debug)]
 struct Workspace {
     tokens: Buffer,
     images: PatchInputs,
     step: StepInputs,
-    /// What goes through the layers, in place [tokens of a prompt or rows, hidden].
+    /// Hidden states, updated in place by the layers `[tokens of a prompt or rows, hidden]`.
     x: Buffer,
     layer: LayerActivations,
     decoder: DecoderWorkspace,
     vision: VisionWorkspace,
     linear: LinearWorkspace,
     head: HeadWorkspace,
-    /// The best token of each row [rows].
+    /// The best token of each row `[rows]`.
     best: Buffer,
 }
 
-/// An answer that has not ended.
+/// An unfinished answer.
 struct Open {
     row: usize,
     /// Prompt and answer so far.
@@ -120,7 +120,8 @@ struct Open {
 }
 
 impl Generator {
-    /// Puts a model on a device, with its adapter (and with linears packed into 4 bits that the checkpoint has in more, if wanted), a cache and everything that answering prompts within the limits needs.
+    /// Builds a model on a device, with its adapter, a KV cache and all buffers for prompts within the limits. With `four_bit`, linears are
+    /// quantised to NF4 unless the checkpoint has them in 4 bits already.
     pub fn build(
         device: &mut dyn Device,
         config: &Config,
@@ -137,7 +138,7 @@ impl Generator {
         Ok(generator)
     }
 
-    /// The same with places for an adapter that are still zero: it answers as without one until they are filled.
+    /// Builds a generator with a zero adapter: it answers as without one until the adapter is filled.
     pub(crate) fn with_idle_adapter(
         device: &mut dyn Device,
         config: &Config,
@@ -159,8 +160,8 @@ impl Generator {
         Ok((Generator { config: config.clone(), limits, network, kv_cache, workspace, logits, sampler }, frozen))
     }
 
-    /// One that shares the weights of a model that is being trained, and its room for images: only a cache and the room of a layer are new. It answers
-    /// with the values that the model has at that moment. Rows must fit into the model's limits for images.
+    /// A generator that shares the weights of a model in training, and its image workspaces: only a KV cache and the workspace of a layer are new. It answers
+    /// with the model's current values. Prompts must fit the model's limits for images.
     pub fn beside(device: &mut dyn Device, model: &Model, limits: GeneratorLimits) -> Result<Generator, Error> {
         let (config, most) = (model.config(), model.limits());
         if limits.patches > most.patches {
@@ -173,7 +174,7 @@ impl Generator {
         let lora = model.lora.as_ref().map(|(lora, widest)| (lora, *widest));
         let (images, vision) = model.image_workspaces();
         let workspace = Workspace::beside(device, config, lora, limits, images, vision)?;
-        // What the model has reserved is enough for its images; answers may be longer than what it is trained with.
+        // The model's reserve is enough for its images; answers may be longer than its training rows.
         let (own, needed) = (model.reserve, answering(model.reserve, config, limits));
         if needed.longest > own.longest
             || needed.attention_tokens > own.attention_tokens
@@ -191,12 +192,12 @@ impl Generator {
         Ok(Generator { config: config.clone(), limits, network, kv_cache, workspace, logits, sampler })
     }
 
-    /// What it is.
+    /// The model's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Answers prompts; `on_token` is told each token as soon as it is chosen.
+    /// Answers prompts; `on_token` receives each token as soon as it is chosen.
     pub fn generate(
         &mut self,
         device: &mut dyn Device,
@@ -207,7 +208,7 @@ impl Generator {
         self.generate_until(device, prompts, sampling, on_token, &mut || false)
     }
 
-    /// The same until somebody wants an end, who is asked before every step: then it is [`Error::Stopped`].
+    /// Answers prompts until `wants_end`, which is called before every step, returns true: the result is then [`Error::Stopped`].
     pub fn generate_until(
         &mut self,
         device: &mut dyn Device,
@@ -241,7 +242,7 @@ impl Generator {
         Ok(answers)
     }
 
-    /// Logits of every token of a prompt [tokens, vocabulary].
+    /// Logits of every token of a prompt `[tokens, vocabulary]`.
     pub fn logits(&mut self, device: &mut dyn Device, prompt: Prompt) -> Result<Vec<f32>, Error> {
         let batches = self.batches(vec![prompt], &Sampling { max_new_tokens: 0, ..Sampling::default() })?;
         let (text, workspace, mut all) = (&self.config.text, &self.workspace, Vec::new());
@@ -254,7 +255,7 @@ impl Generator {
         Ok(all)
     }
 
-    /// What follows from each prompt; all are looked at before the first is read.
+    /// The batch of each prompt; all are validated before the first is read.
     fn batches(&self, prompts: Vec<Prompt>, sampling: &Sampling) -> Result<Vec<Batch>, Error> {
         let limits = self.limits;
         if prompts.len() > limits.rows {
@@ -288,7 +289,7 @@ impl Generator {
         prompts.into_iter().enumerate().map(batch).collect()
     }
 
-    /// Reads a prompt into the cache; returns what its last token became [1, hidden].
+    /// Prefill: reads a prompt into the KV cache; returns the hidden state of its last token `[1, hidden]`.
     fn prefill(&self, device: &mut dyn Device, row: usize, batch: &Batch) -> Buffer {
         let (text, workspace) = (&self.config.text, &self.workspace);
         let (tokens, half) = (batch.tokens(), text.head_size() / 2);
@@ -307,7 +308,7 @@ impl Generator {
         x.part((tokens - 1) * text.hidden, text.hidden)
     }
 
-    /// Takes the newest token of each row, and chooses the next one.
+    /// Decode: runs the newest token of each row through the model, and chooses the next one.
     fn decode_step(
         &mut self,
         device: &mut dyn Device,
@@ -322,18 +323,18 @@ impl Generator {
         let x = workspace.x.first(rows * text.hidden);
         let pieces: Vec<Piece> =
             open.iter().map(|row| Piece { row: row.row, before: row.tokens.len() - 1, tokens: 1 }).collect();
-        // The same on all axes, also after images.
+        // All axes have the same position, also after images.
         let positions: Vec<[i32; 3]> = open.iter().map(|row| [row.next - 1; 3]).collect();
         let angles = rotary::of_tokens(&positions, text);
         let step = workspace.step.put(device, &self.kv_cache, &pieces, &angles.cosines, &angles.sines);
-        // The best tokens are found where the logits are, as long as one chunk has all rows.
+        // The best tokens are found on the device, if all rows fit in one chunk.
         let is_best = sampling.is_best() && rows <= workspace.head.chunk;
         if !is_best {
             device.embed(&self.network.embedding, given, x, rows);
             self.layers(device, x, &step);
             return self.choose(device, x, open, answers, sampling, on_token);
         }
-        // The same work for every token: only what was brought there before it differs.
+        // The work is the same for every token; only the inputs uploaded before it differ.
         device.repeat(x, rows, &mut |device| {
             device.embed(&self.network.embedding, given, x, rows);
             self.layers(device, x, &step);
@@ -349,7 +350,7 @@ impl Generator {
         Ok(())
     }
 
-    /// New tokens x [tokens, hidden] through all layers, in place.
+    /// Runs new tokens x `[tokens, hidden]` through all layers, in place.
     fn forward(&self, device: &mut dyn Device, x: Buffer, pieces: &[Piece], cosines: &[f32], sines: &[f32]) {
         let step = self.workspace.step.put(device, &self.kv_cache, pieces, cosines, sines);
         self.layers(device, x, &step);
@@ -364,7 +365,7 @@ impl Generator {
         }
     }
 
-    /// Chooses the next token of rows from what their last ones became, x [rows, hidden].
+    /// Chooses the next token of rows from their last hidden states x `[rows, hidden]`.
     fn choose(
         &mut self,
         device: &mut dyn Device,
@@ -389,7 +390,7 @@ impl Generator {
     }
 }
 
-/// Adds the token that was chosen to its answer; an error if none could be.
+/// Adds the chosen token to its answer; an error if there is none.
 fn add_token(
     open: &mut Open,
     chosen: Option<i32>,
@@ -411,19 +412,19 @@ fn add_token(
     Ok(())
 }
 
-/// What operations need for answers within the limits, beside what the weights need.
+/// Workspace of operations for answers within the limits, beside the weights' needs.
 fn answering(reserve: Reserve, config: &Config, limits: GeneratorLimits) -> Reserve {
     Reserve {
         longest: limits.context.max(limits.patches),
         head_size: config.largest_head(),
         attention_tokens: limits.context.max(limits.patches).max(limits.rows),
-        // A window has a merged token at least.
+        // A window has at least one merged token.
         segments: limits.rows.max(limits.patches / config.vision.merged()),
         ..reserve
     }
 }
 
-/// Whether an answer gets no more tokens.
+/// Whether an answer is finished.
 fn is_done(answer: &Answer, sampling: &Sampling) -> bool {
     answer.is_ended || answer.tokens.len() >= sampling.max_new_tokens
 }
@@ -435,7 +436,7 @@ impl Workspace {
         lora: Option<(&LoraConfig, usize)>,
         limits: GeneratorLimits,
     ) -> Result<Workspace, Error> {
-        // A window has a merged token at least, and so has an image.
+        // A window has at least one merged token, and so has an image.
         let most = limits.patches / config.vision.merged();
         let images = PatchInputs::build(device, config, limits.patches, most, most)?;
         let vision = VisionWorkspace::build(
@@ -449,7 +450,7 @@ impl Workspace {
         Workspace::beside(device, config, lora, limits, images, vision)
     }
 
-    /// The same with room for images that is there already.
+    /// Builds the workspace around existing image buffers.
     fn beside(
         device: &mut dyn Device,
         config: &Config,

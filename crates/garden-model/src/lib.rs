@@ -1,8 +1,8 @@
-//! Qwen2.5-VL: vision tower, decoder and low-rank adapters, forward and backward side by side.
+//! Qwen2.5-VL: vision tower, decoder and LoRA adapters, with forward and backward passes side by side.
 //!
-//! A [`Model`] is written against the device's operations and holds all its buffers from the start, so built on a planner it is
-//! the exact plan of what it needs. Batches are packed without padding: rows lie end to end and never see each other. A
-//! [`Generator`] is the same network without anything for training, and with a cache of keys and values.
+//! A [`Model`] is written against the device's operations and allocates all its buffers up front, so built on a planner it is
+//! the exact plan of its memory. Batches are packed without padding: rows lie end to end and never attend to each other. A
+//! [`Generator`] is the same network for inference only, with a KV cache.
 
 mod batch;
 mod checkpoint;
@@ -22,7 +22,7 @@ pub use checkpoint::quantise::{PackReport, pack_checkpoint};
 pub use checkpoint::{Checkpoint, Tensor};
 pub use error::Error;
 pub use network::activations::GradientCheckpointing;
-// Model and generator take and return these.
+// Used in the interfaces of model and generator.
 pub use garden_input::{Config, Grid, IGNORED, Images, Limits, PRESETS, Preset, Prompt, Row, TextConfig, VisionConfig};
 pub use generator::sampling::Sampling;
 pub use generator::{Answer, Generator, GeneratorLimits, NewToken};

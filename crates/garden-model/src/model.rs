@@ -1,4 +1,4 @@
-//! The whole model: its buffers, and one pass forward and backward over a batch.
+//! The whole model: its buffers, and the forward and backward pass over a batch.
 
 use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Stage, StepScalars};
 
@@ -20,17 +20,17 @@ use crate::network::vision::{VisionContext, VisionWorkspace};
 use crate::optimizer::{Optimizer, RateGroup};
 use garden_input::{Config, Limits};
 
-/// What is trained.
+/// Trainable parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Training {
-    /// Adapters beside frozen weights.
+    /// LoRA adapters beside frozen weights.
     Lora(LoraConfig),
     /// All weights.
     Full,
 }
 
 impl Training {
-    /// Whether something of the vision tower is trained.
+    /// Whether parameters of the vision tower are trained.
     pub fn reaches_vision(&self) -> bool {
         match self {
             Training::Lora(lora) => lora.reaches_vision(),
@@ -38,7 +38,7 @@ impl Training {
         }
     }
 
-    /// Whether something of the merger is.
+    /// Whether parameters of the merger are trained.
     pub fn reaches_merger(&self) -> bool {
         match self {
             Training::Lora(lora) => lora.reaches_merger(),
@@ -47,16 +47,16 @@ impl Training {
     }
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepResult {
-    /// The sum over its batches of their scale times their losses.
+    /// The sum over its batches of scale times loss.
     pub loss: f32,
-    /// The norm of all gradients at its update, before clipping.
+    /// The norm of all gradients at the update, before clipping.
     pub gradient_norm: f32,
 }
 
-/// How many updates each half of a model has had.
+/// Number of updates of each part of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Updates {
     pub vision: u32,
@@ -78,14 +78,14 @@ pub struct Model {
     config: Config,
     limits: Limits,
     pub(crate) network: Network,
-    /// The adapters, and their widest input.
+    /// The adapters' configuration and their widest input.
     pub(crate) lora: Option<(LoraConfig, usize)>,
     trained: Vec<Parameter>,
-    /// All gradients, one after the other.
+    /// All gradients, contiguous.
     gradients: Buffer,
     workspace: Workspace,
     scalars: StepScalars,
-    /// What operations need besides their buffers.
+    /// Workspace that operations need besides their buffers.
     pub(crate) reserve: Reserve,
 }
 
@@ -96,26 +96,26 @@ struct Workspace {
     decoder: DecoderWorkspace,
     vision: VisionWorkspace,
     head: HeadWorkspace,
-    /// What each layer gets, and what the last one gives [tokens, hidden].
+    /// The input of each layer, and the output of the last `[tokens, hidden]`.
     inputs: Vec<Buffer>,
     saved: Saved<LayerActivations>,
-    /// The gradient that goes down through the layers [tokens, hidden].
+    /// The gradient passed down through the layers `[tokens, hidden]`.
     dx: Buffer,
     /// The step's scalars.
     scalars: Buffer,
-    /// The same with the learning rates of vision tower and merger, where those have their own.
+    /// The step's scalars with separate learning rates for vision tower and merger, if they have them.
     group_scalars: [Buffer; 2],
-    /// The step's loss, and the sum of squares of all gradients: f32 [2].
+    /// The step's loss, and the sum of squares of all gradients: f32 `[2]`.
     results: Buffer,
-    /// Batches that are on the device at once; they take turns.
+    /// Input buffers of the batches on the device at once, used in turn.
     batches: Vec<BatchInputs>,
-    /// How many batches have been put there.
+    /// Number of batches uploaded so far.
     put: usize,
-    /// The batch that is there already for the next pass.
+    /// The batch already uploaded for the next pass.
     placed: Option<Given>,
 }
 
-/// Where a batch is put.
+/// Input buffers of a batch.
 #[derive(Debug)]
 struct BatchInputs {
     tokens: Buffer,
@@ -137,7 +137,7 @@ struct Given {
 }
 
 impl Model {
-    /// Puts a model on a device, with everything that training batches within the limits needs.
+    /// Builds a model on a device, with all buffers for training batches within the limits.
     pub fn build(
         device: &mut dyn Device,
         config: &Config,
@@ -175,7 +175,7 @@ impl Model {
         let gradients = device.close_block(gradients, Dtype::F32)?;
         let lora = lora.map(|lora| (lora.clone(), widest_adapted));
         let adapters = lora.as_ref().map(|(lora, widest)| (lora, *widest));
-        // A layer's adapters keep their narrow products, which are small beside whatever else is kept.
+        // A layer's adapters keep their low-rank products, which are small beside the other activations.
         let rank = lora.as_ref().map_or(0, |(lora, _)| Width::inner(device.profile(), lora.rank).padded);
         let kept = rank * most_adapters;
         let workspace = Workspace::build(device, config, checkpointing, limits, adapters, kept, network.vision.mode())?;
@@ -184,17 +184,17 @@ impl Model {
         Ok(Model { config, limits, network, lora, trained, gradients, workspace, scalars, reserve })
     }
 
-    /// What it is.
+    /// The model's configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What it was built for.
+    /// The limits it was built for.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Where images are put, and where they go through the vision tower.
+    /// Input buffers of images, and the workspace of the vision tower.
     pub(crate) fn image_workspaces(&self) -> (PatchInputs, VisionWorkspace) {
         (self.workspace.batches[0].images, self.workspace.vision.clone())
     }
@@ -219,16 +219,16 @@ impl Model {
         parameter.set(device, values);
     }
 
-    /// Begins a step: forgets gradients and loss of the one before.
+    /// Starts a step: clears the gradients and the loss of the previous one.
     pub fn begin_step(&self, device: &mut dyn Device) {
         device.mark(Stage::Update);
         device.zero(self.gradients);
         device.zero(self.workspace.results);
-        // The first batch may still have to come.
+        // The first batch may not be there yet.
         device.mark(Stage::Idle);
     }
 
-    /// Brings a batch to the device while it computes with the one before. The next that is learnt has to be this one.
+    /// Uploads a batch while the device computes with the previous one. It must be the next one passed to [`Model::learn`].
     pub fn place(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<(), Error> {
         device.upload_ahead(true);
         let placed = self.put(device, batch);
@@ -237,17 +237,17 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a batch is on the device before it is learnt.
+    /// Whether a batch is uploaded ahead.
     pub fn has_placed(&self) -> bool {
         self.workspace.placed.is_some()
     }
 
-    /// Forgets the batch that was placed, as others come first: its place may be used for them.
+    /// Drops the batch uploaded ahead, as others come first and may reuse its buffers.
     pub fn displace(&mut self) {
         self.workspace.placed = None;
     }
 
-    /// Adds the gradients of `scale` times the sum of all losses of a batch. `seed` decides what is dropped; 0 drops nothing.
+    /// Accumulates the gradients of `scale` times the sum of a batch's losses. `seed` selects the dropout; 0 means none.
     pub fn learn(&mut self, device: &mut dyn Device, batch: &Batch, scale: f32, seed: u64) -> Result<(), Error> {
         (self.scalars.loss_scale, self.scalars.seed) = (scale, seed);
         device.mark(Stage::Batch);
@@ -269,12 +269,12 @@ impl Model {
                 layer.forward(pass, context, x, None, &saved);
                 saved = saved.made_again();
             }
-            // Below the lowest layer there may be nothing that is trained.
+            // Below the lowest layer there may be nothing trainable.
             let wants_dx = index > 0 || network.embedding_gradient.is_some() || network.vision.is_trained();
             layer.backward(pass, context, x, dx, wants_dx, &saved);
         }
         if let Some(gradient) = &network.embedding_gradient {
-            // Image tokens have been replaced, so their own embedding had no part.
+            // Image tokens were replaced, so their own embedding gets no gradient.
             let skipped = [self.config.image_token, self.config.padding_token.unwrap_or(self.config.image_token)];
             pass.device.embed_backward(dx, given.tokens, gradient, given.sequence.tokens, &skipped);
         }
@@ -285,9 +285,9 @@ impl Model {
         Ok(())
     }
 
-    /// The losses of the places that a batch asks for, in order. Nothing is learnt, and no gradient changes.
+    /// The loss at each position of a batch that counts, in order. No gradient changes.
     pub fn evaluate(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
-        // Gradients of nothing are zeros, so those that are summed up stay as they are.
+        // A loss scale of zero gives zero gradients, so the accumulated ones stay unchanged.
         (self.scalars.loss_scale, self.scalars.seed) = (0.0, 0);
         self.displace();
         let given = self.begin(device, batch)?;
@@ -307,12 +307,12 @@ impl Model {
         (self.scalars.vision_updates, self.scalars.decoder_updates) = (updates.vision, updates.decoder);
     }
 
-    /// The losses of the places that were asked, in order, of the batch that was learnt last.
+    /// The loss at each position that counts, in order, of the batch that was learnt last.
     pub fn losses(&self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         Ok(downloaded(device, self.workspace.head.losses.first(batch.targets()))?)
     }
 
-    /// Logits [tokens, vocabulary] of a batch.
+    /// Logits `[tokens, vocabulary]` of a batch.
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         self.displace();
         let given = self.begin(device, batch)?;
@@ -325,7 +325,7 @@ impl Model {
         Ok(all)
     }
 
-    /// Ends a step: multiplies all gradients with a factor, and updates what took part in batches with images or without.
+    /// Ends a step: scales all gradients and updates the parameters; the vision tower only if a batch of the step had images.
     pub fn update(
         &mut self,
         device: &mut dyn Device,
@@ -344,7 +344,7 @@ impl Model {
             device.scale(self.gradients, self.workspace.scalars);
         }
         let squares = self.workspace.results.part(1, 1);
-        // Those of what took no part are zero.
+        // Gradients of parameters that took no part are zero.
         device.add_squares(self.gradients, squares);
         let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.part == Part::Decoder);
         let rates = [RateGroup::Vision, RateGroup::Merger].map(|group| optimizer.factor(group));
@@ -386,7 +386,7 @@ impl Model {
         }
     }
 
-    /// Begins work on a batch: brings the scalars to the device, and the batch unless it is there.
+    /// Starts a batch: uploads the scalars, and the batch unless that was done ahead.
     fn begin(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
         device.begin_batch();
         device.upload(self.workspace.scalars, bytes_of(&self.scalars.words()));
@@ -400,7 +400,7 @@ impl Model {
         }
     }
 
-    /// Brings a batch to the device.
+    /// Uploads a batch.
     fn put(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Given, Error> {
         let (needed, limits) = (batch.limits(), self.limits);
         if needed.max(limits) != limits {
@@ -452,12 +452,12 @@ impl Workspace {
                 LayerActivations::build(device, purpose, &format!("layer {index}"), text, tokens, kept, Mode::Training)
             })
         };
-        // What every layer keeps is needed to the end; what one layer makes again lies in the block below.
+        // The activations of all layers are needed to the end; those of a single recomputed layer lie in the block below.
         let all_saved = match checkpointing {
             GradientCheckpointing::Off => Some(save(device)?),
             GradientCheckpointing::PerLayer => None,
         };
-        // A tower that is not trained is done when the decoder begins, so both use the same memory; else its backward pass is still to come.
+        // A frozen vision tower is done when the decoder begins, so both share memory; otherwise its backward pass is still to come.
         let (block, adapted_rows) = match vision_mode {
             Mode::Inference => (Some(device.open_block()), tokens),
             Mode::Training => (None, tokens.max(limits.patches)),
@@ -516,21 +516,21 @@ impl BatchInputs {
     }
 }
 
-/// Brings values to the first places of a buffer, and returns those.
+/// Uploads values to the start of a buffer, and returns that part.
 pub(crate) fn upload<T: bytemuck::NoUninit>(device: &mut dyn Device, to: Buffer, values: &[T]) -> Buffer {
     let to = to.first(values.len());
     device.upload(to, bytes_of(values));
     to
 }
 
-/// All values of a buffer.
+/// Downloads all values of a buffer.
 pub(crate) fn downloaded(device: &mut dyn Device, buffer: Buffer) -> Result<Vec<f32>, DeviceError> {
     let mut values = vec![0.0; buffer.length()];
     device.download(buffer, &mut values)?;
     Ok(values)
 }
 
-/// Values as the bytes that they are in memory, which is how devices and files have them: little-endian.
+/// The bytes of values in memory. Devices and files use the same little-endian format.
 pub(crate) fn bytes_of<T: bytemuck::NoUninit>(values: &[T]) -> &[u8] {
     const { assert!(cfg!(target_endian = "little"), "files and devices are little-endian") };
     bytemuck::cast_slice(values)

@@ -1,4 +1,4 @@
-//! The network: the weights of vision tower, decoder and head, for training or for the forward pass alone.
+//! The network: the weights of vision tower, decoder and head, for training or inference.
 
 pub(crate) mod activations;
 pub(crate) mod decoder;
@@ -31,7 +31,7 @@ use garden_input::{Config, VisionConfig};
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     pub vision: Vision,
-    /// [vocabulary, hidden].
+    /// `[vocabulary, hidden]`.
     pub embedding: Weight,
     pub embedding_gradient: Option<Weight>,
     pub layers: Vec<Layer>,
@@ -58,7 +58,7 @@ impl Network {
         Ok(Network { vision, embedding, embedding_gradient, layers, head: Head { norm, weight, gradient } })
     }
 
-    /// x [tokens, hidden] = embeddings of tokens, and of images in the place of theirs.
+    /// x `[tokens, hidden]` = token embeddings, with image tokens replaced by image embeddings.
     pub fn embed(
         &self,
         pass: &mut Pass,

@@ -1,4 +1,4 @@
-//! The update after the gradients: clipping by their norm, then AdamW.
+//! The optimizer step: clipping by the gradient norm, then AdamW.
 
 pub(crate) mod state;
 
@@ -6,22 +6,22 @@ use garden_device::{AdamW, Buffer, Device};
 
 use crate::network::parameters::Parameter;
 
-/// Settings of AdamW.
+/// AdamW settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimizer {
     /// Decay of the first moment.
     pub beta1: f32,
     /// Decay of the second moment.
     pub beta2: f32,
-    /// Added to the root.
+    /// Epsilon, added to the square root.
     pub epsilon: f32,
-    /// Weight decay of what is decayed.
+    /// Weight decay, for parameters that get it.
     pub decay: f32,
-    /// The learning rate of the vision tower, as a multiple of the decoder's.
+    /// Learning rate of the vision tower, as a multiple of the decoder's.
     pub vision_factor: f32,
-    /// That of the merger.
+    /// Learning rate of the merger, as a multiple of the decoder's.
     pub merger_factor: f32,
-    /// The largest norm of all gradients together; `None` for no clipping.
+    /// Maximum norm of all gradients together; `None` for no clipping.
     pub clip: Option<f32>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) enum RateGroup {
     Decoder,
     /// The vision tower.
     Vision,
-    /// What is between the two.
+    /// The merger between the two.
     Merger,
 }
 
@@ -60,7 +60,7 @@ impl Optimizer {
         }
     }
 
-    /// Updates parameters that took part. `squares` [1] has the sum of the squares of all gradients, `scalars` learning rate and numbers of updates of a group.
+    /// Updates parameters. `squares` `[1]` has the sum of squares of all gradients, `scalars` a group's learning rate and numbers of updates.
     pub(crate) fn update<'a>(
         &self,
         device: &mut dyn Device,

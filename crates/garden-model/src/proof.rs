@@ -1,4 +1,4 @@
-//! Proofs that an adapter does something and that a merged checkpoint is the base with that adapter: logits on fixed prompts, and weights value by value.
+//! Checks that an adapter has an effect and that a merged checkpoint equals the base with that adapter: logits on fixed prompts, and weights value by value.
 
 use std::path::Path;
 
@@ -12,25 +12,25 @@ use crate::error::Error;
 use crate::generator::{Generator, GeneratorLimits};
 use garden_input::{Config, Images, Prompt};
 
-/// Logits of the same weights differ by so much (relative norm) when sums are made in another order; see testdata/reference.
+/// Relative norm by which logits of the same weights differ when summed in another order; see testdata/reference.
 const NOISE: f64 = 1e-4;
-/// Rows of each tensor that are computed again in f64.
+/// Rows of each tensor that are recomputed in f64.
 const ROWS: usize = 8;
-/// Tokens of the prompts that are text.
+/// Lengths of the text prompts in tokens.
 const TEXT: [usize; 2] = [24, 9];
 
-/// How far logits are from others.
+/// The difference of two sets of logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Difference {
-    /// Tokens whose logits were compared.
+    /// Number of tokens compared.
     pub places: usize,
-    /// Those for which both have the same best next token.
+    /// Tokens for which both have the same best next token.
     pub same_best: usize,
     /// The largest difference of two logits.
     pub largest: f64,
-    /// The largest logit of the second, without its sign.
+    /// The largest absolute logit of the second.
     pub scale: f64,
-    /// The norm of all differences over the norm of the second.
+    /// The norm of the difference over the norm of the second.
     pub relative: f64,
 }
 
@@ -41,7 +41,7 @@ impl Difference {
     }
 }
 
-/// Compares logits [tokens, vocabulary] with those that they should be, or were.
+/// Compares logits `[tokens, vocabulary]` with reference logits.
 pub fn compare_logits(one: &[f32], other: &[f32], vocabulary: usize) -> Difference {
     assert_eq!(one.len(), other.len(), "logits of the same tokens are needed");
     let mut difference = Difference::default();
@@ -51,7 +51,7 @@ pub fn compare_logits(one: &[f32], other: &[f32], vocabulary: usize) -> Differen
         difference.same_best += usize::from(best(one) == best(other));
         for (one, other) in one.iter().zip(other).map(|(one, other)| (f64::from(*one), f64::from(*other))) {
             let off = (one - other).abs();
-            // What is no number is never again exceeded, and fails every comparison.
+            // NaN sticks, as nothing exceeds it, and fails every comparison.
             difference.largest = if off > difference.largest || off.is_nan() { off } else { difference.largest };
             difference.scale = difference.scale.max(other.abs());
             apart += off * off;
@@ -66,7 +66,7 @@ fn best(logits: &[f32]) -> Option<usize> {
     (0..logits.len()).max_by(|one, other| logits[*one].total_cmp(&logits[*other]))
 }
 
-/// Prompts that are the same for every model of a configuration: two of text and one with a small image of noise.
+/// Fixed prompts, the same for every model of a configuration: two of text and one with a small image of noise.
 pub fn proof_prompts(config: &Config) -> Vec<Prompt> {
     let mut random = Noise(0x9e37_79b9_7f4a_7c15);
     let mut text = |count: usize| -> Vec<i32> {
@@ -79,14 +79,14 @@ pub fn proof_prompts(config: &Config) -> Vec<Prompt> {
     let mut tokens = text(3);
     tokens.extend(vec![config.image_token; rows * columns / config.vision.merged()]);
     tokens.extend(text(8));
-    // Normalised pixels lie about there.
+    // The usual range of normalised pixels.
     let pixels =
         (0..rows * columns * config.vision.patch_values()).map(|_| random.next() as f32 / u64::MAX as f32 * 3.0 - 1.5);
     prompts.push(Prompt { tokens, images: Images { pixels: pixels.collect(), grids: vec![[1, rows, columns]] } });
     prompts
 }
 
-/// A small generator of numbers (xorshift) whose draws never change.
+/// A small random number generator (xorshift) whose sequence never changes.
 struct Noise(u64);
 
 impl Noise {
@@ -94,24 +94,24 @@ impl Noise {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // The upper bits are the better ones.
+        // The upper bits are better.
         self.0 >> 11 << 11
     }
 }
 
-/// What an adapter does to a model.
+/// The effect of an adapter on a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdapterProof {
-    /// Linears that it changes.
+    /// Number of linears that it changes.
     pub changed: usize,
-    /// Linears beside which A or B is zero.
+    /// Number of linears whose A or B is zero.
     pub idle: usize,
-    /// Logits with it, against those without it.
+    /// Logits with the adapter, compared to those without it.
     pub change: Difference,
 }
 
 impl AdapterProof {
-    /// Whether it changes nothing.
+    /// Whether the adapter changes nothing.
     pub fn is_no_op(&self) -> bool {
         self.change.largest == 0.0
     }
@@ -122,7 +122,7 @@ impl AdapterProof {
     }
 }
 
-/// Loads an adapter as it was saved and compares logits with and without it. `four_bit` packs the base on load, as it was trained.
+/// Loads a saved adapter and compares logits with and without it. `four_bit` quantises the base on load, as in training.
 pub fn prove_adapter(
     checkpoint: &Checkpoint,
     config: &Config,
@@ -136,7 +136,7 @@ pub fn prove_adapter(
     Ok(AdapterProof { changed, idle, change: compare_logits(&logits.adapted, &logits.base, config.text.vocabulary) })
 }
 
-/// Logits of all tokens of the fixed prompts.
+/// Logits for all tokens of the fixed prompts.
 struct Logits {
     base: Vec<f32>,
     adapted: Vec<f32>,
@@ -151,7 +151,7 @@ fn both(
 ) -> Result<Logits, Error> {
     let mut cpu = Cpu::new(threads);
     let (lora, limits) = (Some(&adapter.config), limits(config));
-    // One model is enough: its adapter does nothing until it is filled.
+    // One model is enough: its adapter has no effect until it is filled.
     let (mut generator, places) = Generator::with_idle_adapter(&mut cpu, config, checkpoint, lora, four_bit, limits)?;
     let base = logits(&mut generator, &mut cpu)?;
     adapter.fill_frozen(&mut cpu, &places)?;
@@ -170,47 +170,47 @@ fn limits(config: &Config) -> GeneratorLimits {
     GeneratorLimits { rows: 1, ..GeneratorLimits::of(&proof_prompts(config), 0) }
 }
 
-/// What proving an adapter, or the base of a merge, holds.
+/// The memory plan for checking an adapter, or the base of a merge.
 pub fn plan_proof(checkpoint: &Checkpoint, config: &Config, adapter: &Adapter, threads: usize) -> Result<Plan, Error> {
     let mut planner = Planner::for_cpu(Cpu::new(threads).threads());
     Generator::build(&mut planner, config, checkpoint, Some(adapter), None, limits(config))?;
     Ok(planner.plan().clone())
 }
 
-/// What a merged checkpoint is, beside the base with its adapter.
+/// Comparison of a merged checkpoint with the base and its adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergeProof {
-    /// Logits with the adapter, against those of the base.
+    /// Logits with the adapter, compared to the base's.
     pub change: Difference,
-    /// Logits of the merged checkpoint, against those of the base with the adapter.
+    /// Logits of the merged checkpoint, compared to those of the base with the adapter.
     pub difference: Difference,
-    /// The relative difference of logits that rounding the weights explains.
+    /// The relative difference of logits explained by rounding the weights.
     pub explained: f64,
-    /// Weights that were computed again in f64.
+    /// Number of weights recomputed in f64.
     pub checked: usize,
-    /// The largest error of one of them, in distances to the next value that its type has; half a distance is rounding.
+    /// The largest error of a weight, in units of the spacing of its dtype; half a unit is rounding.
     pub rounding: f64,
     /// The tensor with that error.
     pub roughest: String,
 }
 
-/// Half a distance, and what sums in f32 add to it.
+/// Half a unit, and the effect of sums in f32.
 const MOST_ROUNDING: f64 = 0.51;
 
 impl MergeProof {
-    /// Whether nothing but rounding lies between the merged checkpoint and the base with its adapter.
+    /// Whether the merged checkpoint differs from the base with its adapter by rounding only.
     pub fn is_proven(&self) -> bool {
-        // Written so that what is no number fails.
+        // Written so that NaN fails.
         self.difference.relative <= self.explained && self.rounding <= MOST_ROUNDING
     }
 
-    /// Whether rounding takes more than a quarter of what the adapter changed: the type has too few bits for so small a change.
+    /// Whether rounding is more than a quarter of the adapter's change: the dtype has too few bits for so small a change.
     pub fn is_drowned(&self) -> bool {
         self.difference.relative > self.change.relative / 4.0
     }
 }
 
-/// Compares a written merge with what it was made of.
+/// Compares a written merge with its base and adapter.
 pub fn prove_merge(
     merge: &Merge<'_>,
     base: &Checkpoint,
@@ -236,7 +236,7 @@ pub fn prove_merge(
     })
 }
 
-/// Each rounded matrix makes an error of its own, and errors of many add up like the sides of a right angle.
+/// The difference explained by rounding: each rounded matrix has an independent error, and the errors add up in quadrature.
 fn explained(merge: &Merge<'_>) -> f64 {
     let roundoff = match merge.coarsest() {
         Dtype::Bf16 => 2.0_f64.powi(-8),
@@ -246,7 +246,7 @@ fn explained(merge: &Merge<'_>) -> f64 {
     NOISE + roundoff * (merge.rounded() as f64).sqrt()
 }
 
-/// Computes some rows of every tensor again, in f64, and finds the largest error.
+/// Recomputes some rows of every tensor in f64, and finds the largest error.
 fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, String), Error> {
     let (mut checked, mut largest, mut roughest) = (0, 0.0, String::new());
     for item in &merge.items {
@@ -272,10 +272,10 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
                         * f64::from(down[index * columns + column]);
                     (exact, sizes) = (exact + term, sizes + term.abs());
                 }
-                // What f32 leaves of a sum is no error of the merge.
+                // Rounding of sums in f32 is not an error of the merge.
                 let off = ((f64::from(after[column]) - exact).abs() - sizes * 2.0_f64.powi(-21)).max(0.0);
                 let error = off / distance(item.dtype, exact);
-                // What is no number is never again exceeded.
+                // NaN sticks, as nothing exceeds it.
                 if error > largest || error.is_nan() {
                     (largest, roughest) = (error, item.name.to_string());
                 }
@@ -288,7 +288,7 @@ fn check_weights(merge: &Merge<'_>, merged: &Checkpoint) -> Result<(usize, f64, 
     Ok((checked, largest, roughest))
 }
 
-/// From a value to the next one that a dtype has.
+/// The spacing of a dtype's values at a value.
 fn distance(dtype: Dtype, value: f64) -> f64 {
     let (digits, smallest) = match dtype {
         Dtype::Bf16 => (7, -126),

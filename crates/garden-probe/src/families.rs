@@ -1,12 +1,12 @@
-//! How much anonymous memory forked processes hold together, as bounds that need no walk through their pages.
+//! Bounds on the anonymous memory of forked processes together, without walking their pages.
 //!
-//! Forks of one program are a family: only they share anonymous pages. Counters say how many pages each one holds and how many
-//! times it faulted, and nothing else makes a page: a fork makes none, and a copy of a shared page takes a fault of whoever
-//! writes to it. So from one look to the next a family's distinct pages grow by no more than its members' faults, and no family
-//! holds more than the sum of its members. On the other side no family holds less than its largest member, and whatever happens
-//! (a page made, copied, given back, a member gone), its distinct pages change by at least as much as the sum of the counters.
-//! Faults say too much, since a page of a file takes one as well and so does writing to a page that is no longer shared. Where
-//! that leaves the bounds too far apart, proportional shares are read, which walks through every page, and bring them together.
+//! Forks of one program are a family: only they share anonymous pages. Counters give each member's pages and faults, and
+//! every page takes a fault: a fork makes none, and copying a shared page takes a fault of the writer. So from one look to
+//! the next, a family's distinct pages grow by no more than its members' faults, and a family holds no more than the sum
+//! of its members. On the other side, a family holds no less than its largest member, and whatever happens (a page made,
+//! copied, given back, a member gone), its distinct pages change by at least as much as the sum of the counters. Faults
+//! overcount, since file pages take faults as well, and so does writing to a page that is no longer shared. Where that
+//! leaves the bounds too far apart, the PSS is read, which walks every page, and narrows them.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use crate::sharing::{Present, Reading};
 
 /// Bounds this close to each other, as a share of the upper one, are as good as a measurement.
 const CLOSE: f64 = 0.03;
-/// So are bounds that differ by less than this: a program's own start faults in as much.
+/// So are bounds that differ by less than this: starting a program faults in as much.
 const SMALL: u64 = MIB;
-/// More than any machine has, and little enough to be added up.
+/// More than any machine has, and small enough to add up.
 const UNKNOWN: u64 = 1 << 56;
 
-/// What something is at least and at most.
+/// Lower and upper bound of an amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     pub least: u64,
@@ -30,7 +30,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Whether they are so close that their lower end is as good as a measurement.
+    /// Whether the bounds are so close that the lower one is as good as a measurement.
     pub fn are_close(self) -> bool {
         is_close(self.least, self.most)
     }
@@ -46,10 +46,10 @@ fn is_close(least: u64, most: u64) -> bool {
 pub struct Families {
     members: BTreeMap<u32, Member>,
     families: BTreeMap<u64, Family>,
-    /// How many families there were so far, by which they are named.
+    /// The number of families so far, which names the next one.
     named: u64,
     has_looked: bool,
-    /// What relatives can have made and given back between the last two looks.
+    /// The most that relatives can have made and given back between the last two looks.
     moved: u64,
 }
 
@@ -60,14 +60,14 @@ struct Member {
     execs: u32,
     anon: u64,
     faulted: u64,
-    /// At most so many bytes has it made since its last fork: nobody else has them, and they go when it goes.
+    /// Upper bound of the bytes it made since its last fork: no other process has them, and they go when it exits.
     made: u64,
-    /// Whether it is new and nobody knows what it had before it was seen: its own forks may have more of that than it has now.
+    /// Whether it is new with an unknown past: its forks may hold more of its earlier pages than it does now.
     is_foundling: bool,
 }
 
 impl Member {
-    /// What it can have made and given back since its counters were these; nothing if it was not there.
+    /// The most it can have made and given back since these counters; 0 without them.
     fn moved_since(&self, earlier: Option<&(u64, u64)>) -> u64 {
         let (anon, faulted) = earlier.copied().unwrap_or((self.anon, self.faulted));
         let made = self.faulted.saturating_sub(faulted);
@@ -79,47 +79,48 @@ impl Member {
 struct Family {
     size: usize,
     least: u64,
-    /// At most so many bytes the family has besides what each member made.
+    /// Upper bound of the family's bytes besides those that the members made.
     common: u64,
 }
 
 /// The counters of an earlier look.
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
-    /// Anonymous memory and what faults can have brought, by process id.
+    /// Anonymous memory, and the most that faults can have brought, by process id.
     counters: BTreeMap<u32, (u64, u64)>,
-    /// What huge pages can have brought since.
+    /// The most that huge pages can have brought since.
     huge: u64,
 }
 
 impl Earlier {
-    /// Takes in what huge pages can have brought since.
+    /// Adds the most that huge pages can have brought since.
     pub fn add_huge(&mut self, bytes: u64) {
         self.huge = self.huge.saturating_add(bytes);
     }
 }
 
 impl Families {
-    /// The bounds of what all families hold.
+    /// The bounds of all families together.
     pub fn bounds(&self) -> Bounds {
         let least = self.families.values().map(|family| family.least).sum();
         let common: u64 = self.families.values().map(|family| family.common).sum();
         Bounds { least, most: common + self.members.values().map(|member| member.made).sum::<u64>() }
     }
 
-    /// What relatives can have made and given back between the last two looks, in bytes: so much shares that are read one after
-    /// the other can be off for each look that it takes.
+    /// The most bytes that relatives can have made and given back between the last two looks.
+    ///
+    /// Shares read one after the other can be off by this much for each look they take.
     pub fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// The counters as they are now.
+    /// The present counters.
     pub fn now(&self) -> Earlier {
         let counters = self.members.iter().map(|(&pid, member)| (pid, (member.anon, member.faulted)));
         Earlier { counters: counters.collect(), huge: 0 }
     }
 
-    /// Takes in who is there now, and what huge pages can have brought to anybody since the last look.
+    /// Takes in the present processes, and the most that huge pages can have brought to any of them since the last look.
     pub fn follow(&mut self, present: &[Present], huge: u64) {
         let before = self.now();
         let here: BTreeMap<u32, u32> = present.iter().map(|process| (process.pid, process.execs)).collect();
@@ -130,7 +131,7 @@ impl Families {
             present.iter().partition(|process| self.members.contains_key(&process.pid));
         known.into_iter().for_each(|process| self.count(process));
         while !new.is_empty() {
-            // Parents first. That all wait for each other can only be if an id was given out again meanwhile.
+            // Parents first. They can all wait for each other only if a process id was reused meanwhile.
             let waits = |process: &Present| new.iter().any(|other| other.pid == process.parent);
             let (later, ready): (Vec<_>, Vec<_>) = new.iter().copied().partition(|process| waits(process));
             let (ready, later) = if ready.is_empty() { (later, ready) } else { (ready, later) };
@@ -146,12 +147,12 @@ impl Families {
         self.settle();
     }
 
-    /// Takes in shares that were read since an earlier look, while nobody came or went.
+    /// Takes in shares read since an earlier look, while no process came or went.
     ///
-    /// They were read one after the other, so each page that was made or given back meanwhile may be counted as it was before,
-    /// as it is now, or in part.
+    /// They were read one after the other, so each page made or given back meanwhile may be counted as before, as now, or in
+    /// part.
     pub fn learn(&mut self, readings: &[Reading], earlier: &Earlier) {
-        /// What was read of a family.
+        /// The readings of a family, summed.
         #[derive(Default)]
         struct Read {
             members: usize,
@@ -172,7 +173,7 @@ impl Families {
             };
             let slack = read.slack.saturating_add(earlier.huge);
             let (least, most) = (read.sum.saturating_sub(slack), read.sum.saturating_add(slack));
-            // Somebody who was not seen had the pages as well, which makes everybody's share too small.
+            // An unseen process had the pages as well, which makes all shares too small.
             if family.size < 2 || most < family.least && !is_close(most, family.least) {
                 continue;
             }
@@ -186,7 +187,7 @@ impl Families {
                 let Some(member) = self.members.get_mut(&reading.pid).filter(|member| member.family == name) else {
                     continue;
                 };
-                // A page of its own counts in full, any other at most by half. It may have given some back since.
+                // A private page counts in full, any other at most by half. Some may have been given back since.
                 let own =
                     if reading.is_borrowed { 0 } else { (2 * reading.pss().anon).saturating_sub(reading.held.anon) };
                 let since = member.moved_since(earlier.counters.get(&reading.pid));
@@ -198,12 +199,12 @@ impl Families {
         self.settle();
     }
 
-    /// Takes in the shares of one member that were read between the last two looks, which often says enough.
+    /// Takes in the shares of one member, read between the last two looks, which often suffices.
     ///
-    /// If m processes have a page, it counts 1/m for each. The proportional share of a member is the sum of that over its pages,
-    /// and for a given sum over a given number of pages the sum of the m themselves is least where all are the same. So one
-    /// member's share tells how many pages its relatives have in common with it at least, which is what the sum of the counters
-    /// counts too often. Where all have all pages, as after a fork, that is all there is to know.
+    /// If m processes have a page, it counts 1/m for each. A member's PSS is the sum of 1/m over its pages, and for a given
+    /// sum over a given number of pages, the sum of the m is least where all are equal. So one member's PSS gives a lower
+    /// bound on the pages that its relatives have in common with it, which is the excess in the sum of the counters. Where
+    /// all have all pages, as after a fork, that is all there is to know.
     pub fn hint(&mut self, reading: &Reading) {
         let Some(name) = self.members.get(&reading.pid).map(|member| member.family) else { return };
         let relatives = || self.members.values().filter(|member| member.family == name);
@@ -211,12 +212,12 @@ impl Families {
         let made: u64 = relatives().map(|member| member.made).sum();
         let Some(family) = self.families.get_mut(&name).filter(|family| family.size > 1) else { return };
         let most = held.saturating_sub(in_common(reading)).saturating_add(self.moved);
-        // Somebody who was not seen had the pages as well, which makes the share too small.
+        // An unseen process had the pages as well, which makes the share too small.
         let has_unseen = most < family.least && !is_close(most, family.least);
         if has_unseen || most >= family.common + made {
             return;
         }
-        // A page of its own counts in full, any other at most by half. Of the others nothing is known.
+        // A private page counts in full, any other at most by half. Nothing is known of the other members.
         let own = (2 * reading.pss().anon).saturating_sub(reading.held.anon).saturating_sub(self.moved);
         family.common = most.max(family.least).saturating_sub(own);
         for (&pid, member) in self.members.iter_mut().filter(|(_, member)| member.family == name) {
@@ -225,14 +226,14 @@ impl Families {
         self.settle();
     }
 
-    /// What relatives can have made and given back since an earlier look.
+    /// The most that relatives can have made and given back since an earlier look.
     fn moved_since(&self, earlier: &Earlier) -> u64 {
         let has_relatives = |member: &Member| self.families.get(&member.family).is_some_and(|family| family.size > 1);
         let members = self.members.iter().filter(|(_, member)| has_relatives(member));
         members.map(|(pid, member)| member.moved_since(earlier.counters.get(pid))).sum()
     }
 
-    /// Takes in the counters of a member that was there before.
+    /// Takes in the counters of a known member.
     fn count(&mut self, process: &Present) {
         let Some(member) = self.members.get_mut(&process.pid) else { return };
         member.made = member.made.saturating_add(process.faulted.saturating_sub(member.faulted));
@@ -242,7 +243,7 @@ impl Families {
         (member.anon, member.faulted) = (process.held.anon, process.faulted);
     }
 
-    /// Takes in a new member; its parent, if that is new as well, is in already.
+    /// Takes in a new member; its parent, if new as well, has joined already.
     fn join(&mut self, process: &Present, before: &Earlier) {
         let faulted_before = before.counters.get(&process.pid).map_or(0, |&(_, faulted)| faulted);
         let faulted = process.faulted.saturating_sub(faulted_before);
@@ -254,7 +255,7 @@ impl Families {
             Some(name) => {
                 let parent = self.members.get_mut(&process.parent);
                 let parent = parent.filter(|parent| parent.family == name && !parent.is_foundling);
-                // What the parent had made until then is the fork's as well. Without a parent nobody knows what that was.
+                // The fork has the pages that the parent had made until then; without a parent they are unknown.
                 is_foundling = parent.is_none();
                 let made = if is_foundling { process.held.anon } else { faulted };
                 let inherited = parent.map_or(0, |parent| std::mem::take(&mut parent.made));
@@ -263,9 +264,9 @@ impl Families {
             }
             None => {
                 self.named += 1;
-                // More than it ever faulted in it has from somebody who has gone.
+                // It got anything beyond its faults from a process that has exited.
                 is_foundling = self.has_looked && process.held.anon > faulted;
-                // All it ever had, since it may have forked already. What was before the first look is not known.
+                // Everything it ever had, since it may have forked already. The time before the first look is unknown.
                 (self.named, if self.has_looked { faulted.max(process.held.anon) } else { UNKNOWN })
             }
         };
@@ -275,7 +276,7 @@ impl Families {
         self.members.insert(process.pid, Member { family: name, image, execs, anon, faulted, made, is_foundling });
     }
 
-    /// A process has gone, or become another program.
+    /// Removes a process that has exited or called `exec`.
     fn leave(&mut self, pid: u32) {
         let Some(member) = self.members.remove(&pid) else { return };
         let Some(family) = self.families.get_mut(&member.family) else { return };
@@ -286,7 +287,7 @@ impl Families {
         }
     }
 
-    /// Tightens the bounds: nobody made more than it holds, all hold no more than the sum, and no less than the largest.
+    /// Tightens the bounds: a member made no more than it holds; a family holds no more than the sum and no less than its largest member.
     fn settle(&mut self) {
         let mut sums: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
         for member in self.members.values_mut() {
@@ -305,11 +306,11 @@ impl Families {
     }
 }
 
-/// What others have at least in common with a process, summed over them, by its shares alone.
+/// Lower bound of the pages that others have in common with a process, summed over them, from its shares alone.
 fn in_common(reading: &Reading) -> u64 {
-    // All from one walk: the counters may have moved on meanwhile. Kernels before 5.9 do not tell.
+    // All from one page walk: the counters may have moved on meanwhile. Kernels before 5.9 lack the split.
     let Shares { anon, pss_anon, pss_file, pss_shmem, private, .. } = reading.shares;
-    // Pages of files that nobody else has count in full as well, so the rest of the private pages is anonymous.
+    // Private file pages count in full as well, so the rest of the private pages is anonymous.
     let private = private.saturating_sub(pss_file + pss_shmem).min(pss_anon);
     let (shared, counted) = (anon.saturating_sub(private) as f64, (pss_anon - private) as f64);
     if counted <= 0.0 {

@@ -1,4 +1,4 @@
-//! Tests of the bounds: what forks do to pages, as counters show it, and a simulation that knows every page.
+//! Tests of the bounds: forks as their counters show them, and a simulation that knows every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +55,7 @@ fn what_a_fork_may_have_copied_counts_until_it_goes() {
     let (p, a) = (process(10, 1, 100 * M, 100 * M), process(11, 10, 100 * M, 0));
     let (b, copied) = (process(12, 10, 100 * M, 0), process(11, 10, 100 * M, 60 * M));
     assert_eq!(follow(&[&[p], &[p, a, b], &[p, copied, b], &[p, b]]), [(100, 100), (100, 100), (100, 160), (100, 100)]);
-    // Nobody copies more than it has.
+    // A process copies no more than it has.
     assert_eq!(follow(&[&[p], &[p, process(11, 10, 100 * M, 900 * M)]])[1], (100, 200));
 }
 
@@ -66,7 +66,7 @@ fn what_the_parent_gives_back_its_forks_still_hold() {
     assert_eq!(follow(&[&[p], &[p, a, b], &[small, a, b]])[2], (100, 100));
     // It forked and gave back between two looks.
     assert_eq!(follow(&[&[p], &[small, a]])[1], (100, 100));
-    // It made more, forked, and gave all of that back.
+    // It made more, forked, and gave it all back.
     let more = process(11, 10, 130 * M, 0);
     assert_eq!(follow(&[&[p], &[process(10, 1, 5 * M, 130 * M), more]])[1], (130, 130));
 }
@@ -76,7 +76,7 @@ fn a_fork_whose_parent_nobody_saw_may_have_anything() {
     let p = process(10, 1, 100 * M, 100 * M);
     let orphan = Present { parent: 1, origin: Some(10), ..process(12, 10, 300 * M, 0) };
     assert_eq!(follow(&[&[p], &[p, orphan]])[1], (300, 400));
-    // Nor is it known what was before the first look.
+    // The time before the first look is unknown, too.
     assert_eq!(follow(&[&[p, process(11, 10, 100 * M, 0)]])[0], (100, 200));
 }
 
@@ -93,7 +93,7 @@ fn another_program_is_a_family_of_its_own() {
     let other = Present { execs: 1, image: 8, origin: None, ..process(11, 10, 40 * M, 50 * M) };
     let forks = |family: &[Present]| [&[p][..], family].concat();
     assert_eq!(follow(&[&[p], &forks(&[a]), &forks(&[other])]), [(100, 100), (100, 100), (140, 140)]);
-    // It forked before it was seen as another program: what it had in between is bounded by its faults.
+    // It forked after `exec`, before the next look: its memory in between is bounded by its faults.
     let child = Present { image: 8, ..process(12, 11, 40 * M, 0) };
     assert_eq!(follow(&[&[p], &forks(&[a]), &forks(&[other, child])])[2], (140, 150));
 }
@@ -124,14 +124,14 @@ fn a_reading_brings_the_bounds_together_and_is_carried_on() {
     families.follow(&[p], 0);
     families.follow(&[p, a, b], 0);
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 190 * M });
-    // 40 MiB were copied, the rest of the faults was something else.
+    // 40 MiB were copied, the other faults were something else.
     let earlier = families.now();
     families.learn(&[reading(&p, 40 * M), reading(&a, 60 * M), reading(&b, 40 * M)], &earlier);
     assert_eq!(families.bounds(), Bounds { least: 140 * M, most: 140 * M });
     let grown = process(12, 10, 130 * M, 30 * M);
     families.follow(&[p, a, grown], 0);
     assert_eq!(families.bounds(), Bounds { least: 170 * M, most: 170 * M });
-    // At least 20 MiB of the first fork were nobody else's.
+    // At least 20 MiB of the first fork were private.
     families.follow(&[p, grown], 0);
     assert_eq!(families.bounds(), Bounds { least: 130 * M, most: 150 * M });
 }
@@ -187,12 +187,12 @@ impl World {
         self.pages.values().filter(|pages| pages.contains(&page)).count()
     }
 
-    /// Something that programs do.
+    /// A random action of a program.
     fn act(&mut self) {
         self.act_below(8);
     }
 
-    /// Something that programs do while nobody comes or goes.
+    /// A random action without a process coming or going.
     fn act_quietly(&mut self) {
         self.act_below(5);
     }
@@ -266,10 +266,10 @@ impl World {
     }
 }
 
-/// Whatever forks do between looks, and while shares are read one process a look, the bounds hold.
+/// The bounds hold whatever forks do between looks, and while shares are read one process a look.
 #[test]
 fn bounds_hold_whatever_happens() {
-    // The last one makes a fork, goes, and has forks of its own with more than it holds, all between two looks.
+    // With the last seed, a process forks and exits, and the fork has forks with more than it holds, all between two looks.
     for seed in (1..400).chain([831]) {
         let mut world = World { next_pid: 10, seed: seed * 0x9e37_79b9, ..World::default() };
         world.pages.insert(10, BTreeSet::new());
@@ -316,7 +316,7 @@ fn one_share_tells_what_idle_forks_have_in_common() {
     families.hint(&reading(&p, 1000 * M / 9 + 1));
     let Bounds { least, most } = families.bounds();
     assert_eq!((least / M, most / M), (1002, 1016));
-    // Nine tenths are shared by all, one tenth is its own: that is known as well if it is told apart.
+    // Nine tenths are shared by all, one tenth is private: known as well if the two are reported apart.
     let mut families = Families::default();
     families.follow(&all, 0);
     let mut found = reading(&p, 100 * M + 100 * M);
@@ -334,7 +334,7 @@ fn one_share_that_somebody_unseen_made_smaller_does_not_count() {
     assert_eq!(families.bounds(), Bounds { least: 100 * M, most: 200 * M });
 }
 
-/// Whatever forks do around it, the share of one of them does not make the bounds wrong.
+/// The share of one fork does not break the bounds, whatever forks do around it.
 #[test]
 fn bounds_hold_after_one_share() {
     for seed in (1..400).chain([831]) {
@@ -352,7 +352,7 @@ fn bounds_hold_after_one_share() {
             (0..world.random(3)).for_each(|_| world.act_quietly());
             let read = world.present()[world.random(world.pages.len() as u64) as usize];
             let mut reading = world.read(&read);
-            // Rounded up, so that what is concluded from it holds to the byte.
+            // Rounded up, so that conclusions hold to the byte.
             reading.shares.pss_anon += 1;
             (0..world.random(3)).for_each(|_| world.act_quietly());
             families.follow(&world.present(), 0);

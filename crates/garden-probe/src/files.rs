@@ -1,13 +1,13 @@
-//! Which files a process is writing: what it would lose half-written if it were stopped now.
+//! The files a process is writing, which would be left half-written if it were stopped now.
 //!
-//! Files that are only mapped for writing are left out: nothing tells when such a file is whole.
+//! Files that are only mapped for writing are left out: nothing shows when such a file is complete.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The regular files that a process has open for writing, in order, without those already deleted.
+/// The regular files that a process has open for writing, in order, without deleted ones.
 ///
-/// Empty as well where the process has gone or is not ours to look at.
+/// Also empty if the process has exited or we may not inspect it.
 pub fn open_for_writing(pid: u32) -> Vec<PathBuf> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let Ok(entries) = fs::read_dir(folder.join("fd")) else { return Vec::new() };
@@ -24,7 +24,7 @@ fn written_file(folder: &Path, number: &str) -> Option<PathBuf> {
     let path = fs::read_link(&link).ok()?;
     // Pipes, sockets and the like have names such as `pipe:[4711]`.
     let is_named = path.is_absolute() && !path.to_str().is_some_and(|text| text.ends_with(" (deleted)"));
-    // Following the link asks the open file itself, wherever its name leads in our own view of the file system.
+    // Following the link reaches the open file itself, wherever its name leads in our own mount namespace.
     if !is_named || !fs::metadata(&link).ok()?.is_file() {
         return None;
     }

@@ -1,7 +1,7 @@
-//! GPU memory, asked of NVIDIA's management library (NVML), which comes with the driver and is opened at run time.
+//! GPU memory from NVIDIA's management library (NVML), which comes with the driver and is opened at run time.
 //!
-//! No library, no driver and no GPU are all normal. In a container the library may name processes by the host's ids; then
-//! amounts cannot be told apart by process, and only what all use together is known.
+//! A missing library, driver or GPU is normal. In a container the library may report the host's process ids; then only
+//! the sum over all processes is known.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_uint, c_ulonglong, c_void};
@@ -10,19 +10,19 @@ use std::path::Path;
 use libloading::Library;
 
 const SUCCESS: c_int = 0;
-/// The list of processes is longer than the room for it.
+/// The list of processes is longer than the buffer.
 const INSUFFICIENT_SIZE: c_int = 7;
-/// Stands for an amount that the driver does not tell.
+/// An amount that the driver does not report.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
-/// How many times a list that grew meanwhile is asked for again.
+/// How often to ask for a list that may grow meanwhile.
 const TRIES: u32 = 4;
 
-/// One GPU, as the library names it.
+/// The library's handle of one GPU.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 struct Device(*mut c_void);
 
-// SAFETY: the library is thread-safe, and what the pointer leads to belongs to it alone.
+// SAFETY: the library is thread-safe, and only it dereferences the pointer.
 unsafe impl Send for Device {}
 
 /// `nvmlMemory_t`.
@@ -58,18 +58,18 @@ pub struct Gpus {
     /// Drivers before 2020 lack it.
     get_processes: Option<GetProcesses>,
     shutdown: NoArguments,
-    /// The functions above are code of the library: it must stay loaded for as long as they are.
+    /// The functions above are in the library: it must stay loaded as long as they are used.
     _library: Library,
 }
 
 /// GPU memory at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuSample {
-    /// In use on all GPUs, by everybody, in bytes.
+    /// Bytes in use on all GPUs, by any process.
     pub used: u64,
-    /// What all GPUs have, in bytes.
+    /// Memory of all GPUs, in bytes.
     pub total: u64,
-    /// What each process uses on all GPUs, by process id, in bytes; empty where that cannot be told.
+    /// Use of each process on all GPUs, by process id, in bytes; empty if unknown.
     pub by_process: Vec<(u32, u64)>,
 }
 
@@ -77,7 +77,7 @@ impl Gpus {
     /// Opens the library and finds the GPUs; `None` where there is nothing to watch.
     pub fn open() -> Option<Gpus> {
         let names = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
-        // SAFETY: NVIDIA's library may be loaded and unloaded at any time; its initialisers ask nothing of us.
+        // SAFETY: NVIDIA's library may be loaded and unloaded at any time; its initialisers have no preconditions.
         let library = names.into_iter().find_map(|name| unsafe { Library::new(name) }.ok())?;
         // SAFETY: the types are those of the functions of these names and versions in `nvml.h`.
         let (initialize, shutdown, get_count, get_device, get_memory, get_processes) = unsafe {
@@ -91,14 +91,14 @@ impl Gpus {
                 get_processes.or_else(|| symbol(&library, c"nvmlDeviceGetComputeRunningProcesses_v2")),
             )
         };
-        // SAFETY: it takes nothing and may be called at any time.
+        // SAFETY: it takes no arguments and may be called at any time.
         if unsafe { initialize() } != SUCCESS {
             return None;
         }
-        // From here on dropping this shuts the library down, whatever is found.
+        // From here on, dropping this shuts the library down.
         let mut gpus = Gpus { devices: Vec::new(), get_memory, get_processes, shutdown, _library: library };
         let mut count = 0;
-        // SAFETY: the library is initialised, and the place for the number outlives the call.
+        // SAFETY: the library is initialised, and `count` outlives the call.
         if unsafe { get_count(&raw mut count) } != SUCCESS {
             return None;
         }
@@ -112,7 +112,7 @@ impl Gpus {
         (!gpus.devices.is_empty()).then_some(gpus)
     }
 
-    /// Asks all GPUs.
+    /// Reads all GPUs.
     pub fn look(&self) -> GpuSample {
         let memories: Vec<MemoryInfo> = self.devices.iter().filter_map(|&device| self.memory(device)).collect();
         let processes: Option<Vec<Vec<ProcessInfo>>> =
@@ -126,7 +126,7 @@ impl Gpus {
 
     fn memory(&self, device: Device) -> Option<MemoryInfo> {
         let mut memory = MemoryInfo::default();
-        // SAFETY: the device is the library's own, and the place for the answer outlives the call.
+        // SAFETY: the device is the library's own, and `memory` outlives the call.
         (unsafe { (self.get_memory)(device, &raw mut memory) } == SUCCESS).then_some(memory)
     }
 
@@ -135,7 +135,7 @@ impl Gpus {
         let mut list = vec![ProcessInfo::default(); 16];
         for _ in 0..TRIES {
             let mut count = c_uint::try_from(list.len()).ok()?;
-            // SAFETY: the list has room for `count` entries, and the library writes no more than that.
+            // SAFETY: the list holds `count` entries, and the library writes no more than that.
             let answer = unsafe { get_processes(device, &raw mut count, list.as_mut_ptr()) };
             let count = usize::try_from(count).ok()?;
             match answer {
@@ -154,7 +154,7 @@ impl Gpus {
 
 impl Drop for Gpus {
     fn drop(&mut self) {
-        // SAFETY: the library was initialised once, and nothing of it is used after this.
+        // SAFETY: the library was initialised once, and is not used after this.
         unsafe { (self.shutdown)() };
     }
 }
@@ -168,7 +168,7 @@ unsafe fn symbol<T: Copy>(library: &Library, name: &CStr) -> Option<T> {
     unsafe { library.get::<T>(name) }.ok().map(|symbol| *symbol)
 }
 
-/// Sums by process; empty if any amount is unknown or any process is not of this machine as we see it.
+/// Sums by process; empty if any amount is unknown or any process is outside our PID namespace.
 fn by_process(entries: &[ProcessInfo]) -> Vec<(u32, u64)> {
     let is_known =
         |entry: &ProcessInfo| entry.used != NOT_AVAILABLE && Path::new(&format!("/proc/{}", entry.pid)).exists();

@@ -20,7 +20,7 @@ fn amounts_are_summed_by_process_or_not_told_at_all() {
     let me = std::process::id();
     let entry = |pid: u32, used: u64| ProcessInfo { pid, used, ..ProcessInfo::default() };
     assert_eq!(by_process(&[entry(me, 3), entry(1, 5), entry(me, 4)]), [(1, 5), (me, 7)]);
-    // A process of the host's, and an amount that the driver keeps to itself.
+    // A process of the host, and an amount that the driver does not report.
     assert!(by_process(&[entry(me, 3), entry(u32::MAX, 5)]).is_empty());
     assert!(by_process(&[entry(me, NOT_AVAILABLE)]).is_empty());
 }

@@ -1,13 +1,13 @@
-//! Finds the control groups that a process is in.
+//! Finds the cgroups of a process.
 //!
-//! `/proc/PID/cgroup` says which group, `/proc/self/mountinfo` where groups can be seen from here. A machine may have
-//! version 1, version 2, or both with the memory controller on either side; a container may see its own group as `/`, or
-//! see it under a name that only the host has.
+//! `/proc/PID/cgroup` names the cgroups, `/proc/self/mountinfo` where they are mounted here. A machine may have version
+//! 1, version 2, or both with the memory controller on either side; a container may see its own cgroup as `/`, or under
+//! a path that only the host has.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The version of the control groups, which decides what the files are called.
+/// The cgroup version, which decides the names of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     One,
@@ -29,17 +29,17 @@ impl Version {
         }
     }
 
-    /// What the kernel can take back from a group before it has to kill: names in `memory.stat`.
+    /// Names in `memory.stat` of memory that the kernel reclaims before it kills.
     pub fn reclaimable(self) -> &'static [&'static str] {
         match self {
-            // The names without `total_` leave out the groups below.
+            // The names without `total_` leave out child groups.
             Version::One => &["total_active_file", "total_inactive_file"],
             Version::Two => &["active_file", "inactive_file", "slab_reclaimable"],
         }
     }
 }
 
-/// Where a group is seen.
+/// Where a cgroup is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub version: Version,
@@ -50,13 +50,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// The folders from the group's own up to the root of the mount, without those that are not there.
+    /// The existing folders from the group's own up to the root of the mount.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.folder.ancestors().take_while(|folder| folder.starts_with(&self.mount)).filter(|folder| folder.is_dir())
     }
 }
 
-/// The groups of a process, or our own where it cannot be asked; those with a memory controller come first.
+/// The cgroups of a process, or our own if it cannot be read; memory controllers come first.
 pub fn find(pid: u32) -> Vec<Place> {
     let own = || fs::read_to_string("/proc/self/cgroup");
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).or_else(|_| own()).unwrap_or_default();
@@ -64,16 +64,16 @@ pub fn find(pid: u32) -> Vec<Place> {
     locate(&groups, &mounts)
 }
 
-/// A control group of ours in which memory is counted.
+/// A cgroup of ours with a memory controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryGroup {
     /// Its folder.
     pub folder: PathBuf,
-    /// Whether it belongs to version 2, which allows no groups beneath one that has processes.
+    /// Whether it is of version 2, which allows no child groups below a group with processes.
     pub is_version_2: bool,
 }
 
-/// The control groups that we are in and in which memory is counted.
+/// Our own cgroups with a memory controller.
 pub fn memory_groups() -> Vec<MemoryGroup> {
     let places = find(std::process::id()).into_iter();
     let groups = places.map(|place| MemoryGroup { is_version_2: place.version == Version::Two, folder: place.folder });
@@ -91,9 +91,9 @@ fn locate(groups: &str, mounts: &str) -> Vec<Place> {
             _ => return None,
         };
         let seen = || mounts.iter().filter(|mount| mount.version == version);
-        // The same hierarchy may be mounted several times, some showing only other groups.
+        // The same hierarchy may be mounted several times, and some mounts may show only other groups.
         let fitting = seen().find_map(|mount| Some((mount, mount.folder_of(path)?)));
-        // A group that lies outside of what we see is at least inside of what is mounted.
+        // A group outside our view is at least inside the mount.
         let (mount, folder) = fitting.or_else(|| seen().next().map(|mount| (mount, mount.point.clone())))?;
         Some(Place { version, mount: mount.point.clone(), folder })
     };
@@ -102,10 +102,10 @@ fn locate(groups: &str, mounts: &str) -> Vec<Place> {
     places
 }
 
-/// A mounted hierarchy of control groups.
+/// A mounted cgroup hierarchy.
 struct Mount {
     version: Version,
-    /// The group that is seen at the mount point.
+    /// The group at the mount point.
     root: PathBuf,
     point: PathBuf,
 }
@@ -147,9 +147,9 @@ mod tests {
     fn version_2_alone() {
         let mount = "32 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate";
         check("0::/user.slice/a\n", mount, &[(Version::Two, "/sys/fs/cgroup/user.slice/a")]);
-        // A container with a view of its own.
+        // A container with its own cgroup namespace.
         check("0::/\n", mount, &[(Version::Two, "/sys/fs/cgroup")]);
-        // A process outside of that view.
+        // A process outside that namespace.
         check("0::/../../other\n", mount, &[(Version::Two, "/sys/fs/cgroup")]);
         check("0::/\n", "", &[]);
     }

@@ -1,8 +1,8 @@
 //! How much memory one page fault can bring: a page, or a huge one.
 //!
-//! Huge pages are counted for the machine as a whole, when a fault makes one and when the kernel puts one together out of small
-//! ones. So between two looks all processes together got at most a page for each of their faults and a huge page for each that was
-//! counted. Where they are not counted, each fault may have brought one.
+//! Huge pages are counted for the whole machine, when a fault allocates one and when the kernel collapses small pages into
+//! one. So between two looks all processes together got at most a page for each of their faults, plus the counted huge
+//! pages. Where huge pages are not counted, each fault may have brought one.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,10 +12,10 @@ use garden_memory::KIB;
 
 const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// What faults can bring on this machine.
+/// The most that page faults can bring on this machine.
 #[derive(Debug)]
 pub struct Faults {
-    /// What one fault brings at most, counted huge pages apart.
+    /// The most that one fault brings, apart from counted huge pages.
     page: u64,
     huge_page: u64,
     vmstat: Option<File>,
@@ -24,7 +24,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Finds out what a fault can bring here.
+    /// Reads the page sizes of this machine.
     pub fn new() -> Faults {
         let page = rustix::param::page_size() as u64;
         let huge_page = number_in(&Path::new(FOLDER).join("hpage_pmd_size")).unwrap_or(0);
@@ -36,12 +36,12 @@ impl Faults {
         faults
     }
 
-    /// The memory that so many faults can have brought, huge pages that are counted apart.
+    /// The most bytes that `faults` faults can have brought, apart from counted huge pages.
     pub fn bytes(&self, faults: u64) -> u64 {
         faults.saturating_mul(self.page)
     }
 
-    /// The memory that huge pages can have brought to anybody since the last look.
+    /// The bytes of all huge pages made since the last look, by any process.
     pub fn look(&mut self) -> u64 {
         let (before, now) = (self.counted, self.count());
         self.counted = now.or(before);
@@ -52,7 +52,7 @@ impl Faults {
     fn count(&mut self) -> Option<u64> {
         let vmstat = self.vmstat.as_ref()?;
         let mut length = 0;
-        // The kernel gives a page of text at a time, and each one costs as much as all of them.
+        // The kernel returns a page of text at a time, and each one costs as much as all of them.
         loop {
             match vmstat.read_at(&mut self.buffer[length..], length as u64).ok()? {
                 0 => return None,
@@ -65,19 +65,19 @@ impl Faults {
     }
 }
 
-/// Huge pages of anonymous memory that were made since the machine was started.
+/// Huge pages of anonymous memory made since boot.
 fn huge_pages(vmstat: &str) -> Option<u64> {
     let of = |name: &str| vmstat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     Some(of("thp_fault_alloc ")? + of("thp_collapse_alloc ")?)
 }
 
-/// The largest size below a huge page that faults may bring; such sizes are switched on one by one and rarely are.
+/// The largest page size below a huge page that faults may bring; such sizes are enabled one by one, and rarely are.
 fn largest_uncounted(huge_page: u64) -> u64 {
     let Ok(entries) = fs::read_dir(FOLDER) else { return 0 };
     let size_of = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok()?;
         let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        // Sizes that only shared memory can have are not switched on here.
+        // Sizes for shared memory only are not enabled here.
         let is_on = fs::read_to_string(entry.path().join("enabled")).is_ok_and(|text| !text.contains("[never]"));
         Some(kib * KIB).filter(|&size| size < huge_page && is_on)
     };

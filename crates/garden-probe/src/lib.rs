@@ -1,6 +1,6 @@
-//! Reads the memory of process trees, control groups, the machine and its GPUs into samples. Nothing else parses `/proc`.
+//! Reads the memory of process trees, cgroups, the machine and its GPUs into samples. Nothing else parses `/proc`.
 //!
-//! Everything here only looks: starting, stopping and signalling processes is left to others.
+//! Everything here is read-only: starting, stopping and signalling processes is left to others.
 
 mod families;
 mod files;

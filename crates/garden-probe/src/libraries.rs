@@ -1,8 +1,8 @@
-//! What the processes of a tree have loaded, by the names of the files whose code they have mapped.
+//! The libraries loaded by the processes of a tree, by the names of the files whose code they have mapped.
 //!
-//! Listing a process's mappings takes milliseconds if it has thousands of them. The size of its code is among the counters
-//! that are read anyway, so the list is read only if that has changed, of one process a sample, and not of a fork whose origin
-//! was read in the same state.
+//! Listing a process's mappings takes milliseconds if there are thousands. The size of its code is among the counters that
+//! are read anyway, so the list is read only when that size changes, for one process a sample, and not for a fork whose
+//! origin was read in the same state.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,12 +16,12 @@ use crate::time_budget::{Stopwatch, TimeBudget};
 
 /// Share of the time that may be spent on listing mappings: one in a thousand.
 const BUDGET: f64 = 0.001;
-/// Programs load most of what they use when they start, in several goes: so much is saved up for that, to be spent as so large a share of the time.
+/// Programs load most libraries at the start, in several goes: this much time is saved up for that, to be spent as `BURST` of the time.
 const SAVINGS: Duration = Duration::from_millis(30);
 const BURST: f64 = 0.05;
-/// A process that is becoming another program has no code for a moment; one that has none in so many samples in a row is on a kernel that does not tell.
+/// A process has no code for a moment during `exec`; without code in this many samples in a row, its kernel does not report it.
 const CODELESS: u32 = 3;
-/// Longest name that is kept whole.
+/// Longer names are shortened.
 const LONGEST_NAME: usize = 64;
 
 /// A process, and the state of its code.
@@ -31,19 +31,19 @@ pub struct Coded {
     pub started: u64,
     /// See `Identity::image`: forks have the same.
     pub image: u64,
-    /// Bytes of code that are mapped; zero where the kernel does not tell.
+    /// Bytes of mapped code; zero if the kernel does not report them.
     pub code: u64,
 }
 
-/// Follows what the processes of a tree have loaded.
+/// Follows the libraries loaded by the processes of a tree.
 #[derive(Debug)]
 pub struct Loaded {
     libraries: Arc<Libraries>,
-    /// What was seen while not everybody has been looked at yet.
+    /// Names seen while some processes are still unread.
     seen: Vec<String>,
     /// The state in which a process was read, by process id and start time.
     read: BTreeMap<(u32, u64), (u64, u64)>,
-    /// In how many samples in a row a process had no code.
+    /// The number of consecutive samples in which a process had no code.
     codeless: BTreeMap<(u32, u64), u32>,
     pace: TimeBudget,
 }
@@ -59,12 +59,12 @@ impl Loaded {
         }
     }
 
-    /// Everything that was loaded so far, as of the last time at which everybody had been looked at.
+    /// Everything loaded so far, as of the last time at which all processes had been read.
     pub fn libraries(&self) -> &Arc<Libraries> {
         &self.libraries
     }
 
-    /// Looks at one of those who have loaded something since they were last looked at.
+    /// Reads one of the processes whose code has changed since they were last read.
     pub fn look(&mut self, present: &[Coded]) {
         if *self.libraries == Libraries::Incomplete {
             return;
@@ -92,7 +92,7 @@ impl Loaded {
                     self.libraries = Arc::new(Libraries::Incomplete);
                     return;
                 }
-                // It has gone.
+                // It has exited.
                 Err(_) => {}
             }
             self.pace.computed(&begin);
@@ -102,7 +102,7 @@ impl Loaded {
         }
     }
 
-    /// Somebody who has other code than all those who were read.
+    /// A process whose code differs from all that were read.
     fn unread(&self, present: &[Coded]) -> Option<Coded> {
         let is_read = |process: &Coded| self.read.values().any(|state| *state == (process.image, process.code));
         present.iter().find(|process| !is_read(process)).copied()
@@ -133,8 +133,7 @@ fn code_path(line: &str) -> Option<&str> {
     permissions.contains('x').then_some(path)
 }
 
-/// What a file with code is known by: the Python package that it is a part of, the name of a shared library without its
-/// version, or the name of a program.
+/// The name of a file with code: its Python package, its shared library without the version, or its program.
 fn names_of(path: &str, names: &mut Vec<String>) {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let packages = ["/site-packages/", "/dist-packages/"];
@@ -143,7 +142,7 @@ fn names_of(path: &str, names: &mut Vec<String>) {
     let library = file.strip_suffix(".so").or_else(|| Some(file.split_once(".so.")?.0));
     let stem = library.unwrap_or(file);
     match (library.is_some() && !stem.starts_with("lib"), package) {
-        // A module of Python: its name says little, that of its package all.
+        // A Python module: its own name says little, its package's name everything.
         (true, Some(package)) => names.push(shortened(package)),
         (true, None) => {
             let module = stem.split('.').next().unwrap_or(stem);
@@ -203,7 +202,7 @@ mod tests {
         assert!(names.contains("libc"), "{names:?}");
         loaded.look(&[me, fork, stranger]);
         assert_eq!(loaded.read.len(), 1, "it is not due yet");
-        // For a moment, and others have some of that too.
+        // Without code for too few samples in a row.
         loaded.look(&[me, Coded { code: 0, ..fork }]);
         loaded.look(&[me, Coded { code: 0, ..fork }]);
         loaded.look(&[me, Coded { code: 0, pid: 1, ..fork }]);

@@ -1,8 +1,8 @@
-//! What surrounds a process: the memory that the machine and its control groups still have, and how hard pressed they are.
+//! The surroundings of a process: free memory of the machine and of the cgroups, and memory pressure.
 //!
-//! Inside a container `/proc/meminfo` shows the host, so what may be taken is the smallest of what the machine and each
-//! control group up to the root still have. What the kernel can take back without killing anybody (pages of files) counts
-//! as free. Files are kept open and read again from their start.
+//! Inside a container `/proc/meminfo` shows the host, so the headroom is the minimum over the machine and each cgroup up
+//! to the root. Memory that the kernel can reclaim without killing anything (file pages) counts as free. Files are kept
+//! open and read again from their start.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,33 +14,33 @@ use garden_memory::{Bytes, KIB};
 use crate::groups::{self, Place, Version};
 use crate::time_budget::TimeBudget;
 
-/// Version 1 has no word for "no limit" but a number near 2^63.
+/// Version 1 writes "no limit" as a number near 2^63.
 const NO_LIMIT: u64 = 1 << 60;
-/// `memory.stat` makes the kernel gather counts from all processors: share of the time that may be spent on it.
+/// Share of the time that may be spent on `memory.stat`, for which the kernel gathers counts from all processors.
 const STAT_BUDGET: f64 = 0.0005;
-/// Once this part of a group's room has been taken since `memory.stat` was read, it is read again whatever it costs.
+/// Once this fraction (one in ten) of a group's headroom has been used since `memory.stat` was read, it is read again at any cost.
 const ROOM_TAKEN: u64 = 10;
-/// The type of a file system in memory. Where `/dev/shm` is an ordinary folder, its file system's size says nothing.
+/// The file system type of tmpfs. Where `/dev/shm` is an ordinary folder, its file system's size says nothing.
 const TMPFS: u64 = 0x0102_1994;
 
-/// What surrounds a process at one moment; what cannot be found out is absent.
+/// The surroundings of a process at one moment; unknown values are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineMemory {
-    /// What the machine could still give out without swapping, in bytes.
+    /// Memory available on the machine without swapping, in bytes.
     pub available: Option<u64>,
-    /// What the control group with the smallest limit uses, or the process's own where none has a limit, in bytes.
+    /// Use of the cgroup with the smallest limit, or of the process's own if none has a limit, in bytes.
     pub group_used: Option<u64>,
-    /// The smallest limit of its control groups, in bytes.
+    /// The smallest limit of its cgroups, in bytes.
     pub group_limit: Option<u64>,
     /// Share of the last ten seconds in which some process waited for memory, in hundredths of a percent.
     pub pressure: Option<u64>,
-    /// What the files in `/dev/shm` take up, in bytes.
+    /// Size of the files in `/dev/shm`, in bytes.
     pub dev_shm: Option<u64>,
-    /// How much more can be taken before the machine or a control group kills something, in bytes.
+    /// How much more can be allocated before the machine or a cgroup kills something, in bytes.
     pub headroom: Option<u64>,
 }
 
-/// Looks at what surrounds a process.
+/// Reads the surroundings of a process.
 #[derive(Debug)]
 pub struct MachineProbe {
     meminfo: Option<File>,
@@ -52,7 +52,7 @@ pub struct MachineProbe {
     buffer: Vec<u8>,
 }
 
-/// A control group and what was last read of it.
+/// A cgroup and its last reading.
 #[derive(Debug)]
 struct Group {
     version: Version,
@@ -61,17 +61,17 @@ struct Group {
     stat: File,
     limit_bytes: Option<u64>,
     used: Option<u64>,
-    /// What was used, and how much of it could be taken back, when `memory.stat` was last read.
+    /// Used and reclaimable bytes when `memory.stat` was last read.
     known: Option<(u64, u64)>,
 }
 
 impl MachineProbe {
-    /// Finds what surrounds a process.
+    /// Finds the surroundings of a process.
     pub fn of(pid: u32) -> MachineProbe {
         let places = groups::find(pid);
         let unified = places.iter().find(|place| place.version == Version::Two);
         let own_pressure = unified.and_then(|place| File::open(place.folders().next()?.join("memory.pressure")).ok());
-        // Where pressure is switched off the file may be there, but cannot be read.
+        // Where PSI is disabled the file may exist, but cannot be read.
         let is_readable = |file: &File| file.read_at(&mut [0; 16], 0).is_ok();
         let pressure = own_pressure.filter(is_readable).or_else(|| File::open("/proc/pressure/memory").ok());
         MachineProbe {
@@ -83,7 +83,7 @@ impl MachineProbe {
         }
     }
 
-    /// Looks at all of it now.
+    /// Reads all of it now.
     pub fn look(&mut self) -> MachineMemory {
         let buffer = &mut self.buffer;
         let meminfo = self.meminfo.as_ref().and_then(|file| read(file, buffer));
@@ -130,7 +130,7 @@ impl Group {
         })
     }
 
-    /// Reads what is needed: groups above the process's own matter only if they have a limit.
+    /// Reads the group as far as needed: groups above the process's own matter only if they have a limit.
     fn look(&mut self, is_own: bool, is_due: bool, buffer: &mut [u8]) {
         if is_due {
             self.limit_bytes = read(&self.limit, buffer).and_then(limit_of);
@@ -151,15 +151,16 @@ impl Group {
         }
     }
 
-    /// How much more the group may take. Usage and what can be taken back must be of the same moment: pages of files come
-    /// by the gigabyte when a program reads its data.
+    /// The headroom of the group.
+    ///
+    /// Used and reclaimable bytes must be of the same moment: file pages come by the gigabyte when a program reads its data.
     fn room(&self) -> Option<u64> {
         let (used, reclaimable) = self.known?;
         Some(self.limit_bytes?.saturating_sub(used.saturating_sub(reclaimable)))
     }
 }
 
-/// The smallest limit that holds here; `None` where nothing says so.
+/// The smallest memory limit that applies to us; `None` if unknown.
 pub fn memory_limit() -> Option<Bytes> {
     let mut buffer = vec![0; 8192];
     let total = File::open("/proc/meminfo").ok().and_then(|file| kib_of(read(&file, &mut buffer)?, "MemTotal:"));
@@ -168,7 +169,7 @@ pub fn memory_limit() -> Option<Bytes> {
     limits.chain(total).min().map(Bytes)
 }
 
-/// Reads a small file of the kernel's from its start.
+/// Reads a small kernel file from its start.
 fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Option<&'a str> {
     let length = file.read_at(buffer, 0).ok()?;
     std::str::from_utf8(&buffer[..length]).ok()
@@ -185,7 +186,7 @@ fn number_of(stat: &str, name: &str) -> Option<u64> {
     stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// A limit; `max` is no number and no limit.
+/// A limit; `max` means none.
 fn limit_of(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|&limit| limit < NO_LIMIT)
 }

@@ -1,4 +1,4 @@
-//! Tests of the surroundings: the parsers on text, the rest on this machine and on a control group made for the test.
+//! Tests of the surroundings: the parsers on text, the rest on this machine and on a cgroup made for the test.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -29,7 +29,7 @@ fn this_machine_has_a_limit_and_something_left() {
     let around = MachineProbe::of(std::process::id()).look();
     assert!(around.available.is_some_and(|bytes| bytes > 0), "{around:?}");
     assert!(around.headroom.is_some_and(|bytes| bytes > 0), "{around:?}");
-    // A process that is not there is taken to be where we are.
+    // A process that does not exist is assumed to be in our cgroup.
     assert!(MachineProbe::of(u32::MAX).look().headroom.is_some());
 }
 
@@ -62,7 +62,7 @@ fn a_group_of_version_2_has_room_for_what_can_be_taken_back() {
     let mut group = Group::open(Version::Two, &folder).unwrap();
     group.look(true, true, &mut buffer);
     assert_eq!((group.used, group.limit_bytes, group.room()), (Some(100 * MIB), Some(200 * MIB), Some(160 * MIB)));
-    // A little more use is not worth another look at what it consists of; much more is.
+    // A little more use does not make `memory.stat` be read again; much more does.
     write("memory.stat", stat(70 * MIB));
     let mut room_at = |used: u64| {
         write("memory.current", format!("{}\n", used * MIB));
@@ -73,7 +73,7 @@ fn a_group_of_version_2_has_room_for_what_can_be_taken_back() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A control group of the memory controller with a limit; removed at the end.
+/// A memory cgroup with a limit; removed at the end.
 struct TestGroup {
     folder: PathBuf,
     child: Option<Child>,
@@ -82,7 +82,7 @@ struct TestGroup {
 impl TestGroup {
     fn make(limit: u64) -> Option<TestGroup> {
         let place = groups::find(std::process::id()).into_iter().find(|place| !Group::all_of(place).is_empty())?;
-        // A group of version 2 that holds processes cannot also hand its controllers down: go to the top.
+        // A group of version 2 with processes cannot delegate its controllers: go to the top.
         let folder = place.folders().last()?.join(format!("garden-probe-{}", std::process::id()));
         fs::create_dir(&folder).ok()?;
         let group = TestGroup { folder, child: None };
@@ -108,7 +108,7 @@ fn a_groups_limit_leaves_what_its_files_take_up() {
         garden_testing::skip("no control group can be made here");
         return;
     };
-    // Reads 60 MiB of file (which the kernel can take back), then holds 30 MiB in a variable (which it cannot).
+    // Reads 60 MiB of file (reclaimable), then holds 30 MiB in a variable (not reclaimable).
     let file = std::env::temp_dir().join(format!("garden-probe-group-{}", std::process::id()));
     let script = format!(
         "read -r _; head -c 62914560 /dev/zero > {0}; echo read; read -r _; \

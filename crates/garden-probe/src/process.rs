@@ -1,8 +1,8 @@
-//! One process: who it is, what memory it holds, and how its pages are shared.
+//! One process: its identity, its memory, and how its pages are shared.
 //!
-//! `/proc/PID/status` is kept open and read again from its start. That is cheaper than opening it each time, and it is safe
+//! `/proc/PID/status` is kept open and read again from its start. That is cheaper than opening it each time, and safe
 //! against reuse of process ids: the open file belongs to the process it was opened for, and reading it fails once that
-//! one has gone.
+//! process has exited.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,28 +11,27 @@ use std::time::{Duration, Instant};
 
 use garden_memory::KIB;
 
-/// Who a process is; the start time tells it from a later one with the same id.
+/// The identity of a process; the start time tells it from a later one with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Process id.
     pub pid: u32,
     /// Parent's process id when it was found.
     pub parent: u32,
-    /// Session.
+    /// Session id.
     pub session: u32,
     /// Start time in clock ticks since boot.
     pub started: u64,
-    /// The short name that the kernel keeps.
+    /// The kernel's short name of it.
     pub name: String,
     /// The command line, words joined by spaces; empty for kernel threads and zombies.
     pub command: String,
-    /// Where the stack began when the program was started: a random number that forks keep and a new program draws anew;
-    /// zero where we may not know.
+    /// Start of the stack: a random address that forks keep and `exec` changes; zero if we may not read it.
     pub image: u64,
 }
 
 impl Identity {
-    /// Finds out who a process is; `None` if there is none of this id.
+    /// Identifies a process; `None` if there is none with this id.
     pub fn of(pid: u32) -> Option<Identity> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let mut identity = Stat::parse(&stat)?.identity()?;
@@ -42,9 +41,9 @@ impl Identity {
         Some(identity)
     }
 
-    /// Whether both run the program as one of them started it, so that one is a fork of the other or of a common origin.
+    /// Whether both run the same program image, so that one is a fork of the other or both are of a common origin.
     ///
-    /// The command line alone would not do: some programs write a title over it.
+    /// The command line alone does not suffice: some programs overwrite it with a title.
     pub fn is_fork_of(&self, other: &Identity) -> bool {
         match (self.image, other.image) {
             (0, _) | (_, 0) => !self.command.is_empty() && self.command == other.command,
@@ -53,11 +52,11 @@ impl Identity {
     }
 }
 
-/// `/proc/PID/stat`, taken apart: the name stands in brackets and may itself hold brackets and spaces.
+/// `/proc/PID/stat`, split: the name is in brackets and may itself contain brackets and spaces.
 struct Stat<'a> {
     pid: &'a str,
     name: &'a str,
-    /// The fields behind the name, beginning with the state.
+    /// The fields after the name, beginning with the state.
     fields: &'a str,
 }
 
@@ -72,7 +71,7 @@ impl Stat<'_> {
         self.fields.split(' ').nth(index)?.trim_end().parse().ok()
     }
 
-    /// Page faults of the process, and of its children that have ended; with and without reading from a disk.
+    /// Page faults of the process, and of its ended children; major and minor.
     fn faults(&self) -> Option<(u64, u64)> {
         let mut counts = self.fields.split(' ').skip(7).map(|count| count.parse::<u64>().ok());
         let mut next = || counts.next().flatten();
@@ -94,10 +93,10 @@ impl Stat<'_> {
     }
 }
 
-/// What a process holds, in bytes, as its counters say.
+/// A process's memory counters, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Resident in all.
+    /// Resident set size.
     pub rss: u64,
     /// Resident anonymous memory.
     pub anon: u64,
@@ -107,24 +106,24 @@ pub struct Memory {
     pub shmem: u64,
     /// Swapped out.
     pub swap: u64,
-    /// The most that was resident at one moment.
+    /// Peak resident set size.
     pub peak: u64,
-    /// Code that is mapped: of the program and of libraries.
+    /// Mapped code of the program and its libraries.
     pub code: u64,
-    /// Page faults so far, of all its threads: without one it gets no page, except by a fork.
+    /// Page faults so far, of all its threads: it gets no page without one, except by a fork.
     pub faults: u64,
-    /// Page faults of the children that it has taken note of after their end: they change when a child came and went.
+    /// Page faults of the ended children it has waited for: the number changes when a child came and went.
     pub faults_of_children: u64,
 }
 
-/// How a process's pages are shared, in bytes, as `smaps_rollup` says after walking through all of them.
+/// How a process's pages are shared, in bytes, by `smaps_rollup`, which walks all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shares {
-    /// Resident in all, counted page by page.
+    /// Resident set size, counted page by page.
     pub rss: u64,
     /// Of that, anonymous memory.
     pub anon: u64,
-    /// Each page divided by the number of processes that map it.
+    /// PSS: each page divided by the number of processes that map it.
     pub pss: u64,
     /// Of that, anonymous memory.
     pub pss_anon: u64,
@@ -138,13 +137,13 @@ pub struct Shares {
     pub shared: u64,
 }
 
-/// For so long after it was found a process may still become the program that it was started for.
+/// For this long after it was found, a process may still `exec` the program it was started for.
 const YOUNG: Duration = Duration::from_secs(2);
 
 /// A process under watch.
 #[derive(Debug)]
 pub struct Process {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
     status: File,
     stat: File,
@@ -163,7 +162,7 @@ impl Process {
         Ok(Process { identity, status, stat, buffer: vec![0; 4096], found: Instant::now(), peak: 0, execs: 0 })
     }
 
-    /// Reads the counters; an error means that the process has gone, `None` that it is a zombie without memory.
+    /// Reads the counters; an error means that the process has exited, `None` that it is a zombie without memory.
     pub fn memory(&mut self) -> io::Result<Option<Memory>> {
         let length = self.status.read_at(&mut self.buffer, 0)?;
         let status = &self.buffer[..length];
@@ -175,8 +174,8 @@ impl Process {
             (memory.faults, memory.faults_of_children) = stat.faults().unwrap_or_default();
             has_new_image = stat.number(25).is_some_and(|image| image != self.identity.image);
         }
-        // A process caught between `fork` and `exec` looks like its parent, and the program it becomes may have the same
-        // name. Its peak begins anew then; but a young one is asked in any case, in case it grew quickly.
+        // A process caught between `fork` and `exec` looks like its parent, and the new program may have the same name. `exec`
+        // resets the peak; but a young process is identified again in any case, in case it grew quickly.
         if has_new_name || has_new_image || memory.peak < self.peak || self.found.elapsed() < YOUNG {
             self.ask_again();
         }
@@ -184,12 +183,12 @@ impl Process {
         Ok(Some(memory))
     }
 
-    /// How many times it was seen to become another program.
+    /// The number of `exec` calls seen.
     pub(crate) fn execs(&self) -> u32 {
         self.execs
     }
 
-    /// Finds out anew who it is: a shell that was told to run one command becomes that command.
+    /// Identifies it again: a shell that runs a single command becomes that command.
     pub(crate) fn ask_again(&mut self) {
         let Some(now) = Identity::of(self.identity.pid).filter(|now| now.started == self.identity.started) else {
             return;
@@ -197,16 +196,16 @@ impl Process {
         if !now.is_fork_of(&self.identity) {
             self.execs += 1;
         }
-        // Once its parent has gone somebody else adopts it.
+        // Once its parent has exited, another process adopts it.
         self.identity = Identity { parent: self.identity.parent, ..now };
     }
 
-    /// Whether it catches a signal, rather than being ended by it or leaving it alone.
+    /// Whether it catches a signal, rather than ignoring it or being killed by it.
     pub fn catches(&self, signal: i32) -> bool {
         self.has_signal(b"SigCgt:", signal)
     }
 
-    /// Whether it leaves a signal alone.
+    /// Whether it ignores a signal.
     pub fn ignores(&self, signal: i32) -> bool {
         self.has_signal(b"SigIgn:", signal)
     }
@@ -219,7 +218,7 @@ impl Process {
         mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
     }
 
-    /// Walks through all pages; costs about 10 ms per GiB and holds the process's memory lock meanwhile.
+    /// Walks all pages; takes about 10 ms per GiB and holds the process's mmap lock meanwhile.
     pub fn shares(&self) -> io::Result<Shares> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.identity.pid))?;
         parse_rollup(&text).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -310,7 +309,7 @@ mod tests {
     #[test]
     fn signals_that_a_program_catches_are_known() {
         let me = Process::open(Identity::of(std::process::id()).unwrap()).unwrap();
-        // The standard library catches SIGSEGV to tell of a full stack; nobody can catch SIGKILL.
+        // The standard library catches SIGSEGV to report stack overflows; SIGKILL cannot be caught.
         assert!(me.catches(11) && !me.catches(9));
         assert!(!me.catches(0) && !me.catches(-1) && !me.catches(65));
     }

@@ -1,8 +1,8 @@
-//! What a process of a training run is for, judged by its command line.
+//! The role of a process in a training run, judged by its command line.
 
 use std::fmt;
 
-/// The part that a process plays.
+/// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Starts others and stays small: `uv run`, `accelerate launch`, `torchrun`, a shell.
@@ -38,7 +38,7 @@ const WRAPPERS: [&str; 18] = [
 ];
 
 impl Role {
-    /// The role of a process, given its command line and whether it was forked without becoming another program.
+    /// The role of a process, given its command line and whether it was forked without `exec`.
     pub fn of(command: &str, is_fork: bool) -> Role {
         let words: Vec<&str> = command.split(' ').collect();
         let program = words.first().map_or("", |word| word.rsplit('/').next().unwrap_or(word));

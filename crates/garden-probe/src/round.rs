@@ -1,15 +1,15 @@
-//! Reading everybody's shares, a few processes at a time.
+//! Reads the shares of all processes, a few at a time.
 //!
-//! Walking through all pages of a large tree at once would hold up the sampling and, one after the other, everybody in it. So a
-//! round takes several samples. It counts only if the same processes were there, as the same programs, from its beginning to its
-//! end: a fork that is not known yet has the pages too and makes everybody's share smaller than it is.
+//! Walking all pages of a large tree at once would delay the sampling and, one after the other, the processes. So a round
+//! takes several samples. It counts only if the same processes ran the same programs from its beginning to its end: an
+//! unknown fork has the pages too and makes all shares too small.
 
 use std::collections::BTreeMap;
 
 use crate::families::Earlier;
 use crate::sharing::{Present, Reading};
 
-/// Samples that a round takes at most. Up to so many processes, that is one process a sample.
+/// Most samples of a round. Up to this many processes, each sample reads one.
 const MOST_SAMPLES: usize = 8;
 
 /// A round of reading shares.
@@ -17,11 +17,11 @@ const MOST_SAMPLES: usize = 8;
 pub struct Round {
     set: Set,
     readings: BTreeMap<u32, Reading>,
-    /// The counters when it began.
+    /// The counters at its beginning.
     pub earlier: Earlier,
 }
 
-/// Who was there: process id, start time and how many times it became another program.
+/// The processes present: process id, start time and number of `exec` calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set(Vec<(u32, u64, u32)>);
 
@@ -32,33 +32,33 @@ impl Set {
 }
 
 impl Round {
-    /// Begins a round among those who are there.
+    /// Begins a round over the present processes.
     pub fn new(present: &[Present], earlier: Earlier) -> Round {
         Round { set: Set::of(present), readings: BTreeMap::new(), earlier }
     }
 
-    /// Whether the same are still there.
+    /// Whether the same processes are still present.
     pub fn is_of(&self, present: &[Present]) -> bool {
         self.set == Set::of(present)
     }
 
-    /// Samples that a round among so many takes.
+    /// The number of samples in a round over `processes` processes.
     pub fn samples(processes: usize) -> usize {
         processes.min(MOST_SAMPLES)
     }
 
-    /// Who is to be read at this sample, of those who may be.
+    /// The processes to read at this sample, of the readable ones.
     pub fn next(&self, open: impl Iterator<Item = u32>) -> Vec<u32> {
         let count = self.set.0.len().div_ceil(MOST_SAMPLES);
         open.filter(|pid| !self.readings.contains_key(pid)).take(count).collect()
     }
 
-    /// Takes in what was read at this sample.
+    /// Takes in the readings of this sample.
     pub fn add(&mut self, readings: Vec<Reading>) {
         self.readings.extend(readings.into_iter().map(|reading| (reading.pid, reading)));
     }
 
-    /// Everything that was read, once all those who may be read have been.
+    /// All readings, once all readable processes have been read.
     pub fn finished(&self, present: &[Present], mut open: impl Iterator<Item = u32>) -> Option<Vec<Reading>> {
         if !open.all(|pid| self.readings.contains_key(&pid)) {
             return None;
@@ -72,7 +72,7 @@ impl Round {
     }
 }
 
-/// Whether a child of one of them came and went between two looks: it had the same pages for a while.
+/// Whether a child of a process came and went between two looks: it had the same pages for a while.
 pub fn had_visitors(before: &[Present], after: &[Present]) -> bool {
     let faults = |present: &[Present]| present.iter().map(|process| process.faults_of_children).collect::<Vec<_>>();
     faults(before) != faults(after)
@@ -105,7 +105,7 @@ mod tests {
         pids.into_iter().map(reading).collect()
     }
 
-    /// Samples that a round takes, and the most processes that it reads at one of them.
+    /// The number of samples in a round, and the most processes read at one of them.
     fn course(count: u32) -> (usize, usize) {
         let present = present(count);
         let pids = || present.iter().map(|process| process.pid);

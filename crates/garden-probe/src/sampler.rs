@@ -1,8 +1,8 @@
-//! Samples a process tree: counters each time, shares and GPUs when they are due, and what surrounds the tree.
+//! Samples a process tree: counters each time, shares and GPUs when due, and the tree's surroundings.
 //!
-//! Forked processes share pages, and their counters count a shared page once for each of them. Proportional shares count it
-//! once in all, but reading them walks through every page. So the counters give bounds (see `families`), and shares are read, a
-//! few processes a sample (see `round`) and within a budget, only where the bounds are too far apart to be a measurement.
+//! Forked processes share pages, and their counters count a shared page once for each of them. PSS counts it once in all,
+//! but reading it walks every page. So the counters give bounds (see `families`), and shares are read, a few processes a
+//! sample (see `round`) and within a budget, only where the bounds are too far apart to be a measurement.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,14 +25,14 @@ use crate::tree::Tree;
 
 /// Share of the time that may be spent on reading shares: one in five thousand.
 const SHARES_BUDGET: f64 = 0.0002;
-/// Time that may be spent on shares beyond that, and is saved up again: two rounds of sixteen processes of 2 GiB each, at 10 ms
-/// for a GiB.
+/// Time that may be spent on shares beyond that, and is saved up again: two rounds of sixteen processes of 2 GiB each, at
+/// 10 ms per GiB.
 const SHARES_SAVINGS: Duration = Duration::from_millis(640);
 /// Share of the time that may be spent on shares while there are savings: one in ten.
 const SHARES_BURST: f64 = 0.1;
-/// Share of the time that may be spent on shares when a decision hangs on them: one in twenty.
+/// Share of the time that may be spent on shares when a decision depends on them: one in twenty.
 const DECISION_BUDGET: f64 = 0.05;
-/// Share of the time that may be spent on asking GPUs: one in a thousand.
+/// Share of the time that may be spent on reading GPUs: one in a thousand.
 const GPU_BUDGET: f64 = 0.001;
 /// A process whose counter moves by more than this during a page walk says nothing about the counter's error.
 const STANDS_STILL: u64 = MIB;
@@ -48,7 +48,7 @@ pub struct Sampler {
     round: Option<Round>,
     shares_pace: TimeBudget,
     decision_pace: TimeBudget,
-    /// Pages of one process alone and pages of several, summed, if everybody's shares were read for the sample that is taken.
+    /// Private and shared pages, summed, if all shares were read for the present sample.
     private_and_shared: Option<(u64, u64)>,
     /// Processes whose shares we may not read, with their start times.
     closed: HashSet<(u32, u64)>,
@@ -66,28 +66,28 @@ pub struct Sampler {
 /// One process's part of a sample.
 #[derive(Clone, Debug)]
 pub struct ProcessSample {
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
-    /// What it is for.
+    /// Its role.
     pub role: Role,
-    /// What it holds.
+    /// Its memory.
     pub memory: Memory,
-    /// What it adds to the tree, in bytes: all that is resident, or what a fork does not share with the tree.
+    /// Bytes it adds to the tree: its whole resident set or, for a fork, the part not shared with the tree.
     pub own: u64,
-    /// GPU memory that it uses, in bytes; `None` if it uses none or that cannot be told.
+    /// Its GPU memory in bytes; `None` if it uses none or that is unknown.
     pub gpu: Option<u64>,
 }
 
 /// One reading of a whole tree.
 #[derive(Clone, Debug, Default)]
 pub struct TreeSample {
-    /// Every process that was there, by process id.
+    /// The processes present, by process id.
     pub processes: Vec<ProcessSample>,
     /// The tree's totals, each page counted once as far as shares are known.
     pub total: Sample,
-    /// What surrounds the tree.
+    /// The tree's surroundings.
     pub around: MachineMemory,
-    /// What its processes have loaded.
+    /// The libraries that its processes have loaded.
     pub libraries: Arc<Libraries>,
 }
 
@@ -116,17 +116,17 @@ impl Sampler {
         })
     }
 
-    /// The process that the tree began with.
+    /// The root process of the tree.
     pub fn root(&self) -> &Identity {
         self.tree.root()
     }
 
-    /// From now on the children of this process belong to the tree: it adopts orphans, also those that left the session.
+    /// Makes the children of this process part of the tree: it adopts orphans, even those that left the session.
     pub fn set_guardian(&mut self, pid: u32) {
         self.tree.set_guardian(pid);
     }
 
-    /// Processes of the tree that have ended and wait for whoever is their parent now to take note of it.
+    /// Ended processes of the tree that their present parent has not waited for yet.
     pub fn zombies(&self) -> &[u32] {
         &self.zombies
     }
@@ -136,8 +136,8 @@ impl Sampler {
         self.failed
     }
 
-    /// The largest error of a process's counter seen so far, in bytes: its distance from what a walk through all pages
-    /// found. Zero until shares have been read.
+    /// The largest error of a process's counter seen so far, in bytes: its distance from the result of a page walk. Zero until
+    /// shares have been read.
     pub fn counter_error(&self) -> u64 {
         self.counter_error
     }
@@ -147,7 +147,7 @@ impl Sampler {
         self.tree.look();
         let before = Set::of(&self.present);
         let mut processes = self.read_counters();
-        // While processes come and go no round would come to its end.
+        // While processes come and go, no round would end.
         if before == Set::of(&self.present) && self.wants_shares() && self.can_read_shares() {
             let begin = Stopwatch::start();
             processes = self.read_some_shares();
@@ -156,9 +156,9 @@ impl Sampler {
         self.put_together(processes)
     }
 
-    /// Reads the tree and, if its memory is known by bounds only, everybody's shares at once; a decision hangs on it.
+    /// Reads the tree and, if only bounds of its memory are known, all shares at once, because a decision depends on them.
     ///
-    /// `None` once no process is left, if the bounds are close anyway, or if this was done too much of late.
+    /// `None` once no process is left, if the bounds are close anyway, or if the budget for this is used up.
     pub fn measure(&mut self) -> Option<TreeSample> {
         if self.bounds().are_close() || !self.decision_pace.is_due() {
             return None;
@@ -167,7 +167,7 @@ impl Sampler {
         self.tree.look();
         let mut processes = self.read_counters();
         self.round = None;
-        // Each call reads a few more, unless somebody comes or goes.
+        // Each call reads a few more, unless a process comes or goes.
         for _ in 0..self.present.len() {
             processes = self.read_some_shares();
             if self.round.is_none() {
@@ -192,7 +192,7 @@ impl Sampler {
         name_launchers(&mut processes);
         let around = self.surroundings.look();
         let total = self.total(&processes, &around);
-        // It was measured now; later samples do not know.
+        // Measured for this sample only.
         self.private_and_shared = None;
         let coded = |process: &ProcessSample| {
             let Identity { pid, started, image, .. } = process.identity;
@@ -202,7 +202,7 @@ impl Sampler {
         Some(TreeSample { processes, total, around, libraries: Arc::clone(self.loaded.libraries()) })
     }
 
-    /// Reads every process's counters and follows who came and went.
+    /// Reads every process's counters and follows which processes came and went.
     fn read_counters(&mut self) -> Vec<ProcessSample> {
         let (mut processes, mut gone) = (Vec::new(), Vec::new());
         self.zombies.clear();
@@ -224,7 +224,7 @@ impl Sampler {
                     });
                     processes.push(ProcessSample { identity, role: member.role(), memory, own: memory.rss, gpu: None });
                 }
-                // A zombie holds nothing but its entry.
+                // A zombie has nothing but its process table entry.
                 Ok(None) => self.zombies.push(member.process.identity.pid),
                 Err(_) => gone.push(member.process.identity.pid),
             }
@@ -241,16 +241,16 @@ impl Sampler {
         processes
     }
 
-    /// Whether shares must be read: the bounds of anonymous memory are too far apart, or programs that are no forks of each
-    /// other may have the same files in memory.
+    /// Whether shares must be read: the bounds of anonymous memory are too far apart, or programs that are not forks of each
+    /// other may map the same files.
     fn wants_shares(&self) -> bool {
         let strangers = self.sharing.unread_strangers(&self.present);
         let bounds = self.families.bounds();
         !bounds.are_close() || !Bounds { least: bounds.most, most: bounds.most + strangers }.are_close()
     }
 
-    /// Whether the budget allows for shares to be read. What is saved up is kept for times in which processes stand still enough
-    /// for a round to end in a measurement.
+    /// Whether the budget allows reading shares. Savings are kept for times when memory moves little enough for a round to end
+    /// in a measurement.
     fn can_read_shares(&self) -> bool {
         let off = self.families.moved().saturating_mul(Round::samples(self.present.len()).saturating_sub(1) as u64);
         let most = self.families.bounds().most;
@@ -258,7 +258,7 @@ impl Sampler {
         if will_measure { self.shares_pace.is_due() } else { self.shares_pace.is_affordable() }
     }
 
-    /// Reads the shares of the next few processes, then everybody's counters again, to see whether they still are the same.
+    /// Reads the shares of the next few processes, then all counters again, to see whether the processes are still the same.
     fn read_some_shares(&mut self) -> Vec<ProcessSample> {
         let round = match self.round.take() {
             Some(round) if round.is_of(&self.present) => round,
@@ -282,7 +282,7 @@ impl Sampler {
         processes
     }
 
-    /// Reads one process's shares, and on the way how far its counter is off.
+    /// Reads one process's shares, and on the way its counter's error.
     fn read_share(&mut self, pid: u32) -> Option<Reading> {
         let member = self.tree.members().find(|member| member.process.identity.pid == pid)?;
         let who = (pid, member.process.identity.started);
@@ -296,7 +296,7 @@ impl Sampler {
                 if error.kind() == io::ErrorKind::PermissionDenied && self.closed.insert(who) {
                     self.failed += 1;
                 }
-                // Else it has gone meanwhile.
+                // Otherwise it has exited meanwhile.
                 None
             }
         }
@@ -312,7 +312,7 @@ impl Sampler {
         self.private_and_shared = Some((sum(|shares| shares.private), sum(|shares| shares.shared)));
     }
 
-    /// The bounds of the anonymous memory of the tree, from counters and what was read so far.
+    /// The bounds of the tree's anonymous memory, from counters and the readings so far.
     fn bounds(&self) -> Bounds {
         self.families.bounds()
     }
@@ -362,12 +362,12 @@ impl Sampler {
     }
 }
 
-/// Those whose shares we may read.
+/// The processes whose shares we may read.
 fn open<'a>(present: &'a [Present], closed: &'a HashSet<(u32, u64)>) -> impl Iterator<Item = u32> + 'a {
     present.iter().filter(|process| !closed.contains(&(process.pid, process.started))).map(|process| process.pid)
 }
 
-/// A training program that only starts a larger one, as home-made launchers do, is that one's wrapper.
+/// Makes a training program that only starts a larger one, as home-made launchers do, its wrapper.
 fn name_launchers(processes: &mut [ProcessSample]) {
     let training = |process: &ProcessSample| process.role == Role::Training;
     let launches = |parent: &ProcessSample| {
@@ -386,7 +386,7 @@ fn name_launchers(processes: &mut [ProcessSample]) {
 
 /// Reads a process's shares, and its counters before and after; `None` for a zombie.
 ///
-/// Also tells how far the counter is off, which can be judged only if it stood still.
+/// Also returns the counter's error, which can be judged only if the counter stood still.
 fn read_share(process: &mut Process) -> io::Result<Option<(Reading, u64)>> {
     let Some(before) = process.memory()? else { return Ok(None) };
     let shares = process.shares()?;
@@ -395,7 +395,7 @@ fn read_share(process: &mut Process) -> io::Result<Option<(Reading, u64)>> {
     Ok(Some((reading, counter_error(before.rss, &shares, after.rss))))
 }
 
-/// The distance of what a page walk found from what the counter said before and after it.
+/// The distance of a page walk's result from the counter before and after it.
 fn counter_error(before: u64, shares: &Shares, after: u64) -> u64 {
     let stands_still = before.abs_diff(after) <= STANDS_STILL;
     let distance = shares.rss.abs_diff(before).min(shares.rss.abs_diff(after));

@@ -52,7 +52,7 @@ struct Program {
 }
 
 impl Program {
-    /// Starts the program; `None`, with a word why, where there is no Python.
+    /// Starts the program; `None`, with the reason printed, where there is no Python.
     fn start(mebibytes: u32) -> Option<Program> {
         let size = mebibytes.to_string();
         let mut command = Command::new("python3");
@@ -79,7 +79,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Forks end once their parent's end of the pipe has closed.
+        // Forks exit once their parent's end of the pipe is closed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -93,7 +93,7 @@ fn assert_near(found: u64, expected: u64, tolerance: u64) {
     assert!(found.abs_diff(expected) <= tolerance, "{} MiB, not {} MiB", found / MIB, expected / MIB);
 }
 
-/// Takes samples for a while: what forks do after they were first seen must not show.
+/// Takes samples for a while: later actions of forks must not show.
 fn assert_stays_near(sampler: &mut Sampler, expected: u64) {
     for _ in 0..20 {
         assert_near(rss(&sampler.sample().unwrap()), expected, 10 * MIB);
@@ -146,7 +146,7 @@ fn what_a_fork_writes_to_becomes_its_own() {
     program.ask("fork 4");
     assert_stays_near(&mut sampler, alone);
     program.ask("dirty 50");
-    // At once it is what it can be at most, and once everybody's shares have been read it is known.
+    // At once only an upper bound is known; once all shares have been read, memory is measured.
     let at_once = sampler.sample().unwrap();
     assert!(at_once.total.is_bound(), "{:?}", at_once.total);
     assert_near(rss(&at_once), alone + 50 * MIB, 10 * MIB);
@@ -164,7 +164,7 @@ fn what_a_fork_writes_to_becomes_its_own() {
     assert_near(rss(&sampler.sample().unwrap()), alone, 10 * MIB);
 }
 
-/// A fork that is not known yet has the pages that are read, so a round in which somebody came does not count.
+/// An unknown fork shares the pages that are read, so a round in which a process came does not count.
 #[test]
 fn a_fork_during_a_round_of_readings_begins_it_anew() {
     let Some(mut program) = Program::start(200) else { return };
@@ -174,7 +174,7 @@ fn a_fork_during_a_round_of_readings_begins_it_anew() {
     sampler.sample().unwrap();
     program.ask("dirty 50");
     for processes in 5..8 {
-        // The first sample sees who came, and a round begins at the second.
+        // The first sample sees the new process, and a round begins at the second.
         for _ in 0..3 {
             sampler.shares_pace.set_due(Instant::now());
             let sample = sampler.sample().unwrap();

@@ -1,11 +1,11 @@
-//! Who shares what: which part of a process's memory is its own, and what the sum of the counters counts more than once.
+//! Page sharing: the part of a process's memory that is its own, and the excess in the sum of the counters.
 //!
-//! Processes share pages, and each one's counters count them. The excess is what the sum of the counters counts too often. It is
-//! known exactly only when proportional shares are read, which walks through every page. In between it is carried on by what
-//! is known about forks: a new fork shares all that it has with the process it came from, one that goes or becomes another
-//! program takes along what it shared, and nobody shares more than it holds. For S bytes shared by n processes the excess is
-//! (n - 1) S, so each one that goes takes S off, whichever it is. The excess is of pages of files and shared memory: what a tree
-//! holds of anonymous memory, which the kernel cannot take back, is not assumed but bounded (see `families`).
+//! Processes share pages, and each one's counters count them. The excess is the part of the sum that is counted more than
+//! once. It is known exactly only when the PSS is read, which walks every page. In between it is carried on by what is
+//! known about forks: a new fork shares all its pages with the process it came from, a process that exits or calls `exec`
+//! takes its shared pages out, and no process shares more than it holds. For S bytes shared by n processes the excess is
+//! (n - 1) S, so each process that leaves takes S off, whichever it is. The excess covers file pages and shared memory
+//! only: a tree's anonymous memory, which the kernel cannot reclaim, is bounded instead (see `families`).
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ impl Kinds {
         let part = |weight: u64| (u128::from(bytes) * u128::from(weight) / all) as u64;
         let mut spread =
             Kinds { anon: part(weights.anon), file: part(weights.file), shmem: part(weights.shmem) }.min(self);
-        // What did not fit goes where there is room. Files weigh too much, since strangers map the same libraries.
+        // The rest goes where it fits, files last: they weigh too much, since unrelated programs map the same libraries.
         let mut rest = bytes - spread.total().min(bytes);
         let places = [(&mut spread.anon, self.anon), (&mut spread.shmem, self.shmem), (&mut spread.file, self.file)];
         for (place, room) in places {
@@ -74,25 +74,25 @@ impl Kinds {
     }
 }
 
-/// A process as a sample finds it.
+/// A process at one sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Present {
     pub pid: u32,
-    /// When it was started, which tells it from a later one of the same id.
+    /// Its start time, which tells it from a later process with the same id.
     pub started: u64,
     /// Its parent's id when it was found.
     pub parent: u32,
-    /// The process of the tree that it was forked from, if it still is the same program.
+    /// The process of the tree that it was forked from, unless it has called `exec` since.
     pub origin: Option<u32>,
-    /// What its forks have too and no other program; zero where it is not known.
+    /// An identifier that it shares with its forks only; zero if unknown.
     pub image: u64,
-    /// How many times it became another program.
+    /// The number of `exec` calls seen.
     pub execs: u32,
-    /// What its counters say.
+    /// Its memory by the counters.
     pub held: Kinds,
-    /// The memory that its page faults so far can have brought, huge pages apart.
+    /// The most that its page faults so far can have brought, apart from huge pages.
     pub faulted: u64,
-    /// Page faults of its children that came and went.
+    /// Page faults of its ended children.
     pub faults_of_children: u64,
 }
 
@@ -102,32 +102,32 @@ pub struct Reading {
     pub pid: u32,
     pub held: Kinds,
     pub shares: Shares,
-    /// Whether it runs in its origin's memory itself, as between `vfork` and `exec`, which page walks do not see as sharing.
+    /// Whether it runs in its origin's address space, as between `vfork` and `exec`, which page walks do not see as sharing.
     pub is_borrowed: bool,
 }
 
 impl Reading {
-    /// Proportional shares by kind; kernels before 5.9 give the sum only, which is then split like the counters.
+    /// PSS by kind; kernels before 5.9 give the sum only, which is then split like the counters.
     pub fn pss(&self) -> Kinds {
         let shares = &self.shares;
         let kinds = Kinds { anon: shares.pss_anon, file: shares.pss_file, shmem: shares.pss_shmem };
         if kinds.total() == 0 { self.held.spread(shares.pss, self.held) } else { kinds }
     }
 
-    /// Whether two processes run in the same memory.
+    /// Whether two processes run in the same address space.
     pub fn is_same_memory(&self, other: &Reading) -> bool {
         self.shares == other.shares && self.shares.private > self.shares.shared
     }
 }
 
-/// Who shares how much in a tree.
+/// The page sharing in a tree.
 #[derive(Clone, Debug, Default)]
 pub struct Sharing {
     excess: Kinds,
     parts: BTreeMap<u32, Part>,
 }
 
-/// What is known of one process.
+/// The sharing of one process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     shared: Kinds,
@@ -138,19 +138,21 @@ struct Part {
 }
 
 impl Sharing {
-    /// Pages of files and shared memory that the sum of the counters counts more than once.
+    /// File pages and shared memory that the sum of the counters counts more than once.
     pub fn excess(&self) -> Kinds {
         self.excess
     }
 
-    /// What a process adds to the tree: all it holds, or what a fork does not share while its origin is there.
+    /// Bytes that a process adds to the tree: all it holds or, for a fork whose origin is present, the part it does not share.
     pub fn own(&self, pid: u32, held: u64) -> u64 {
         let fork = self.parts.get(&pid).filter(|part| part.origin.is_some());
         fork.map_or(held, |part| held.saturating_sub(part.shared.total()))
     }
 
-    /// Pages of files and shared memory that programs may have in common and nobody has read yet. Forks are assumed to share
-    /// them with their origins, so those count that are no forks, all but the one that has most of them.
+    /// File pages and shared memory that unrelated programs may have in common, while some of them are unread.
+    ///
+    /// Forks are assumed to share such pages with their origins, so only processes that are not forks count, except the one
+    /// with most of them.
     pub fn unread_strangers(&self, present: &[Present]) -> u64 {
         let is_unread = |process: &&Present| self.parts.get(&process.pid).is_none_or(|part| !part.is_read);
         let strangers = || present.iter().filter(|process| process.origin.is_none());
@@ -164,7 +166,7 @@ impl Sharing {
         sum - most
     }
 
-    /// Takes in who is there now, in the order of process ids.
+    /// Takes in the present processes, in the order of their ids.
     pub fn follow(&mut self, present: &[Present]) {
         let find = |pid: u32| present.binary_search_by_key(&pid, |process| process.pid).ok().map(|at| present[at]);
         let gone: Vec<u32> = self.parts.keys().copied().filter(|&pid| find(pid).is_none()).collect();
@@ -197,7 +199,7 @@ impl Sharing {
         }
     }
 
-    /// Takes in shares that were read. Processes that could not be read keep what was assumed of them.
+    /// Takes in readings. Processes that could not be read keep their assumed shares.
     pub fn learn(&mut self, readings: &[Reading]) {
         let mut unread = self.parts.clone();
         let (mut held, mut proportional) = (Kinds::default(), Kinds::default());
@@ -217,7 +219,7 @@ impl Sharing {
         self.excess = assumed.fold(held.less(proportional), Kinds::plus);
     }
 
-    /// Nobody shares more than it holds: what it gave back, it no longer shares.
+    /// Limits the sharing of a process to what it holds: memory given back is no longer shared.
     fn limit(&mut self, pid: u32, held: Kinds) {
         if let Some(part) = self.parts.get_mut(&pid) {
             self.excess = self.excess.less(part.shared.less(held).mapped());
@@ -225,8 +227,10 @@ impl Sharing {
         }
     }
 
-    /// A new fork shares all that it has with its origin. A fork does not get the page tables of files and shared memory
-    /// and fills them in later, so until shares are read, such pages too count as the origin's as long as it has as many.
+    /// Assumes that a new fork shares all its pages with its origin.
+    ///
+    /// A fork does not inherit the page tables of files and shared memory and fills them in later, so until shares are read,
+    /// such pages too count as shared with the origin, up to as many as the origin has.
     fn assume(&mut self, process: &Present, origin: &Present, is_new: bool) {
         let Some(part) = self.parts.get_mut(&process.pid).filter(|part| !part.is_read) else { return };
         let common = process.held.min(origin.held);
@@ -234,17 +238,17 @@ impl Sharing {
         let shared = part.shared.max(assumed);
         self.excess = self.excess.plus(shared.less(part.shared).mapped());
         part.shared = shared;
-        // Not more than the origin holds: what it has given back since was taken off the excess already.
+        // No more than the origin holds: memory it has given back since was taken off the excess already.
         if let Some(part) = self.parts.get_mut(&origin.pid) {
             part.shared = part.shared.max(assumed);
         }
     }
 
-    /// A process has gone, or become another program.
+    /// Removes a process that has exited or called `exec`.
     fn leave(&mut self, pid: u32) {
         let Some(part) = self.parts.remove(&pid) else { return };
         self.excess = self.excess.less(part.shared.mapped());
-        // Its forks still share with each other: they now count as forks of its own origin, or of the eldest of them.
+        // Its forks still share with each other: they now count as forks of its own origin, or of the first of them.
         let mut forks: Vec<u32> =
             self.parts.iter().filter(|(_, other)| other.origin == Some(pid)).map(|(&pid, _)| pid).collect();
         let heir = part.origin.or_else(|| (!forks.is_empty()).then(|| forks.remove(0)));

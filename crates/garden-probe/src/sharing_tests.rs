@@ -1,4 +1,4 @@
-//! Tests of the sharing arithmetic: forks, ends, other programs and readings, in small numbers.
+//! Tests of the sharing arithmetic: forks, exits, `exec` and readings, in small numbers.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn total(sharing: &Sharing, present: &[Present]) -> u64 {
     present.iter().fold(Kinds::default(), |sum, process| sum.plus(process.held)).less(sharing.excess()).total()
 }
 
-/// Follows each state in turn and gives the total after each.
+/// Follows each state in turn and returns the total after each.
 fn totals(states: &[&[Present]]) -> Vec<u64> {
     let mut sharing = Sharing::default();
     let step = |present: &&[Present]| {
@@ -49,7 +49,7 @@ fn forks_come_and_go_without_a_trace() {
     let (p, a, b) = (parent(shmem(100)), fork(11, shmem(100)), fork(12, shmem(100)));
     assert_eq!(totals(&[&[p], &[p, a, b], &[p, b], &[p]]), [100; 4]);
     assert_eq!(totals(&[&[p], &[p, a, b], &[a, b], &[b]]), [100; 4]);
-    // A process id that came round again may be below its parent's.
+    // A process id after a wrap-around may be below its parent's.
     assert_eq!(totals(&[&[p], &[fork(3, shmem(100)), p], &[p]]), [100; 3]);
 }
 
@@ -109,7 +109,7 @@ fn a_reading_replaces_what_was_assumed() {
     let (p, a, b) = (parent(shmem(100)), fork(11, shmem(100)), fork(12, shmem(100)));
     let mut sharing = Sharing::default();
     sharing.follow(&[p, a, b]);
-    // 40 of the first fork's pages are its own, and only two share the others'.
+    // 40 of the first fork's pages are private, so only two processes share the originals.
     sharing.learn(&[reading(&p, 20 + 20, 100), reading(&a, 40 + 20, 60), reading(&b, 20 + 20, 100)]);
     assert_eq!((total(&sharing, &[p, a, b]), sharing.own(11, 100), sharing.own(12, 100)), (140, 40, 0));
     sharing.follow(&[p, b]);

@@ -1,31 +1,31 @@
-//! How often something costly may be done: so seldom that it takes no more than a given share of the time.
+//! Limits costly work to a given share of the time.
 
 use std::time::{Duration, Instant};
 
-/// Says when a piece of work is due again, given what it cost so far.
+/// Decides when a piece of work is due again, given its cost so far.
 ///
-/// Time that was not spent is saved up, to a limit; what was spent beyond it is a debt that must be paid first.
+/// Unspent time is saved up, to a limit; time spent beyond the savings is a debt that must be paid off first.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeBudget {
     share: f64,
-    /// Share of the time that may be spent while something is saved up.
+    /// Share of the time that may be spent while there are savings.
     burst: f64,
-    /// The most that is saved up, in seconds.
+    /// The limit of the savings, in seconds.
     most: f64,
     saved: f64,
-    /// When what is saved up was last reckoned.
+    /// When the savings were last updated.
     at: Instant,
     due: Instant,
 }
 
 impl TimeBudget {
-    /// Work that may take `share` of the time; the first time is at once.
+    /// A budget of `share` of the time; the work is due at once.
     pub fn new(share: f64) -> TimeBudget {
         let now = Instant::now();
         TimeBudget { share, burst: share, most: 0.0, saved: 0.0, at: now, due: now }
     }
 
-    /// Begins with some time saved up, which may be spent as `burst` of the time, and saves up as much again.
+    /// Begins with `savings`, which may be spent as `burst` of the time and are saved up again.
     pub fn with_savings(self, savings: Duration, burst: f64) -> TimeBudget {
         TimeBudget { most: savings.as_secs_f64(), saved: savings.as_secs_f64(), burst, ..self }
     }
@@ -35,18 +35,18 @@ impl TimeBudget {
         Instant::now() >= self.due
     }
 
-    /// Whether the work may be done now and leaves half of what can be saved up for better times.
+    /// Whether the work may be done now with at least half of the savings left for better times.
     pub fn is_affordable(&self) -> bool {
         let earned = self.at.elapsed().as_secs_f64() * self.share;
         self.is_due() && self.saved + earned >= self.most / 2.0
     }
 
-    /// Notes that the work was done, beginning at a moment and ending now.
+    /// Records work done from `begin` until now.
     pub fn done(&mut self, begin: Instant) {
         self.spent(begin, begin.elapsed());
     }
 
-    /// Notes that the work was done, of which only what it took of a processor counts: on a busy machine it waits as well.
+    /// Records work done since `begin` by its CPU time: on a busy machine it waits as well.
     pub fn computed(&mut self, begin: &Stopwatch) {
         self.spent(begin.at, processor_time().saturating_sub(begin.processor));
     }
@@ -67,7 +67,7 @@ impl TimeBudget {
     }
 }
 
-/// A moment, and what this thread had taken of a processor's time then.
+/// A moment, and this thread's CPU time then.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     at: Instant,
@@ -80,7 +80,7 @@ impl Stopwatch {
     }
 }
 
-/// What this thread has taken of a processor's time.
+/// The CPU time of this thread.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -105,7 +105,7 @@ mod tests {
         near(pace.due, 6 * second);
         pace.spent(begin + 6 * second, cost);
         near(pace.due, 14 * second);
-        // Ten seconds save ten milliseconds, and no more than that is ever saved.
+        // Ten seconds save ten milliseconds, which is the limit of the savings.
         pace.spent(begin + 3600 * second, cost);
         near(pace.due, 3600 * second + 10 * cost);
         pace.spent(begin + 3600 * second, cost);

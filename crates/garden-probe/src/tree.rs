@@ -1,8 +1,8 @@
-//! A process and everything that descends from it, followed over time.
+//! A process and its descendants, followed over time.
 //!
-//! Listing `/proc` costs little; reading who each process is costs more. So each look reads only what is new since the look
-//! before. A process belongs to the tree if its parent does, or if it is in the root's session (its parent may have gone
-//! before we saw it); once in, it stays in until it ends, whoever adopts it.
+//! Listing `/proc` costs little; identifying each process costs more. So each look reads only new processes. A process
+//! belongs to the tree if its parent does, or if it is in the root's session (its parent may have exited before we saw
+//! it); once in, it stays in until it exits, whichever process adopts it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::{fs, io};
@@ -10,7 +10,7 @@ use std::{fs, io};
 use crate::process::{Identity, Process};
 use crate::role::Role;
 
-/// Looks after which strangers are asked again who they are: a process id may have been given to somebody new.
+/// Looks after which strangers are identified again: a process id may have been reused.
 const FORGET_STRANGERS_AFTER: u32 = 60;
 
 /// A process tree under watch.
@@ -18,12 +18,12 @@ const FORGET_STRANGERS_AFTER: u32 = 60;
 pub struct Tree {
     root: Identity,
     members: BTreeMap<u32, Member>,
-    /// Process ids that are known not to belong here.
+    /// Process ids known not to belong to the tree.
     strangers: HashSet<u32>,
     looks: u32,
-    /// Whoever adopts the tree's orphans; its children belong here too.
+    /// The process that adopts the tree's orphans; its children belong to the tree too.
     guardian: Option<u32>,
-    /// The last process id that had been given out at the last look.
+    /// The newest process id at the last look.
     newest: Option<u32>,
 }
 
@@ -33,17 +33,17 @@ pub struct Member {
     /// The process.
     pub process: Process,
     origin: Option<u32>,
-    /// As it was found out last: after how many programs, and whether it was a fork.
+    /// The last known role, with the number of `exec` calls and whether it was a fork.
     role: Option<((u32, bool), Role)>,
 }
 
 impl Member {
-    /// The process of the tree that it was forked from, if it still is the same program.
+    /// The process of the tree that it was forked from, unless it has called `exec` since.
     pub fn origin(&self) -> Option<u32> {
         self.origin.filter(|_| self.process.execs() == 0)
     }
 
-    /// What it is for; a process that became another program plays that one's part.
+    /// Its role; after `exec`, the role of the new program.
     pub fn role(&mut self) -> Role {
         let (execs, is_fork) = (self.process.execs(), self.origin().is_some());
         match self.role {
@@ -68,12 +68,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The process that the tree began with.
+    /// The root process of the tree.
     pub fn root(&self) -> &Identity {
         &self.root
     }
 
-    /// From now on the children of this process belong to the tree: it adopts orphans, also those that left the session.
+    /// Makes the children of this process part of the tree: it adopts orphans, even those that left the session.
     pub fn set_guardian(&mut self, pid: u32) {
         self.newest = None;
         self.guardian = Some(pid);
@@ -89,7 +89,7 @@ impl Tree {
         self.members.is_empty()
     }
 
-    /// Takes a process out that has gone.
+    /// Removes a process that has exited.
     pub fn remove(&mut self, pid: u32) {
         self.members.remove(&pid);
         self.strangers.remove(&pid);
@@ -101,7 +101,7 @@ impl Tree {
         if self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
             self.strangers.clear();
         }
-        // Whoever is new since the last look has a later id than the last one given out then.
+        // Without a newer process id there is no new process since the last look.
         let newest = newest_process();
         if newest.is_some() && newest == self.newest && !self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
             return;
@@ -109,14 +109,14 @@ impl Tree {
         self.newest = newest;
         let alive = process_ids();
         self.strangers.retain(|pid| alive.binary_search(pid).is_ok());
-        // A watcher that was started by what it watches is no part of it: it would wait for itself to end.
+        // A watcher started by the tree it watches is not part of it: it would wait for itself to end.
         let me = std::process::id();
         let mut unknown: Vec<Identity> = alive
             .iter()
             .filter(|&&pid| pid != me && !self.members.contains_key(&pid) && !self.strangers.contains(&pid))
             .filter_map(|&pid| Identity::of(pid))
             .collect();
-        // A child may be listed before its parent: go on until nobody new belongs here.
+        // A child may be listed before its parent: go on until no new process belongs to the tree.
         loop {
             let (ours, rest): (Vec<_>, Vec<_>) = unknown.into_iter().partition(|identity| self.is_ours(identity));
             unknown = rest;
@@ -131,7 +131,7 @@ impl Tree {
     }
 
     fn is_ours(&self, identity: &Identity) -> bool {
-        // Only a session of the root's own tells its orphans from other programs of the same terminal.
+        // Only if the root leads its session can orphans be told from other programs on the same terminal.
         let leads_session = self.root.session == self.root.pid;
         self.members.contains_key(&identity.parent)
             || (leads_session && identity.session == self.root.session)
@@ -139,19 +139,19 @@ impl Tree {
     }
 
     fn add(&mut self, identity: Identity) {
-        // The parent may have become another program since it was asked, and the child is a fork of that one.
+        // The parent may have called `exec` since it was read, and the child is a fork of the new program.
         if let Some(parent) = self.members.get_mut(&identity.parent) {
             parent.process.ask_again();
         }
         let origin = self.origin_of(&identity);
         let pid = identity.pid;
-        // It may have gone since it was listed.
+        // It may have exited since it was listed.
         if let Ok(process) = Process::open(identity) {
             self.members.insert(pid, Member { process, origin, role: None });
         }
     }
 
-    /// Who a new process was forked from: its parent, or one of the same family if the parent has gone or become another program.
+    /// The process that a new one was forked from: its parent, or one of the same family if the parent has exited or called `exec`.
     fn origin_of(&self, identity: &Identity) -> Option<u32> {
         let is_origin = |member: &&Member| identity.is_fork_of(&member.process.identity);
         let parent = self.members.get(&identity.parent);
@@ -160,7 +160,7 @@ impl Tree {
     }
 }
 
-/// The training programs of this machine that we may look at, with their resident memory, the largest first.
+/// The training programs on this machine that we may inspect, with their resident memory, largest first.
 pub fn find_training() -> Vec<(Identity, u64)> {
     let me = std::process::id();
     let others = process_ids().into_iter().filter(|&pid| pid != me).filter_map(Identity::of);
@@ -177,8 +177,8 @@ pub fn find_training() -> Vec<(Identity, u64)> {
     found
 }
 
-/// The process id that was given out last, which tells for a few microseconds whether anybody is new; listing `/proc` takes
-/// longer with each process of the machine.
+/// The newest process id, which shows within a few microseconds whether a process is new; listing `/proc` takes longer with
+/// each process of the machine.
 fn newest_process() -> Option<u32> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     load.split_whitespace().last()?.parse().ok()
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// A shell becomes another program, which forks, all between two looks: the child is still known to be that program's fork.
+    /// A shell calls `exec` and the new program forks, all between two looks: the child is still known to be that program's fork.
     #[test]
     fn a_fork_of_what_a_wrapper_became() {
         let line = "sleep 0.3; exec bash -c '(sleep 20; true) & wait'";

@@ -1,10 +1,10 @@
-//! Random numbers that depend on a seed alone: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Its whole state
-//! is one number, and what it draws is part of checkpoints' meaning: it stays as it is.
+//! Random numbers that depend on the seed alone: SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). The state
+//! is one number. Checkpoints depend on the exact sequence, so the generator must not change.
 
-/// By how much the state grows with each number: the golden ratio.
+/// The state's increment per draw: the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A stream of random numbers; what is in it is its state.
+/// A stream of random numbers, represented by its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitMix64(pub u64);
 
@@ -15,18 +15,18 @@ impl SplitMix64 {
         spread(self.0)
     }
 
-    /// From 0 to below 1.
+    /// A uniform number in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
-/// The first number of the stream that begins at this state: every bit of it depends on every bit of the state.
+/// The first number of the stream that starts at this state: each bit of it depends on every bit of the state.
 pub fn mix(state: u64) -> u64 {
     SplitMix64(state).draw()
 }
 
-/// The finaliser alone: it takes 0 to 0.
+/// The finaliser alone, which maps 0 to 0.
 pub fn spread(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -37,7 +37,7 @@ pub fn spread(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// As the authors' own program draws them from the seed 1234567.
+    /// Matches the authors' program with seed 1234567.
     #[test]
     fn known_numbers() {
         let mut random = SplitMix64(1_234_567);

@@ -1,26 +1,26 @@
-//! Workarounds that were tried on a loop, as a page: a sentence about each, all in one table, and one chart.
+//! Workarounds tried on a loop, as a page: a sentence about each, all in one table, and one chart.
 
 use garden_memory::{Bytes, Comparison, Effect, Points, TimeEffect, format_between, format_change};
 use serde::Serialize;
 
 use crate::chart::{Axis, Chart, Curve, Role, Size, Tone, Unit};
 use crate::comparison::{base, extent, header, rate, seconds, value_at};
-use crate::format::counted;
 use crate::json_text;
 use crate::page::{News, Page};
 use crate::sections::{Block, Field, section};
+use garden_memory::counted;
 
-/// A workaround and the runs with it compared to those without.
+/// A workaround, and the runs with it compared to the runs without.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tried {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it does.
+    /// Its effect.
     #[serde(flatten)]
     pub comparison: Comparison,
 }
 
-/// What scripts get.
+/// The result for scripts.
 #[derive(Serialize)]
 struct Answer<'a> {
     summary: &'a str,
@@ -82,7 +82,7 @@ fn answer(tried: &[Tried]) -> (&'static str, News) {
     }
 }
 
-/// Which of them change the growth, which cost time for nothing, and which cannot be told.
+/// Which workarounds change the growth, which cost time for nothing, and which are undecided.
 fn summary(tried: &[Tried]) -> String {
     let named = |wanted: &dyn Fn(&Tried) -> bool| {
         tried.iter().filter(|one| wanted(one)).map(|one| one.name.as_str()).collect::<Vec<_>>()
@@ -106,7 +106,7 @@ fn summary(tried: &[Tried]) -> String {
         (!names.is_empty()).then(|| format!("{} {}", listed(&names), if names.len() == 1 { one } else { many }))
     };
     let phrases: Vec<String> = groups.into_iter().filter_map(phrase).collect();
-    // It begins with a name, which keeps its letters.
+    // The sentence begins with a name, which is not capitalised.
     phrases.join("; ") + "."
 }
 
@@ -118,7 +118,7 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// One workaround: what it does, what it costs, and what to do about it.
+/// One workaround: its effect, its cost, and the advice.
 fn sentence(one: &Tried) -> String {
     let comparison = &one.comparison;
     let summary = comparison.summary.trim_end_matches('.');
@@ -179,7 +179,7 @@ struct Kind<'a> {
 }
 
 impl Kind<'_> {
-    /// What its runs held on average.
+    /// The mean memory of its runs.
     fn mean(&self, place: f64) -> f64 {
         self.runs.iter().map(|points| value_at(points, place)).sum::<f64>() / self.runs.len().max(1) as f64
     }

@@ -1,14 +1,14 @@
 //! Charts made of characters: braille dots for lines, box drawing for axes and marks. Values in, lines out.
 //!
-//! A braille cell holds two by four dots. Where a mark and a line meet, the line wins. Nothing is known here about
-//! memory or steps; `plot.rs` decides what to draw.
+//! A braille cell holds two by four dots. Where a mark and a line meet, the line wins. Memory and steps are not known
+//! here; `plot.rs` decides what to draw.
 
 use crate::scale::Scale;
 use crate::wrap::{pad_left, width};
 
 const DOTS_ACROSS: usize = 2;
 const DOTS_DOWN: usize = 4;
-/// Every how manieth dot of a dotted line is drawn.
+/// Every n-th dot of a dotted line is drawn.
 const DOT_DISTANCE: usize = 3;
 /// The bits of a braille character, by dot from the top, for its left and right half.
 const BRAILLE_BITS: [[u8; DOTS_DOWN]; DOTS_ACROSS] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
@@ -43,11 +43,11 @@ pub(crate) struct Chart {
 /// A vertical mark.
 #[derive(Clone, Debug)]
 pub(crate) struct Upright {
-    /// Where it stands.
+    /// Its place.
     pub at: f64,
     /// The character it is made of.
     pub glyph: char,
-    /// What is written beneath the axis; nothing if empty.
+    /// The label beneath the axis; none if empty.
     pub label: String,
 }
 
@@ -198,7 +198,7 @@ impl<'a> Canvas<'a> {
         row.finish()
     }
 
-    /// The labels of vertical marks: in one row if they fit, else in two; what fits neither is left out.
+    /// The labels of vertical marks: in one row if they fit, else in two; labels that fit in neither are left out.
     fn upright_labels(&self) -> Vec<String> {
         let mut rows = [LabelRow::new(self.chart), LabelRow::new(self.chart)];
         for mark in self.chart.uprights.iter().filter(|mark| !mark.label.is_empty()) {

@@ -1,26 +1,26 @@
-//! Charts as data: what is drawn, and nothing about how. Every report describes its charts with these types.
+//! Charts as data: what to draw, not how. Every report describes its charts with these types.
 //!
-//! All curves of a chart share their places on the horizontal axis, so that one cursor reads all of them at a sample that
-//! was really taken. A value that was not recorded is NaN (`null` in JSON); a gap that must not be bridged is a break.
+//! All curves of a chart share their places on the horizontal axis, so that one cursor reads all of them at a real sample.
+//! A value that was not recorded is NaN (`null` in JSON); a gap that must not be bridged is a break.
 //! Amounts are never rounded here. `assets/chart.js` draws the JSON of a chart, in a report and on a live page.
 
 use serde::{Serialize, Serializer};
 
-/// A chart: curves over one axis, and what stands around them.
+/// A chart: curves over one axis, with marks, levels and bands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Chart {
-    /// Which of a trace's charts it is, for those who take some of them.
+    /// Which of a trace's charts it is, for callers that use only some of them.
     #[serde(skip)]
     pub kind: ChartKind,
-    /// What it shows, as a heading.
+    /// The heading.
     pub title: String,
     /// A sentence that helps to read it; may be empty.
     pub note: String,
-    /// What the values are.
+    /// The unit of the values.
     pub unit: Unit,
     /// The horizontal axis.
     pub axis: Axis,
-    /// How much room it gets.
+    /// Its size on the page.
     pub size: Size,
     /// Where the vertical axis begins.
     pub base: Base,
@@ -29,43 +29,43 @@ pub struct Chart {
     /// Where the curves have values; ascending between two breaks.
     #[serde(serialize_with = "numbers")]
     pub places: Vec<f64>,
-    /// Indices of `places` at which a new piece begins that no line connects to the one before, such as a restart.
+    /// Indices of `places` at which a new piece begins, not connected to the one before, such as at a restart.
     pub breaks: Vec<usize>,
     /// The curves.
     pub curves: Vec<Curve>,
-    /// What is expected, with its interval.
+    /// Forecasts, with their intervals.
     pub outlooks: Vec<Outlook>,
-    /// Stretches of the horizontal axis that are shaded.
+    /// Shaded stretches of the horizontal axis.
     pub bands: Vec<Band>,
     /// Values with a meaning, such as a limit or a plan.
     pub levels: Vec<Level>,
     /// Moments with a meaning.
     pub marks: Vec<Mark>,
-    /// Samples that there were before some were left out for drawing; 0 if none were.
+    /// Number of samples before thinning; 0 if none were left out.
     pub samples: usize,
 }
 
-/// Which of the charts of a trace one is.
+/// The kind of a trace's chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChartKind {
-    /// The memory that was judged.
+    /// The judged memory.
     Memory,
-    /// The same of each start, over time.
+    /// The judged memory of each start, over time.
     Attempts,
-    /// Memory of GPUs.
+    /// GPU memory.
     GpuMemory,
     /// Any other.
     #[default]
     Other,
 }
 
-/// What the values of a chart are.
+/// The unit of a chart's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Numbers of things.
+    /// Counts.
     Count,
     /// Numbers without a unit, such as a loss.
     #[default]
@@ -79,17 +79,17 @@ pub enum Unit {
 /// The horizontal axis of a chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
-    /// What is counted, such as `step`.
+    /// The name of the axis, such as `step`.
     pub name: String,
-    /// How places are written.
+    /// The format of places.
     pub kind: AxisKind,
-    /// Where it begins; the range of the places and outlooks where both ends are 0.
+    /// Where it begins; if both ends are 0, the range is that of the places and outlooks.
     pub from: f64,
     /// Where it ends.
     pub to: f64,
 }
 
-/// How places on a horizontal axis are written.
+/// The format of places on a horizontal axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AxisKind {
@@ -100,13 +100,13 @@ pub enum AxisKind {
     Time,
 }
 
-/// How much room a chart gets.
+/// The size of a chart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Size {
-    /// A high one over the whole width.
+    /// Tall, over the whole width.
     Large,
-    /// A low one that shares the width with others.
+    /// Low, sharing the width with others.
     #[default]
     Small,
 }
@@ -158,9 +158,9 @@ pub enum Role {
     Area,
     /// An area on top of the stacked ones before it.
     Stacked,
-    /// Points that nothing connects.
+    /// Points without a line.
     Points,
-    /// A line with a dot at each value, for the few values between those of other curves.
+    /// A line with a dot at each value, for values sparser than other curves'.
     Dotted,
 }
 
@@ -171,13 +171,13 @@ pub enum Tone {
     /// The next colour of the palette.
     #[default]
     Next,
-    /// Grey: it matters less than the others.
+    /// Grey, for a less important curve.
     Muted,
-    /// The colour of the text: it matters most.
+    /// The colour of the text, for the most important curve.
     Strong,
 }
 
-/// What is expected: a line with an interval around it.
+/// A forecast: a line with an interval around it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outlook {
     /// Its name in the legend, such as `if it never ends`.
@@ -189,7 +189,7 @@ pub struct Outlook {
 /// A stretch of the horizontal axis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Band {
-    /// What it was, such as `growth`.
+    /// Its name, such as `growth`.
     pub name: String,
     /// How it is coloured.
     pub mood: Mood,
@@ -215,7 +215,7 @@ pub enum Mood {
 /// A value with a meaning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Level {
-    /// What it is, such as `limit`.
+    /// Its name, such as `limit`.
     pub name: String,
     /// The value.
     pub value: f64,
@@ -227,23 +227,23 @@ pub struct Level {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LevelKind {
-    /// What must not be crossed.
+    /// A limit that must not be crossed.
     #[default]
     Limit,
-    /// What is expected.
+    /// An expected value.
     Plan,
 }
 
 /// A moment with a meaning.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Mark {
-    /// What happened, such as `knee` or `checkpoint`.
+    /// Its name, such as `knee` or `checkpoint`.
     pub name: String,
-    /// What to write beside it; empty for the name alone.
+    /// The text beside it; empty for the name alone.
     pub label: String,
-    /// Where it stands.
+    /// Its place.
     pub at: f64,
-    /// The stretch that it takes or may lie in, if that is more than a moment.
+    /// The stretch that it covers or may lie in, if more than a moment.
     pub stretch: Option<(f64, f64)>,
     /// How it is drawn.
     pub shape: Shape,
@@ -266,10 +266,10 @@ pub enum Shape {
     Bar,
 }
 
-/// A table of samples, already in words.
+/// A table of samples, already formatted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// What it shows, and what was left out.
+    /// The content of the table, and what was left out.
     pub note: String,
     /// The heading of each column.
     pub header: Vec<String>,
@@ -278,7 +278,7 @@ pub struct Table {
 }
 
 impl Chart {
-    /// The range of the horizontal axis: as stated, or that of all places and outlooks.
+    /// The range of the horizontal axis: as stated, or spanning all places and outlooks.
     pub(crate) fn range(&self) -> (f64, f64) {
         if self.axis.from < self.axis.to {
             return (self.axis.from, self.axis.to);

@@ -1,6 +1,6 @@
 //! Makes text from files harmless for a terminal: one line, no escape sequences, no control or direction characters.
 //!
-//! What Markdown and HTML would misread is left alone here; `markdown.rs` escapes it.
+//! Markdown and HTML markup is left alone here; the renderers escape it.
 
 const ESCAPE: char = '\u{1b}';
 const BELL: char = '\u{7}';
@@ -32,7 +32,7 @@ fn strip_escapes(text: &str) -> String {
     kept
 }
 
-/// What follows the escape sequence that `text` begins with.
+/// The text after the escape sequence at the beginning of `text`.
 fn after_escape(text: &str) -> &str {
     let mut chars = text.chars();
     let introducer = if chars.next() == Some(CSI) { Some('[') } else { chars.next() };
@@ -54,7 +54,7 @@ fn after_escape(text: &str) -> &str {
             last.strip_prefix(|c: char| ('0'..='~').contains(&c)).unwrap_or(last)
         }
         Some('0'..='~') => body,
-        // A lone ESC: what follows it is ordinary text (or another control, dropped by the caller).
+        // A lone ESC: ordinary text follows (or another control, dropped by the caller).
         _ => &text[1..],
     }
 }

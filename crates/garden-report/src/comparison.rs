@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use garden_memory::{
     Basis, Bytes, Clock, ComparedRun, Comparison, Effect, Interval, LevelContrast, format_between, format_change,
+    short_time, time_unit,
 };
 
 use crate::chart::{Axis, AxisKind, Band, Base, Chart, Curve, Mood, Role, Size, Tone, Unit};
@@ -51,7 +52,7 @@ pub(crate) fn header<const N: usize>(names: [&'static str; N]) -> Vec<Cow<'stati
     names.map(Cow::from).to_vec()
 }
 
-/// A rate with its interval, in the unit in which people think.
+/// A rate with its interval, in a familiar unit.
 pub(crate) fn rate(clock: Clock, rate: Interval) -> String {
     let Interval { value, low, high } = rate;
     let text = match clock {
@@ -59,21 +60,6 @@ pub(crate) fn rate(clock: Clock, rate: Interval) -> String {
         clock => rate_per(value, Some(low), Some(high), clock.unit()),
     };
     text.unwrap_or_default()
-}
-
-/// The unit of a short time, how many of it are a second, and the digits to show.
-fn time_unit(seconds: f64) -> (&'static str, f64, usize) {
-    let (unit, factor) = match seconds {
-        value if value < 0.001 => ("µs", 1e6),
-        value if value < 1.0 => ("ms", 1e3),
-        _ => ("s", 1.0),
-    };
-    (unit, factor, if factor * seconds < 10.0 { 2 } else { 1 })
-}
-
-fn duration(seconds: f64) -> String {
-    let (unit, factor, digits) = time_unit(seconds);
-    format!("{:.digits$} {unit}", factor * seconds)
 }
 
 pub(crate) fn seconds(time: Interval) -> String {
@@ -124,7 +110,7 @@ fn runs(comparison: &Comparison) -> Vec<Vec<String>> {
             run.verdict.name().to_string(),
             run.samples.to_string(),
             run.growth.map(|growth| plain_rate(comparison.clock, growth.value)).unwrap_or_default(),
-            run.step_time.map(|time| duration(time.value)).unwrap_or_default(),
+            run.step_time.map(|time| short_time(time.value)).unwrap_or_default(),
             run.highest.map(|bytes| Bytes::from_f64(bytes).to_string()).unwrap_or_default(),
         ]
     };
@@ -174,7 +160,7 @@ fn environment(comparison: &Comparison) -> Vec<(String, String)> {
     vec![("before".into(), names(&comparison.before)), ("after".into(), names(&comparison.after))]
 }
 
-/// All runs in one chart, side by side as they were compared.
+/// All runs in one chart, aligned as they were compared.
 fn chart(comparison: &Comparison) -> Option<Chart> {
     let mut places: Vec<f64> = comparison.curves.iter().flatten().flatten().map(|point| point.0).collect();
     places.sort_by(f64::total_cmp);
@@ -187,7 +173,7 @@ fn chart(comparison: &Comparison) -> Option<Chart> {
         .map(|(side, tone, (number, points))| Curve {
             name: if is_single { side.to_string() } else { format!("{side} {}", number + 1) },
             role: Role::Line,
-            // Of many runs, the kinds are told apart by colour; of two, each has its own.
+            // With many runs, each kind has a colour; with two, each run has its own.
             tone: if is_single { Tone::Next } else { tone },
             values: places.iter().map(|&place| value_at(points, place)).collect(),
         })
@@ -225,7 +211,7 @@ pub(crate) fn base(low: f64, high: f64) -> Base {
     if low > ZERO_BASE * high { Base::Fitted } else { Base::Zero }
 }
 
-/// What a run held at a place: as a line between its samples has it, and nothing beyond them.
+/// A run's memory at a place, interpolated between its samples; NaN beyond them.
 pub(crate) fn value_at(points: &[(f64, f64)], place: f64) -> f64 {
     let after = points.partition_point(|point| point.0 < place);
     match (after.checked_sub(1).and_then(|before| points.get(before)), points.get(after)) {

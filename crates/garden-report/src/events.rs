@@ -1,14 +1,14 @@
-//! What happened during a run, as marks of a chart: epochs, evaluations, checkpoints, collections, the end.
+//! The events of a run as marks of a chart: epochs, evaluations, checkpoints, collections, the end.
 
 use garden_memory::{Activity, Clock, Event, EventKind, Trace};
 
 use crate::chart::{Mark, Shape};
 use crate::format::ClockWords;
 
-/// Marks of one kind that a chart keeps; more than that cannot be told apart.
+/// Most marks of one kind in a chart; more cannot be told apart.
 const MOST_OF_A_KIND: usize = 300;
 
-/// The marks of a trace's events, along samples that are given as index and place.
+/// The marks of a trace's events, along samples given as index and place.
 pub(crate) fn events(trace: &Trace, samples: &[(usize, f64)], words: ClockWords) -> Vec<Mark> {
     let walk = Walk { trace, samples, words };
     let mut kinds = vec![walk.evaluations()];
@@ -36,9 +36,9 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Where an event stands: where it says itself if that fits in between its neighbours, else at the sample after it.
+    /// The place of an event: as stated if that fits between its neighbours, else at the sample before it, or after it if there is none.
     fn place(&self, event: &Event) -> Option<f64> {
-        // Samples that came late stand out of order by a place or two, which does no harm here.
+        // Late samples are out of order by a place or two, which does no harm here.
         let next = self.samples.partition_point(|sample| sample.0 < event.before_sample);
         let after = self.samples.get(next).map(|sample| sample.1);
         let before = next.checked_sub(1).map(|at| self.samples[at].1);
@@ -63,7 +63,7 @@ impl Walk<'_> {
         places.enumerate().map(mark).collect()
     }
 
-    /// Evaluations, from their events or else from what the samples say of themselves.
+    /// Evaluations, from their events or else from the samples' activities.
     fn evaluations(&self) -> Vec<Mark> {
         let mut marks = Vec::new();
         let mut begun = None;

@@ -1,6 +1,6 @@
-//! Numbers in words: places on the clock, amounts, rates and intervals, the same in every format.
+//! Numbers as text: places on the clock, amounts, rates and intervals, the same in every format.
 //!
-//! What is not a finite number has no words: the functions answer `None` or leave the part out, they never print 0 for it.
+//! Numbers that are not finite have no text: the functions return `None` or leave the part out, and never print 0 for it.
 
 use garden_memory::{Bytes, Clock, Diagnosis, Phase, PhaseKind, Verdict, format_change};
 
@@ -9,19 +9,19 @@ use crate::Report;
 /// Rates beyond this are printed as powers of ten: no machine has as much, and hundreds of digits help nobody.
 const ABSURD: f64 = 1e18;
 
-/// How places on a diagnosis's clock are written.
+/// The format of places on a diagnosis's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockWords {
-    /// What the clock counts.
+    /// The clock.
     pub clock: Clock,
     /// The place that is written as zero.
     pub zero: f64,
-    /// The unit of times, the same all over a report.
+    /// The unit of times, the same throughout a report.
     pub unit: TimeUnit,
 }
 
 impl ClockWords {
-    /// The words for a report's clock: times are told from the first sample on.
+    /// The words for a report's clock: times count from the first sample.
     pub fn new(report: &Report) -> Self {
         let clock = report.diagnosis.clock;
         let places = report.memory.points.iter().map(|point| point.0).filter(|x| x.is_finite());
@@ -29,7 +29,7 @@ impl ClockWords {
         ClockWords::over(clock, if clock == Clock::Time { first } else { 0.0 }, places)
     }
 
-    /// The words for a clock that shows `zero` as nothing and has these places.
+    /// The words for a clock with these places, on which `zero` is written as 0.
     pub fn over(clock: Clock, zero: f64, places: impl Iterator<Item = f64>) -> Self {
         ClockWords { clock, zero, unit: TimeUnit::fitting(places.fold(zero, f64::max) - zero) }
     }
@@ -50,7 +50,7 @@ impl ClockWords {
         }
     }
 
-    /// A place as it stands alone: `83`, or a time with its unit (`2:05 h`).
+    /// A place on its own: `83`, or a time with its unit (`2:05 h`).
     pub fn number(self, x: f64) -> String {
         let suffix = if self.clock == Clock::Time { self.unit.suffix() } else { "" };
         format!("{}{suffix}", self.bare(x))
@@ -69,7 +69,7 @@ impl ClockWords {
         }
     }
 
-    /// A rate with its interval, per step, per sample, or per minute as people think of it.
+    /// A rate with its interval, per step, per sample or per minute.
     pub fn rate(self, rate: f64, low: Option<f64>, high: Option<f64>) -> Option<String> {
         match self.clock {
             Clock::Time => rate_per_minute(rate, low, high),
@@ -78,13 +78,13 @@ impl ClockWords {
     }
 }
 
-/// Where a diagnosis's knee stands on its clock.
+/// The place of a diagnosis's knee on its clock.
 pub(crate) fn knee_place(report: &Report) -> Option<f64> {
     let knee = report.diagnosis.knee?;
     let middle = (knee.low + knee.high) / 2.0;
     let place = match report.diagnosis.clock {
         Clock::Step => knee.step,
-        // The time counts from the first sample of the process that was judged, the last one.
+        // The time counts from the first sample of the judged process, the last one.
         Clock::Time => knee.time_s.map(|time| time + judged_from(report)),
         Clock::Sample => None,
     };
@@ -95,7 +95,7 @@ fn judged_from(report: &Report) -> f64 {
     report.diagnosis.parts.last().map_or(ClockWords::new(report).zero, |part| part.from)
 }
 
-/// A rate in bytes per second, told per minute.
+/// A rate in bytes per second, written per minute.
 pub(crate) fn rate_per_minute(rate: f64, low: Option<f64>, high: Option<f64>) -> Option<String> {
     rate_per(60.0 * rate, low.map(|low| 60.0 * low), high.map(|high| 60.0 * high), "minute")
 }
@@ -104,7 +104,7 @@ pub(crate) fn rate_per_minute(rate: f64, low: Option<f64>, high: Option<f64>) ->
 pub(crate) fn rate_per(rate: f64, low: Option<f64>, high: Option<f64>, unit: &str) -> Option<String> {
     let finite = |x: &f64| x.is_finite();
     let interval = match (low.filter(finite), high.filter(finite)) {
-        // The sign is only worth repeating where the interval reaches beyond zero.
+        // Signs are repeated only where the interval reaches zero.
         (Some(low), Some(high)) if low > 0.0 => Some((unsigned(low), unsigned(high))),
         (Some(low), Some(high)) => Some((change(low), change(high))),
         _ => None,
@@ -158,7 +158,7 @@ pub(crate) fn percent(share: f64) -> Option<String> {
     }
 }
 
-/// How moments are written.
+/// The unit of times, and their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeUnit {
     /// `83`.
@@ -179,7 +179,7 @@ impl TimeUnit {
         }
     }
 
-    /// What follows the number.
+    /// The text after the number.
     pub fn suffix(self) -> &'static str {
         match self {
             TimeUnit::Seconds => " s",
@@ -206,25 +206,7 @@ fn sexagesimal(sixtieths: f64) -> String {
     format!("{sign}{}:{:02.0}", whole((size / 60.0).floor()), size % 60.0)
 }
 
-/// A length of time in words: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
-pub(crate) fn duration(seconds: f64) -> String {
-    let minutes = (seconds / 60.0).round();
-    let hours = (seconds / 3600.0).round();
-    match seconds {
-        s if s < 100.0 => format!("{} s", whole(s.max(0.0))),
-        s if s < 7200.0 => format!("{} min", whole(minutes)),
-        s if s < 172_800.0 => format!("{} h {} min", whole((minutes / 60.0).floor()), whole(minutes % 60.0)),
-        s if s < 1e11 => format!("{} d {} h", whole((hours / 24.0).floor()), whole(hours % 24.0)),
-        _ => "more than a thousand years".to_string(),
-    }
-}
-
-/// A number of things with the right ending: `1 sample`, `24 samples`.
-pub(crate) fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
-}
-
-/// What a phase is called. A floor that rose is only growth where the verdict speaks of one: it may have been the start, or fallen again.
+/// The name of a phase. A floor that rose is only growth if the verdict is about growth: it may have been start-up, or fallen again.
 pub(crate) fn phase_name(diagnosis: &Diagnosis, phase: &Phase) -> &'static str {
     let is_growth = !matches!(diagnosis.verdict, Verdict::Flat | Verdict::Sawtooth);
     match phase.kind {
@@ -263,8 +245,6 @@ mod tests {
         assert_eq!(written(7500.0, 8000.0), "0:00 to 2:05 h");
         assert_eq!(written(-750.0, 8000.0), "0:00 to -0:13 h");
         assert_eq!(written(1e300, 1e300), "0 to 1.00e300 s");
-        let lengths = [45.0, 750.0, 7500.0, 273_600.0, f64::NAN].map(duration);
-        assert_eq!(lengths, ["45 s", "13 min", "2 h 5 min", "3 d 4 h", "more than a thousand years"]);
     }
 
     #[test]

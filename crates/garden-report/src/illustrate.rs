@@ -1,7 +1,7 @@
 //! The charts and the table of a diagnosed trace: the one place that turns samples, events and a diagnosis into pictures.
 //!
-//! Memory by component comes first; then, as far as they were recorded, the attempts of a restarted run, the processes,
-//! counts, GPU memory and the machine around. What is judged, foreseen and decided comes from the diagnosis alone.
+//! Memory by component comes first; then, as far as recorded, the attempts of a restarted run, the processes, counts, GPU
+//! memory and the machine. Verdict, forecast and decision come from the diagnosis alone.
 
 use garden_memory::{Clock, EventKind, JudgedMemory, Mechanism, ProcessTrack, Quantity, Trace, Verdict, judged_places};
 
@@ -14,16 +14,16 @@ use crate::plot::{MOST_PLACE, Plot, overlap};
 use crate::samples::samples_table;
 use crate::thin::thin;
 
-/// Processes that get a curve of their own; the rest is summed.
+/// Most processes with their own curve; the rest is summed.
 const MOST_PROCESSES: usize = 7;
-/// A process that never held this share of what the largest one held at its height cannot be seen in a stack.
+/// A process that stays below this share of the largest process's peak cannot be seen in a stack.
 const SMALL_PROCESS: f64 = 0.005;
-/// Epoch borders that are drawn; more would be a hatching.
+/// Most epoch boundaries drawn; more would be hatching.
 const MOST_EPOCHS: usize = 40;
 /// A line begins at zero unless its lowest value is above this share of the highest.
 const ZERO_BASE: f64 = 0.6;
 
-/// Gives a report the charts and the table of samples of the trace that it is about.
+/// Adds the charts and the table of samples of its trace to a report.
 pub fn illustrate(report: &mut Report, trace: &Trace) {
     let Some(scene) = Scene::new(report, trace) else { return };
     let charts = [
@@ -56,7 +56,7 @@ pub fn illustrate(report: &mut Report, trace: &Trace) {
     report.samples = Some(table);
 }
 
-/// What all charts of a trace share.
+/// The data shared by all charts of a trace.
 struct Scene<'a> {
     report: &'a Report<'a>,
     trace: &'a Trace,
@@ -89,7 +89,7 @@ impl<'a> Scene<'a> {
     fn chart(&self, title: &str, unit: Unit) -> Chart {
         let zero = self.words.zero;
         let kind = if self.words.clock == Clock::Time { AxisKind::Time } else { AxisKind::Number };
-        // The plot of a restarted run may be of its last attempt alone; here all are drawn.
+        // The plot of a restarted run may show its last attempt alone; here all are drawn.
         let first = self.samples.iter().map(|sample| sample.1).fold(f64::INFINITY, f64::min);
         let (from, to) = ((self.plot.from - zero).min(first), (self.plot.to - zero).max(self.last_place()));
         let axis = Axis { name: self.words.name().into(), kind, from, to };
@@ -138,7 +138,7 @@ impl<'a> Scene<'a> {
         chart
     }
 
-    /// The kinds of memory that make up the whole, where they were recorded.
+    /// The components of memory, as far as recorded.
     fn components(&self) -> Vec<Curve> {
         let trace = self.trace;
         if !trace.has(Quantity::Anon) {
@@ -150,7 +150,7 @@ impl<'a> Scene<'a> {
             (Quantity::Swap, "swapped", Tone::Next),
             (Quantity::File, "file pages", Tone::Muted),
         ];
-        // A kind that was always empty would only fill the legend.
+        // A component that was always empty would only fill the legend.
         let is_used =
             |quantity| (0..trace.len()).any(|index| trace.value(index, quantity).is_some_and(|value| value > 0));
         let used = kinds.into_iter().filter(|kind| trace.has(kind.0) && is_used(kind.0));
@@ -161,7 +161,7 @@ impl<'a> Scene<'a> {
         used.map(curve).collect()
     }
 
-    /// The memory that was judged.
+    /// The judged memory.
     fn judged(&self, is_stacked: bool) -> Curve {
         let (input, trace) = (&self.report.diagnosis.input, self.trace);
         let judged = input.judged.unwrap_or(JudgedMemory::Total);
@@ -172,7 +172,7 @@ impl<'a> Scene<'a> {
         curve(input.column.as_deref().unwrap_or("memory"), Role::Area)
     }
 
-    /// What the judged memory was at most, where it is known by bounds only.
+    /// The upper bound of the judged memory, where only bounds are known.
     fn at_most(&self, judged: &Curve) -> Option<Curve> {
         let trace = self.trace;
         let gap = |index: usize| {
@@ -186,7 +186,7 @@ impl<'a> Scene<'a> {
         is_any.then(|| Curve { name: "at most".into(), role: Role::Line, tone: Tone::Muted, values })
     }
 
-    /// Where attempts count the same steps again, only the last one is drawn in full; the others are lines.
+    /// Draws only the last attempt in full and the others as lines, where attempts count the same steps again.
     fn part_attempts(&self, chart: &mut Chart) {
         let last = self.breaks.last().copied().unwrap_or(0);
         let Some(judged) = chart.curves.last().cloned() else { return };
@@ -201,8 +201,10 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// What is flat shall look flat, and a stack whose lowest part is cut off lies; a line that moved a little on a high
-    /// level is looked at more closely.
+    /// Where the vertical axis begins.
+    ///
+    /// A flat line should look flat, and a stack with its lowest part cut off misleads; a line that moved a little on a high
+    /// level is shown enlarged.
     fn base(&self, chart: &Chart, is_stacked: bool) -> Base {
         let known = chart.curves.iter().flat_map(|curve| &curve.values).copied().filter(|value| value.is_finite());
         let (low, high) = known.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -238,7 +240,7 @@ impl<'a> Scene<'a> {
         marks
     }
 
-    /// Where epochs end, as far as the facts tell.
+    /// Where epochs end, as far as known.
     fn epochs(&self, end: f64) -> Vec<Mark> {
         let steps = self.report.facts.epoch_steps().filter(|_| self.words.clock == Clock::Step);
         let Some(steps) = steps.map(|steps| steps as f64) else { return Vec::new() };
@@ -299,7 +301,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// The sample with which the attempt begins whose first sample on the clock this is: it may have begun before it counted.
+    /// The first sample of the attempt whose first sample on the clock is given: it may have begun before it counted steps.
     fn start_of(&self, at: usize) -> usize {
         let (before, first) = (self.samples[at - 1].0, self.samples[at].0);
         let restarts = self.trace.events.iter().filter(|event| event.kind == EventKind::Restart);
@@ -307,7 +309,7 @@ impl<'a> Scene<'a> {
         restarts.map(|event| event.before_sample).find(between).unwrap_or(first)
     }
 
-    /// Each process of the tree, the largest ones by themselves.
+    /// The processes of the tree, the largest with their own curves.
     fn processes(&self) -> Option<Chart> {
         let highest = |track: &ProcessTrack| track.levels.iter().map(|level| level.1).max().unwrap_or(0);
         let mut tracks: Vec<&ProcessTrack> = self.trace.processes.iter().filter(|track| highest(track) > 0).collect();
@@ -318,7 +320,7 @@ impl<'a> Scene<'a> {
         let least = tracks.first().map_or(0.0, |largest| SMALL_PROCESS * highest(largest) as f64);
         let large = tracks.iter().take_while(|track| highest(track) as f64 >= least).count();
         let rest = tracks.split_off(large.min(MOST_PROCESSES));
-        // In the order in which they came, so that the oldest is at the bottom.
+        // By age, so that the oldest is at the bottom.
         tracks.sort_by_key(|track| track.levels.first().map(|level| level.0));
         let mut chart = self.chart("Processes", Unit::Bytes);
         chart.size = Size::Large;
@@ -354,7 +356,7 @@ impl<'a> Scene<'a> {
         let mut chart = self.chart(title, unit);
         chart.note = note.into();
         chart.curves = recorded.iter().map(named).collect();
-        // What was never there needs no chart.
+        // Quantities that were always zero need no curve.
         chart.curves.retain(|curve| curve.values.iter().any(|&value| value > 0.0));
         drop_empty_places(&mut chart);
         chart.axis.to = self.last_place();
@@ -367,7 +369,7 @@ impl<'a> Scene<'a> {
         (!chart.curves.is_empty()).then_some(chart)
     }
 
-    /// Private and shared pages, where forked processes made pages their own.
+    /// Private and shared pages, where forked processes copied pages.
     fn sharing(&self) -> Option<Chart> {
         let matters = self.report.diagnosis.mechanism == Mechanism::CopyOnWrite;
         let note = "Shared pages become private when a forked process writes to them.";
@@ -375,7 +377,7 @@ impl<'a> Scene<'a> {
         matters.then(|| self.quantities("Private and shared pages", note, Unit::Bytes, &quantities)).flatten()
     }
 
-    /// How long processes waited for memory, as a share of the time.
+    /// Memory pressure: how long processes waited for memory, as a share of the time.
     fn pressure(&self) -> Option<Chart> {
         /// Pressure is recorded in hundredths of a percent.
         const WHOLE: f64 = 10_000.0;
@@ -386,8 +388,8 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Leaves out the places where none of a chart's quantities was measured: counts are rarer than samples, and their lines would have
-/// more gaps than points.
+/// Drops the places where none of a chart's quantities was measured: counts are rarer than samples, and their lines would
+/// have more gaps than points.
 fn drop_empty_places(chart: &mut Chart) {
     let is_known: Vec<bool> =
         (0..chart.places.len()).map(|at| chart.curves.iter().any(|curve| curve.values[at].is_finite())).collect();
@@ -411,12 +413,12 @@ fn attempt_name(index: usize) -> String {
     format!("attempt {}", index + 1)
 }
 
-/// A process as a legend shows it: `python3 4711 training`.
+/// A process in the legend: `python3 4711 training`.
 fn process_name(track: &ProcessTrack) -> String {
     format!("{} {} {}", track.name, track.pid, track.role).trim().to_string()
 }
 
-/// How a legend calls a quantity, where the trace's own name would tell too little.
+/// The name of a quantity in the legend, where the trace's own name says too little.
 fn quantity_name(quantity: Quantity) -> Option<&'static str> {
     match quantity {
         Quantity::Gpu => Some("processes"),
@@ -429,7 +431,7 @@ fn quantity_name(quantity: Quantity) -> Option<&'static str> {
     }
 }
 
-/// What processes held together at each sample.
+/// The memory of several processes together at each sample.
 fn levels_of(tracks: &[&ProcessTrack], samples: usize) -> Vec<u64> {
     let mut sums = vec![0_u64; samples];
     for track in tracks {

@@ -1,4 +1,4 @@
-//! A trace with its diagnosis: what every report about memory is made from.
+//! A trace with its diagnosis: the input of every report about memory.
 
 use garden_memory::{
     Bytes, Diagnosis, Input, Quantity, Question, RunFacts, Trace, diagnose, judged_series, quantity_series,
@@ -16,7 +16,7 @@ pub struct JudgedTrace {
 }
 
 impl JudgedTrace {
-    /// Judges a trace; `input` says how it was read. The limit is the one asked about, else the trace's own, else this machine's.
+    /// Judges a trace; `input` says how it was read. The limit is the question's, else the trace's own, else this machine's.
     pub fn of(trace: Trace, input: Input, question: Question, machine_limit: Option<Bytes>) -> JudgedTrace {
         let facts = question.facts.or(trace.facts.clone());
         let limit_is_given = facts.memory_limit.is_some();
@@ -32,18 +32,18 @@ impl JudgedTrace {
         JudgedTrace { trace, facts, diagnosis }
     }
 
-    /// The highest resident memory that the kernel told, in bytes.
+    /// The peak resident memory reported by the kernel, in bytes.
     pub fn resident_peak(&self) -> u64 {
         let peaks = (0..self.trace.len()).filter_map(|index| self.trace.sample(index).get(Quantity::Peak));
         peaks.max().unwrap_or(0)
     }
 
-    /// The last moment of the trace, in seconds from its beginning.
+    /// The last time in the trace, in seconds from its beginning.
     pub fn seconds(&self) -> f64 {
         (0..self.trace.len()).rev().find_map(|index| self.trace.time_s(index)).unwrap_or(0.0)
     }
 
-    /// The report without the charts of a page, and sections that others add. `command` is the command line that asks for it.
+    /// The report without the charts of a page, with the caller's sections. `command` is the command line that makes it.
     pub fn report(&self, title: &str, sections: Vec<Section>, command: Option<String>) -> Report<'_> {
         Report {
             title: title.to_string(),
@@ -60,7 +60,7 @@ impl JudgedTrace {
         }
     }
 
-    /// The same with its charts.
+    /// The report with its charts.
     pub fn illustrated(&self, title: &str, sections: Vec<Section>, command: Option<String>) -> Report<'_> {
         let mut report = self.report(title, sections, command);
         illustrate(&mut report, &self.trace);

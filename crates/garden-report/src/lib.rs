@@ -1,9 +1,9 @@
 //! A diagnosis, or any other [`Page`], as text for the terminal, as Markdown for an issue tracker, as a page with charts,
 //! and as JSON for scripts.
 //!
-//! The words are made once, as sections of paragraphs, lists and tables, and each format only renders them. Nothing here
-//! reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text that comes from
-//! files is never trusted: control characters and escape sequences do not reach any output.
+//! The words are written once, as sections of paragraphs, lists and tables, and each format only renders them. Nothing
+//! here reads files, decides anything or knows the terminal: a report goes in, a string comes out. Text from files is
+//! never trusted: control characters and escape sequences do not reach any output.
 
 mod audit;
 mod braille;
@@ -43,35 +43,35 @@ pub use page::{News, Page};
 pub use sections::{Block, Entry, Exhibit, Field, Image, Likeness, Pair, Section};
 pub use text::text;
 
-/// What a chart of characters draws.
+/// A series for a chart of characters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// What the numbers are, for example the file's own name of the column.
+    /// Its name, for example the file's own name of the column.
     pub name: String,
     /// Places on the diagnosis's clock and the values there (bytes or counts), in the order of the samples.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Everything that a report is made from.
+/// The input of a report.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
-    /// The answer.
+    /// The diagnosis.
     pub diagnosis: &'a Diagnosis,
     /// What was diagnosed, for example the name of the file.
     pub title: String,
-    /// The memory that was judged, in bytes.
+    /// The judged memory, in bytes.
     pub memory: Series,
-    /// Numbers of live tensors and objects, as far as they were recorded.
+    /// Numbers of live tensors and objects, as far as recorded.
     pub counts: Vec<Series>,
-    /// The charts of the page, in their order; [`illustrate`] makes those of a trace, others may follow.
+    /// The charts of the page, in order; [`illustrate`] makes the charts of a trace, others may follow.
     pub charts: Vec<Chart>,
     /// The raw numbers, for the page.
     pub samples: Option<Table>,
-    /// Sections besides those of the diagnosis, for every format.
+    /// Sections in addition to the diagnosis, for every format.
     pub sections: Vec<Section>,
     /// Where the trace comes from (command, host, versions), as name and value.
     pub origin: &'a [(String, String)],
-    /// What is known about the run.
+    /// Facts about the run.
     pub facts: &'a RunFacts,
     /// The command line that made this report.
     pub command: Option<String>,
@@ -90,7 +90,7 @@ pub enum Style {
 
 impl Report<'_> {
     /// The page that every format begins with, cleaned, without its charts; the rest is drawn from the report itself.
-    /// Others may take parts of it for a page of their own.
+    /// Callers may use parts of it for their own page.
     pub fn page(&self) -> Page {
         self.page_of(sections::findings(self))
     }
@@ -120,10 +120,10 @@ pub fn json(report: &Report) -> String {
     json_text(report.diagnosis)
 }
 
-/// An answer for scripts as JSON that a terminal may show, with a newline at the end.
+/// An answer for scripts as JSON that is safe to show in a terminal, with a newline at the end.
 pub fn json_text(answer: &impl Serialize) -> String {
     let mut text = serde_json::to_string_pretty(answer).unwrap_or_default();
-    // JSON may carry DEL and the C1 controls as they are, but a terminal would obey them. They can only stand inside
+    // JSON may carry DEL and the C1 controls as they are, but a terminal would obey them. They can only occur inside
     // strings, so writing them as escapes changes nothing for a parser.
     if text.contains(is_late_control) {
         text =

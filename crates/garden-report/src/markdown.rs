@@ -1,6 +1,6 @@
-//! A report as Markdown that a user can paste into somebody's bug tracker.
+//! A report as Markdown to paste into any bug tracker.
 //!
-//! Nothing that a file says may become markup there: no links, no HTML, no mention of a person, no broken table. Wholly
+//! Text from files must not become markup there: no links, no HTML, no mention of a person, no broken table. Wholly
 //! foreign text is shown as code; in sentences, `code` between single backticks stays code and all else is escaped.
 
 use garden_memory::{Bytes, MIB};
@@ -13,9 +13,9 @@ use crate::sections::{Block, Exhibit, Field, Section, image_words};
 use crate::wrap::{WIDTH, shorten};
 use crate::{Report, Series};
 
-/// Samples that the table shows.
+/// Most samples in the table.
 const TABLE_SAMPLES: usize = 12;
-/// Columns that a value from a file may take.
+/// Most columns of a value from a file.
 const VALUE_COLUMNS: usize = 300;
 
 /// The report as Markdown for an issue tracker.
@@ -23,7 +23,7 @@ pub fn markdown(report: &Report) -> String {
     render(&report.page(), Some(report))
 }
 
-/// A page that was cleaned as Markdown, with what the diagnosis of a trace adds to it.
+/// A cleaned page as Markdown, with the additions of a trace's diagnosis.
 pub(crate) fn render(page: &Page, report: Option<&Report>) -> String {
     let mut blocks = vec![heading(page), prose(&page.summary)];
     blocks.extend(environment_table(page));
@@ -83,7 +83,7 @@ fn samples_table(report: &Report) -> Option<String> {
     (!points.is_empty()).then(|| format!("{title}\n\n{}", table(&header, rows)))
 }
 
-/// A level to the mebibyte, so that small changes of a large level can be read off the table.
+/// A level to the mebibyte, so that the table shows small changes of a large level.
 fn level_words(bytes: f64) -> String {
     let mib = bytes / MIB as f64;
     if mib >= 1000.0 { format!("{} MiB", whole(mib)) } else { Bytes::from_f64(bytes).to_string() }
@@ -113,7 +113,7 @@ fn picked_samples(report: &Report, points: &[(f64, f64)]) -> Vec<(usize, String)
     picked.into_iter().map(|index| (index, remark(index))).collect()
 }
 
-/// Drops samples without a remark that stand closest to their neighbours, until the table has its size.
+/// Drops samples without a remark that are closest to their neighbours, until the table has its size.
 fn thin_to(picked: &mut Vec<usize>, remarks: &[(usize, &str)]) {
     while picked.len() > TABLE_SAMPLES {
         let plain = (1..picked.len() - 1).filter(|&at| remarks.iter().all(|remark| remark.0 != picked[at]));
@@ -153,7 +153,7 @@ fn block_text(block: &Block) -> String {
                 .collect();
             format!("**{}**{below}", prose(&entry.title))
         })),
-        // A tracker would not show an embedded picture: its words must do.
+        // A tracker would not show an embedded picture, only its text.
         Block::Image(image) => prose(&image_words(image)),
         Block::Exhibits(exhibits) => block_text(&Block::Entries(exhibits.iter().map(Exhibit::entry).collect())),
         Block::Folded(title, body) => {
@@ -190,7 +190,7 @@ fn made(page: &Page, notes_title: &str) -> String {
     format!("### How this was made\n\n{sentence}{notes}")
 }
 
-/// Foreign text as it is: plain where that is harmless, else as code.
+/// Foreign text, verbatim: plain where that is harmless, else as code.
 fn literal(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || " .,+-()%".contains(c);
     let harmless = text.chars().all(plain) && !text.contains("www.") && !text.starts_with(['-', '+']);
@@ -201,13 +201,13 @@ fn code(text: &str) -> String {
     if !text.contains(['`', '|', '\\']) {
         return format!("`{text}`");
     }
-    // Backticks, pipes and backslashes mean different things in different tables: as entities they mean nothing.
+    // Backticks, pipes and backslashes mean different things in different tables: as entities they are literal everywhere.
     let harmless = |c: char| c.is_alphanumeric() || " .,-=/".contains(c);
     let entity = |c: char| if harmless(c) { c.to_string() } else { format!("&#{};", c as u32) };
     format!("<code>{}</code>", text.chars().map(entity).collect::<String>())
 }
 
-/// A sentence on a line of its own, which must not begin a list or a rule.
+/// A sentence on its own line, which must not begin a list or a rule.
 fn prose(text: &str) -> String {
     let text = inline(text);
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -222,10 +222,10 @@ fn prose(text: &str) -> String {
     }
 }
 
-/// A sentence: what stands between two single backticks is code, the rest is escaped.
+/// A sentence; text between two single backticks is code, the rest is escaped.
 fn inline(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
-    // Code needs a closing backtick and something between: otherwise the backticks are meant as they are.
+    // Code needs a closing backtick and text in between: otherwise the backticks are literal.
     let paired = parts.len() % 2 == 1 && parts.iter().skip(1).step_by(2).all(|code| !code.trim().is_empty());
     if !paired {
         return escape(text);
@@ -234,7 +234,7 @@ fn inline(text: &str) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// Takes the meaning from everything that Markdown, HTML or a bug tracker would read as more than text.
+/// Escapes everything that Markdown, HTML or a bug tracker would read as more than text.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 8);
     let mut before = ' ';
@@ -247,7 +247,7 @@ fn escape(text: &str) -> String {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
-            // A space of no width keeps trackers from mentioning people and linking other issues.
+            // A zero-width space keeps trackers from mentioning people and linking other issues.
             '@' => escaped.push_str("@&#8203;"),
             '#' => escaped.push_str("\\#&#8203;"),
             '_' if inside_word => escaped.push(c),

@@ -1,4 +1,4 @@
-//! What a diagnosis foresees and which phases it found, as parts of a chart.
+//! The forecast and the phases of a diagnosis as parts of a chart.
 
 use garden_memory::{Clock, PhaseKind};
 
@@ -7,11 +7,10 @@ use crate::chart::{Band, Mood, Outlook};
 use crate::format::phase_name;
 use crate::plot::Plot;
 
-/// Most of the axis that is added to the right so that a growth can be seen to reach the limit, as a share of what was
-/// recorded.
+/// Most that is added to the right of the axis to show a growth reaching the limit, as a share of the recorded range.
 const MOST_AHEAD: f64 = 2.0;
 
-/// Where the axis ends if it is to show how the limit is reached; never before `plot.to`.
+/// The end of an axis that shows the limit being reached; never before `plot.to`.
 pub(crate) fn end_of_axis(report: &Report, plot: &Plot) -> f64 {
     let end = report.diagnosis.forecast.if_unbounded;
     let at = match report.diagnosis.clock {
@@ -25,7 +24,7 @@ pub(crate) fn end_of_axis(report: &Report, plot: &Plot) -> f64 {
         .map_or(plot.to, |at| plot.to.max(at + 0.04 * (at - plot.from)))
 }
 
-/// The ways of going on, each with its interval: for ever, and to a plateau.
+/// The possible continuations, each with its interval: unbounded, and to a plateau.
 pub(crate) fn outlooks(report: &Report, plot: &Plot, end: f64) -> Vec<Outlook> {
     let lines = plot.forecasts(end);
     let zero = plot.words.zero;
@@ -50,10 +49,10 @@ fn plateau(report: &Report) -> Option<(f64, f64)> {
     report.diagnosis.forecast.if_bounded.map(|plateau| (plateau.low as f64, plateau.high as f64))
 }
 
-/// Where the growth may be at a place if its rate lies anywhere in its interval.
+/// The range of the growth at a place, given the interval of its rate.
 fn growth(report: &Report, start: (f64, f64), x: f64) -> Option<(f64, f64)> {
     let growth = &report.diagnosis.growth;
-    // The interval belongs to the rate per step where there is one.
+    // The interval is of the rate per step where there is one.
     let is_of_the_clock = match report.diagnosis.clock {
         Clock::Step => growth.bytes_per_step.is_some(),
         Clock::Time => growth.bytes_per_step.is_none(),

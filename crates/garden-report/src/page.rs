@@ -1,7 +1,7 @@
-//! A report as data: the answer, what stands beneath it, charts, and how it was made.
+//! A report as data: the answer, its sections, charts, and how it was made.
 //!
-//! The diagnosis of a trace becomes a page with a few extras of its own (`lib.rs`); whatever else has something to report
-//! makes a [`Page`]. Each format renders pages in one place, so all of them look alike, and all texts are cleaned here.
+//! The diagnosis of a trace becomes a page with a few extras (`lib.rs`); every other report is a plain [`Page`]. Each
+//! format renders pages in one place, so all of them look alike, and all texts are cleaned here.
 
 use std::borrow::Cow;
 
@@ -12,35 +12,35 @@ use crate::sections::{Block, Field, Section, cleaned_fields, cleaned_section, se
 use crate::wrap::shorten;
 use crate::{Chart, Style, html, markdown, text};
 
-/// The section of the numbers that answer first.
+/// The title of the section with the main numbers.
 const NUMBERS: &str = "In numbers";
-/// Columns that the answer's word may take: more would leave no room for the sentence beside it.
+/// Most columns of the answer's word: more would leave no room for the sentence beside it.
 const WORD_COLUMNS: usize = 24;
 
 /// A report that is not the diagnosis of one trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// What kind of report it is, such as `Comparison`: its heading is `Comparison of <title>`.
+    /// The kind of report, such as `Comparison`: its heading is `Comparison of <title>`.
     pub subject: Cow<'static, str>,
     /// What was examined.
     pub title: String,
     /// The answer in one word.
     pub word: String,
-    /// How the answer is coloured.
+    /// The colour of the answer.
     pub news: News,
-    /// The answer in a sentence or two, which stands beside the word.
+    /// The answer in a sentence or two, beside the word.
     pub summary: String,
-    /// The numbers that stand beneath the answer.
+    /// The numbers beneath the answer.
     pub numbers: Vec<Field>,
-    /// What there is to say, in its order.
+    /// The sections, in order.
     pub sections: Vec<Section>,
     /// Charts; text and Markdown leave them out.
     pub charts: Vec<Chart>,
-    /// Where it comes from, as name and value.
+    /// Where the data come from, as name and value.
     pub environment: Vec<(String, String)>,
-    /// What a reader should know about how it was made, such as what was left out.
+    /// Notes for the reader on how it was made, such as what was left out.
     pub notes: Vec<String>,
-    /// The answer for scripts as [`json_text`](crate::json_text) writes it, which the page carries; empty if there is none.
+    /// The answer for scripts, written by [`json_text`](crate::json_text) and embedded in the page; empty if there is none.
     pub json: String,
     /// The command line that made this report.
     pub command: Option<String>,
@@ -48,12 +48,12 @@ pub struct Page {
     pub version: String,
 }
 
-/// What kind of news an answer is; no meaning is carried by its colour alone.
+/// The kind of news; no meaning is carried by its colour alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum News {
     /// All is well.
     Good,
-    /// It is not decided, or it depends.
+    /// Undecided, or it depends.
     Open,
     /// Something has to be done.
     Bad,
@@ -63,7 +63,7 @@ pub enum News {
 }
 
 impl News {
-    /// What a verdict means.
+    /// The news of a verdict.
     pub fn of(verdict: Verdict) -> News {
         match verdict {
             Verdict::Flat | Verdict::Sawtooth | Verdict::Settled => News::Good,
@@ -73,7 +73,7 @@ impl News {
         }
     }
 
-    /// The class that colours it on a page.
+    /// The CSS class of its colour.
     pub(crate) fn class(self) -> &'static str {
         match self {
             News::Good => "good",
@@ -85,7 +85,7 @@ impl News {
 }
 
 impl Page {
-    /// The page as text of at most so many columns, within what can be read: 60 to 100.
+    /// The page as text of at most `columns` columns, within a readable range of 60 to 100.
     pub fn text(&self, style: Style, columns: usize) -> String {
         text::render(&self.cleaned(), None, style, columns)
     }
@@ -100,7 +100,7 @@ impl Page {
         html::render(&self.cleaned(), None)
     }
 
-    /// The page with texts that can do no harm, and without sections that are empty. Charts are cleaned where they are drawn.
+    /// The page with cleaned texts and without empty sections. Charts are cleaned where they are drawn.
     pub(crate) fn cleaned(&self) -> Page {
         let pairs = self.environment.iter().map(|(name, value)| (clean(name), clean(value)));
         let notes = self.notes.iter().map(|note| clean(note));

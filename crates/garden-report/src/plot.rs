@@ -1,6 +1,6 @@
-//! What a report's charts show: the memory over the clock with knee, limit, restarts and forecast, and the counts.
+//! The content of a report's charts: memory over the clock with knee, limit, restarts and forecast, and the counts.
 //!
-//! How a chart is drawn is left to `braille.rs`, how its axes are labelled to `scale.rs`.
+//! Drawing is left to `braille.rs`, labelling the axes to `scale.rs`.
 
 use garden_memory::{Bytes, Clock, Part, PhaseKind, Verdict};
 
@@ -16,24 +16,24 @@ const COUNT_ROWS: usize = 5;
 const MOST_COLUMNS: usize = 84;
 /// A limit or forecast further above the data than this would squeeze the data into the lower half of the chart.
 const HEADROOM: f64 = 1.6;
-/// Noise on a level is not blown up: the chart shows at least this share of the level.
+/// Noise on a level is not magnified: the chart shows at least this share of the level.
 const LEAST_SPAN: f64 = 0.1;
 /// The vertical axis begins at zero unless the lowest value is above this share of the highest.
 const ZERO_BASE: f64 = 0.6;
 /// A count that varies by less than this share is a line of text, not a chart.
 const CONSTANT: f64 = 0.001;
-/// Most of the clock that a forecast adds to the right, as a share of what was recorded.
+/// Most that a forecast adds to the right of the axis, as a share of the recorded range.
 const MOST_AHEAD: f64 = 0.6;
-/// Places and values beyond these are damage in the file; showing them would make everything else a flat line.
+/// Places and values beyond these are damage in the file; with them, everything else would be a flat line.
 pub(crate) const MOST_PLACE: f64 = 1e15;
 const MOST_VALUE: f64 = 1e21;
-/// Columns that a name from a file may take in a heading.
+/// Most columns of a name from a file in a heading.
 pub(crate) const NAME_COLUMNS: usize = 40;
 
 /// A drawn chart with its heading and remarks.
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
-    /// What the chart shows.
+    /// The heading of the chart.
     pub heading: String,
     /// The drawn lines.
     pub lines: Vec<String>,
@@ -41,20 +41,20 @@ pub(crate) struct Picture {
     pub notes: Vec<String>,
 }
 
-/// A chart before its place on the page is known.
+/// A chart before its width is known.
 struct Draft {
     heading: String,
     chart: Chart,
     notes: Vec<String>,
 }
 
-/// The charts of a report, each of at most so many columns: the memory, then the first count that varies.
+/// The charts of a report, each of at most `most` columns: the memory, then the first count that varies.
 pub(crate) fn pictures(report: &Report, most: usize) -> Vec<Picture> {
     let Some(plot) = Plot::new(report) else { return Vec::new() };
     let varying = report.counts.iter().find(|series| varies(series));
     let drafts: Vec<Draft> =
         [Some(plot.memory()), varying.map(|series| plot.count(series))].into_iter().flatten().collect();
-    // Charts stand under each other, so they share the width of their labels.
+    // The charts are stacked, so they share the width of their labels.
     let labels = drafts.iter().flat_map(|draft| &draft.chart.scale.labels);
     let gutter = labels.map(|label| width(&label.1)).max().unwrap_or(0).min(most / 2);
     drafts.into_iter().map(|draft| draft.finish(gutter, most)).collect()
@@ -90,7 +90,7 @@ pub(crate) fn usable(series: &Series) -> Vec<(f64, f64)> {
 }
 
 fn usable_points(series: &Series) -> impl Iterator<Item = (f64, f64)> {
-    // Comparisons with NaN are false, so this drops what is not a number too.
+    // Comparisons with NaN are false, so this drops NaN too.
     let sane = |&(x, y): &(f64, f64)| x.abs() < MOST_PLACE && y.abs() < MOST_VALUE;
     series.points.iter().copied().filter(sane)
 }
@@ -112,10 +112,10 @@ pub(crate) fn overlap(parts: &[Part]) -> bool {
     parts.windows(2).any(|pair| pair[1].from < (pair[0].from + pair[0].to) / 2.0)
 }
 
-/// What there is to draw, and over which range.
+/// The data to draw, and its range.
 pub(crate) struct Plot<'a> {
     report: &'a Report<'a>,
-    /// How places are written.
+    /// The format of places.
     pub words: ClockWords,
     points: Vec<(f64, f64)>,
     /// Where later processes of a restarted run begin.
@@ -147,7 +147,7 @@ impl<'a> Plot<'a> {
         Some(plot)
     }
 
-    /// Where the horizontal axis ends: behind the last sample there is room for the forecast.
+    /// Where the horizontal axis ends: after the last sample there is room for the forecast.
     fn end_with_forecast(&self, last: f64) -> f64 {
         if self.rate_ahead().is_none() {
             return last;
@@ -196,7 +196,7 @@ impl<'a> Plot<'a> {
         let in_view = limit.filter(|limit| (data_low..=HEADROOM * data_high).contains(&limit.as_f64()));
         let high = ahead.chain(in_view.map(Bytes::as_f64)).fold(data_high, f64::max);
         let levels = in_view.map(|limit| (limit.as_f64(), format!("limit {limit}")));
-        // What is flat shall look flat: from zero, however little room that leaves for the noise.
+        // A flat line should look flat: from zero, however little room that leaves for the noise.
         let flat = self.report.diagnosis.verdict == Verdict::Flat && data_low > 0.0;
         let low = if flat { 0.0 } else { data_low };
         let mut chart = self.chart(vertical(low, high, MEMORY_ROWS, Measure::Memory), MEMORY_ROWS);
@@ -251,7 +251,7 @@ impl<'a> Plot<'a> {
         points.chunk_by(connected).map(<[_]>::to_vec).collect()
     }
 
-    /// The knee, the place where it will be known whether there is one, and the restarts.
+    /// The knee, the place of the decision, and the restarts.
     fn uprights(&self) -> Vec<Upright> {
         let at_step = |at: &f64| self.words.clock == Clock::Step && at.is_finite();
         let decided = self.report.diagnosis.forecast.decided_by_step.filter(at_step);
@@ -264,7 +264,7 @@ impl<'a> Plot<'a> {
         places.chain(self.restarts.iter().map(restart)).filter(inside).collect()
     }
 
-    /// The ways of going on up to `end`: for ever, and to the plateau if one is foreseen.
+    /// The possible continuations up to `end`: unbounded, and to the plateau if one is forecast.
     pub fn forecasts(&self, end: f64) -> Vec<Vec<(f64, f64)>> {
         let (Some(rate), Some(&last)) = (self.rate_ahead(), self.points.last()) else { return Vec::new() };
         let phase = self.report.diagnosis.phases.last().filter(|phase| phase.kind == PhaseKind::Growth);
@@ -305,7 +305,7 @@ impl Draft {
     }
 }
 
-/// The vertical scale for values from `low` to `high`: from zero where that costs little, and never blown-up noise.
+/// The vertical scale for values from `low` to `high`: from zero where that costs little, and without magnified noise.
 fn vertical(low: f64, high: f64, rows: usize, measure: Measure) -> Scale {
     if low >= 0.0 && low < ZERO_BASE * high {
         return Scale::fit(0.0, high, rows, measure);

@@ -1,4 +1,4 @@
-//! The raw numbers of a trace as a table: all of a short one, of a long one the extremes of each stretch.
+//! The raw numbers of a trace as a table: all of a short trace, the extremes of each stretch of a long one.
 
 use garden_memory::{Activity, MIB, Quantity, Trace};
 
@@ -6,17 +6,17 @@ use crate::chart::Table;
 use crate::format::{ClockWords, whole};
 use crate::thin::keep_extremes;
 
-/// Rows that the table has at most.
+/// Most rows of the table.
 const MOST_ROWS: usize = 240;
 
-/// The table of a trace's samples, which are given as index and place.
+/// The table of a trace's samples, given as index and place.
 pub(crate) fn samples_table(trace: &Trace, samples: &[(usize, f64)], words: ClockWords) -> Table {
     let quantities: Vec<Quantity> = Quantity::ALL.into_iter().filter(|&quantity| trace.has(quantity)).collect();
     let kept = kept_rows(trace, samples);
     let has_times = kept.iter().any(|&at| trace.time_s(samples[at].0).is_some());
     let has_activities = samples.iter().any(|sample| trace.activity(sample.0) != Activity::Train);
     let mut header = vec![words.name().to_string()];
-    // On a clock of time the first column says it already.
+    // On a time clock the first column is the time already.
     let shows_time = has_times && words.name() != "time";
     header.extend(shows_time.then(|| "time (s)".to_string()));
     header.extend(quantities.iter().map(|&quantity| heading(trace, quantity)));

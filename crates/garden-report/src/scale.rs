@@ -1,13 +1,13 @@
-//! Axes: a range of values that the rows of a chart show, with round numbers at evenly spaced rows.
+//! Axes: the range of values shown by the rows of a chart, with round numbers at evenly spaced rows.
 //!
 //! The vertical scale is chosen so that its labels fall exactly on rows: among round steps and a few row distances, the
-//! pair that covers the values with the least room to spare.
+//! pair that covers the values with the least wasted space.
 
 use garden_memory::{Clock, GIB, KIB, MIB, TIB};
 
 use crate::format::{ClockWords, TimeUnit};
 
-/// Round steps between labels, within a power of ten, and how much wasted room a rounder one is worth.
+/// Round steps between labels, within a power of ten, and how much wasted space a rounder one is worth.
 const ROUND: [(f64, f64); 8] =
     [(1.0, 1.0), (1.25, 1.15), (1.5, 1.1), (2.0, 1.0), (2.5, 1.05), (3.0, 1.15), (4.0, 1.05), (5.0, 1.0)];
 /// Seconds between labels that read well on a clock.
@@ -15,7 +15,7 @@ const ROUND_SECONDS: [f64; 17] = [
     1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 10800.0, 21600.0,
     43200.0,
 ];
-/// As many labels as fit beneath a chart without touching.
+/// Most labels beneath a chart that do not touch.
 const MOST_LABELS: f64 = 9.0;
 
 /// The vertical scale of a chart: values at the centres of its rows.
@@ -29,12 +29,12 @@ pub(crate) struct Scale {
     pub labels: Vec<(usize, String)>,
 }
 
-/// What the numbers of a vertical axis are.
+/// The kind of numbers on a vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
     /// Bytes, labelled in one binary unit.
     Memory,
-    /// Numbers of things.
+    /// Counts.
     Count,
 }
 
@@ -93,7 +93,7 @@ fn decimals(step: f64) -> usize {
     (0..4).find(exact).unwrap_or(4)
 }
 
-/// The labels of a horizontal axis: places on the clock and what to write there.
+/// The labels of a horizontal axis: places on the clock and their texts.
 pub(crate) fn clock_labels(words: ClockWords, from: f64, to: f64) -> Vec<(f64, String)> {
     let least = (to - from) / MOST_LABELS;
     let step = match words.clock {
@@ -108,7 +108,7 @@ pub(crate) fn clock_labels(words: ClockWords, from: f64, to: f64) -> Vec<(f64, S
         .collect()
 }
 
-/// How the labels of a time axis are written; `None` on other clocks.
+/// The format of the labels of a time axis; `None` on other clocks.
 pub(crate) fn time_format(words: ClockWords) -> Option<&'static str> {
     (words.clock == Clock::Time).then_some(match words.unit {
         TimeUnit::Seconds => "seconds",

@@ -1,30 +1,28 @@
-//! A diagnosis in words: sections of paragraphs, lists and tables that every format renders in its own way.
+//! A diagnosis in words: sections of paragraphs, lists and tables, rendered by every format in its own way.
 //!
-//! Sections with nothing in them do not exist. `page.rs` cleans what others bring along; escaping is the renderer's business.
-//! Reports may bring sections of their own (`Report::sections`), which every format renders like the others.
+//! Empty sections are left out. `page.rs` cleans the callers' sections; escaping is up to the renderers. Reports may add
+//! sections (`Report::sections`), which every format renders like the others.
 
 use std::borrow::Cow;
 
 use garden_memory::{
     Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, ProcessChange, RuledOut, RunFacts,
-    Verdict, format_change,
+    Verdict, counted, elapsed, format_change,
 };
 
 use crate::Report;
 use crate::clean::clean;
-use crate::format::{
-    ClockWords, amount, counted, duration, knee_place, percent, phase_name, rate_per, rate_per_minute, whole,
-};
+use crate::format::{ClockWords, amount, knee_place, percent, phase_name, rate_per, rate_per_minute, whole};
 use crate::html::base64;
 use crate::page::News;
 
-/// Causes that a report for people shows.
+/// Most causes in a report for people.
 const MOST_CAUSES: usize = 4;
-/// Causes ruled out that a report for people shows.
+/// Most ruled-out causes in a report for people.
 const MOST_RULED_OUT: usize = 6;
-/// Processes that a report for people shows.
+/// Most processes in a report for people.
 const MOST_PROCESSES: usize = 8;
-/// Phases that a report for people shows.
+/// Most phases in a report for people.
 const MOST_PHASES: usize = 12;
 
 /// A titled part of a report.
@@ -32,7 +30,7 @@ const MOST_PHASES: usize = 12;
 pub struct Section {
     /// The heading; empty where the body speaks for itself.
     pub title: Cow<'static, str>,
-    /// What stands beneath it.
+    /// The content.
     pub body: Vec<Block>,
 }
 
@@ -45,57 +43,57 @@ pub enum Block {
     Bullets(Vec<String>),
     /// A list in an order that matters.
     Numbered(Vec<String>),
-    /// Names with what there is to say about them.
+    /// Names and their texts.
     Fields(Vec<Field>),
     /// A heading row and rows of cells.
     Table(Vec<Cow<'static, str>>, Vec<Vec<String>>),
     /// Numbered titles, each with named remarks.
     Entries(Vec<Entry>),
-    /// A picture.
+    /// An image.
     Image(Image),
-    /// Examples beside each other, each with its pictures and two sides that are compared.
+    /// Examples, each with its pictures and two sides to compare.
     Exhibits(Vec<Exhibit>),
-    /// What only few will want to read, beneath a line that says what it is.
+    /// Details that few will read, folded under a summary line.
     Folded(String, Vec<Block>),
 }
 
-/// A name and what there is to say about it.
+/// A name and its text.
 pub type Field = (Cow<'static, str>, String);
 
-/// A picture, such as an example with what a model made of it.
+/// A picture, such as an example with a model's output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Image {
-    /// The picture itself as a `data:image/..;base64,..` address; anything else is left out and only the words stay.
+    /// The picture itself as a `data:image/..;base64,..` address; anything else is left out, and only the texts remain.
     pub source: String,
-    /// What can be seen, for those who cannot see it.
+    /// A description for readers who cannot see it.
     pub alternative: String,
-    /// What stands beneath it.
+    /// The text beneath it.
     pub caption: String,
 }
 
-/// An example with its pictures: what was expected of it beside what came.
+/// An example with its pictures: expected beside actual output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exhibit {
-    /// The pictures; of those the caption is left out.
+    /// The pictures; their captions are left out.
     pub pictures: Vec<Image>,
-    /// How it came out, in one word.
+    /// The outcome in one word.
     pub word: String,
-    /// How that word is coloured.
+    /// The colour of that word.
     pub news: News,
-    /// Where the example stands.
+    /// The position of the example.
     pub title: String,
-    /// What was asked.
+    /// The question.
     pub question: String,
-    /// What the two sides are called.
+    /// The names of the two sides.
     pub sides: [Cow<'static, str>; 2],
-    /// What is compared, piece by piece.
+    /// The compared pieces.
     pub pairs: Vec<Pair>,
 }
 
 /// A piece of both sides of an [`Exhibit`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pair {
-    /// What it is, such as the name of a field; may be empty.
+    /// Its name, such as the name of a field; may be empty.
     pub name: String,
     /// Both sides.
     pub sides: [String; 2],
@@ -106,15 +104,15 @@ pub struct Pair {
 /// Whether two sides are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Likeness {
-    /// They are, for what counts.
+    /// The same in what counts.
     #[default]
     Same,
-    /// They differ, which is marked.
+    /// Different, and marked as such.
     Different,
 }
 
 impl Exhibit {
-    /// The example as an entry, where pictures cannot be shown.
+    /// The example as an entry, for formats without pictures.
     pub(crate) fn entry(&self) -> Entry {
         let title = [&self.title, &self.word].into_iter().filter(|text| !text.is_empty());
         let sides = self.sides.iter().enumerate().map(|(side, name)| {
@@ -155,14 +153,14 @@ fn cleaned_image(image: &Image) -> Image {
 /// A title with remarks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// What it is about.
+    /// The title.
     pub title: String,
-    /// What there is to say, by kind of remark.
+    /// The remarks, by kind.
     pub remarks: Vec<Field>,
 }
 
 impl Image {
-    /// A picture from the bytes of a file of a kind such as `png`.
+    /// A picture from the bytes of a file; `kind` is its format, such as `png`.
     pub fn embedded(kind: &str, data: &[u8], alternative: String, caption: String) -> Image {
         Image { source: format!("data:image/{kind};base64,{}", base64(data)), alternative, caption }
     }
@@ -187,7 +185,7 @@ impl Block {
     }
 }
 
-/// The sections of a diagnosis; each is there if it has something to say.
+/// The sections of a diagnosis; empty ones are absent.
 struct Findings {
     evidence: Option<Section>,
     phases: Option<Section>,
@@ -219,7 +217,7 @@ impl Findings {
     }
 }
 
-/// The start that the verdict is about: one that is too short leaves it to the one before.
+/// The heading of the attempts, which says whether the last one decides or is too short.
 fn attempts_title(diagnosis: &Diagnosis) -> &'static str {
     let is_short = diagnosis.parts.last().is_some_and(|last| last.verdict == Verdict::Insufficient);
     match is_short && diagnosis.verdict != Verdict::Insufficient {
@@ -228,7 +226,7 @@ fn attempts_title(diagnosis: &Diagnosis) -> &'static str {
     }
 }
 
-/// The sections beneath the numbers: what was seen comes before what follows from it, and what to do stands last, where a terminal ends.
+/// The sections beneath the numbers: observations before conclusions, and advice near the end, where a terminal stops.
 pub(crate) fn findings(report: &Report) -> Vec<Section> {
     let Findings { evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability } =
         Findings::of(report);
@@ -236,7 +234,7 @@ pub(crate) fn findings(report: &Report) -> Vec<Section> {
     own.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
 }
 
-/// The same in the order in which a reader of a page asks for them.
+/// The sections in the order in which the reader of a page wants them.
 pub(crate) fn findings_of_page(report: &Report) -> Vec<Section> {
     let Findings { evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability } =
         Findings::of(report);
@@ -244,12 +242,12 @@ pub(crate) fn findings_of_page(report: &Report) -> Vec<Section> {
     own.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
 }
 
-/// Fields whose texts can do no harm.
+/// Fields with cleaned texts.
 pub(crate) fn cleaned_fields(fields: &[Field]) -> Vec<Field> {
     fields.iter().map(|(name, text)| (clean(name).into(), clean(text))).collect()
 }
 
-/// A section whose texts can do no harm; `None` if nothing is left of it.
+/// A section with cleaned texts; `None` if nothing is left of it.
 pub(crate) fn cleaned_section(given: &Section) -> Option<Section> {
     section(clean(&given.title), given.body.iter().map(cleaned_block).collect())
 }
@@ -279,7 +277,7 @@ pub(crate) fn section(title: impl Into<Cow<'static, str>>, body: Vec<Block>) -> 
     (!body.is_empty()).then(|| Section { title: title.into(), body })
 }
 
-/// What was read, and what the reader has to say about it.
+/// Notes on how the input was read.
 pub(crate) fn read(report: &Report) -> Option<Section> {
     let notes = report.diagnosis.input.notes.iter().map(|note| clean(note)).collect();
     section(
@@ -295,14 +293,14 @@ fn input_words(input: &Input) -> String {
     known.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The column that was judged and its unit: `rss_mb (MiB)`.
+/// The judged column and its unit: `rss_mb (MiB)`.
 fn column_words(input: &Input) -> Option<String> {
     let unit = input.unit.as_deref().map(|unit| format!(" ({})", clean(unit))).unwrap_or_default();
     let column = input.column.as_deref().map(clean).filter(|column| !column.is_empty());
     column.map(|column| format!("{column}{unit}"))
 }
 
-/// A picture in words, where it cannot be shown.
+/// A picture in words, for formats without pictures.
 pub(crate) fn image_words(image: &Image) -> String {
     let parts = [&image.caption, &image.alternative].into_iter().filter(|text| !text.is_empty());
     parts.map(String::as_str).collect::<Vec<_>>().join(" (") + if image.words_are_both() { ")" } else { "" }
@@ -329,12 +327,12 @@ pub(crate) fn environment(report: &Report) -> Vec<(String, String)> {
     origin.chain(stated.into_iter().flatten()).filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// The mechanism's name as words; `None` where there is nothing to name.
+/// The mechanism's name as words; `None` if there is none.
 fn mechanism_words(mechanism: Mechanism) -> Option<String> {
     (mechanism != Mechanism::None).then(|| mechanism.name().replace('_', " "))
 }
 
-/// The numbers that stand beneath the verdict.
+/// The numbers beneath the verdict.
 pub(crate) fn numbers(report: &Report) -> Vec<Field> {
     let words = ClockWords::new(report);
     let diagnosis = report.diagnosis;
@@ -354,7 +352,7 @@ fn known<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Vec<Fie
     fields.into_iter().filter_map(|(name, value)| Some((Cow::from(name), value?))).collect()
 }
 
-/// Where memory began and where it ended: what everybody looks for first.
+/// Memory at the start and at the end, which every reader looks for first.
 fn start_and_end(report: &Report, words: ClockWords) -> Option<String> {
     let is_known = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
     let first = report.memory.points.iter().find(is_known)?;
@@ -367,7 +365,7 @@ fn start_and_end(report: &Report, words: ClockWords) -> Option<String> {
 
 fn growth(diagnosis: &Diagnosis) -> Option<String> {
     let growth = &diagnosis.growth;
-    // The interval belongs to the rate per step where there is one.
+    // The interval is of the rate per step where there is one.
     let by_step = growth.bytes_per_step.and_then(|rate| rate_per(rate, growth.low, growth.high, "step"));
     let has_step = by_step.is_some();
     let by_time = growth.bytes_per_second.and_then(|rate| match has_step {
@@ -415,7 +413,7 @@ fn attempts(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
     diagnosis.parts.iter().map(sentence).collect()
 }
 
-/// The processes that changed most; one alone has nothing to add to the rest of the report.
+/// The processes that changed most; a single process adds nothing to the rest of the report.
 fn processes(diagnosis: &Diagnosis) -> Vec<Block> {
     if diagnosis.processes.len() < 2 {
         return Vec::new();
@@ -440,7 +438,7 @@ fn forecast(diagnosis: &Diagnosis, facts: &RunFacts, words: ClockWords) -> Vec<F
         let from = plateau.step.filter(|step| step.is_finite()).map(|step| format!(" from step {} on", whole(step)));
         format!("{}{}", amount(plateau.bytes, plateau.low, plateau.high), from.unwrap_or_default())
     });
-    // While nothing has decided, the end of a bounded growth is part of the answer even where it is not known.
+    // While undecided, the end of a bounded growth is part of the answer even where it is unknown.
     let is_open = diagnosis.verdict == Verdict::Growing && diagnosis.mechanism != Mechanism::FilePages;
     let unknown = (is_open && facts.epoch_steps().is_none())
         .then(|| "where it ends is not known without the length of an epoch".to_string());
@@ -468,12 +466,12 @@ fn forecast(diagnosis: &Diagnosis, facts: &RunFacts, words: ClockWords) -> Vec<F
 fn exhaustion(end: Exhaustion, words: ClockWords) -> Option<String> {
     let at = end.step.filter(|step| step.is_finite()).map(|step| format!("at step {}", whole(step)));
     let ahead =
-        end.time_s.filter(|time| time.is_finite()).map(|time| format!("{} after the last sample", duration(time)));
+        end.time_s.filter(|time| time.is_finite()).map(|time| format!("{} after the last sample", elapsed(time)));
     let interval = end.low.is_finite().then(|| match end.high.filter(|high| high.is_finite()) {
         Some(high) => words.range(end.low, high),
         None => format!("{} or later, perhaps never", words.number(end.low)),
     });
-    // The interval is on the clock, so it stands behind the step where there is one.
+    // The interval is on the clock, so it follows the step where there is one.
     let interval = interval.map(|range| format!(" (95 %: {range})")).unwrap_or_default();
     let when = match (at, ahead) {
         (Some(at), Some(ahead)) => format!("{at}{interval}, {ahead}"),
@@ -498,7 +496,7 @@ fn causes(diagnosis: &Diagnosis) -> Vec<Block> {
     vec![Block::Entries(entries), more(diagnosis.causes.len(), MOST_CAUSES)]
 }
 
-/// Where to find what was left out of a list; empty if nothing was.
+/// Where to find the rest of a shortened list; empty if nothing was left out.
 fn more(all: usize, shown: usize) -> Block {
     let hidden = all.saturating_sub(shown);
     Block::Paragraph(if hidden > 0 { format!("{hidden} more in --format json") } else { String::new() })

@@ -1,6 +1,6 @@
 //! A report for the terminal: the verdict first, then the charts, then the sections, within a number of columns.
 //!
-//! Colour only emphasises; whether a terminal wants it is the caller's to know.
+//! Colour only emphasises; the caller knows whether a terminal wants it.
 
 use std::borrow::Cow;
 
@@ -12,15 +12,15 @@ use crate::{Report, Style};
 
 const INDENT: &str = "  ";
 const BOLD: &str = "1";
-/// A narrower terminal wraps the lines by itself.
+/// A narrower terminal wraps the lines itself.
 const FEWEST_COLUMNS: usize = 60;
 
-/// The report as text of at most so many columns, within what can be read: 60 to 100.
+/// The report as text of at most `columns` columns, within a readable range of 60 to 100.
 pub fn text(report: &Report, style: Style, columns: usize) -> String {
     render(&report.page(), Some(report), style, columns)
 }
 
-/// A page that was cleaned as text, with what the diagnosis of a trace adds to it.
+/// A cleaned page as text, with the additions of a trace's diagnosis.
 pub(crate) fn render(page: &Page, report: Option<&Report>, style: Style, columns: usize) -> String {
     let most = columns.clamp(FEWEST_COLUMNS, WIDTH);
     let mut sheet = Sheet { style, most, lines: Vec::new() };
@@ -120,7 +120,7 @@ fn block_lines(block: &Block, indent: &str, most: usize) -> Vec<String> {
             let columns = name_columns(entries.iter().flat_map(|entry| &entry.remarks), most);
             entries.iter().enumerate().flat_map(|(index, entry)| entry_lines(index, entry, columns, most)).collect()
         }
-        // A terminal shows what is said about the picture.
+        // A terminal shows the picture's texts.
         Block::Image(image) => item_lines(&image_words(image), &format!("{INDENT}- "), most),
         Block::Exhibits(exhibits) => {
             block_lines(&Block::Entries(exhibits.iter().map(Exhibit::entry).collect()), indent, most)
@@ -143,12 +143,12 @@ fn entry_lines(index: usize, entry: &Entry, columns: usize, most: usize) -> Vec<
     lines
 }
 
-/// Columns of the names: as many as the longest needs, but what is said about them gets its half.
+/// Columns of the names: as many as the longest needs, but at most half, the rest being for the texts.
 fn name_columns<'a>(fields: impl Iterator<Item = &'a Field>, most: usize) -> usize {
     fields.map(|(name, _)| width(name)).max().unwrap_or(0).min(most / 2)
 }
 
-/// Names in a column, what there is to say beside them. A name that repeats is written once.
+/// Names in a column, with their texts beside them. A repeated name is written once.
 fn field_lines(fields: &[Field], indent: &str, columns: usize, most: usize) -> Vec<String> {
     let hanging = " ".repeat(indent.len() + columns + 2);
     let mut before = "";

@@ -1,11 +1,11 @@
-//! Leaves out samples that no eye could tell apart, and never an extreme.
+//! Leaves out samples that no eye could distinguish, and never an extreme.
 //!
-//! The samples are cut into stretches, and of each stretch the lowest and the highest of each curve are kept: real
+//! The samples are cut into stretches, and the lowest and the highest of each curve in each stretch are kept: real
 //! samples, at their real places, so that a cursor still reads exact values.
 
 use crate::chart::{Chart, Role};
 
-/// Places that a chart keeps at most, apart from the ends of its pieces.
+/// Most places of a chart, apart from the ends of its pieces.
 pub(crate) const MOST_PLACES: usize = 2000;
 
 /// The chart with at most [`MOST_PLACES`] places, all extremes among them.
@@ -17,7 +17,7 @@ pub(crate) fn thin(mut chart: Chart) -> Chart {
         return chart;
     }
     let stack = envelope(&chart);
-    // The outline of a stack is what the eye follows: it gets as much as all curves together.
+    // The eye follows the outline of a stack: it gets as many samples as all curves together.
     let shares = chart.curves.len().max(1) * if stack.is_some() { 2 } else { 1 };
     let mut kept = ends(&chart);
     for curve in &chart.curves {
@@ -100,7 +100,7 @@ mod tests {
         for place in [0.0, 31_415.0, 27_182.0, 77_777.0, 59_999.0, 60_000.0, 99_999.0] {
             assert!(thinned.places.contains(&place), "{place}");
         }
-        // What is left is what was measured, at the place where it was measured.
+        // The rest are measured values, at the places where they were measured.
         for (place, value) in thinned.places.iter().zip(&thinned.curves[0].values) {
             assert_eq!(*value, one[*place as usize]);
         }

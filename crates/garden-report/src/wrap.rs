@@ -1,13 +1,14 @@
 //! Lines that fit a terminal: display width, wrapping with a hanging indent, shortening.
 //!
-//! The width of a text is the sum of its characters', so that it can be cut anywhere: emoji that are made of several count as all of them, and no line is too wide.
+//! The width of a text is the sum of its characters' widths, so that it can be cut anywhere: emoji made of several characters count as
+//! all of them, and no line is too wide.
 
 use unicode_width::UnicodeWidthChar;
 
-/// The columns that a text report may use.
+/// Most columns of a text report.
 pub(crate) const WIDTH: usize = 100;
 
-/// How many columns a text takes at most.
+/// The most columns that a text can take.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().map(char_width).sum()
 }
@@ -82,7 +83,7 @@ fn slices(word: &str, room: usize) -> Vec<String> {
     slices
 }
 
-/// Cuts a text to at most `columns`, with an ellipsis in place of its middle: names tell most at their ends.
+/// Cuts a text to at most `columns`, with an ellipsis in place of its middle: names say most at their ends.
 pub(crate) fn shorten(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_string();
@@ -102,12 +103,12 @@ fn take_columns(chars: impl Iterator<Item = char>, columns: usize) -> String {
     chars.take_while(fits).collect()
 }
 
-/// Fills a text with spaces up to `columns`, on its right.
+/// Pads a text with spaces on the right, up to `columns`.
 pub(crate) fn pad(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// Fills a text with spaces up to `columns`, on its left.
+/// Pads a text with spaces on the left, up to `columns`.
 pub(crate) fn pad_left(text: &str, columns: usize) -> String {
     format!("{}{text}", " ".repeat(columns.saturating_sub(width(text))))
 }

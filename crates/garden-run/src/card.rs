@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use garden_data::BatchSize;
+use garden_memory::{elapsed, grouped};
 use garden_train::Recipe;
 
-use crate::format::{clock, grouped, percent};
+use crate::format::percent;
 use crate::page::{field_rows, settings, title};
 use crate::record::RunRecord;
 
@@ -143,7 +144,7 @@ fn about(record: &RunRecord) -> String {
             },
         },
         grouped(tokens as usize),
-        clock(record.seconds())
+        elapsed(record.seconds())
     );
     if let Some(best) = record.best() {
         let _ = match best.step == steps {

@@ -14,7 +14,7 @@ mod page;
 mod record;
 
 pub use files::{CARD, FileError, GUARD, JOB, JobFile, RECIPE, REPORT, TRACE, write_end, write_text};
-pub use format::{clock, percent, seconds};
+pub use format::percent;
 pub use guarded::guarded;
 pub use outcome::{LeftOut, RunOutcome};
 pub use page::page;

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use garden_memory::Verdict;
+use garden_memory::{Verdict, elapsed, grouped, short_time};
 use garden_report::{Block, News, Page, Section, json_text};
 use garden_train::{EvalReport, FIELDS, Field, Recipe};
 use serde_json::{Value, json};
 
 use crate::answers::exhibits;
 use crate::charts::charts;
-use crate::format::{capital, clock, grouped, percent, seconds};
+use crate::format::{capital, percent};
 use crate::guarded::guarded;
 use crate::record::RunRecord;
 
@@ -98,9 +98,9 @@ fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
         record.steps.iter().map(|step| step.step_seconds).filter(|seconds| seconds.is_finite()).collect();
     let pace = match paces.is_empty() {
         true => String::new(),
-        false => format!(", {} a step", seconds(paces.iter().sum::<f64>() / paces.len() as f64)),
+        false => format!(", {} a step", short_time(paces.iter().sum::<f64>() / paces.len() as f64)),
     };
-    add("time", format!("{}{pace}", clock(record.seconds())));
+    add("time", format!("{}{pace}", elapsed(record.seconds())));
     if let Some(tokens) = record.tokens() {
         add("tokens", grouped(tokens as usize));
     }
@@ -158,7 +158,7 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
         if has_boxes {
             cells.extend([share(report.mean_iou), share(report.iou_50)]);
         }
-        cells.push(seconds(report.seconds));
+        cells.push(short_time(report.seconds));
         cells
     };
     let last = record.evaluations.last()?;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use garden_guard::Summary;
-use garden_memory::{Bytes, Question};
+use garden_memory::{Bytes, Question, elapsed};
 use garden_report::JudgedTrace;
 use garden_trace::{ReadOptions, read_path};
 use garden_train::{
@@ -17,7 +17,7 @@ use crate::card;
 use crate::files::{
     CARD, EXIT, FileError, GUARD, JOB, JobFile, PLANNED, REPORT, TRACE, read_json, write_json, write_text,
 };
-use crate::format::{clock, percent};
+use crate::format::percent;
 use crate::page::page;
 
 /// What memory was planned for, beside what was measured.
@@ -176,7 +176,7 @@ impl RunRecord {
             };
         };
         let early = if end.end == End::NoBetter { " until it got no better" } else { "" };
-        let mut text = format!("trained {} steps{early} in {}", end.progress.step, clock(self.seconds()));
+        let mut text = format!("trained {} steps{early} in {}", end.progress.step, elapsed(self.seconds()));
         if let (Some(first), Some(last)) = (end.first_loss, end.last_loss) {
             let _ = write!(text, ": loss {first:.3} → {last:.3}");
         }

@@ -1,8 +1,8 @@
-//! Numbers as cells hold them: plain, with thousands separators, with a unit of their own.
+//! Numbers in table cells: plain, with thousands separators, with a unit.
 
 use garden_memory::unit_factor;
 
-/// A number and the unit written behind it.
+/// A number and the unit written after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Amount {
     pub(crate) value: f64,
@@ -13,16 +13,16 @@ pub(crate) struct Amount {
 /// What a lone comma between digits means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Comma {
-    /// It parts thousands wherever it can: `7,159`.
+    /// A thousands separator wherever it can be one: `7,159`.
     Thousands,
-    /// It is the decimal point, as in files that part their columns by semicolons.
+    /// The decimal point, as in files with semicolons between columns.
     Decimal,
 }
 
-/// Why a text is not an amount of anything.
+/// Why a text is not an amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// Nothing is there, or a word for it (`nan`, `null`, `none`, `-`).
+    /// Blank, or a word for it (`nan`, `null`, `none`, `-`).
     Missing,
     /// Not a number.
     NotANumber,
@@ -33,7 +33,7 @@ pub(crate) enum Problem {
 }
 
 impl Problem {
-    /// The reason in the words of a note.
+    /// The reason, worded for a note.
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Problem::Missing => "no memory value",
@@ -44,11 +44,11 @@ impl Problem {
     }
 }
 
-/// 2^63: what is larger is a slip, not an amount of memory.
+/// 2^63: anything larger is a typo, not an amount of memory.
 const LARGEST: f64 = 9.2e18;
 
 impl Amount {
-    /// The amount as a whole number that a sample can hold, with `factor` where the text states no unit.
+    /// The amount as a whole number for a sample; `factor` applies where the text states no unit.
     pub(crate) fn scaled(self, factor: u64) -> Result<u64, Problem> {
         let scaled = self.value * self.factor.unwrap_or(factor) as f64;
         match scaled {
@@ -76,7 +76,7 @@ pub(crate) fn parse_amount(cell: &[u8], comma: Comma) -> Result<Amount, Problem>
     parse_dressed(text, comma)
 }
 
-/// Reads digits with at most one point, the form of nearly every cell, three times faster than the general way.
+/// Reads digits with at most one point, the form of nearly every cell, three times faster than the general path.
 ///
 /// Up to 15 digits are an exact integer and up to 10^15 an exact power of ten, so their quotient is the correctly
 /// rounded number (Clinger, "How to read floating point numbers accurately", 1990).
@@ -122,7 +122,7 @@ fn parse_dressed(text: &str, comma: Comma) -> Result<Amount, Problem> {
     Ok(Amount { value, factor })
 }
 
-/// Takes the thousands separators out and makes the decimal separator a point.
+/// Removes thousands separators and makes the decimal separator a point.
 fn plain(number: &str, comma: Comma) -> String {
     let mut plain: String = number.chars().filter(|c| !matches!(c, '_' | '\'')).collect();
     let decimal_comma = match (plain.rfind(','), plain.rfind('.')) {

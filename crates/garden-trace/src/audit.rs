@@ -1,4 +1,4 @@
-//! The record of an audit: a folder with the traces of runs with and without workarounds, and a file that says which is which.
+//! The record of an audit: a folder with the traces of runs with and without workarounds, and a manifest that says which is which.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use serde::Deserialize;
 
 use crate::{Error, ReadOptions, ReadTrace, read_path};
 
-/// The file that says which trace is of which kind.
+/// The manifest: which trace is of which kind.
 const MANIFEST: &str = "audit.json";
-/// The version of that file.
+/// The manifest's version.
 const VERSION: u64 = 1;
 
 /// The runs of an audit.
@@ -17,11 +17,11 @@ const VERSION: u64 = 1;
 pub struct AuditRecord {
     /// The loop that was run.
     pub title: String,
-    /// The command line that makes the same runs, if there is one.
+    /// The command line that reproduces the runs, if there is one.
     pub command: Option<String>,
     /// Steps of each run before the counted ones.
     pub warm_up: u64,
-    /// Where it comes from (versions, how processes were started), as name and value.
+    /// Where the record comes from (versions, how processes were started), as name and value.
     pub origin: Vec<(String, String)>,
     /// The runs without any workaround.
     pub baseline: Vec<NamedTrace>,
@@ -76,7 +76,7 @@ pub fn read_audit(folder: &Path) -> Result<AuditRecord, Error> {
 }
 
 fn read_one(folder: &Path, name: &Path, manifest: &Path) -> Result<NamedTrace, Error> {
-    // A record is one folder: what it names cannot lie elsewhere.
+    // A record is one folder: its traces cannot lie elsewhere.
     if name.components().count() != 1 || name.file_name().is_none() {
         let problem = format!("`{}` is not a file beside it", name.display());
         return Err(Error::Record { path: manifest.to_path_buf(), problem });

@@ -1,7 +1,7 @@
 //! Which column of a table (or key of JSON objects) is what, and in which unit: shared by `table.rs` and `jsonl.rs`.
 //!
-//! The memory to judge is the column asked for, else resident memory, else proportional memory, else plain "memory" or
-//! "ram". It becomes the trace's `Rss`, under the file's own name.
+//! The memory to judge is the requested column, else RSS, else PSS, else plain "memory" or "ram". It becomes the trace's
+//! `Rss`, under the file's own name.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ pub(crate) enum Use {
     Value { quantity: Quantity, factor: u64 },
 }
 
-/// The columns that are used, the main one first.
+/// The columns in use, the main one first.
 #[derive(Clone, Debug)]
 pub(crate) struct Columns {
     pub(crate) names: Vec<String>,
@@ -100,7 +100,7 @@ impl Columns {
         true
     }
 
-    /// Takes in a value of the file's beginning, to guess units by.
+    /// Takes in a value from the head of the file, for guessing units.
     pub(crate) fn observe(&mut self, index: usize, amount: Amount) {
         if let Some((_, values)) = self.unstated.iter_mut().find(|(unstated, _)| *unstated == index)
             && amount.factor.is_none()
@@ -110,7 +110,7 @@ impl Columns {
         }
     }
 
-    /// Guesses the units that nobody stated, and says so.
+    /// Guesses units that are not stated, and notes the guesses.
     pub(crate) fn guess_units(&mut self) {
         for (index, mut values) in std::mem::take(&mut self.unstated) {
             if values.is_empty() {
@@ -140,7 +140,7 @@ impl Columns {
         self.used[0].0
     }
 
-    /// Tells the reading which columns it gets.
+    /// Declares the columns to the reading.
     pub(crate) fn introduce(&self, reading: &mut Reading) {
         for &(index, used) in &self.used {
             if let Use::Value { quantity, .. } = used {
@@ -170,7 +170,7 @@ pub(crate) fn find_column(names: &[String], asked: &str) -> Option<usize> {
     exact.or_else(|| names.iter().position(|name| !bare(name).is_empty() && bare(name) == bare(asked)))
 }
 
-/// What a phase or label says about the process.
+/// The activity that a phase or label names.
 pub(crate) fn activity_of(label: &str) -> Activity {
     let label = label.trim();
     let is = |words: &[&str]| words.iter().any(|word| word.eq_ignore_ascii_case(label));
@@ -182,7 +182,7 @@ pub(crate) fn activity_of(label: &str) -> Activity {
     }
 }
 
-/// A row while it is being put together.
+/// A row being assembled.
 pub(crate) struct Row {
     pub(crate) sample: Sample,
     epoch: Option<f64>,
@@ -200,7 +200,7 @@ impl Row {
         self.epoch = None;
     }
 
-    /// Takes in one cell; `amount` is called only if a number is wanted, `text` only for words and times.
+    /// Takes in one cell; `amount` is called only if a number is needed, `text` only for words and times.
     pub(crate) fn set<'t>(
         &mut self,
         what: Use,
@@ -224,7 +224,7 @@ impl Row {
         Ok(())
     }
 
-    /// Ends the row: its sample goes into the trace.
+    /// Ends the row and adds its sample to the trace.
     pub(crate) fn push(&mut self, reading: &mut Reading) {
         if let (Some(step), Some(epoch)) = (self.sample.step, self.epoch) {
             self.epochs.observe(step, epoch);
@@ -232,7 +232,7 @@ impl Row {
         reading.trace.push(&self.sample);
     }
 
-    /// Ends the reading: what the rows taught about the run.
+    /// Ends the reading: records the facts learned from the rows.
     pub(crate) fn finish(&self, reading: &mut Reading) {
         reading.trace.facts.steps_per_epoch = self.epochs.steps();
     }
@@ -242,7 +242,7 @@ fn finite(amount: Amount) -> Result<f64, Problem> {
     if amount.value.is_finite() && amount.factor.is_none() { Ok(amount.value) } else { Err(Problem::NotANumber) }
 }
 
-/// Counts a cell of a row that is kept, unless it was simply left blank.
+/// Counts a skipped cell of a row that is kept, unless it was left blank.
 pub(crate) fn skip_cell(reading: &mut Reading, problem: Problem, line: u64, name: &str, value: &[u8]) {
     if problem != Problem::Missing {
         reading.skip_value(problem.reason(), line, || show_value(name, value));

@@ -1,9 +1,10 @@
 //! Steps per epoch, learned from lines that show a step together with a fractional epoch, as HF trainers print them.
 //!
-//! Each pair bounds the number: an epoch printed as 1.23 lies between 1.225 and 1.235, so the steps per epoch lie
-//! between step / 1.235 and step / 1.225. The pairs agree if one number fits all of them; otherwise nothing is claimed.
+//! Each pair bounds the number: an epoch printed as 1.23 lies between 1.22 and 1.24, cut or rounded, so the steps per
+//! epoch lie between step / 1.24 and step / 1.22. The pairs agree if one number fits all of them; otherwise nothing is
+//! claimed.
 
-/// What the pairs seen so far allow.
+/// The bounds on the steps per epoch from the pairs so far.
 pub(crate) struct EpochLength {
     low: f64,
     high: f64,
@@ -28,7 +29,7 @@ impl EpochLength {
         if !usable || step == self.last_step || self.pairs >= MOST_PAIRS {
             return;
         }
-        // One unit of the last digit shown, since some trainers cut where others round.
+        // One unit of the last digit, since some trainers truncate where others round.
         let digits = epoch.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len().min(15));
         let blur = 0.1f64.powi(digits as i32);
         self.low = self.low.max(step / (epoch + blur));
@@ -42,7 +43,7 @@ impl EpochLength {
         if self.pairs < FEWEST_PAIRS || self.low > self.high || !self.high.is_finite() {
             return None;
         }
-        // A last, smaller step makes the exact ratio a fraction; the trainer counts that step whole.
+        // A smaller last step makes the exact ratio a fraction; the trainer counts that step as a whole one.
         let steps = self.low.ceil();
         let unique = steps + 1.0 > self.high;
         (unique && steps >= 1.0).then_some(steps as u64)

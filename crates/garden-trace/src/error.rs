@@ -1,4 +1,4 @@
-//! Why a file cannot be read as a trace, in words that say what to do about it.
+//! Why a file cannot be read as a trace, and what to do about it.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ pub enum Error {
     Open {
         /// The file asked for.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The path is a directory.
@@ -23,10 +23,10 @@ pub enum Error {
     Read {
         /// The line that was being read.
         line: u64,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is nothing in the file.
+    /// The file is empty.
     Empty,
     /// The content is not text.
     Binary {
@@ -35,19 +35,19 @@ pub enum Error {
         /// What to do about it.
         advice: &'static str,
     },
-    /// Our own format, in a version that this program does not know.
+    /// Our own format, in an unknown version.
     Version {
-        /// The version that the header states.
+        /// The version in the header.
         found: String,
     },
-    /// Our own format, with a header that cannot be understood.
+    /// Our own format, with an invalid header.
     Header {
         /// What is wrong with it.
         problem: String,
     },
-    /// The record of an experiment that cannot be understood.
+    /// An invalid record of an experiment.
     Record {
-        /// The file that says what is in it.
+        /// The record's manifest.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -64,7 +64,7 @@ pub enum Error {
         /// The columns that are there.
         available: Vec<String>,
     },
-    /// No form that is understood.
+    /// No known format.
     Unrecognised {
         /// The first line that is not blank, shortened.
         first_line: String,

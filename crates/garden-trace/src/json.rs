@@ -1,4 +1,4 @@
-//! JSON objects seen as flat rows: each number or text with its key, without building a tree.
+//! JSON objects as flat rows: each number or text with its key, without building a tree.
 //!
 //! One level of nesting is opened, so `{"memory":{"rss":1}}` has the key `memory.rss`. Lists and deeper objects are
 //! passed over.
@@ -7,14 +7,14 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// A value that a row can use.
+/// A value for a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scalar<'a> {
     Number(f64),
     Text(&'a str),
 }
 
-/// Calls `each` with every key and value of an object; `path` is room to work in.
+/// Calls `each` with every key and value of an object; `path` is scratch space.
 pub(crate) fn visit_object(
     text: &[u8],
     path: &mut String,
@@ -44,7 +44,7 @@ fn visit_strict(
     deserializer.end()
 }
 
-/// The fields of an object whose keys begin with what `path` holds.
+/// The fields of an object; `path` is the prefix of their keys.
 struct Fields<'p, 'e, F> {
     path: &'p mut String,
     each: &'e mut F,
@@ -94,7 +94,7 @@ impl Visitor<'_> for Key<'_> {
     }
 }
 
-/// One value under the key that `path` holds.
+/// One value; `path` is its key.
 struct Field<'p, 'e, F> {
     path: &'p mut String,
     each: &'e mut F,
@@ -157,7 +157,7 @@ impl<'de, F: FnMut(&str, Scalar<'_>)> Visitor<'de> for Field<'_, '_, F> {
     }
 }
 
-/// Cuts the objects out of a list, byte by byte, so that a list of any length needs room for one object only.
+/// Cuts the objects out of a list, byte by byte, so that only one object of a list of any length is in memory.
 #[derive(Default)]
 pub(crate) struct Objects {
     object: Vec<u8>,
@@ -167,7 +167,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Takes in one byte; true when `object()` has become complete.
+    /// Takes in one byte; true when `object()` is complete.
     pub(crate) fn push(&mut self, byte: u8) -> bool {
         if self.depth == 0 {
             self.object.clear();

@@ -1,6 +1,6 @@
 //! JSON with a memory field: one object per line, or one list of objects.
 //!
-//! Keys are understood like the columns of a table. Keys that do not occur in the first 64 KiB are not looked for.
+//! Keys are understood like the columns of a table. Only keys in the first 64 KiB are used.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read};
@@ -17,7 +17,7 @@ use crate::reading::{Reading, TOO_LONG, show_line, show_value};
 
 const NOT_JSON: &str = "not a JSON object";
 
-/// Finds the memory field in lines that are JSON objects; an error says which fields there are.
+/// Finds the memory field in lines that are JSON objects; an error lists the fields.
 pub(crate) fn recognise_lines(head: &[HeadLine], options: &ReadOptions) -> Option<Result<Columns, Error>> {
     let first = head.first()?;
     let first_is_object = visit_object(first.text.as_bytes(), &mut String::new(), &mut |_, _| {}).is_ok();
@@ -133,7 +133,7 @@ impl Rows<'_> {
         }
         let (row, columns) = (&mut self.row, self.columns);
         row.clear();
-        // Numbers that cannot be used are counted after the object is known to be whole.
+        // Unusable numbers are counted only once the object is known to be complete.
         let mut problems: Vec<(usize, Problem, String)> = Vec::new();
         let mut factor = None;
         let parsed = visit_object(object, &mut self.path, &mut |key, value| {

@@ -1,9 +1,8 @@
-//! Trace files: our own JSON Lines format, and readers for what people already have.
+//! Trace files: our own JSON Lines format, and readers for the formats people already have.
 //!
 //! [`read`] looks at the first 64 KiB, recognises the format by its content (never by the file's name) and streams the
-//! rest line by line, so memory stays bounded by the samples kept, whatever the file is. What cannot be used is
-//! skipped, counted and named; only a file in which nothing can be recognised is an error. What a trace means is not
-//! judged here.
+//! rest line by line, so memory stays bounded by the samples kept, whatever the file is. Unusable input is skipped,
+//! counted and reported; only a file in which nothing is recognised is an error. Traces are not judged here.
 
 mod amount;
 mod audit;
@@ -43,7 +42,7 @@ use lines::Source;
 use reading::Reading;
 use recognise::Format;
 
-/// What the caller knows about the file better than the file does.
+/// Options that override what the file says.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// The column (or, in a log, the label) that holds the memory to judge.

@@ -1,20 +1,20 @@
-//! Lines of any file in bounded memory: the first 64 KiB to look at, then one line after the other.
+//! Lines of any file in bounded memory: the first 64 KiB for recognition, then one line after the other.
 //!
-//! A line ends at a line feed or a carriage return, so the redrawn states of a progress bar are lines of their own;
-//! line numbers count line feeds only, as editors do. Lines longer than 1 MiB are passed over while streaming and
-//! reported once. Blank lines are never handed out.
+//! A line ends at a line feed or a carriage return, so each redrawn state of a progress bar is a line; line numbers count
+//! line feeds only, as editors do. Lines longer than 1 MiB are skipped while streaming and reported once. Blank lines
+//! are never returned.
 
 use std::io::{self, Chain, Cursor, Read};
 
 use crate::error::Error;
 
-/// How much of a file is looked at to recognise it.
+/// How much of a file is read to recognise it.
 pub(crate) const HEAD_BYTES: usize = 64 << 10;
-/// The longest line that is kept; no trace or log has longer ones.
+/// The longest line kept; no trace or log has longer ones.
 pub(crate) const LONGEST_LINE: usize = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A file whose beginning has been looked at.
+/// A file whose head has been read.
 pub(crate) struct Source<R> {
     /// The first bytes, without a byte order mark.
     pub(crate) head: Vec<u8>,
@@ -42,7 +42,7 @@ impl<R: Read> Source<R> {
         Ok(Source { head, whole, rest: reader })
     }
 
-    /// The lines of the head that are known to be complete.
+    /// The complete lines of the head.
     pub(crate) fn head_lines(&self) -> Vec<HeadLine> {
         let mut found = Vec::new();
         let mut lines = Lines::new(self.head.as_slice());
@@ -67,7 +67,7 @@ pub(crate) enum LineEnd {
     Break,
     /// With the end of the file.
     File,
-    /// Not within the limit; the text is only its beginning.
+    /// Not within the limit; the text is only the line's beginning.
     TooLong,
 }
 
@@ -79,11 +79,11 @@ pub(crate) struct Line<'a> {
     pub(crate) end: LineEnd,
 }
 
-/// Hands out the lines of a reader.
+/// Returns the lines of a reader one by one.
 pub(crate) struct Lines<R> {
     reader: R,
     buffer: Vec<u8>,
-    // The bytes not handed out yet are buffer[start..end]; the first `searched` of them hold no break.
+    // The bytes not returned yet are buffer[start..end]; the first `searched` of them hold no break.
     start: usize,
     end: usize,
     searched: usize,
@@ -98,7 +98,7 @@ impl<R: Read> Lines<R> {
         Lines { reader, buffer, start: 0, end: 0, searched: 0, number: 1, at_end: false, passing_over: false }
     }
 
-    /// The reader itself, for those who have not asked for a line.
+    /// The underlying reader; use it only before the first line is read.
     pub(crate) fn reader(&mut self) -> &mut R {
         &mut self.reader
     }
@@ -165,7 +165,7 @@ impl<R: Read> Lines<R> {
             match self.reader.read(&mut self.buffer[self.end..]) {
                 Ok(count) => {
                     self.at_end = count == 0;
-                    // A reader that claims more than it was given room for must not break the bounds.
+                    // A reader that claims more bytes than the buffer takes must not break the bounds.
                     self.end = (self.end + count).min(self.buffer.len());
                     return Ok(());
                 }
@@ -189,7 +189,7 @@ pub(crate) fn find_byte(text: &[u8], is_wanted: impl Fn(u8) -> bool) -> Option<u
 }
 
 fn trimmed(buffer: &[u8], mut from: usize, mut to: usize) -> std::ops::Range<usize> {
-    // Tabs stay: in a TSV they part empty fields.
+    // Tabs stay: in a TSV they separate empty fields.
     let is_padding = |byte: u8| byte == b' ' || byte == 0;
     while from < to && is_padding(buffer[from]) {
         from += 1;

@@ -1,22 +1,22 @@
-//! Listens to a program's output as it comes, with the ears of the log reader: steps, events and facts.
+//! Parses a program's output as it comes, with the log reader: steps, events and facts.
 //!
-//! Memory that the program prints is left out: whoever listens measures it better.
+//! Memory values that the program prints are left out: the caller measures memory better.
 
 use garden_memory::{EventKind, RunFacts};
 
 use crate::log::Hearing;
 
-/// Lines longer than this are not waited for.
+/// Lines are cut at this length.
 const LONGEST_LINE: usize = 1 << 16;
 
-/// What a piece of output told.
+/// The content of a piece of output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Heard {
-    /// The training step, if one was told.
+    /// The training step, if one was printed.
     pub step: Option<f64>,
-    /// Events that were told, in order.
+    /// Events, in order.
     pub events: Vec<EventKind>,
-    /// All facts told so far, if a new one was among them.
+    /// All facts so far, if there is a new one.
     pub facts: Option<RunFacts>,
 }
 
@@ -29,7 +29,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// A listener that has heard nothing yet.
+    /// A listener without any output yet.
     pub fn new() -> Listener {
         Listener::default()
     }

@@ -1,9 +1,9 @@
 //! Training logs: any text with lines that show memory, as people print them.
 //!
-//! A line's numbers are found and named (`log/amounts.rs`, `log/labels.rs`), then put together here with what earlier
-//! lines said: the clock, the epoch, the banner, whether an evaluation is running. Lines without memory are not counted
-//! as skipped; they are simply about something else. GPU memory, differences and what the machine has free are never
-//! taken for the process's memory.
+//! A line's numbers are found and named (`log/amounts.rs`, `log/labels.rs`), then combined here with the state from
+//! earlier lines: the clock, the epoch, the banner, whether an evaluation is running. Lines without memory are not
+//! counted as skipped; they are simply about something else. GPU memory, differences and the machine's free memory are
+//! never taken for the process's memory.
 
 mod amounts;
 mod bars;
@@ -58,7 +58,7 @@ pub(crate) fn read<R: Read>(
     }
 }
 
-/// What a listener hears: the same lines, one at a time, without the memory that they show.
+/// The log reader for a listener: one line at a time, without memory values.
 pub(crate) struct Hearing {
     parser: Parser,
     log: Log,
@@ -72,7 +72,7 @@ impl Default for Hearing {
 }
 
 impl Hearing {
-    /// Takes in one line; says the step that it told, and adds the events.
+    /// Takes in one line; returns its step and appends its events.
     pub(crate) fn take(&mut self, line: &[u8], events: &mut Vec<EventKind>) -> Option<f64> {
         let before = self.log.told_step.take();
         let parsed = self.parser.parse(line);
@@ -80,12 +80,12 @@ impl Hearing {
         let told = self.log.told_step;
         self.log.told_step = told.or(before);
         events.extend(self.reading.trace.events.iter().map(|event| event.kind));
-        // Only steps and events matter here; what a long run prints must not pile up.
+        // Only steps and events matter here; the samples of a long run must not pile up.
         self.reading = Reading::new("output");
         told
     }
 
-    /// All facts told so far.
+    /// All facts so far.
     pub(crate) fn facts(&self) -> RunFacts {
         self.log.facts.finish()
     }
@@ -105,7 +105,7 @@ fn judged_kind(parser: &mut Parser, head: &[HeadLine]) -> Option<Kind> {
     kinds.into_iter().zip(counts).find(|(_, count)| 4 * count >= most).map(|(kind, _)| kind)
 }
 
-/// What a log's lines take their time from; the first source that is seen stays.
+/// The source of a log's times; the first one seen stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TimeSource {
     Date,
@@ -114,7 +114,7 @@ enum TimeSource {
     Bar,
 }
 
-/// What earlier lines said.
+/// The state from earlier lines.
 #[derive(Default)]
 struct Log {
     judged: Option<Kind>,
@@ -123,10 +123,10 @@ struct Log {
     time_source: Option<TimeSource>,
     midnights: Midnights,
     last_step: Option<f64>,
-    // The last step that any line told, for memory that stands on a line of its own.
+    // The last step of any line, for memory values on a separate line.
     told_step: Option<f64>,
     last_epoch: Option<f64>,
-    // Added to steps that begin anew with each epoch.
+    // Added to steps that restart with each epoch.
     step_offset: f64,
     bars: Bars,
     // The step at which the running evaluation began.
@@ -151,7 +151,7 @@ impl Log {
         {
             self.end_evaluation();
         }
-        // Many print the step on one line and the memory on the next.
+        // Many programs print the step on one line and the memory on the next.
         let bar = self.training_bar(line);
         let told = step.or(bar);
         self.told_step = told.or(self.told_step);
@@ -212,7 +212,7 @@ impl Log {
         self.evaluating.is_none().then_some(told.step)
     }
 
-    /// The line's step; where steps begin anew with each epoch, the steps of the epochs before are added.
+    /// The line's step; where steps restart with each epoch, the steps of the earlier epochs are added.
     fn global_step(&mut self, line: &LogLine<'_>) -> Option<f64> {
         let (step, of) = line.step?;
         let epoch_rose = match (self.last_epoch, line.epoch) {

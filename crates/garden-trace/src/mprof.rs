@@ -1,4 +1,4 @@
-//! The files that memory_profiler's `mprof run` writes: `mprofile_*.dat`.
+//! The output of memory_profiler's `mprof run`: `mprofile_*.dat`.
 //!
 //! Lines are `CMDLINE command`, `MEM MiB unix_time`, `CHLD number MiB unix_time` (with `--multiprocess`) and `FUNC name
 //! ..` (marks of decorated functions). Only MEM is judged: with `--include-children` it already holds the sum.
@@ -13,7 +13,7 @@ use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, LineEnd, Lines};
 use crate::reading::{Reading, TOO_LONG, show_line, show_value};
 
-/// Whether the lines are those of mprof.
+/// Whether the lines were written by mprof.
 pub(crate) fn recognise(head: &[HeadLine]) -> bool {
     let words = |line: &HeadLine| line.text.split(' ').map(str::to_string).collect::<Vec<_>>();
     let is_mem = |line: &HeadLine| {

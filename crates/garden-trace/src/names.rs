@@ -1,24 +1,24 @@
-//! What a column is, judged by its name: `rss_mb`, `Process RAM (MB)`, `system.proc.memory.rssMB`.
+//! The meaning of a column, judged by its name: `rss_mb`, `Process RAM (MB)`, `system.proc.memory.rssMB`.
 //!
-//! A name is cut into words, units are taken out, and the words decide. Names of other things that contain a memory
-//! word (available, total, peak, percent, virtual) are left alone: they are not what the process holds now.
+//! A name is cut into words, units are taken out, and the words decide. Names with a memory word that mean something else
+//! (available, total, peak, percent, virtual) are left alone: they are not the process's present memory.
 
 use garden_memory::{GIB, KIB, MIB, Quantity, TIB};
 
-/// What a column holds.
+/// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Meaning {
     /// The training step.
     Step,
-    /// A time, with the seconds that one unit of it lasts.
+    /// A time, with the seconds per unit.
     Time(f64),
     /// The epoch, perhaps with a fraction.
     Epoch,
-    /// What the process was doing.
+    /// The process's activity.
     Activity,
-    /// A quantity that the name states exactly.
+    /// A quantity stated exactly by the name.
     Quantity(Quantity),
-    /// The process's memory, without saying how it was measured.
+    /// The process's memory, without the kind of measurement.
     Memory,
     /// Something else.
     Unknown,
@@ -68,7 +68,7 @@ pub(crate) fn words(name: &str) -> Vec<String> {
     words.into_iter().flat_map(unglue).collect()
 }
 
-/// Parts a unit from the word it is glued to, as in `rssmb`.
+/// Separates a unit from the word it is glued to, as in `rssmb`.
 fn unglue(word: String) -> Vec<String> {
     const BEFORE_UNITS: [&str; 12] =
         ["rss", "mem", "memory", "ram", "pss", "uss", "vram", "swap", "anon", "file", "shmem", "gpu"];
@@ -81,7 +81,7 @@ fn unglue(word: String) -> Vec<String> {
     }
 }
 
-/// Takes the unit's word out; single letters count only at the end, where `rss_b` and `mem_g` have them.
+/// Takes out the unit; single letters count only at the end, as in `rss_b` and `mem_g`.
 fn take_unit(words: &mut Vec<String>) -> Option<u64> {
     let last = words.len().checked_sub(1)?;
     let (at, factor) = words.iter().enumerate().find_map(|(at, word)| {
@@ -190,7 +190,7 @@ impl Words<'_> {
         is_time.then_some(Meaning::Time(seconds.unwrap_or(1.0)))
     }
 
-    /// Numbers of things rather than of bytes.
+    /// Counts rather than bytes.
     fn count(&self, factor: Option<u64>) -> Option<Meaning> {
         let quantity = if self.any(&["tensors", "tensor", "ntensors"]) {
             match () {
@@ -203,7 +203,7 @@ impl Words<'_> {
         } else {
             return None;
         };
-        // "tensors_mb" is an amount, and of what kind of memory it does not say.
+        // "tensors_mb" is an amount, of an unknown kind of memory.
         Some(if factor.is_some() { Meaning::Unknown } else { Meaning::Quantity(quantity) })
     }
 

@@ -1,8 +1,8 @@
-//! Our own trace format, read; `writer.rs` describes it.
+//! The reader of our own trace format; `writer.rs` describes the format.
 //!
-//! Unknown keys are ignored, so a later version may add some without a new number. A header in the middle is another
-//! run that was appended. A sample is kept if it has any quantity at all; a trace without resident memory is judged by
-//! its proportional memory.
+//! Unknown keys are ignored, so a later version may add some without a new version number. A header in the middle is
+//! another run that was appended. A sample is kept if it has any quantity at all; a trace without RSS is judged by its
+//! PSS.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -108,7 +108,7 @@ impl Record<'_> {
     }
 }
 
-/// A whole number of at least zero; other writers may show it with a fraction.
+/// A whole number of at least zero; other writers may add a fraction.
 #[derive(Clone, Copy)]
 struct Count(u64);
 
@@ -186,7 +186,7 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading
     Ok(())
 }
 
-/// Without resident memory, proportional memory is what is judged.
+/// Makes PSS the judged memory, for traces without RSS.
 fn judge_pss(trace: &mut Trace) {
     let recorded = std::mem::take(trace);
     for index in 0..recorded.len() {
@@ -239,11 +239,11 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         let earlier = reading.trace.processes.iter_mut().rev().find(|track| track.pid == process.pid);
         if let Some(earlier) = earlier.filter(|earlier| earlier.gone.is_none()) {
             if earlier.command == process.command {
-                // It is the same, and its part in the run is known better now.
+                // The same process, whose role in the run is now better known.
                 earlier.role = process.role;
                 return Ok(());
             }
-            // Another process, or the same that has become another program.
+            // Another process, or the same one after an `exec`.
             earlier.gone = Some(sample);
         }
         reading.trace.processes.push(process);
@@ -272,17 +272,17 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
     Ok(())
 }
 
-/// Facts on a line of their own: what the run told after the header was written.
+/// Facts on a separate line: learned after the header was written.
 fn learnt_facts(line: &[u8]) -> Option<RunFacts> {
     #[derive(Deserialize)]
     struct Learnt {
         facts: RunFacts,
     }
-    // Nearly all lines are samples, so this is over at once.
+    // Nearly all lines are samples, so this returns at once.
     line.starts_with(b"{\"facts\"").then(|| serde_json::from_slice::<Learnt>(line).ok())?.map(|learnt| learnt.facts)
 }
 
-/// Libraries on a line of their own: those that are new, or that not all can be known.
+/// Libraries on a separate line: the new names, or `None` if not all can be known.
 fn loaded_libraries(line: &[u8]) -> Option<Option<Vec<String>>> {
     #[derive(Deserialize)]
     struct Loaded {
@@ -291,7 +291,7 @@ fn loaded_libraries(line: &[u8]) -> Option<Option<Vec<String>>> {
     line.starts_with(b"{\"libraries\"").then(|| serde_json::from_slice::<Loaded>(line).ok())?.map(|line| line.libraries)
 }
 
-/// A process that is introduced.
+/// The introduction of a process.
 fn introduction(line: &[u8]) -> Option<ProcessTrack> {
     #[derive(Deserialize)]
     struct Introduced {
@@ -316,7 +316,7 @@ fn introduction(line: &[u8]) -> Option<ProcessTrack> {
     Some(ProcessTrack { pid, parent, name, role, command, levels: Vec::new(), gone: None })
 }
 
-/// Takes in what processes hold from this sample on; the latest process of an id is meant.
+/// Takes in the memory of processes from this sample on; a process id means its latest process.
 fn take_levels(levels: &BTreeMap<u32, Option<u64>>, trace: &mut Trace) {
     let sample = trace.len();
     for (pid, level) in levels {
@@ -330,10 +330,10 @@ fn take_levels(levels: &BTreeMap<u32, Option<u64>>, trace: &mut Trace) {
 
 const TORN: &str = "torn; the writer was stopped in it";
 
-/// Where a header stands in a line: at the beginning, or behind the torn last line of the run before.
+/// The position of a header in a line: at the beginning, or after the torn last line of the run before.
 fn find_header(line: &[u8]) -> Option<usize> {
     const OPENING: &[u8] = b"{\"model_garden_trace\"";
-    // Nearly all lines have one brace only, so this is over at once.
+    // Nearly all lines have one brace only, so this returns at once.
     let has_another = line.get(1..)?.contains(&b'{');
     if !has_another {
         return line.starts_with(OPENING).then_some(0);
@@ -367,10 +367,10 @@ fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Readin
     Ok(Taken::Kept)
 }
 
-/// How far from the end the last moment of a trace is looked for: hundreds of lines.
+/// Bytes at the end of a trace in which its last time is looked for: hundreds of lines.
 const LAST_BYTES: i64 = 64 * 1024;
 
-/// The last moment that a trace tells of, in seconds on its clock; of a trace that is to be gone on with.
+/// The last time in a trace, in seconds on its clock, for appending to the trace.
 pub fn last_time_s(mut file: &File) -> Option<f64> {
     let length = i64::try_from(file.metadata().ok()?.len()).ok()?;
     file.seek(SeekFrom::End(-length.min(LAST_BYTES))).ok()?;

@@ -1,4 +1,4 @@
-//! The plain logs of psrecord: a header behind `#`, then numbers in aligned columns.
+//! The plain logs of psrecord: a header after `#`, then numbers in aligned columns.
 //!
 //! "Real (MB)" is resident memory divided by 1024^2, so it is MiB. psrecord's CSV form is an ordinary table.
 
@@ -22,7 +22,7 @@ pub(crate) struct Header {
 const TIME: &str = "Elapsed time";
 const RESIDENT: &str = "Real (MB)";
 
-/// Finds the header; psrecord's talk on standard output may stand above it.
+/// Finds the header; psrecord's messages on standard output may precede it.
 pub(crate) fn recognise(head: &[HeadLine]) -> Option<Header> {
     let is_header = |text: &str| text.starts_with('#') && text.contains(TIME) && text.contains("(MB)");
     let line = head.iter().take(20).find(|line| is_header(&line.text))?;

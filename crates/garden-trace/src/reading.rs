@@ -1,4 +1,4 @@
-//! A trace while it is being read: the samples so far, and a count of everything that could not be used.
+//! A trace being read: the samples so far, and a count of everything unusable.
 
 use garden_memory::{Input, Quantity, Trace};
 
@@ -6,7 +6,7 @@ use crate::ReadTrace;
 use crate::error::shorten;
 use crate::unit::factor_name;
 
-/// Something that was left out.
+/// A skipped part of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// A whole line, and with it a sample.
@@ -22,13 +22,13 @@ struct Skip {
     first: String,
 }
 
-/// The state that every reader fills in.
+/// The state filled in by every reader.
 pub(crate) struct Reading {
     pub(crate) trace: Trace,
     format: &'static str,
     notes: Vec<String>,
     skips: Vec<Skip>,
-    // One bit per power of 1024 that a main value was read in.
+    // One bit per power of 1024 used as the unit of a main value.
     factors: u64,
 }
 
@@ -37,7 +37,7 @@ impl Reading {
         Reading { trace: Trace::default(), format, notes: Vec::new(), skips: Vec::new(), factors: 0 }
     }
 
-    /// Says something about the reading, once.
+    /// Adds a note, once.
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
@@ -45,12 +45,12 @@ impl Reading {
         }
     }
 
-    /// Counts a line that cannot be used; `detail` shows the first one of its kind.
+    /// Counts an unusable line; `detail` shows the first one of its kind.
     pub(crate) fn skip_line(&mut self, reason: &'static str, line: u64, detail: impl FnOnce() -> String) {
         self.skip(Part::Line, reason, line, detail);
     }
 
-    /// Counts a value that cannot be used in a line that can.
+    /// Counts an unusable value in a usable line.
     pub(crate) fn skip_value(&mut self, reason: &'static str, line: u64, detail: impl FnOnce() -> String) {
         self.skip(Part::Value, reason, line, detail);
     }
@@ -66,17 +66,17 @@ impl Reading {
         }
     }
 
-    /// Remembers the unit in which a value of the main column was read.
+    /// Records the unit of a value of the main column.
     pub(crate) fn saw_factor(&mut self, factor: u64) {
         self.factors |= 1 << (factor.trailing_zeros() / 10).min(63);
     }
 
-    /// Names the main column as the file calls it.
+    /// Sets the file's name for the main column.
     pub(crate) fn name_main(&mut self, name: &str) {
         self.trace.names.insert(Quantity::Rss, name.to_string());
     }
 
-    /// Closes the books.
+    /// Ends the reading: the trace, with notes on what was skipped.
     pub(crate) fn finish(mut self) -> ReadTrace {
         self.notes.extend(self.skips.iter().map(describe));
         let input = Input {

@@ -1,7 +1,7 @@
-//! Which format a file has, judged by its first 64 KiB.
+//! Recognises the format of a file by its first 64 KiB.
 //!
-//! The strict forms are asked first; what none of them claims is read as a log. A file that turns out to hold nothing
-//! is looked at once more for the most helpful thing to say.
+//! The strict formats are tried first; a file that none of them claims is read as a log. If a log turns out to hold no
+//! memory, the file is examined once more for the most helpful error.
 
 use crate::ReadOptions;
 use crate::columns::Columns;
@@ -9,7 +9,7 @@ use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, Source};
 use crate::{jsonl, mprof, own, psrecord, table};
 
-/// A recognised format, with what was learned while recognising it.
+/// A recognised format, with details learned on the way.
 pub(crate) enum Format {
     Own,
     MemoryProfiler,
@@ -60,7 +60,7 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     Ok(table::recognise(head, options).map_or(Format::Log, Format::Table))
 }
 
-/// Why a log without a single memory value is no trace.
+/// The error for a log without a single memory value.
 pub(crate) fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error {
     if let Some(Err(error)) = jsonl::recognise_lines(head, options) {
         return error;
@@ -78,7 +78,7 @@ pub(crate) fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error
     Error::Unrecognised { first_line }
 }
 
-/// A share of odd bytes that no text reaches, in whatever encoding, and random bytes exceed twice over.
+/// Share of odd bytes that no text reaches, whatever its encoding, and that random bytes exceed twice over.
 const BINARY_SHARE: f64 = 0.3;
 
 fn refuse_binary(head: &[u8]) -> Result<(), Error> {
@@ -94,7 +94,7 @@ fn refuse_binary(head: &[u8]) -> Result<(), Error> {
     }
     let (mut odd, mut all) = (0usize, 0usize);
     for chunk in head.utf8_chunks() {
-        // NUL bytes are left aside: a log that was truncated while open begins with thousands of them.
+        // NUL bytes do not count: a log that was truncated while open begins with thousands of them.
         let is_odd = |c: &char| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\x1b' | '\x08' | '\x0c' | '\0');
         odd += chunk.valid().chars().filter(is_odd).count() + chunk.invalid().len();
         all += chunk.valid().chars().filter(|&c| c != '\0').count() + chunk.invalid().len();

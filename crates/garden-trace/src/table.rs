@@ -1,8 +1,8 @@
 //! CSV, TSV, semicolon and Markdown tables with a header line.
 //!
-//! Lines are split here rather than by a CSV library because a trace is read line by line: a quote that is never closed
-//! then costs one line instead of the rest of the file, and a line of any length stays within bounds. A quoted field
-//! that spans lines is not joined; its pieces are skipped and counted.
+//! Lines are split here rather than by a CSV library because a trace is read line by line: an unclosed quote then costs
+//! one line instead of the rest of the file, and memory stays bounded whatever a line's length. A quoted field that
+//! spans lines is not joined; its pieces are skipped and counted.
 
 use std::io::Read;
 use std::ops::Range;
@@ -17,10 +17,10 @@ use crate::lines::{HeadLine, Line, LineEnd, Lines};
 use crate::names::{Meaning, understand};
 use crate::reading::{Reading, TOO_LONG, show_line, show_value};
 
-/// How far down the header may stand, below a title or the output of a start-up script.
+/// Lines within which the header must stand, below a title or the output of a start-up script.
 const HEADER_WITHIN: usize = 40;
 
-/// Where the header is and what it says.
+/// The header: its place and its columns.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     delimiter: u8,
@@ -133,7 +133,7 @@ struct Rows<'a> {
     layout: &'a Layout,
     row: Row,
     fields: Vec<Range<usize>>,
-    // Whether the line before was the header again, and all lines that were.
+    // Whether the previous line repeated the header, and the numbers of all lines that did.
     header_repeated: bool,
     repeats: Vec<u64>,
 }
@@ -173,7 +173,7 @@ impl Rows<'_> {
         self.row.push(reading);
     }
 
-    /// A row with a field too many has commas in its numbers; one that ends with the memory value may be torn there.
+    /// Checks the number of fields: extra ones mean commas in numbers, and a row that ends with the memory value may be torn there.
     fn check_length(&self, line: &[u8]) -> Result<(), &'static str> {
         let columns = &self.layout.columns;
         let extra = self.fields.get(columns.names.len()..).unwrap_or(&[]);
@@ -187,7 +187,7 @@ impl Rows<'_> {
         Ok(())
     }
 
-    /// A header in the middle followed by a smaller step is another run that wrote to the same file.
+    /// Marks a restart: a header in the middle followed by a smaller step means another run wrote to the same file.
     fn mark_restart(&mut self, reading: &mut Reading) {
         if !std::mem::take(&mut self.header_repeated) || reading.trace.is_empty() {
             return;
@@ -205,7 +205,7 @@ impl Rows<'_> {
     }
 }
 
-/// Splits a row into the places of its fields, without their quotes.
+/// Splits a row into the ranges of its fields, without their quotes.
 pub(crate) fn split(line: &[u8], delimiter: u8, fields: &mut Vec<Range<usize>>) {
     fields.clear();
     let mut from = 0;

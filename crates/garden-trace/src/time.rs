@@ -1,7 +1,7 @@
-//! Times as files write them: seconds, dates with a time of day, and clocks such as `12:00:03`.
+//! Times in files: seconds, dates with a time of day, and clocks such as `12:00:03`.
 //!
-//! Only differences matter to a trace, so a date without a zone is taken as UTC. Dates alone and names of months are
-//! not understood.
+//! Only differences matter to a trace, so a date without a zone is taken as UTC. Dates without a time and names of months
+//! are not understood.
 
 const DAY_S: f64 = 86_400.0;
 
@@ -9,7 +9,7 @@ const DAY_S: f64 = 86_400.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Clock {
     pub(crate) seconds: f64,
-    /// How many bytes it takes.
+    /// Its length in bytes.
     pub(crate) length: usize,
     /// 2 for `12:03`, 3 for `1:12:03`.
     pub(crate) parts: usize,
@@ -27,9 +27,9 @@ pub(crate) fn parse_time(text: &str) -> Option<f64> {
     clock_at(text.as_bytes()).filter(|clock| clock.length == text.len()).map(|clock| clock.seconds)
 }
 
-/// Seconds since 1970 in milli-, micro- or nanoseconds are brought back to seconds.
+/// Converts times since 1970 in milli-, micro- or nanoseconds to seconds.
 ///
-/// 10^11 seconds is the year 5138, and 10^11 milliseconds is 1973: between them no date can be mistaken.
+/// 10^11 seconds is the year 5138, and 10^11 milliseconds is 1973: no date in between is ambiguous.
 fn in_seconds(number: f64) -> f64 {
     match number.abs() {
         n if n >= 1e17 => number / 1e9,
@@ -39,7 +39,7 @@ fn in_seconds(number: f64) -> f64 {
     }
 }
 
-/// Reads `2025-01-01 12:00:03,123+01:00` and its relatives; gives seconds since 1970 and the length.
+/// Reads `2025-01-01 12:00:03,123+01:00` and its variants; returns seconds since 1970 and the length.
 pub(crate) fn date_time_at(text: &[u8]) -> Option<(f64, usize)> {
     let (year, month, day) = date_at(text)?;
     if !matches!(text.get(DATE_LENGTH), Some(b' ' | b'T' | b't' | b'_')) {
@@ -105,7 +105,7 @@ fn fraction_at(text: &[u8]) -> (f64, usize) {
     (value, count + 1)
 }
 
-/// Reads `Z`, `+01:00`, `+0100` or `+01`; gives seconds east of UTC and the length.
+/// Reads `Z`, `+01:00`, `+0100` or `+01`; returns seconds east of UTC and the length.
 fn zone_at(text: &[u8]) -> (f64, usize) {
     let sign = match text.first() {
         Some(b'Z' | b'z') => return (0.0, 1),
@@ -136,7 +136,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// Makes clocks that pass midnight go on rather than back.
+/// Makes clocks run on past midnight.
 #[derive(Default)]
 pub(crate) struct Midnights {
     days: f64,

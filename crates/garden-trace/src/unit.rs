@@ -1,11 +1,11 @@
-//! The unit in which a file's numbers are to be read.
+//! The unit of a file's numbers.
 
 use std::fmt;
 use std::str::FromStr;
 
 use garden_memory::{GIB, KIB, MIB, TIB};
 
-/// A unit of memory that a column can be in.
+/// A unit of memory for a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// 1,048,576 bytes, whether the file calls it MB or MiB.
@@ -19,7 +19,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How many bytes one of it is.
+    /// Bytes per unit.
     pub fn factor(self) -> u64 {
         match self {
             Unit::Mib => MIB,
@@ -56,7 +56,7 @@ impl FromStr for Unit {
     }
 }
 
-/// The name of a factor for people.
+/// A factor's name for people.
 pub(crate) fn factor_name(factor: u64) -> &'static str {
     match factor {
         KIB => "KiB",

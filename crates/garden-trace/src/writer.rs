@@ -1,12 +1,12 @@
-//! Our own trace format, written: JSON Lines that survive a kill.
+//! The writer of our own trace format: JSON Lines that survive a kill.
 //!
 //! The first line is the header, `{"model_garden_trace":1,"facts":{..},"origin":{..}}`. Samples follow, with amounts in
 //! bytes under the names of [`Quantity`], as `{"step":10,"time_s":1.5,"rss":123,"activity":"eval"}`, and events, as
-//! `{"event":"epoch_end","step":83}`. Facts that are learnt later stand on a line of their own, `{"facts":{..}}`. A process of the
-//! tree is introduced by `{"process":{"pid":4711,"name":"python3","role":"training",..}}`; samples then carry what each process
-//! holds under its process id wherever that changed, as `"processes":{"4711":123}`, and `null` once it has gone. What processes
-//! have loaded stands on lines `{"libraries":["PIL","torch"]}`, each with what is new, or `null` from where on that is not known
-//! of all. Each line is handed to the file in one piece, so a kill costs the last line at most.
+//! `{"event":"epoch_end","step":83}`. Facts learned later are on a separate line, `{"facts":{..}}`. A process of the tree
+//! is introduced by `{"process":{"pid":4711,"name":"python3","role":"training",..}}`; samples then carry the memory of
+//! each process under its process id wherever that changed, as `"processes":{"4711":123}`, and `null` once it has exited.
+//! Loaded libraries are on lines `{"libraries":["PIL","torch"]}`, each with the new names, or `null` from where on not all
+//! are known. Each line is written in one piece, so a kill costs the last line at most.
 
 use std::io::{self, Write};
 
@@ -14,10 +14,10 @@ use garden_memory::{Activity, EventKind, ProcessTrack, Quantity, RunFacts, Sampl
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-/// The version of the format that is written, and the only one that is read.
+/// The version of the format, the only one read.
 pub const VERSION: u64 = 1;
 
-/// Writes a trace line by line; give it a file without a buffer, so that each line reaches the system at once.
+/// Writes a trace line by line; give it an unbuffered file, so that each line reaches the system at once.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -59,12 +59,12 @@ impl Serialize for Origin<'_> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer to `out`; the header is to be written first.
+    /// A writer to `out`; write the header first.
     pub fn new(out: W) -> Self {
         Writer { out, line: Vec::new() }
     }
 
-    /// Writes the header: what is known about the run, and where the trace comes from.
+    /// Writes the header: facts about the run, and where the trace comes from.
     pub fn header(&mut self, facts: &RunFacts, origin: &[(String, String)]) -> io::Result<()> {
         self.line.clear();
         let header = Header { model_garden_trace: VERSION, facts, origin: Origin(origin) };
@@ -73,14 +73,14 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&self.line)
     }
 
-    /// Writes facts that were learnt after the header.
+    /// Writes facts learned after the header.
     pub fn facts(&mut self, facts: &RunFacts) -> io::Result<()> {
         self.begin(None, None)?;
         self.word("facts", facts)?;
         self.end()
     }
 
-    /// Introduces a process, before the first sample that tells what it holds.
+    /// Introduces a process, before the first sample with its memory.
     pub fn process(&mut self, process: &ProcessTrack) -> io::Result<()> {
         self.begin(None, None)?;
         let ProcessTrack { pid, parent, name, role, command, .. } = process;
@@ -88,14 +88,14 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// Writes names that some process was newly seen to have loaded, or `None` once that cannot be told of all of them.
+    /// Writes the names of newly loaded libraries, or `None` once not all can be known.
     pub fn libraries(&mut self, names: Option<&[&String]>) -> io::Result<()> {
         self.begin(None, None)?;
         self.word("libraries", &names)?;
         self.end()
     }
 
-    /// Writes a sample, and what each process holds whose share changed; `None` for one that has gone.
+    /// Writes a sample, and the memory of each process where it changed; `None` for one that has exited.
     pub fn sample(&mut self, sample: &Sample, processes: &[(u32, Option<u64>)]) -> io::Result<()> {
         self.begin(sample.step, sample.time_s)?;
         for quantity in Quantity::ALL {
@@ -119,17 +119,17 @@ impl<W: Write> Writer<W> {
         self.end()
     }
 
-    /// What is written to.
+    /// The underlying writer.
     pub fn get_ref(&self) -> &W {
         &self.out
     }
 
-    /// What is written to.
+    /// The underlying writer.
     pub fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// The file, when all is written.
+    /// Returns the underlying writer, when all is written.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -22,7 +22,8 @@ def main():
     parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
     arguments = parser.parse_args()
 
-    from .conduct import BisectError, conduct, write
+    from ..processes import Terminated, write_json
+    from .conduct import BisectError, conduct
     from .counters import end_with_parent
 
     if arguments.parent is not None:
@@ -34,13 +35,13 @@ def main():
     try:
         document = conduct(arguments.target, **options)
         os.chdir(folder)
-        write(document, record)
+        write_json(document, record)
     except BisectError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as error:
         print("error: interrupted; the measured processes have been ended", file=sys.stderr)
-        return 130
+        return error.code if isinstance(error, Terminated) else 130
     if not arguments.then:
         return 0
     sys.stdout.flush()
@@ -51,6 +52,6 @@ def main():
 
 if __name__ == "__main__":
     code = main()
-    from model_garden.experiment.children import leave
+    from model_garden.processes import leave
 
     leave(code)

@@ -1,11 +1,11 @@
 """Which processes are needed to find out which piece makes memory grow, and what they measured as one document."""
-import json
 import os
 import signal
 import sys
 import threading
 import time
 
+from ..processes import ended_by_sigterm, uses_cuda
 from . import counters
 from .children import PickleError, run_all
 from .measured import Plan, choose, length_of, places_of, versions, words_of
@@ -16,7 +16,7 @@ FORMAT = "model-garden-bisect"
 EXAMPLES = 50
 FEWEST_ASKED = 8
 SECONDS = 60.0
-# A process that tells nothing for so long is ended: a single batch should not take longer.
+# A process that is silent for longer is ended: a single batch should not take longer.
 PATIENCE_S = 300.0
 AT_ONCE = 2
 SPEECH_PAUSE_S = 2.0
@@ -59,15 +59,6 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
         raise BisectError(str(error)) from None
 
 
-def write(document, path):
-    """Writes the document to a file, wholly or not at all."""
-    beside = f"{path}.{os.getpid()}.part"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.write("\n")
-    os.replace(beside, path)
-
-
 def _made(source):
     try:
         return build(load(source) if isinstance(source, str) else source)
@@ -81,7 +72,7 @@ def _start(source, wanted, has_threads):
     """How processes are started: forked if that is safe, else `fresh` for what can be imported, else `spawn`, which has to copy the pieces."""
     if wanted not in ("auto", "fork", "spawn"):
         raise BisectError(f"`start` is {wanted!r}; auto, fork or spawn is needed")
-    reason = "this process uses CUDA, which does not survive a fork" if _has_cuda() else None if hasattr(os, "fork") else "this system cannot fork"
+    reason = "this process uses CUDA, which does not survive a fork" if uses_cuda() else None if hasattr(os, "fork") else "this system cannot fork"
     if wanted == "fork" and reason:
         raise BisectError(f"the pieces cannot be used in forked processes: {reason}\nhint: give 'module:function' instead")
     if wanted == "auto" and has_threads and isinstance(source, str):
@@ -89,14 +80,6 @@ def _start(source, wanted, has_threads):
     if wanted != "spawn" and not reason:
         return "fork"
     return "fresh" if isinstance(source, str) else "spawn"
-
-
-def _has_cuda():
-    torch = sys.modules.get("torch")
-    try:
-        return torch is not None and torch.cuda.is_initialized()
-    except Exception:
-        return False
 
 
 def _say(text):
@@ -261,7 +244,7 @@ class _Experiment:
             elif "holders" in message and plan.how == "trace":
                 self.say(f"{plan.name}: looked at what holds memory")
 
-        with _ended_by_signals():
+        with ended_by_sigterm():
             return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message, ends_with_failure)
 
     def _record(self, child):
@@ -289,7 +272,7 @@ class _Experiment:
         is_done = any("done" in message for message in child.messages)
         if not is_done and run["error"] is None:
             run["error"] = {"stage": child.plan.stages[-1], "kind": "ended", "text": f"its process {_end_words(child)}"}
-        child.close()
+        child.process.close()
         return run
 
 
@@ -298,28 +281,11 @@ def _first_line(text):
 
 
 def _end_words(child):
-    if child.code is not None and child.code < 0:
-        name = signal.Signals(-child.code).name if -child.code in set(signal.Signals) else str(-child.code)
-        hint = ": the kernel kills a process so when memory runs out" if -child.code == signal.SIGKILL else ""
+    if child.process.code is not None and child.process.code < 0:
+        name = signal.Signals(-child.process.code).name if -child.process.code in set(signal.Signals) else str(-child.process.code)
+        hint = ": the kernel kills a process so when memory runs out" if -child.process.code == signal.SIGKILL else ""
         how = f"was ended by signal {name}{hint}"
     else:
-        how = f"ended with code {child.code} and said nothing"
-    words = child.last_words()
+        how = f"ended with code {child.process.code} and said nothing"
+    words = child.process.last_words()
     return how + (f"\n  its last output: {words.splitlines()[-1]}" if words else "")
-
-
-class _ended_by_signals:
-    """While processes run, SIGTERM ends them as Ctrl-C does."""
-
-    def __enter__(self):
-        self._before = None
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._interrupt)
-
-    @staticmethod
-    def _interrupt(number, frame):
-        raise KeyboardInterrupt
-
-    def __exit__(self, *raised):
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)

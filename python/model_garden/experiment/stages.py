@@ -6,7 +6,8 @@ import struct
 import sys
 from types import SimpleNamespace
 
-from .counters import end_with_parent, own_files, trim
+from ..processes import settle_after_fork
+from .counters import own_files, trim
 
 # Which pieces can be fed from another process: what the others get cannot be sent (a graph), or is not there at all.
 FED = ("processor", "collator", "model")
@@ -421,12 +422,3 @@ def _settle_worker(number=0):
     import multiprocessing
 
     settle_after_fork(multiprocessing.parent_process().pid)
-
-
-def settle_after_fork(parent):
-    """Makes a forked process safe: it ends with its parent, and never uses the parent's threads, which it does not have."""
-    end_with_parent(parent)
-    # OpenMP would wait for them for ever.
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(1)

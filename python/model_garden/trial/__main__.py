@@ -25,6 +25,7 @@ def main():
     arguments = parser.parse_args()
 
     from ..audit import AuditError
+    from ..processes import Terminated
     from .conduct import record
     from .workarounds import setting
 
@@ -38,9 +39,9 @@ def main():
         what, _, hint = str(error).partition("\nhint: ")
         print(f"error: {what}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as error:
         print("error: interrupted; the measured processes have been ended", file=sys.stderr)
-        return 130
+        return error.code if isinstance(error, Terminated) else 130
     finally:
         if not is_done and arguments.record is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -54,7 +55,6 @@ def main():
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads that the loop brought along must not keep a measured process from ending.
-    os._exit(code)
+    from model_garden.processes import leave
+
+    leave(code)

@@ -2,7 +2,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +10,7 @@ import weakref
 from ..audit import Audit, AuditError
 from ..binary import BinaryNotFound, find_binary
 from ..experiment import counters
+from ..processes import ended_by_sigterm, uses_cuda, write_json
 from .children import INSIDE, carry_out
 from .loops import reference
 from .run import Trouble
@@ -165,7 +165,7 @@ class _Experiment:
             )
         if not hasattr(os, "fork"):
             raise AuditError(f"{why}, and this system cannot fork\nhint: move it to the top of a module")
-        if _uses_cuda():
+        if uses_cuda():
             raise AuditError(f"{why}, and this process uses CUDA, which does not survive a fork\nhint: move it to the top of a module")
         return "fork", given
 
@@ -173,7 +173,7 @@ class _Experiment:
         """Makes all runs, kinds taking turns in an order that moves on by one each round, and writes down what there is."""
         kinds = [None, *self.workarounds]
         traces = {_name(kind): [] for kind in kinds}
-        with _interruptible():
+        with ended_by_sigterm():
             for turn in range(self.rounds):
                 for place in range(len(kinds)):
                     kind = kinds[(place + turn) % len(kinds)]
@@ -224,41 +224,8 @@ class _Experiment:
             "baseline": traces[BASELINE],
             "workarounds": [{"name": one.name, "traces": traces[one.name]} for one in self.workarounds],
         }
-        beside = os.path.join(folder, f"{MANIFEST}.part")
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=1)
-            file.write("\n")
-        os.replace(beside, os.path.join(folder, MANIFEST))
+        write_json(manifest, os.path.join(folder, MANIFEST), indent=1)
 
 
 def _name(kind):
     return BASELINE if kind is None else kind.name
-
-
-def _uses_cuda():
-    torch = sys.modules.get("torch")
-    try:
-        return torch is not None and torch.cuda.is_initialized()
-    except Exception:
-        return False
-
-
-class _interruptible:
-    """SIGTERM ends the audit as Ctrl-C does, so that no run is left behind; where handlers cannot be set, the kernel ends them."""
-
-    def __enter__(self):
-        self.before = None
-        try:
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                self.before = signal.signal(signal.SIGTERM, self._stop)
-        except ValueError:
-            pass  # not in the main thread
-        return self
-
-    @staticmethod
-    def _stop(number, frame):
-        raise SystemExit(128 + number)
-
-    def __exit__(self, *unused):
-        if self.before is not None:
-            signal.signal(signal.SIGTERM, self.before)

@@ -1,4 +1,4 @@
-//! Base64 as data URIs have it (RFC 4648): both alphabets, with or without padding, line breaks allowed.
+//! Base64 as in data URIs (RFC 4648): both alphabets, with or without padding, line breaks allowed.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use base64::{DecodeError, Engine as _};
 
 const CUT_OFF: &str = "base64 ends in the middle of a byte";
 
-/// Padding is taken off before, and bits that nobody needs are left alone, as Python does it.
+/// Padding is stripped beforehand, and unused trailing bits are ignored, as in Python.
 const ENGINE: GeneralPurpose = {
     let config = GeneralPurposeConfig::new()
         .with_decode_allow_trailing_bits(true)
@@ -16,16 +16,16 @@ const ENGINE: GeneralPurpose = {
     GeneralPurpose::new(&STANDARD, config)
 };
 
-/// Digits one behind the other, in which any place can be found.
+/// Contiguous base64 digits, which allow random access.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digits<'a>(&'a [u8]);
 
 impl<'a> Digits<'a> {
-    /// The digits of a text; none where line breaks or blanks stand between them. Whether all of them are digits is seen when they are decoded.
+    /// The digits of a text; `None` if line breaks or blanks separate them. Invalid digits are reported on decoding.
     pub fn of(text: &'a str) -> Result<Option<Digits<'a>>, String> {
         let text = text.trim_ascii();
         let digits = text.trim_end_matches('=').as_bytes();
-        // Without a way out in the middle this is done for many bytes at a time.
+        // Without an early exit the loop is vectorised.
         let is_blank = |piece: &[u8]| piece.iter().fold(false, |found, byte| found | (*byte <= b' '));
         if digits.chunks(4096).any(is_blank) {
             return Ok(None);
@@ -36,12 +36,12 @@ impl<'a> Digits<'a> {
         Ok(Some(Digits(digits)))
     }
 
-    /// How many bytes they stand for.
+    /// Number of decoded bytes.
     pub fn bytes(self) -> u64 {
         self.0.len() as u64 * 3 / 4
     }
 
-    /// Some of the bytes, which must be there.
+    /// Decodes a range of bytes, which must exist.
     pub fn decode(self, offset: u64, count: usize) -> Result<Vec<u8>, String> {
         let (first, skip) = (offset as usize / 3 * 4, offset as usize % 3);
         let end = (first + (skip + count).div_ceil(3) * 4).min(self.0.len());
@@ -52,7 +52,7 @@ impl<'a> Digits<'a> {
     }
 }
 
-/// The bytes that a text stands for, or what is wrong with it.
+/// The decoded bytes, or the reason they cannot be decoded.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
     decode_bytes(text.trim_ascii().as_bytes())
 }
@@ -61,7 +61,7 @@ fn decode_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     let end = text.iter().rposition(|byte| *byte != b'=' && !byte.is_ascii_whitespace()).map_or(0, |last| last + 1);
     let digits = plain(&text[..end]);
     ENGINE.decode(&digits).map_err(|error| match error {
-        // Counted without line breaks, as people count digits.
+        // Positions do not count line breaks.
         DecodeError::InvalidByte(place, b'=') => format!("padding stands in the middle, at character {}", place + 1),
         DecodeError::InvalidByte(place, byte) => {
             format!("byte 0x{byte:02x} at character {} is no digit of base64", place + 1)
@@ -70,9 +70,9 @@ fn decode_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     })
 }
 
-/// Digits of the usual alphabet alone: line breaks are left out, and those of URLs are exchanged.
+/// Digits of the standard alphabet: drops line breaks and translates the URL-safe alphabet.
 fn plain(text: &[u8]) -> Cow<'_, [u8]> {
-    // Without a way out in the middle this is done for many bytes at a time.
+    // Without an early exit the loop is vectorised.
     let is_odd = |byte: u8| byte <= b' ' || byte == b'-' || byte == b'_';
     if !text.chunks(4096).any(|piece| piece.iter().fold(false, |found, byte| found | is_odd(*byte))) {
         return Cow::Borrowed(text);

@@ -1,25 +1,25 @@
-//! Tools of a row and the assistant's calls of them, in the shapes that people write, as chat templates are given them.
+//! Tool definitions and tool calls of a row, in the shapes found in datasets, converted for chat templates.
 //!
-//! OpenAI keeps the arguments of a call as JSON in a text, and others keep tools or whole calls so. Templates are made for objects, which is what
-//! transformers' documentation asks for and what servers give them; a text would be written with its quotes escaped.
+//! OpenAI stores call arguments as a JSON string, and others store tools or whole calls so. Templates expect objects, as transformers'
+//! documentation asks and as servers pass them; a string would be rendered with its quotes escaped.
 
 use super::value::{Object, Value, shortened};
 use crate::dataset::free::{Json, Real};
 use crate::error::Error;
 
-/// From here on not every whole number has a number of its own.
+/// 2^64: larger integers are parsed as floating point, which is inexact.
 const INEXACT: f64 = 18_446_744_073_709_551_616.0;
 
-/// What a null inside a value means.
+/// The meaning of a null inside a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nulls {
-    /// It was written: in JSON.
+    /// Written explicitly, in JSON.
     Written,
-    /// Other rows have something there: columns of tables have the same fields in each row.
+    /// Absent: columns of tables have the same fields in each row, and other rows fill them.
     Fillers,
 }
 
-/// Reads such values, and knows where they stand.
+/// Reads tools and calls, with the row's position for errors.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'p> {
     pub place: &'p str,
@@ -31,7 +31,7 @@ impl Reader<'_> {
         Error::row_field(self.place, field, problem)
     }
 
-    /// A value as it is.
+    /// A value, converted as it is.
     pub(crate) fn free(self, field: &str, value: Value) -> Result<Json, Error> {
         Ok(match value {
             Value::Null => Json::Null,
@@ -55,7 +55,7 @@ impl Reader<'_> {
                         continue;
                     }
                     let value = self.free(&format!("{field}.{name}"), value)?;
-                    // Of a name that is there twice, the last one counts, as in Python.
+                    // Of duplicate names the last one counts, as in Python.
                     match read.iter_mut().find(|(known, _)| *known == name) {
                         Some((_, known)) => *known = value,
                         None => read.push((name.into_owned(), value)),
@@ -66,7 +66,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A value that may be JSON in a text.
+    /// A value that may be a JSON string.
     fn parsed(self, field: &str, value: Value) -> Result<Json, Error> {
         let Value::Text(text) = value else { return self.free(field, value) };
         if text.trim().is_empty() {
@@ -78,7 +78,7 @@ impl Reader<'_> {
         Reader { nulls: Nulls::Written, ..self }.free(field, value)
     }
 
-    /// The tools of a row: a list of descriptions, or that as a text.
+    /// The tools of a row: a list of definitions, or such a list as a string.
     pub(crate) fn tools(self, field: &str, value: Value) -> Result<Vec<Json>, Error> {
         let tools = match self.parsed(field, value)? {
             Json::Null => Vec::new(),
@@ -94,7 +94,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The calls of a message: a list, one alone, or either as a text.
+    /// The calls of a message: a list, a single call, or either as a string.
     pub(crate) fn calls(self, field: &str, value: Value) -> Result<Vec<Json>, Error> {
         let (calls, is_list) = match self.parsed(field, value)? {
             Json::Null => (Vec::new(), true),
@@ -105,7 +105,7 @@ impl Reader<'_> {
         calls.into_iter().enumerate().map(|(index, call)| self.call(&place(index), call)).collect()
     }
 
-    /// A call: an object with a name and arguments, or with such a one as its `function`.
+    /// A call: an object with a name and arguments, or with such an object as its `function`.
     fn call(self, field: &str, call: Json) -> Result<Json, Error> {
         let hint = "{\"type\": \"function\", \"function\": {\"name\": ..., \"arguments\": {...}}} is one";
         let Json::Object(mut fields) = call else {

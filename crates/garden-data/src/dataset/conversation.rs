@@ -1,6 +1,6 @@
-//! What a row means: a conversation in one of the shapes that people write.
+//! The conversation of a row, in any of the common dataset formats.
 //!
-//! | shape | fields |
+//! | format | fields |
 //! | --- | --- |
 //! | question and answer | `prompt` or `text` or `question`, or `instruction` with `input`; `response`, `output`, `answer` or `completion`; `system` |
 //! | OpenAI chat | `messages` with `role` and `content`: a text, or parts of type `text`, `image_url` or `image`; `tools`, `tool_calls`, `weight` |
@@ -9,10 +9,10 @@
 //!
 //! Names and boxes in `objects` go where a text says `<ref-object>` or `<bbox>`, once sizes are known (`boxes.rs`).
 //!
-//! Pictures of the whole row are in `image`, `images` or `file_name`. They go where a text says `<image>`, or a part has type `image` and no
-//! picture of its own; if nothing says where, they go before the first message of the user. Nothing is loaded before all of
-//! that fits together. What is known and not supported is refused by name, what a message holds besides goes to the chat template, and what is
-//! left over is named: nothing is lost without a word.
+//! Pictures of the whole row are in `image`, `images` or `file_name`. They go where a text says `<image>`, or where a part has type `image` and no
+//! picture of its own; without such places they go before the first user message. Nothing is loaded before all of that is consistent.
+//! Unsupported fields are refused by name, other fields of a message go to the chat template, and unused fields are reported:
+//! nothing is dropped silently.
 
 use super::calls::{Nulls, Reader};
 use super::picture::{Beside, Found, PictureField};
@@ -32,7 +32,7 @@ pub(crate) const PROMPTS: [&str; 4] = ["prompt", "text", "question", INSTRUCTION
 const ANSWERS: [&str; 4] = ["response", "output", "answer", "completion"];
 const PICTURES: [&str; 3] = ["images", "image", "file_name"];
 const LISTS: [&str; 2] = ["messages", "conversations"];
-/// What rows may hold that changes what they mean and is not supported, and what to do instead.
+/// Unsupported fields that change the meaning of a row, and what to do instead.
 const REFUSED: [(&str, &str, Option<&str>); 7] = [
     ("video", "videos are not supported", None),
     ("videos", "videos are not supported", None),
@@ -46,7 +46,7 @@ const REFUSED: [(&str, &str, Option<&str>); 7] = [
         Some("`--chat-template FILE` gives another template"),
     ),
 ];
-/// Columns of tables that are read.
+/// Whether a table column is read.
 pub(crate) fn is_known(column: &str) -> bool {
     let others = ["system", "tools", "input", "objects", "caption"];
     let refused = REFUSED.iter().map(|(name, ..)| name);
@@ -60,41 +60,41 @@ pub(crate) fn is_known(column: &str) -> bool {
         .any(|name| *name == column)
 }
 
-/// What a `text` means that has no answer beside it.
+/// The meaning of a `text` field without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoneText {
-    /// A question whose answer is missing: in JSON, where the two are usual.
+    /// A question whose answer is missing: in JSON, where the two usually come together.
     Question,
-    /// What is to be said about the picture: in folders and archives of pictures, and tables.
+    /// A caption of the picture: in tables, and in folders and archives of pictures.
     Caption,
 }
 
-/// A row, and what is known about it.
+/// A row and its context.
 pub(crate) struct Row<'a> {
     pub place: &'a str,
     pub value: Value<'a>,
     pub beside: Beside<'a>,
     pub lone_text: LoneText,
     pub nulls: Nulls,
-    /// Bytes that are held for it before its pictures are read.
+    /// Bytes held for the row before its pictures are read.
     pub bytes: u64,
-    /// What of it is not even read.
+    /// Columns that are not read at all.
     pub unread: &'a [String],
 }
 
-/// A conversation with what was made of its pictures.
+/// A conversation with its processed pictures.
 struct Made<P> {
     messages: Vec<Message>,
     tools: Vec<Json>,
     fields: Vec<String>,
     objects: Objects,
     pictures: Vec<(P, PixelBounds)>,
-    /// Fields that nothing reads.
+    /// Unused fields.
     ignored: Vec<String>,
 }
 
 impl<'a> Row<'a> {
-    /// The conversation, with its pictures read.
+    /// The conversation with its pictures loaded.
     pub(crate) fn into_record(self) -> Result<Record, Error> {
         let place = self.place.to_string();
         let Made { messages, tools, fields, objects, pictures, .. } = self.read(|found| found.load())?;
@@ -105,7 +105,7 @@ impl<'a> Row<'a> {
         Ok(Record { place, messages, tools, fields, objects, pictures: pictures.collect() })
     }
 
-    /// The conversation, with the headers of its pictures read.
+    /// The conversation with only the headers of its pictures read.
     pub(crate) fn into_outline(self, max_pixels: u64) -> Result<Outline, Error> {
         let (place, stored_bytes, unread) = (self.place.to_string(), self.bytes, self.unread);
         let Made { messages, tools, fields, objects, pictures, mut ignored } =
@@ -118,7 +118,7 @@ impl<'a> Row<'a> {
         Ok(Outline { place, messages, tools, fields, objects, pictures: pictures.collect(), stored_bytes, ignored })
     }
 
-    /// The conversation, with what is made of its pictures.
+    /// The conversation, with each picture processed by `make`.
     fn read<P>(self, make: impl Fn(Found<'_>) -> Result<P, Error>) -> Result<Made<P>, Error> {
         let Row { place, value, beside, lone_text, nulls, .. } = self;
         let mut object = match value {
@@ -149,9 +149,9 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Where a picture of the conversation comes from, and the bounds that its part names.
+/// The source of a picture in the conversation, and the pixel bounds given in its part.
 struct Slot<'a> {
-    /// From the part itself; nothing: from the row's list.
+    /// The picture in the part itself; `None`: the next one of the row's list.
     own: Option<PictureField<'a>>,
     bounds: PixelBounds,
 }
@@ -167,12 +167,12 @@ struct Draft<'p, 'a> {
     place: &'p str,
     reader: Reader<'p>,
     messages: Vec<Message>,
-    /// What the row calls each of them.
+    /// The row's field for each message.
     fields: Vec<String>,
     tools: Vec<Json>,
     objects: Objects,
     slots: Vec<Slot<'a>>,
-    /// Fields that nothing reads.
+    /// Unused fields.
     ignored: Vec<String>,
 }
 
@@ -199,13 +199,13 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    /// Names the fields of an object that nobody took.
+    /// Records the unused fields of an object.
     fn leave(&mut self, inside: &str, object: Object<'a>) {
         let left = object.0.into_iter().filter(|(_, value)| *value != Value::Null);
         self.ignored.extend(left.map(|(name, _)| unnumbered(&format!("{inside}{name}"))));
     }
 
-    /// What would change the meaning of the row and is not supported.
+    /// Refuses unsupported fields that would change the meaning of the row.
     fn refuse(&self, object: &mut Object<'a>) -> Result<(), Error> {
         for (name, problem, hint) in REFUSED {
             if let Some(value) = object.take(name).filter(|value| !value.is_empty()) {
@@ -219,7 +219,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(())
     }
 
-    /// Names and boxes that texts have places for, as ms-swift has them. Where no text has one, `objects` are notes that nothing reads.
+    /// Names and boxes for placeholders in texts, in ms-swift's format. Without placeholders, `objects` is an unused annotation.
     fn read_objects(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
         let count = |placeholder: &str| -> usize {
             let texts = self.messages.iter().flat_map(Message::parts).flatten();
@@ -290,7 +290,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(())
     }
 
-    /// A list that may be missing.
+    /// A list, empty if missing.
     fn list(&self, field: &str, value: Option<Value<'a>>) -> Result<Vec<Value<'a>>, Error> {
         match value {
             None => Ok(Vec::new()),
@@ -367,7 +367,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             prompt => {
                 let field = prompt.as_ref().map_or("prompt", |(field, _)| *field);
                 let mut text = prompt.map_or(Ok(String::new()), |(field, value)| self.text(field, value))?;
-                // As Alpaca's rows are put together.
+                // Joined as in Alpaca.
                 if field == INSTRUCTION
                     && let Some(input) = object.take("input").filter(|input| !input.is_empty())
                 {
@@ -403,7 +403,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             self.read_message(&format!("{field}[{index}]"), message)?;
         }
         for message in &mut self.messages[first..] {
-            // A prompt is not trained, whatever weights its messages have.
+            // A prompt does not count in the loss, whatever weights its messages have.
             message.weight = if weight == Weight::Prompt { weight } else { message.weight };
         }
         Ok(())
@@ -445,7 +445,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         };
         let content = match content {
             None => Content::Absent,
-            // The content of such a message is the call, or a list of calls.
+            // The content of such a message is a call or a list of calls.
             Some(content) if speaker == Speaker::Call => {
                 calls.extend(self.reader.calls(&content_field, content)?);
                 if calls.is_empty() {
@@ -472,7 +472,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(())
     }
 
-    /// Calls that an assistant's message has beside its content.
+    /// Tool calls beside the content of an assistant message.
     fn read_calls(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Vec<Json>, Error> {
         let older = message.0.iter().any(|(name, value)| name == "function_call" && !value.is_empty());
         if older {
@@ -487,8 +487,8 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    /// Calls in messages of their own belong to the assistant's turn before them: written as turns of their own they would teach to end
-    /// the turn between the calls.
+    /// Appends calls given as separate messages to the assistant's turn before them. As turns of their own they would teach the model to end
+    /// its turn between calls.
     fn call_more(&mut self, calls: &mut Vec<Json>) -> bool {
         let Some(last) = self.messages.last_mut().filter(|last| last.role == Speaker::Assistant.role()) else {
             return false;
@@ -500,7 +500,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         true
     }
 
-    /// Whether an answer is trained: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false).
+    /// Whether an answer counts in the loss: OpenAI's `weight` (0 or 1), ms-swift's `loss` (true or false).
     fn read_weight(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Weight, Error> {
         if speaker.role() != "assistant" {
             return Ok(Weight::Usual);
@@ -541,7 +541,7 @@ impl<'p, 'a> Draft<'p, 'a> {
 
     fn read_content(&mut self, field: &str, speaker: Speaker, content: Value<'a>) -> Result<Content, Error> {
         match content {
-            // What the assistant says is learnt as it is.
+            // The assistant's text is learnt verbatim.
             Value::Text(text) if speaker == Speaker::Assistant => Ok(Content::Text(text.into_owned())),
             Value::Text(text) => self.with_placeholders(field, &text),
             Value::List(parts) => {
@@ -591,7 +591,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(read)
     }
 
-    /// Bounds on the pixels of one picture, as qwen-vl-utils reads them.
+    /// Bounds on the pixels of one picture, as in qwen-vl-utils.
     fn read_bounds(&self, field: &str, part: &mut Object<'a>) -> Result<PixelBounds, Error> {
         if let Some((name, value)) = part.take_any(&["resized_height", "resized_width"]) {
             let error = self.error(&format!("{field}.{name}"), format!("is {value}: fixed sizes are not supported"));
@@ -612,7 +612,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         }
     }
 
-    /// A text with a picture of the row at each placeholder. The line break that sets a placeholder apart goes with it.
+    /// Text with a row picture at each placeholder. The line break next to a placeholder is removed with it.
     fn with_placeholders(&mut self, field: &str, text: &str) -> Result<Content, Error> {
         if text.contains(VIDEO_PLACEHOLDER) {
             return Err(self.error(field, "shows a video (`<video>`): videos are not supported"));
@@ -648,7 +648,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         make: impl Fn(Found<'_>) -> Result<P, Error>,
     ) -> Result<Made<P>, Error> {
         let members = match beside {
-            // Pictures of an archive need no field: they are in the row's group.
+            // Pictures in an archive need no field: they belong to the row's group.
             Beside::Archive { members, .. }
                 if of_row.is_empty() && self.slots.iter().all(|slot| slot.own.is_none()) =>
             {
@@ -680,7 +680,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         Ok(Made { messages, tools, fields, objects, pictures, ignored })
     }
 
-    /// Shows pictures before the first message of the user, or of anybody if there is none.
+    /// Puts pictures before the first user message, or before the first message if there is none.
     fn place_in_front(&mut self, count: usize) {
         if count == 0 {
             return;
@@ -699,7 +699,7 @@ impl<'p, 'a> Draft<'p, 'a> {
     }
 }
 
-/// The pictures that stand beside the conversation.
+/// The pictures given beside the conversation.
 fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureField<'a>>, Error> {
     let Some((field, value)) = object.take_any(&PICTURES) else { return Ok(Vec::new()) };
     if let Some((second, _)) = object.take_any(&PICTURES) {
@@ -713,19 +713,19 @@ fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureF
     })
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speaker {
     System,
     User,
     Assistant,
-    /// The assistant, whose message is a call of a tool and nothing else.
+    /// The assistant, with a message that is only a tool call.
     Call,
     Tool,
 }
 
 impl Speaker {
-    /// What templates call them.
+    /// The role's name in chat templates.
     fn role(self) -> &'static str {
         match self {
             Speaker::System => "system",
@@ -736,7 +736,7 @@ impl Speaker {
     }
 }
 
-/// A field without the numbers of list elements: the same field of all of them.
+/// A field without list indices, so that all elements share one name.
 pub(crate) fn unnumbered(field: &str) -> String {
     let mut name = String::with_capacity(field.len());
     for piece in field.split_inclusive('[') {

@@ -1,17 +1,17 @@
-//! Which files of a folder are the rows: snapshots of the hub, folders of pictures, folders of shards.
+//! Finds the dataset files of a folder: hub snapshots, folders of pictures, folders of shards.
 //!
-//! Endings choose candidates (a folder is full of other things), content decides what they are. Splits are recognised by words in
-//! file and folder names, as Hugging Face's `datasets` does.
+//! File extensions select candidates, since folders are full of other things; content decides what they are. Splits are recognised by words in
+//! file and folder names, as in Hugging Face's `datasets`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, NO_SPLIT};
 
-/// Folders below the dataset's own that are looked into.
+/// Levels of subfolders that are searched.
 const DEPTH: usize = 3;
 const ENDINGS: [&str; 4] = ["jsonl", "json", "parquet", "tar"];
-/// JSON files beside the data that are about it.
+/// Metadata files beside the data.
 const ABOUT: [&str; 6] =
     ["dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json", "config.json", "package.json"];
 const SPLITS: [(&str, &[&str]); 3] = [
@@ -20,7 +20,7 @@ const SPLITS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// The files of a split, in the order of their names.
+/// The files of a split, sorted by name.
 pub(crate) fn files(folder: &Path, split: &str) -> Result<Vec<PathBuf>, Error> {
     let mut found = Vec::new();
     collect(folder, DEPTH, &mut found)?;
@@ -71,7 +71,7 @@ fn no_files(folder: &Path) -> Error {
     error.with_hint("a folder of pictures needs a `metadata.jsonl` with `file_name`, `prompt` and `response`")
 }
 
-/// Keeps the files of a split. Without any split in the names, all of them are for training.
+/// Selects the files of a split. If no name mentions a split, all files are training data.
 fn choose(folder: &Path, split: &str, found: Vec<PathBuf>) -> Result<Vec<PathBuf>, Error> {
     let split =
         SPLITS.iter().find(|(name, words)| *name == split || words.contains(&split)).map_or(split, |(name, _)| name);
@@ -86,7 +86,7 @@ fn choose(folder: &Path, split: &str, found: Vec<PathBuf>) -> Result<Vec<PathBuf
     Ok(chosen)
 }
 
-/// The split that a file's name speaks of, else the folders it is in.
+/// The split in a file's name, else in the names of its folders.
 fn split_of(folder: &Path, path: &Path) -> Option<&'static str> {
     let inside = path.strip_prefix(folder).unwrap_or(path).to_string_lossy().to_lowercase();
     inside.rsplit('/').find_map(|part| {
@@ -95,7 +95,7 @@ fn split_of(folder: &Path, path: &Path) -> Option<&'static str> {
     })
 }
 
-/// Files of several kinds or folders are most likely the same rows twice, or several datasets.
+/// Refuses files of several types or folders: most likely the same rows twice, or several datasets.
 fn refuse_mixture(folder: &Path, files: &[PathBuf]) -> Result<(), Error> {
     let kinds: BTreeSet<String> =
         files.iter().map(|path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase()).collect();

@@ -1,6 +1,6 @@
-//! JSON of a row that only the chat template understands: tools, calls of them, and whatever else messages hold.
+//! JSON that only the chat template interprets: tools, tool calls, and other fields of messages.
 //!
-//! Fields keep their order and integers stay integers, since templates write such values out and Python's `json` keeps both.
+//! Fields keep their order and integers stay integers, since templates print such values and Python's `json` preserves both.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use minijinja::value::{Enumerator, Object, ObjectExt};
 
 use crate::fingerprint::Fingerprint;
 
-/// A value of a row as a template is given it.
+/// A JSON value for a chat template.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Json {
-    /// Nothing.
+    /// Null.
     Null,
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Integer(i128),
-    /// A number that was not written as a whole one.
+    /// A number not written as an integer.
     Real(Real),
-    /// A text.
+    /// A string.
     Text(String),
-    /// Values in their order.
+    /// A list.
     List(Vec<Json>),
-    /// Fields in their order.
+    /// An object, with its fields in order.
     Object(Vec<(String, Json)>),
 }
 
-/// A number of which two are the same if their bits are.
+/// A floating-point number compared by its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Real(pub f64);
 
@@ -48,12 +48,12 @@ impl Hash for Real {
 }
 
 impl Json {
-    /// A text.
+    /// A string value.
     pub fn text(text: &str) -> Json {
         Json::Text(text.to_string())
     }
 
-    /// Adds it to a fingerprint: kind, length and contents of every value, in their order.
+    /// Adds the value to a fingerprint: kind, length and contents, recursively and in order.
     pub(crate) fn mark(&self, made: &mut Fingerprint) {
         match self {
             Json::Null => made.bytes(b"null"),
@@ -86,7 +86,7 @@ impl Json {
         }
     }
 
-    /// Bytes that it holds.
+    /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Json::Text(text) => text.len(),
@@ -96,7 +96,7 @@ impl Json {
         }
     }
 
-    /// As templates see it.
+    /// The value as the template engine sees it.
     pub(crate) fn value(&self) -> Value {
         match self {
             Json::Null => Value::from(()),
@@ -110,7 +110,7 @@ impl Json {
     }
 }
 
-/// A mapping that keeps the order of its fields, as Python's do.
+/// A mapping that keeps the order of its fields, like Python's.
 pub(crate) fn ordered(fields: Vec<(String, Value)>) -> Value {
     Value::from_object(Ordered(fields))
 }

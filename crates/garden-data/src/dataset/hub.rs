@@ -1,11 +1,11 @@
-//! Datasets and models by the name that they have on the hub, found in the local cache of `huggingface_hub`. Nothing is downloaded.
+//! Datasets and models by hub name, found in the local cache of `huggingface_hub`. Nothing is downloaded.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Whether a text could be the name of a dataset on the hub: `owner/name`.
+/// Whether a text could be a dataset name on the hub: `owner/name`.
 pub(crate) fn is_name(text: &str) -> bool {
     let usable = |part: &str| {
         !part.is_empty()
@@ -13,12 +13,12 @@ pub(crate) fn is_name(text: &str) -> bool {
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
     };
     let Some((owner, name)) = text.split_once('/') else { return false };
-    // A mistyped path is more likely than a dataset that is called like a file.
+    // A mistyped path is more likely than a dataset named like a file.
     let file = [".jsonl", ".json", ".parquet", ".tar"].iter().any(|ending| name.ends_with(ending));
     usable(owner) && usable(name) && !file
 }
 
-/// The cache's folder, where the environment says it is.
+/// The cache folder, as set by the environment.
 pub(crate) fn cache() -> Option<PathBuf> {
     let folder = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     folder("HF_HUB_CACHE")
@@ -28,14 +28,14 @@ pub(crate) fn cache() -> Option<PathBuf> {
         .or_else(|| Some(folder("HOME")?.join(".cache/huggingface/hub")))
 }
 
-/// What the hub has.
+/// Kind of hub repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thing {
     Dataset,
     Model,
 }
 
-/// The folder of a model: the path itself, or the newest snapshot of the model that has this name on the hub, in the local cache.
+/// The folder of a model: the path itself, or the newest snapshot of the hub model with this name in the local cache.
 pub fn model_folder(path: &str) -> Result<PathBuf, Error> {
     let given = Path::new(path);
     if given.is_dir() {
@@ -61,7 +61,7 @@ impl Thing {
     }
 }
 
-/// The newest snapshot in a cache: the one that `main` is, else the only one.
+/// The newest snapshot in the cache: the one `main` refers to, else the only one.
 pub(crate) fn snapshot(cache: &Path, thing: Thing, name: &str) -> Result<PathBuf, Error> {
     let (prefix, option) = match thing {
         Thing::Dataset => ("datasets", "--repo-type dataset "),

@@ -1,4 +1,4 @@
-//! JSON Lines and JSON arrays: where each row is, found in one pass that holds a piece of the file at a time.
+//! JSON Lines and JSON arrays: finds each row in one pass that holds a piece of the file at a time.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,12 +15,12 @@ use super::stored::{Span, Stored, fits, span};
 use super::value::{Value, parse_json};
 use crate::error::Error;
 
-/// Bytes of the file that the pass holds.
+/// Bytes of the file held at a time.
 const PIECE: usize = 256 << 10;
-/// UTF-8 files of Windows may begin with it.
+/// UTF-8 files from Windows may begin with it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How rows are set apart.
+/// How rows are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Lines,
@@ -64,7 +64,7 @@ impl JsonFile {
         if self.layout == Layout::Array { format!("{place} (row {})", index + 1) } else { place }
     }
 
-    /// Reads a row, and makes something of it.
+    /// Reads a row and converts it with `make`.
     pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let row = self.rows[index];
         let place = self.place(index);
@@ -78,7 +78,7 @@ impl JsonFile {
     }
 }
 
-/// A row's JSON.
+/// Parses a row's JSON.
 fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, Error> {
     parse_json(place, bytes)?.map_err(|error| {
         let text = error.to_string();
@@ -96,7 +96,7 @@ fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, 
 struct Scan<'a> {
     path: &'a Path,
     reader: BufReader<File>,
-    /// Of the next byte.
+    /// Offset of the next byte.
     offset: u64,
     line: u64,
     rows: Vec<Span>,
@@ -117,7 +117,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What the first character says. Lines are checked when they are read.
+    /// The layout, from the first character. Lines are checked when they are read.
     fn layout(&mut self) -> Result<Layout, Error> {
         if self.piece()?.starts_with(BYTE_ORDER_MARK) {
             self.skip(BYTE_ORDER_MARK.len());
@@ -127,7 +127,7 @@ impl Scan<'_> {
         Ok(if first == Some(&b'[') { Layout::Array } else { Layout::Lines })
     }
 
-    /// Each line that is not blank is a row.
+    /// Indexes each non-blank line as a row.
     fn lines(&mut self) -> Result<(), Error> {
         let (mut start, mut blank) = (self.offset, true);
         loop {
@@ -155,7 +155,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Each element of the array is a row: brackets are counted outside of texts.
+    /// Indexes each array element as a row, counting brackets outside of strings.
     fn array(&mut self) -> Result<(), Error> {
         let mut elements = Elements::default();
         loop {
@@ -183,19 +183,19 @@ impl Scan<'_> {
     }
 }
 
-/// Where the elements of an array are, piece by piece.
+/// Finds the elements of an array, piece by piece.
 #[derive(Default)]
 struct Elements {
     depth: usize,
     in_text: bool,
     escaped: bool,
     closed: bool,
-    /// Offset and line of the element that has begun.
+    /// Offset and line of the current element's start.
     start: (u64, u64),
     state: Between,
 }
 
-/// What stands between the elements of the outer array.
+/// The state between elements of the outer array.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Between {
     #[default]
@@ -205,7 +205,7 @@ enum Between {
 }
 
 impl Elements {
-    /// The elements that end in this piece: start, end, line.
+    /// The elements that end in this piece: start, end and line of each.
     fn read(&mut self, piece: &[u8], offset: u64, line: &mut u64) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut found = Vec::new();
         let mut place = 0;
@@ -266,7 +266,7 @@ impl Elements {
         Ok(())
     }
 
-    /// How many bytes belong to the text, up to and with its closing quote.
+    /// Number of bytes in the string, up to and including the closing quote.
     fn skip_text(&mut self, piece: &[u8]) -> usize {
         if self.escaped {
             self.escaped = false;

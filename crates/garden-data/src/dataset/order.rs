@@ -1,36 +1,36 @@
-//! The order of rows in each epoch: a shuffle that holds no rows and no list.
+//! The order of rows in each epoch: a shuffle without a stored list.
 //!
-//! Row `at(epoch, position)` is computed, so a run that resumes at a position is there at once, and a billion rows cost as much memory as ten.
+//! `at(epoch, position)` is computed, so a run resumes at any position immediately, and a billion rows cost as much memory as ten.
 //! The permutation is "swap or not" (Hoang, Morris, Rogaway: An Enciphering Scheme Based on a Card Shuffle, CRYPTO 2012):
-//! in each round every place has a partner, and one coin for the two decides whether they change places. Any number of rows works as
-//! it is, where a Feistel network needs a power of two and walks until it meets a row.
+//! in each round every position has a partner, and one coin for the pair decides whether they swap. It works for any number of rows,
+//! where a Feistel network needs a power of two and cycle walking.
 
 use garden_random::mix;
 
-/// Rounds. Six for each bit of the length make it hard to tell from chance; 96 are enough for 65,536 rows in that sense, and the bias
-/// that remains for more is far below what an epoch of training could show.
+/// Number of rounds. Six per bit of the length make it hard to tell from chance: 96 are enough for 65,536 rows in that sense, and the bias
+/// that remains for more rows is far too small to show in an epoch of training.
 const ROUNDS: u64 = 96;
 
-/// Which row comes when.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     length: usize,
-    /// None: as the rows are stored.
+    /// `None`: storage order.
     seed: Option<u64>,
 }
 
 impl Order {
-    /// Each epoch in an order of its own, which depends on the seed alone.
+    /// A different order in each epoch, determined by the seed alone.
     pub fn new(length: usize, seed: u64) -> Order {
         Order { length, seed: Some(seed) }
     }
 
-    /// Each epoch in the order in which the rows are stored.
+    /// Storage order in each epoch.
     pub fn stored(length: usize) -> Order {
         Order { length, seed: None }
     }
 
-    /// Rows of an epoch.
+    /// Rows per epoch.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -40,7 +40,7 @@ impl Order {
         self.length == 0
     }
 
-    /// The row at a position of an epoch, both counted from 0. The position is less than the length.
+    /// The row at a position of an epoch, both from 0. The position must be less than the length.
     pub fn at(&self, epoch: u64, position: usize) -> usize {
         assert!(position < self.length, "position {position} of an epoch of {} rows", self.length);
         let Some(seed) = self.seed else { return position };
@@ -51,7 +51,7 @@ impl Order {
             let round_key = mix(key.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
             let pivot = scaled(round_key, length);
             let partner = if pivot >= place { pivot - place } else { pivot + length - place };
-            // Both partners have to see the same coin, so it is drawn for the larger of the two.
+            // Both partners must see the same coin, so it is drawn for the larger of the two.
             let coin = mix(round_key ^ place.max(partner).wrapping_mul(0xa076_1d64_78bd_642f));
             if coin >> 63 == 1 {
                 place = partner;
@@ -60,7 +60,7 @@ impl Order {
         place as usize
     }
 
-    /// The rows from a position of the whole run on, epoch after epoch without end: where a run resumes that has taken so many rows.
+    /// The rows from a position of the whole run on, epoch after epoch without end: where a run resumes after `position` rows.
     pub fn rows_from(self, position: u64) -> impl Iterator<Item = usize> + Send + 'static {
         let length = self.length as u64;
         (position..)
@@ -69,7 +69,7 @@ impl Order {
     }
 }
 
-/// A number below the length, each as likely as the next up to a part in 2^64.
+/// A number below the length, uniform up to one part in 2^64.
 fn scaled(number: u64, length: u64) -> u64 {
     ((u128::from(number) * u128::from(length)) >> 64) as u64
 }
@@ -97,7 +97,7 @@ mod tests {
         assert_ne!(epoch(663, 1, 0), epoch(663, 2, 0));
         assert_ne!(epoch(663, 1, 1), epoch(663, 2, 0));
         assert_eq!(epoch(663, 1, 5), epoch(663, 1, 5));
-        // Two random orders agree in one place on average.
+        // Two random orders agree at one position on average.
         let same = epoch(5000, 1, 0).iter().zip(epoch(5000, 1, 1)).filter(|(a, b)| **a == *b).count();
         assert!(same < 8, "{same}");
     }

@@ -1,8 +1,8 @@
-//! Parquet tables as Hugging Face writes them: pictures as structures of bytes and path, conversations as lists of structures.
+//! Parquet tables as written by Hugging Face: pictures as structs of bytes and path, conversations as lists of structs.
 //!
-//! Written here because what training needs is small (plain values and dictionaries, four compressions), and because readers for
-//! analytics hold whole pages: a table of photographs often has a row group in one page, a hundred megabytes. Here a value is
-//! skipped or read in a stream, and memory is a few hundred kilobytes for each column, whatever the page.
+//! Hand-written because training needs little of the format (plain values and dictionaries, four compression codecs), and because readers for
+//! analytics hold whole pages: a table of photographs often has a row group in one page, a hundred megabytes. Here values are
+//! skipped or read as a stream, with a few hundred kilobytes per column whatever the page size.
 
 mod data_page;
 mod footer;
@@ -24,22 +24,22 @@ use crate::error::Error;
 use footer::Footer;
 use rows::GroupReader;
 
-/// Readers that are kept, of all files of a dataset together: those that read row after row continue where they are.
+/// Idle readers kept for all files of a dataset together; sequential reads continue with them.
 const KEPT: usize = 8;
 
-/// Whether a file begins as parquet does.
+/// Whether a file starts like Parquet.
 pub(crate) fn is_parquet(beginning: &[u8]) -> bool {
     beginning.starts_with(footer::MAGIC)
 }
 
-/// Readers that wait for the next row of their group.
+/// Readers waiting for the next row of their row group.
 pub(crate) type Readers = Arc<Mutex<VecDeque<IdleReader>>>;
 
-/// A reader that is in the middle of a group.
+/// A reader in the middle of a row group.
 pub(crate) struct IdleReader {
     file: usize,
     group: usize,
-    /// The row that comes next where it is.
+    /// The next row at its position.
     next: u64,
     reader: GroupReader,
 }
@@ -56,14 +56,14 @@ pub(crate) struct Parquet {
     stored: Stored,
     footer: Footer,
     rows: usize,
-    /// The number of the file in its dataset.
+    /// Index of the file in its dataset.
     number: usize,
     readers: Readers,
     reach: Arc<Reach>,
 }
 
 impl Parquet {
-    /// Reads what the file says about itself.
+    /// Reads the file's metadata.
     pub(crate) fn open(path: &Path, number: usize, readers: &Readers, reach: &Arc<Reach>) -> Result<Parquet, Error> {
         let stored = Stored::new(path)?;
         let footer = Footer::read(&stored, &stored.open()?)?;
@@ -80,13 +80,13 @@ impl Parquet {
         format!("{}:{}", self.stored.path.display(), index + 1)
     }
 
-    /// Reads a row, and makes something of it.
+    /// Reads a row and converts it with `make`.
     pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let place = self.place(index);
         let value = self.value(&place, index as u64)?;
         let folder = self.stored.path.parent().unwrap_or(Path::new(""));
         let (beside, lone_text) = (Beside::Folder { folder, reach: &self.reach }, LoneText::Caption);
-        // Values are moved, not copied: the pictures are all there is.
+        // Values are moved, not copied: the pictures make up nearly all of them.
         let (nulls, unread) = (Nulls::Fillers, self.footer.unread.as_slice());
         make(Row { place: &place, value, beside, lone_text, nulls, bytes: 0, unread })
     }
@@ -109,8 +109,8 @@ impl Parquet {
         Ok(value)
     }
 
-    /// A reader that is in this group already: the one that has the least to skip. Else, while there is room for one more, none: taking back one
-    /// that another thread goes on with would cost both of them what lies before.
+    /// An idle reader in this row group: the one with the least to skip. One that is past the row is taken only if no more readers fit: another thread
+    /// may continue with it, and then both would read the earlier rows again.
     fn kept(&self, group: usize, index: u64) -> Option<GroupReader> {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let here = readers.iter().enumerate().filter(|(_, kept)| kept.file == self.number && kept.group == group);
@@ -139,7 +139,7 @@ mod tests {
         Parquet::open(&testdata(name), 0, &Readers::default(), &std::sync::Arc::new(super::Reach::Anywhere)).unwrap()
     }
 
-    /// Rows of `pages.parquet` show one picture or the other, in turns.
+    /// Rows of `pages.parquet` alternate between two pictures.
     fn is_right(table: &Parquet, row: usize) -> bool {
         let picture = std::fs::read(testdata(["pictures/gate.jpg", "pictures/receipt.png"][row % 2])).unwrap();
         let record = table.read(row, |row| row.into_record()).unwrap();

@@ -1,4 +1,4 @@
-//! A picture that a row names or carries: its bytes, still compressed, or what its header says.
+//! A picture that a row names or contains: its compressed bytes, or only its header.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,21 +15,21 @@ use crate::example::length::PixelBounds;
 use crate::example::outline::PictureOutline;
 use crate::image::{Glance, Source, glance};
 
-/// How base64 of JPEG, PNG, GIF, WebP and TIFF begins: rows may carry it without saying so.
+/// How base64 of JPEG, PNG, GIF, WebP and TIFF starts; rows may contain it without a prefix.
 const BEGINNINGS: [&str; 6] = ["/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR", "SUkqA", "TU0AK"];
-/// Shorter texts are paths. The smallest pictures have some 35 bytes.
+/// Shorter texts are paths. The smallest pictures have about 35 bytes.
 const SHORTEST_BASE64: usize = 44;
 
-/// What lies beside a row: where its paths lead.
+/// What a row's paths are relative to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Beside<'a> {
-    /// The folder of the row's file, and how far paths may lead.
+    /// The folder of the row's file, and the files that paths may reach.
     Folder { folder: &'a Path, reach: &'a Reach },
-    /// The members of its group in an archive.
+    /// The members of the row's group in an archive.
     Archive { file: &'a File, members: &'a [Member] },
 }
 
-/// Where a picture is in an archive.
+/// The position of a picture in an archive.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub name: String,
@@ -44,12 +44,12 @@ pub(crate) struct PictureField<'a> {
     pub value: Value<'a>,
 }
 
-/// A picture that was found, and has yet to be read.
+/// A picture that was found but not read yet.
 #[derive(Debug)]
 pub(crate) struct Found<'a> {
     place: &'a str,
     field: &'a str,
-    /// What errors call it.
+    /// Its name in error messages.
     name: String,
     contents: Contents<'a>,
 }
@@ -63,7 +63,7 @@ enum Contents<'a> {
 }
 
 impl PictureField<'_> {
-    /// Finds the picture, and makes something of it.
+    /// Finds the picture and converts it with `make`.
     pub(crate) fn find<P>(
         self,
         place: &str,
@@ -93,7 +93,7 @@ impl PictureField<'_> {
                         Error::row_field(place, field, problem).with_hint("`url`, `path` or `bytes` would be one")
                     );
                 };
-                // Hugging Face keeps the name of the file beside its bytes.
+                // Hugging Face stores the file name beside the bytes.
                 let left = object.0.iter().filter(|(name, value)| *value != Value::Null && name != "path");
                 ignored.extend(left.map(|(name, _)| unnumbered(&format!("{field}.{name}"))));
                 PictureField { field: format!("{field}.{inner}"), value }.find(place, beside, ignored, make)
@@ -108,7 +108,7 @@ impl PictureField<'_> {
 }
 
 impl Found<'_> {
-    /// Reads all of it.
+    /// Reads the whole picture.
     pub(crate) fn load(mut self) -> Result<StoredPicture, Error> {
         let data = match &self.contents {
             Contents::Bytes(_) => self.held(),
@@ -125,7 +125,7 @@ impl Found<'_> {
         Ok(StoredPicture { name: self.name, data, ..StoredPicture::default() })
     }
 
-    /// Reads its header.
+    /// Reads only the header.
     pub(crate) fn outline(self, max_pixels: u64) -> Result<PictureOutline, Error> {
         let opened;
         let source = match &self.contents {
@@ -174,7 +174,7 @@ impl Found<'_> {
     }
 }
 
-/// The base64 of a picture that stands in the text itself.
+/// The base64 of a picture embedded in the text.
 fn written_here(text: &str) -> Option<Result<&str, String>> {
     if let Some(rest) = text.strip_prefix("data:") {
         return Some(match rest.split_once(',') {
@@ -186,7 +186,7 @@ fn written_here(text: &str) -> Option<Result<&str, String>> {
     bare.then_some(Ok(text))
 }
 
-/// The file that a text names.
+/// The file named by a text.
 fn named<'a>(place: &str, field: &str, text: &str, beside: Beside<'a>) -> Result<Contents<'a>, Error> {
     let local = match text.split_once("://") {
         Some(("file", path)) => unescaped(path.strip_prefix("localhost").unwrap_or(path)),
@@ -221,7 +221,7 @@ fn named<'a>(place: &str, field: &str, text: &str, beside: Beside<'a>) -> Result
     }
 }
 
-/// Whether a text names a member: as it is, by its last part, or as webdataset does by its ending (`jpg`).
+/// Whether a text names a member: in full, by its last component, or by its extension as in webdataset (`jpg`).
 fn same_member(name: &str, text: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or(name);
     name == text
@@ -229,7 +229,7 @@ fn same_member(name: &str, text: &str) -> bool {
         || last.split_once('.').is_some_and(|(_, ending)| ending == text.trim_start_matches('.'))
 }
 
-/// A path of a URL: `%20` is a blank.
+/// Decodes percent escapes of a URL path: `%20` is a blank.
 fn unescaped(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();

@@ -1,9 +1,9 @@
-//! Reads ahead on several threads, bounded in bytes, and hands items over in their order.
+//! Reads ahead on several threads, bounded in bytes, and returns items in order.
 //!
-//! How large an item is is known only when it is there. So room for the largest one so far is set aside before reading, which at first
-//! is all the room there is. One that turns out larger and does not fit is dropped and read again when it does: rare, since
-//! each time the largest grows. Only the item that is asked for next is always let in. What is held therefore stays below the bound,
-//! or is the bound and that one item.
+//! The size of an item is known only once it is read. So the size of the largest item so far is reserved before reading; at first that
+//! is the whole budget. An item that turns out larger and does not fit is dropped and read again when it does: rare, since
+//! the largest grows each time. Only the item that is needed next is always admitted. Memory therefore stays below the bound,
+//! or is the bound plus that one item.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use std::thread::JoinHandle;
 /// How far to read ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ahead {
-    /// Threads that read.
+    /// Reader threads.
     pub threads: usize,
-    /// Bytes of items that wait or are being read.
+    /// Bytes of items that are waiting or being read.
     pub bytes: usize,
 }
 
-/// An iterator whose items are made ahead of time, in order.
+/// An iterator whose items are produced ahead of time, in order.
 #[derive(Debug)]
 pub struct Prefetch<T> {
     shared: Arc<Shared<T>>,
@@ -36,26 +36,26 @@ struct Shared<T> {
 
 struct State<T> {
     indices: Box<dyn Iterator<Item = usize> + Send>,
-    /// The position of the next index.
+    /// The position of the next index to read.
     next_in: u64,
-    /// The position that is handed over next.
+    /// The position to return next.
     next_out: u64,
-    /// How many there are, once that is known.
+    /// The number of items, once known.
     end: Option<u64>,
-    /// Jobs that wait for room, by position: index, and bytes if it was read before.
+    /// Jobs waiting for memory, by position: index, and size in bytes if it was read before.
     waiting: BTreeMap<u64, (usize, Option<usize>)>,
     ready: BTreeMap<u64, (Outcome<T>, usize)>,
-    /// Bytes of what is ready and room for what is being read.
+    /// Bytes of finished items and reservations for items being read.
     held: usize,
-    /// The largest item so far. Until there is one, an item is given all the room.
+    /// The largest item so far. Before the first one, an item reserves the whole budget.
     largest: Option<usize>,
     stopped: bool,
 }
 
-/// An item, or the panic of the thread that should have made it.
+/// An item, or the panic of the thread that was making it.
 type Outcome<T> = Result<T, Box<dyn Any + Send>>;
 
-/// What a thread is to do.
+/// One item to make.
 struct Job {
     position: u64,
     index: usize,
@@ -63,7 +63,7 @@ struct Job {
 }
 
 impl<T: Send + 'static> Prefetch<T> {
-    /// Makes `make(index)` for each index; `size` says how many bytes an item holds.
+    /// Runs `make(index)` for each index; `size` returns the bytes held by an item.
     pub fn new(
         ahead: Ahead,
         indices: impl Iterator<Item = usize> + Send + 'static,
@@ -83,7 +83,7 @@ impl<T: Send + 'static> Prefetch<T> {
         Prefetch { threads: (0..ahead.threads.max(1)).map(start).collect(), shared }
     }
 
-    /// The next item if it is there already.
+    /// The next item, if it is ready.
     pub fn next_if_ready(&mut self) -> Option<T> {
         let position = self.shared.lock().next_out;
         let is_ready = self.shared.lock().ready.contains_key(&position);
@@ -91,7 +91,7 @@ impl<T: Send + 'static> Prefetch<T> {
         is_ready.then(|| self.next()).flatten()
     }
 
-    /// Bytes that are held now, with the room set aside for what is being read.
+    /// Bytes held now, including reservations for items being read.
     pub fn held_bytes(&self) -> usize {
         self.shared.lock().held
     }
@@ -124,7 +124,7 @@ impl<T> Drop for Prefetch<T> {
         self.shared.lock().stopped = true;
         self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic of a thread was caught and is an item; there is nothing else to learn here.
+            // Panics were caught and returned as items, so there is nothing else to report here.
             let _ = thread.join();
         }
     }
@@ -135,12 +135,12 @@ impl<T> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of a thread.
+    /// A worker thread's main loop.
     fn work(&self, make: &impl Fn(usize) -> T, size: &impl Fn(&T) -> usize) {
         while let Some(job) = self.next_job() {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let item = make(job.index);
-                // Items that hold nothing would never fill the bound.
+                // Items of size zero would never fill the bound.
                 let bytes = size(&item).max(size_of::<T>()).max(1);
                 (item, bytes)
             }));
@@ -154,7 +154,7 @@ impl<T> Shared<T> {
         }
     }
 
-    /// Waits for a job that there is room for.
+    /// Waits for a job that fits.
     fn next_job(&self) -> Option<Job> {
         let mut state = self.lock();
         loop {
@@ -165,7 +165,7 @@ impl<T> Shared<T> {
                 return Some(job);
             }
             if state.end.is_some() && state.waiting.is_empty() {
-                // Whoever asks for items may wait for one that will never be. A thread whose item is refused later sees to it itself.
+                // The consumer may be waiting for an item that will never come. A thread whose item is refused later notices this itself.
                 self.changed.notify_all();
                 return None;
             }
@@ -189,7 +189,7 @@ impl<T> State<T> {
         }
     }
 
-    /// The next job in order, if there is room for it.
+    /// The next job in order, if it fits.
     fn admit(&mut self, bound: usize) -> Option<Job> {
         if self.waiting.is_empty() && self.end.is_none() {
             match self.indices.next() {
@@ -210,7 +210,7 @@ impl<T> State<T> {
         Some(Job { position, index, room })
     }
 
-    /// Takes what a thread has made, or gives it back because there is no room for it.
+    /// Stores a finished item, or returns it because it does not fit.
     fn finish(&mut self, job: Job, outcome: Outcome<T>, bytes: usize, bound: usize) -> Option<Outcome<T>> {
         self.held -= job.room;
         self.largest = self.largest.max(Some(bytes));
@@ -240,7 +240,7 @@ mod tests {
 
     use super::{Ahead, Prefetch};
 
-    /// Bytes that exist, and the most there ever were.
+    /// Bytes alive, and their maximum.
     #[derive(Default)]
     struct Ledger {
         now: AtomicUsize,
@@ -284,7 +284,7 @@ mod tests {
             for (expected, item) in items.enumerate() {
                 assert_eq!(item.index, expected);
             }
-            // One more is in the hands of this loop.
+            // This loop holds one more.
             assert!(ledger.most.load(Ordering::SeqCst) <= 1000 + 90);
             assert_eq!(ledger.now.load(Ordering::SeqCst), 0);
         }

@@ -1,8 +1,8 @@
 //! Which files rows may name as pictures.
 //!
-//! A row is a text from somewhere, and a path in it is read with the rights of whoever trains: `/home/me/passport.jpg` would become part of previews, reports and
-//! a model. Whoever gives a file or a folder of their own usually wrote the paths, too, and absolute ones are common, so those are followed. Rows
-//! that came by name from the hub, or that a server reads for others, have no business outside of their folder.
+//! Rows are untrusted text, and a path in one is read with the rights of the person who trains: `/home/me/passport.jpg` would end up in previews, reports and
+//! a model. A local file or folder usually has paths written by its owner, often absolute ones, so those are followed. Rows
+//! downloaded from the hub, or read by a server for others, must stay inside their folder.
 
 use std::path::{Path, PathBuf};
 
@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImagePaths {
-    /// Those in the dataset's folder, wherever links in it lead.
+    /// Files in the dataset's folder, after resolving links.
     Inside,
-    /// Any that can be read.
+    /// Any readable file.
     Anywhere,
 }
 
-/// How far paths reach.
+/// Resolved bounds on picture paths.
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
-    /// Into this folder, without links in its path.
+    /// Files below this folder; its path is canonical.
     Inside(PathBuf),
     Anywhere,
 }
@@ -35,11 +35,11 @@ impl Reach {
         }
     }
 
-    /// The folder that a path leads out of.
+    /// The folder that a path escapes from, if it does.
     pub(crate) fn left_by(&self, path: &Path) -> Option<&Path> {
         match self {
             Reach::Anywhere => None,
-            // What does not exist is told so only if it would lie inside: its existence is nobody's business either.
+            // A missing file is reported as missing only if it would lie inside: existence is private, too.
             Reach::Inside(folder) => match path.canonicalize() {
                 Ok(path) => (!path.starts_with(folder)).then_some(folder),
                 Err(_) => (!plainly_inside(path, folder)).then_some(folder),
@@ -48,7 +48,7 @@ impl Reach {
     }
 }
 
-/// Whether a path that does not exist would lie in a folder: it has no `..`, and what exists of it is there.
+/// Whether a path that does not exist would lie in a folder: it has no `..`, and its existing part is inside.
 fn plainly_inside(path: &Path, folder: &Path) -> bool {
     let goes_up = path.components().any(|part| part == std::path::Component::ParentDir);
     let existing = path.ancestors().skip(1).find_map(|parent| {

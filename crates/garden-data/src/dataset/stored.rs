@@ -1,7 +1,7 @@
-//! A file of a dataset, read in pieces at given places.
+//! A dataset file, read in pieces at given offsets.
 //!
-//! It is opened for each row and not kept open: a dataset may have more shards than a process may have open files. Reading with `pread`
-//! leaves pages to the kernel, where a mapping would count all of them as this process's memory.
+//! It is opened for each row and not kept open: a dataset may have more shards than a process may have open files. Reads use `pread`, so
+//! the pages belong to the page cache, while a mapping would count them as this process's memory.
 
 use std::fs::File;
 use std::io::Read;
@@ -11,19 +11,19 @@ use std::path::{Path, PathBuf};
 use crate::dataset::file;
 use crate::error::Error;
 
-/// Bytes of the longest row as it is stored, its pictures as base64 in it.
+/// Maximum size of a stored row in bytes, including pictures as base64.
 const LONGEST_ROW: u64 = 128 << 20;
 
-/// Where a row is in its file: 16 bytes, which is what a row costs in memory.
+/// The position of a row in its file: 16 bytes, the memory cost of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub offset: u64,
     pub length: u32,
-    /// The line, counted from 1, or in an archive the number of the row.
+    /// The line, from 1, or the row number in an archive.
     pub line: u32,
 }
 
-/// A file and how long it was when its rows were found.
+/// A file, and its length when it was indexed.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub path: PathBuf,
@@ -36,7 +36,7 @@ impl Stored {
         Ok(Stored { path: path.to_path_buf(), length })
     }
 
-    /// Opens it again. One that has another length now has its rows elsewhere.
+    /// Reopens the file. If its length has changed, the index is no longer valid.
     pub(crate) fn open(&self) -> Result<File, Error> {
         let (file, length) = file::open(&self.path).map_err(|error| Error::file(&self.path, error))?;
         if length != self.length {
@@ -46,7 +46,7 @@ impl Stored {
         Ok(file)
     }
 
-    /// The bytes of a place.
+    /// The bytes at an offset.
     pub(crate) fn read(&self, file: &File, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; length];
         file.read_exact_at(&mut bytes, offset).map_err(|error| Error::file(&self.path, error))?;
@@ -54,7 +54,7 @@ impl Stored {
     }
 }
 
-/// The first bytes of a file, as many as there are.
+/// Up to `length` bytes from the start of a file.
 pub(crate) fn beginning(path: &Path, length: u64) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     let (file, _) = file::open(path).map_err(|error| Error::file(path, error))?;
@@ -62,7 +62,7 @@ pub(crate) fn beginning(path: &Path, length: u64) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Refuses a row that is longer than any could sensibly be.
+/// Rejects rows over the maximum size.
 pub(crate) fn fits(place: &str, length: u64) -> Result<(), Error> {
     match length > LONGEST_ROW {
         true => Err(Error::row(place, format!("the row has {length} bytes; {LONGEST_ROW} are the most"))
@@ -71,7 +71,7 @@ pub(crate) fn fits(place: &str, length: u64) -> Result<(), Error> {
     }
 }
 
-/// A row's place and length as the index has it.
+/// A row's index entry.
 pub(crate) fn span(path: &Path, offset: u64, length: u64, line: u64) -> Result<Span, Error> {
     let (Ok(length), Ok(line)) = (u32::try_from(length), u32::try_from(line)) else {
         let problem = format!("the row at byte {offset} (line {line}) is longer than 4 GiB, or it is line 2^32");

@@ -1,6 +1,6 @@
-//! WebDataset shards: tar archives in which the files of a row follow each other and share their name up to the first dot.
+//! WebDataset shards: tar archives in which the files of a row are adjacent and share their name up to the first dot.
 //!
-//! `0001.jpg` with `0001.json` is a row whose fields are in the JSON, with `0001.txt` one whose answer is the text.
+//! `0001.jpg` with `0001.json` is a row with the JSON's fields; with `0001.txt`, a row with the text as its answer.
 //! Only headers are read to find the rows.
 
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ use crate::error::Error;
 const BLOCK: u64 = 512;
 /// Names longer than this are a broken archive.
 const LONGEST_NAME: u64 = 1 << 16;
-/// Kinds of members.
+/// Member types.
 const HARD_LINK: u8 = b'1';
 const SYMBOLIC_LINK: u8 = b'2';
 const FOLDER: u8 = b'5';
@@ -25,7 +25,7 @@ const VOLUME: u8 = b'V';
 const VIDEOS: [&str; 6] = ["mp4", "webm", "mov", "avi", "mkv", "mpg"];
 const PICTURES: [&str; 8] = ["jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"];
 
-/// Whether a file begins as an archive does.
+/// Whether a file starts like a tar archive.
 pub(crate) fn is_tar(beginning: &[u8]) -> bool {
     beginning.len() >= BLOCK as usize && checksum_fits(&beginning[..BLOCK as usize])
 }
@@ -68,7 +68,7 @@ impl Tar {
         format!("{}:{}", self.stored.path.display(), self.rows[index].line)
     }
 
-    /// Reads a row, and makes something of it.
+    /// Reads a row and converts it with `make`.
     pub(crate) fn read<T>(&self, index: usize, make: impl FnOnce(Row<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let row = self.rows[index];
         let file = self.stored.open()?;
@@ -119,7 +119,7 @@ fn push(path: &Path, rows: &mut Vec<Span>, group: Option<(String, u64, u64)>) ->
     Ok(())
 }
 
-/// The fields of a row: those of its JSON, and its text.
+/// The fields of a row, from its JSON and its text.
 fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> Result<Value<'a>, Error> {
     let mut value = match json {
         Some(json) => parse_json(place, json)?.map_err(|error| {
@@ -137,25 +137,25 @@ fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> 
     Ok(value)
 }
 
-/// The name of a row and what its file is: `shots/0001` and `left.jpg`. Hidden files (macOS adds some) belong to no row.
+/// A member's row name and extension: `shots/0001` and `left.jpg`. Hidden files (macOS adds some) belong to no row.
 fn key_and_ending(name: &str) -> Option<(&str, &str)> {
     let file = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = file + name[file..].find('.')?;
     (dot > file).then(|| (&name[..dot], &name[dot + 1..]))
 }
 
-/// A file in an archive.
+/// A member of an archive.
 struct Entry {
     name: String,
-    /// Where the walk came from: long names and folders before it are skipped again when the row is read.
+    /// Offset of the first header for this member: long names and folders before it are skipped again when the row is read.
     start: u64,
     data: u64,
     size: u64,
-    /// Where it leads, if it is a link.
+    /// The target, if it is a link.
     link: Option<String>,
 }
 
-/// Goes from header to header.
+/// Walks from header to header.
 struct Walk<'a> {
     stored: &'a Stored,
     file: &'a File,
@@ -164,7 +164,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The next plain file or link.
+    /// The next regular file or link.
     fn next(&mut self) -> Result<Option<Entry>, Error> {
         let start = self.offset;
         let (mut long_name, mut long_link) = (None, None);
@@ -175,7 +175,7 @@ impl Walk<'_> {
             }
             let header = self.stored.read(self.file, header_at, BLOCK as usize)?;
             if header.iter().all(|byte| *byte == 0) {
-                // The end, though some archives are put together of several.
+                // The end marker, though some archives are several concatenated.
                 self.offset += BLOCK;
                 continue;
             }
@@ -193,7 +193,7 @@ impl Walk<'_> {
             }
             self.offset = data + size.next_multiple_of(BLOCK);
             match header[156] {
-                // 7 is a file that is to lie in one piece, of which nothing is asked any more.
+                // 7 is a contiguous file, today the same as a regular one.
                 kind @ (b'0' | 0 | b'7' | HARD_LINK | SYMBOLIC_LINK) => {
                     let name = long_name.unwrap_or_else(|| short_name(&header));
                     let is_link = matches!(kind, HARD_LINK | SYMBOLIC_LINK);
@@ -234,7 +234,7 @@ impl Walk<'_> {
     }
 }
 
-/// A number in octal, or in binary where that would not do.
+/// A number in octal, or in binary if it is too large for that.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
         let bytes = field[field.len() - 8..].try_into().ok()?;
@@ -245,7 +245,7 @@ fn number(field: &[u8]) -> Option<u64> {
     if digits.is_empty() { Some(0) } else { u64::from_str_radix(digits, 8).ok() }
 }
 
-/// The sum of a header's bytes, with blanks in place of the sum itself.
+/// Whether the header's checksum is right: the sum of its bytes, with blanks in place of the checksum.
 fn checksum_fits(header: &[u8]) -> bool {
     let sum = |range: std::ops::Range<usize>| header[range].iter().map(|byte| u64::from(*byte)).sum::<u64>();
     header[0] != 0 && number(&header[148..156]) == Some(sum(0..148) + 8 * u64::from(b' ') + sum(156..512))

@@ -1,7 +1,7 @@
-//! A row before anyone knows what it means: what JSON and parquet have in common.
+//! A row before interpretation: the data model shared by JSON and Parquet.
 //!
-//! Texts are borrowed from the row's bytes wherever they have no escapes. Base64 has none, so a picture of several megabytes
-//! is not copied before it is decoded.
+//! Strings without escapes are borrowed from the row's bytes. Base64 has none, so a picture of several megabytes
+//! is not copied before decoding.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,9 +11,9 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::error::Error;
 
-/// Values of the largest row. Each takes some 50 bytes of memory and as little as 2 of the file.
+/// Maximum number of values per row. Each takes about 50 bytes of memory and as little as 2 of the file.
 const MOST_VALUES: usize = 4_000_000;
-/// Characters of a text that an error shows.
+/// Characters of a string shown in an error.
 const SHOWN: usize = 40;
 
 /// A value of a row.
@@ -24,29 +24,29 @@ pub(crate) enum Value<'a> {
     Integer(i128),
     Number(f64),
     Text(Cow<'a, str>),
-    /// Only parquet and archives have these.
+    /// Only in Parquet and archives.
     Bytes(Vec<u8>),
     List(Vec<Value<'a>>),
     Object(Object<'a>),
 }
 
-/// The fields of an object in their order.
+/// The fields of an object, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Object<'a>(pub Vec<(Cow<'a, str>, Value<'a>)>);
 
 impl<'a> Object<'a> {
-    /// Takes a field out. Null is as good as missing: tables have to write something.
+    /// Removes and returns a field. Null counts as missing: tables must write something.
     pub(crate) fn take(&mut self, name: &str) -> Option<Value<'a>> {
         let place = self.0.iter().rposition(|(key, value)| key == name && *value != Value::Null)?;
         Some(self.0.remove(place).1)
     }
 
-    /// Takes the first of several fields that is there.
+    /// Removes and returns the first of several fields that is present.
     pub(crate) fn take_any(&mut self, names: &[&'static str]) -> Option<(&'static str, Value<'a>)> {
         names.iter().find_map(|name| Some((*name, self.take(name)?)))
     }
 
-    /// What fields there are, for errors.
+    /// The names of the fields, for errors.
     pub(crate) fn names(&self) -> String {
         let names: Vec<String> = self.0.iter().map(|(name, _)| format!("`{}`", shortened(name))).collect();
         if names.is_empty() { "no fields".to_string() } else { names.join(", ") }
@@ -54,7 +54,7 @@ impl<'a> Object<'a> {
 }
 
 impl Value<'_> {
-    /// Whether it says nothing: null, or a text, list or object with nothing in it.
+    /// Whether the value is empty: null, or an empty string, list or object.
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Value::Null => true,
@@ -67,7 +67,7 @@ impl Value<'_> {
 }
 
 impl fmt::Display for Value<'_> {
-    /// The value as errors show it.
+    /// The value as shown in errors.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Null => f.write_str("null"),
@@ -82,7 +82,7 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// The beginning of a text.
+/// The start of a text, for errors.
 pub(crate) fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(SHOWN).collect();
     if short.len() < text.len() {
@@ -91,9 +91,9 @@ pub(crate) fn shortened(text: &str) -> String {
     short
 }
 
-/// Reads JSON, if it has not more values than memory is good for.
+/// Parses JSON, unless it has too many values for memory.
 pub(crate) fn parse_json<'a>(place: &str, bytes: &'a [u8]) -> Result<serde_json::Result<Value<'a>>, Error> {
-    // Texts have commas, too, but no row has so many.
+    // Strings contain commas, too, but no row has that many.
     if memchr3_iter(b',', b'[', b'{', bytes).take(MOST_VALUES + 1).count() > MOST_VALUES {
         return Err(Error::row(place, format!("the row has more than {MOST_VALUES} values or commas")));
     }
@@ -160,7 +160,7 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// A field's name. `Cow` on its own would always be copied by serde.
+/// A field name. With a plain `Cow`, serde would always copy.
 struct Key<'a>(Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {

@@ -1,11 +1,11 @@
-//! Boxes: where things are in a picture, in the numbers that the model knows.
+//! Boxes: positions of objects in a picture, in the coordinates that the model uses.
 //!
-//! Qwen2.5-VL says places in pixels of the picture as it sees it, that is after resizing. Rows have them in pixels of the picture as it is stored, or as
-//! shares of its sides (`objects`, as ms-swift has it), and their texts say where each goes (`<bbox>`, `<ref-object>`). So texts are complete only when the
-//! sizes are known, which depend on bounds on pixels: the same row has other numbers in another run.
+//! Qwen2.5-VL uses pixels of the picture as it sees it, that is after resizing. Rows have pixels of the stored picture, or
+//! fractions of its sides (`objects`, ms-swift's format), and their texts say where each goes (`<bbox>`, `<ref-object>`). So texts are complete only when the
+//! sizes are known, which depend on the pixel bounds: the same row has other coordinates in another run.
 //!
-//! Boxes that stand in texts already (`"bbox_2d": [...]`) may be in either kind of pixels. Nothing in them says in which, so they stay as they are
-//! unless somebody says that they are original pixels; what lies outside of its picture cannot be right in either case.
+//! Boxes written in texts (`"bbox_2d": [...]`) may be in either kind of pixels, and nothing in them says which. So they stay unchanged
+//! unless the user declares them to be original pixels; a box outside of its picture is wrong in either case.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -21,120 +21,120 @@ use crate::image::ImageSettings;
 use crate::template::{Chat, Content, Message, Part};
 use garden_input::Grid;
 
-/// Where a text wants the next box of the row's `objects`.
+/// Placeholder for the next box of the row's `objects`.
 pub(crate) const BOX_PLACEHOLDER: &str = "<bbox>";
-/// Where it wants the next name.
+/// Placeholder for the next name.
 pub(crate) const NAME_PLACEHOLDER: &str = "<ref-object>";
-/// What [`BoxFormat::Tokens`] writes around boxes and names.
+/// Tokens that [`BoxFormat::Tokens`] puts around boxes and names.
 pub(crate) const BOX_TOKENS: [&str; 4] = ["<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>"];
-/// How Qwen2.5-VL calls a box and a point in JSON.
+/// Qwen2.5-VL's JSON keys for a box and a point.
 const KEYS: [&str; 2] = ["\"bbox_2d\"", "\"point_2d\""];
-/// Pixels that a box may reach beyond its picture, as roundings do; it is cut off there.
+/// Pixels that a box may exceed its picture by, due to rounding; it is clipped.
 const SLACK: f64 = 0.5;
 
-/// How boxes of `objects` are written.
+/// Text format of boxes from `objects`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BoxFormat {
-    /// `[12, 40, 300, 500]`, and names as they are: what Qwen2.5-VL says itself (ms-swift's `QWENVL_BBOX_FORMAT=new`).
+    /// `[12, 40, 300, 500]`, and plain names: Qwen2.5-VL's own format (ms-swift's `QWENVL_BBOX_FORMAT=new`).
     #[default]
     #[serde(alias = "new")]
     Plain,
-    /// `<|box_start|>(12,40),(300,500)<|box_end|>`, and names between `<|object_ref_start|>` and `<|object_ref_end|>`: what Qwen2-VL says
+    /// `<|box_start|>(12,40),(300,500)<|box_end|>`, and names between `<|object_ref_start|>` and `<|object_ref_end|>`: Qwen2-VL's format
     /// (ms-swift's default).
     #[serde(alias = "legacy")]
     Tokens,
 }
 
-/// What boxes are in that stand in texts as `bbox_2d`.
+/// Coordinates of boxes written in texts as `bbox_2d`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TextBoxes {
-    /// Pixels of the picture as the model sees it: they stay as they are.
+    /// Pixels of the picture as the model sees it; left unchanged.
     #[default]
     Resized,
-    /// Pixels of the picture as it is stored: they are converted.
+    /// Pixels of the stored picture; converted.
     Original,
 }
 
-/// What is done with boxes.
+/// Box settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoxSettings {
-    /// How boxes of `objects` are written.
+    /// Text format of boxes from `objects`.
     pub format: BoxFormat,
-    /// What boxes in texts are in.
+    /// Coordinates of boxes in texts.
     pub in_texts: TextBoxes,
 }
 
-/// The names and boxes of a row, in the order in which its texts want them.
+/// The names and boxes of a row, in the order of their placeholders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
-    /// What stands for each `<ref-object>`.
+    /// The text for each `<ref-object>`.
     pub names: Vec<String>,
-    /// What stands for each `<bbox>`.
+    /// The box for each `<bbox>`.
     pub boxes: Vec<RowBox>,
 }
 
-/// A box, or a point, as a row has it.
+/// A box or a point as given in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowBox {
     /// x and y of a point, or of the upper left and the lower right corner.
     pub numbers: Vec<Real>,
-    /// What they are in.
+    /// Their unit.
     pub unit: BoxUnit,
-    /// Which picture of the row it is in, counted from 0.
+    /// Index of its picture in the row.
     pub picture: usize,
 }
 
-/// What the numbers of a box are in.
+/// Unit of a box's coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoxUnit {
-    /// Pixels of the picture as it is stored and shown (`real`).
+    /// Pixels of the picture as stored and displayed (`real`).
     Pixels,
-    /// Shares of its sides (`norm1`).
+    /// Fractions of its sides (`norm1`).
     Shares,
 }
 
-/// A box, or a point, as the model is told it.
+/// A box or a point as shown to the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WrittenBox {
-    /// The message that it stands in, counted from 0.
+    /// Index of its message.
     pub message: usize,
-    /// The picture that it is in, counted from 0; nothing where a text has it and there are several pictures.
+    /// Index of its picture; `None` for a box in a text of a row with several pictures.
     pub picture: Option<usize>,
     /// x and y of a point, or of two corners, in pixels of the picture as the model sees it.
     pub numbers: Vec<i64>,
-    /// What stood in the row.
+    /// The text in the row.
     pub given: String,
-    /// Where it came from.
+    /// Its source.
     pub source: BoxSource,
 }
 
-/// Where a box came from.
+/// The source of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BoxSource {
-    /// From `objects`, in the place of a `<bbox>`.
+    /// From `objects`, at a `<bbox>`.
     Objects,
-    /// A text had it, and it was converted from pixels of the picture as it is stored.
+    /// From a text, converted from pixels of the stored picture.
     Converted,
-    /// A text had it, and it stayed.
+    /// From a text, unchanged.
     Text,
 }
 
 impl Objects {
-    /// Whether there is nothing.
+    /// Whether there are no names and boxes.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.boxes.is_empty()
     }
 
-    /// Bytes that it holds.
+    /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
         let boxes: usize = self.boxes.iter().map(|one| size_of::<RowBox>() + size_of_val(&one.numbers[..])).sum();
         boxes + self.names.iter().map(String::len).sum::<usize>()
     }
 
-    /// Adds them to the fingerprint of a row.
+    /// Adds names and boxes to the fingerprint of a row.
     pub(crate) fn mark(&self, made: &mut Fingerprint) {
         for name in &self.names {
             made.bytes(b"name");
@@ -151,13 +151,13 @@ impl Objects {
     }
 }
 
-/// A conversation with its boxes.
+/// A conversation with boxes filled in.
 pub(crate) struct Written<'a> {
     pub messages: Cow<'a, [Message]>,
     pub boxes: Vec<WrittenBox>,
 }
 
-/// The pictures of a row, and what becomes of their sizes.
+/// The pictures of a row, and their sizes after resizing.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes<'a> {
     pub settings: &'a ImageSettings,
@@ -165,7 +165,7 @@ pub(crate) struct Sizes<'a> {
     pub grids: &'a [Grid],
 }
 
-/// Width and height of a picture before and after it is resized.
+/// Width and height of a picture before and after resizing.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     before: [usize; 2],
@@ -180,7 +180,7 @@ impl Sizes<'_> {
     }
 }
 
-/// Writes the boxes of a row into its texts. Messages stay what they are where there are none.
+/// Writes the boxes of a row into its texts. Messages without boxes stay borrowed.
 pub(crate) fn write_boxes<'a>(
     place: &str,
     chat: Chat<'a>,
@@ -216,21 +216,21 @@ pub(crate) fn write_boxes<'a>(
     Ok(Written { messages: Cow::Owned(messages), boxes: writer.boxes })
 }
 
-/// Goes through the texts of a row.
+/// Walks through the texts of a row.
 struct Writer<'w> {
     place: &'w str,
     chat: Chat<'w>,
     objects: &'w Objects,
     sizes: Sizes<'w>,
     settings: BoxSettings,
-    /// Names and boxes that were written.
+    /// Names and boxes written so far.
     names: usize,
     next: usize,
     boxes: Vec<WrittenBox>,
 }
 
 impl Writer<'_> {
-    /// A text with its names and boxes.
+    /// A text with names and boxes filled in.
     fn text(&mut self, message: usize, text: &str) -> Result<String, Error> {
         let mut made = String::with_capacity(text.len());
         let (mut marks, mut at) = (Marks::of(text, !self.objects.is_empty()), 0);
@@ -260,7 +260,7 @@ impl Writer<'_> {
         Ok(made + &text[at..])
     }
 
-    /// An answer whose box cannot be read cannot be converted. A question may well show what an answer looks like.
+    /// Rejects an answer whose box cannot be parsed, since it cannot be converted. A question may well describe the format of an answer.
     fn check_no_list(&self, message: usize, key: &str, rest: &str) -> Result<(), Error> {
         let value = rest.trim_start().strip_prefix(':').map(str::trim_start).unwrap_or_default();
         let is_answer = self.chat.messages[message].role == ASSISTANT;
@@ -273,7 +273,7 @@ impl Writer<'_> {
         Err(Error::row_field(self.place, &self.chat.field(message), problem))
     }
 
-    /// The next box of `objects`.
+    /// Writes the next box of `objects`.
     fn place_box(&mut self, message: usize) -> Result<String, Error> {
         let number = self.next;
         self.next += 1;
@@ -308,7 +308,7 @@ impl Writer<'_> {
         Ok(text)
     }
 
-    /// A box that stands in a text.
+    /// Handles a box written in a text.
     fn text_box(&mut self, message: usize, key: &str, given: &str, numbers: &[f64]) -> Result<String, Error> {
         let field = self.chat.field(message);
         let key = key.trim_matches('"');
@@ -323,7 +323,7 @@ impl Writer<'_> {
             TextBoxes::Resized => size.after.map(|side| side as f64),
             TextBoxes::Original => size.before.map(|side| side as f64),
         };
-        // Of several pictures any may be meant.
+        // With several pictures, it may belong to any of them.
         let fits = |unit: TextBoxes| {
             let fault_in = |size: &Size| fault(numbers, sides(size, unit), sides(size, unit).map(|side| SLACK / side));
             all.iter().map(fault_in).min_by_key(Option::is_some).flatten()
@@ -361,10 +361,10 @@ impl Writer<'_> {
     }
 }
 
-/// The places in a text that have to do with boxes.
+/// Finds placeholders and box keys in a text.
 struct Marks<'t> {
     text: &'t str,
-    /// Each mark, and where it comes next: looked for again only when that is behind, so that a text is gone through once for each mark.
+    /// Each mark with its next position. It is searched again only once that is passed, so a text is scanned once per mark.
     next: Vec<(&'static str, Option<usize>)>,
 }
 
@@ -374,7 +374,7 @@ impl<'t> Marks<'t> {
         Marks { text, next: placeholders.iter().chain(&KEYS).map(|mark| (*mark, text.find(mark))).collect() }
     }
 
-    /// The first one from a place on: where, and what stands there.
+    /// The first mark from a position on: its position and text.
     fn from(&mut self, at: usize) -> Option<(usize, &'static str)> {
         for (mark, next) in &mut self.next {
             if next.is_some_and(|next| next < at) {
@@ -385,21 +385,21 @@ impl<'t> Marks<'t> {
     }
 }
 
-/// Bytes of a list of numbers that are looked at.
+/// Maximum bytes scanned for a list of numbers.
 const LONGEST_LIST: usize = 512;
 
-/// A list of numbers, and where it stands in the text behind a key.
+/// A list of numbers, and its range in the text after a key.
 struct NumberList {
     start: usize,
     end: usize,
     numbers: Vec<f64>,
 }
 
-/// The list of numbers behind a key and a colon, if that is what stands there.
+/// The list of numbers after a key and a colon, if there is one.
 fn number_list(text: &str) -> Option<NumberList> {
     let value = text.trim_start().strip_prefix(':')?.trim_start();
     let inside = value.strip_prefix('[')?;
-    // No further than four numbers can go, whatever follows.
+    // No further than four numbers can reach, whatever follows.
     let end = inside.bytes().take(LONGEST_LIST).position(|byte| byte == b']')?;
     let inside = &inside[..end];
     let numbers: Option<Vec<f64>> = inside.split(',').map(|number| finite(number.trim())).collect();
@@ -411,7 +411,7 @@ fn finite(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// What cannot be right about a box or a point within sides; `slack` is a share of each side.
+/// Why a box or a point cannot be right within these sides; `slack` is a fraction of each side.
 fn fault(numbers: &[f64], sides: [f64; 2], slack: [f64; 2]) -> Option<String> {
     let [width, height] = sides;
     let is_out = |number: f64, axis: usize| {
@@ -430,7 +430,7 @@ fn fault(numbers: &[f64], sides: [f64; 2], slack: [f64; 2]) -> Option<String> {
     }
 }
 
-/// Numbers within sides as pixels of others, rounded as Python does.
+/// Scales coordinates from one size to another, rounded as in Python.
 fn scaled(numbers: &[f64], from: [f64; 2], to: [usize; 2]) -> Vec<i64> {
     let one = |(place, number): (usize, &f64)| {
         let (from, to) = (from[place % 2], to[place % 2] as f64);

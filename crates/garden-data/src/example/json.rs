@@ -1,37 +1,37 @@
-//! What each byte of a JSON text is: structure, a key, a word of the language or content.
+//! Classifies each byte of a JSON text: structure, key, keyword or content.
 //!
-//! serde_json decides whether a text is JSON; what is scanned here is known to be, so the scanner only has to find where strings and words
-//! end. It keeps no value and does not recurse.
+//! serde_json decides whether a text is JSON. The scanner can rely on that, so it only has to find where strings and keywords
+//! end. It stores no values and does not recurse.
 
 use std::ops::Range;
 
 use serde::de::IgnoredAny;
 
-/// What a stretch of a JSON text is.
+/// Class of a span of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Braces, brackets, colons, commas, quotes and white space.
+    /// Braces, brackets, colons, commas, quotes and whitespace.
     Structure,
-    /// The inside of a key.
+    /// A key without its quotes.
     Key,
     /// `null`.
     Null,
-    /// The inside of a text that is the value of the key `type`.
+    /// A string without its quotes that is the value of the key `type`.
     TypeName,
-    /// Anything else: texts, numbers, `true` and `false`.
+    /// Anything else: strings, numbers, `true` and `false`.
     Content,
 }
 
-/// A stretch of a JSON text.
+/// A classified span of a JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
     pub bytes: Range<usize>,
     pub kind: Kind,
 }
 
-/// The stretches of a text that is one JSON object or array, with or without white space around it; they cover it without gaps.
+/// The spans of a text that is one JSON object or array, with or without whitespace around it; they cover it without gaps.
 ///
-/// A single number or word is JSON, too, but an answer of that kind has no structure that could be told from content.
+/// A single number or string is JSON, too, but in such an answer structure cannot be told from content.
 pub(crate) fn stretches(text: &str) -> Option<Vec<Stretch>> {
     if !text.trim_start().starts_with(['{', '[']) || serde_json::from_str::<IgnoredAny>(text).is_err() {
         return None;
@@ -44,7 +44,7 @@ pub(crate) fn stretches(text: &str) -> Option<Vec<Stretch>> {
     Some(scanner.stretches)
 }
 
-/// What a text between quotes says; one that is no text in Unicode (half a surrogate pair) as it is written.
+/// Unescapes the inside of a string; invalid Unicode (half a surrogate pair) is returned as written.
 pub(crate) fn unescaped(inside: &str) -> String {
     if !inside.contains('\\') {
         return inside.to_string();
@@ -52,13 +52,13 @@ pub(crate) fn unescaped(inside: &str) -> String {
     serde_json::from_str(&format!("\"{inside}\"")).unwrap_or_else(|_| inside.to_string())
 }
 
-/// What is open.
+/// An open array or object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
     Array,
-    /// An object in which a key comes next.
+    /// An object before its next key.
     BeforeKey,
-    /// An object in which a value comes next.
+    /// An object before its next value.
     BeforeValue,
 }
 
@@ -122,7 +122,7 @@ impl Scanner<'_> {
         let bytes = self.place..self.place + length;
         self.place = bytes.end;
         match self.stretches.last_mut().filter(|last| last.kind == kind) {
-            // Keys and texts are never neighbours, so only structure is joined.
+            // Keys and strings are never adjacent, so only structure is merged.
             Some(last) => last.bytes.end = bytes.end,
             None if length > 0 => self.stretches.push(Stretch { bytes, kind }),
             None => {}
@@ -134,7 +134,7 @@ impl Scanner<'_> {
 mod tests {
     use super::*;
 
-    /// The text with a letter for each byte's kind.
+    /// The text with a letter for each byte's class.
     fn kinds(text: &str) -> String {
         let letter = |kind| match kind {
             Kind::Structure => ".",

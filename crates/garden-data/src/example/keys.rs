@@ -1,7 +1,7 @@
-//! Keys that structured answers have in common, counted in one pass over a dataset.
+//! Keys that are common in structured answers, counted in one pass over a dataset.
 //!
-//! Lossy counting (Manku and Motwani, 2002): every [`BLOCK`] answers, keys that have been seen less than once in a block on average are forgotten. So
-//! memory depends on how many keys are common, not on how many answers there are, even if every answer has keys of its own; a
+//! Lossy counting (Manku and Motwani, 2002): every [`BLOCK`] answers, keys seen less than once per block on average are forgotten. So
+//! memory depends on the number of common keys, not of answers, even if every answer has unique keys; a
 //! share is overestimated by less than one in [`BLOCK`], and never underestimated.
 
 use std::collections::{HashMap, HashSet};
@@ -11,12 +11,12 @@ use crate::example::json::{Kind, stretches, unescaped};
 use crate::example::turns::ASSISTANT;
 use crate::template::Message;
 
-/// Answers between two clearings; with fewer answers than that the count is exact.
+/// Answers between two prunings; with fewer answers the count is exact.
 const BLOCK: usize = 1000;
-/// The share of answers from which on a key is common, unless someone says otherwise: more often there than not.
+/// The default minimum share of answers for a common key: more often present than not.
 pub const COMMON_SHARE: f64 = 0.5;
 
-/// Counts in how many answers each key stands.
+/// Counts the answers that contain each key.
 #[derive(Clone, Debug, Default)]
 pub struct KeyCounter {
     answers: usize,
@@ -26,12 +26,12 @@ pub struct KeyCounter {
 #[derive(Clone, Copy, Debug)]
 struct Count {
     seen: usize,
-    /// How often it may have been seen before, and forgotten.
+    /// Upper bound on earlier occurrences that were forgotten.
     missed: usize,
 }
 
 impl KeyCounter {
-    /// Takes an answer; returns whether it is a JSON object or array. Others do not count.
+    /// Adds an answer; returns whether it is a JSON object or array. Others do not count.
     pub fn add(&mut self, answer: &str) -> bool {
         let Some(stretches) = stretches(answer) else { return false };
         let keys = stretches.iter().filter(|stretch| stretch.kind == Kind::Key);
@@ -48,20 +48,20 @@ impl KeyCounter {
         true
     }
 
-    /// Takes the answers of a conversation.
+    /// Adds the answers of a conversation.
     pub fn add_answers(&mut self, messages: &[Message]) {
         for message in messages.iter().filter(|message| message.role == ASSISTANT) {
-            // A place for a box is no JSON before the box is there.
+            // A placeholder of a box is not valid JSON.
             self.add(&message.words().replace(BOX_PLACEHOLDER, "[0]"));
         }
     }
 
-    /// Structured answers that were seen.
+    /// Number of structured answers.
     pub fn answers(&self) -> usize {
         self.answers
     }
 
-    /// Keys that stand in at least this share of the structured answers.
+    /// Keys present in at least this share of the structured answers.
     pub fn common(&self, share: f64) -> HashSet<String> {
         let least = share * self.answers as f64;
         let is_common = |count: &Count| (count.seen + count.missed) as f64 >= least;

@@ -1,5 +1,5 @@
-//! What is done with a row that is too long. Tokens are never cut off: an image that lost some of its tokens is no image any more, and
-//! an answer without its end teaches the model not to end.
+//! Handles rows that are too long. Tokens are never truncated: an image without some of its tokens is broken, and
+//! an answer without its end teaches the model not to stop.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,40 +7,40 @@ use crate::error::Error;
 use crate::image::ImageSettings;
 use garden_input::Grid;
 
-/// What is done with a row that is too long.
+/// How to handle a row that is too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TooLong {
-    /// It is an error.
+    /// Report an error.
     #[default]
     Refuse,
-    /// Its images are made smaller until it fits; where their smallest size does not do, it is an error.
+    /// Shrink its images until it fits; an error if even their minimum size is too large.
     Shrink,
-    /// It is left out, and counted.
+    /// Leave it out and count it.
     Drop,
 }
 
-/// How long a row may be.
+/// Length limit of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthLimit {
-    /// Tokens of the longest row, those of images among them.
+    /// Maximum tokens per row, including image tokens.
     pub tokens: usize,
-    /// What is done with longer ones.
+    /// How to handle longer rows.
     pub too_long: TooLong,
 }
 
-/// Bounds on the pixels of one picture, as qwen-vl-utils reads them beside it (`min_pixels`, `max_pixels`).
+/// Pixel bounds of one picture, as qwen-vl-utils reads them from its part (`min_pixels`, `max_pixels`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PixelBounds {
-    /// It is enlarged to so many.
+    /// Minimum pixels; smaller pictures are enlarged.
     pub least: Option<u64>,
-    /// It is shrunk to so many.
+    /// Maximum pixels; larger pictures are shrunk.
     pub most: Option<u64>,
 }
 
 impl PixelBounds {
-    /// Patches of a picture: it is brought within its own bounds first and then within those of all pictures, as qwen-vl-utils and the model's
-    /// processor do it one after the other.
+    /// The grid of a picture: resized within its own bounds first and then within the model's, one after the other as in qwen-vl-utils
+    /// and the model's processor.
     pub(crate) fn grid(self, settings: &ImageSettings, width: usize, height: usize) -> Result<Grid, String> {
         if self == PixelBounds::default() {
             return settings.grid(width, height);
@@ -53,36 +53,36 @@ impl PixelBounds {
     }
 }
 
-/// What the header of a picture says.
+/// A picture's name and size, from its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizedPicture<'a> {
-    /// What errors call it.
+    /// Its name in error messages.
     pub name: &'a str,
-    /// Pixels of a row, as it is shown.
+    /// Width in pixels, as displayed.
     pub width: usize,
-    /// Rows, as it is shown.
+    /// Height in pixels, as displayed.
     pub height: usize,
-    /// Bounds on its pixels that the row asks for.
+    /// Pixel bounds requested by the row.
     pub bounds: PixelBounds,
 }
 
-/// The pictures of a row under the settings of a model.
+/// The pictures of a row, with the model's image settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pictures<'a> {
     pub settings: &'a ImageSettings,
     pub pictures: &'a [SizedPicture<'a>],
 }
 
-/// Pictures that were made smaller.
+/// Shrunk pictures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shrunk {
     pub grids: Vec<Grid>,
-    /// The bound that took the place of `max_pixels`.
+    /// The bound used instead of `max_pixels`.
     pub max_pixels: u64,
 }
 
 impl Pictures<'_> {
-    /// Patches of the pictures under a bound on their pixels.
+    /// The grids of the pictures under a pixel bound.
     pub fn grids(&self, max_pixels: u64) -> Result<Vec<Grid>, Error> {
         let settings = ImageSettings { max_pixels, ..self.settings.clone() };
         let grid = |picture: &SizedPicture| {
@@ -92,17 +92,17 @@ impl Pictures<'_> {
         self.pictures.iter().map(grid).collect()
     }
 
-    /// Tokens that stand for the pictures.
+    /// Number of image tokens.
     pub fn tokens(&self, grids: &[Grid]) -> usize {
         grids.iter().map(|grid| self.settings.tokens(*grid)).sum()
     }
 
-    /// The same bound for all pictures, as large as possible, under which they have at most so many tokens. Large pictures give way first. An
-    /// error is how many tokens they have at the least.
+    /// The largest common pixel bound under which the pictures have at most `tokens` tokens. Large pictures shrink first. The
+    /// error is the minimum number of tokens.
     pub fn shrunk(&self, grids: &[Grid], tokens: usize) -> Result<Shrunk, usize> {
         let pixels = (self.settings.patch * self.settings.merge).pow(2) as u64;
         let under = |max_pixels: u64| {
-            // A picture whose shape is refused was refused before.
+            // Pictures of an unsupported shape were refused before.
             let grids = self.grids(max_pixels).unwrap_or_default();
             Shrunk { grids, max_pixels }
         };
@@ -111,7 +111,7 @@ impl Pictures<'_> {
         if least > tokens {
             return Err(least);
         }
-        // In tokens of one picture: the low bound always fits, so whatever the high one does, the answer does.
+        // In tokens per picture. The low bound always fits, so the result does, too.
         let mut low = self.settings.min_pixels / pixels;
         let mut high = grids.iter().map(|grid| self.settings.tokens(*grid)).max().unwrap_or(0) as u64;
         let mut best = smallest;

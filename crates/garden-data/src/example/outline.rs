@@ -1,4 +1,4 @@
-//! A row whose pictures are known by their headers: what it takes to count tokens, without the pixels.
+//! A row with only the headers of its pictures: enough to count tokens, without the pixels.
 
 use crate::dataset::free::Json;
 use crate::example::Said;
@@ -7,84 +7,84 @@ use crate::example::length::{PixelBounds, SizedPicture};
 use crate::fingerprint::Fingerprint;
 use crate::template::{Chat, Content, Message, Part, Weight};
 
-/// The row as it is stored, and once more where its texts have to be written anew.
+/// The stored row, plus a copy for texts that must be unescaped.
 const FIELDS_TOO: u64 = 2;
 
-/// A conversation with what the headers of its pictures say.
+/// A conversation with the headers of its pictures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outline {
-    /// Where it stands, such as `train.jsonl:17`.
+    /// The row's position, such as `train.jsonl:17`.
     pub place: String,
-    /// Who says and shows what; the last message is an answer.
+    /// The messages; the last one is an answer.
     pub messages: Vec<Message>,
     /// Tools that the assistant may call.
     pub tools: Vec<Json>,
-    /// What the row calls each message, such as `conversations[1]`.
+    /// The row's field for each message, such as `conversations[1]`.
     pub fields: Vec<String>,
-    /// Names and boxes that the texts have places for.
+    /// Names and boxes for placeholders in the texts.
     pub objects: Objects,
-    /// The pictures, in the order in which the messages show them.
+    /// The pictures, in the order of the messages.
     pub pictures: Vec<PictureOutline>,
-    /// Bytes of the row as it is stored, without pictures in files of their own; 0 where rows do not stand by themselves.
+    /// Bytes of the stored row, without pictures in separate files; 0 for formats whose rows are not contiguous.
     pub stored_bytes: u64,
-    /// Fields that are not read, without the numbers of list elements: `id`, `messages[].content[].detail`.
+    /// Unused fields, without list indices: `id`, `messages[].content[].detail`.
     pub ignored: Vec<String>,
 }
 
-/// What is known of a picture without decoding it.
+/// What is known about a picture without decoding it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PictureOutline {
-    /// What errors call it: place and field, and the file if there is one.
+    /// Its name in error messages: position and field, and the file if there is one.
     pub name: String,
-    /// Pixels of a row, as it is shown.
+    /// Width in pixels, as displayed.
     pub width: usize,
-    /// Rows, as it is shown.
+    /// Height in pixels, as displayed.
     pub height: usize,
-    /// Whether it has to be decoded as a whole before any of it can be used; sequential JPEG files need not.
+    /// Whether it must be decoded whole before use; sequential JPEG files need not.
     pub is_whole: bool,
-    /// What is held at most while it is decoded, besides its file.
+    /// Peak bytes while decoding, besides the file.
     pub decoding_bytes: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// The same for the same file: a hash of its length, its first 64 KiB and its last 4 KiB.
+    /// Equal for equal files: a hash of the length, the first 64 KiB and the last 4 KiB.
     pub fingerprint: u64,
-    /// Bounds on its pixels that the row asks for.
+    /// Pixel bounds requested by the row.
     pub bounds: PixelBounds,
 }
 
 impl PictureOutline {
-    /// Its name and size.
+    /// The picture's name and size.
     pub fn sized(&self) -> SizedPicture<'_> {
         SizedPicture { name: &self.name, width: self.width, height: self.height, bounds: self.bounds }
     }
 }
 
 impl Outline {
-    /// What a template renders.
+    /// The template's input.
     pub fn chat(&self) -> Chat<'_> {
         Chat { messages: &self.messages, tools: &self.tools, fields: &self.fields }
     }
 
-    /// What an example is made of, but for its pictures.
+    /// Everything an example is built from, except the pictures.
     pub fn said(&self) -> Said<'_> {
         Said { place: &self.place, chat: self.chat(), objects: &self.objects }
     }
 
-    /// Bytes of the row as it is stored, and of its pictures, still compressed.
+    /// Bytes of the stored row and its compressed pictures.
     pub fn bytes(&self) -> u64 {
         self.stored_bytes + self.pictures.iter().map(|picture| picture.bytes).sum::<u64>()
     }
 
-    /// What a thread holds at most that reads the row: first the row as it is stored and as its fields, with the pictures still compressed; then those
-    /// and what decoding one of them takes.
+    /// Peak bytes of a thread that reads the row: the compressed pictures, plus either the stored row with its parsed fields
+    /// or the memory for decoding one picture.
     pub fn reading_bytes(&self) -> u64 {
         let decoding = self.pictures.iter().map(|picture| picture.decoding_bytes).max().unwrap_or(0);
         let text = FIELDS_TOO * self.stored_bytes;
         self.bytes() - self.stored_bytes + text.max(decoding)
     }
 
-    /// The same for rows that say and show the same. Checkpoints have it, so it must stay what it is: what a row may have besides texts and pictures is
-    /// added only where it has it.
+    /// Equal for rows with equal texts and pictures. Checkpoints store it, so it must not change: anything beyond texts and pictures
+    /// is hashed only where present.
     pub fn fingerprint(&self) -> u64 {
         let mut made = Fingerprint::default();
         for message in &self.messages {
@@ -131,7 +131,7 @@ impl Outline {
         made.value()
     }
 
-    /// Whether the last answer says nothing and calls nothing.
+    /// Whether the last answer has neither text nor calls.
     pub fn has_empty_answer(&self) -> bool {
         self.messages.last().is_some_and(|message| message.words().trim().is_empty() && message.calls().is_empty())
     }

@@ -1,8 +1,8 @@
-//! Selective loss: what a structured answer has in common with all others is not trained.
+//! Selective loss: tokens that all structured answers share do not count in the loss.
 //!
-//! Braces, quotes and commas are most of the tokens of a short JSON answer, a model knows them after a few steps, and from then on they only
-//! thin out the loss of what matters. A token is taken out when all its bytes are of the kinds that the level names; one that
-//! mixes structure and content (`"1`) stays. What is taken out is still read by the model, it is only not asked for.
+//! Braces, quotes and commas are most of the tokens of a short JSON answer. A model learns them in a few steps, and from then on they only
+//! dilute the loss. A token is masked if all its bytes are of the classes that the level names; one that
+//! mixes structure and content (`"1`) is not. Masked tokens are still input; they only do not count in the loss.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::example::json::{Kind, Stretch, stretches, unescaped};
 
-/// Keys by which JSON Schema describes data, taken out by [`Level::Moderate`].
+/// JSON Schema keywords, masked by [`Level::Moderate`].
 pub const SCHEMA_KEYS: [&str; 18] = [
     "$defs",
     "$id",
@@ -33,44 +33,44 @@ pub const SCHEMA_KEYS: [&str; 18] = [
     "required",
     "type",
 ];
-/// What JSON Schema calls the kinds of values, taken out by [`Level::Moderate`] where they are the value of `type`.
+/// JSON Schema type names, masked by [`Level::Moderate`] where they are the value of `type`.
 pub const SCHEMA_TYPES: [&str; 7] = ["array", "boolean", "integer", "null", "number", "object", "string"];
 
-/// How much of a structured answer is not trained.
+/// How much of a structured answer is masked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Everything is trained.
+    /// Nothing is masked.
     #[default]
     Off,
-    /// Not: braces, brackets, colons, commas, quotes, and white space between them.
+    /// Masks braces, brackets, colons, commas, quotes, and whitespace between them.
     Conservative,
-    /// Nor: `null`, [`SCHEMA_KEYS`], and [`SCHEMA_TYPES`] as the value of `type`.
+    /// Also masks `null`, [`SCHEMA_KEYS`], and [`SCHEMA_TYPES`] as the value of `type`.
     Moderate,
-    /// Nor: keys that answers of the dataset have in common.
+    /// Also masks keys that are common in the dataset's answers.
     Aggressive,
 }
 
-/// Which tokens of structured answers are not trained.
+/// Which tokens of structured answers are masked.
 #[derive(Clone, Debug, Default)]
 pub struct SelectiveLoss {
-    /// How much.
+    /// The level.
     pub level: Level,
-    /// The keys of [`Level::Aggressive`], such as those of [`KeyCounter::common`](crate::KeyCounter::common).
+    /// The keys for [`Level::Aggressive`], such as [`KeyCounter::common`](crate::KeyCounter::common).
     pub keys: Arc<HashSet<String>>,
-    /// The first epoch, counted from 0, in which anything is taken out: before, structure has to be learnt itself.
+    /// The first epoch, from 0, in which tokens are masked: before, the structure itself must be learnt.
     pub start_epoch: usize,
 }
 
 impl SelectiveLoss {
-    /// What holds in an epoch.
+    /// The settings in an epoch.
     pub fn in_epoch(&self, epoch: usize) -> SelectiveLoss {
         let level = if epoch < self.start_epoch { Level::Off } else { self.level };
         SelectiveLoss { level, ..self.clone() }
     }
 
-    /// Which tokens are taken out of an answer; `spans` are the bytes of the answer that each token stands for. Nothing where the answer is no
-    /// JSON object or array, or where nothing is to be taken out.
+    /// Which tokens of an answer are masked; `spans` are each token's bytes in the answer. `None` if the answer is not a
+    /// JSON object or array, or the level is off.
     pub fn masked(&self, answer: &str, spans: &[Range<usize>]) -> Option<Vec<bool>> {
         if self.level == Level::Off {
             return None;
@@ -107,7 +107,7 @@ impl SelectiveLoss {
 mod tests {
     use super::*;
 
-    /// The answer with `_` for bytes that are taken out, as if each of these pieces were a token.
+    /// The answer with `_` for masked bytes, as if each of these pieces were a token.
     fn left(level: Level, pieces: &[&str]) -> String {
         let keys = Arc::new(HashSet::from(["vendor".to_string(), "total".to_string()]));
         let mut end = 0;

@@ -1,27 +1,27 @@
-//! Where the answers stand in a rendered conversation.
+//! Locates the answers in a rendered conversation.
 //!
-//! A template only gives a text, so the conversation is rendered up to each answer and behind it: what the longer rendering has more is the
-//! answer. That holds only if a conversation begins as its beginning alone does, which is checked; templates that
-//! change earlier turns (leave out their thoughts, say) are told instead of being trained in the wrong places.
+//! A template only returns a text, so the conversation is rendered up to each answer and once more including it: the difference is the
+//! answer. That requires that a conversation starts with the rendering of its first messages alone, which is checked; templates that
+//! change earlier turns (by removing their reasoning, say) are reported instead of being trained at the wrong positions.
 
 use std::ops::Range;
 
 use crate::error::Error;
 use crate::template::{Chat, Ending, Template};
 
-/// Who gives answers, in chat templates.
+/// The assistant role in chat templates.
 pub(crate) const ASSISTANT: &str = "assistant";
 
 /// An answer in the rendered conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// The number of its message.
+    /// Index of its message.
     pub message: usize,
-    /// Where it stands.
+    /// Its byte range.
     pub bytes: Range<usize>,
 }
 
-/// Each answer in the rendered conversation: all that the template writes from behind the header of the turn to the end of the turn.
+/// Each answer in the rendered conversation: all that the template writes after the header of the turn, to the end of the turn.
 pub(crate) fn turns(template: &Template, chat: Chat, rendered: &str) -> Result<Vec<Turn>, Error> {
     let mut turns = Vec::new();
     for (number, _) in chat.messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT) {
@@ -41,7 +41,7 @@ pub(crate) fn turns(template: &Template, chat: Chat, rendered: &str) -> Result<V
     Ok(turns)
 }
 
-/// How far the first messages reach in the rendered conversation.
+/// The length of the first messages in the rendered conversation.
 fn beginning(template: &Template, chat: Chat, count: usize, ending: Ending, rendered: &str) -> Result<usize, Error> {
     if count == chat.messages.len() && ending == Ending::Nothing {
         return Ok(rendered.len());

@@ -1,18 +1,18 @@
-//! BMP: palettes and colours without compression, as Windows and OS/2 write them. Run lengths are refused.
+//! BMP: uncompressed palettes and colours, as written by Windows and OS/2. Run-length encoding is refused.
 
 use super::Header;
 use super::orientation::Orientation;
 use super::rgb::{Picture, on_white, unpacked};
 
-/// The file header before the picture's own.
+/// Bytes of the file header, before the bitmap header.
 const FILE_HEADER: usize = 14;
 /// Values of the field `compression`.
 const RAW: u32 = 0;
 const BITFIELDS: u32 = 3;
-/// Colours that a byte can name.
+/// Maximum number of palette colours.
 const MOST_COLOURS: usize = 256;
 
-/// Bits of a pixel, and where red, green, blue and opacity are: the orders that Pillow knows. Others are damage.
+/// Bits per pixel, and masks of red, green, blue and alpha: the combinations that Pillow supports. Others are corrupt files.
 const ORDERS: [(u16, [u32; 4]); 11] = [
     (32, [0; 4]),
     (32, [0xff_0000, 0xff00, 0xff, 0]),
@@ -27,20 +27,20 @@ const ORDERS: [(u16, [u32; 4]); 11] = [
     (16, [0x7c00, 0x3e0, 0x1f, 0]),
 ];
 
-/// Where and how the pixels stand.
+/// Layout of the pixels.
 struct Layout {
     width: usize,
     height: usize,
     is_top_down: bool,
     bits: u16,
-    /// Where the palette or the pixels' masks begin.
+    /// Offset of the palette or the colour masks.
     after: usize,
     pixels: usize,
-    /// Bytes of a palette's colour, and how many there are.
+    /// Bytes per palette colour, and their number.
     entry: usize,
     colours: usize,
     masks: [u32; 3],
-    /// Of the opacity; 0 if there is none.
+    /// Mask of alpha; 0 if there is none.
     alpha: u32,
 }
 
@@ -96,12 +96,12 @@ fn layout(data: &[u8]) -> Result<Layout, String> {
         (RAW, 16) => header.masks = [0x7c00, 0x3e0, 0x1f],
         (RAW, 1 | 4 | 8 | 24 | 32) => {}
         (BITFIELDS, 16 | 24 | 32) => {
-            // The masks stand in longer headers and behind the short one, which is the same place.
+            // Masks are inside longer headers and right after the short one, which is the same offset.
             let masks = [long(data, 54)?, long(data, 58)?, long(data, 62)?];
             if masks != [0; 3] {
                 header.masks = masks;
             }
-            // Short headers have three masks. Without any of them the usual order is meant.
+            // Short headers have three masks. If all are zero, the usual order is meant.
             if header.bits == 32 && length >= 56 {
                 header.alpha = long(data, 66)?;
             }
@@ -129,7 +129,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let header = layout(data)?;
     let Layout { width, height, .. } = header;
     let stride = (width * usize::from(header.bits)).div_ceil(32) * 4;
-    // The last row may lack the bytes that only fill it up.
+    // The last row may lack its padding bytes.
     let needed = (stride * (height - 1)).saturating_add((width * usize::from(header.bits)).div_ceil(8));
     let values = data.get(header.pixels..).unwrap_or_default();
     if values.len() < needed {
@@ -168,7 +168,7 @@ fn palette(data: &[u8], header: &Layout) -> Result<Vec<[u8; 3]>, String> {
     Ok(bytes.chunks_exact(header.entry).map(|entry| [entry[2], entry[1], entry[0]]).collect())
 }
 
-/// The bits of a mask as a byte.
+/// The bits of a mask, scaled to a byte.
 fn masked(value: u32, mask: u32) -> u8 {
     let largest = mask >> mask.trailing_zeros().min(31);
     if largest == 0 {

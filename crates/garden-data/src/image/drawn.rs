@@ -1,4 +1,4 @@
-//! A picture as the model sees it, with its boxes drawn: for people who want to know whether the numbers of a dataset mean what they think.
+//! Renders a picture as the model sees it with its boxes drawn, to check a dataset's coordinates by eye.
 
 use super::rgb::Picture;
 use crate::dataset::record::StoredPicture;
@@ -7,15 +7,15 @@ use crate::example::boxes::WrittenBox;
 use crate::processor::Processor;
 use garden_input::Grid;
 
-/// Colours that follow each other, bright enough for photographs.
+/// Cycled colours, bright enough for photographs.
 const COLOURS: [[u8; 3]; 6] =
     [[255, 40, 40], [40, 220, 40], [60, 120, 255], [255, 200, 0], [255, 60, 255], [0, 220, 220]];
-/// Sides of a picture for each pixel that a line is thick.
+/// Pixels of the shorter side per pixel of line width.
 const SIDE_FOR_A_LINE: usize = 250;
-/// How thick lines are at least.
+/// Minimum line width.
 const THINNEST: usize = 2;
 
-/// A PNG file of a picture in the size that the model sees, with boxes and points in it.
+/// A PNG of a picture at the size the model sees, with boxes and points drawn.
 pub fn drawn_png(
     processor: &Processor,
     stored: &StoredPicture,
@@ -52,7 +52,7 @@ impl Picture {
         }
     }
 
-    /// Fills what of a box is in the picture, from its first corner to before its second.
+    /// Fills the visible part of a box, excluding its second corner.
     fn fill_box(&mut self, [x1, y1, x2, y2]: [i64; 4], colour: [u8; 3]) {
         let within = |place: i64, side: usize| place.clamp(0, side as i64) as usize;
         let (left, right) = (within(x1, self.width), within(x2, self.width));

@@ -8,10 +8,10 @@ use super::Header;
 use super::orientation::Orientation;
 use super::rgb::Picture;
 
-/// A frame has at most 65,535 x 65,535 pixels of a byte; that there are not so many was checked by then.
+/// A frame has at most 65,535 x 65,535 pixels of one byte; its real size was checked by then.
 const LIMIT: u64 = 1 << 32;
 
-/// What is transparent.
+/// Colour of transparent pixels.
 const WHITE: [u8; 3] = [255; 3];
 
 fn decoder(data: &[u8]) -> Result<Decoder<&[u8]>, String> {
@@ -27,14 +27,14 @@ fn problem(error: impl std::fmt::Display) -> String {
     format!("the GIF data is broken: {error}")
 }
 
-/// The screen, or more where the first frame reaches beyond it, as PIL does it.
+/// The screen size, enlarged if the first frame extends beyond it, as in PIL.
 pub(super) fn header(data: &[u8]) -> Result<Header, String> {
     let mut decoder = decoder(data)?;
     let (width, height) = (u64::from(decoder.width()), u64::from(decoder.height()));
     let frame = decoder.next_frame_info().map_err(problem)?.ok_or("there is no frame")?;
     let right = u64::from(frame.left) + u64::from(frame.width);
     let bottom = u64::from(frame.top) + u64::from(frame.height);
-    // A byte for each pixel of the frame: the number of a colour.
+    // One palette index per pixel of the frame.
     let values = u64::from(frame.width) * u64::from(frame.height);
     let (width, height) = (width.max(right), height.max(bottom));
     Ok(Header { width, height, orientation: Orientation::default(), values, is_by_rows: false })
@@ -55,7 +55,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
             palette.get(start..start + 3).map_or([0; 3], |one| [one[0], one[1], one[2]])
         }
     };
-    // PIL fills what the frame leaves with the transparent colour or the first one, not with the background.
+    // PIL fills the area outside the frame with the transparent colour or the first one, not with the background.
     let ground = colour(transparent.unwrap_or(0));
     let pixels = picture.reset(width as usize, height as usize);
     pixels.chunks_exact_mut(3).for_each(|pixel| pixel.copy_from_slice(&ground));

@@ -1,9 +1,9 @@
-//! JPEG, decoded to the very values of libjpeg-turbo, which PIL and torchvision use.
+//! JPEG, decoded to exactly the values of libjpeg-turbo, which PIL and torchvision use.
 //!
-//! The inverse transform ([`idct`]), the interpolation of colour planes ([`upsample`]) and the conversion of colours are those of its
-//! default settings, written out; other decoders are up to 58 levels off at edges of small pictures. Huffman-coded files with 8
-//! bits, sequential or progressive, are read. A file that ends early or has codes that do not exist is an error, where libjpeg
-//! would go on with gray.
+//! The inverse DCT ([`idct`]), the chroma upsampling ([`upsample`]) and the colour conversion follow its
+//! default settings; other decoders are up to 58 levels off at edges of small pictures. Supports Huffman-coded files with 8
+//! bits, sequential or progressive. A truncated file or one with invalid codes is an error, where libjpeg
+//! would continue with gray.
 
 mod bits;
 mod colour;
@@ -18,34 +18,34 @@ use colour::Converter;
 use header::{Header, Segments};
 use scan::Scan;
 
-/// Sides of a block.
+/// Side of a block in samples.
 const SIDE: usize = 8;
 
-/// A colour component, and what is known of it so far.
+/// A colour component and its decoding state.
 #[derive(Clone, Debug, Default)]
 struct Component {
     id: u8,
     /// Sampling factors.
     across: usize,
     down: usize,
-    /// Its quantisation table, in the order of the file, taken when its first scan begins.
+    /// Its quantisation table, in zigzag order, captured when its first scan begins.
     table_index: usize,
     table: Option<[u16; 64]>,
-    /// Samples that belong to the picture.
+    /// Size in samples, without padding.
     width: usize,
     height: usize,
-    /// Blocks, with those that only fill up the last units.
+    /// Size in blocks, including the padding of the last units.
     blocks_across: usize,
     blocks_down: usize,
-    /// Rows of blocks that are held at a time: all of them, or the last ones.
+    /// Rows of blocks in memory: all of them, or the latest.
     blocks_held: usize,
-    /// [blocks_held * 8, blocks_across * 8], each row at its number modulo what is held.
+    /// `[blocks_held * 8, blocks_across * 8]`, a ring buffer of rows.
     samples: Vec<u8>,
-    /// Coefficients of progressive files: [blocks, 64].
+    /// Coefficients of progressive files: `[blocks, 64]`.
     coefficients: Vec<i16>,
 }
 
-/// What a file's header says about its size and how it is to be turned.
+/// Reads size and orientation from a file's header.
 pub(super) fn header(data: &[u8]) -> Result<Header, String> {
     let mut segments = Segments::new(data)?;
     loop {
@@ -59,7 +59,7 @@ pub(super) fn header(data: &[u8]) -> Result<Header, String> {
     }
 }
 
-/// Decodes a file; its size has been checked. The rows of usual files are given on while it is read.
+/// Decodes a file whose size has been checked. The rows of most files are passed on during decoding.
 pub(super) fn decode(data: &[u8], rows: &mut impl Rows) -> Result<(), String> {
     let mut segments = Segments::new(data)?;
     let mut components: Vec<Component> = Vec::new();
@@ -90,7 +90,7 @@ pub(super) fn decode(data: &[u8], rows: &mut impl Rows) -> Result<(), String> {
             scan.decode_samples(&frame, &segments.tables, &mut components, &mut bits, |_, _| Ok(()))?;
         }
         segments.position = bits.end();
-        // Sequential files are complete when each component was seen, whether or not the mark of the end is there.
+        // Sequential files are complete once each component was seen, with or without an end marker.
         if !frame.is_progressive && components.iter().all(|component| !component.samples.is_empty()) {
             break;
         }
@@ -121,7 +121,7 @@ impl Component {
         self.hold(self.blocks_down);
     }
 
-    /// Holds two rows of units: interpolation looks at the rows above and below.
+    /// Keeps two rows of units: interpolation needs the rows above and below.
     fn hold_last(&mut self) {
         self.hold((2 * self.down).min(self.blocks_down));
     }
@@ -131,7 +131,7 @@ impl Component {
         self.samples.resize(blocks * self.blocks_across * SIDE * SIDE, 0);
     }
 
-    /// Turns the coefficients of a row of units of a progressive file into samples.
+    /// Transforms the coefficients of a row of units of a progressive file into samples.
     fn transform(&mut self, unit: usize) {
         let stride = self.blocks_across * SIDE;
         let table = self.table.unwrap_or([0; 64]);
@@ -153,7 +153,7 @@ impl Component {
     }
 }
 
-/// A coefficient in its own size. What does not fit 16 bits is no picture's; it wraps, as in the registers of libjpeg-turbo.
+/// A dequantised coefficient. One that exceeds 16 bits is corrupt; it wraps, as in the registers of libjpeg-turbo.
 #[inline(always)]
 fn dequantised(coefficient: i16, step: u16) -> i16 {
     coefficient.wrapping_mul(step as i16)

@@ -1,11 +1,11 @@
-//! Exif orientation: cameras write what the sensor saw, and how to turn it.
+//! Exif orientation: cameras store the sensor's image and how to rotate it.
 
 use super::rgb::Picture;
 
-/// The tag of the orientation.
+/// The Exif tag of the orientation.
 pub(super) const TAG: u16 = 0x0112;
 
-/// How a picture is to be turned: 1 to 8 as Exif counts.
+/// Rotation of a picture: 1 to 8 as in Exif.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Orientation(u8);
 
@@ -16,12 +16,12 @@ impl Default for Orientation {
 }
 
 impl Orientation {
-    /// The one of this number, or none where there is no such.
+    /// The orientation of this number; upright if there is none.
     pub fn new(number: u64) -> Orientation {
         if (1..=8).contains(&number) { Orientation(number as u8) } else { Orientation::default() }
     }
 
-    /// Looks it up in Exif data, with or without the mark before it. Data that cannot be read turns nothing.
+    /// Finds the orientation in Exif data, with or without the `Exif` prefix. Unreadable data means upright.
     pub fn of_exif(exif: &[u8]) -> Orientation {
         let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
         find(exif).map_or_else(Orientation::default, |number| Orientation::new(u64::from(number)))

@@ -1,8 +1,8 @@
-//! A picture as the model takes it: resized, scaled and cut into patches.
+//! A picture as model input: resized, normalised and cut into patches.
 //!
-//! Patches come in blocks of a merged token, row by row, and within a block row by row; a patch is [channel, frame, row, column]. Rows are
-//! resized as they come and written to their places when all that an output row needs are there, so neither the resized picture nor, for
-//! usual JPEG files, the decoded one ever exists as a whole.
+//! Patches are grouped by merged token, row by row, and within a group row by row; a patch is `[channel, frame, row, column]`. Rows are
+//! resized as they come, and patches are written once all their rows are there, so neither the resized picture nor, for
+//! most JPEG files, the decoded one ever exists as a whole.
 
 use super::resize::Weights;
 use super::rgb::{Picture, Rows, separate};
@@ -13,28 +13,28 @@ use super::{Format, jpeg};
 use crate::error::Error;
 use garden_input::Grid;
 
-/// Rows of one colour are filled up to a multiple of this, so that vectors need no end.
+/// Rows of one channel are padded to a multiple of this, so that vector loops need no tail.
 const FILLED: usize = 64;
 
-/// Turns pictures into patches, and keeps its memory from one to the next.
+/// Turns pictures into patches, reusing its buffers.
 #[derive(Debug)]
 pub struct Patcher {
     settings: ImageSettings,
-    /// What is taken from the bytes of each channel, and what the rest is divided by.
+    /// Mean and standard deviation of each channel, in byte units.
     scales: [(f32, f32); 3],
     across: Weights,
     down: Weights,
-    /// Rows that were resized, by their number modulo the ring's length: [rows, 3, `filled`].
+    /// Horizontally resized rows, a ring buffer: `[rows, 3, filled]`.
     ring: Vec<u8>,
     sums: Vec<i32>,
-    /// Rows of the resized picture that make up a row of patches: [patch, 3, `filled`].
+    /// Rows of the resized picture that make up a row of patches: `[patch, 3, filled]`.
     strip: Vec<u8>,
-    /// Rows of a picture that has to be taken apart.
+    /// One row of an interleaved picture, split by channel.
     planes: [Vec<u8>; 3],
 }
 
 impl Patcher {
-    /// One for these settings.
+    /// A patcher with these settings.
     pub fn new(settings: ImageSettings) -> Patcher {
         Patcher {
             scales: settings.scales(),
@@ -53,10 +53,10 @@ impl Patcher {
         &self.settings
     }
 
-    /// Decodes a file as [`Picture::decode`] does and writes its patches as [`Patcher::write`] does.
+    /// Decodes a file like [`Picture::decode`] and writes its patches like [`Patcher::write`].
     ///
-    /// The rows of JPEG files that need no turning go straight into patches, which is faster than the two steps and holds no picture.
-    /// After an error the buffer holds anything.
+    /// The rows of upright JPEG files go straight into patches, which is faster than the two steps and needs no picture.
+    /// After an error the buffer contents are unspecified.
     pub fn decode(
         &mut self,
         name: &str,
@@ -66,7 +66,7 @@ impl Patcher {
         patches: &mut [f32],
     ) -> Result<(), Error> {
         if !self.is_straight(data) {
-            // Given back at once: kept for the next, it would stand beside whatever that one needs.
+            // Freed at once: if kept, it would add to whatever the next picture needs.
             let mut picture = Picture::default();
             picture.decode(name, data, max_pixels)?;
             self.write(&picture, grid, patches);
@@ -78,13 +78,13 @@ impl Patcher {
             .map_err(|problem| Error::picture(name, problem))
     }
 
-    /// Whether rows of a file are those of the picture, as they come.
+    /// Whether rows can be used in the order of the file.
     fn is_straight(&self, data: &[u8]) -> bool {
         let is_jpeg = Format::of(data) == Ok(Format::Jpeg);
         is_jpeg && Format::Jpeg.header(&Source::of_bytes(data)).is_ok_and(|header| header.orientation.is_upright())
     }
 
-    /// Writes the patches of a picture, [rows x columns, values of a patch], into a buffer that has just their size.
+    /// Writes the patches of a picture, `[rows x columns, values per patch]`, into a buffer of exactly their size.
     pub fn write(&mut self, picture: &Picture, grid: Grid, patches: &mut [f32]) {
         let mut planes = std::mem::take(&mut self.planes);
         planes.iter_mut().for_each(|plane| plane.resize(picture.width, 0));
@@ -98,7 +98,7 @@ impl Patcher {
     }
 }
 
-/// One picture on its way into patches.
+/// The conversion of one picture into patches.
 struct Pass<'a> {
     patcher: &'a mut Patcher,
     patches: &'a mut [f32],
@@ -106,11 +106,11 @@ struct Pass<'a> {
     columns: usize,
     width: usize,
     height: usize,
-    /// The size of the picture as it comes.
+    /// The original size of the picture.
     from: (usize, usize),
-    /// Bytes of a row of one colour, with what fills it up.
+    /// Padded length of a row of one channel in bytes.
     filled: usize,
-    /// Rows that came, and rows that were made.
+    /// Rows received, and rows produced.
     taken: usize,
     made: usize,
 }
@@ -194,7 +194,7 @@ impl Pass<'_> {
 }
 
 widest! {
-    /// Writes one patch from rows of bytes, [patch, 3, `filled`] without what is to the left of it.
+    /// Writes one patch from rows of bytes, `[patch, 3, filled]` starting at the patch's left edge.
     fn write_patch(settings: &ImageSettings, scales: &[(f32, f32); 3], strip: &[u8], filled: usize, patch: &mut [f32]) {
         let side = settings.patch;
         for (channel, frames) in patch.chunks_exact_mut(settings.frames * side * side).enumerate() {
@@ -211,7 +211,7 @@ widest! {
     }
 }
 
-/// Bytes as the model takes them, eight at a time; the last eight overlap those before, which does no harm.
+/// Normalises bytes, eight at a time; the last eight overlap the ones before, which is harmless.
 #[inline(always)]
 fn scale(bytes: &[u8], mean: f32, deviation: f32, values: &mut [f32]) {
     const EIGHT: usize = 8;
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::image::{MAX_PIXELS, picture_size};
 
-    /// Of every kind of picture, enlarged and shrunk.
+    /// Every kind of picture, enlarged and shrunk.
     #[test]
     fn straight_is_the_same_as_in_steps() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/data/recorded/pictures");

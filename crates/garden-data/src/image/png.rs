@@ -9,13 +9,13 @@ use super::orientation::Orientation;
 use super::rgb::{Picture, from_gray_16, on_white};
 use super::source::Source;
 
-/// Memory for what is not pixels: profiles, texts. The pixels are limited by their number.
+/// Memory limit for everything but pixels, such as profiles and texts. Pixels have their own limit.
 const LIMIT: usize = 64 << 20;
 /// Bytes before the first chunk.
 const SIGNATURE: u64 = 8;
 
 fn reader<R: BufRead + Seek>(input: R) -> Result<Reader<R>, String> {
-    // A damaged chunk is a damaged file, even if the chunk is not needed to show it.
+    // A damaged chunk is an error, even if it is not needed for display.
     let mut options = DecodeOptions::default();
     options.set_skip_ancillary_crc_failures(false);
     let mut decoder = Decoder::new_with_options(input, options);
@@ -35,7 +35,7 @@ fn problem(error: png::DecodingError) -> String {
     }
 }
 
-/// The orientation in the chunk of Exif data, which may stand before the pixels or behind them: the walk goes from chunk to chunk.
+/// The orientation in the Exif chunk, which may stand before the pixels or after them, so all chunks are walked.
 fn orientation(source: &Source) -> Option<Orientation> {
     let mut place = SIGNATURE;
     let mut head = [0; 8];
@@ -60,7 +60,7 @@ fn orientation(source: &Source) -> Option<Orientation> {
 pub(super) fn header(source: &Source) -> Result<Header, String> {
     let reader = reader(source.reader())?;
     let info = reader.info();
-    // Values that are RGB already are read into the picture.
+    // RGB values are decoded straight into the picture.
     let values = if is_rgb(&reader) { 0 } else { reader.output_buffer_size().map_or(u64::MAX, |length| length as u64) };
     Ok(Header {
         width: u64::from(info.width),
@@ -90,7 +90,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     reader.next_frame(&mut values).map_err(problem)?;
     let channels = colours.samples();
     if depth == BitDepth::Sixteen {
-        // The upper byte of a value comes first, and is what PIL keeps of all but gray alone.
+        // The upper byte comes first; PIL keeps only that one, except for gray without alpha.
         let is_gray_alone = original == ColorType::Grayscale;
         let shown = |high: u8, low: u8| match is_gray_alone {
             true => from_gray_16(u16::from_be_bytes([high, low])),
@@ -113,12 +113,12 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     })
 }
 
-/// What is transparent: pixels by their own opacity, or those of one colour.
+/// Transparency: by alpha channel, or by one transparent colour.
 struct SeeThrough(Option<[u8; 3]>);
 
 impl SeeThrough {
-    /// PIL takes the lower byte of the one transparent colour and compares it with the values that it shows. So in gray of 2 or 4 bits
-    /// and in 16 bits it finds other pixels than the file means, or none, and what it finds is what models are given.
+    /// PIL takes the lower byte of the transparent colour and compares it with the converted values. So in gray of 2 or 4 bits
+    /// and in 16 bits it finds other pixels than the file means, or none; models are given what PIL finds.
     fn of(colours: ColorType, marks: Option<&[u8]>) -> SeeThrough {
         SeeThrough(match (colours, marks) {
             (ColorType::Grayscale, Some(&[.., low])) => Some([low; 3]),

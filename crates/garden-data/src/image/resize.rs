@@ -1,40 +1,40 @@
-//! Bicubic resizing with antialiasing, in the numbers of PyTorch's kernel for bytes, which torchvision uses.
+//! Antialiased bicubic resizing, with the exact results of PyTorch's uint8 kernel, which torchvision uses.
 //!
-//! The weights of each output are computed in double precision and rounded to 16 bits, with as many bits behind the point as fit;
-//! rows are resized first and rounded to bytes, then columns. Sums have 32 bits, so the order of their terms does not matter, and vectors
-//! give the same bytes as plain code.
+//! The weights of each output are computed in double precision and rounded to 16 bits, with as many fractional bits as fit;
+//! rows are resized first and rounded to bytes, then columns. Sums have 32 bits, so the order of their terms does not matter, and vector
+//! code gives the same bytes as scalar code.
 
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 
-/// The sharpness of the cubic, and its reach to either side.
+/// The cubic's coefficient, and its support to either side.
 const SHARPNESS: f64 = -0.5;
 const REACH: f64 = 2.0;
-/// The most bits behind the point.
+/// Maximum fractional bits.
 const MOST_BITS: u32 = 22;
-/// Weights of an output are filled up with zeros to a multiple of this.
+/// Weights of an output are zero-padded to a multiple of this.
 const FILLED: usize = 16;
 
 /// The inputs and weights of each output along one side.
 #[derive(Debug, Default)]
 pub(super) struct Weights {
-    /// What they were computed for.
+    /// The input and output size they were computed for.
     sides: (usize, usize),
     /// First input and number of inputs.
     pub spans: Vec<(usize, usize)>,
-    /// [outputs, `stride`].
+    /// `[outputs, stride]`.
     weights: Vec<i16>,
     stride: usize,
-    /// The most inputs of an output.
+    /// Maximum inputs per output.
     pub longest: usize,
-    /// Bits behind the point.
+    /// Fractional bits.
     bits: u32,
     #[cfg(target_arch = "x86_64")]
     groups: vectors::Groups,
 }
 
 impl Weights {
-    /// Computes them, in the memory of the last ones, unless they are the same.
+    /// Computes the weights, reusing memory, unless the sizes are unchanged.
     pub fn compute(&mut self, from: usize, to: usize) {
         if self.sides == (from, to) {
             return;
@@ -48,7 +48,7 @@ impl Weights {
         let mut exact = vec![0.0; to * self.stride];
         for (output, row) in exact.chunks_exact_mut(self.stride).enumerate() {
             let centre = scale * (output as f64 + 0.5);
-            // Truncation, as in the kernel: what is below zero becomes zero.
+            // Truncation, as in the kernel: negative values become zero.
             let first = (centre - reach + 0.5) as usize;
             let last = ((centre + reach + 0.5) as usize).min(from);
             let count = last.saturating_sub(first).min(self.longest);
@@ -80,12 +80,12 @@ impl Weights {
         (first, &self.weights[output * self.stride..][..count])
     }
 
-    /// The sum that rounding starts from.
+    /// The rounding term.
     fn half(&self) -> i32 {
         1 << (self.bits - 1)
     }
 
-    /// Resizes a row of each colour. Outputs may be longer than their side; what is behind is anything then.
+    /// Resizes a row of each channel. Outputs may be longer than the output size; the excess is unspecified.
     pub fn row(&self, inputs: [&[u8]; 3], outputs: [&mut [u8]; 3]) {
         assert!(inputs.iter().all(|input| input.len() == self.sides.0), "a row is of another size");
         let [red, green, blue] = outputs;
@@ -107,7 +107,7 @@ impl Weights {
         }
     }
 
-    /// Puts rows together to one. They lie in a ring, each at its number modulo what it holds.
+    /// Computes one output row from the input rows in a ring buffer.
     pub fn column(&self, place: usize, ring: &[u8], sums: &mut [i32], output: &mut [u8]) {
         #[cfg(target_arch = "x86_64")]
         if self.column_in_vectors(place, ring, output) {
@@ -151,7 +151,7 @@ fn cubic(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Shrinking and enlarging by many factors, on whatever this processor has.
+    /// Shrinking and enlarging by many factors, with whatever this processor supports.
     #[test]
     fn vectors_give_what_plain_code_gives() {
         let mut number = 3_u64;

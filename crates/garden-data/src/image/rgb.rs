@@ -1,25 +1,25 @@
-//! A decoded picture, and how other colours become RGB.
+//! A decoded picture, and conversion of other colour spaces to RGB.
 
 /// Pixels of a picture, three bytes each, row by row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picture {
-    /// Pixels of a row.
+    /// Width in pixels.
     pub width: usize,
-    /// Rows.
+    /// Height in pixels.
     pub height: usize,
-    /// [height, width, 3].
+    /// `[height, width, 3]`.
     pub pixels: Vec<u8>,
 }
 
 impl Picture {
-    /// Takes another size, and gives the pixels to be written; what they hold before is anything.
+    /// Resizes the picture and returns its pixels for writing; their contents are unspecified.
     pub(super) fn reset(&mut self, width: usize, height: usize) -> &mut [u8] {
         (self.width, self.height) = (width, height);
         self.pixels.resize(3 * width * height, 0);
         &mut self.pixels
     }
 
-    /// Writes pixels from what a decoder gave: so many values each, of which `rgb` makes three.
+    /// Writes pixels from a decoder's output of `channels` values each, converted by `rgb`.
     pub(super) fn fill<T: Copy>(
         &mut self,
         size: (usize, usize),
@@ -38,9 +38,9 @@ impl Picture {
     }
 }
 
-/// Something that takes a picture row by row.
+/// A consumer of a picture's rows.
 pub(super) trait Rows {
-    /// Says the size, once, before the first row.
+    /// Announces the size, once, before the first row.
     fn begin(&mut self, width: usize, height: usize);
 
     /// Takes the next row: red, green and blue.
@@ -66,7 +66,7 @@ impl Rows for PictureRows<'_> {
     }
 }
 
-/// Puts three planes together to pixels.
+/// Interleaves three planes into pixels.
 fn interleave(planes: [&[u8]; 3], pixels: &mut [u8]) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there are no vectors"))]
     let mut start = 0;
@@ -80,7 +80,7 @@ fn interleave(planes: [&[u8]; 3], pixels: &mut [u8]) {
     }
 }
 
-/// Takes pixels apart into three planes.
+/// Splits pixels into three planes.
 pub(super) fn separate(pixels: &[u8], planes: [&mut [u8]; 3]) {
     #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut, reason = "there are no vectors"))]
     let mut start = 0;
@@ -100,10 +100,10 @@ mod vectors {
     use std::arch::x86_64::*;
 
     const WIDE: usize = 16;
-    /// Leaves a zero.
+    /// Shuffle index for a zero byte.
     const NONE: u8 = 0x80;
 
-    /// [register of pixels, plane]: which byte of the plane each byte of the register is.
+    /// `[register of pixels, plane]`: the byte of the plane for each byte of the register.
     const TOGETHER: [[[u8; WIDE]; 3]; 3] = {
         let mut patterns = [[[NONE; WIDE]; 3]; 3];
         let mut place = 0;
@@ -114,7 +114,7 @@ mod vectors {
         patterns
     };
 
-    /// [plane, register of pixels]: which byte of the register each byte of the plane is.
+    /// `[plane, register of pixels]`: the byte of the register for each byte of the plane.
     const APART: [[[u8; WIDE]; 3]; 3] = {
         let mut patterns = [[[NONE; WIDE]; 3]; 3];
         let mut place = 0;
@@ -131,7 +131,7 @@ mod vectors {
         unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
     }
 
-    /// Bytes of three registers, put together to one.
+    /// Combines bytes of three registers into one.
     #[target_feature(enable = "avx2")]
     fn pick(from: [__m128i; 3], patterns: &[[u8; WIDE]; 3], to: &mut [u8; WIDE]) {
         let [a, b, c] = [0, 1, 2].map(|which| _mm_shuffle_epi8(from[which], load(&patterns[which])));
@@ -139,7 +139,7 @@ mod vectors {
         unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), _mm_or_si128(_mm_or_si128(a, b), c)) };
     }
 
-    /// Does as many pixels as fill vectors, and answers how many that are.
+    /// Handles whole vectors, and returns the number of pixels.
     #[target_feature(enable = "avx2")]
     pub(super) fn interleave([red, green, blue]: [&[u8]; 3], pixels: &mut [u8]) -> usize {
         let (pixels, _) = pixels.as_chunks_mut::<{ 3 * WIDE }>();
@@ -155,7 +155,7 @@ mod vectors {
         count
     }
 
-    /// Does as many pixels as fill vectors, and answers how many that are.
+    /// Handles whole vectors, and returns the number of pixels.
     #[target_feature(enable = "avx2")]
     pub(super) fn separate(pixels: &[u8], planes: [&mut [u8]; 3]) -> usize {
         let (pixels, _) = pixels.as_chunks::<{ 3 * WIDE }>();
@@ -171,7 +171,7 @@ mod vectors {
     }
 }
 
-/// A colour of this opacity on white, rounded as PIL's `alpha_composite` rounds.
+/// A colour with alpha on white, rounded as in PIL's `alpha_composite`.
 pub(super) fn on_white(colour: [u8; 3], alpha: u8) -> [u8; 3] {
     let alpha = u32::from(alpha) << 7;
     colour.map(|value| {
@@ -180,7 +180,7 @@ pub(super) fn on_white(colour: [u8; 3], alpha: u8) -> [u8; 3] {
     })
 }
 
-/// Inks to light as PIL does it, without any profile.
+/// CMYK to RGB as in PIL, without a colour profile.
 pub(super) fn from_cmyk([cyan, magenta, yellow, black]: [u8; 4]) -> [u8; 3] {
     let light = 255 - u16::from(black);
     [cyan, magenta, yellow].map(|ink| {
@@ -190,17 +190,17 @@ pub(super) fn from_cmyk([cyan, magenta, yellow, black]: [u8; 4]) -> [u8; 3] {
     })
 }
 
-/// 16 bit gray as PIL shows it: cut off, not scaled.
+/// 16-bit gray as PIL converts it: clipped, not scaled.
 pub(super) fn from_gray_16(gray: u16) -> [u8; 3] {
     [gray.min(255) as u8; 3]
 }
 
-/// The upper byte, which is what PIL keeps of 16 bit colours.
+/// The upper byte, which PIL keeps of 16-bit colours.
 pub(super) fn upper(value: u16) -> u8 {
     (value >> 8) as u8
 }
 
-/// Samples of 1, 2 or 4 bits of a row, the first in the upper bits.
+/// Samples of 1, 2 or 4 bits of a row, starting at the upper bits.
 pub(super) fn unpacked(row: &[u8], bits: u8) -> impl Iterator<Item = u8> {
     let mask = ((1_u16 << bits) - 1) as u8;
     row.iter().flat_map(move |byte| (0..8 / bits).map(move |place| byte >> (8 - bits * (place + 1)) & mask))

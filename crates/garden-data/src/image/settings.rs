@@ -1,4 +1,4 @@
-//! `preprocessor_config.json`: to which size pictures are brought, and how their values are scaled.
+//! `preprocessor_config.json`: target size and normalisation of pictures.
 
 use std::path::Path;
 
@@ -8,36 +8,36 @@ use serde_json::Value;
 use super::MAX_PIXELS as LARGEST;
 use crate::error::Error;
 
-/// Sides that differ by more than this factor are refused, as in transformers.
+/// Maximum aspect ratio, as in transformers.
 const LARGEST_RATIO: f64 = 200.0;
-/// What transformers takes where the file says nothing.
+/// Defaults of transformers for fields missing in the file.
 const MIN_PIXELS: u64 = 56 * 56;
 const MAX_PIXELS: u64 = 28 * 28 * 1280;
 const MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
 const DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
 const RESCALE: f64 = 1.0 / 255.0;
 const BICUBIC: u64 = 3;
-/// Sides of patches and of what is merged, and frames, are small numbers: 14, 2 and 2 in all models of this family.
+/// Maximum of patch size, merge size and frames, which are 14, 2 and 2 in all models of this family.
 const LARGEST_SIDE: u64 = 1024;
 
 /// How pictures become patches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageSettings {
-    /// Pixels of a patch's side.
+    /// Side of a patch in pixels.
     pub patch: usize,
-    /// Frames of a patch; a still picture is repeated.
+    /// Frames per patch; a still picture is repeated.
     pub frames: usize,
-    /// Patches of a merged token's side.
+    /// Side of a merged token in patches.
     pub merge: usize,
-    /// Smaller pictures are enlarged.
+    /// Minimum pixels; smaller pictures are enlarged.
     pub min_pixels: u64,
-    /// Larger pictures are shrunk.
+    /// Maximum pixels; larger pictures are shrunk.
     pub max_pixels: u64,
-    /// Taken from each channel, with 1 as the lightest value.
+    /// Mean of each channel, on a scale from 0 to 1.
     pub mean: [f64; 3],
-    /// What the rest is divided by.
+    /// Standard deviation of each channel.
     pub deviation: [f64; 3],
-    /// What bytes are multiplied with first.
+    /// Factor applied to bytes first.
     pub rescale: f64,
 }
 
@@ -57,18 +57,18 @@ impl Default for ImageSettings {
 }
 
 impl ImageSettings {
-    /// Reads `preprocessor_config.json`, in the older form (`min_pixels`) and the newer one (`size.shortest_edge`).
+    /// Reads `preprocessor_config.json`, in the older format (`min_pixels`) and the newer one (`size.shortest_edge`).
     pub fn read(path: &Path) -> Result<ImageSettings, Error> {
         let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS)
             .map_err(|error| Error::file(path, error))?;
         let value: Value =
             serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
-        // The newest form keeps all processors of a model in one file.
+        // The newest format keeps all processors of a model in one file.
         let value = value.get("image_processor").unwrap_or(&value);
         Fields { path, value }.settings()
     }
 
-    /// Writes these bounds on pixels into the files of a folder that processors are loaded from, but for those that `is_kept` says stay as they are.
+    /// Writes these pixel bounds into a folder's processor files, except those for which `is_kept` is true.
     pub fn bound_files(&self, folder: &Path, is_kept: impl Fn(&Path) -> bool) -> Result<(), Error> {
         for path in ["preprocessor_config.json", "processor_config.json"].map(|name| folder.join(name)) {
             let Ok(text) = crate::dataset::file::read(&path, crate::dataset::file::LARGEST_SETTINGS) else { continue };
@@ -79,8 +79,8 @@ impl ImageSettings {
         Ok(())
     }
 
-    /// A file as [`ImageSettings::read`] reads it, with these bounds on pixels instead of its own: in all names that transformers knows them by. Nothing where
-    /// it says nothing about pictures.
+    /// A processor file with these pixel bounds instead of its own, under all names that transformers uses. `None` if
+    /// it has no image settings.
     fn with_bounds(text: &[u8], min_pixels: u64, max_pixels: u64) -> Option<Vec<u8>> {
         let mut value: Value = serde_json::from_slice(text).ok()?;
         let is_nested = value.get("image_processor").is_some();
@@ -100,17 +100,17 @@ impl ImageSettings {
         serde_json::to_vec_pretty(&value).ok()
     }
 
-    /// Values of a patch.
+    /// Values per patch.
     pub fn patch_values(&self) -> usize {
         3 * self.frames * self.patch * self.patch
     }
 
-    /// Tokens that stand for a picture.
+    /// Tokens per picture.
     pub fn tokens(&self, grid: Grid) -> usize {
         grid.iter().product::<usize>() / (self.merge * self.merge)
     }
 
-    /// Patches of a picture of this size, after it was resized.
+    /// The grid of a picture of this size, after resizing.
     pub fn grid(&self, width: usize, height: usize) -> Result<Grid, String> {
         let (high, wide) = self.smart_resize(height, width)?;
         if (high as u64).saturating_mul(wide as u64) > LARGEST {
@@ -124,8 +124,8 @@ impl ImageSettings {
         Ok([1, height / self.patch, width / self.patch])
     }
 
-    /// Height and width that a picture is brought to: multiples of a merged token's side, the number of pixels within bounds, and
-    /// nearly the same shape.
+    /// Target height and width of a picture: multiples of a merged token's side, within the pixel bounds, with nearly the same
+    /// aspect ratio.
     pub fn smart_resize(&self, height: usize, width: usize) -> Result<(usize, usize), String> {
         let factor = (self.patch * self.merge) as f64;
         let (high, wide) = (height as f64, width as f64);
@@ -148,7 +148,7 @@ impl ImageSettings {
         Ok((new_high as usize, new_wide as usize))
     }
 
-    /// What is taken from the bytes of each channel, and what the rest is divided by, rounded where transformers rounds.
+    /// Mean and standard deviation of each channel in byte units, rounded where transformers rounds.
     pub(super) fn scales(&self) -> [(f32, f32); 3] {
         std::array::from_fn(|channel| {
             let scale = (1.0 / self.rescale) as f32;
@@ -207,7 +207,7 @@ impl Fields<'_> {
         Ok(())
     }
 
-    /// The older name counts where both are given, as in transformers.
+    /// The older name takes precedence, as in transformers.
     fn pixels(&self, older: &str, newer: &str, default: u64) -> Result<u64, Error> {
         if self.value[older].is_null() && !self.value["size"][older].is_null() {
             return self.whole("size", older, default);

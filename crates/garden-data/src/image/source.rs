@@ -1,6 +1,6 @@
-//! Where the bytes of a picture are: in memory, in a file, or as base64 in a row.
+//! Source of a picture's bytes: memory, a file, or base64 in a row.
 //!
-//! The beginning is read at once; it has the header of nearly every picture. What lies behind it is read only where somebody looks: the size of
+//! The beginning is read at once; it has the header of nearly every picture. The rest is read only on demand: the size of
 //! a picture of several megabytes costs 64 KiB.
 
 use std::borrow::Cow;
@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use crate::dataset::base64::{self, Digits};
 use crate::fingerprint::Fingerprint;
 
-/// Bytes that are read at once: Exif data with a preview picture, at most one segment of JPEG, fit as a rule.
+/// Bytes read at once: usually enough for Exif data with a thumbnail, which is at most one JPEG segment.
 pub(crate) const BEGINNING: usize = 64 << 10;
-/// By how much more is read where a header is not in the beginning.
+/// Growth factor of a read that did not contain the whole header.
 const GROWTH: usize = 8;
-/// Bytes at the end that tell pictures apart which begin alike.
+/// Bytes at the end that distinguish pictures with equal beginnings.
 const END: usize = 4 << 10;
-/// Bytes that are read at a time by decoders that go through a file.
+/// Bytes read at a time by streaming decoders.
 const PIECE: usize = 4 << 10;
 
 /// The bytes of a picture.
@@ -28,10 +28,10 @@ pub(crate) struct Source<'a> {
     beginning: Cow<'a, [u8]>,
 }
 
-/// Where what is not in the beginning is.
+/// The source of bytes after the beginning.
 #[derive(Debug)]
 enum Place<'a> {
-    /// All is in the beginning.
+    /// All bytes are in the beginning.
     Here,
     File {
         file: &'a File,
@@ -46,17 +46,17 @@ impl<'a> Source<'a> {
         Source { place: Place::Here, length: data.len() as u64, beginning: Cow::Borrowed(data) }
     }
 
-    /// A stretch of a file.
+    /// A range of a file.
     pub fn of_file(file: &'a File, offset: u64, length: u64) -> io::Result<Source<'a>> {
         let mut source = Source { place: Place::File { file, offset }, length, beginning: Cow::default() };
         source.beginning = source.first(BEGINNING)?;
         Ok(source)
     }
 
-    /// Base64, or what is wrong with its beginning.
+    /// Base64, or the error at its beginning.
     pub fn of_base64(text: &'a str) -> Result<Source<'a>, String> {
         let Some(digits) = Digits::of(text)? else {
-            // With line breaks no place can be computed.
+            // Line breaks make random access impossible.
             let data = base64::decode(text)?;
             return Ok(Source { place: Place::Here, length: data.len() as u64, beginning: Cow::Owned(data) });
         };
@@ -66,17 +66,17 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Bytes altogether.
+    /// Total length in bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The first bytes: all of them where they are in memory.
+    /// The first bytes: all of them if they are in memory.
     pub fn beginning(&self) -> &[u8] {
         &self.beginning
     }
 
-    /// Reads something from as much of the beginning as it takes. What fails with all bytes is an error.
+    /// Parses a header from as much of the beginning as necessary. Failing on all bytes is an error.
     pub fn parse<T>(&self, read: impl Fn(&[u8]) -> Result<T, String>) -> Result<T, String> {
         let mut found = read(&self.beginning);
         let mut size = self.beginning.len();
@@ -88,12 +88,12 @@ impl<'a> Source<'a> {
         found
     }
 
-    /// For decoders that go to and fro.
+    /// A reader for decoders that seek.
     pub fn reader(&self) -> BufReader<Reader<'_>> {
         BufReader::with_capacity(PIECE, Reader { source: self, next: 0 })
     }
 
-    /// The bytes of a place, or as many as there are.
+    /// Reads the bytes at an offset, or as many as there are.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let count = buffer.len().min(self.length.saturating_sub(offset) as usize);
         let buffer = &mut buffer[..count];
@@ -116,7 +116,7 @@ impl<'a> Source<'a> {
         Ok(Cow::Owned(bytes))
     }
 
-    /// What tells pictures apart: length, beginning and end.
+    /// Identifies a picture by length, beginning and end.
     pub fn fingerprint(&self) -> io::Result<u64> {
         let mut made = Fingerprint::default();
         made.number(self.length);
@@ -130,7 +130,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A place in a picture's bytes that moves on as they are read.
+/// A seekable position in a picture's bytes.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     source: &'a Source<'a>,

@@ -1,28 +1,28 @@
-//! Small copies of pictures for people to look at: a page with a few of them stays small.
+//! Thumbnails of pictures, so that a page with a few of them stays small.
 
 use super::resize::Weights;
 use super::rgb::{Picture, separate};
 use super::{Format, picture_size};
 use crate::error::Error;
 
-/// Rows of one colour are filled up to a multiple of this, so that vectors need no end.
+/// Rows of one channel are padded to a multiple of this, so that vector loops need no tail.
 const FILLED: usize = 64;
-/// Files up to this size may be shown as they are.
+/// Files up to this size may be used unchanged.
 const SMALL_FILE: usize = 48 << 10;
 
-/// A picture file that a browser shows.
+/// A picture file for browsers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thumbnail {
-    /// What it is, as in `image/png`.
+    /// Its MIME type, such as `image/png`.
     pub kind: &'static str,
     /// The file's bytes.
     pub data: Vec<u8>,
-    /// Width and height of the picture that it was made from, as it is shown.
+    /// Width and height of the original picture, as displayed.
     pub original: (usize, usize),
 }
 
 impl Thumbnail {
-    /// A copy whose sides have at most so many pixels; a file that is small already is taken as it is. Pictures with more than `max_pixels` are refused.
+    /// A thumbnail with sides of at most `most` pixels; a file that is already small is used unchanged. Pictures with more than `max_pixels` are refused.
     /// `name` is only for errors.
     pub fn of(name: &str, data: &[u8], most: usize, max_pixels: u64) -> Result<Thumbnail, Error> {
         let original = picture_size(name, data, max_pixels)?;
@@ -46,7 +46,7 @@ impl Thumbnail {
 }
 
 impl Picture {
-    /// The picture with sides of at most so many pixels, in nearly the same shape.
+    /// The picture with sides of at most `most` pixels, and nearly the same aspect ratio.
     fn shrunk(self, most: usize) -> Picture {
         let longest = self.width.max(self.height);
         if longest <= most || most == 0 {
@@ -57,7 +57,7 @@ impl Picture {
         self.resized(width, height)
     }
 
-    /// The picture in another size.
+    /// The picture resized.
     pub(super) fn resized(self, width: usize, height: usize) -> Picture {
         if (width, height) == (self.width, self.height) {
             return self;
@@ -103,7 +103,7 @@ impl Picture {
 mod tests {
     use super::*;
 
-    /// Values at the middle of each pixel, so that it is the same picture in any size.
+    /// Values at the centre of each pixel, so that it is the same picture at any size.
     fn gradient(width: usize, height: usize) -> Picture {
         let shade = |place: usize, length: usize| ((2 * place + 1) * 255 / (2 * length)) as u8;
         let pixel = |place: usize| [shade(place % width, width), shade(place / width, height), 90];

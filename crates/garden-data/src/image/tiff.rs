@@ -11,15 +11,15 @@ use super::orientation::Orientation;
 use super::rgb::{Picture, from_cmyk, from_gray_16, on_white, unpacked, upper};
 use super::source::Source;
 
-/// The value of the tag for gray that grows lighter.
+/// Photometric interpretation of gray with black as zero.
 const BLACK_IS_ZERO: u64 = 1;
-/// What a value beside the colours is.
+/// Types of an extra sample.
 const UNSPECIFIED: u64 = 0;
 const ASSOCIATED: u64 = 1;
 const UNASSOCIATED: u64 = 2;
 
 fn decoder<R: Read + Seek>(input: R, length: u64) -> Result<Decoder<R>, String> {
-    // The number of pixels is checked before any is read.
+    // The number of pixels is checked before reading any.
     let mut limits = Limits::unlimited();
     limits.ifd_value_size = usize::try_from(length).unwrap_or(usize::MAX);
     Ok(Decoder::new(input).map_err(problem)?.with_limits(limits))
@@ -37,7 +37,7 @@ pub(super) fn header(source: &Source) -> Result<Header, String> {
     let bits =
         decoder.colortype().map_or(8, |colours| u64::from(colours.bit_depth()) * u64::from(colours.num_samples()));
     let row = width.saturating_mul(bits).div_ceil(8);
-    // Samples of less than a byte become whole ones beside those of the file.
+    // Samples smaller than a byte are expanded to bytes, in addition to the file's.
     let whole = if bits < 8 { width } else { 0 };
     let values = row.saturating_add(whole).saturating_mul(height);
     Ok(Header { width, height, orientation: Orientation::new(orientation), values, is_by_rows: false })
@@ -62,7 +62,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
         (ColorType::Gray(16), DecodingResult::U16(values)) => {
             picture.fill(size, &values, 1, |pixel| from_gray_16(pixel[0]))
         }
-        // Gray with something beside it, which the file has to name; it need not be transparency.
+        // Gray with an extra sample, whose type the file must give; it need not be alpha.
         (ColorType::GrayA(8) | ColorType::Multiband { bit_depth: 8, num_samples: 2 }, DecodingResult::U8(values))
             if photometric == Some(BLACK_IS_ZERO) && extra.is_some() =>
         {
@@ -84,7 +84,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     }
 }
 
-/// A pixel on white. What the fourth value is the file says; without a word it is opacity.
+/// A pixel on white. The file gives the type of the fourth sample; by default it is alpha.
 fn shown(colour: [u8; 3], alpha: u8, extra: Option<u64>) -> [u8; 3] {
     match (extra, alpha) {
         (Some(UNSPECIFIED), _) => colour,
@@ -104,7 +104,7 @@ fn rgb_16(pixel: &[u16]) -> [u8; 3] {
     [upper(pixel[0]), upper(pixel[1]), upper(pixel[2])]
 }
 
-/// One byte for each sample; rows begin at whole bytes.
+/// Expands each sample to a byte; rows are byte-aligned.
 fn whole_bytes(values: &[u8], width: usize, bits: u8) -> Vec<u8> {
     let stride = (width * usize::from(bits)).div_ceil(8).max(1);
     let rows = values.chunks_exact(stride);

@@ -9,11 +9,11 @@ use super::rgb::{Picture, on_white};
 use super::source::Source;
 use super::{Header, RGB_PIXEL, RGBA_PIXEL};
 
-/// Bytes of a chunk's name and length, and those before the first chunk.
+/// Bytes of a chunk's name and length, and the offset of the first chunk.
 const RIFF_HEADER: u64 = 8;
 const FIRST_CHUNK: u64 = 12;
 
-/// What the decoder keeps of a macroblock besides its pixels, in a list that doubles.
+/// Bytes that the decoder keeps per macroblock besides pixels, in a vector that doubles.
 const BLOCK_BYTES: u64 = 30;
 
 fn decoder<R: BufRead + Seek>(input: R) -> Result<WebPDecoder<R>, String> {
@@ -24,7 +24,7 @@ fn problem(error: impl std::fmt::Display) -> String {
     format!("the WebP data is broken: {error}")
 }
 
-/// Refuses a file that is shorter than it says, or whose chunks do not fit into each other, as libwebp does; the decoder takes what it finds.
+/// Refuses a truncated file, or one whose chunks are inconsistent, as libwebp does; the decoder accepts them.
 fn check_chunks(source: &Source) -> Result<(), String> {
     let mut head = [0; 8];
     let mut read = |place: u64| {
@@ -43,7 +43,7 @@ fn check_chunks(source: &Source) -> Result<(), String> {
         if place + RIFF_HEADER + length > end {
             return Err(format!("the chunk at byte {place} of the WebP file is longer than the file"));
         }
-        // A simple file has one chunk, and what follows is nobody's.
+        // A simple file has one chunk; anything after it is ignored.
         if place == FIRST_CHUNK && &kind != b"VP8X" {
             break;
         }
@@ -63,9 +63,9 @@ pub(super) fn header(source: &Source) -> Result<Header, String> {
     Ok(Header { width, height, orientation, values, is_by_rows: false })
 }
 
-/// What is held beside the picture, as the decoder's code has it: planes of whole macroblocks with halved colours and a list of these blocks, or red, green, blue and opacity of
-/// each pixel. A file that is not lossless has its opacity as a picture of its own, which is lossless; a frame of an animation is put on a canvas, and
-/// read from there. Both are gone when there is a picture.
+/// Bytes held beside the picture, according to the decoder's source: planes of whole macroblocks with subsampled chroma and a list of the blocks, or RGBA of
+/// each pixel. A lossy file has its alpha as a separate lossless picture; a frame of an animation is drawn on a canvas and
+/// read from there. Both are freed once the picture is complete.
 fn held<R: BufRead + Seek>(decoder: &mut WebPDecoder<R>, width: u64, height: u64) -> u64 {
     let pixels = width * height;
     let blocks = width.div_ceil(16) * height.div_ceil(16);

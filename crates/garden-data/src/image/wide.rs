@@ -1,6 +1,6 @@
-//! Functions that are compiled twice: for every processor, and for those with AVX2, which is found out when they run.
+//! Functions compiled twice: for every processor, and for those with AVX2, detected at run time.
 
-/// Compiles a function for AVX2 and fast shifts as well. What it calls must be inlined to profit.
+/// Also compiles a function for AVX2 and fast shifts. Its callees must be inlined to profit.
 macro_rules! widest {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
@@ -27,14 +27,14 @@ macro_rules! widest {
 
 pub(super) use widest;
 
-/// Whether the processor has AVX2, and the shifts and counts of bits that come with it.
+/// Whether the processor has AVX2 and the bit manipulation instructions that come with it.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx2() -> bool {
     use std::arch::is_x86_feature_detected as has;
     has!("avx2") && has!("bmi1") && has!("bmi2") && has!("lzcnt")
 }
 
-/// Whether the processor has the parts of AVX-512 that move bytes about and multiply pairs.
+/// Whether the processor has the AVX-512 extensions that permute bytes and multiply pairs.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx512() -> bool {
     use std::arch::is_x86_feature_detected as has;

@@ -1,41 +1,41 @@
-//! Which rows make up which micro-batch of a run.
+//! Assigns rows to the micro-batches of a run.
 //!
-//! Everything follows from a number, so a run that resumes is at its place at once. Epochs are cut into micro-batches as Hugging Face's loader does it:
-//! the last one of an epoch may be shorter, and none reaches into the next epoch.
+//! Everything is computed from the micro-batch number, so a run resumes at any point immediately. Epochs are cut into micro-batches as in Hugging Face's
+//! data loader: the last one of an epoch may be shorter, and none reaches into the next epoch.
 //!
-//! With a budget of tokens, which rows share a micro-batch is decided once for the run, and each epoch has an order of its own of these groups. So epochs have the
-//! same number of steps, and the largest micro-batch is known and not only bounded.
+//! With a token budget, rows are grouped into micro-batches once for the run, and each epoch shuffles the groups. So all epochs have the
+//! same number of steps, and the largest micro-batch is known exactly and not only bounded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::dataset::Order;
 
-/// Groups that are filled at the same time: more find room for more rows, and the search takes longer.
+/// Groups filled at the same time: more of them pack rows tighter, but take longer to search.
 const OPEN_GROUPS: usize = 16;
-/// The order in which groups are filled is that of no epoch.
+/// Pseudo-epoch of the order in which groups are filled, different from every real epoch.
 const FILLING: u64 = u64::MAX;
 
-/// How large a micro-batch is.
+/// Size of a micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BatchSize {
-    /// So many rows.
+    /// Number of rows.
     Rows(usize),
-    /// So many tokens at most.
+    /// Maximum number of tokens.
     Tokens(usize),
 }
 
 /// Rows that share a micro-batch.
 #[derive(Debug)]
 struct Groups {
-    /// Places of rows among those that are taken, group by group.
+    /// Indices among the rows in use, group by group.
     members: Vec<u32>,
-    /// Where each group begins, and where the last one ends.
+    /// The start of each group, and the end of the last.
     starts: Vec<u32>,
 }
 
 impl Groups {
-    /// Puts each row, in an order, into the first open group with room for it. A row that is longer than the budget is alone.
+    /// Puts each row, in shuffled order, into the first open group that it fits. A row longer than the budget is alone.
     fn of(order: Order, open: usize, tokens: usize, length: impl Fn(usize) -> usize) -> Groups {
         let mut groups = Groups { members: Vec::with_capacity(order.len()), starts: vec![0] };
         let mut filling: VecDeque<(usize, Vec<u32>)> = VecDeque::new();
@@ -75,26 +75,26 @@ impl Groups {
     }
 }
 
-/// The rows of each micro-batch, counted from the beginning of the run.
+/// The rows of each micro-batch of a run.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    /// Of rows, or of groups where there are some.
+    /// Order of rows, or of groups if there are any.
     order: Order,
-    /// Rows that are never taken, ascending. A row that is taken is found by counting these, so that no list of the others is held.
+    /// Excluded rows, ascending. The others are found by counting these, so that no list of them is held.
     left_out: Arc<[u32]>,
     batch_size: usize,
     groups: Option<Arc<Groups>>,
 }
 
 impl Batches {
-    /// Rows of a dataset in an order of their own for each epoch, or as they are stored if there is no seed. `left_out` is ascending.
+    /// Rows shuffled differently in each epoch, or in storage order without a seed. `left_out` is ascending.
     pub fn new(rows: usize, left_out: Arc<[u32]>, batch_size: usize, seed: Option<u64>) -> Batches {
         let taken = rows.saturating_sub(left_out.len());
         let order = seed.map_or_else(|| Order::stored(taken), |seed| Order::new(taken, seed));
         Batches { order, left_out, batch_size: batch_size.max(1), groups: None }
     }
 
-    /// The same with micro-batches of at most so many tokens; `lengths` are those of all rows of the dataset, by number. Without a seed rows stay in their order.
+    /// Micro-batches of at most `tokens` tokens; `lengths` has the tokens of every row of the dataset. Without a seed, rows keep their order.
     pub fn of_tokens(left_out: Arc<[u32]>, tokens: usize, lengths: &[u32], seed: Option<u64>) -> Batches {
         let rows = Batches::new(lengths.len(), left_out, 1, seed);
         let open = if seed.is_some() { OPEN_GROUPS } else { 1 };
@@ -103,22 +103,22 @@ impl Batches {
         Batches { order, groups: Some(Arc::new(groups)), ..rows }
     }
 
-    /// Rows of an epoch.
+    /// Rows per epoch.
     pub fn rows_per_epoch(&self) -> usize {
         self.groups.as_ref().map_or(self.order.len(), |groups| groups.members.len())
     }
 
-    /// Micro-batches of an epoch.
+    /// Micro-batches per epoch.
     pub fn per_epoch(&self) -> usize {
         self.order.len().div_ceil(self.batch_size)
     }
 
-    /// The epoch that a micro-batch is in, counted from 0.
+    /// The epoch of a micro-batch, from 0.
     pub fn epoch(&self, number: usize) -> usize {
         number / self.per_epoch().max(1)
     }
 
-    /// The rows of a micro-batch, as numbers of the dataset.
+    /// The rows of a micro-batch, as indices into the dataset.
     pub fn rows(&self, number: usize) -> Vec<usize> {
         if let Some(groups) = &self.groups {
             let group = self.order.at(self.epoch(number) as u64, number % self.per_epoch().max(1));
@@ -129,9 +129,9 @@ impl Batches {
         (first..last).map(|position| self.row(self.order.at(self.epoch(number) as u64, position))).collect()
     }
 
-    /// The row that is the n-th of those that are taken.
+    /// The n-th row in use.
     fn row(&self, n: usize) -> usize {
-        // Before the k-th row that is left out, `left_out[k] - k` rows are taken.
+        // `left_out[k] - k` rows in use come before the k-th excluded one.
         let (mut low, mut high) = (0, self.left_out.len());
         while low < high {
             let middle = low.midpoint(high);
@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(rows_of(&again, 1), rows_of(&batches, 1));
             assert_eq!(rows_of(&again, 0) == rows_of(&batches, 1), seed.is_none(), "each epoch has its own order");
         }
-        // A row that is longer than the budget is alone.
+        // A row longer than the budget is alone.
         let long = Batches::of_tokens([].into(), 10, &[3, 30, 3], None);
         assert_eq!(
             (0..long.per_epoch()).map(|number| long.rows(number)).collect::<Vec<_>>(),
@@ -204,7 +204,7 @@ mod tests {
         );
     }
 
-    /// The story's numbers: 663 rows, 2 at a time, 4 micro-batches to a step make 83 steps.
+    /// The story's numbers: 663 rows, 2 per micro-batch, 4 micro-batches per step make 83 steps.
     #[test]
     fn the_last_micro_batch_of_an_epoch_may_be_shorter() {
         let batches = Batches::new(663, [].into(), 2, Some(42));

@@ -1,8 +1,8 @@
-//! Examples and their pictures become what a batch is made of.
+//! Collates examples and their pictures into batches.
 //!
-//! Pictures are decoded one after the other into one buffer, and their patches are written where the batch has them. Buffers of patches are
-//! made for the largest batch and handed round: [`Collator::finish`] gives one away, [`Collator::give_back`] takes it again. There are as
-//! many as batches under way, after a million rows as after the first.
+//! Pictures are decoded one after the other, straight into the batch's patch buffer. Patch buffers are
+//! sized for the largest batch and reused: [`Collator::finish`] hands one out, [`Collator::give_back`] takes it back. There are as
+//! many as batches in flight, after a million rows as after the first.
 
 use garden_input::{Images, Row};
 
@@ -12,24 +12,24 @@ use crate::example::Example;
 use crate::image::Patcher;
 use crate::processor::Processor;
 
-/// Puts examples together, and keeps its memory from one batch to the next.
+/// Collates examples, reusing its memory from batch to batch.
 #[derive(Debug)]
 pub struct Collator {
     patcher: Patcher,
     max_decoded_pixels: u64,
     /// Patches of the largest batch.
     room: usize,
-    /// Longer than what is used of it: what was written once need not be cleared.
+    /// May be longer than `used`: memory written once need not be cleared.
     pixels: Vec<f32>,
     used: usize,
-    /// Buffers of batches that are done with.
+    /// Buffers of finished batches.
     spare: Vec<Vec<f32>>,
     grids: Vec<[usize; 3]>,
     rows: Vec<Row>,
 }
 
 impl Collator {
-    /// One for batches whose pictures have at most so many patches altogether.
+    /// A collator for batches of at most `patches` patches.
     pub fn new(processor: &Processor, patches: usize) -> Collator {
         Collator {
             patcher: Patcher::new(processor.images.clone()),
@@ -43,12 +43,12 @@ impl Collator {
         }
     }
 
-    /// One without a buffer of its own: it writes into those that it is given.
+    /// A collator without a buffer; it writes into buffers given back to it.
     pub(crate) fn empty(processor: &Processor, patches: usize) -> Collator {
         Collator { pixels: Vec::new(), ..Collator::new(processor, patches) }
     }
 
-    /// Adds an example with its pictures. After an error the batch is as it was before, so a row may be skipped.
+    /// Adds an example with its pictures. After an error the batch is unchanged, so the row may be skipped.
     pub fn add(&mut self, example: Example, pictures: &[StoredPicture]) -> Result<(), Error> {
         let (used, grids) = (self.used, self.grids.len());
         self.fits(&example, pictures)?;
@@ -83,7 +83,7 @@ impl Collator {
     fn write(&mut self, file: &StoredPicture, grid: [usize; 3]) -> Result<(), Error> {
         let end = self.used + grid.iter().product::<usize>() * self.patcher.settings().patch_values();
         if self.pixels.capacity() == 0 {
-            // Of the final size at once: a buffer that grows would be copied, and end larger than it has to be.
+            // Allocated at full size: a growing buffer would be copied, and end larger than necessary.
             self.pixels = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.room_values()));
         }
         if self.pixels.len() < end {
@@ -96,34 +96,34 @@ impl Collator {
         Ok(())
     }
 
-    /// Rows that were added since the last batch.
+    /// Rows in the current batch.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Patches that were added since the last batch.
+    /// Patches in the current batch.
     pub fn patches(&self) -> usize {
         self.used / self.patcher.settings().patch_values()
     }
 
-    /// The batch: rows, and their images in the same order. The next one begins empty.
+    /// Returns the batch: rows, and their images in the same order. The next batch starts empty.
     pub fn finish(&mut self) -> (Vec<Row>, Images) {
-        // The buffer stays here for a batch without images.
+        // A batch without images leaves the buffer here.
         let mut pixels = if self.used == 0 { Vec::new() } else { std::mem::take(&mut self.pixels) };
         pixels.truncate(self.used);
         self.used = 0;
         (std::mem::take(&mut self.rows), Images { pixels, grids: std::mem::take(&mut self.grids) })
     }
 
-    /// Takes the pixels of a batch that is done with, to be written again.
+    /// Takes back the pixel buffer of a finished batch for reuse.
     pub fn give_back(&mut self, pixels: Vec<f32>) {
-        // A batch without images has none to give.
+        // A batch without images has no buffer.
         if pixels.capacity() >= self.room_values().max(1) {
             self.spare.push(pixels);
         }
     }
 
-    /// Gives away the buffers that it has not used.
+    /// Hands out the unused buffers.
     pub(crate) fn take_spare(&mut self) -> Vec<Vec<f32>> {
         let own = std::mem::take(&mut self.pixels);
         self.spare.extend((own.capacity() > 0).then_some(own));

@@ -1,25 +1,25 @@
-//! What the losses of a step are divided by.
+//! The divisor of a step's loss.
 //!
-//! How many tokens a step trains is known when the last of its micro-batches has been read. So each micro-batch adds the gradients of its own sum or mean,
-//! and what was added up is divided once, before the update.
+//! The number of tokens that count in a step's loss is known once the last of its micro-batches is read. So each micro-batch accumulates the gradients of its own
+//! sum or mean, and the total is divided once, before the update.
 
 use serde::{Deserialize, Serialize};
 
-/// What the losses of a step are divided by.
+/// How the loss of a step is normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Normalisation {
-    /// The mean of each micro-batch, and the mean of those: what Hugging Face's trainer does with Qwen2.5-VL. A token of a short answer weighs
+    /// The mean of the means of all micro-batches, as in Hugging Face's trainer for Qwen2.5-VL. A token of a short answer weighs
     /// more than one of a long answer.
     #[default]
     #[serde(rename = "batch")]
     MicroBatch,
-    /// Every trained token of the group weighs the same, however the rows are cut into micro-batches: what Unsloth does.
+    /// Every token that counts in the loss of a step weighs the same, however the rows are cut into micro-batches, as in Unsloth.
     #[serde(rename = "tokens")]
     Token,
 }
 
 impl Normalisation {
-    /// What the sum of a micro-batch's losses is multiplied with, from how many tokens it trains.
+    /// Factor for the summed loss of a micro-batch with this many loss tokens.
     pub fn scale(self, trained: usize) -> f32 {
         match self {
             Normalisation::MicroBatch => (1.0 / trained as f64) as f32,
@@ -27,9 +27,9 @@ impl Normalisation {
         }
     }
 
-    /// What is added up over a group is divided by, from how many micro-batches train anything and how many tokens all of them train.
+    /// Divisor of the accumulated gradients, from the number of micro-batches with any loss tokens and the total of those tokens.
     ///
-    /// The last group of an epoch may be shorter and is divided by its own length.
+    /// The last group of an epoch may be shorter, and is divided by its own length.
     pub fn divisor(self, batches: usize, trained: usize) -> f64 {
         match self {
             Normalisation::MicroBatch => batches as f64,
@@ -42,7 +42,7 @@ impl Normalisation {
 mod tests {
     use super::*;
 
-    /// The weight of a token in a group of micro-batches with 10 and with 40 trained tokens.
+    /// The weight of a token in a group of micro-batches with 10 and with 40 loss tokens.
     #[test]
     fn groups_are_averaged_over_batches_or_tokens() {
         let weight = |how: Normalisation, trained| f64::from(how.scale(trained)) / how.divisor(2, 50);

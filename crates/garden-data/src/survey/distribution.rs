@@ -1,14 +1,14 @@
-//! How often values of each size occur, in memory that does not depend on how many there are.
+//! A histogram of values in constant memory.
 //!
-//! Values below 64 are counted exactly, larger ones in 32 equal steps between a power of two and the next, so that a quantile is at most 3 % too
-//! high (as HdrHistogram does it). The largest, the least and the mean are exact.
+//! Values below 64 are counted exactly, larger ones in 32 equal steps between powers of two, so that a quantile is at most 3 % too
+//! high (as in HdrHistogram). Maximum, minimum and mean are exact.
 
-/// Values that have a count of their own.
+/// Values below this are counted exactly.
 const EXACT: u64 = 64;
-/// Steps from a power of two to the next.
+/// Steps between powers of two.
 const STEPS: u64 = 32;
 
-/// How often values of each size occur.
+/// A histogram of values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
     counts: Vec<u64>,
@@ -18,14 +18,14 @@ pub struct Distribution {
     most: u64,
 }
 
-/// How often values of a range occur.
+/// The count of values in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bar {
-    /// The least value.
+    /// The smallest value.
     pub from: u64,
     /// The largest value.
     pub to: u64,
-    /// How often.
+    /// Number of values.
     pub count: u64,
 }
 
@@ -43,12 +43,12 @@ impl Distribution {
         self.sum = self.sum.saturating_add(value);
     }
 
-    /// How many values.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The least value; 0 if there is none.
+    /// The smallest value; 0 if there is none.
     pub fn least(&self) -> u64 {
         self.least
     }
@@ -58,7 +58,7 @@ impl Distribution {
         self.most
     }
 
-    /// The mean; 0 if there is none.
+    /// The mean; 0 if there are no values.
     pub fn mean(&self) -> f64 {
         self.sum as f64 / self.count.max(1) as f64
     }
@@ -74,7 +74,7 @@ impl Distribution {
         found.map_or(0, |step| (first(step + 1) - 1).clamp(self.least, self.most))
     }
 
-    /// So many ranges at the most, each as wide as the others on a scale of powers of two, with no gaps between them.
+    /// At most `most` ranges of equal width on a scale of powers of two, without gaps.
     pub fn bars(&self, most: usize) -> Vec<Bar> {
         let mut bars = Vec::new();
         for parts in [8, 4, 2, 1] {
@@ -92,7 +92,7 @@ impl Distribution {
         bars
     }
 
-    /// Ranges that divide each power of two into parts. Their borders are borders of what is counted.
+    /// Ranges that divide each power of two into parts. Their bounds coincide with bounds of steps.
     fn bars_in(&self, parts: u64) -> Vec<Bar> {
         let mut bars: Vec<Bar> = Vec::new();
         if self.count == 0 {
@@ -114,7 +114,7 @@ impl Distribution {
     }
 }
 
-/// The step that a value is counted in.
+/// The step of a value.
 fn step(value: u64) -> usize {
     if value < EXACT {
         return value as usize;
@@ -124,7 +124,7 @@ fn step(value: u64) -> usize {
     (EXACT + u64::from(power - EXACT.ilog2()) * STEPS + within) as usize
 }
 
-/// The least value of a step.
+/// The smallest value of a step.
 fn first(step: usize) -> u64 {
     let step = step as u64;
     if step < EXACT {

@@ -1,4 +1,4 @@
-//! The largest batch that any order of rows can bring: for each of its sizes the largest rows together.
+//! The largest batch that any order of rows can produce: the largest rows together, separately for each size.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,10 +8,10 @@ use garden_input::Limits;
 /// Sizes that add up over the rows of a batch.
 const SIZES: usize = 5;
 
-/// The limits of a row, packed: one is held for each row of a dataset.
+/// The limits of a row, packed: one is held per row of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSize {
-    /// Its tokens.
+    /// Number of tokens.
     pub tokens: u32,
     targets: u32,
     patches: u32,
@@ -21,7 +21,7 @@ pub struct RowSize {
 
 impl RowSize {
     pub(super) fn of(limits: &Limits) -> RowSize {
-        // No row has four milliards of anything.
+        // No row has four billion of anything.
         let [tokens, targets, patches, windows, images] =
             [limits.tokens, limits.targets, limits.patches, limits.windows, limits.images]
                 .map(|size| u32::try_from(size).unwrap_or(u32::MAX));
@@ -35,7 +35,7 @@ impl RowSize {
     }
 }
 
-/// The largest rows so far, by each of their sizes.
+/// The largest rows so far, for each size.
 #[derive(Default)]
 pub(super) struct LargestBatch {
     batch_size: usize,

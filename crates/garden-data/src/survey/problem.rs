@@ -1,38 +1,38 @@
-//! What is wrong with a row, by its place and field.
+//! Problems of rows, by position and field.
 
 use serde::Serialize;
 
 use crate::error::Error;
 
-/// What is wrong with a row.
+/// A problem of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The row, counted from 0.
+    /// The row's index.
     pub row: usize,
-    /// Where it stands, such as `train.jsonl:17`.
+    /// The row's position, such as `train.jsonl:17`.
     pub place: String,
-    /// The field, such as `messages[0].content[1].image_url`; empty where it is the whole row.
+    /// The field, such as `messages[0].content[1].image_url`; empty for the whole row.
     pub field: String,
-    /// What kind of problem it is.
+    /// Kind of problem.
     pub kind: ProblemKind,
-    /// What is wrong with it.
+    /// What is wrong.
     pub problem: String,
-    /// What would help, where that is known.
+    /// What would help, if known.
     pub hint: Option<String>,
 }
 
-/// What kind of problem a row has.
+/// Kind of problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProblemKind {
-    /// It cannot be read or used.
+    /// The row cannot be read or used.
     Unusable,
-    /// It has more tokens than it may have.
+    /// The row has too many tokens.
     TooLong,
 }
 
 impl Problem {
-    /// The problem of a row. Errors that know better where it stands say so.
+    /// The problem for an error. A position inside the error takes precedence.
     pub(crate) fn of(row: usize, place: String, error: Error) -> Problem {
         let (kind, hint) = (ProblemKind::Unusable, error.hint().map(str::to_string));
         let mut found = Problem { row, place, field: String::new(), kind, problem: error.to_string(), hint };

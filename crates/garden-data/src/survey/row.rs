@@ -1,4 +1,4 @@
-//! One row, surveyed: errors, sizes and memory, from headers of its pictures alone.
+//! Surveys one row: errors, sizes and memory, from the headers of its pictures alone.
 
 use garden_input::{Config, Limits};
 
@@ -12,7 +12,7 @@ use crate::example::{Example, ExampleSettings, Outcome};
 use crate::processor::Processor;
 use crate::survey::tally::Tally;
 
-/// Everything that surveying a row needs; each thread has a copy.
+/// Context for surveying rows; each thread has a copy.
 #[derive(Clone, Copy)]
 pub(super) struct Surveyor<'a> {
     pub dataset: &'a Dataset,
@@ -21,25 +21,25 @@ pub(super) struct Surveyor<'a> {
     pub settings: &'a ExampleSettings,
 }
 
-/// A row after the survey.
+/// The survey of a row.
 pub(super) enum RowSurvey {
-    /// It cannot be read.
+    /// The row cannot be read.
     Unread(Problem),
-    /// It can be read.
+    /// The row can be read.
     Read(ReadRow),
 }
 
-/// The contents of a row that can be read.
+/// Survey of a readable row.
 pub(super) struct ReadRow {
     pub place: String,
     pub fingerprint: u64,
-    /// As it is stored, with its pictures still compressed.
+    /// Bytes as stored, with compressed pictures.
     pub bytes: u64,
-    /// The most bytes that a thread holds while it reads the row.
+    /// Peak bytes of a thread while it reads the row.
     pub reading_bytes: u64,
     pub pictures: Vec<SurveyedPicture>,
     pub has_empty_answer: bool,
-    /// Fields that neither we nor the template read, without repetition.
+    /// Fields read neither by us nor by the template, without repetition.
     pub ignored: Vec<String>,
     pub fit: Fit,
 }
@@ -52,18 +52,18 @@ pub(super) struct SurveyedPicture {
     pub bytes: u64,
 }
 
-/// Whether a row can be trained.
+/// Whether a row can be trained on.
 pub(super) enum Fit {
-    /// It can, within these limits.
+    /// Usable, within these limits.
     Kept { tally: Tally, limits: Limits, place: String },
-    /// Left out: too long.
+    /// Left out as too long.
     Dropped,
-    /// It cannot be trained.
+    /// Unusable.
     Bad(Problem),
 }
 
 impl RowSurvey {
-    /// What the row needs; nothing if it is not trained.
+    /// The row's size; zero if it is not trained on.
     pub(super) fn size(&self) -> RowSize {
         match self {
             RowSurvey::Read(ReadRow { fit: Fit::Kept { limits, .. }, .. }) => RowSize::of(limits),

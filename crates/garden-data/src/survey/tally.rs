@@ -1,39 +1,39 @@
-//! Counts over many rows: how many were kept, and of what their tokens are.
+//! Counts over rows: rows kept, and their tokens by kind.
 
 use serde::Serialize;
 
 use crate::example::boxes::BoxSource;
 use crate::example::{Example, Outcome};
 
-/// What became of rows, in numbers.
+/// Counts over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Rows that are trained.
+    /// Rows trained on.
     pub kept: usize,
-    /// Those of them whose images had to be made smaller.
+    /// Kept rows whose images had to be shrunk.
     pub shrunk: usize,
-    /// Rows that were left out because they are too long.
+    /// Rows left out as too long.
     pub dropped: usize,
-    /// Tokens of rows that are trained.
+    /// Tokens of kept rows.
     pub tokens: usize,
-    /// Those that stand for images.
+    /// Image tokens.
     pub image_tokens: usize,
-    /// Those that are asked for.
+    /// Tokens that count in the loss.
     pub trained: usize,
-    /// Tokens of answers, before structure was taken out of them.
+    /// Answer tokens, before selective loss.
     pub answer_tokens: usize,
-    /// Those of them that were taken out.
+    /// Answer tokens masked by selective loss.
     pub masked: usize,
-    /// Boxes and points that came from `objects`.
+    /// Boxes and points from `objects`.
     pub boxes: usize,
-    /// Those that stand in texts and stay as they are.
+    /// Boxes and points in texts, left unchanged.
     pub boxes_in_texts: usize,
-    /// Those that stood in texts and were converted.
+    /// Boxes and points in texts, converted.
     pub boxes_converted: usize,
 }
 
 impl Tally {
-    /// A row that is trained.
+    /// The counts of one kept row.
     pub fn of(example: &Example) -> Tally {
         let boxes = |source: BoxSource| example.boxes.iter().filter(|one| one.source == source).count();
         Tally {
@@ -59,7 +59,7 @@ impl Tally {
         }
     }
 
-    /// The rows of both.
+    /// The sum of both.
     pub fn plus(&self, other: &Tally) -> Tally {
         Tally {
             kept: self.kept + other.kept,
@@ -76,7 +76,7 @@ impl Tally {
         }
     }
 
-    /// What was done with boxes, a sentence for each kind of them; empty where there are none.
+    /// A sentence for each kind of box; empty if there are none.
     pub fn box_words(&self) -> Vec<String> {
         let counted = |count: usize| if count == 1 { "1 box".to_string() } else { format!("{count} boxes") };
         let kinds = [
@@ -94,7 +94,7 @@ impl Tally {
         there.map(|(count, what)| format!("{} {what}", counted(count))).collect()
     }
 
-    /// The share of answer tokens that selective loss takes out, if there are answers.
+    /// The share of answer tokens masked by selective loss, if there are answers.
     pub fn masked_share(&self) -> Option<f64> {
         (self.answer_tokens > 0).then(|| self.masked as f64 / self.answer_tokens as f64)
     }

@@ -1,7 +1,7 @@
-//! A template compiled so that it cannot use up the machine: each operation that could is preceded or replaced by one that pays.
+//! A template compiled so that it cannot exhaust the machine: each expensive operation is preceded or replaced by one that charges the budget.
 //!
-//! The interpreter counts steps, but one step may read and make any number of bytes, so the steps alone bound nothing. Its operators cannot be
-//! replaced from outside; its instructions can. Filters, tests and methods are wrapped where they are registered, since some call others.
+//! The interpreter counts steps, but one step may read and produce any number of bytes, so steps alone bound nothing. Its operators cannot be
+//! replaced from outside; its instructions can. Filters, tests and methods are wrapped at registration, since some call others.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,27 +14,27 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters
 use super::budget::{self, LONGEST_TEXT};
 use super::python::text_of;
 
-/// The name that the template goes by in errors.
+/// The template's name in errors.
 const NAME: &str = "chat_template";
-/// Words and signs of the longest template. An expression is nested as deep as it has signs at most; templates in use have a few thousand.
+/// Maximum tokens of a template's source. The nesting depth of an expression is at most its number of tokens; templates in use have a few thousand.
 const LONGEST_TEMPLATE: usize = 32_768;
-/// Stack for compiling, which recurses into expressions: some 8 KiB for each sign. What is not needed is never touched.
+/// Stack for compiling, which recurses into expressions: about 8 KiB per token. Unused stack is never touched.
 const STACK: usize = 256 << 20;
-/// Macros that call each other, and loops in loops.
+/// Maximum nesting of macro calls and loops.
 const DEEPEST_CALL: usize = 100;
-/// Fields of `format` may be no wider: they are padding that no conversation needs.
+/// Maximum width of a `format` field: wider ones are padding that no conversation needs.
 const WIDEST_FIELD: u64 = 9_999;
 
-/// Filters that look at the value and not into its elements.
+/// Filters that look at the value but not into its elements.
 const SHALLOW: [&str; 15] = [
     "abs", "attr", "bool", "chain", "count", "d", "default", "first", "float", "int", "items", "last", "length",
     "round", "zip",
 ];
-/// Filters that list the elements of a value: those of a text are its characters.
+/// Filters that list the elements of a value; a string's elements are its characters.
 const OF_ELEMENTS: [&str; 5] = ["batch", "list", "reverse", "slice", "sum"];
 /// Filters that compare the elements of a value with each other.
 const COMPARING: [&str; 6] = ["dictsort", "groupby", "max", "min", "sort", "unique"];
-/// Filters of a text, or of what a value is as a text.
+/// Filters of a string, or of a value converted to a string.
 const OF_TEXT: [&str; 15] = [
     "capitalize",
     "e",
@@ -54,7 +54,7 @@ const OF_TEXT: [&str; 15] = [
 ];
 /// Filters that apply other filters or tests to each element.
 const OF_OTHERS: [&str; 5] = ["map", "reject", "rejectattr", "select", "selectattr"];
-/// Tests that look into values. The others take a moment, whatever they are given.
+/// Tests that look into values. The others take constant time.
 const TESTS: [&str; 20] = [
     "eq",
     "equalto",
@@ -83,19 +83,19 @@ const TESTS: [&str; 20] = [
 pub(super) struct Compiled {
     instructions: Instructions<'static>,
     blocks: BTreeMap<&'static str, Instructions<'static>>,
-    /// What the instructions borrow from. Fields are dropped in their order, so it outlives them.
+    /// The source that the instructions borrow from. Fields are dropped in order, so it outlives them.
     _source: Arc<str>,
 }
 
 impl Compiled {
-    /// Compiles a template, or says what is wrong with it.
+    /// Compiles a template, or returns the error in it.
     pub(super) fn new(source: &str, syntax: &SyntaxConfig) -> Result<Compiled, Error> {
         let count = machinery::tokenize(source, false, syntax.clone()).take(LONGEST_TEMPLATE + 1).count();
         if count > LONGEST_TEMPLATE {
             return Err(invalid(format!("it has more than {LONGEST_TEMPLATE} words and signs")));
         }
         let source: Arc<str> = Arc::from(source);
-        // SAFETY: the text lies behind the `Arc`, which does not move it and is kept beside everything that borrows it, private to this file; nothing
+        // SAFETY: the text is behind the `Arc`, which does not move it and is kept beside everything that borrows it, private to this file; nothing
         // that lives longer is handed out.
         let text: &'static str = unsafe { &*Arc::as_ptr(&source) };
         let config =
@@ -114,7 +114,7 @@ impl Compiled {
         Ok(Compiled { instructions, blocks, _source: source })
     }
 
-    /// Renders it.
+    /// Renders the template.
     pub(super) fn render(&self, environment: &Environment<'static>, values: Value) -> Result<String, Error> {
         budget::begin();
         let mut text = String::new();
@@ -131,7 +131,7 @@ fn invalid(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-/// The same instructions, with those between them that pay.
+/// The same instructions, with charging ones inserted.
 fn bounded<'source>(given: &Instructions<'source>) -> Result<Instructions<'source>, Error> {
     let mut made = Instructions::new(given.name(), given.source());
     let mut places = Vec::new();
@@ -178,7 +178,7 @@ fn add<'source>(
     }
 }
 
-/// What stands in the place of an instruction. Names of functions that no template can write call ours.
+/// The replacement of an instruction. Our functions have names that no template can write.
 fn replaced<'source>(
     instruction: &Instruction<'source>,
     last: Option<&Instruction>,
@@ -186,7 +186,7 @@ fn replaced<'source>(
     let call = |name, count| Instruction::CallFunction(name, Some(count));
     let same = instruction.clone();
     Ok(match instruction {
-        // Printed like a value, so it pays like one.
+        // Printed like a value, so charged like one.
         Instruction::EmitRaw(text) => vec![Instruction::LoadConst(Value::from(*text)), Instruction::Emit],
         Instruction::StringConcat => vec![call("~", 2)],
         Instruction::Eq => vec![call("==", 2)],
@@ -199,7 +199,7 @@ fn replaced<'source>(
         Instruction::In | Instruction::CompareAndPreserve(_) => {
             vec![call(" weighed", 1), Instruction::Swap, call(" weighed", 1), Instruction::Swap, same]
         }
-        // Both sides are bounded; a product is by the interpreter.
+        // Both operands are bounded; the interpreter bounds products.
         Instruction::Add
         | Instruction::Mul
         | Instruction::BuildList(_)
@@ -207,7 +207,7 @@ fn replaced<'source>(
         | Instruction::BuildMap(_)
         | Instruction::CallFunction(..)
         | Instruction::CallObject(_) => vec![same, call(" held", 1)],
-        // The namespace is on top of what becomes part of it.
+        // The namespace is on top of the value assigned to it.
         Instruction::SetAttr(_) => vec![Instruction::Swap, call(" kept", 1), Instruction::Swap, same],
         Instruction::GetItem if matches!(last, Some(Instruction::LoadConst(key)) if key.as_str().is_some()) => {
             vec![same]
@@ -221,11 +221,11 @@ fn replaced<'source>(
     })
 }
 
-/// Registers everything that pays.
+/// Registers everything that charges the budget.
 pub(super) fn set_up(environment: &mut Environment<'static>) {
     environment.set_fuel(Some(budget::STEPS));
     environment.set_recursion_limit(DEEPEST_CALL);
-    // Functions and filters of the interpreter's own, not of Jinja, that print all there is.
+    // Functions and filters of the interpreter, not of Jinja, that print everything.
     environment.remove_global("debug");
     environment.remove_filter("pprint");
     environment.set_unknown_method_callback(method);
@@ -282,7 +282,7 @@ pub(super) fn set_up(environment: &mut Environment<'static>) {
     }
 }
 
-/// The interpreter's own filters and tests.
+/// The interpreter's original filters and tests.
 fn plain() -> &'static Environment<'static> {
     static PLAIN: OnceLock<Environment<'static>> = OnceLock::new();
     PLAIN.get_or_init(Environment::new)
@@ -297,7 +297,7 @@ fn filter(name: &str, args: &[Value]) -> Result<Value, Error> {
     } else if OF_ELEMENTS.contains(&name) {
         budget::walked(value)?;
         budget::listed(value.len().unwrap_or(0) as u64)?;
-        // `batch` and `slice` make as many as they are told.
+        // `batch` and `slice` make as many elements as requested.
         budget::listed(largest_number(others)?)?;
     } else {
         let mut bytes = 0;
@@ -318,11 +318,11 @@ fn filter(name: &str, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Bytes of all arguments as texts are known; some filters make more of them.
+/// Charges for a text filter. `bytes` is the size of all arguments as text; some filters produce more.
 fn pay_for_text(name: &str, value: &Value, others: &[Value], bytes: u64) -> Result<(), Error> {
     budget::made(bytes)?;
     let text = value.as_str();
-    // What is no text becomes one.
+    // Values that are not text are converted to it.
     let mut longest = 0;
     for other in others {
         longest = longest.max(budget::weigh(other)?);
@@ -331,7 +331,7 @@ fn pay_for_text(name: &str, value: &Value, others: &[Value], bytes: u64) -> Resu
         ("replace", Some(text), [from, to]) if from.as_str().is_some() && to.as_str().is_some() => {
             replaced_bytes(text, from.as_str().unwrap_or(""), to.as_str().unwrap_or(""))
         }
-        // Between any two bytes something may be put.
+        // Text may be inserted between any two bytes.
         ("replace", ..) => budget::made((bytes + 1).saturating_mul(1 + longest)),
         ("join", ..) => budget::made((value.len().unwrap_or(0) as u64).saturating_mul(longest)),
         ("indent", ..) => {
@@ -347,7 +347,7 @@ fn pay_for_text(name: &str, value: &Value, others: &[Value], bytes: u64) -> Resu
     }
 }
 
-/// The largest number among arguments, with or without a name.
+/// The largest number among positional and keyword arguments.
 fn largest_number(args: &[Value]) -> Result<u64, Error> {
     let number = |value: &Value| value.as_usize().unwrap_or(0) as u64;
     let mut largest = 0;
@@ -376,7 +376,7 @@ fn split_elements(text: &str, at: Option<&str>) -> Result<(), Error> {
     budget::listed(count as u64 + 1)
 }
 
-/// Each field of a format may be as wide as it says and as long as the longest argument.
+/// Charges for `format`: each field may be as wide as it says and as long as the longest argument.
 fn formatted_bytes(format: &str, args: &[Value]) -> Result<(), Error> {
     let digits = format.split(|character: char| !character.is_ascii_digit());
     let widest = digits.filter(|digits| !digits.is_empty()).map(|digits| digits.parse().unwrap_or(u64::MAX)).max();
@@ -394,7 +394,7 @@ fn formatted_bytes(format: &str, args: &[Value]) -> Result<(), Error> {
     budget::made((format.len() as u64).saturating_add(fields.saturating_mul(longest + widest.unwrap_or(0))))
 }
 
-/// Methods of Python's texts, lists and dictionaries.
+/// Methods of Python's strings, lists and dictionaries.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match value.as_str() {
         Some(text) => budget::read(text.len() as u64)?,
@@ -422,7 +422,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
     budget::held(minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)?)
 }
 
-/// `value[start:stop:step]` as Python has it.
+/// `value[start:stop:step]` as in Python.
 fn slice(value: Value, start: Value, stop: Value, step: Value) -> Result<Value, Error> {
     let number = |value: &Value| match value.is_none() || value.is_undefined() {
         true => Ok(None),

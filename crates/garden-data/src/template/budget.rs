@@ -1,41 +1,41 @@
-//! What a template may use up: a budget of work for each rendering, and bounds on how long a text and how deep a value may become.
+//! Resource limits of a template: a budget of work per rendering, and bounds on the length of texts and the depth of values.
 //!
-//! A template is code from outside, and a few characters of it can ask for more than a machine has: a text that doubles forty times, a list that holds
-//! itself twice in each of sixty turns. So everything that reads or makes more than a few bytes pays for it beforehand, in
-//! bytes and not in time, so that a row is refused on every machine or on none. Only finite values of bounded depth can be made, and all that
-//! walks through values (comparing, writing, dropping) needs no more stack for that.
+//! A template is untrusted code, and a few characters of it can demand more than a machine has: a text that doubles forty times, a list that holds
+//! itself twice in each of sixty turns. So everything that reads or produces more than a few bytes is charged beforehand, in
+//! bytes and not in time, so that a row is refused on every machine or on none. Only finite values of bounded depth can be made, so
+//! everything that traverses values (comparing, writing, dropping) needs bounded stack, too.
 
 use std::cell::Cell;
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// Steps of the interpreter: a hundred for each of a hundred thousand messages.
+/// Interpreter steps: a hundred for each of a hundred thousand messages.
 pub(super) const STEPS: u64 = 10_000_000;
-/// Bytes of the longest text that a template is given or makes: four million tokens.
+/// Maximum bytes of a text given to or made by a template: four million tokens.
 pub(super) const LONGEST_TEXT: usize = 16 << 20;
-/// Bytes that a rendering may read. One that is made costs as much as reading [`MADE`], so it makes 128 MiB at most.
+/// Bytes that a rendering may read. A byte produced costs as much as reading [`MADE`], so at most 128 MiB are produced.
 const WORK: u64 = 512 << 20;
 const MADE: u64 = 4;
-/// Bytes that an element of a list is counted as.
+/// Bytes charged per list element.
 const ELEMENT: u64 = 64;
-/// Looking at a value takes as long as reading so many bytes.
+/// Looking at a value costs as much as reading this many bytes.
 const LOOK: u64 = 64;
-/// Bytes of a text that are compared or searched as fast as one is made.
+/// Bytes compared or searched at the cost of producing one.
 const SEARCHED: usize = 16;
-/// Lists in lists: rows have at most 128, as they come from JSON.
+/// Maximum nesting of lists and objects; rows have at most 128 levels, as they come from JSON.
 const DEEPEST: usize = 200;
-/// Bytes that a character may become where a text inside of a list is written.
+/// Maximum bytes that a character becomes when a string inside a list is printed.
 const ESCAPED: u64 = 6;
-/// Bytes that numbers and words are counted as.
+/// Bytes charged for numbers and keywords.
 const WORD: u64 = 24;
 
 thread_local! {
-    /// What is left to the rendering on this thread. Renderings do not nest.
+    /// Budget left for the rendering on this thread. Renderings do not nest.
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Begins a rendering.
+/// Starts a rendering.
 pub(super) fn begin() {
     LEFT.set(WORK);
 }
@@ -44,7 +44,7 @@ fn error(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-/// Pays for bytes that are read.
+/// Charges for bytes read.
 pub(super) fn read(bytes: u64) -> Result<(), Error> {
     let Some(left) = LEFT.get().checked_sub(bytes) else {
         LEFT.set(0);
@@ -55,18 +55,18 @@ pub(super) fn read(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Pays for a search through texts.
+/// Charges for a search through text.
 pub(super) fn searched(bytes: usize) -> Result<(), Error> {
     read((bytes / SEARCHED) as u64 + 1)
 }
 
-/// Pays for a text that is made.
+/// Charges for text produced.
 pub(super) fn made(bytes: u64) -> Result<(), Error> {
     longest(bytes)?;
     read(bytes.saturating_mul(MADE))
 }
 
-/// Pays for a list that is made.
+/// Charges for a list produced.
 pub(super) fn listed(elements: u64) -> Result<(), Error> {
     read(elements.saturating_mul(ELEMENT * MADE))
 }
@@ -83,7 +83,7 @@ fn longest(bytes: u64) -> Result<(), Error> {
 pub(super) struct Text(String);
 
 impl Text {
-    /// Adds to it.
+    /// Appends text.
     pub(super) fn push(&mut self, more: &str) -> Result<(), Error> {
         longest((self.0.len() + more.len()) as u64)?;
         made(more.len() as u64)?;
@@ -91,7 +91,7 @@ impl Text {
         Ok(())
     }
 
-    /// Adds blanks to it.
+    /// Appends blanks.
     pub(super) fn blanks(&mut self, count: usize) -> Result<(), Error> {
         longest((self.0.len() as u64).saturating_add(count as u64))?;
         made(count as u64)?;
@@ -99,13 +99,13 @@ impl Text {
         Ok(())
     }
 
-    /// All of it.
+    /// The whole text.
     pub(super) fn finish(self) -> String {
         self.0
     }
 }
 
-/// Goes through a value and pays for it. The answer is how many bytes it has at most when it is written out.
+/// Traverses a value and charges for it. Returns the maximum number of bytes it has when printed.
 pub(super) fn weigh(value: &Value) -> Result<u64, Error> {
     weigh_at(value, 0)
 }
@@ -134,7 +134,7 @@ fn weigh_at(value: &Value, depth: usize) -> Result<u64, Error> {
     Ok(bytes)
 }
 
-/// Refuses what is written or read too many levels down.
+/// Refuses values nested too deeply.
 pub(super) fn too_deep(depth: usize) -> Result<(), Error> {
     match depth > DEEPEST {
         true => Err(error(format!("it makes a value with more than {DEEPEST} lists or objects inside of each other"))),
@@ -142,8 +142,8 @@ pub(super) fn too_deep(depth: usize) -> Result<(), Error> {
     }
 }
 
-/// Pays for a value that was just made. What would be computed only when it is read is computed now: views of views would
-/// otherwise go as deep as a template likes.
+/// Charges for a new value. Lazy values are evaluated now: views of views could otherwise
+/// nest without limit.
 pub(super) fn held(value: Value) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
         made(text.len() as u64)?;
@@ -156,7 +156,7 @@ pub(super) fn held(value: Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Pays for a list of what a value gives one by one.
+/// Charges for collecting an iterable into a list.
 pub(super) fn listed_now(value: &Value) -> Result<Value, Error> {
     let mut items = Vec::new();
     for item in value.try_iter()? {
@@ -168,13 +168,13 @@ pub(super) fn listed_now(value: &Value) -> Result<Value, Error> {
     Ok(value)
 }
 
-/// Pays for a value that becomes part of a namespace.
+/// Charges for a value stored in a namespace.
 pub(super) fn kept(value: Value) -> Result<Value, Error> {
     weigh_at(&value, 1)?;
     Ok(value)
 }
 
-/// Pays for going through a value once, and not into its elements.
+/// Charges for iterating over a value once, without descending into its elements.
 pub(super) fn walked(value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => searched(text.len()),
@@ -182,7 +182,7 @@ pub(super) fn walked(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Namespaces are the only values that change, so the only ones that could come to hold themselves.
+/// Namespaces are the only mutable values, so the only ones that could contain themselves.
 fn is_namespace(value: &Value) -> bool {
     value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }

@@ -1,4 +1,4 @@
-//! What templates expect of Python: its way to write JSON, values and dates, errors, methods, and a tag of Hugging Face's.
+//! Python behaviour that templates expect: its formatting of JSON, values and dates, errors, methods, and a tag of Hugging Face's.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -27,12 +27,12 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// The syntax that Hugging Face sets up.
+/// The syntax configured by Hugging Face.
 pub(super) fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
 
-/// An environment set up as Hugging Face's.
+/// An environment configured like Hugging Face's.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     bounded::set_up(&mut environment);
@@ -48,7 +48,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// `{% generation %}` marks answers for training and prints nothing itself; an `if` that is always true is the same.
+/// `{% generation %}` marks answers for training and prints nothing itself; it is replaced by an `if` that is always true.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
@@ -67,7 +67,7 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     result + rest
 }
 
-/// A template says what it wants, as long as it likes; people read the beginning.
+/// Maximum characters shown of an error raised by a template.
 const LONGEST_MESSAGE: usize = 300;
 
 fn raise_exception(message: String) -> Result<Value, Error> {
@@ -78,7 +78,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, shown))
 }
 
-/// `json.dumps` as templates call it: a blank behind commas and colons, letters as they are.
+/// `json.dumps` as templates call it: a blank after commas and colons, non-ASCII letters unescaped.
 fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
@@ -95,7 +95,7 @@ fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
     Ok(text.finish())
 }
 
-/// How JSON is written.
+/// JSON formatting options.
 struct Style {
     indent: Option<usize>,
     comma: Option<String>,
@@ -181,7 +181,7 @@ impl Style {
     }
 }
 
-/// What Python's `str` makes of a value.
+/// Python's `str` of a value.
 pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
         ValueKind::Undefined => Ok(Cow::Borrowed("")),
@@ -194,7 +194,7 @@ pub(super) fn text_of(value: &Value) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// Writes what Python's `repr` makes of a value.
+/// Writes Python's `repr` of a value.
 fn represent(value: &Value, depth: usize, text: &mut Text) -> Result<(), Error> {
     budget::too_deep(depth)?;
     match value.kind() {
@@ -245,7 +245,7 @@ fn quoted(text: &str) -> String {
     result
 }
 
-/// A number as Python writes it: the shortest digits, and an exponent below 1e-4 and from 1e16 on.
+/// A number as Python prints it: the shortest digits, and an exponent below 1e-4 and from 1e16 on.
 fn number(value: &Value, [not_a_number, infinite, negative]: [&str; 3]) -> String {
     let real = match f64::try_from(value.clone()) {
         Ok(real) if !value.is_integer() => real,
@@ -275,7 +275,7 @@ fn number(value: &Value, [not_a_number, infinite, negative]: [&str; 3]) -> Strin
     }
 }
 
-/// A date as `strftime` writes it, in universal time; the machine's zone is not known here.
+/// A date formatted as in `strftime`, in UTC; the local time zone is not known here.
 fn date(format: &str, now: SystemTime) -> Result<String, Error> {
     let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, time) = (seconds / 86_400, seconds % 86_400);
@@ -312,7 +312,7 @@ fn date(format: &str, now: SystemTime) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Year, month and day, from days since 1970 (Howard Hinnant's `civil_from_days`, for days that are not negative).
+/// Year, month and day from days since 1970 (Howard Hinnant's `civil_from_days`, for nonnegative days).
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);

@@ -1,7 +1,7 @@
-//! What of a conversation a chat template does not write.
+//! Finds parts of a conversation that a chat template drops.
 //!
-//! A template reads what it likes and says nothing about the rest: one that knows no tools renders a call of one as an empty answer. So the
-//! conversation is rendered once more without the thing in question: if the text stays the same, the thing is lost.
+//! A template reads what it likes and ignores the rest silently: one without tool support renders a tool call as an empty answer. So the
+//! conversation is rendered again without the part in question: if the text stays the same, the part is dropped.
 
 use crate::dataset::free::Json;
 use crate::dataset::unnumbered;
@@ -11,7 +11,7 @@ use crate::template::{Chat, Content, Ending, Message, TOOL_CALLS, Template};
 const OTHER_TEMPLATE: &str =
     "a chat template that writes it can be given (`--chat-template FILE`); it becomes part of the result";
 
-/// Refuses a conversation of which something would be lost that has to be learnt or answered: tools, calls of them, or texts.
+/// Refuses a conversation if tools, tool calls or texts in it would be dropped.
 pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered: &str) -> Result<(), Error> {
     let lost = |field: String, what: &str| {
         let problem = format!("{what}, which the chat template in `{}` does not write", template.path().display());
@@ -28,7 +28,7 @@ pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered:
                 return Err(lost(format!("{}.{TOOL_CALLS}[{call}]", chat.field(number)), "is a call of a tool"));
             }
         }
-        // Nearly always a text stands in the rendering as it is, which is seen at once.
+        // A text nearly always appears verbatim in the rendering, which is quick to check.
         let is_written = |text: &str| text.trim().is_empty() || rendered.contains(text.trim());
         if !message.parts().flatten().all(is_written) {
             let without = changed(chat, number, |message| message.content = Content::Text(String::new()));
@@ -40,7 +40,7 @@ pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered:
     Ok(())
 }
 
-/// Other fields of messages that change nothing: `messages[].name`, for each message that has one.
+/// Other message fields that change nothing, such as `messages[].name`, once per message.
 pub(crate) fn unused_fields(template: &Template, chat: Chat) -> Vec<String> {
     let is_other = |name: &str| name != TOOL_CALLS;
     let has_others = |message: &Message| message.fields.iter().any(|(name, _)| is_other(name));

@@ -1,4 +1,4 @@
-//! Added tokens: texts such as `<|im_start|>` that are one token wherever they stand.
+//! Added tokens: texts such as `<|im_start|>` that are always one token.
 
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,12 +7,12 @@ pub(super) enum Part<'a> {
     Text(&'a str),
 }
 
-/// Texts that are tokens. Of several at the same place the longest counts.
+/// A set of added tokens. Of several at the same position the longest wins.
 #[derive(Debug, Default)]
 pub(super) struct Added {
     /// Longest first.
     tokens: Vec<(String, i32)>,
-    /// Bytes that a token begins with.
+    /// First bytes of all tokens.
     first: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ impl Added {
         })
     }
 
-    /// Where the next token begins, how long it is, and which it is.
+    /// Start, length and id of the next token.
     fn find(&self, text: &str) -> Option<(usize, usize, i32)> {
         let bytes = text.as_bytes();
         (0..bytes.len()).filter(|place| self.first.contains(&bytes[*place])).find_map(|place| {

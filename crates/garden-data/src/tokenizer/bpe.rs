@@ -1,20 +1,20 @@
-//! Byte-pair merges: of all pairs of neighbours in a word the one that was learnt first is merged, the leftmost of equals.
+//! Byte-pair encoding: of all adjacent pairs in a word, the one with the lowest rank is merged first, the leftmost of equals.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Marks the end of the list of symbols.
+/// End of the linked list of symbols.
 const NONE: u32 = u32::MAX;
 
-/// What two neighbouring tokens become.
+/// The result of merging two adjacent tokens.
 #[derive(Clone, Copy, Debug)]
 struct Merge {
     rank: u32,
     token: u32,
 }
 
-/// The merges of a tokenizer.
+/// The BPE merges of a tokenizer.
 #[derive(Debug)]
 pub(super) struct Merges {
     /// The token of each byte.
@@ -22,14 +22,14 @@ pub(super) struct Merges {
     pairs: HashMap<(u32, u32), Merge, BuildHasherDefault<PairHasher>>,
 }
 
-/// Memory for a word, kept from one to the next.
+/// Scratch memory, reused from word to word.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     symbols: Vec<Symbol>,
     queue: BinaryHeap<Reverse<(u32, u32, u32)>>,
 }
 
-/// A token of a word, in a list from which merged ones are taken out.
+/// A token of a word, in a linked list from which merged ones are removed.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
     token: u32,
@@ -42,7 +42,7 @@ impl Merges {
         Merges { bytes, pairs: HashMap::with_capacity_and_hasher(capacity, BuildHasherDefault::default()) }
     }
 
-    /// A merge; of a pair that comes twice the later rank counts, as in the library.
+    /// Adds a merge; of a duplicate pair the later rank counts, as in the library.
     pub fn insert(&mut self, left: u32, right: u32, rank: u32, token: u32) {
         self.pairs.insert((left, right), Merge { rank, token });
     }
@@ -77,7 +77,7 @@ impl Merges {
         }
     }
 
-    /// Puts the pair that begins at a symbol in the queue if it can be merged.
+    /// Queues the pair that starts at a symbol, if it can be merged.
     fn offer(&self, symbols: &[Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32)>>, left: u32) {
         if let Some(merge) = self.pair(symbols, left) {
             queue.push(Reverse((merge.rank, left, merge.token)));
@@ -91,7 +91,7 @@ impl Merges {
     }
 
     fn merge(&self, symbols: &mut [Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32)>>, left: u32, token: u32) {
-        // Since it was queued, one of the two may have become part of something else.
+        // One of the two may have been merged since it was queued.
         let is_current =
             symbols[left as usize].token != NONE && self.pair(symbols, left).is_some_and(|merge| merge.token == token);
         if !is_current {
@@ -113,7 +113,7 @@ impl Merges {
     }
 }
 
-/// Pairs of small numbers need no protection against chosen keys: a vocabulary is not made by those who send texts.
+/// Keys are small integers from a vocabulary, not from user input, so no protection against chosen keys is needed.
 #[derive(Debug, Default)]
 struct PairHasher(u64);
 
@@ -129,7 +129,7 @@ impl Hasher for PairHasher {
     }
 
     fn write_u32(&mut self, number: u32) {
-        // Fibonacci hashing of both numbers; the table takes bits from the top and from the bottom.
+        // Fibonacci hashing of both numbers; the table uses bits from the top and from the bottom.
         let mixed = (self.0.rotate_left(29) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);
     }

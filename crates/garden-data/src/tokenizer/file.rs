@@ -1,4 +1,4 @@
-//! Reads `tokenizer.json`, and refuses what the Qwen2 family does not use.
+//! Reads `tokenizer.json`, and refuses features that the Qwen2 family does not use.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::bpe::Merges;
 use super::pre_tokenizer;
 use crate::error::Error;
 
-/// Tokens beyond this are a broken file rather than a vocabulary.
+/// Larger token ids mean a broken file.
 const LARGEST_TOKEN: u32 = 1 << 24;
 
 #[derive(Deserialize)]
@@ -57,7 +57,7 @@ struct Model {
     other: HashMap<String, Value>,
 }
 
-/// A merge, in the newer and in the older form.
+/// A merge, in the newer and in the older format.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Pair {
@@ -104,7 +104,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn check(&self, file: &File) -> Result<(), Error> {
         self.must_be("model.type", file.model.kind.as_deref().unwrap_or("BPE"), &["BPE"])?;
-        // What changes nothing may be there; everything else changes tokens.
+        // Fields that are off change nothing; anything else would change tokens.
         for (field, value) in &file.model.other {
             let is_off = matches!(value, Value::Null | Value::Bool(false)) || value.as_str() == Some("");
             if !is_off && field != "fuse_unk" && field != "unk_token" {
@@ -204,7 +204,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Makes room for a token.
+    /// Grows the vocabulary to include a token.
     fn place(&self, tokenizer: &mut Tokenizer, token: u32) -> Result<(), Error> {
         if token > LARGEST_TOKEN {
             return Err(Error::field(self.path, "model.vocab", format!("has token {token}, which is too large")));
@@ -231,7 +231,7 @@ fn kind(value: &Value) -> &str {
     value["type"].as_str().unwrap_or("")
 }
 
-/// The character that stands for each byte in a vocabulary: itself where it can be seen, else one from U+0100 on.
+/// The character that represents each byte in a vocabulary: itself if printable, else one from U+0100 on.
 fn alphabet() -> [char; 256] {
     let mut next = 0x100_u32;
     std::array::from_fn(|byte| {
@@ -244,7 +244,7 @@ fn alphabet() -> [char; 256] {
     })
 }
 
-/// The byte that a character stands for.
+/// The byte for each character of the alphabet.
 struct Bytes(HashMap<char, u8>);
 
 impl Bytes {
@@ -252,7 +252,7 @@ impl Bytes {
         Bytes((0..=255).zip(alphabet()).map(|(byte, character)| (character, byte)).collect())
     }
 
-    /// The bytes of a token. One that has other characters than those that stand for bytes is its own text, as in the library.
+    /// The bytes of a token. A token with characters outside the alphabet is taken literally, as in the library.
     fn of(&self, text: &str) -> Box<[u8]> {
         let bytes: Option<Vec<u8>> = text.chars().map(|character| self.0.get(&character).copied()).collect();
         bytes.unwrap_or_else(|| text.as_bytes().to_vec()).into()

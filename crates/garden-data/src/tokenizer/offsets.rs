@@ -1,19 +1,19 @@
-//! A text in NFC that knows which bytes each of its characters was written with.
+//! A text in NFC with offsets into the original text.
 
 use std::ops::Range;
 
 use unicode_normalization_alignments::UnicodeNormalization;
 
-/// A text in NFC.
+/// A text in NFC, aligned with its original.
 #[derive(Debug)]
 pub(super) struct Aligned {
     pub text: String,
-    /// The bytes of the text as it was written, for each byte of the text in NFC.
+    /// The original byte range of each byte of the NFC text.
     written: Vec<Range<usize>>,
 }
 
 impl Aligned {
-    /// The text in NFC, or nothing where it is so already.
+    /// The text in NFC, or `None` if it already is.
     pub fn of(given: &str) -> Option<Aligned> {
         if super::is_normal(given) {
             return None;
@@ -22,7 +22,7 @@ impl Aligned {
         let mut rest = given.chars();
         let mut last = 0..0;
         for (character, change) in given.nfc() {
-            // 0 stands for one character that was written, -1 for two that became one, 1 for one more of the last.
+            // 0 is one original character, -1 two that became one, 1 an additional one from the last.
             let consumed: usize =
                 rest.by_ref().take(usize::try_from(1 - change).unwrap_or(0)).map(char::len_utf8).sum();
             if consumed > 0 {
@@ -34,7 +34,7 @@ impl Aligned {
         Some(aligned)
     }
 
-    /// The bytes as they were written, of bytes in NFC.
+    /// The original byte range of an NFC byte range.
     pub fn written(&self, place: Range<usize>) -> Range<usize> {
         match self.written.get(place) {
             Some([first, .., last]) => first.start..last.end,

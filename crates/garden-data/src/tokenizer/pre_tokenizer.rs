@@ -1,22 +1,22 @@
-//! Cuts a text into words, between which no merge reaches.
+//! The pre-tokenizer: splits a text into words, across which no merge reaches.
 //!
-//! The Qwen2 family says it by a regular expression, of which the first alternative that matches counts:
+//! The Qwen2 family uses a regular expression, whose first matching alternative counts:
 //!
 //! ```text
 //! (?i:'s|'t|'re|'ve|'m|'ll|'d)      a contraction
-//! [^\r\n\p{L}\p{N}]?\p{L}+          letters, with one character before them that is no letter, number or line end
+//! [^\r\n\p{L}\p{N}]?\p{L}+          letters, with one character before them that is not a letter, number or line break
 //! \p{N}                             one digit
-//!  ?[^\s\p{L}\p{N}]+[\r\n]*         punctuation, with a space before and line ends behind
-//! \s*[\r\n]+                        white space up to its last line end
-//! \s+(?!\S)                         white space, but for the last character if something follows
-//! \s+                               white space
+//!  ?[^\s\p{L}\p{N}]+[\r\n]*         punctuation, with a space before and line breaks after
+//! \s*[\r\n]+                        whitespace up to its last line break
+//! \s+(?!\S)                         whitespace, except the last character if something follows
+//! \s+                               whitespace
 //! ```
 //!
-//! Written out it needs no engine for look-ahead, and is many times faster. Any other expression is refused.
+//! Written out by hand it needs no look-ahead engine, and is many times faster. Any other expression is refused.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 
-/// The expression that [`split`] is.
+/// The regular expression that [`split`] implements.
 pub(super) const PATTERN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -61,7 +61,7 @@ fn class(character: char) -> Class {
     }
 }
 
-/// Bytes of the first word.
+/// Length of the first word in bytes.
 fn first_word(text: &str) -> Option<usize> {
     let first = text.chars().next()?;
     let (kind, after) = (class(first), &text[first.len_utf8()..]);
@@ -85,7 +85,7 @@ fn first_word(text: &str) -> Option<usize> {
     Some(white_space(text))
 }
 
-/// Bytes behind the apostrophe. The long s is an s to an expression that ignores case.
+/// Bytes after the apostrophe. Case-insensitively, the long s is an s.
 fn contraction(text: &str) -> Option<usize> {
     let mut characters = text.chars();
     let (first, second) = (characters.next()?, characters.next().map(|second| second.to_ascii_lowercase()));
@@ -97,7 +97,7 @@ fn contraction(text: &str) -> Option<usize> {
     }
 }
 
-/// Bytes of a text that begins with white space.
+/// Bytes of the word at the start of whitespace.
 fn white_space(text: &str) -> usize {
     let all = run(text, |class| matches!(class, Class::Space | Class::LineEnd));
     if let Some(last) = text[..all].rfind(['\r', '\n']) {
@@ -107,7 +107,7 @@ fn white_space(text: &str) -> usize {
     if all < text.len() && all > last { all - last } else { all }
 }
 
-/// Bytes of the characters at the beginning that are of a kind.
+/// Bytes of leading characters of a class.
 fn run(text: &str, is_wanted: impl Fn(Class) -> bool) -> usize {
     text.find(|character| !is_wanted(class(character))).unwrap_or(text.len())
 }

@@ -1,7 +1,7 @@
-//! The memory of the CPU device: pieces that are made once, aligned, and given back together.
+//! The memory of the CPU device: pieces allocated once, aligned, and freed together.
 //!
-//! All unsafe access to it is here. An operation asks once for everything that it reads and writes; that nothing written overlaps with anything else
-//! is checked in the same call that makes the slices, and they borrow the arena, so no others can be made beside them.
+//! All unsafe access to it is here. An operation asks once for everything that it reads and writes; the same call that makes the slices checks
+//! that nothing written overlaps with anything else, and the slices borrow the arena, so no others can exist beside them.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
@@ -9,10 +9,10 @@ use std::slice;
 
 use crate::buffer::{Buffer, Dtype};
 
-/// The smallest page there is.
+/// The smallest page size.
 const PAGE: usize = 4096;
 
-/// All memory of a device, by the numbers that buffers have.
+/// All memory of a device, by buffer id.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     memory: HashMap<u32, Memory>,
@@ -32,14 +32,14 @@ unsafe impl Sync for Memory {}
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
-            // SAFETY: it was allocated with this layout and is given back once.
+            // SAFETY: it was allocated with this layout and is freed once.
             unsafe { dealloc(self.start, self.layout) };
         }
     }
 }
 
 impl Arena {
-    /// Makes the memory that buffers with this number lie in, in place of what had it before; `None` if the system has no more.
+    /// Allocates the memory of buffers with this id, replacing any before; `None` if the system has no more.
     pub fn allocate(&mut self, id: u32, bytes: usize, alignment: usize) -> Option<()> {
         let layout = Layout::from_size_align(bytes, alignment).ok()?;
         let start = match bytes {
@@ -50,16 +50,16 @@ impl Arena {
         if start.is_null() {
             return None;
         }
-        // The kernel gives pages when they are first touched. What was planned is taken now, so that nothing grows later.
+        // The kernel provides pages when they are first touched. Planned memory is touched now, so that nothing grows later.
         for page in (0..bytes).step_by(PAGE) {
-            // SAFETY: inside the memory that was just allocated.
+            // SAFETY: inside the memory just allocated.
             unsafe { start.add(page).write_volatile(0) };
         }
         self.memory.insert(id, Memory { start, layout });
         Some(())
     }
 
-    /// Where a buffer begins, after a look that it ends inside its memory.
+    /// The start of a buffer, after checking that it ends inside its memory.
     fn start(&self, buffer: Buffer) -> *mut u8 {
         let memory =
             self.memory.get(&buffer.id).unwrap_or_else(|| panic!("{buffer:?} is used before its block is closed"));
@@ -69,10 +69,10 @@ impl Arena {
         unsafe { memory.start.add(bytes.start) }
     }
 
-    /// What an operation reads and what it writes.
+    /// Views of what an operation reads and writes.
     ///
     /// # Panics
-    /// If anything that is written overlaps with something else.
+    /// If anything written overlaps with something else.
     pub fn views<const R: usize, const W: usize>(
         &mut self,
         read: [Buffer; R],
@@ -80,7 +80,7 @@ impl Arena {
     ) -> ([View<'_>; R], [ViewMut<'_>; W]) {
         apart(&read, &written);
         let arena = &*self;
-        // SAFETY: inside the memory, initialised, borrowed from the arena; what is written overlaps with nothing else, as was just checked.
+        // SAFETY: inside the memory, initialised, borrowed from the arena; what is written overlaps with nothing else, as just checked.
         let views = read.map(|buffer| unsafe {
             View { dtype: buffer.dtype, bytes: slice::from_raw_parts(arena.start(buffer), bytes_of(buffer).len()) }
         });
@@ -99,7 +99,7 @@ impl Arena {
     }
 }
 
-/// The bytes of its memory that a buffer takes.
+/// A buffer's byte range in its memory.
 fn bytes_of(buffer: Buffer) -> std::ops::Range<usize> {
     let size = buffer.dtype.size();
     let end = buffer.offset.checked_add(buffer.length).and_then(|end| end.checked_mul(size));
@@ -107,7 +107,7 @@ fn bytes_of(buffer: Buffer) -> std::ops::Range<usize> {
     buffer.offset * size..end
 }
 
-/// Panics if anything that is written overlaps with something else that is read or written.
+/// Panics if anything written overlaps with anything else read or written.
 pub(crate) fn apart(read: &[Buffer], written: &[Buffer]) {
     for (index, one) in written.iter().enumerate() {
         for other in read.iter().chain(&written[index + 1..]) {
@@ -160,7 +160,7 @@ impl<'a> ViewMut<'a> {
         assert_eq!(self.dtype, Dtype::F32, "f32 is needed");
         let length = self.bytes.len() / 4;
         assert!(self.bytes.as_ptr().cast::<f32>().is_aligned());
-        // SAFETY: aligned and as long; any bits are an f32, and the bytes are borrowed for as long as the values.
+        // SAFETY: aligned and of the same length; any bits are an f32, and the bytes are borrowed for as long as the values.
         unsafe { slice::from_raw_parts_mut(self.bytes.as_mut_ptr().cast(), length) }
     }
 
@@ -170,7 +170,7 @@ impl<'a> ViewMut<'a> {
     }
 }
 
-/// Numbers of which any bits are valid.
+/// Numbers for which all bit patterns are valid.
 trait Number: Copy {}
 impl Number for f32 {}
 impl Number for i32 {}
@@ -178,6 +178,6 @@ impl Number for u16 {}
 
 fn values<T: Number>(bytes: &[u8]) -> &[T] {
     assert!(bytes.as_ptr().cast::<T>().is_aligned());
-    // SAFETY: aligned and as long; any bits are a number, and the bytes are borrowed for as long as the values.
+    // SAFETY: aligned and of the same length; any bits are a number, and the bytes are borrowed for as long as the values.
     unsafe { slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len() / size_of::<T>()) }
 }

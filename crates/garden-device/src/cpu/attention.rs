@@ -1,8 +1,8 @@
 //! Attention over segments of variable length, a block of queries at a time, so that scores of a whole segment never exist.
 //!
-//! Forward, and for gradients of queries, a piece of work is one query head of one segment; for gradients of keys and values it is one key head with all
-//! query heads that read it, so that those gradients have one owner. Where there are fewer such than threads, keys are cut into blocks, and scores are
-//! made once for each pass: the same values are added in the same order either way.
+//! In the forward pass, and for gradients of queries, a work item is one query head of one segment; for gradients of keys and values it is one key head
+//! with all query heads that read it, so that those gradients have one owner. If there are fewer of these than threads, keys are cut into blocks, and
+//! scores are computed once per pass: the same values are added in the same order either way.
 //! With p = softmax(s q k^T): y = p v; backward dv = p^T dy, dp = dy v^T, ds = p (dp - sum(dy y)), dq = s ds k, dk = s ds^T q.
 
 use std::ops::Range;
@@ -18,42 +18,42 @@ use super::sums::{dot, highest, sum};
 use super::{Cpu, QUERY_BLOCK};
 use crate::wide::widest;
 
-/// Keys whose gradients are a piece of work, where key heads are too few.
+/// Keys per work item of the backward pass, if there are too few key heads.
 const KEY_BLOCK: usize = 32;
 
 /// One key head of one segment.
 struct Piece {
-    /// Its queries.
+    /// Range of its queries.
     begin: usize,
     end: usize,
-    /// The first of the keys that they see, and how many of those come before the first query's own.
+    /// The first key they see, and the number of keys before the first query's own.
     first_key: usize,
     before: usize,
     key_head: usize,
 }
 
 impl Piece {
-    /// A piece whose keys are those of its own tokens.
+    /// A work item whose keys belong to its own tokens.
     fn of(number: usize, attention: &Attention, cu_seqlens: &[i32]) -> Piece {
         let (segment, key_head) = (number / attention.key.heads, number % attention.key.heads);
         let (begin, end) = (cu_seqlens[segment] as usize, cu_seqlens[segment + 1] as usize);
         Piece { begin, end, first_key: begin, before: 0, key_head }
     }
 
-    /// A piece whose keys lie in a cache.
+    /// A work item whose keys are in the KV cache.
     fn cached(number: usize, attention: &Attention, cu_seqlens: &[i32], firsts: &[i32], lengths: &[i32]) -> Piece {
         let (segment, own) = (number / attention.key.heads, Piece::of(number, attention, cu_seqlens));
         let before = lengths[segment] as usize - (own.end - own.begin);
         Piece { first_key: firsts[segment] as usize, before, ..own }
     }
 
-    /// Keys that queries up to this one see: all of the segment, or those up to the last query's own.
+    /// Number of keys visible to the queries before `end`: the whole segment, or up to the last query's own if causal.
     fn seen(&self, is_causal: bool, end: usize) -> usize {
         self.before + if is_causal { end } else { self.end } - self.begin
     }
 }
 
-/// Rows of a head in memory.
+/// A head's rows in memory.
 fn rows(base: *const f32, heads: Heads, head: usize, first: usize, head_size: usize) -> Matrix {
     // SAFETY: the caller has checked that all tokens and heads lie inside the buffer.
     let start = unsafe { base.add(heads.offset + first * heads.stride + head * head_size) };
@@ -69,7 +69,7 @@ fn check(heads: Heads, tokens: usize, head_size: usize) {
     );
 }
 
-/// What attention reads; all tokens and heads were seen to lie inside.
+/// Inputs of attention; all tokens and heads are known to lie inside.
 #[derive(Clone, Copy)]
 struct Given<'a> {
     q: &'a [f32],
@@ -77,7 +77,7 @@ struct Given<'a> {
     v: &'a [f32],
 }
 
-/// The scratch of all threads.
+/// The scratch memory of all threads.
 fn scores(cpu: &Cpu) -> Buffer {
     cpu.scores.unwrap_or_else(|| panic!("no room was reserved for attention"))
 }
@@ -141,11 +141,11 @@ pub(super) fn forward_kv_cache(cpu: &mut Cpu, attention: &Attention, firsts: Buf
     });
 }
 
-/// Attention of all queries of a piece, a block of them at a time.
+/// Attention of all queries of a work item, a block of them at a time.
 ///
 /// # Safety
-/// Queries, keys and values lie inside their buffers; `to` [tokens, heads * size] and `logs` [tokens, heads] have room, and nobody else
-/// uses what belongs to this piece.
+/// Queries, keys and values lie inside their buffers; `to` `[tokens, heads * size]` and `logs` `[tokens, heads]` are large enough, and nobody else
+/// uses what belongs to this work item.
 unsafe fn mix(
     given: Given<'_>,
     scores: &mut [f32],
@@ -184,7 +184,7 @@ unsafe fn mix(
             for (row, scores) in scores.chunks_exact_mut(keys).enumerate() {
                 let log = softmax(scores, piece.seen(attention.is_causal, first + row + 1));
                 if let Some(logs) = logs {
-                    // SAFETY: this token's place of this head, which nobody else writes.
+                    // SAFETY: this token's element of this head, which nobody else writes.
                     unsafe { *logs.add((first + row) * heads + head) = log };
                 }
             }
@@ -208,10 +208,10 @@ unsafe fn mix(
     }
 }
 
-/// Attention of a piece's only query: no product of matrices, for which keys and values would be packed first and used once.
+/// Attention of a single query: no matrix product, which would pack keys and values first and use them once.
 ///
 /// # Safety
-/// `to` [tokens, heads * size] has room, and nobody else uses what belongs to this piece.
+/// `to` `[tokens, heads * size]` is large enough, and nobody else uses what belongs to this work item.
 unsafe fn mix_one(given: Given<'_>, scores: &mut [f32], attention: &Attention, piece: &Piece, to: *mut f32) {
     let (size, heads) = (attention.head_size, attention.query.heads);
     let (group, keys) = (heads / attention.key.heads, piece.before + 1);
@@ -232,7 +232,7 @@ unsafe fn mix_one(given: Given<'_>, scores: &mut [f32], attention: &Attention, p
 }
 
 widest! {
-    /// Scores [group, keys] of the queries [group, size] that share a key head, key by key.
+    /// Scores `[group, keys]` of the queries `[group, size]` that share a key head, key by key.
     fn score(queries: &[f32], keys: &[f32], stride: usize, size: usize, scores: &mut [f32]) {
         let scale = 1.0 / (size as f32).sqrt();
         let count = scores.len() / (queries.len() / size);
@@ -245,7 +245,7 @@ widest! {
 }
 
 widest! {
-    /// y [group, size] = probabilities [group, keys] times values, value by value.
+    /// y `[group, size]` = probabilities `[group, keys]` times values, value by value.
     fn gather(probabilities: &[f32], values: &[f32], stride: usize, size: usize, y: &mut [f32]) {
         let count = probabilities.len() / (y.len() / size);
         y.fill(0.0);
@@ -259,7 +259,7 @@ widest! {
 }
 
 widest! {
-    /// Makes probabilities of the first scores and zeros of the others; returns the logarithm of the sum.
+    /// Softmax of the first `seen` scores, and zeros for the others; returns the log-sum-exp.
     fn softmax(scores: &mut [f32], seen: usize) -> f32 {
         let (scores, hidden) = scores.split_at_mut(seen);
         hidden.fill(0.0);
@@ -275,7 +275,7 @@ widest! {
 }
 
 widest! {
-    /// Turns scores and what came back to them into probabilities and gradients of scores: ds = s p (dp - sum(dy y)).
+    /// Turns scores and their incoming gradients into probabilities and gradients of scores: ds = s p (dp - sum(dy y)).
     fn softmax_backward(scores: &mut [f32], back: &mut [f32], log: f32, y: &[f32], dy: &[f32], scale: f32) {
         let along = dot(y, dy);
         for (p, dp) in scores.iter_mut().zip(back) {
@@ -297,7 +297,7 @@ pub(super) fn backward(
 ) {
     let (size, heads) = (attention.head_size, attention.query.heads);
     let Attention { query, key, value, cu_seqlens, segments, .. } = *attention;
-    // Gradients that lie in one buffer, heads beside heads, are written through one pointer.
+    // Gradients in one buffer, interleaved by head, are written through one pointer.
     let (same, none) = (dq.buffer == dk.buffer && dq.buffer == dv.buffer, dq.buffer.first(0));
     let [k_apart, v_apart] = [dk, dv].map(|given| if same { none } else { given.buffer });
     let (scores, packed) = (scores(cpu), cpu.packed());
@@ -362,7 +362,7 @@ pub(super) fn backward(
     });
 }
 
-/// Sets gradients of some keys of a piece to zero, to be summed over queries and heads.
+/// Zeroes gradients of some keys of a work item, to be summed over queries and heads.
 ///
 /// # Safety
 /// Nobody else uses those rows of this key head.
@@ -373,7 +373,7 @@ unsafe fn clear(to: *mut f32, heads: Heads, piece: &Piece, keys: &Range<usize>, 
     }
 }
 
-/// What the backward pass reads.
+/// Inputs of the backward pass.
 struct Back<'a> {
     attention: &'a Attention,
     q: &'a [f32],
@@ -385,8 +385,8 @@ struct Back<'a> {
 }
 
 impl Back<'_> {
-    /// Gradients of one query head and of some of the keys that it sees: sets those of queries, which is right for all keys at once, and adds to those
-    /// of keys and values, where they are wanted.
+    /// Gradients of one query head and of some of the keys that it sees: sets those of queries, which is only right for all keys at once, and adds to those
+    /// of keys and values, if wanted.
     ///
     /// # Safety
     /// All heads lie inside their buffers, and nobody else uses what is written.
@@ -407,7 +407,7 @@ impl Back<'_> {
         let value = rows(self.v.as_ptr(), self.attention.value, piece.key_head, begin, size);
         for first in (piece.begin..piece.end).step_by(QUERY_BLOCK) {
             let last = (first + QUERY_BLOCK).min(piece.end);
-            // Of these keys, those that the last query sees.
+            // The number of these keys that the last query sees.
             let count = piece.seen(is_causal, last).min(keys.end).saturating_sub(keys.start);
             if count == 0 {
                 continue;

@@ -1,8 +1,8 @@
-//! A processor that keeps activations in two bytes, as a GPU does: the reference for what bf16 costs in precision, and the proof that model code
-//! names no dtype. Frozen matrices are bf16, rows inside layers are padded, two batches are held.
+//! A CPU device with bf16 activations, as on a GPU: the reference for what bf16 costs in precision, and the test that model code
+//! assumes no dtype. Frozen matrices are bf16, rows inside layers are padded, two batches are held.
 //!
-//! An operation widens the activations that it uses, computes in f32 as [`Cpu`] does, and rounds what it has written: one rounding for each value that
-//! reaches memory. That is slow, and as plain as it can be. It can also be told to fail, as a GPU may.
+//! An operation widens its activations, computes in f32 like [`Cpu`], and rounds its outputs: one rounding per value that
+//! reaches memory. That is slow, and as simple as possible. It can also be made to fail, as a GPU may.
 
 use crate::buffer::{Buffer, Dtype, Purpose, Weight};
 use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Plus, Reserve, Write};
@@ -15,34 +15,34 @@ use super::Cpu;
 use super::arena::apart;
 use super::threads::Threads;
 
-/// Numbers of the memory that widened activations lie in: no plan comes this far.
+/// First id of the memory for widened activations: no plan reaches it.
 const FIRST_WIDE: u32 = 1 << 31;
 
-/// A device that computes on the host, with activations of bf16.
+/// A device that computes on the host, with bf16 activations.
 #[derive(Debug)]
 pub struct CpuBf16 {
     cpu: Cpu,
-    /// The lengths of the memory for widened activations, made when an operation first needs it: for tests that is early enough.
+    /// Lengths of the memory for widened activations, allocated on first use: for tests that is early enough.
     wide: Vec<usize>,
-    /// Operations until the device fails, if it shall.
+    /// Operations until a simulated failure, if any.
     operations_left: Option<usize>,
     failure: Option<DeviceError>,
 }
 
 impl CpuBf16 {
-    /// A device with so many threads; 0 for all cores.
+    /// A device with `threads` threads; 0 for all cores.
     pub fn new(threads: usize) -> CpuBf16 {
         let threads = Threads::new(threads);
         let cpu = Cpu::with_profile(Profile::cpu_bf16(threads.number()), threads);
         CpuBf16 { cpu, wide: Vec::new(), operations_left: None, failure: None }
     }
 
-    /// Has it fail after so many more operations, as a GPU that is lost in the middle of a step.
+    /// Simulates a failure after this many more operations, such as a GPU lost in the middle of a step.
     pub fn fail_after(&mut self, operations: usize) {
         self.operations_left = Some(operations);
     }
 
-    /// Whether the next operation is done: after a failure none are.
+    /// Whether the next operation runs: after a failure none do.
     fn works(&mut self) -> bool {
         if let Some(left) = &mut self.operations_left {
             if *left == 0 && self.failure.is_none() {
@@ -57,7 +57,7 @@ impl CpuBf16 {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Runs an operation on widened activations, and rounds those that it has written.
+    /// Runs an operation on widened activations, and rounds its outputs.
     fn run<const R: usize, const W: usize>(
         &mut self,
         read: [Buffer; R],
@@ -81,7 +81,7 @@ impl CpuBf16 {
         }
     }
 
-    /// An activation as f32, in the memory that has this number.
+    /// An activation widened to f32, in the scratch memory of this number.
     fn widened(&mut self, number: usize, narrow: Buffer) -> Buffer {
         assert_eq!(narrow.dtype, Dtype::Bf16, "activations are bf16 on this device");
         if self.wide.len() <= number {
@@ -99,7 +99,7 @@ impl CpuBf16 {
     }
 }
 
-/// Products with activations are with weights of their dtype, or of 4 bits.
+/// Checks that a weight is of the activations' dtype or NF4.
 fn check(weight: &Weight) {
     assert!(
         weight.blocks.is_some() || weight.buffer.dtype == Dtype::Bf16,
@@ -202,7 +202,7 @@ impl Device for CpuBf16 {
     }
     fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
         check(weight);
-        // All is summed up before it is rounded.
+        // Everything is summed before rounding.
         match plus {
             Plus::Other(other) => self.run([x, other], [y], |cpu, [x, other], [y]| {
                 cpu.linear(x, weight, bias, y, rows, Plus::Other(other));

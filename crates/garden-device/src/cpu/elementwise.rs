@@ -1,4 +1,4 @@
-//! Operations value by value.
+//! Elementwise operations.
 
 use crate::device::Write;
 use garden_random::mix;
@@ -48,7 +48,7 @@ widest! {
     }
 }
 
-/// In `dup` is dy.
+/// `dup` holds dy on entry.
 pub(super) fn swiglu_backward(threads: &Threads, gate: &[f32], up: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
     assert_eq!((gate.len(), up.len(), dup.len()), (dgate.len(), dgate.len(), dgate.len()));
     threads.by_rows_of_two(dgate, dup, 1, |first, dgate, dup| {
@@ -83,12 +83,12 @@ pub(super) fn gelu_backward(threads: &Threads, x: &[f32], dx: &mut [f32]) {
     });
 }
 
-/// The share of a normal distribution below x.
+/// The cumulative distribution function of the standard normal distribution.
 fn normal_below(x: f32) -> f32 {
     0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// The error function: its series near zero, its continued fraction further out. No values are looked up, and 1e-7 is kept.
+/// The error function: its series near zero, its continued fraction further out. No lookup tables, with an error of 1e-7.
 fn erf(x: f32) -> f32 {
     let x = f64::from(x);
     let size = x.abs();
@@ -111,7 +111,7 @@ fn erf(x: f32) -> f32 {
     value.copysign(x) as f32
 }
 
-/// Whether a value stays is a hash of the seed and its place: nothing has to be kept for the backward pass.
+/// Whether a value is kept is a hash of the seed and its index: nothing has to be saved for the backward pass.
 pub(super) fn dropout(threads: &Threads, x: &[f32], y: &mut [f32], rate: f32, seed: u64, write: Write) {
     assert_eq!(x.len(), y.len());
     let scale = 1.0 / (1.0 - rate);

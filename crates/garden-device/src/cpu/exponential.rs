@@ -1,12 +1,12 @@
-//! e^x in a form that compilers turn into vector instructions: the C library's takes a tenth of a training step.
+//! e^x in a form that compilers vectorise: the C library's takes a tenth of a training step.
 
-/// Added to a number below 2^22 it leaves the nearest whole number in the lowest bits.
+/// Added to a number below 2^22, it leaves the nearest integer in the lowest bits.
 const ROUNDER: f32 = 12_582_912.0;
-/// ln 2 in two parts: the first has few enough bits that its products with whole numbers are exact.
+/// ln 2 in two parts: the first has few enough bits that its products with integers are exact.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
 
-/// e^x to about one unit in the last place; at least e^-87 and at most e^88, where f32 ends.
+/// e^x to about one unit in the last place, clamped to e^-87 and e^88, where f32 ends.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     // x = n ln 2 + r with |r| <= ln 2 / 2, and e^x = 2^n e^r.

@@ -1,5 +1,5 @@
-//! Products with few rows, such as the one row of each answer while generating: every weight is used a handful of times, so none are packed,
-//! and memory sets the speed.
+//! Matrix products with few rows, such as the one row per answer while decoding: every weight is used a handful of times, so none are packed,
+//! and memory bandwidth limits the speed.
 
 use std::slice;
 
@@ -8,20 +8,20 @@ use crate::device::Write;
 use super::gemm::Matrix;
 use crate::wide::widest;
 
-/// Up to so many rows this is faster than the library, which packs the weights first; measured with 512 to 2048 columns.
+/// Up to this many rows it is faster than the GEMM, which packs the weights first; measured with 512 to 2048 columns.
 pub(super) const FEW: usize = 12;
 
-/// Rows and outputs that are worked on at once: their sums fill the registers.
+/// Rows and outputs computed at once: their sums fill the registers.
 const ROWS: usize = 4;
 const OUTPUTS: usize = 4;
 
-/// Outputs whose weights are used for all rows before the next ones are.
+/// Outputs whose weights are used for all rows before the next ones.
 pub(super) const STRIPE: usize = 16;
 
-/// Sums side by side, which vector instructions add up.
+/// Parallel sums, for vector instructions.
 const LANES: usize = 16;
 
-/// c [m, n] = scale a [m, k] b [n, k]^T, or added to it, on this thread. Columns of a and b lie side by side; rows of c are `row` values apart.
+/// c `[m, n]` = scale a `[m, k]` b `[n, k]`^T, or added to it, on this thread. Rows of a and b are contiguous; rows of c are `row` values apart.
 ///
 /// # Safety
 /// All three lie inside memory that is valid for them, and c overlaps with neither a nor b.
@@ -41,7 +41,7 @@ pub(super) unsafe fn multiply_few(
     let lines = |of: Matrix, first: usize, count: usize| unsafe {
         slice::from_raw_parts(of.at(first, 0).start, (count - 1) * of.row as usize + k)
     };
-    // A stripe of weights stays in the cache until all rows have used it.
+    // A stripe of weights stays in cache until all rows have used it.
     for output in (0..n).step_by(STRIPE) {
         let outputs = STRIPE.min(n - output);
         let w = lines(b, output, outputs);
@@ -63,7 +63,7 @@ pub(super) unsafe fn multiply_few(
 }
 
 widest! {
-    /// Sums [rows, outputs] of products of rows of x with rows of w; both begin so many values apart.
+    /// Dot products `[rows, outputs]` of rows of x with rows of w, which start `x_row` and `w_row` values apart.
     fn stripe(x: &[f32], x_row: usize, w: &[f32], w_row: usize, k: usize, sums: &mut [f32], outputs: usize) {
         match sums.len() / outputs {
             1 => rows::<1>(x, x_row, w, w_row, k, sums, outputs),
@@ -92,7 +92,7 @@ fn rows<const R: usize>(x: &[f32], x_row: usize, w: &[f32], w_row: usize, k: usi
     }
 }
 
-/// The sums of products of every x with every w, all of the same length.
+/// Dot products of every x with every w, all of the same length.
 #[inline(always)]
 fn dots<const R: usize, const O: usize>(x: [&[f32]; R], w: [&[f32]; O]) -> [[f32; O]; R] {
     let pieces = x[0].len() / LANES;
@@ -110,7 +110,7 @@ fn dots<const R: usize, const O: usize>(x: [&[f32]; R], w: [&[f32]; O]) -> [[f32
         }
     }
     let whole = pieces * LANES;
-    // A copy, because what a closure refers to has to be in memory: the loop above would write there each time.
+    // A copy, because a closure's captures have to be in memory: the loop above would write there each time.
     let sums = sums;
     std::array::from_fn(|row| {
         std::array::from_fn(|output| {

@@ -1,30 +1,30 @@
-//! How a product is cut between threads: into a grid of equal pieces, which threads take one after the other.
+//! Splits a product between threads: into a grid of equal pieces, which threads take in turn.
 //!
-//! Cutting one side into one part for each thread leaves threads idle where that side is short (256 columns of keys and values over 16 threads),
-//! and everybody waits for the slowest. Here both sides may be cut; what that costs (b is packed once for each piece of rows, a is read once for
-//! each piece of columns) is weighed against it. No piece's values depend on the cut, see `gemm`.
+//! One part per thread along one side leaves threads idle if that side is short (256 columns of keys and values over 16 threads),
+//! and everybody waits for the slowest. Here both sides may be cut; the cost of that (b is packed once per piece of rows, a is read once per
+//! piece of columns) is weighed against it. No value depends on the cut, see `gemm`.
 
 use std::ops::Range;
 
-/// Pieces end at multiples of this many columns, where vectors and lines of the cache do.
+/// Pieces end at multiples of this many columns, as vectors and cache lines do.
 const COLUMNS: usize = 16;
-/// Columns of a whole tile; what is left behind them is a little slower.
+/// Columns of a whole tile; any rest is a little slower.
 const TILE: usize = 64;
 /// Rows of a whole tile.
 const ROWS: usize = 6;
 
-/// What things cost, in multiplications: to read a value of a, and to hand a piece to a thread. Measured with AVX-512 (m = 64 to 1024, n = 64 to 2048).
+/// Costs in multiplications: of reading a value of a, and of handing a piece to a thread. Measured with AVX-512 (m = 64 to 1024, n = 64 to 2048).
 const READ: usize = 6;
 const HAND_OVER: usize = 1 << 14;
-/// To have a team of threads begin and end a piece of work: what is not worth that stays on one.
+/// Cost of starting and joining all threads: products below it stay on one thread.
 const BEGIN: usize = 1 << 17;
-/// At most so many pieces for each thread.
+/// Maximum pieces per thread.
 const PIECES: usize = 4;
 
-/// What it costs to pack a value of b, in multiplications.
+/// Cost of packing a value of b, in multiplications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
-    /// f32 and 16-bit values: mostly reading them.
+    /// f32 and 16-bit values: mostly the cost of reading them.
     Plain,
     /// 4-bit values, which are looked up and scaled.
     Unpacked,
@@ -39,18 +39,18 @@ impl Packing {
     }
 }
 
-/// A result [m, n] in pieces.
+/// A result `[m, n]` in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
     m: usize,
     n: usize,
-    /// Rows and columns of a piece; the last ones may have fewer.
+    /// Rows and columns per piece; the last ones may have fewer.
     rows: usize,
     columns: usize,
 }
 
 impl Grid {
-    /// The cut that is done soonest: by the rounds that threads need, and half a piece more for those who are late.
+    /// The fastest split: by the number of rounds, plus half a piece for late threads.
     pub fn of(m: usize, n: usize, k: usize, threads: usize, packing: Packing) -> Grid {
         let whole = Grid { m, n, rows: m.max(1), columns: n.max(1) };
         let mut best = (whole.cost(k, packing), whole);
@@ -72,19 +72,19 @@ impl Grid {
         best.1
     }
 
-    /// What a piece costs.
+    /// The cost of a piece.
     fn cost(&self, k: usize, packing: Packing) -> usize {
         let rest = (self.columns % TILE).next_multiple_of(COLUMNS);
         let columns = self.columns / TILE * TILE + rest + rest / 8;
         HAND_OVER + k * (self.rows * columns + self.columns * packing.cost() + self.rows * READ)
     }
 
-    /// How many pieces there are.
+    /// Number of pieces.
     pub fn count(&self) -> usize {
         self.m.div_ceil(self.rows) * self.n.div_ceil(self.columns)
     }
 
-    /// Rows and columns of a piece. Pieces with the same columns follow each other: what threads pack at the same time comes from the same place.
+    /// Rows and columns of a piece. Pieces with the same columns are consecutive, so that threads pack the same values of b at the same time.
     pub fn piece(&self, number: usize) -> (Range<usize>, Range<usize>) {
         let down = self.m.div_ceil(self.rows);
         let (row, column) = (number % down * self.rows, number / down * self.columns);
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// The share of their time that threads work, if all are equally fast.
+    /// The fraction of time that threads are busy, if all are equally fast.
     fn busy(m: usize, n: usize, k: usize, threads: usize) -> f64 {
         let grid = Grid::of(m, n, k, threads, Packing::Plain);
         let most = grid.count().div_ceil(threads) * grid.rows * grid.columns;
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn all_threads_have_work() {
-        // Products of a 3B model: queries, keys and values, both layers of the MLP, the vision tower's.
+        // Products of a 3B model: queries, keys and values, both layers of the MLP, and the vision tower.
         for (m, n, k) in
             [(314, 2048, 2048), (314, 11008, 2048), (314, 2048, 11008), (1256, 1280, 1280), (1256, 3420, 1280)]
         {
@@ -132,7 +132,7 @@ mod tests {
                 assert!(busy(m, n, k, threads) > 0.85, "{m} x {n} on {threads}: {}", busy(m, n, k, threads));
             }
         }
-        // Where one side is short.
+        // Products with a short side.
         for threads in [2, 4, 8, 16] {
             assert!(busy(314, 256, 2048, threads) > 0.8, "{threads}: {}", busy(314, 256, 2048, threads));
             assert!(busy(64, 1280, 1280, threads) > 0.8, "{threads}: {}", busy(64, 1280, 1280, threads));

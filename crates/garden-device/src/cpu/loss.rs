@@ -23,14 +23,14 @@ pub(super) fn cross_entropy(
 }
 
 widest! {
-    /// The loss of one row; its logits become their gradient.
+    /// The loss of one row; its logits are replaced by their gradient.
     fn row(logits: &mut [f32], target: usize, scale: f32) -> f32 {
         let highest = highest(logits);
         let asked = logits[target];
         for logit in logits.iter_mut() {
             *logit = exp(*logit - highest);
         }
-        // A vocabulary is long: f32 would lose digits.
+        // A vocabulary is large: f32 would lose precision.
         let sum: f64 = logits.chunks(256).map(|piece| f64::from(sum(piece))).sum();
         let factor = (f64::from(scale) / sum) as f32;
         logits.iter_mut().for_each(|logit| *logit *= factor);
@@ -39,7 +39,7 @@ widest! {
     }
 }
 
-/// The place of the largest, the first of equal ones; -1 where it is not finite. What is no number is passed over.
+/// Index of the largest logit, the first of equal ones; -1 if it is not finite. NaN is skipped.
 pub(super) fn best_of(logits: &[f32]) -> i32 {
     let highest = highest_number(logits);
     let place = logits.iter().position(|logit| *logit == highest).filter(|_| highest.is_finite());

@@ -1,4 +1,4 @@
-//! Matrix products, cut so that each thread makes its own part of the result. Weights that are not f32 become f32 where they are packed, never as a whole.
+//! Matrix products, split so that each thread computes its own part of the result. Weights that are not f32 are converted during packing, never as a whole.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use super::threads::Threads;
 use super::widen::{round, widen};
 use super::{Cpu, buffers_of};
 
-/// Inputs of a weight that is not f32 that few rows are multiplied with at once.
+/// Inputs of a converted weight that are multiplied with few rows at once.
 const FEW_INPUTS: usize = 2048;
 
-/// A matrix that lies row by row.
+/// A row-major matrix.
 pub(super) fn row_major(values: &[f32], columns: usize) -> Matrix {
     Matrix { start: values.as_ptr(), row: columns as isize, column: 1 }
 }
@@ -28,18 +28,18 @@ pub(super) fn turned(matrix: Matrix) -> Matrix {
 }
 
 impl Cpu {
-    /// y [rows, n] = scale x [rows, k] W^T.
+    /// y `[rows, n]` = scale x `[rows, k]` W^T.
     pub(super) fn product(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
         let (n, k) = (weight.rows, weight.columns);
         check(x, weight, y, rows);
         let packed = self.packed();
-        // Where activations are rounded, so is a weight of 4 bits that they are multiplied with.
+        // If activations are rounded, so are the NF4 weights that they are multiplied with.
         let rounded = weight.blocks.and(self.profile.shadow());
         let (x, values, to, packed) = operands(&mut self.arena, packed, x, weight, y, rounded);
         let (x, to) = (Shared::of(row_major(x, k)), Shared::of(to.as_mut_ptr()));
         by_parts(&self.threads, weight, rows, n, k, packed, |workspace, tokens, outputs| {
             let x = x.get().at(tokens.start, 0);
-            // SAFETY: this part of y lies inside y and belongs to this thread; `operands` has seen that nothing overlaps.
+            // SAFETY: this part of y lies inside y and belongs to this thread; `operands` has checked that nothing overlaps.
             unsafe {
                 let to = to.get().add(tokens.start * n + outputs.start);
                 if rows <= FEW {
@@ -57,7 +57,7 @@ impl Cpu {
         });
     }
 
-    /// dx [rows, k] = scale dy [rows, n] W.
+    /// dx `[rows, k]` = scale dy `[rows, n]` W.
     pub(super) fn product_backward(
         &mut self,
         dy: Buffer,
@@ -70,7 +70,7 @@ impl Cpu {
         let (n, k) = (weight.rows, weight.columns);
         check(dx, weight, dy, rows);
         let packed = self.packed();
-        // A weight of 4 bits is rounded to what it was packed from.
+        // An NF4 weight is rounded to its original dtype.
         let rounded = weight.blocks.map(|blocks| self.profile.shadow().unwrap_or(blocks.packed_from));
         let (dy, values, to, packed) = operands(&mut self.arena, packed, dy, weight, dx, rounded);
         let (dy, to) = (Shared::of(row_major(dy, n)), Shared::of(to.as_mut_ptr()));
@@ -81,7 +81,7 @@ impl Cpu {
                 _ => Source::Rows(&fill),
             };
             let dy = dy.get().at(tokens.start, 0);
-            // SAFETY: this part of dx lies inside dx and belongs to this thread; `operands` has seen that nothing overlaps.
+            // SAFETY: this part of dx lies inside dx and belongs to this thread; `operands` has checked that nothing overlaps.
             unsafe {
                 let to = to.get().add(tokens.start * k + inputs.start);
                 multiply(to, k as isize, tokens.len(), inputs.len(), n, dy, w, scale, write, workspace);
@@ -89,7 +89,7 @@ impl Cpu {
         });
     }
 
-    /// dW [n, k] += scale dy^T x.
+    /// dW `[n, k]` += scale dy^T x.
     pub(super) fn outer_product(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32) {
         let (n, k) = (gradient.rows, gradient.columns);
         check(x, gradient, dy, rows);
@@ -117,7 +117,7 @@ impl Cpu {
     }
 }
 
-/// Outputs of a few rows.
+/// A product with few rows.
 ///
 /// # Safety
 /// x and y hold these rows, and nobody else uses these outputs of y.
@@ -132,7 +132,7 @@ unsafe fn product_of_few(
     write: Write,
     workspace: &mut [f32],
 ) {
-    // What is made f32 at once stays in the nearest cache until it has been used.
+    // Converted values stay in L1 until they have been used.
     let most = match values.stored {
         Stored::Wide(_) => [usize::MAX; 2],
         _ => [STRIPE, FEW_INPUTS],
@@ -158,7 +158,7 @@ unsafe fn product_of_few(
     }
 }
 
-/// What a product reads, its weight, what it writes, and memory that all threads pack into.
+/// A product's input, weight and output, and the packing workspace of all threads.
 fn operands<'a>(
     arena: &'a mut Arena,
     packed: Buffer,
@@ -183,13 +183,13 @@ fn operands<'a>(
     (from.f32(), Values { stored, rounded }, to.f32(), packed.f32())
 }
 
-/// The values of a weight, and what they are rounded to when they are made f32.
+/// The values of a weight, and the dtype they are rounded to when converted to f32.
 struct Values<'a> {
     stored: Stored<'a>,
     rounded: Option<Dtype>,
 }
 
-/// How values are stored.
+/// Storage format of values.
 enum Stored<'a> {
     Wide(&'a [f32]),
     Half(Dtype, &'a [u16]),
@@ -203,7 +203,7 @@ enum Stored<'a> {
 }
 
 impl Values<'_> {
-    /// Values of an output of a weight that is not f32 and has so many inputs, from an input on.
+    /// Converts values of an output, from an input on; the weight has `inputs` inputs.
     fn widen(&self, output: usize, input: usize, inputs: usize, to: &mut [f32]) {
         match self.stored {
             Stored::Wide(values) => to.copy_from_slice(&values[output * inputs + input..][..to.len()]),
@@ -231,7 +231,7 @@ fn check(inputs: Buffer, weight: &Weight, outputs: Buffer, rows: usize) {
     assert_eq!(weight.buffer.length(), stored, "a weight [{n}, {k}] is needed");
 }
 
-/// Does something for parts of a result [m, n] whose values cost `k` each: (what the thread packs into, rows, columns).
+/// Runs work for parts of a result `[m, n]` with a cost of `k` per value: (the thread's packing workspace, rows, columns).
 fn by_parts(
     threads: &Threads,
     weight: &Weight,
@@ -249,7 +249,7 @@ fn by_parts(
     });
 }
 
-/// A range in steps.
+/// Splits a range into steps.
 fn by(range: Range<usize>, step: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(step).map(move |start| start..end.min(start.saturating_add(step)))

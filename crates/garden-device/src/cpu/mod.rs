@@ -1,6 +1,6 @@
 //! The CPU device: the specification of every operation, with f32 sums, on all cores.
 //!
-//! Work is cut into pieces that do not depend on who does them, so the same seed and number of threads give the same bits.
+//! Work is cut into pieces independent of the thread that runs them, so the same seed and number of threads give the same bits.
 
 mod arena;
 mod attention;
@@ -36,7 +36,7 @@ use crate::profile::{Profile, Scratch};
 use crate::scalars::{Seed, StepScalars};
 use crate::stages::{Stage, StageTimes};
 
-/// Queries that attention works on at once.
+/// Queries per block of attention.
 const QUERY_BLOCK: usize = 64;
 
 /// A device that computes on the host.
@@ -46,16 +46,16 @@ pub struct Cpu {
     plan: Plan,
     arena: Arena,
     threads: Threads,
-    /// What products are packed into, for each thread.
+    /// Workspace for packing matrices, per thread.
     packed: Option<Buffer>,
-    /// Scores of attention, for each thread.
+    /// Attention scores, per thread.
     scores: Option<Buffer>,
-    /// When each stage began, where they are timed.
+    /// The start of each stage, if they are timed.
     marks: Option<Vec<(Stage, Instant)>>,
 }
 
 impl Cpu {
-    /// A device with so many threads; 0 for all cores.
+    /// A device with `threads` threads; 0 for all cores.
     pub fn new(threads: usize) -> Cpu {
         let threads = Threads::new(threads);
         Cpu::with_profile(Profile::cpu(threads.number()), threads)
@@ -77,7 +77,7 @@ impl Cpu {
         made.ok_or_else(|| OutOfMemory { label: label.to_string(), bytes })
     }
 
-    /// What all threads pack matrices into.
+    /// Packing workspace of all threads.
     fn packed(&self) -> Buffer {
         self.packed.unwrap_or_else(|| panic!("no workspace was reserved for products"))
     }
@@ -88,10 +88,10 @@ impl Cpu {
     }
 }
 
-/// What operations need besides their buffers.
+/// Workspace that operations need besides their buffers.
 pub(crate) fn workspace(profile: &Profile, reserve: Reserve) -> Vec<Scratch> {
     let scratch = |label, length| Scratch { label, dtype: Dtype::F32, length };
-    // Attention keeps probabilities and their gradients of a block of queries, and sums of keys and values in the backward pass.
+    // Attention needs probabilities and their gradients for a block of queries.
     vec![
         scratch("packed matrices", profile.threads * gemm::workspace()),
         scratch("attention scores", profile.threads * 2 * QUERY_BLOCK * reserve.longest),
@@ -186,7 +186,7 @@ impl Device for Cpu {
         let Some(marks) = &mut self.marks else { return Ok(StageTimes::default()) };
         let stages: Vec<Stage> = marks.iter().map(|mark| mark.0).collect();
         let times = StageTimes::of(&stages, |index| Ok((marks[index + 1].1 - marks[index].1).as_secs_f64()));
-        // The last one goes on.
+        // The last stage is still running.
         marks.drain(..marks.len().saturating_sub(1));
         times
     }
@@ -208,7 +208,7 @@ impl Device for Cpu {
     fn cast(&mut self, x: Buffer, y: Buffer) {
         assert_eq!(x.length(), y.length(), "as many values are needed");
         let ([x], [y]) = self.arena.views([x], [y]);
-        // Through pieces of f32, which every other dtype can become.
+        // In pieces of f32, to which every other dtype converts.
         let mut piece = [0.0; 256];
         for (from, to) in x.bytes.chunks(256 * x.dtype.size()).zip(y.bytes.chunks_mut(256 * y.dtype.size())) {
             let piece = &mut piece[..from.len() / x.dtype.size()];
@@ -421,7 +421,7 @@ impl Device for Cpu {
     }
 }
 
-/// The buffers of a weight: its values, and what the scales of one of 4 bits lie in; nothing stands for those that it has not.
+/// The buffers of a weight: its values, and the scales if it is NF4; the rest are empty.
 fn buffers_of(weight: &Weight) -> [Buffer; 3] {
     let none = weight.buffer.first(0);
     match weight.blocks.map(|blocks| blocks.scales) {

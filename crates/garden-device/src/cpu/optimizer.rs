@@ -9,12 +9,12 @@ use super::matmul::Shared;
 use super::threads::Threads;
 use crate::wide::widest;
 
-/// Added to the norm before gradients are divided by it, as PyTorch does.
+/// Added to the norm before dividing gradients by it, as in PyTorch.
 const CLIP_EPSILON: f32 = 1e-6;
-/// Pieces whose squares are summed apart, whoever does it.
+/// Pieces whose squares are summed separately, whichever thread does it.
 const PIECES: usize = 64;
 
-/// What gradients are multiplied with so that their norm is at most `largest`.
+/// The factor of the gradients that limits their norm to `largest`.
 pub(super) fn shrink(squares: f32, largest: f32) -> f32 {
     (largest / (squares.sqrt() + CLIP_EPSILON)).min(1.0)
 }
@@ -82,10 +82,10 @@ widest! {
     }
 }
 
-/// Blocks that are worth a piece of their own.
+/// Blocks per work item.
 const BLOCKS: usize = 32;
 
-/// AdamW with moments of 8 bits, as bitsandbytes does it on GPUs: moments are taken from their codes and updated, the parameter is updated with them
+/// AdamW with 8-bit moments, as in bitsandbytes on GPUs: moments are decoded and updated, the parameter is updated with them
 /// before they are rounded, and decay comes last.
 pub(super) fn adamw_8bit(
     threads: &Threads,
@@ -134,7 +134,7 @@ pub(super) fn adamw_8bit(
     });
 }
 
-/// What is the same for all blocks of a step.
+/// Settings shared by all blocks of a step.
 struct Step8bit {
     shrink: f32,
     beta1: f32,
@@ -158,7 +158,7 @@ impl Step8bit {
         let (mut m, mut v) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
         for (index, p) in value.iter_mut().enumerate() {
             let g = gradient[index] * self.shrink;
-            // One gradient that is no number must not take its whole block with it.
+            // A single NaN or infinite gradient must not spoil its whole block.
             if !g.is_finite() {
                 continue;
             }
@@ -179,7 +179,7 @@ impl Step8bit {
     }
 }
 
-/// A first moment keeps its sign bit when it is rounded: the next code on its side is taken. Zero counts as positive.
+/// A first moment keeps its sign when rounded: the next code on its side is taken. Zero counts as positive.
 fn with_sign(code: u8, moment: f32) -> u8 {
     let is_same = Map::signed().values[usize::from(code)].is_sign_negative() == moment.is_sign_negative();
     match is_same {

@@ -1,10 +1,10 @@
-//! Rotary positions: the pairs (i, i + half) of a head are turned by an angle that depends on the token and on i.
+//! Rotary position embedding: the pairs (i, i + half) of a head are rotated by an angle that depends on the token and on i.
 
 use crate::device::Heads;
 
 use super::threads::Threads;
 
-/// Turns forward (sign 1) or back (sign -1), in place. Both tables are [rows, half].
+/// Rotates forward (sign 1) or back (sign -1), in place. Both tables are `[rows, half]`.
 pub(super) fn rotate(
     threads: &Threads,
     x: &mut [f32],

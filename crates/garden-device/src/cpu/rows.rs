@@ -1,4 +1,4 @@
-//! Rows by number: embeddings, image rows in their places, windows.
+//! Gathering and scattering of rows by index: embeddings, image tokens, windows.
 
 use super::arena::View;
 use super::threads::Threads;
@@ -14,7 +14,7 @@ pub(super) fn embed(threads: &Threads, weight: View<'_>, width: usize, tokens: &
     });
 }
 
-/// In the order of the tokens: several may name the same row.
+/// In token order: several may use the same row.
 pub(super) fn embed_backward(
     dy: &[f32],
     tokens: &[i32],

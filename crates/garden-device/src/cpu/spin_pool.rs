@@ -1,7 +1,7 @@
-//! A team of threads that does one thing after the other together: the caller and others, who stay awake for a moment after each.
+//! A thread pool whose helpers spin for a moment after each task before they sleep; the caller works with them.
 //!
-//! A training step is a thousand short operations in a row. Handing each to a pool that has gone to sleep costs as much as many of them take,
-//! so the others look out for the next one for a while before they sleep.
+//! A training step is a thousand short operations in a row. Waking a sleeping pool for each costs as much as many of them take,
+//! so the helpers poll for the next one for a while before they sleep.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::{self, JoinHandle, Thread};
 
-/// How often a thread looks before it sleeps: about a tenth of a millisecond.
+/// Polls before a thread sleeps: about a tenth of a millisecond.
 const LOOKS: usize = 2000;
 
-/// The round that ends the team.
+/// The round that ends the pool.
 const LAST: usize = usize::MAX;
 
-/// What the threads of a team do together: called with each one's number.
+/// The work of all threads, called with each thread's number.
 type Work<'a> = &'a (dyn Fn(usize) + Sync + 'a);
 
-/// The caller, and the threads that help.
+/// The caller's pool of helper threads.
 pub(super) struct SpinPool {
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
-    /// Held while the team is at work.
+    /// Held while the pool is at work.
     at_work: Mutex<()>,
 }
 
 struct Shared {
-    /// The work of this round and who waits for it; written before the round's number is, and not touched until all are done.
+    /// The work of this round and the caller who waits for it; written before the round's number, and not touched until all are done.
     work: UnsafeCell<Option<(Work<'static>, Thread)>>,
     round: AtomicUsize,
     /// Helpers that are not done yet.
@@ -37,7 +37,7 @@ struct Shared {
 
 // SAFETY: `work` is written by the caller alone while no helper is busy, and only read while some are.
 unsafe impl Sync for Shared {}
-// SAFETY: what it holds may go to other threads.
+// SAFETY: its contents may go to other threads.
 unsafe impl Send for Shared {}
 
 impl std::fmt::Debug for SpinPool {
@@ -47,7 +47,7 @@ impl std::fmt::Debug for SpinPool {
 }
 
 impl SpinPool {
-    /// A team of so many threads, the caller's with them; fewer where the system gives fewer.
+    /// A pool of `number` threads, including the caller's; fewer if the system provides fewer.
     pub fn new(number: usize) -> SpinPool {
         let shared = Arc::new(Shared {
             work: UnsafeCell::new(None),
@@ -65,15 +65,15 @@ impl SpinPool {
         SpinPool { shared, helpers, at_work: Mutex::new(()) }
     }
 
-    /// How many they are.
+    /// Number of threads, including the caller's.
     pub fn number(&self) -> usize {
         self.helpers.len() + 1
     }
 
-    /// Has every thread do its part of some work, each with its own number, and waits for all.
+    /// Runs some work on every thread, each with its own number, and waits for all.
     ///
     /// # Panics
-    /// If one of them does, or if this is asked for inside of such work.
+    /// If one of them does, or if it is called from inside such work.
     pub fn all(&self, work: impl Fn(usize) + Sync) {
         if self.helpers.is_empty() {
             return work(0);
@@ -90,7 +90,7 @@ impl SpinPool {
         // SAFETY: nobody reads it: all helpers are done with the round before.
         unsafe { *shared.work.get() = Some((lasting, thread::current())) };
         shared.busy.store(self.helpers.len(), Ordering::Relaxed);
-        // The numbers of rounds go round before the last one.
+        // Round numbers wrap around before the last one.
         let next = (shared.round.load(Ordering::Relaxed) + 1) % LAST;
         shared.round.store(next, Ordering::Release);
         self.helpers.iter().for_each(|helper| helper.thread().unpark());
@@ -103,7 +103,7 @@ impl SpinPool {
         assert!(!has_panicked, "a thread of the team has panicked");
     }
 
-    /// Does something for each number below `count`, whoever comes first: (the thread's number, the number).
+    /// Runs work for each number below `count`, on whichever thread is free: (the thread's number, the number).
     pub fn each(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
         if self.helpers.is_empty() || count <= 1 {
             return (0..count).for_each(|number| work(0, number));
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-/// Waits until something is so: awake at first, then asleep until somebody calls.
+/// Waits for a condition: spinning at first, then asleep until unparked.
 fn look_out(is_so: impl Fn() -> bool) {
     for _ in 0..LOOKS {
         if is_so() {
@@ -161,7 +161,7 @@ impl Drop for SpinPool {
         self.shared.round.store(LAST, Ordering::Release);
         for helper in self.helpers.drain(..) {
             helper.thread().unpark();
-            // A helper catches what its work panics with, so it ends well.
+            // A helper catches panics of its work, so it ends normally.
             let _ended = helper.join();
         }
     }
@@ -185,7 +185,7 @@ mod tests {
                 assert!(done.iter().all(|done| done.load(Ordering::Relaxed) == 1));
             }
             let seen: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
-            // Longer than they stay awake.
+            // Longer than they spin.
             thread::sleep(std::time::Duration::from_millis(20));
             team.all(|thread| {
                 seen[thread].fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Sums that are added up many at a time, so that vector instructions can do it.
+//! Sums in parallel lanes, for vector instructions.
 
-/// The number of sums side by side.
+/// The number of parallel sums.
 const LANES: usize = 16;
 
 /// The sum of all values.
@@ -9,7 +9,7 @@ pub(super) fn sum(values: &[f32]) -> f32 {
     sum_of(values, |value| value)
 }
 
-/// The sum of what a function makes of each value.
+/// The sum of a function of each value.
 #[inline(always)]
 pub(super) fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0_f32; LANES];
@@ -21,7 +21,7 @@ pub(super) fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// The sum of products of values.
+/// The dot product of values.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0_f32; LANES];
@@ -33,7 +33,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// The highest value; what is no number counts for nothing.
+/// The highest value; NaN is ignored.
 #[inline(always)]
 pub(super) fn highest(values: &[f32]) -> f32 {
     let higher = |a: f32, b: f32| if b > a { b } else { a };

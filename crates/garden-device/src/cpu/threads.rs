@@ -1,10 +1,10 @@
-//! How work is cut: into pieces of a fixed size, so that results do not depend on who does which.
+//! Cuts work into pieces of a fixed size, so that results do not depend on which thread runs which.
 
 use std::marker::PhantomData;
 
 use super::spin_pool::SpinPool;
 
-/// Values that are worth a piece of their own.
+/// Values per piece.
 const PIECE: usize = 16 * 1024;
 
 /// The threads of a device.
@@ -23,12 +23,12 @@ impl Threads {
         self.team.number()
     }
 
-    /// Does something for each number below `count`, on all threads: (the thread's number, the number).
+    /// Runs work for each number below `count`, on all threads: (the thread's number, the number).
     pub fn each(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
         self.team.each(count, work);
     }
 
-    /// The same with scratch of its own for each thread: (the thread's part, the number).
+    /// As [`Threads::each`], with scratch memory per thread: (the thread's part, the number).
     pub fn each_with(&self, scratch: &mut [f32], count: usize, work: impl Fn(&mut [f32], usize) + Sync) {
         self.each_with_number(scratch, count, |_, scratch, number| work(scratch, number));
     }
@@ -42,7 +42,7 @@ impl Threads {
         });
     }
 
-    /// The same with two kinds of scratch.
+    /// As [`Threads::each_with`], with two kinds of scratch.
     pub fn each_with_two(
         &self,
         scratch: &mut [f32],
@@ -58,12 +58,12 @@ impl Threads {
         });
     }
 
-    /// Rows that make a piece.
+    /// Rows per piece.
     fn rows(width: usize) -> usize {
         PIECE.div_ceil(width.max(1)).max(1)
     }
 
-    /// Does something for pieces of whole rows of `y`: (first row, rows of the piece).
+    /// Runs work for pieces of whole rows of `y`: (first row, rows of the piece).
     pub fn by_rows(&self, y: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
         let rows = Self::rows(width);
         let y = Parts::of(y, rows * width);
@@ -71,7 +71,7 @@ impl Threads {
         self.each(y.number(), |_, index| work(index * rows, unsafe { y.part(index) }));
     }
 
-    /// Does something for pieces of values of `y` that cost so much each: (first value, the piece).
+    /// Runs work for pieces of values of `y` with a cost per value: (first value, the piece).
     pub fn by_values(&self, y: &mut [f32], cost: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
         let values = Self::rows(cost);
         let y = Parts::of(y, values);
@@ -108,7 +108,7 @@ impl Threads {
     }
 }
 
-/// A slice in pieces that go to different threads.
+/// A slice in pieces for different threads.
 struct Parts<'a> {
     start: *mut f32,
     length: usize,

@@ -1,4 +1,4 @@
-//! 16-bit weights as f32, and back.
+//! Conversion of 16-bit values to f32 and back.
 
 use crate::buffer::Dtype;
 
@@ -19,7 +19,7 @@ widest! {
     }
 }
 
-/// Widens values as files have them.
+/// Widens values from the bytes of a file.
 pub(crate) fn widen_bytes(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     let halves = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
     match dtype {
@@ -28,7 +28,7 @@ pub(crate) fn widen_bytes(dtype: Dtype, bytes: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Rounds finite values to what files have.
+/// Rounds finite values to the bytes of a file.
 pub(crate) fn narrow_bytes(dtype: Dtype, values: &[f32], to: &mut [u8]) {
     let (to, _) = to.as_chunks_mut::<2>();
     match dtype {
@@ -48,7 +48,7 @@ widest! {
     }
 }
 
-/// Rounds values to the nearest that a dtype has, of two equally near ones to the even one.
+/// Rounds values to a dtype, to nearest even.
 pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
     match dtype {
         Dtype::Bf16 => values.iter_mut().for_each(|value| *value = rounded_to_bf16(*value)),
@@ -60,24 +60,24 @@ pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
 #[inline]
 fn rounded_to_bf16(value: f32) -> f32 {
     let bits = value.to_bits();
-    // What is no number stays none, whatever its lower bits are.
+    // NaN stays NaN, whatever its lower bits.
     if value.is_nan() {
         return f32::from_bits(bits | 0x0040_0000);
     }
     f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
-/// For finite values: weights.
+/// For finite values such as weights.
 fn rounded_to_f16(value: f32) -> f32 {
     let size = value.abs();
-    // Adding and taking away a power of two leaves multiples of what half precision can tell apart at this size.
+    // Adding and subtracting a power of two leaves multiples of the spacing of half precision at this size.
     let exponent = (size.to_bits() >> 23).max(127 - 14);
     let unit = f32::from_bits((exponent + 13) << 23);
     let rounded = (size + unit) - unit;
     (if rounded > 65504.0 { f32::INFINITY } else { rounded }).copysign(value)
 }
 
-/// The bits of a value that half precision has.
+/// The bits of a value already rounded to half precision.
 fn half_bits(value: f32) -> u16 {
     let (bits, size) = (value.to_bits(), value.abs());
     let sign = (bits >> 16 & 0x8000) as u16;

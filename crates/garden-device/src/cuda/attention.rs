@@ -1,18 +1,18 @@
-//! Attention over packed rows and over the KV cache, its backward pass, and rotary positions.
+//! Attention over packed rows and over the KV cache, its backward pass, and rotary position embedding.
 
 use super::driver::Argument;
 use super::{BLOCKS, Cuda, VALUES};
 use crate::buffer::{Buffer, Dtype};
 use crate::device::{Attention, Heads};
 
-/// Keys of a piece of a KV cache, and query heads of a key head that its kernel does together.
+/// Keys per piece of a KV cache, and the maximum of query heads per key head in its kernel.
 pub(crate) const CACHE_PIECE: usize = 128;
 const MOST_GROUPED: usize = 8;
-/// Keys of a tile of attention's backward pass, and queries of the small tiles.
+/// Keys per tile of the backward pass, and queries per small tile.
 pub(super) const TILE: usize = 64;
 
-/// Into how many parts the query heads of a key head are cut, so that there are enough blocks for any card; from the shape alone, as the order of a
-/// sum follows from it.
+/// Number of parts that the query heads of a key head are split into, so that there are enough blocks for any card. It depends on the shape alone, as it
+/// determines the order of sums.
 pub(super) fn splits(group: usize, blocks: usize) -> usize {
     (1..=group).find(|splits| group.is_multiple_of(*splits) && splits * blocks >= BLOCKS).unwrap_or(group)
 }
@@ -33,7 +33,7 @@ pub(super) fn tiled_forward(attention: &Attention, strides: &[usize]) -> Option<
     })
 }
 
-/// Whether the tensor-core kernels serve: their head sizes, and places that are aligned to 16 bytes.
+/// Whether the tensor-core kernels apply: a supported head size, and addresses aligned to 16 bytes.
 pub(super) fn is_tiled(attention: &Attention, strides: &[usize]) -> bool {
     let offsets = [attention.query.offset, attention.key.offset, attention.value.offset];
     let begins = [attention.query.buffer.offset, attention.key.buffer.offset, attention.value.buffer.offset];
@@ -80,7 +80,7 @@ impl Cuda {
         self.by_rows("rotate_bf16", rows, x.heads * half, &arguments);
     }
 
-    /// Lists the tiles of all segments, the most work first; returns where, and how many there may be.
+    /// Lists the tiles of all segments, those with the most work first; returns the list and its maximum length.
     pub(super) fn tiles(
         &mut self,
         attention: &Attention,
@@ -103,7 +103,7 @@ impl Cuda {
         (to, capacity)
     }
 
-    /// Attention of one query for each row over a cache, cut into pieces of keys; says no where that kernel does not serve.
+    /// Decode attention of one query per row over the KV cache, split into pieces of keys; returns false if that kernel does not apply.
     pub(super) fn attend_pieces(
         &mut self,
         attention: &Attention,
@@ -140,7 +140,7 @@ impl Cuda {
         true
     }
 
-    /// Attention forward, over segments or a cache.
+    /// Attention forward, over segments or a KV cache.
     pub(super) fn mix(
         &mut self,
         attention: &Attention,
@@ -170,7 +170,7 @@ impl Cuda {
         let [q, k, v] = [query, key, value].map(|given| self.heads(given));
         let y = self.activation(y);
         let [heads_argument, kv_argument] = [heads, kv_heads].map(|number| Argument::I32(number as i32));
-        // One new token for each row: nothing for tensor cores to do.
+        // One new token per row: nothing to gain from tensor cores.
         let is_single = cache.is_some() && attention.longest <= 1;
         if !is_single && let Some(name) = tiled_forward(attention, &strides) {
             let tile = if attention.longest > TILE { 2 * TILE } else { TILE };
@@ -291,7 +291,7 @@ pub(super) fn attend_backward(
             (_, true) => "attend_backward_queries_128_128",
             (_, false) => "attend_backward_queries_128_64",
         };
-        // Stages of 64 queries of large heads are faster where two such blocks fit into a multiprocessor.
+        // For large heads, stages of 64 queries are faster if two such blocks fit into a multiprocessor.
         let is_roomy = cuda.driver.card.shared_bytes >= 200 << 10;
         let (keys_name, queries) = match (head_size, is_roomy) {
             (64, _) => ("attend_backward_keys_64_64", 64),

@@ -1,8 +1,8 @@
-//! Matrix products by cuBLASLt.
+//! Matrix products with cuBLASLt.
 //!
-//! The library thinks in columns: a matrix that lies row by row is its transpose to it, so y = x W^T is asked for as y^T = W x^T.
-//! Which algorithm computes a product follows from its shape, rounded up, its alignment, the card and the library's version alone, never from timing
-//! or from what came before, and sums are never added up by whoever comes first: the same product gives the same bits.
+//! The library is column-major: it sees a row-major matrix as its transpose, so y = x W^T is requested as y^T = W x^T.
+//! The algorithm of a product depends only on its shape, rounded up, its alignment, the card and the library's version, never on timing
+//! or history, and reductions have a fixed order: the same product gives the same bits.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -43,17 +43,17 @@ const TRANSPOSE_A: c_int = 3;
 const TRANSPOSE_B: c_int = 4;
 const EPILOGUE: c_int = 7;
 const BIAS_POINTER: c_int = 8;
-/// Adds a value to each row of what the library sees as columns: to each column of ours.
+/// Adds a value to each row of the library's column-major result: to each column of ours.
 const EPILOGUE_BIAS: c_int = 4;
 const WORKSPACE_BYTES: c_int = 1;
 const REDUCTION_SCHEMES: c_int = 3;
 const ALIGNMENT_A: c_int = 5;
-/// Partial sums of a long product are added in order and as f32: not by whoever comes first, and not rounded before.
+/// Partial sums of a long product are added in a fixed order and in f32, without rounding before.
 const ORDERED_REDUCTIONS: u32 = 2;
 
-/// The library's workspace: what it recommends for Hopper, and enough elsewhere.
+/// Workspace of the library: its recommendation for Hopper, and enough elsewhere.
 pub(super) const WORKSPACE: usize = 32 << 20;
-/// Plans that are remembered; more shapes than this do not come in any training run, and then the oldest go.
+/// Maximum number of cached plans; no training run has more shapes, and at the limit the cache is cleared.
 const MOST_PLANS: usize = 4096;
 
 #[repr(C)]
@@ -70,7 +70,7 @@ struct Heuristic {
     reserved: [c_int; 4],
 }
 
-/// Which product, in terms of rows: x [rows, k], W [n, k], y [rows, n].
+/// The kind of product, in terms of x `[rows, k]`, W `[n, k]`, y `[rows, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Product {
     /// y = x W^T.
@@ -81,20 +81,20 @@ pub(super) enum Product {
     Weight,
 }
 
-/// What an algorithm is chosen by.
+/// What determines the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     product: Product,
     rows: usize,
     n: usize,
     k: usize,
-    /// bf16 results, or f32.
+    /// bf16 results instead of f32.
     is_narrow: bool,
     has_bias: bool,
     alignment: u32,
 }
 
-/// Where the description of a product with a bias stands, after those of [`Product`].
+/// Index of the description with a bias, after those of [`Product`].
 const WITH_BIAS: usize = 3;
 
 impl Key {
@@ -103,39 +103,39 @@ impl Key {
     }
 }
 
-/// One operand or result: where it lies.
+/// Shapes and addresses of a product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operands {
     pub product: Product,
     pub rows: usize,
     pub n: usize,
     pub k: usize,
-    /// The operand of activations: x, or dy for the last two.
+    /// The activations: x, or dy for the last two.
     pub first: Address,
-    /// The weight, or x for the gradient of a weight.
+    /// The weight, or x for a weight gradient.
     pub second: Address,
     pub to: Address,
     pub to_dtype: Dtype,
     pub scale: f32,
-    /// What is added: the result's own place, or another of its shape.
+    /// Added to the result: the result itself, or a buffer of its shape.
     pub plus: Option<Address>,
-    /// bf16 [n], added to each row of a forward product.
+    /// bf16 `[n]`, added to each row of a forward product.
     pub bias: Option<Address>,
 }
 
-/// The library.
+/// The cuBLASLt library.
 pub(super) struct Blas {
     functions: Functions,
     handle: Handle,
     preference: Handle,
-    /// Descriptions of the three products, and of the first one with a bias.
+    /// Descriptions of the three products, and of the first with a bias.
     descriptions: [Handle; 4],
     plans: HashMap<Key, Algorithm>,
     pub version: usize,
     pub path: PathBuf,
 }
 
-/// A matrix as the library sees it; given back when it is no longer needed.
+/// A matrix as the library sees it; destroyed on drop.
 struct Layout<'a> {
     functions: &'a Functions,
     handle: Handle,
@@ -143,7 +143,7 @@ struct Layout<'a> {
 
 impl Drop for Layout<'_> {
     fn drop(&mut self) {
-        // SAFETY: a layout of ours, given back once.
+        // SAFETY: our own layout, destroyed once.
         unsafe { (self.functions.layout_destroy)(self.handle) };
     }
 }
@@ -158,7 +158,7 @@ impl Functions {
         Err(format!("{text} (cuBLASLt status {status})"))
     }
 
-    /// Columns of `rows` values each.
+    /// A column-major layout with `rows` values per column.
     fn layout(&self, dtype: Dtype, rows: usize, columns: usize) -> Result<Layout<'_>, String> {
         let kind = match dtype {
             Dtype::F32 => 0,
@@ -185,19 +185,19 @@ impl Blas {
         // SAFETY: as above.
         functions.check(unsafe { (functions.preference_create)(&mut preference) }).map_err(refused)?;
         let mut descriptions = [std::ptr::null_mut(); 4];
-        // Of columns: W^T x^T, W x^T, x^T dy, W^T x^T + b.
+        // Column-major: W^T x^T, W x^T, x^T dy, W^T x^T + b.
         for (description, [a, b]) in descriptions.iter_mut().zip([[1_i32, 0], [0, 0], [0, 1], [1, 0]]) {
             // SAFETY: as above; f32 is 0 as a type of scales.
             functions.check(unsafe { (functions.description_create)(description, COMPUTE_F32, 0) }).map_err(refused)?;
             for (attribute, value) in [(TRANSPOSE_A, a), (TRANSPOSE_B, b)] {
                 let place = std::ptr::from_ref(&value).cast();
-                // SAFETY: a value of the size that is said.
+                // SAFETY: a value of the stated size.
                 let status = unsafe { (functions.description_set)(*description, attribute, place, 4) };
                 functions.check(status).map_err(refused)?;
             }
         }
         let place = std::ptr::from_ref(&EPILOGUE_BIAS).cast();
-        // SAFETY: a value of the size that is said.
+        // SAFETY: a value of the stated size.
         let status = unsafe { (functions.description_set)(descriptions[WITH_BIAS], EPILOGUE, place, 4) };
         functions.check(status).map_err(refused)?;
         // SAFETY: no arguments.
@@ -210,7 +210,7 @@ impl Blas {
 
     fn prefer<T>(&self, attribute: c_int, value: &T) -> Result<(), String> {
         let place = std::ptr::from_ref(value).cast();
-        // SAFETY: a value of the size that is said.
+        // SAFETY: a value of the stated size.
         self.functions
             .check(unsafe { (self.functions.preference_set)(self.preference, attribute, place, size_of::<T>()) })
     }
@@ -238,7 +238,7 @@ impl Blas {
         if let Some(bias) = of.bias {
             assert_eq!(of.product, Product::Forward, "only forward products have a bias");
             let place = std::ptr::from_ref(&bias).cast();
-            // SAFETY: a pointer of the size that is said.
+            // SAFETY: a pointer of the stated size.
             let status =
                 unsafe { (self.functions.description_set)(self.descriptions[WITH_BIAS], BIAS_POINTER, place, 8) };
             self.functions.check(status)?;
@@ -255,7 +255,7 @@ impl Blas {
             }
         };
         let [a_layout, b_layout, to_layout] = self.layouts(of.product, of.rows, of.n, of.k, of.to_dtype)?;
-        // The weight is the first operand of the first two; of the last one x is.
+        // The first operand is the weight for the first two products, and x for the last.
         let (a, b) = (of.second as *const c_void, of.first as *const c_void);
         let (alpha, beta) = (of.scale, if of.plus.is_some() { 1.0_f32 } else { 0.0 });
         // SAFETY: the caller's promise; layouts are those of the operands.
@@ -282,7 +282,7 @@ impl Blas {
         self.functions.check(status)
     }
 
-    /// The operands of a product and its result, as columns.
+    /// Layouts of a product's operands and result, column-major.
     fn layouts(&self, product: Product, rows: usize, n: usize, k: usize, to: Dtype) -> Result<[Layout<'_>; 3], String> {
         let of = |dtype, rows, columns| self.functions.layout(dtype, rows, columns);
         Ok(match product {
@@ -300,7 +300,7 @@ impl Blas {
         let [a, b, c] = self.layouts(key.product, key.rows, key.n, key.k, to)?;
         let empty = Heuristic { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let (mut found, mut count) = ([empty; 1], 0);
-        // SAFETY: all handles are ours; there is room for one result.
+        // SAFETY: all handles are ours; there is space for one result.
         let status = unsafe {
             (self.functions.heuristic)(
                 self.handle,
@@ -323,7 +323,7 @@ impl Blas {
     }
 }
 
-/// Rows that share a plan: an algorithm for a few more serves as well.
+/// Rows rounded up, so that similar shapes share a plan: an algorithm for a few more rows serves as well.
 fn rounded(rows: usize) -> usize {
     match rows {
         0..=16 => rows,
@@ -335,7 +335,7 @@ fn rounded(rows: usize) -> usize {
 
 impl Drop for Blas {
     fn drop(&mut self) {
-        // SAFETY: handles of ours, given back once.
+        // SAFETY: our own handles, destroyed once.
         unsafe {
             self.descriptions.iter().for_each(|description| {
                 (self.functions.description_destroy)(*description);

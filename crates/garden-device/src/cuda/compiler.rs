@@ -1,4 +1,4 @@
-//! NVRTC: kernels from source to a program for one architecture. It needs no GPU.
+//! NVRTC: compiles kernels from source for one architecture. Needs no GPU.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -23,15 +23,15 @@ functions! {
     }
 }
 
-/// How everything is compiled.
+/// Compiler options.
 pub(super) const OPTIONS: [&str; 2] = ["--std=c++17", "--device-as-default-execution-space"];
 
-/// The compiler.
+/// The NVRTC compiler.
 pub struct Compiler {
     functions: Functions,
     /// Major and minor version.
     pub version: (i32, i32),
-    /// Where it was found.
+    /// The path of its library.
     pub path: PathBuf,
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Debug for Compiler {
 }
 
 impl Compiler {
-    /// Finds NVRTC, of this major version at most.
+    /// Finds NVRTC, of at most this major version.
     pub fn find(most_major: i32) -> Result<Compiler, Unavailable> {
         let (library, path) = find("libnvrtc", "cuda-nvrtc", most_major)?;
         let functions = Functions::of(library).map_err(|name| {
@@ -54,7 +54,7 @@ impl Compiler {
         Ok(Compiler { functions, version: (major, minor), path })
     }
 
-    /// Compiles a program for an architecture such as `sm_90`; the compiler's messages if it cannot.
+    /// Compiles a program for an architecture such as `sm_90`; the error has the compiler's messages.
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         let zero = |text: &str| CString::new(text).map_err(|_| "a zero byte in a program".to_string());
         let (name, source) = (zero(name)?, zero(source)?);
@@ -64,11 +64,11 @@ impl Compiler {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = std::ptr::null_mut();
         let none = std::ptr::null();
-        // SAFETY: texts with their zeros, no headers, and a place for the program.
+        // SAFETY: zero-terminated texts, no headers, and a place for the program.
         let status = unsafe { (self.functions.create)(&mut program, source.as_ptr(), name.as_ptr(), 0, none, none) };
         self.check(status)?;
         let made = Made { functions: &self.functions, program };
-        // SAFETY: a program that was just made, and as many options as are said.
+        // SAFETY: a program just created, and as many options as stated.
         let status = unsafe { (self.functions.compile)(made.program, options.len() as c_int, options.as_ptr()) };
         if let Err(problem) = self.check(status) {
             return Err(format!("{problem}\n{}", made.log()));
@@ -77,7 +77,7 @@ impl Compiler {
         // SAFETY: a compiled program and a place for its size.
         self.check(unsafe { (self.functions.cubin_size)(made.program, &mut size) })?;
         let mut cubin = vec![0; size];
-        // SAFETY: as much room as was said.
+        // SAFETY: the buffer has the stated size.
         self.check(unsafe { (self.functions.cubin)(made.program, cubin.as_mut_ptr().cast()) })?;
         Ok(cubin)
     }
@@ -91,7 +91,7 @@ impl Compiler {
     }
 }
 
-/// A program that is given back when it is no longer needed.
+/// A program, destroyed on drop.
 struct Made<'a> {
     functions: &'a Functions,
     program: Program,
@@ -100,10 +100,10 @@ struct Made<'a> {
 impl Made<'_> {
     fn log(&self) -> String {
         let mut size = 0;
-        // SAFETY: a program of ours and a place for the size.
+        // SAFETY: our own program and a place for the size.
         unsafe { (self.functions.log_size)(self.program, &mut size) };
         let mut log = vec![0_u8; size];
-        // SAFETY: as much room as was said.
+        // SAFETY: the buffer has the stated size.
         unsafe { (self.functions.log)(self.program, log.as_mut_ptr().cast()) };
         String::from_utf8_lossy(&log).trim_end_matches('\0').to_string()
     }
@@ -111,7 +111,7 @@ impl Made<'_> {
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        // SAFETY: a program of ours, given back once.
+        // SAFETY: our own program, destroyed once.
         unsafe { (self.functions.destroy)(&mut self.program) };
     }
 }

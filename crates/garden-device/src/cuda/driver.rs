@@ -1,6 +1,6 @@
-//! The driver: one GPU, its memory, one stream of work, kernels.
+//! The CUDA driver: one GPU, its memory, its streams, kernels.
 //!
-//! Some thirty functions of libcuda, declared here: a crate of bindings would bring all of them and end the program where the library is missing.
+//! Some thirty functions of libcuda, declared here: a bindings crate would bring all of them and end the program if the library is missing.
 //! Functions return the driver's error; the device latches it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::library::{Unavailable, functions, open};
 
-/// A place in the GPU's memory.
+/// An address in GPU memory.
 pub(super) type Address = u64;
 
 type Status = c_int;
@@ -65,43 +65,43 @@ const NO_DEVICE: Status = 100;
 const ATTRIBUTE_MAJOR: c_int = 75;
 const ATTRIBUTE_MINOR: c_int = 76;
 const ATTRIBUTE_MULTIPROCESSORS: c_int = 16;
-/// Shared memory that a block may have where it asks for it.
+/// Maximum shared memory per block with opt-in.
 const ATTRIBUTE_SHARED: c_int = 97;
 const FUNCTION_SHARED: c_int = 8;
-/// Only what a stream is given is recorded; other calls of the process are nobody's business.
+/// Captures only the given stream; other calls of the process are unaffected.
 const CAPTURE_RELAXED: c_int = 2;
-/// A stream that does not wait for others of the process.
+/// A stream that does not synchronise with the default stream.
 const NON_BLOCKING: c_uint = 1;
 
-/// What a GPU is.
+/// Properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
     /// Its name.
     pub name: String,
     /// Compute capability, such as 90 for 9.0.
     pub capability: i32,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: usize,
-    /// Bytes of shared memory that a block may have.
+    /// Maximum shared memory per block in bytes.
     pub shared_bytes: usize,
-    /// The newest version of CUDA that the driver runs, such as 13000.
+    /// The newest CUDA version that the driver supports, such as 13000.
     pub driver_version: i32,
 }
 
-/// Why the driver did not do something.
+/// Why a driver call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub text: String,
     pub is_out_of_memory: bool,
 }
 
-/// A GPU with a context and two streams, in the thread that made it.
+/// A GPU with a context and two streams, in the thread that created it.
 pub(super) struct Driver {
     functions: Arc<Functions>,
     device: c_int,
-    /// Work, in order.
+    /// The stream of operations.
     stream: Handle,
-    /// Copies to the GPU that need not wait for all work before them.
+    /// Copies to the GPU that need not wait for all earlier operations.
     copies: Handle,
     pub card: Card,
 }
@@ -114,13 +114,13 @@ pub(super) struct Module(Handle);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function(Handle);
 
-/// A moment in the stream.
+/// A point in a stream.
 pub(super) struct Event {
     handle: Handle,
     functions: Arc<Functions>,
 }
 
-/// Work that was recorded and can be queued as a whole.
+/// A CUDA graph: recorded operations that can be queued as a whole.
 pub(super) struct Recording {
     executable: Handle,
     functions: Arc<Functions>,
@@ -133,7 +133,7 @@ pub(super) enum Stream {
     Copies,
 }
 
-/// Memory of the host that the GPU copies from by itself, where the system gives such.
+/// Pinned host memory, which the GPU copies from directly, if the system provides it.
 pub(super) struct Pinned {
     pub start: *mut u8,
     pub length: usize,
@@ -151,7 +151,7 @@ pub(super) enum Argument {
 }
 
 impl Driver {
-    /// Opens a GPU by its number.
+    /// Opens a GPU by its index.
     pub fn open(number: usize) -> Result<Driver, Unavailable> {
         let library = open("libcuda.so.1").or_else(|| open("libcuda.so")).ok_or_else(|| {
             Unavailable::absent(
@@ -188,7 +188,7 @@ impl Driver {
         // SAFETY: as above.
         check(unsafe { (functions.device_get)(&mut device, number as c_int) }, "finding the GPU")?;
         let mut name = [0 as c_char; 256];
-        // SAFETY: the name has so much room.
+        // SAFETY: the buffer of the name has this size.
         check(unsafe { (functions.device_name)(name.as_mut_ptr(), 256, device) }, "asking for the GPU's name")?;
         let attribute = |which: c_int| {
             let mut value = 0;
@@ -197,7 +197,7 @@ impl Driver {
             Ok::<c_int, Unavailable>(value)
         };
         let card = Card {
-            // SAFETY: the driver ends it with a zero.
+            // SAFETY: the driver terminates it with a zero.
             name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
             capability: attribute(ATTRIBUTE_MAJOR)? * 10 + attribute(ATTRIBUTE_MINOR)?,
             multiprocessors: attribute(ATTRIBUTE_MULTIPROCESSORS)? as usize,
@@ -214,10 +214,10 @@ impl Driver {
         let taken = |failure: Failure| {
             Unavailable::new(format!("the GPU {} cannot be used: {}", card.name, failure.text), busy)
         };
-        // SAFETY: as above; the context is given back when the driver is dropped.
+        // SAFETY: as above; the context is released when the driver is dropped.
         let retained = unsafe { (functions.context_retain)(&mut context, device) };
         functions.check(retained, "making a context").map_err(taken)?;
-        // SAFETY: a context that was just made.
+        // SAFETY: a context just created.
         check(unsafe { (functions.context_set)(context) }, "using the context")?;
         // SAFETY: as above.
         check(unsafe { (functions.stream_create)(&mut stream, NON_BLOCKING) }, "making a stream")?;
@@ -237,7 +237,7 @@ impl Driver {
         self.stream
     }
 
-    /// Free bytes, and all of the GPU.
+    /// Free and total bytes of the GPU.
     pub fn memory(&self) -> Result<(usize, usize), Failure> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: two places of the right type.
@@ -257,11 +257,11 @@ impl Driver {
     /// # Safety
     /// It was allocated here, and nothing uses it any more.
     pub unsafe fn free(&self, address: Address) {
-        // SAFETY: the caller's promise. A failure at the end of everything changes nothing.
+        // SAFETY: the caller's promise. A failure during shutdown changes nothing.
         unsafe { (self.functions.free)(address) };
     }
 
-    /// Memory that the GPU copies from by itself; `None` where the system gives none.
+    /// Allocates pinned memory; `None` if the system provides none.
     pub fn pinned(&self, length: usize) -> Option<Pinned> {
         let mut start = std::ptr::null_mut();
         // SAFETY: a place of the right type.
@@ -269,9 +269,9 @@ impl Driver {
         (status == 0).then(|| Pinned { start: start.cast(), length, functions: self.functions.clone() })
     }
 
-    /// What is queued in a stream from here on waits for an event.
+    /// Makes later operations of a stream wait for an event.
     pub fn wait_in(&self, stream: Stream, event: &Event) -> Result<(), Failure> {
-        // SAFETY: a stream and an event of ours.
+        // SAFETY: our own stream and event.
         let status = unsafe { (self.functions.stream_wait)(self.handle(stream), event.handle, 0) };
         self.functions.check(status, "waiting for another stream")
     }
@@ -279,16 +279,16 @@ impl Driver {
     /// Queues a copy to the GPU.
     ///
     /// # Safety
-    /// `from` has so many bytes, which stay as they are until the copy is done; `to` lies inside memory of this GPU.
+    /// `from` has `bytes` bytes, which do not change until the copy is done; `to` lies inside memory of this GPU.
     pub unsafe fn copy_to(&self, to: Address, from: *const u8, bytes: usize, stream: Stream) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let status = unsafe { (self.functions.copy_to)(to, from.cast(), bytes, self.handle(stream)) };
         self.functions.check(status, "copying to the GPU")
     }
 
-    /// Waits for everything that was queued, and copies to the host.
+    /// Waits for all queued operations, and copies to the host.
     pub fn copy_from(&self, to: &mut [u8], from: Address) -> Result<(), Failure> {
-        // SAFETY: the slice has so many bytes; the device's buffer lies inside its memory.
+        // SAFETY: the slice has this many bytes; the device's buffer lies inside its memory.
         let status = unsafe { (self.functions.copy_from)(to.as_mut_ptr().cast(), from, to.len(), self.stream) };
         self.functions.check(status, "copying from the GPU")?;
         self.wait(Stream::Work)
@@ -306,7 +306,7 @@ impl Driver {
         self.functions.check(status, "filling memory of the GPU")
     }
 
-    /// Waits for everything that was queued in a stream.
+    /// Waits for all queued operations of a stream.
     pub fn wait(&self, stream: Stream) -> Result<(), Failure> {
         // SAFETY: our own stream.
         let status = unsafe { (self.functions.stream_synchronize)(self.handle(stream)) };
@@ -320,26 +320,26 @@ impl Driver {
         Ok(Event { handle, functions: self.functions.clone() })
     }
 
-    /// Marks the place in a stream.
+    /// Records an event at the current point of a stream.
     pub fn record(&self, event: &Event, stream: Stream) -> Result<(), Failure> {
-        // SAFETY: an event and a stream of ours.
+        // SAFETY: our own event and stream.
         let status = unsafe { (self.functions.event_record)(event.handle, self.handle(stream)) };
         self.functions.check(status, "recording an event")
     }
 
-    /// Records what the stream of work is given from now on instead of doing it.
+    /// Starts recording the stream of operations instead of running them.
     pub fn begin_recording(&self) -> Result<(), Failure> {
         // SAFETY: our own stream.
         let status = unsafe { (self.functions.capture_begin)(self.stream, CAPTURE_RELAXED) };
         self.functions.check(status, "recording work")
     }
 
-    /// What was recorded, ready to be queued.
+    /// Ends recording and returns the graph, ready to be queued.
     pub fn end_recording(&self) -> Result<Recording, Failure> {
         let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: our own stream, which is recording, and a place for what was recorded.
+        // SAFETY: our own stream, which is recording, and a place for the graph.
         self.functions.check(unsafe { (self.functions.capture_end)(self.stream, &mut graph) }, "recording work")?;
-        // SAFETY: the graph that was just made; it is not needed after this.
+        // SAFETY: the graph just created; it is not needed after this.
         let status = unsafe {
             let status = (self.functions.graph_instantiate)(&mut executable, graph, 0);
             (self.functions.graph_destroy)(graph);
@@ -349,9 +349,9 @@ impl Driver {
         Ok(Recording { executable, functions: self.functions.clone() })
     }
 
-    /// Queues what was recorded.
+    /// Queues a recording.
     pub fn queue(&self, recording: &Recording) -> Result<(), Failure> {
-        // SAFETY: a recording of ours; what it uses lives as long as the device.
+        // SAFETY: our own recording; what it uses lives as long as the device.
         let status = unsafe { (self.functions.graph_launch)(recording.executable, self.stream) };
         self.functions.check(status, "queueing recorded work")
     }
@@ -369,14 +369,14 @@ impl Driver {
     pub fn function(&self, module: Module, name: &str) -> Option<Function> {
         let mut function = std::ptr::null_mut();
         let symbol = std::ffi::CString::new(name).ok()?;
-        // SAFETY: a module that is loaded and a name with its zero.
+        // SAFETY: a loaded module and a zero-terminated name.
         let status = unsafe { (self.functions.module_function)(&mut function, module.0, symbol.as_ptr()) };
         (status == 0).then_some(Function(function))
     }
 
-    /// Lets blocks of a kernel have so much shared memory.
+    /// Allows blocks of a kernel this much shared memory.
     pub fn allow_shared(&self, function: Function, bytes: usize) -> Result<(), Failure> {
-        // SAFETY: a function of a module that is loaded.
+        // SAFETY: a function of a loaded module.
         let status = unsafe { (self.functions.function_attribute)(function.0, FUNCTION_SHARED, bytes as c_int) };
         self.functions.check(status, "asking for shared memory")
     }
@@ -384,7 +384,7 @@ impl Driver {
     /// Queues a kernel.
     ///
     /// # Safety
-    /// The arguments are those that the kernel declares, and what it reads and writes lies inside memory of this GPU.
+    /// The arguments match the kernel's declaration, and what it reads and writes lies inside memory of this GPU.
     pub unsafe fn launch(
         &self,
         function: Function,
@@ -428,7 +428,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // SAFETY: our own stream and our share of the context, given back once.
+        // SAFETY: our own streams and our share of the context, released once.
         unsafe {
             for stream in [self.stream, self.copies] {
                 (self.functions.stream_synchronize)(stream);
@@ -440,13 +440,13 @@ impl Drop for Driver {
 }
 
 impl Event {
-    /// Waits until the stream has come here.
+    /// Waits until the stream has reached the event.
     pub fn wait(&self) -> Result<(), Failure> {
-        // SAFETY: an event of ours.
+        // SAFETY: our own event.
         self.functions.check(unsafe { (self.functions.event_synchronize)(self.handle) }, "waiting for the GPU")
     }
 
-    /// Seconds of the stream between an earlier moment and this; it has come here.
+    /// Seconds between an earlier event and this one, which the stream has reached.
     pub fn seconds_since(&self, earlier: &Event) -> Result<f64, Failure> {
         let mut milliseconds = 0.0;
         // SAFETY: a place of the right type and two events of ours.
@@ -458,21 +458,21 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: an event of ours, given back once.
+        // SAFETY: our own event, destroyed once.
         unsafe { (self.functions.event_destroy)(self.handle) };
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        // SAFETY: a recording of ours, given back once.
+        // SAFETY: our own recording, destroyed once.
         unsafe { (self.functions.executable_destroy)(self.executable) };
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: memory of ours, given back once.
+        // SAFETY: our own memory, freed once.
         unsafe { (self.functions.free_host)(self.start.cast()) };
     }
 }

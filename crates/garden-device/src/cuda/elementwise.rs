@@ -1,4 +1,4 @@
-//! Operations value by value: casts, activation functions, dropout.
+//! Elementwise operations: casts, activation functions, dropout.
 
 use super::Cuda;
 use super::driver::{Address, Argument};
@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, Dtype};
 use crate::device::Write;
 use crate::scalars::Seed;
 
-/// Values in a row, as rows of a width that 8 divides where that can be.
+/// Splits values into rows whose width is a multiple of 8, if possible.
 pub(super) fn as_rows(length: usize) -> (usize, usize) {
     const WIDTH: usize = 8192;
     if length.is_multiple_of(WIDTH) { (length / WIDTH, WIDTH) } else { (1, length) }
@@ -27,7 +27,7 @@ pub(super) fn cast(cuda: &mut Cuda, x: Buffer, y: Buffer) {
         (Dtype::F16, Dtype::F16) => "convert_f16_f16",
         pair => panic!("{pair:?} are not floating point"),
     };
-    // As rows of a length that whole numbers of the kernel can hold.
+    // In rows short enough for the kernel's integers.
     const ROW: usize = 1 << 20;
     let (from, to) = (cuda.address(x), cuda.address(y));
     let rows = x.length() / ROW;

@@ -1,4 +1,4 @@
-//! Kernels: their source, compiled for the card that is there and kept on disk, and how they are started.
+//! Kernels: source code, compilation for the installed card with a disk cache, and launching.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use super::compiler::{Compiler, OPTIONS};
 use super::driver::{Argument, Driver, Failure, Function, Module};
 use super::library::Unavailable;
 
-/// What stands before every program.
+/// Source prepended to every program.
 const PRELUDE: [&str; 2] = [include_str!("kernels/instructions.cu"), include_str!("kernels/common.cu")];
 
-/// A program: its name, its source, and the kernels of it that are used.
+/// A program: its name, its source, and its kernels.
 pub struct Program {
     /// Its name.
     pub name: &'static str,
     source: &'static str,
     kernels: &'static [&'static str],
-    /// What its templates are compiled for.
+    /// The head size that its templates are compiled for.
     head_size: Option<usize>,
 }
 
@@ -28,7 +28,7 @@ impl Program {
     }
 }
 
-/// The programs.
+/// All programs.
 pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "elementwise",
@@ -143,7 +143,7 @@ pub const PROGRAMS: [Program; 11] = [
     },
 ];
 
-/// Shared memory that every kernel may have without asking.
+/// Shared memory that every kernel may use without opt-in.
 const SHARED_WITHOUT_ASKING: usize = 48 << 10;
 
 /// All kernels of a card.
@@ -152,11 +152,11 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Takes compiled programs from the disk where they are, compiles the others side by side, and loads all. `tell` hears what takes long.
+    /// Loads cached programs from disk, and compiles the others in parallel. `tell` receives messages about slow work.
     pub fn load(driver: &Driver, tell: &dyn Fn(&str)) -> Result<Kernels, Unavailable> {
         let architecture = format!("sm_{}", driver.card.capability);
         let major = driver.card.driver_version / 1000;
-        // Its version is part of the names of what is kept, so it is looked for even where nothing has to be compiled.
+        // The compiler's version is part of the cache's file names, so it is needed even if nothing has to be compiled.
         let compiler = Compiler::find(major)?;
         let cache = cache_folder();
         let files = PROGRAMS.each_ref().map(|program| {
@@ -251,14 +251,14 @@ fn find(
     Ok(())
 }
 
-/// Where compiled programs are kept; nowhere if there is no home.
+/// The cache folder of compiled programs; `None` without a home folder.
 fn cache_folder() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
     Some(cache.join("model-garden/kernels"))
 }
 
-/// A name for everything that a compiled program follows from.
+/// A file name that covers every input of a compiled program.
 fn file_name(name: &str, source: &str, architecture: &str, version: (i32, i32)) -> String {
     let digest = |offset: u64| {
         let bytes = source.bytes().chain(architecture.bytes()).chain(OPTIONS.iter().flat_map(|option| option.bytes()));
@@ -268,7 +268,7 @@ fn file_name(name: &str, source: &str, architecture: &str, version: (i32, i32)) 
     format!("{name}-{architecture}-{}.{}-{first:016x}{second:016x}.cubin", version.0, version.1)
 }
 
-/// Keeps a compiled program, wholly or not at all. Without it the next start takes longer.
+/// Caches a compiled program atomically. Without it the next start takes longer.
 fn keep(file: &Path, cubin: &[u8]) {
     let draft = file.with_extension(format!("{}.part", std::process::id()));
     let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);

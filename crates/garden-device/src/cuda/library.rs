@@ -1,24 +1,24 @@
-//! Libraries of CUDA, found and opened when there is a GPU: nothing of CUDA is needed to build or to run without one.
+//! Finds and opens the CUDA libraries at run time: CUDA is not needed to build, or to run without a GPU.
 //!
 //! The driver's library comes with the driver. NVRTC and cuBLASLt come with the CUDA toolkit or with the `nvidia` packages of a Python environment,
-//! version 12 or 13; the newest that the driver can run is taken.
+//! version 12 or 13; the newest that the driver supports is used.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// Names a folder with the libraries, before all other places.
+/// Environment variable with a folder of libraries, searched before all others.
 pub const FOLDER_VARIABLE: &str = "MODEL_GARDEN_CUDA";
 
-/// Why a GPU cannot be used: one sentence, and what to do.
+/// Why a GPU cannot be used: one sentence, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// What is missing or wrong.
     pub problem: String,
     /// What would help.
     pub hint: String,
-    /// Whether there is none at all, rather than one that cannot be used.
+    /// Whether there is no GPU at all, rather than an unusable one.
     pub is_absent: bool,
 }
 
@@ -40,18 +40,18 @@ impl Unavailable {
     }
 }
 
-/// Declares functions of a library: a struct of pointers, and how they are looked up.
+/// Declares functions of a library: a struct of pointers, and their lookup.
 macro_rules! functions {
     ($(#[$meta:meta])* $name:ident { $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }) => {
         $(#[$meta])*
         struct $name {
             $($field: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// The functions are code of the library: it must stay loaded for as long as they are.
+            /// The functions are code of the library, so it must stay loaded as long as they are used.
             _library: libloading::Library,
         }
 
         impl $name {
-            /// Looks all functions up; the name of the first that is missing otherwise.
+            /// Looks up all functions; the error is the name of the first missing one.
             fn of(library: libloading::Library) -> Result<$name, &'static str> {
                 $(
                     // SAFETY: the type is that of the C declaration.
@@ -73,7 +73,7 @@ pub(super) fn open(path: impl AsRef<Path>) -> Option<Library> {
     unsafe { Library::new(path.as_ref().as_os_str()) }.ok()
 }
 
-/// Opens NVRTC or cuBLASLt (`name` such as `libnvrtc`) of a major version that the driver can run, 12 at least, and says from where.
+/// Opens NVRTC or cuBLASLt (`name` such as `libnvrtc`) of a major version that the driver supports, at least 12; also returns its path.
 pub(super) fn find(name: &str, package: &str, most_major: i32) -> Result<(Library, PathBuf), Unavailable> {
     let folders = folders(package);
     for major in (12..=most_major).rev() {
@@ -84,7 +84,7 @@ pub(super) fn find(name: &str, package: &str, most_major: i32) -> Result<(Librar
                 return Ok((library, path));
             }
         }
-        // Wherever the system's loader looks.
+        // The system loader's search path.
         if let Some(library) = open(&file) {
             return Ok((library, PathBuf::from(file)));
         }
@@ -98,7 +98,7 @@ pub(super) fn find(name: &str, package: &str, most_major: i32) -> Result<(Librar
     ))
 }
 
-/// NVRTC opens a second library by its bare name, which is only found where it is loaded already.
+/// NVRTC opens a second library by its bare name, which is only found if it is already loaded.
 fn open_builtins(nvrtc: &Path) {
     let Some(folder) = nvrtc.parent() else { return };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -112,11 +112,11 @@ fn open_builtins(nvrtc: &Path) {
     }
 }
 
-/// Folders where libraries of CUDA lie, the nearest first.
+/// Folders that may have CUDA libraries, the nearest first.
 fn folders(package: &str) -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let mut folders: Vec<PathBuf> = variable(FOLDER_VARIABLE).into_iter().flat_map(with_subfolders).collect();
-    // A Python environment has a folder for each package; since version 13 one for all.
+    // A Python environment has a folder per package; since version 13 one for all.
     let short = package.trim_start_matches("cuda-").replace('-', "_");
     for environment in [variable("VIRTUAL_ENV"), variable("CONDA_PREFIX")].into_iter().flatten() {
         for python in inside(&environment.join("lib"), "python3") {
@@ -140,7 +140,7 @@ fn with_subfolders(root: PathBuf) -> Vec<PathBuf> {
     vec![root.clone(), root.join("lib64"), root.join("lib"), root.join("targets/x86_64-linux/lib")]
 }
 
-/// Entries of a folder whose names begin so, sorted.
+/// Entries of a folder with this prefix, sorted.
 fn inside(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries

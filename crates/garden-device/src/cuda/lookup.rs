@@ -1,4 +1,4 @@
-//! Rows by number: embeddings, gather and scatter.
+//! Lookup of rows by index: embeddings, gather and scatter.
 
 use super::Cuda;
 use super::driver::Argument;

@@ -1,10 +1,10 @@
-//! Cross entropy, sums over a batch and the largest logit.
+//! Cross entropy, sums over a batch, and the largest logit.
 
 use super::driver::Argument;
 use super::{Cuda, VALUES};
 use crate::buffer::{Buffer, Dtype};
 
-/// Pieces that a sum of squares is cut into at most: its order must not depend on the card.
+/// Maximum pieces of a sum of squares: the order of a sum must not depend on the card.
 pub(super) const SQUARE_PIECES: usize = 512;
 
 pub(super) fn cross_entropy(

@@ -1,7 +1,7 @@
-//! The CUDA device: the operations of the CPU device on a GPU of NVIDIA's, with activations of bf16.
+//! The CUDA device: the operations of the CPU device on an NVIDIA GPU, with bf16 activations.
 //!
-//! Operations are queued on one stream, copies of the next batch on another. Matrix products are cuBLASLt's, everything else is a kernel of ours (`kernels/`), compiled when a card is
-//! first used. All memory is taken at the start, as planned. What fails is latched: see [`Device`].
+//! Operations are queued on one stream, copies of the next batch on another. Matrix products use cuBLASLt, everything else is a kernel of ours (`kernels/`),
+//! compiled on the first use of a card. All memory is allocated at the start, as planned. Failures are latched: see [`Device`].
 
 mod attention;
 mod blas;
@@ -42,13 +42,13 @@ use crate::profile::{Profile, Scratch};
 use crate::scalars::Seed;
 use crate::stages::{OperationTime, Stage, StageTimes};
 
-/// Values that a block of an operation value by value is worth.
+/// Values per block of an elementwise kernel.
 const VALUES: usize = 2048;
-/// Memory that is taken at once where nothing was planned: tests.
+/// Allocation size without a plan, as in tests.
 const CHUNK: usize = 64 << 20;
-/// Blocks that fill any card several times.
+/// Enough blocks to fill any card several times.
 const BLOCKS: usize = 1024;
-/// Recordings that are kept: each takes host memory of the driver, which must not grow with the variety of what is asked for.
+/// Maximum number of recordings: each takes the driver's host memory, which must not grow with the variety of requests.
 pub const MOST_RECORDINGS: usize = 8;
 
 /// A GPU.
@@ -61,14 +61,14 @@ pub struct Cuda {
     timing: Option<Timing>,
     operations: Option<Operations>,
     recordings: Recordings,
-    /// What the constants of an update were made of, as long as nothing changed since that it is made of: scalars, and the sum of squares.
+    /// The inputs of the constants of an update, as long as neither scalars nor the sum of squares have changed since.
     step: Option<[Argument; 9]>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
     workspace: Option<Workspace>,
     failure: Option<DeviceError>,
-    /// Free bytes when it was opened.
+    /// Free bytes when the device was opened.
     free: usize,
     driver: Driver,
 }
@@ -79,28 +79,28 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
-/// What was taken of the GPU's memory.
+/// Allocated GPU memory.
 #[derive(Default)]
 struct Memory {
     chunks: Vec<Address>,
-    /// Where the memory with each number begins.
+    /// Start address of each buffer id.
     begins: HashMap<u32, Address>,
-    /// What is left of the newest chunk.
+    /// The rest of the newest chunk.
     next: Address,
     left: usize,
 }
 
-/// Work that comes again and again, by what it was asked for with.
+/// Recordings of repeated work, by their key.
 #[derive(Default)]
 struct Recordings {
     kept: HashMap<(Buffer, usize), Recording>,
-    /// Asked for once: done directly, since libraries load kernels when they are first used, which cannot be recorded.
+    /// Requested once and run directly, since libraries load kernels on first use, which cannot be recorded.
     seen: HashSet<(Buffer, usize)>,
-    /// Something could not be recorded: everything is done directly.
+    /// Recording failed once: everything runs directly.
     are_off: bool,
 }
 
-/// Where operations keep what they forget.
+/// Scratch buffers of operations.
 #[derive(Clone, Copy, Debug)]
 struct Workspace {
     blas: Buffer,
@@ -109,12 +109,12 @@ struct Workspace {
     along: Buffer,
     tiles: Buffer,
     splits: Buffer,
-    /// The two maps of 8-bit codes, and what is the same for all values of an update.
+    /// The two maps of 8-bit codes, and the constants of an update.
     constants: Buffer,
     skipped: Buffer,
 }
 
-/// What operations need besides their buffers.
+/// Workspace that operations need besides their buffers.
 pub(crate) fn workspace(_: &Profile, reserve: Reserve) -> Vec<Scratch> {
     let scratch = |label, dtype, length| Scratch { label, dtype, length };
     let partial = (NORM_PIECES * reserve.longest_vector).max(2 * SQUARE_PIECES);
@@ -131,19 +131,19 @@ pub(crate) fn workspace(_: &Profile, reserve: Reserve) -> Vec<Scratch> {
 }
 
 impl Cuda {
-    /// Opens a GPU by its number.
+    /// Opens a GPU by its index.
     pub fn open(number: usize) -> Result<Cuda, Unavailable> {
         Cuda::open_telling(number, &|_| ())
     }
 
-    /// The same; what takes long is told.
+    /// Opens a GPU; `tell` receives messages about slow work.
     pub fn open_telling(number: usize, tell: &dyn Fn(&str)) -> Result<Cuda, Unavailable> {
         let driver = Driver::open(number)?;
         let blas = Blas::find(driver.card.driver_version / 1000)?;
         let kernels = Kernels::load(&driver, tell)?;
         let profile = Profile::cuda();
         let staging = Staging::new(&driver);
-        // Without pinned memory a copy waits for its end anyway.
+        // Without pinned memory a copy blocks anyway.
         let event = || driver.event().ok().filter(|_| staging.is_there());
         let ahead = event().zip(event()).map(|(began, copied)| Ahead { began, copied, is_on: false });
         let plan = Plan::new(profile.alignment);
@@ -168,22 +168,22 @@ impl Cuda {
         })
     }
 
-    /// What it is.
+    /// Properties of the GPU.
     pub fn card(&self) -> &Card {
         &self.driver.card
     }
 
-    /// Where the matrix library is, and its version.
+    /// Path and version of cuBLASLt.
     pub fn matrix_library(&self) -> (&std::path::Path, usize) {
         (&self.blas.path, self.blas.version)
     }
 
-    /// Free bytes of the GPU, and all.
+    /// Free and total bytes of the GPU.
     pub fn memory(&self) -> Result<(usize, usize), DeviceError> {
         self.driver.memory().map_err(|failure| DeviceError { problem: failure.text })
     }
 
-    /// Whether batches go through pinned memory; some containers give none.
+    /// Whether batches go through pinned memory; some containers provide none.
     pub fn is_pinned(&self) -> bool {
         self.staging.is_there()
     }
@@ -197,7 +197,7 @@ impl Cuda {
         }
     }
 
-    /// Notes the end of an operation, where operations are timed.
+    /// Records the end of an operation, if operations are timed.
     fn done(&mut self, operation: Operation) {
         if self.failure.is_none()
             && let Some(operations) = &mut self.operations
@@ -211,7 +211,7 @@ impl Cuda {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Where a buffer lies.
+    /// The address of a buffer.
     fn address(&self, buffer: Buffer) -> Address {
         let begin = self.memory.begins.get(&buffer.id);
         let begin = begin.unwrap_or_else(|| panic!("{buffer:?} is used before its block is closed"));
@@ -220,7 +220,7 @@ impl Cuda {
         begin + (buffer.offset * buffer.dtype.size()) as Address
     }
 
-    /// The address of a buffer of one dtype.
+    /// The address of a buffer, which must have this dtype.
     fn of(&self, buffer: Buffer, dtype: Dtype) -> Argument {
         assert_eq!(buffer.dtype, dtype, "{dtype:?} is needed");
         Argument::Address(self.address(buffer))
@@ -239,7 +239,7 @@ impl Cuda {
         self.workspace.unwrap_or_else(|| panic!("no workspace was reserved"))
     }
 
-    /// Panics if anything that is written overlaps with something else.
+    /// Panics if anything written overlaps with something else.
     fn apart(&self, read: &[Buffer], written: &[Buffer]) {
         crate::cpu::apart(read, written);
     }
@@ -255,18 +255,18 @@ impl Cuda {
         if self.failure.is_some() || grid.contains(&0) {
             return;
         }
-        // SAFETY: every caller gives what the kernel declares; addresses come from `address`, which looks at bounds.
+        // SAFETY: every caller passes what the kernel declares; addresses come from `address`, which checks bounds.
         let result = unsafe { self.kernels.launch(&self.driver, name, grid, block, shared, arguments) };
         self.latch(result.map_err(|failure| format!("{name}: {}", failure.text)));
         self.done(Operation::Kernel(name));
     }
 
-    /// A kernel over n values.
+    /// Launches a kernel over n values.
     fn by_values(&mut self, name: &'static str, n: usize, arguments: &[Argument]) {
         self.launch(name, [n.div_ceil(VALUES).min(2048), 1, 1], [256, 1, 1], 0, arguments);
     }
 
-    /// A kernel over rows of a width.
+    /// Launches a kernel over rows of a width.
     fn by_rows(&mut self, name: &'static str, rows: usize, width: usize, arguments: &[Argument]) {
         self.launch(name, [width.div_ceil(VALUES), rows.min(65535), 1], [256, 1, 1], 0, arguments);
     }
@@ -285,24 +285,24 @@ impl Cuda {
         Ok(())
     }
 
-    /// Takes a chunk of memory, filled with zeros.
+    /// Allocates a chunk of memory, filled with zeros.
     fn take(&mut self, bytes: usize) -> Result<(), Failure> {
         let chunk = self.driver.allocate(bytes)?;
         self.memory.chunks.push(chunk);
         (self.memory.next, self.memory.left) = (chunk, bytes);
         self.driver.zero(chunk, bytes)?;
-        // Nothing that is copied ahead may come before the zeros.
+        // Uploads ahead must not overtake the zeros.
         self.ahead.as_ref().map_or(Ok(()), |ahead| self.driver.record(&ahead.began, Stream::Work))
     }
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // What is queued may still use the memory; what fails now fails nobody.
+        // Queued work may still use the memory; a failure now concerns nobody.
         self.driver.wait(Stream::Copies).unwrap_or(());
         self.driver.wait(Stream::Work).unwrap_or(());
         for chunk in self.memory.chunks.drain(..) {
-            // SAFETY: allocated here, given back once, and nothing is queued any more.
+            // SAFETY: allocated here, freed once, and nothing is queued any more.
             unsafe { self.driver.free(chunk) };
         }
     }
@@ -314,7 +314,7 @@ impl Device for Cuda {
     }
 
     fn prepare(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
-        // Every piece of memory begins aligned, and a plan counts that.
+        // Every allocation is aligned, and a plan counts that.
         let taken = self.take(bytes.max(self.profile.alignment));
         taken.map_err(|failure| {
             let free = self.driver.memory().map_or(0, |memory| memory.0) >> 20;
@@ -412,7 +412,7 @@ impl Device for Cuda {
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
         assert_eq!(values.len(), to.length(), "as many values as the buffer has are needed");
         let size = to.dtype.size();
-        // Rounded where it is copied from, so that no second copy of a batch is ever in host memory.
+        // Rounded straight into the staging memory, so that a batch never has a second copy in host memory.
         self.bring(to, &|first, piece| {
             let first = first / size;
             to.dtype.narrow(&values[first..first + piece.len() / size], piece);
@@ -557,7 +557,7 @@ impl Device for Cuda {
     }
 
     fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer) {
-        // A device that only answers keeps none.
+        // A generator keeps none.
         self.mix(attention, None, y, (lse.length() > 0).then_some(lse));
     }
 
@@ -646,7 +646,7 @@ impl Device for Cuda {
 
     fn repeat(&mut self, buffer: Buffer, number: usize, work: &mut dyn FnMut(&mut dyn Device)) {
         let key = (buffer, number);
-        // Operations that are timed one by one are given one by one.
+        // Operations that are timed individually are launched individually.
         let is_direct = self.failure.is_some() || self.operations.is_some() || self.recordings.are_off;
         let is_kept = self.recordings.kept.contains_key(&key);
         let has_room = self.recordings.kept.len() < MOST_RECORDINGS;
@@ -667,14 +667,14 @@ impl Device for Cuda {
 }
 
 impl Cuda {
-    /// Records work without doing it; says no where a library or the driver cannot be recorded.
+    /// Records work without running it; returns false if a library or the driver cannot be recorded.
     fn record(&mut self, key: (Buffer, usize), work: &mut dyn FnMut(&mut dyn Device)) -> bool {
         if self.driver.begin_recording().is_err() {
             return false;
         }
         work(self);
         let recorded = self.driver.end_recording();
-        // Nothing was computed, so nothing that failed on the way is lost.
+        // Nothing was computed, so failures on the way lose nothing.
         match (recorded, self.failure.take()) {
             (Ok(recording), None) => {
                 self.recordings.kept.insert(key, recording);

@@ -1,14 +1,14 @@
-//! RMS norms and their backward pass.
+//! RMSNorm and its backward pass.
 
 use super::Cuda;
 use super::driver::Argument;
 use crate::buffer::{Buffer, Dtype};
 use crate::device::Write;
 
-/// Pieces that a sum over rows is cut into at most: the order of a sum must not depend on the card.
+/// Maximum pieces of a sum over rows: the order of a sum must not depend on the card.
 pub(super) const NORM_PIECES: usize = 264;
 
-/// Threads of a block that norms a row.
+/// Threads per block that normalises a row.
 pub(super) fn norm_threads(width: usize) -> usize {
     if width <= 2048 { 128 } else { 256 }
 }

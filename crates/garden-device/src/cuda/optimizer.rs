@@ -25,7 +25,7 @@ pub(super) fn adamw(cuda: &mut Cuda, update: &AdamW, clip: Option<(Buffer, f32)>
         Argument::F32(decay),
         step,
     ];
-    // The same for all parameters of an update but for its part and its decay.
+    // The constants are the same for all parameters of an update, except for its part and its decay.
     let is_made = cuda.step.as_ref().is_some_and(|made| made[..] == arguments[..]);
     if !is_made {
         cuda.launch("adamw_step", [1, 1, 1], [1, 1, 1], 0, &arguments);

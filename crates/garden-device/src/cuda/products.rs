@@ -1,4 +1,4 @@
-//! Matrix products: the matrix library, with packed weights widened before.
+//! Matrix products with cuBLASLt, with NF4 weights dequantised before.
 
 use super::blas::{Operands, Product};
 use super::driver::{Address, Argument};
@@ -7,11 +7,11 @@ use super::{Cuda, VALUES};
 use crate::buffer::{Buffer, Dtype, Nf4Scales, Weight};
 use crate::device::{Device, Plus, Write};
 
-/// Pieces that a sum over rows is cut into at most: the order of a sum must not depend on the card.
+/// Maximum pieces of a sum over rows: the order of a sum must not depend on the card.
 const BIAS_PIECES: usize = 64;
 
 impl Cuda {
-    /// A product; a weight of 4 bits is widened first.
+    /// A matrix product; an NF4 weight is dequantised first.
     pub(super) fn product(
         &mut self,
         product: Product,
@@ -43,14 +43,14 @@ impl Cuda {
             return;
         }
         let workspace = self.address(self.scratch().blas);
-        // SAFETY: addresses and sizes were looked at; the result lies apart.
+        // SAFETY: addresses and sizes were checked; the result does not overlap.
         let result = unsafe { self.blas.multiply(operands, workspace, self.driver.stream()) };
         self.latch(result);
         let Operands { product, rows, n, k, .. } = *operands;
         self.done(Operation::Product { product, rows, n, k });
     }
 
-    /// Where a weight lies as bf16.
+    /// The address of a weight as bf16, dequantised if necessary.
     pub(super) fn widened(&mut self, weight: &Weight) -> Address {
         let Some(blocks) = weight.blocks else {
             assert_eq!(weight.buffer.length(), weight.rows * weight.columns, "a whole weight is needed");
@@ -107,7 +107,7 @@ pub(super) fn linear(
         }
     };
     cuda.apart(&[x, weight.buffer], &[y]);
-    // The library adds what it can before it rounds.
+    // The library adds what it can before rounding.
     let (fused, apart) = match bias {
         Some(bias) if bias.dtype == Dtype::Bf16 => (Some(bias), None),
         bias => (None, bias),

@@ -1,4 +1,4 @@
-//! Times of operations and stages, by events of the stream.
+//! Times of operations and stages, by CUDA events.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use super::blas::Product;
 use super::driver::{Driver, Event, Failure, Stream};
 use crate::stages::{OperationTime, Stage, StageTimes};
 
-/// When each operation ended; they are done one after the other, so each took the time since the one before.
+/// The end of each operation; they run one after the other, so each took the time since the previous one.
 #[derive(Default)]
 pub(super) struct Operations {
     pub(super) names: Vec<Operation>,
     pub(super) events: Vec<Event>,
 }
 
-/// What was done.
+/// A timed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Operation {
     Begin,
@@ -23,7 +23,7 @@ pub(super) enum Operation {
     Fill,
 }
 
-/// When each stage began: events of the stream, which are used again once they were read.
+/// The start of each stage: CUDA events, reused once they are read.
 #[derive(Default)]
 pub(super) struct Timing {
     pub(super) stages: Vec<Stage>,
@@ -78,7 +78,7 @@ impl Operation {
 }
 
 impl Timing {
-    /// Marks the place in the stream where a stage begins.
+    /// Records the start of a stage in the stream.
     pub(super) fn mark(&mut self, driver: &Driver, stage: Stage) -> Result<(), Failure> {
         if !stage.counts_after(self.stages.last().copied()) {
             return Ok(());
@@ -91,7 +91,7 @@ impl Timing {
         Ok(())
     }
 
-    /// What the stages took; they are done. The last one goes on.
+    /// The times of all finished stages. The last one is still running.
     pub(super) fn take(&mut self) -> Result<StageTimes, Failure> {
         let times = StageTimes::of(&self.stages, |index| self.events[index + 1].seconds_since(&self.events[index]))?;
         if let Some(last) = self.stages.len().checked_sub(1) {

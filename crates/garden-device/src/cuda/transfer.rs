@@ -1,42 +1,40 @@
-//! Copies between host and GPU, through pinned memory where there is some.
+//! Copies between host and GPU, through pinned memory if available.
 
 use super::Cuda;
 use super::driver::{Address, Driver, Event, Failure, Pinned, Stream};
 use crate::buffer::Buffer;
 use crate::device::DeviceError;
 
-/// Batches go to the GPU through pieces of pinned memory of this size, so many of them.
-pub(super) const STAGING: usize = 8 << 20;
+/// Size and number of the pieces of pinned memory for batches.
+const STAGING: usize = 8 << 20;
+const STAGES: usize = 5;
 
-pub(super) const STAGES: usize = 5;
-
-/// What is smaller and goes with the work has places of its own, so many of this size. Such a place is free again when the work before it is done,
+/// Size and number of the pinned slots for small uploads on the stream of operations: such a slot is free again when the work before it is done,
 /// and the next batch must not wait for that.
-pub(super) const NOTE: usize = 4 << 10;
+const NOTE: usize = 4 << 10;
+const NOTES: usize = 16;
 
-pub(super) const NOTES: usize = 16;
-
-/// All of that.
+/// Total pinned bytes.
 pub const STAGING_BYTES: usize = STAGING * STAGES + NOTE * NOTES;
 
-/// Pinned memory that uploads go through, piece by piece.
+/// Pinned memory for uploads, used piece by piece.
 pub(super) struct Staging {
     pub(super) pieces: Ring,
     pub(super) notes: Ring,
 }
 
-/// Places that are used in turn, each again when its event has come. None where the system pins no memory.
+/// Slots used in turn, each reused after its event. Empty if the system pins no memory.
 #[derive(Default)]
 pub(super) struct Ring {
     pub(super) places: Vec<(Pinned, Event)>,
     pub(super) next: usize,
 }
 
-/// How copies of the next batch overtake the work on this one.
+/// Lets uploads of the next batch overtake the work on this one.
 pub(super) struct Ahead {
-    /// Before the batch that is computed with.
+    /// Start of the batch being computed.
     pub(super) began: Event,
-    /// After what was copied ahead.
+    /// End of the uploads ahead.
     pub(super) copied: Event,
     pub(super) is_on: bool,
 }
@@ -50,16 +48,14 @@ impl Staging {
         let (pieces, notes) = ring(STAGES, STAGING).zip(ring(NOTES, NOTE)).unwrap_or_default();
         Staging { pieces, notes }
     }
-}
 
-impl Staging {
     pub(super) fn is_there(&self) -> bool {
         !self.pieces.places.is_empty()
     }
 }
 
 impl Cuda {
-    /// Fills a buffer piece by piece: `fill` is told where in the buffer a piece begins, in bytes.
+    /// Fills a buffer piece by piece: `fill` receives the byte offset of each piece in the buffer.
     pub(super) fn bring(&mut self, to: Buffer, fill: &dyn Fn(usize, &mut [u8])) {
         self.step = None;
         let length = to.length() * to.dtype.size();
@@ -89,7 +85,7 @@ impl Cuda {
             let (pinned, event) = &ring.places[number];
             event.wait()?;
             let size = STAGING.min(length - first).min(pinned.length);
-            // SAFETY: the place has this much room, and the copy before from it is done; it is used again after this one's event.
+            // SAFETY: the slot is this large, and the previous copy from it is done; it is reused after this one's event.
             unsafe {
                 fill(first, std::slice::from_raw_parts_mut(pinned.start, size));
                 self.driver.copy_to(address + first as Address, pinned.start, size, stream)?;
@@ -99,7 +95,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Memory that is not pinned is copied by the driver; it may be used again when that is done.
+    /// Uploads through memory that is not pinned: the driver copies it, and it is reused when that is done.
     pub(super) fn bring_unpinned(
         &mut self,
         address: Address,

@@ -1,4 +1,4 @@
-//! Estimates with their uncertainty, and what two of them make: a difference (Welch 1947) and a ratio (Fieller 1954).
+//! Estimates with their uncertainty, their difference (Welch 1947) and their ratio (Fieller 1954).
 
 use crate::comparison::Interval;
 use crate::stats::student_t;
@@ -6,7 +6,7 @@ use crate::stats::student_t;
 /// The normal quantile of a two-sided 95 % interval.
 const NINETY_FIVE: f64 = 1.959_964;
 
-/// An estimate, its standard error, and the degrees of freedom that the error is known with.
+/// An estimate, its standard error, and the error's degrees of freedom.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     pub value: f64,
@@ -15,7 +15,7 @@ pub(super) struct Estimate {
 }
 
 impl Estimate {
-    /// The mean of several runs, with the error that their differences show; `None` for fewer than two.
+    /// The mean of several runs, with the standard error from their spread; `None` for fewer than two.
     pub(super) fn of_replicates(values: &[f64]) -> Option<Estimate> {
         let n = values.len() as f64;
         if values.len() < 2 {
@@ -26,12 +26,12 @@ impl Estimate {
         Some(Estimate { value: mean, error: (variance / n).sqrt(), degrees: n - 1.0 })
     }
 
-    /// The estimate with an error of at least so much.
+    /// The estimate with an error of at least `error`.
     pub(super) fn at_least(self, error: f64) -> Estimate {
         Estimate { error: self.error.max(error), ..self }
     }
 
-    /// This less the other, which is independent of it.
+    /// This estimate minus an independent one.
     pub(super) fn minus(self, other: Estimate) -> Estimate {
         let (degrees, error) = combined(self.error, self.degrees, other.error, other.degrees);
         Estimate { value: self.value - other.value, error, degrees }
@@ -46,7 +46,7 @@ impl Estimate {
         if self.error == 0.0 { 0.0 } else { student_t(NINETY_FIVE, self.degrees) * self.error }
     }
 
-    /// This over the other, which is independent of it; `None` unless the other is surely above zero.
+    /// This estimate divided by an independent one; `None` unless the latter is surely above zero.
     ///
     /// All ratios r are plausible for which `this - r * other` is not surely different from 0: the roots of a quadratic.
     pub(super) fn over(self, other: Estimate) -> Option<Interval> {

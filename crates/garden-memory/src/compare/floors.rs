@@ -8,12 +8,12 @@ use crate::waves::Waves;
 
 /// Blocks at most, as for a diagnosis.
 const BLOCKS: usize = 64;
-/// A block holds a low for sure if it is this many teeth long.
+/// A block this many teeth long is sure to hold a low.
 const TEETH_IN_A_BLOCK: f64 = 1.5;
-/// A difference bends at a place if a line with a knee there leaves at most this share of the variance that a straight line leaves. A wave of
+/// A difference bends at a place if a line with a knee there leaves at most this share of the variance a straight line leaves. A wave of
 /// one period leaves a fifth or more.
 const KNEE_LEAVES: f64 = 0.05;
-/// Counters of memory move by pages.
+/// Memory counters move by pages.
 const PAGE: u64 = 4096;
 
 /// The samples of one run in clock order, and the waves on them where they are known.
@@ -60,7 +60,7 @@ impl Floors {
         slope(&self.points(|block| lows[block]), self.resolution)
     }
 
-    /// The growth of one side: of its only run, or the mean of several with the error that their differences show.
+    /// The growth of one side: of its only run, or the mean of several with the standard error from their spread.
     pub(super) fn side(&self, side: usize) -> Option<Estimate> {
         let runs: Option<Vec<Estimate>> = (0..self.lows[side].len()).map(|run| self.growth(side, run)).collect();
         let runs = runs?;
@@ -69,7 +69,7 @@ impl Floors {
         Estimate::of_replicates(&values).map(|mean| mean.at_least(blind)).or(runs.first().copied())
     }
 
-    /// After less before: of one run each the slope of their difference, in which what they share cancels.
+    /// After minus before; for one run each, the slope of their difference, in which common movements cancel.
     pub(super) fn difference(&self, before: Estimate, after: Estimate) -> Estimate {
         let [one, other] = &self.lows;
         let welch = after.minus(before);
@@ -80,14 +80,14 @@ impl Floors {
 }
 
 impl Floors {
-    /// Whether the difference between the sides goes on in another direction from this place on, and is straight otherwise.
+    /// Whether the difference between the sides changes direction at this place, and is straight otherwise.
     pub(super) fn bends_at(&self, place: f64) -> bool {
         let mean = |side: &[Vec<Option<f64>>], block: usize| {
             let known: Option<f64> = side.iter().map(|lows| lows[block]).sum();
             Some(known? / side.len() as f64)
         };
         let points = self.points(|block| Some(mean(&self.lows[1], block)? - mean(&self.lows[0], block)?));
-        // What a straight line does not explain, of the difference and of a knee.
+        // Residuals of a straight line through the difference, and through a knee.
         let left = |y: &dyn Fn(&Point) -> f64| -> Vec<f64> {
             let points: Vec<Point> = points.iter().map(|point| Point { x: point.x, y: y(point) }).collect();
             let line = Line::fit(&points);
@@ -101,12 +101,12 @@ impl Floors {
     }
 }
 
-/// How many blocks a run can fill so that each has a low of it.
+/// The most blocks of a run such that each holds a low.
 fn blocks_for(points: &[Point], waves: Option<Waves>, length: f64) -> usize {
     let by_waves = match waves {
         Some(Waves::Teeth(teeth)) => {
             let blocks = (length / (TEETH_IN_A_BLOCK * teeth.period)) as usize;
-            // Too few teeth to speak of a floor: their climbs and drops are noise, and widen the interval.
+            // With too few teeth for a floor, climbs and drops are noise and widen the interval.
             if blocks >= FEWEST_BLOCKS { blocks } else { BLOCKS }
         }
         Some(Waves::Spikes { width, .. }) => points.len() / (width + 2),
@@ -115,7 +115,7 @@ fn blocks_for(points: &[Point], waves: Option<Waves>, length: f64) -> usize {
     points.len().min(by_waves).min(BLOCKS)
 }
 
-/// The lowest sample of each block, moved to the block's middle along the trend of all.
+/// The lowest sample of each block, moved to the block's middle along the trend of all the lows.
 fn lows(points: &[Point], middles: &[f64], from: f64, width: f64) -> Vec<Option<f64>> {
     let mut found: Vec<Option<Point>> = vec![None; middles.len()];
     for point in points {
@@ -129,7 +129,7 @@ fn lows(points: &[Point], middles: &[f64], from: f64, width: f64) -> Vec<Option<
     found.iter().zip(middles).map(|(low, middle)| low.map(|low| low.y + trend * (middle - low.x))).collect()
 }
 
-/// The size of the steps in which the samples are counted: all are multiples of it.
+/// The resolution of the samples in bytes: all are multiples of it.
 fn resolution(points: &[Point]) -> u64 {
     let bits = points.iter().fold(0, |bits, point| bits | point.y as u64);
     if bits == 0 { PAGE } else { PAGE.max(1 << bits.trailing_zeros()) }

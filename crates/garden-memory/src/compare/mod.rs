@@ -1,11 +1,11 @@
-//! Whether one run, or kind of run, grows differently from another, and what its steps cost: the flow, top to bottom.
+//! Whether one run, or kind of run, grows differently from another, and what its steps cost: the whole flow, top to bottom.
 //!
-//! All runs are looked at over the same stretch of the clock: where the runs before the change grew, else where those after
-//! it grew, else all that they share, without a warm-up. A stretch does not reach across a plateau's beginning, since no line
-//! describes both sides of it: where one kind of run settles and the other grows on, they are compared from there on. There the floor of each is reduced to the same blocks. The growth
-//! of one run is the slope of its floor; its error is widened for autocorrelation as the judge's are. Of one run each,
-//! the difference is the slope of the blocks' differences, so that a shape which both share cancels; of several, it is
-//! the difference of their means by Welch's t.
+//! All runs are compared over the same stretch of the clock: where the runs before the change grew, else where the runs
+//! after it grew, else all that they share without the warm-up. A stretch does not reach across the beginning of a
+//! plateau, since no line describes both sides of it: where one kind of run settles and the other grows on, they are
+//! compared from there on. Each floor is reduced to the same blocks. The growth of a run is the slope of its floor, with
+//! an error widened for autocorrelation as in the judge. With one run each, the difference is the slope of the blocks'
+//! differences, so that a common shape cancels; with several, it is the difference of their means by Welch's t.
 
 mod contrast;
 mod floors;
@@ -17,7 +17,7 @@ use crate::comparison::*;
 use crate::diagnose::judge_part;
 use crate::diagnosis::{Clock, Verdict};
 use crate::judge::Finding;
-use crate::phrasing::counted;
+use crate::number::counted;
 use crate::series::{JudgedMemory, Series, Timeline, clock_of, condense, split_at_restarts};
 use crate::shape::{MATERIAL_BYTES, Shape, between};
 use crate::stats::{Point, median};
@@ -28,40 +28,40 @@ use contrast::Estimate;
 use floors::Floors;
 use pace::Pace;
 
-/// Of growth, a difference below this share is no effect.
+/// A difference below this share of the growth is not an effect.
 const MATTERS_SHARE: f64 = 0.1;
-/// A difference that adds less than this over the compared stretch is none either: Python's heap grows in arenas of this size.
+/// Nor is a difference that adds less than this over the compared stretch: Python's heap grows in arenas of this size.
 const MATTERS_BYTES: f64 = MIB as f64;
-/// Of a step's time, a difference below this share is no effect.
+/// A difference below this share of the step time is not an effect.
 const MATTERS_TIME: f64 = 0.01;
-/// A highest level that moved by less than this share (or than what a diagnosis calls material) is not worth a word.
+/// A change of the highest level below this share (or below what a diagnosis calls material) is not reported.
 const MATTERS_LEVEL: f64 = 0.05;
-/// Left out at the beginning, as a share of what all runs share, unless somebody says from where on: start-up is no growth.
+/// Share of the common stretch left out at the beginning, unless the question gives a start: start-up is not growth.
 const WARM_UP: f64 = 0.1;
-/// A growth that takes less than this share of what all runs share is a start-up, and no stretch to compare along.
+/// A growth shorter than this share of the common stretch is start-up, and growth is not compared over it.
 const LEAST_GROWTH: f64 = 0.2;
-/// Blocks below which no slope is fitted.
+/// Fewest blocks for a slope.
 const FEWEST_BLOCKS: usize = 5;
-/// Runs whose steps overlap for less than this share of the shortest are laid side by side from their beginnings instead.
+/// Runs whose steps overlap by less than this share of the shortest run are aligned at their beginnings instead.
 const OVERLAP: f64 = 0.5;
 
 /// A run to compare.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
     /// Its trace.
     pub trace: &'a Trace,
 }
 
-/// What to compare by.
+/// What to compare, and from where on.
 #[derive(Clone, Debug, Default)]
 pub struct CompareQuestion {
-    /// The facts of all runs; those of the traces' headers fill the gaps.
+    /// Facts about all runs; the traces' headers fill the gaps.
     pub facts: RunFacts,
-    /// Compare this quantity alone; otherwise what the kernel cannot take back, or all resident memory.
+    /// Compare this quantity alone; otherwise unreclaimable memory, or all resident memory.
     pub only: Option<Quantity>,
-    /// Leave out what comes before this place on the clock, instead of a tenth.
+    /// Leave out everything before this place on the clock, instead of the first tenth.
     pub from: Option<f64>,
 }
 
@@ -80,7 +80,7 @@ pub fn compare(before: &[Run], after: &[Run], question: &CompareQuestion) -> Com
     contrast(&sides, clock, shared, notes)
 }
 
-/// One run, read.
+/// One run, read and judged.
 struct Reading {
     name: String,
     finding: Finding,
@@ -118,7 +118,7 @@ impl Reading {
         self.series.ends()
     }
 
-    /// Moves it along the clock.
+    /// Shifts the run along the clock.
     fn shift(&mut self, by: f64) {
         let Series { points, aside, events, .. } = &mut self.series;
         points.iter_mut().chain(aside).for_each(|point| point.x += by);
@@ -133,12 +133,12 @@ impl Reading {
         }
     }
 
-    /// What it held within a stretch, evaluations included.
+    /// The samples within a stretch, evaluations included.
     fn held(&self, from: f64, to: f64) -> impl Iterator<Item = &Point> {
         self.series.points.iter().chain(&self.series.aside).filter(move |point| (from..=to).contains(&point.x))
     }
 
-    /// Its samples for a chart, evaluations included.
+    /// The samples for a chart, evaluations included.
     fn curve(&self) -> Vec<(f64, f64)> {
         let mut points: Vec<Point> = self.series.points.iter().chain(&self.series.aside).copied().collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
@@ -155,12 +155,12 @@ impl Reading {
     }
 }
 
-/// The stretches of the clock that a comparison looks at.
+/// The stretches of the clock that a comparison uses.
 #[derive(Clone, Copy)]
 struct Stretch {
-    /// What all runs cover.
+    /// The stretch that all runs cover.
     shared: (f64, f64),
-    /// The same without the warm-up: step times are compared here.
+    /// `shared` without the warm-up: step times are compared here.
     warm: (f64, f64),
     /// Where growth is compared.
     growth: (f64, f64),
@@ -183,7 +183,7 @@ fn common_clock(traces: &[&Trace], notes: &mut Vec<String>) -> Clock {
     clock
 }
 
-/// What the kernel cannot take back if all traces have it, else all resident memory.
+/// Unreclaimable memory if all traces have it, else all resident memory.
 fn common_memory(traces: &[&Trace], only: Option<Quantity>, notes: &mut Vec<String>) -> JudgedMemory {
     if let Some(quantity) = only {
         return JudgedMemory::Only(quantity);
@@ -200,7 +200,7 @@ fn common_memory(traces: &[&Trace], only: Option<Quantity>, notes: &mut Vec<Stri
     JudgedMemory::Total
 }
 
-/// Lays the runs side by side: by their steps where those overlap, else from where each begins.
+/// Aligns the runs: by their steps if these overlap, else at their beginnings.
 fn align(sides: &mut [Vec<Reading>; 2], clock: Clock, notes: &mut Vec<String>) {
     let ends: Vec<(f64, f64)> = sides.iter().flatten().filter_map(Reading::ends).collect();
     let shortest = ends.iter().map(|(from, to)| to - from).fold(f64::INFINITY, f64::min);
@@ -224,13 +224,13 @@ fn overlap(ends: &[(f64, f64)]) -> Option<(f64, f64)> {
     (from < to && to.is_finite()).then_some((from, to))
 }
 
-/// What all runs cover; `None` if any of them has no samples, or they share nothing.
+/// The stretch that all runs cover; `None` if a run has no samples or nothing is shared.
 fn shared_stretch(sides: &[Vec<Reading>; 2]) -> Option<(f64, f64)> {
     let ends: Option<Vec<(f64, f64)>> = sides.iter().flatten().map(Reading::ends).collect();
     if sides.iter().any(Vec::is_empty) { None } else { overlap(&ends?) }
 }
 
-/// Where to compare what.
+/// Decides over which stretches to compare.
 fn stretch(
     sides: &[Vec<Reading>; 2],
     shared: (f64, f64),
@@ -260,7 +260,7 @@ fn stretch(
     (warm.0 < warm.1).then_some(Stretch { shared, warm, growth })
 }
 
-/// From where on one kind of run surely grows no more, if the other kind goes on and their difference bends there.
+/// Where one kind of run has surely stopped growing, if the other kind goes on and their difference bends there.
 fn plateau_beside_growth(sides: &[Vec<Reading>; 2], within: (f64, f64)) -> Option<f64> {
     let goes_on = |side: &[Reading]| {
         let growing = side.iter().filter(|run| matches!(run.finding.verdict, Verdict::Growing | Verdict::Leak));
@@ -271,12 +271,12 @@ fn plateau_beside_growth(sides: &[Vec<Reading>; 2], within: (f64, f64)) -> Optio
         (None, Some(end)) if goes_on(&sides[0]) => end,
         _ => return None,
     };
-    // The judge may take a wave for a plateau; a wave in the difference is none.
+    // The judge may take a wave for a plateau, but a wave does not bend the difference.
     let floors = Floors::of(&sides.each_ref().map(|side| pieces(side)), within)?;
     floors.bends_at(end.0).then_some(end.1)
 }
 
-/// Where the growth of most runs of one kind ended, by the judge, and from where on that is sure of all of them.
+/// Where the growth of most runs of one kind ended according to the judge, and from where on that is sure for all of them.
 fn ended_at(side: &[Reading]) -> Option<(f64, f64)> {
     let end = |run: &Reading| match run.finding.verdict {
         Verdict::Settled => run.finding.knee.map(|(place, _, latest)| (place, latest)),
@@ -298,14 +298,14 @@ fn has_samples(sides: &[Vec<Reading>; 2], from: f64, to: f64) -> bool {
     sides.iter().flatten().all(|run| between(&run.series.points, from, to).len() >= FEWEST_BLOCKS)
 }
 
-/// Where most runs of one kind grew, by the judge.
+/// Where most runs of one kind grew, according to the judge.
 fn growth_of(side: &[Reading]) -> Option<(f64, f64)> {
     let grown: Vec<_> = side.iter().filter_map(|run| run.finding.growth).filter(|growth| !growth.is_jump).collect();
     let middle = |place: &dyn Fn(&crate::growth::Stretch) -> f64| median(&grown.iter().map(place).collect::<Vec<_>>());
     (2 * grown.len() > side.len()).then(|| (middle(&|growth| growth.from), middle(&|growth| growth.to)))
 }
 
-/// Puts everything together.
+/// Puts the comparison together.
 fn contrast(sides: &[Vec<Reading>; 2], clock: Clock, stretch: Option<Stretch>, notes: Vec<String>) -> Comparison {
     let is_repeated = sides.iter().any(|side| side.len() > 1);
     let basis = if is_repeated { Basis::Replicates } else { Basis::Within };
@@ -357,7 +357,7 @@ fn contrast(sides: &[Vec<Reading>; 2], clock: Clock, stretch: Option<Stretch>, n
     comparison
 }
 
-/// What the floors are made from: the samples of each run, and the waves on them.
+/// The input of the floors: the samples of each run, and their waves.
 fn pieces(side: &[Reading]) -> Vec<floors::Piece<'_>> {
     side.iter().map(|run| (run.series.points.as_slice(), run.shape.as_ref().map(|shape| shape.waves))).collect()
 }
@@ -369,7 +369,7 @@ fn growth_contrast(floors: &Floors, clock: Clock) -> Option<(Effect, GrowthContr
     let tiny = MATTERS_BYTES / floors.length;
     let does_grow = grows.low > 0.0 && grows.value >= tiny;
     let notable = if does_grow { (MATTERS_SHARE * grows.value).max(tiny) } else { tiny };
-    // Where nothing grows to begin with, what a diagnosis would not call growth is none here either.
+    // If the runs before the change do not grow, the threshold is what a diagnosis calls growth.
     let matters = if does_grow { notable } else { MATERIAL_BYTES / floors.length };
     let effect = if change.excludes_zero() && change.value.abs() >= notable {
         match change.value {
@@ -439,7 +439,7 @@ fn level_contrast(before: &[f64], after: &[f64]) -> LevelContrast {
     }
 }
 
-/// Whether a level moved by an amount that is worth a word, and not by chance as far as that is known.
+/// Whether a level moved by enough to report, and not by chance as far as that is known.
 fn is_notable(level: &LevelContrast) -> bool {
     let is_large = level.difference.abs() >= MATERIAL_BYTES.max(MATTERS_LEVEL * level.before);
     let is_sure = level.low.zip(level.high).is_none_or(|(low, high)| low > 0.0 || high < 0.0);
@@ -449,7 +449,7 @@ fn is_notable(level: &LevelContrast) -> bool {
 /// The trend of a floor as an estimate.
 fn slope(points: &[Point], resolution: f64) -> Option<Estimate> {
     let trend = Trend::of(points).filter(|_| points.len() >= FEWEST_BLOCKS)?;
-    // What is counted in steps of some size may move by one of them without a sign.
+    // A counter may hide a movement of up to one unit of its resolution.
     let blind = 0.5 * resolution / trend.length;
     Some(Estimate { value: trend.slope, error: trend.error, degrees: trend.degrees }.at_least(blind))
 }

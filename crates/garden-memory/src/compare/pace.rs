@@ -1,7 +1,7 @@
-//! The time of a step: its mean, since a cost that comes every tenth step is a cost, in blocks, since times are correlated.
+//! Step times: their mean, since a cost at every tenth step is a cost, in blocks, since times are correlated.
 //!
-//! A median or a trimmed mean would leave out exactly what a rare collection or a periodic restart costs. Pauses
-//! of another kind are then noise, which widens the interval. Steps with an evaluation or a checkpoint in them are left out.
+//! A median or a trimmed mean would leave out exactly the cost of a rare collection or a periodic restart. Other pauses
+//! are then noise, which widens the interval. Steps with an evaluation or a checkpoint in them are left out.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use crate::stats::median;
 use crate::trace::{Activity, EventKind, Trace};
 use crate::trend::noise_of;
 
-/// Blocks that the steps are gathered into.
+/// Blocks of steps.
 const BLOCKS: usize = 32;
-/// Blocks below which there is no interval.
+/// Fewest blocks for an interval.
 const FEWEST_BLOCKS: usize = 5;
 
-/// How steps and time went together in one run.
+/// Time per step over one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pace {
     /// Stretches between samples at different steps: where they begin and end on the clock, and the seconds they took.
@@ -90,7 +90,7 @@ fn is_training(trace: &Trace, from: usize, to: usize) -> bool {
         && !trace.events.iter().any(|event| is_pause(event.kind) && (from + 1..=to).contains(&event.before_sample))
 }
 
-/// An estimate of a logarithm as what it is the logarithm of.
+/// The estimate of a logarithm, turned back into seconds or a ratio.
 pub(super) fn seconds(logarithm: Estimate) -> Interval {
     let Interval { value, low, high } = logarithm.interval();
     Interval { value: value.exp(), low: low.exp(), high: high.exp() }

@@ -6,9 +6,9 @@ use crate::comparison::{Comparison, Effect, GrowthContrast, Interval, TimeEffect
 use crate::diagnosis::Clock;
 use crate::phrasing::size;
 
-/// A growth is halved if its plausible ratios lie between these.
+/// The growth is halved if its ratio's interval lies between these.
 const HALF: (f64, f64) = (0.4, 0.6);
-/// And doubled between these.
+/// The growth is doubled if its ratio's interval lies between these.
 const DOUBLE: (f64, f64) = (1.7, 2.3);
 
 /// The answer in one sentence.
@@ -24,7 +24,7 @@ pub(super) fn summary(comparison: &Comparison) -> String {
     letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>() + ".").unwrap_or_default()
 }
 
-/// What to do about the change, in a few words.
+/// The advice about the change, in a few words.
 pub(super) fn advice(comparison: &Comparison) -> String {
     let is_lower = comparison.highest.as_ref().is_some_and(|level| is_notable(level) && level.difference < 0.0);
     let time = comparison.step_time.as_ref().map(|time| time.effect);
@@ -94,7 +94,7 @@ pub(super) fn time(effect: TimeEffect, share: Interval) -> String {
     }
 }
 
-/// The highest level, where it moved without the growth having an effect to explain it.
+/// The highest level, if it moved and no effect on growth explains it.
 fn level(comparison: &Comparison) -> Option<String> {
     let is_told = matches!(comparison.effect, Effect::None | Effect::Unclear);
     let level = comparison.highest.as_ref().filter(|level| is_told && is_notable(level))?;

@@ -1,16 +1,16 @@
-//! What is said about pairs of runs whose difference is known.
+//! Comparisons of runs whose difference is known.
 
 use super::*;
 use crate::trace::{Activity, EventKind, Sample};
 
 const M: f64 = MIB as f64;
 
-/// A fixed ripple that stands in for noise, between 0 and 1, and another one for another run.
+/// A fixed ripple between 0 and 1 that stands in for noise, different for each run.
 fn ripple(step: usize, run: usize) -> f64 {
     ((step * 7919 + run * 104_729) % 97) as f64 / 97.0
 }
 
-/// A run of so many steps: memory in MiB and seconds of each step.
+/// A run with the given memory in MiB and seconds of each step.
 fn run_of(steps: usize, memory: impl Fn(usize) -> f64, seconds: impl Fn(usize) -> f64) -> Trace {
     let mut trace = Trace::default();
     let mut time = 0.0;
@@ -94,7 +94,7 @@ fn noise_is_not_passed_off_as_no_effect() {
     );
 }
 
-/// A creep that no diagnosis would call growth is still told where it is sure, in runs as short as an experiment's.
+/// A creep that no diagnosis would call growth is still reported where it is sure, in runs as short as an experiment's.
 #[test]
 fn a_small_growth_that_is_sure_is_told() {
     let comparison = pair(growing(0.0, 0.1, 1, 0.1), growing(0.2, 0.1, 2, 0.1));
@@ -103,7 +103,7 @@ fn a_small_growth_that_is_sure_is_told() {
     assert_eq!(comparison.effect, Effect::Ends, "{comparison:#?}");
 }
 
-/// The story's run against the same with images decoded on access: compared where it grew.
+/// The story's run against one that decodes images on access: compared where the first grew.
 #[test]
 fn a_fill_is_compared_where_it_fills() {
     let fill = run_of(240, |step| 3000.0 + 170.0 * step.min(83) as f64 + 9.0 * ripple(step, 1), |_| 2.0);
@@ -116,7 +116,7 @@ fn a_fill_is_compared_where_it_fills() {
     assert_eq!((comparison.before[0].verdict, comparison.after[0].verdict), (Verdict::Settled, Verdict::Flat));
 }
 
-/// A cache that is full at some step, and a leak of the same rate: no line is both, so they are compared where the cache is full.
+/// A cache that fills up at some step, and a leak of the same rate: no line fits both, so they are compared where the cache is full.
 #[test]
 fn a_leak_and_a_bounded_cache_are_told_apart() {
     for (steps, rate, noise) in [(120, 2.0, 0.0), (200, 2.0, 0.0), (200, 1.0, 0.1), (400, 5.0, 1.0), (1000, 0.2, 0.5)] {
@@ -142,7 +142,7 @@ fn a_leak_and_a_bounded_cache_are_told_apart() {
     }
 }
 
-/// Of two caches of the same rate, the smaller one is full earlier: that is a level, and no growth.
+/// Of two caches of the same rate, the smaller fills up earlier: a difference in level, not in growth.
 #[test]
 fn caches_of_two_sizes_are_compared_where_both_fill() {
     let cache = |full: usize, run: usize| {
@@ -153,7 +153,7 @@ fn caches_of_two_sizes_are_compared_where_both_fill() {
     assert!(comparison.summary.contains("the highest level is 240 MiB lower"), "{}", comparison.summary);
 }
 
-/// Both warm up along the same curve: of one run each that would be noise, in their difference it cancels.
+/// Both warm up along the same curve: noise in each run alone, but it cancels in their difference.
 #[test]
 fn a_shape_that_both_share_is_no_noise() {
     let warm = |run: usize| {
@@ -178,7 +178,7 @@ fn lower_peaks_on_the_same_floor_are_told() {
 #[test]
 fn several_runs_of_each_kind_speak_for_themselves() {
     let many = |rate: f64, seconds: f64, first: usize| {
-        // Runs of the same kind differ by far more than the noise within each says.
+        // Runs of the same kind differ by far more than the noise within each of them.
         let run = |n: usize| growing(rate + 0.5 * (n as f64 - 1.0), 0.1, first + n, seconds * (1.0 + 0.01 * n as f64));
         (0..3).map(run).collect::<Vec<_>>()
     };
@@ -188,7 +188,7 @@ fn several_runs_of_each_kind_speak_for_themselves() {
     assert_eq!(comparison.effect, Effect::Less, "{comparison:#?}");
     let growth = comparison.growth.unwrap();
     assert!(growth.difference.is_within(5.5 * M) && growth.difference.high > -3.5 * M, "{growth:#?}");
-    // One run against one with the same difference would claim to know it far better.
+    // One run of each kind with the same difference would give a far narrower interval.
     let single = pair(growing(5.0, 0.1, 0, 0.1), growing(1.0, 0.1, 5, 0.15)).growth.unwrap().difference;
     assert!(single.high - single.low < 0.1 * (growth.difference.high - growth.difference.low), "{single:?}");
 }
@@ -280,7 +280,7 @@ fn runs_at_different_steps_are_laid_side_by_side() {
     assert!(comparison.notes[0].contains("from where each trace begins"), "{:#?}", comparison.notes);
 }
 
-/// Memory that is written in whole MiB may move by one of them without a sign.
+/// Memory recorded in whole MiB hides movements of up to one.
 #[test]
 fn coarse_numbers_are_not_taken_for_exact_ones() {
     let coarse = |_: usize| run_of(100, |_| 512.0, |_| 0.1);

@@ -1,4 +1,4 @@
-//! Adapters as PEFT writes and reads them: `adapter_model.safetensors` and `adapter_config.json`.
+//! LoRA adapters in PEFT's format: `adapter_model.safetensors` and `adapter_config.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,27 +17,27 @@ use garden_files::read_settings;
 const WEIGHTS: &str = "adapter_model.safetensors";
 const CONFIG: &str = "adapter_config.json";
 
-/// An adapter in a folder.
+/// A LoRA adapter in a folder.
 #[derive(Debug)]
 pub struct Adapter {
-    /// How it was made.
+    /// Its configuration.
     pub config: LoraConfig,
-    /// What it says it was made for: a name on the hub or a path.
+    /// Its base model: a hub name or a path.
     pub base: Option<String>,
     weights: Checkpoint,
 }
 
-/// The two matrices that an adapter has beside a linear: B A is added to its weight.
+/// The LoRA matrices of one linear: B A is added to its weight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair<'a> {
-    /// A [rank, in].
+    /// A `[rank, in]`.
     pub down: Tensor<'a>,
-    /// B [out, rank].
+    /// B `[out, rank]`.
     pub up: Tensor<'a>,
 }
 
 impl Pair<'_> {
-    /// Whether it changes nothing: training begins with B of zeros.
+    /// Whether it changes nothing: B is initialised with zeros.
     pub fn is_no_op(&self) -> bool {
         let is_zero = |tensor: &Tensor<'_>| tensor.values().iter().all(|value| *value == 0.0);
         let is_no_op = is_zero(&self.up) || is_zero(&self.down);
@@ -45,14 +45,14 @@ impl Pair<'_> {
         is_no_op
     }
 
-    /// Lets the kernel take the pages of the file back.
+    /// Lets the kernel drop the pages of the file.
     pub fn forget(&self) {
         self.down.forget();
         self.up.forget();
     }
 }
 
-/// Opens an adapter that PEFT, or this program, has saved.
+/// Opens an adapter saved by PEFT or by this program.
 pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
     let path = folder.join(CONFIG);
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
@@ -109,7 +109,7 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
 }
 
 impl Adapter {
-    /// The matrices of each linear, by the linear's name in the newer form.
+    /// The LoRA matrices by the linear's newer name.
     pub(crate) fn pairs(&self) -> Result<BTreeMap<String, Pair<'_>>, Error> {
         let mut halves: BTreeMap<String, [Option<&str>; 2]> = BTreeMap::new();
         for name in self.weights.names() {
@@ -150,7 +150,7 @@ impl Adapter {
         halves.into_iter().map(whole).collect()
     }
 
-    /// Tensors that take the place of the base's, by their names in the newer form.
+    /// Tensors that replace the base's (`modules_to_save`), by their newer names.
     pub(crate) fn saved(&self) -> Result<BTreeMap<String, Tensor<'_>>, Error> {
         let mut saved = BTreeMap::new();
         for name in self.weights.names() {
@@ -163,14 +163,14 @@ impl Adapter {
         Ok(saved)
     }
 
-    /// How many linears it changes, and beside how many it has matrices that change nothing.
+    /// Number of linears that it changes, and of linears whose LoRA matrices change nothing.
     pub fn effect(&self) -> Result<(usize, usize), Error> {
         let pairs = self.pairs()?;
         let idle = pairs.values().filter(|pair| pair.is_no_op()).count();
         Ok((pairs.len() - idle, idle))
     }
 
-    /// Puts the adapter's values into a model; every one of them must have its place, and every place its values.
+    /// Loads the adapter's values into a model; names must match exactly on both sides.
     pub fn put(&self, device: &mut dyn Device, model: &Model) -> Result<(), Error> {
         self.fill(
             model.parameters().iter(),
@@ -179,7 +179,7 @@ impl Adapter {
         )
     }
 
-    /// The same for a model that only applies it.
+    /// Loads the adapter's values into a model for inference only.
     pub(crate) fn fill_frozen(&self, device: &mut dyn Device, places: &[FrozenAdapter]) -> Result<(), Error> {
         self.fill(
             places.iter(),
@@ -188,7 +188,7 @@ impl Adapter {
         )
     }
 
-    /// The same for any places, which have a name and a shape and can be filled.
+    /// Loads the adapter's values into parameters that have a name and a shape, by `set`.
     fn fill<'a, P: 'a>(
         &self,
         places: impl Iterator<Item = &'a P>,
@@ -215,7 +215,7 @@ impl Adapter {
     }
 }
 
-/// An older adapter's names have no `language_model`, and `visual` at the top.
+/// The newer name: older adapters have no `language_model`, and `visual` at the top.
 fn current(name: &str) -> String {
     match name.strip_prefix(PREFIX) {
         Some(rest) => format!("{PREFIX}{}", crate::checkpoint::names::newer(rest)),
@@ -223,7 +223,7 @@ fn current(name: &str) -> String {
     }
 }
 
-/// Saves a model's adapter in PEFT's layout. `base` is what PEFT calls `base_model_name_or_path`.
+/// Saves a model's adapter in PEFT's format. `base` becomes PEFT's `base_model_name_or_path`.
 pub fn write_adapter(
     device: &mut dyn Device,
     model: &Model,
@@ -242,7 +242,7 @@ fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
         Targets::Pattern(pattern) => json!(pattern),
         Targets::Names(names) => json!(names),
     };
-    // All fields that PEFT 0.15 and later write for such an adapter; what it does not know it takes for its own defaults.
+    // All fields that PEFT 0.15 and later write for such an adapter; PEFT fills in defaults for missing ones.
     json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -276,7 +276,7 @@ fn config_json(config: &LoraConfig, base: Option<&str>) -> Value {
     })
 }
 
-/// Writes a file wholly or not at all.
+/// Writes a file atomically.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     garden_files::replace(path, bytes).map_err(|error| Error::file(path, error))
 }

@@ -1,7 +1,7 @@
-//! Values that are drawn instead of read.
+//! Random values instead of values from a file.
 //!
-//! A sheet of random numbers is mapped again and again behind itself. So a tensor of any size lies there in one piece, as it does in a mapped file, and
-//! all of them together take the memory of one sheet. Tensors begin at different places of it.
+//! A sheet of random numbers is mapped repeatedly at consecutive addresses. So a tensor of any size is contiguous, as in a mapped file, and
+//! all tensors together take the memory of one sheet. Tensors start at different offsets.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -14,18 +14,18 @@ use garden_random::{SplitMix64, spread};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// The sheet: enough that no matrix of a decoder of 3B parameters repeats itself, and drawn in a moment.
+/// Size of the sheet: no matrix in the decoder of a 3B model repeats itself, and it is drawn in a moment.
 const SHEET: usize = 64 << 20;
-/// Mappings begin and end at multiples of this; no machine's pages are larger.
+/// Alignment of mappings; no machine has larger pages.
 const PAGE: usize = 64 << 10;
-/// Tensors begin at multiples of so many bytes.
+/// Alignment of tensors in bytes.
 const STEP: usize = 64;
-/// The standard deviation of matrices: `initializer_range` of the released models.
+/// Standard deviation of matrices: `initializer_range` of the released models.
 const DEVIATION: f32 = 0.02;
-/// 1 as bf16.
+/// 1 in bf16.
 const ONE: [u8; 2] = [0x80, 0x3f];
 
-/// What a tensor is filled with.
+/// How a tensor is initialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drawn {
     /// Matrices: random numbers around 0.
@@ -37,7 +37,7 @@ pub(crate) enum Drawn {
 }
 
 impl Drawn {
-    /// What a tensor of this name (in the newer form) is filled with.
+    /// How the tensor with this newer name is initialised.
     pub fn of(name: &str) -> Drawn {
         let (module, what) = name.rsplit_once('.').unwrap_or(("", name));
         let module = module.rsplit_once('.').map_or(module, |(_, last)| last);
@@ -49,11 +49,11 @@ impl Drawn {
     }
 }
 
-/// A sheet of random numbers as bf16, and as many ones and zeros as a vector may have.
+/// A sheet of random bf16 numbers, and ones and zeros for the longest vector.
 #[derive(Debug)]
 pub(crate) struct Sheet {
     start: NonNull<u8>,
-    /// Bytes that are mapped: as often as the sheet fits, at least a whole tensor beyond the first.
+    /// Bytes mapped: whole repetitions of the sheet, with at least a whole tensor beyond the first.
     length: usize,
     /// Bytes of the sheet.
     period: usize,
@@ -61,33 +61,33 @@ pub(crate) struct Sheet {
     zeros: Vec<u8>,
 }
 
-// SAFETY: memory that is only read, until it is dropped.
+// SAFETY: the memory is only read, until it is dropped.
 unsafe impl Send for Sheet {}
 // SAFETY: as above.
 unsafe impl Sync for Sheet {}
 
 impl Sheet {
-    /// Draws a sheet for tensors of so many bytes at most, and vectors of so many.
+    /// Draws a sheet for tensors of at most `largest` bytes and vectors of at most `longest_vector` bytes.
     pub fn draw(largest: usize, longest_vector: usize, seed: u64) -> io::Result<Sheet> {
         let period = largest.clamp(1, SHEET).next_multiple_of(PAGE);
         let length = (period + largest).next_multiple_of(period);
         let mut file = File::from(memfd_create("random weights", MemfdFlags::CLOEXEC)?);
         file.write_all(&noise(period, seed))?;
-        // SAFETY: new memory at a place that the kernel chooses.
+        // SAFETY: new memory at an address that the kernel chooses.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE)? };
         let start = NonNull::new(start.cast::<u8>()).ok_or_else(|| io::Error::other("the kernel mapped nothing"))?;
-        // From here on it is given back whatever happens.
+        // From here on `Drop` unmaps it, whatever happens.
         let ones = ONE.repeat(longest_vector / ONE.len());
         let sheet = Sheet { start, length, period, ones, zeros: vec![0; longest_vector] };
         for first in (0..length).step_by(period) {
             let flags = MapFlags::SHARED | MapFlags::FIXED;
-            // SAFETY: inside the memory that was just taken, whose pages nobody uses yet.
+            // SAFETY: inside the memory just mapped, whose pages nobody uses yet.
             unsafe { mmap(sheet.start.as_ptr().add(first).cast(), period, ProtFlags::READ, flags, &file, 0)? };
         }
         Ok(sheet)
     }
 
-    /// The first byte of a tensor.
+    /// Offset of a tensor.
     pub fn place(&self, drawn: Drawn, name: &str, seed: u64) -> usize {
         match drawn {
             Drawn::Noise => {
@@ -98,41 +98,41 @@ impl Sheet {
         }
     }
 
-    /// All bytes that tensors of a kind lie in.
+    /// The bytes that tensors of this kind are part of.
     pub fn bytes(&self, drawn: Drawn) -> &[u8] {
         match drawn {
-            // SAFETY: so many bytes are mapped for reading, nobody writes them, and they live as long as this.
+            // SAFETY: `length` bytes are mapped for reading, nobody writes them, and they live as long as `self`.
             Drawn::Noise => unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) },
             Drawn::Ones => &self.ones,
             Drawn::Zeros => &self.zeros,
         }
     }
 
-    /// Gives pages back; they come again when they are read again.
+    /// Drops pages; they come back when read again.
     pub fn forget(&self, part: Range<usize>) {
         let begin = (part.start / PAGE * PAGE).min(self.length);
         let end = part.end.next_multiple_of(PAGE).min(self.length);
         // SAFETY: inside the mapping, which is of a file and only read.
         let told = unsafe { madvise(self.start.as_ptr().add(begin).cast(), end - begin, Advice::LinuxDontNeed) };
-        // A kernel that does not listen keeps the pages, which is no harm.
+        // If the kernel ignores the advice it keeps the pages, which is harmless.
         told.unwrap_or(());
     }
 }
 
 impl Drop for Sheet {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, given back once.
+        // SAFETY: our own mapping, unmapped once.
         let given_back = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
-        // There is nothing to be done if the kernel does not take it.
+        // Nothing can be done if the kernel refuses.
         given_back.unwrap_or(());
     }
 }
 
-/// Random numbers as bf16: sums of four even ones, which are close to normal.
+/// Random bf16 numbers: sums of four uniform ones, which are nearly normal.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut drawn = vec![0; bytes];
     let mut values = [0.0_f32; 4096];
-    // The variance of an even number of 16 bits is 2^32 / 12, and that of a sum the sum of them.
+    // The variance of a uniform 16-bit number is 2^32 / 12, and the variance of a sum is the sum of variances.
     let (middle, scale) = (4 * 0xffff / 2, DEVIATION / (2_f32.powi(32) / 3.0).sqrt());
     let mut random = SplitMix64(spread(seed));
     for piece in drawn.chunks_mut(values.len() * Dtype::Bf16.size()) {
@@ -192,7 +192,7 @@ mod tests {
         let count = values.len() as f32;
         let mean = values.iter().sum::<f32>() / count;
         let deviation = (values.iter().map(|value| value * value).sum::<f32>() / count).sqrt();
-        // Five standard errors of 262,144 draws, and roundings to bf16.
+        // Five standard errors of 262,144 draws, plus rounding to bf16.
         assert!(mean.abs() < 2e-4, "{mean}");
         assert!((deviation / DEVIATION - 1.0).abs() < 0.01, "{deviation}");
     }

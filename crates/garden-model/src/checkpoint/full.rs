@@ -1,4 +1,4 @@
-//! All weights of a trained model as a checkpoint that transformers loads: `model.safetensors` and `config.json`, which names the type of its values.
+//! All weights of a trained model as a checkpoint for transformers: `model.safetensors` and `config.json`, which names their dtype.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::model::Model;
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// What the values of a checkpoint become when transformers loads and saves it: what its `config.json` names, else what most of them are.
+/// The dtype of a checkpoint after transformers loads and saves it: the one in `config.json`, else the most common one.
 pub fn saved_dtype(base: &Path) -> Result<Dtype, Error> {
     let config = read_config(base)?;
     let named = ["dtype", "torch_dtype"].iter().find_map(|field| config.get(field).and_then(Value::as_str));
@@ -25,7 +25,7 @@ pub fn saved_dtype(base: &Path) -> Result<Dtype, Error> {
 }
 
 impl Model {
-    /// Writes all weights into a folder; names and configuration are those of the folder `base`, but for the type of the values.
+    /// Writes all weights into a folder; tensor names and configuration are taken from the folder `base`, except the dtype.
     pub fn write_checkpoint(
         &self,
         device: &mut dyn Device,
@@ -36,13 +36,13 @@ impl Model {
         let mut config = read_config(base)?;
         name_dtype(&mut config, dtype);
         let checkpoint = Checkpoint::open(base)?;
-        // Two forms of names are about; transformers saves the one that it has loaded.
+        // There are two naming schemes; transformers saves with the one it has loaded.
         let named = |name: &str| checkpoint.stored_name(name).unwrap_or(name).to_string();
         self.write_values(device, dtype, &named, &folder.join(WEIGHTS))?;
         write_config(folder, &config)
     }
 
-    /// Reads the weights that [`Model::write_checkpoint`] has written.
+    /// Reads weights written by [`Model::write_checkpoint`].
     pub fn read_checkpoint(&self, device: &mut dyn Device, folder: &Path) -> Result<(), Error> {
         self.read_values(device, &folder.join(WEIGHTS))
     }

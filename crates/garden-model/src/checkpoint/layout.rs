@@ -1,28 +1,28 @@
-//! Matrices as files have them, and as a device holds them: with padding of zeros, where it wants row widths to be multiples of something.
+//! Layouts of matrices in files and on a device, which may want zero-padded rows of a multiple of some width.
 //!
-//! Padding is invisible to a model. It begins as zeros and stays so: what is multiplied with it is zero too, so its gradients are, and an update of
+//! Padding is invisible to a model. It starts as zeros and stays zero: its factors are zero too, so its gradients are, and an update with
 //! zero moments and a zero value is zero.
 
 use std::borrow::Cow;
 
 use garden_device::{Buffer, Profile};
 
-/// A width inside a layer: of an MLP, or an adapter's rank.
+/// A width inside a layer: the intermediate size of an MLP, or an adapter's rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Width {
-    /// As files have it.
+    /// In files.
     pub stored: usize,
     /// On the device.
     pub padded: usize,
 }
 
 impl Width {
-    /// One that is the same everywhere: what others see of a layer.
+    /// An unpadded width, visible outside the layer.
     pub fn exact(width: usize) -> Width {
         Width { stored: width, padded: width }
     }
 
-    /// One that only the layer itself sees.
+    /// A padded width, used only inside the layer.
     pub fn inner(profile: &Profile, width: usize) -> Width {
         Width { stored: width, padded: profile.padded(width) }
     }
@@ -40,7 +40,7 @@ impl Layout {
         Layout { rows: Width::exact(1), columns: length }
     }
 
-    /// Values that the device holds.
+    /// Number of values on the device.
     pub fn length(&self) -> usize {
         self.rows.padded.saturating_mul(self.columns.padded)
     }
@@ -49,7 +49,7 @@ impl Layout {
         self.rows.stored != self.rows.padded || self.columns.stored != self.columns.padded
     }
 
-    /// Values of a file, with zeros where the padding is; values take `size` places each.
+    /// Values from a file with zero padding; each value has `size` elements.
     pub fn pad<'a, T: Copy + Default>(&self, values: &'a [T], size: usize) -> Cow<'a, [T]> {
         if !self.is_padded() {
             return Cow::Borrowed(values);
@@ -62,13 +62,13 @@ impl Layout {
         Cow::Owned(padded)
     }
 
-    /// Values of the device without the padding.
+    /// Values from the device without padding.
     pub fn unpad(&self, mut values: Vec<f32>) -> Vec<f32> {
         values.truncate(self.rows.stored * self.columns.padded);
         self.unpad_rows(values)
     }
 
-    /// The same for some whole rows of them.
+    /// Whole rows from the device without padding.
     pub fn unpad_rows(&self, values: Vec<f32>) -> Vec<f32> {
         if self.columns.stored == self.columns.padded {
             return values;
@@ -77,7 +77,7 @@ impl Layout {
         rows.flat_map(|row| &row[..self.columns.stored]).copied().collect()
     }
 
-    /// Parts of a buffer that has this layout, of whole rows that files have, and of about so many values each.
+    /// Splits a buffer of this layout into pieces of whole stored rows with about `values` values each.
     pub fn pieces(&self, buffer: Buffer, values: usize) -> impl Iterator<Item = Buffer> + use<> {
         let (rows, width) = (self.rows.stored, self.columns.padded);
         let step = (values / width.max(1)).max(1);

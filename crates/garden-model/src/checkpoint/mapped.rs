@@ -1,8 +1,8 @@
-//! Files that are read where they lie, and what happens when another program cuts one off meanwhile.
+//! Handles truncation of memory-mapped files by other programs.
 //!
-//! Reading a page that a file does not have any more is SIGBUS, which ends a program without a word. A handler says which file it was and ends the program as
-//! any other error does; for a SIGBUS of another origin it does what would happen without it. It runs in the middle of anything, so it takes no lock, allocates
-//! nothing, and finds files in a list of fixed length that only grows.
+//! Reading a missing page of a truncated file raises SIGBUS, which ends a program silently. The handler names the file and exits as
+//! for any other error; for a SIGBUS of another origin it runs the default action. It may interrupt anything, so it takes no lock, allocates
+//! nothing, and finds files in a list of fixed size.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
@@ -10,16 +10,16 @@ use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// Files that are watched at most. The largest checkpoints have some dozens; whatever is beyond is not told by name.
+/// Maximum number of watched files. The largest checkpoints have a few dozen; with more, not all are reported by name.
 const MOST: usize = 1024;
-/// The exit code of a program that failed.
+/// The exit code for failure.
 const FAILED: i32 = 2;
 
-/// A file that is mapped. It is never freed, as the handler may look at it at any time: a few bytes for each file that a program opens.
+/// A mapped file. Never freed, as the handler may read it at any time: a few bytes per opened file.
 struct Mapped {
     file: RawFd,
     length: u64,
-    /// What is said if it was cut off.
+    /// The error message if it was truncated.
     words: String,
 }
 
@@ -27,12 +27,12 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static FILES: [AtomicPtr<Mapped>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 static INSTALL: Once = Once::new();
 
-/// Watches a file that is mapped, as long as what is returned is kept.
+/// Watches a mapped file as long as the returned guard lives.
 pub(crate) fn watch(path: &Path, file: &File, length: u64) -> Watched {
     INSTALL.call_once(|| {
         // SAFETY: the handler only reads atomics, asks for lengths of files, writes to standard error and ends the program.
         let installed = unsafe { signal_hook::low_level::register(signal_hook::consts::SIGBUS, tell) };
-        // Without a handler it is as it was.
+        // Without a handler the default action remains.
         drop(installed);
     });
     let words = format!(
@@ -45,7 +45,7 @@ pub(crate) fn watch(path: &Path, file: &File, length: u64) -> Watched {
     Watched { place, mapped }
 }
 
-/// A file that is watched.
+/// Guard of a watched file.
 #[derive(Debug)]
 pub(crate) struct Watched {
     place: usize,
@@ -65,17 +65,17 @@ impl std::fmt::Debug for Mapped {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        // Another file may have its place by now.
+        // Another file may have taken its slot by now.
         let _ =
             FILES[self.place].compare_exchange(self.mapped, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// The handler.
+/// The SIGBUS handler.
 fn tell() {
     for place in &FILES {
         let mapped = place.load(Ordering::Acquire);
-        // SAFETY: what is in the list was leaked, so it lives as long as the program.
+        // SAFETY: entries of the list were leaked, so they live as long as the program.
         let Some(mapped) = (unsafe { mapped.as_ref() }) else { continue };
         // SAFETY: the file is open while it is in the list.
         let file = unsafe { BorrowedFd::borrow_raw(mapped.file) };

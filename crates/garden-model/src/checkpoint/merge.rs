@@ -1,7 +1,7 @@
-//! Writes a checkpoint anew with an adapter merged into its weights: W + scale B A in f32, rounded once, a piece of a tensor at a time.
+//! Merges an adapter into a checkpoint and writes the result: W + scale B A in f32, rounded once, a piece of a tensor at a time.
 //!
-//! PEFT's `merge_and_unload` does the same where the adapter is f32, as it is by default; with `safe_merge`, or with an adapter that it holds in 16 bits, it
-//! rounds the product to 16 bits before it is added and the sum again.
+//! PEFT's `merge_and_unload` does the same if the adapter is f32, the default; with `safe_merge`, or with an adapter in 16 bits, it
+//! rounds the product to 16 bits before adding it and then rounds the sum again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,47 +24,47 @@ use crate::generator::{Generator, GeneratorLimits};
 use crate::model::bytes_of;
 use garden_input::Config;
 
-/// Values that are merged or copied at a time: 4 MiB as f32.
+/// Values merged or copied at a time: 4 MiB as f32.
 const PIECE: usize = 1 << 20;
 
-/// How an adapter is merged.
+/// Merge settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeSettings {
-    /// What the values become; `None` leaves each tensor what it is, and makes of one with 4 bits what it was before.
+    /// The new dtype; `None` keeps each tensor's dtype, and restores a 4-bit weight's original one.
     pub dtype: Option<Dtype>,
-    /// Bytes of a file at most, unless one tensor has more.
+    /// Maximum bytes per file, unless one tensor is larger.
     pub shard_bytes: u64,
-    /// What is done with weights of 4 bits.
+    /// How to handle 4-bit weights.
     pub packed: PackedBase,
     /// Threads; 0 for all cores.
     pub threads: usize,
 }
 
-/// What is done with weights of 4 bits when an adapter is merged into them.
+/// How to handle 4-bit weights when merging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedBase {
-    /// They are refused: the original weights are better.
+    /// Refuse: merging onto the original weights is better.
     Refuse,
-    /// They are unpacked.
+    /// Dequantise.
     Unpack,
 }
 
-/// What merging did.
+/// Summary of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeReport {
-    /// Weights that an adapter was merged into.
+    /// Weights with an adapter merged in.
     pub merged: usize,
-    /// Weights of 4 bits that were unpacked.
+    /// 4-bit weights dequantised.
     pub unpacked: usize,
-    /// Tensors in all.
+    /// All tensors.
     pub tensors: usize,
-    /// Files with weights.
+    /// Weight files.
     pub shards: usize,
     /// Bytes of all tensors.
     pub bytes: u64,
 }
 
-/// Where the values of a tensor come from.
+/// The source of a tensor's values.
 #[derive(Clone, Debug)]
 enum Source<'a> {
     Plain(Tensor<'a>),
@@ -74,18 +74,18 @@ enum Source<'a> {
 /// A tensor of the new checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Item<'a> {
-    /// As the file has it, and as transformers would save it again.
+    /// The name in the file, as transformers would save it again.
     pub name: &'a str,
-    /// In the newer form.
+    /// The newer name.
     pub newer: String,
     pub shape: Vec<usize>,
-    /// What its values become.
+    /// The new dtype.
     pub dtype: Dtype,
     source: Source<'a>,
     pub pair: Option<Pair<'a>>,
 }
 
-/// A merge that is known to fit together, before anything is written.
+/// A validated merge, before anything is written.
 #[derive(Debug)]
 pub struct Merge<'a> {
     base: &'a Checkpoint,
@@ -96,7 +96,7 @@ pub struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Looks whether all of an adapter has its place in a checkpoint, and what will be written.
+    /// Checks that every part of an adapter matches a checkpoint, and plans the output.
     pub fn plan(base: &'a Checkpoint, adapter: &'a Adapter, settings: MergeSettings) -> Result<Merge<'a>, Error> {
         let config = read_config(base.path())?;
         if let (Some(name), PackedBase::Refuse) = (base.packed_weight(), settings.packed) {
@@ -128,7 +128,7 @@ impl<'a> Merge<'a> {
                     None => source,
                 };
                 let pair = newer.strip_suffix(".weight").and_then(|module| pairs.remove(module));
-                // A tied head is the embedding, and is not saved beside it.
+                // A tied head is the embedding, and is not saved separately.
                 if model.is_tied && newer == HEAD && pair.is_none() {
                     continue;
                 }
@@ -149,18 +149,18 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Bytes of all tensors that will be written.
+    /// Bytes of all tensors to be written.
     pub fn bytes(&self) -> u64 {
         self.items.iter().map(|item| item.bytes() as u64).sum()
     }
 
-    /// Matrices whose values are rounded: merged ones, and those that get fewer bits.
+    /// Number of matrices whose values are rounded: merged ones, and ones with a narrower dtype.
     pub(crate) fn rounded(&self) -> usize {
         let is_rounded = |item: &&Item<'_>| item.shape.len() > 1 && !item.is_copied() && item.dtype != Dtype::F32;
         self.items.iter().filter(is_rounded).count()
     }
 
-    /// The dtype with the fewest digits among what is rounded.
+    /// The least precise dtype of rounded tensors.
     pub(crate) fn coarsest(&self) -> Dtype {
         let rounded = self.items.iter().filter(|item| !item.is_copied()).map(|item| item.dtype);
         rounded
@@ -168,7 +168,7 @@ impl<'a> Merge<'a> {
             .unwrap_or(Dtype::F32)
     }
 
-    /// Writes everything into the new folder `to`; if that fails, nothing of it is left. `progress` gets tensors done and in all, and may end it.
+    /// Writes everything into the new folder `to`; on failure nothing is left. `progress` gets tensors done and their total, and may stop the merge.
     pub fn write(
         &self,
         to: &Path,
@@ -177,7 +177,7 @@ impl<'a> Merge<'a> {
         fs::create_dir(to).map_err(|error| Error::file(to, error))?;
         let written = self.write_files(to, progress);
         if written.is_err() {
-            // The folder is new, so all that is in it is half a checkpoint. The first error is the one to tell.
+            // The folder is new, so it holds nothing but an incomplete checkpoint. The first error is the one to report.
             drop(fs::remove_dir_all(to));
         }
         written
@@ -220,7 +220,7 @@ impl<'a> Merge<'a> {
         Ok(report)
     }
 
-    /// Tensors of each file: as many as fit, in their order.
+    /// The tensors of each file: as many as fit, in order.
     fn shards(&self) -> Vec<&[Item<'a>]> {
         let (mut shards, mut begin, mut bytes) = (Vec::new(), 0, 0);
         for (index, item) in self.items.iter().enumerate() {
@@ -234,7 +234,7 @@ impl<'a> Merge<'a> {
         shards
     }
 
-    /// The dtype that most values will have.
+    /// The most common dtype of the new values.
     fn usual_dtype(&self) -> Dtype {
         let values = |dtype: Dtype| {
             let items = self.items.iter().filter(move |item| item.dtype == dtype);
@@ -243,7 +243,7 @@ impl<'a> Merge<'a> {
         [Dtype::F32, Dtype::F16, Dtype::Bf16].into_iter().max_by_key(|dtype| values(*dtype)).unwrap_or(Dtype::F32)
     }
 
-    /// The base's configuration, with what has changed: it names the type that the values have.
+    /// The base's configuration with the new dtype, and without quantisation.
     fn new_config(&self) -> Value {
         let mut config = self.config.clone();
         if let Some(fields) = config.as_object_mut() {
@@ -254,7 +254,7 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// Builds the model without computing anything: every tensor and every part of the adapter must fit.
+/// Checks that every tensor and every part of the adapter fits, by building the model without computing anything.
 fn fits(base: &Checkpoint, adapter: &Adapter, config: &Config) -> Result<(), Error> {
     let limits = GeneratorLimits { rows: 1, context: 1, patches: 0 };
     Generator::build(&mut Planner::for_cpu(1), config, base, Some(adapter), None, limits).map(drop)
@@ -265,7 +265,7 @@ impl Item<'_> {
         self.shape.iter().product()
     }
 
-    /// Values of a row; a tensor of one dimension is one row.
+    /// Values per row; a tensor of one dimension is one row.
     pub fn columns(&self) -> usize {
         self.length() / if self.shape.len() > 1 { self.shape[0].max(1) } else { 1 }
     }
@@ -274,12 +274,12 @@ impl Item<'_> {
         self.length() * self.dtype.size()
     }
 
-    /// Whether its bytes stay as they are.
+    /// Whether its bytes stay unchanged.
     fn is_copied(&self) -> bool {
         self.pair.is_none() && matches!(self.source, Source::Plain(tensor) if tensor.dtype == self.dtype)
     }
 
-    /// What reads the values of the base as f32.
+    /// A reader of the base's values as f32.
     pub fn reader(&self) -> Reader<'_> {
         let scales = match &self.source {
             Source::Plain(_) => Vec::new(),
@@ -288,7 +288,7 @@ impl Item<'_> {
         Reader { source: &self.source, scales }
     }
 
-    /// Whole rows that make a piece.
+    /// Values per piece, in whole rows.
     fn piece(&self) -> usize {
         let columns = self.columns().max(1);
         (PIECE / columns).max(1) * columns
@@ -322,10 +322,10 @@ impl Item<'_> {
     }
 }
 
-/// Values of a tensor as f32, whatever it is stored as.
+/// Reads values of a tensor as f32, whatever its dtype.
 pub(crate) struct Reader<'a> {
     source: &'a Source<'a>,
-    /// Of the blocks of a packed tensor.
+    /// Block scales of a 4-bit tensor.
     scales: Vec<f32>,
 }
 
@@ -354,17 +354,17 @@ impl Reader<'_> {
     }
 }
 
-/// Room for one piece, and the adapter of one weight.
+/// Buffers for one piece, and the adapter of one weight.
 struct Arithmetic {
     cpu: Cpu,
     scale: f32,
-    /// A [rank, in].
+    /// A `[rank, in]`.
     down: Buffer,
-    /// Rows of B [rows, rank].
+    /// Rows of B `[rows, rank]`.
     up: Buffer,
-    /// Rows of the weight [rows, in].
+    /// Rows of the weight `[rows, in]`.
     values: Buffer,
-    /// All of B [out, rank].
+    /// All of B `[out, rank]`.
     up_values: Vec<f32>,
     wide: Vec<f32>,
     bytes: Vec<u8>,
@@ -388,7 +388,7 @@ impl Arithmetic {
         Ok(Arithmetic { cpu, scale: merge.scale, down, up, values, up_values, wide, bytes })
     }
 
-    /// From now on it is this adapter that is merged.
+    /// Sets the adapter to merge next.
     fn take(&mut self, pair: &Pair<'_>) {
         let down = pair.down.values();
         self.cpu.upload(self.down.first(down.len()), bytes_of(&down));
@@ -396,7 +396,7 @@ impl Arithmetic {
         pair.forget();
     }
 
-    /// Some values of the new tensor.
+    /// A range of the new tensor's values.
     fn make(&mut self, item: &Item<'_>, reader: &Reader<'_>, part: Range<usize>) -> Result<&[u8], Error> {
         self.wide.resize(part.len(), 0.0);
         reader.read(part.start, &mut self.wide);
@@ -407,7 +407,7 @@ impl Arithmetic {
             let down = Weight::plain(self.down.first(rank * columns), rank, columns);
             self.cpu.upload(up, bytes_of(&self.up_values[first * rank..(first + rows) * rank]));
             self.cpu.upload(values, bytes_of(&self.wide));
-            // The backward pass of a linear is the product that is wanted: W += scale B A.
+            // The backward pass of a linear is the wanted product: W += scale B A.
             self.cpu.matmul_backward(up, &down, values, rows, self.scale, Write::Add);
             self.cpu.download(values, &mut self.wide)?;
         }

@@ -1,12 +1,12 @@
-//! Names of tensors: files on the hub have `visual.*` and `model.*`, newer ones `model.visual.*` and `model.language_model.*`.
+//! Tensor names: files on the hub have `visual.*` and `model.*`, newer ones `model.visual.*` and `model.language_model.*`.
 
-/// The head, unless it is tied to the embedding.
+/// The LM head, unless tied to the embedding.
 pub(crate) const HEAD: &str = "lm_head.weight";
 
 /// The embedding.
 pub(crate) const EMBEDDING: &str = "model.language_model.embed_tokens.weight";
 
-/// A name in the newer form, whichever a file has.
+/// The newer name of a tensor, whichever a file has.
 pub(crate) fn newer(name: &str) -> String {
     if let Some(rest) = name.strip_prefix("visual.") {
         return format!("model.visual.{rest}");
@@ -19,9 +19,9 @@ pub(crate) fn newer(name: &str) -> String {
     }
 }
 
-/// Whether the usual trainers leave a parameter out of weight decay: biases and what is called a norm.
+/// Whether a parameter gets weight decay. As in the usual trainers, biases and parameters whose name says norm do not.
 ///
-/// The vision tower's `norm1`, `norm2` and `ln_q` are not called so, and are decayed there.
+/// The vision tower's `norm1`, `norm2` and `ln_q` are not matched there, and are decayed.
 pub(crate) fn is_decayed(name: &str) -> bool {
     let is_norm = |part: &str| {
         part == "norm" || part.ends_with("_norm") || part.contains("layernorm") || part.contains("rmsnorm")

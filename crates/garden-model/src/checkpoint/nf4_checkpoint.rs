@@ -1,4 +1,4 @@
-//! Weights of 4 bits: which are packed, how packed ones lie in a checkpoint (as bitsandbytes and transformers save them), and packing in pieces.
+//! NF4 weights: which linears are quantised, their format in checkpoints of bitsandbytes and transformers, and quantisation in pieces.
 
 use std::ops::Range;
 
@@ -8,53 +8,53 @@ use serde_json::Value;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 
-/// Values that are packed at a time: whole blocks, and little memory.
+/// Values quantised at a time: whole blocks, and little memory.
 pub(crate) const PIECE: usize = 1 << 16;
-/// Values that a thread packs before the others are waited for: some milliseconds of work, against which starting a thread is nothing.
+/// Values that a thread quantises between synchronisations: some milliseconds of work, so the cost of starting a thread is negligible.
 const SHARE: usize = 16 * PIECE;
-/// Threads that pack at most: what they hold is in a plan, and more would only wait for memory.
+/// Maximum number of threads: their memory is part of the plan, and more would only wait for memory bandwidth.
 const MOST_THREADS: usize = 16;
 
-/// The most bytes that packing holds besides the tensor: for each thread values, codes and scales of its share.
+/// Peak bytes held by quantisation besides the tensor: values, codes and scales of each thread's share.
 pub fn packing_bytes() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
     cores * (PIECE * 4 + SHARE / 2 + SHARE / 64 * 4)
 }
 
-/// What follows the name of a packed weight, for the text that says how it is packed.
+/// Suffix of a quantised weight's quantisation state.
 pub(crate) const STATE: &str = "quant_state.bitsandbytes__nf4";
 const OTHER_STATE: &str = "quant_state.bitsandbytes__fp4";
 
-/// How weights are packed that a checkpoint has in 16 or 32 bits.
+/// NF4 settings for weights stored in 16 or 32 bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FourBit {
-    /// Whether scales of blocks get 8 bits instead of 32.
+    /// Double quantisation: block scales in 8 bits instead of 32.
     pub is_double: bool,
-    /// Modules that are not packed, such as `model.visual`: parts of names between dots.
+    /// Modules that are not quantised, such as `model.visual`: parts of names between dots.
     pub kept: Vec<String>,
 }
 
 impl Default for FourBit {
-    /// Double scales; the vision tower and the head stay as they are. Embeddings, norms and biases always do.
+    /// Double quantisation; the vision tower and the head are not quantised. Embeddings, norms and biases never are.
     fn default() -> FourBit {
         FourBit { is_double: true, kept: vec!["model.visual".into(), "lm_head".into()] }
     }
 }
 
 impl FourBit {
-    /// Whether a linear of this name (in the newer form) is packed.
+    /// Whether the linear with this newer name is quantised.
     pub fn packs(&self, name: &str) -> bool {
         !self.kept.iter().any(|kept| format!(".{name}.").contains(&format!(".{kept}.")))
     }
 }
 
-/// A packed weight in a checkpoint.
+/// An NF4 weight in a checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Packed<'a> {
-    /// Two codes in each byte.
+    /// Two codes per byte.
     pub codes: Tensor<'a>,
     pub scales: PackedScales<'a>,
-    /// What it was before.
+    /// The original dtype.
     pub packed_from: Dtype,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum PackedScales<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// The weight of this name [rows, columns] if it is packed.
+    /// The weight `[rows, columns]` of this name, if it is NF4.
     pub fn read(
         checkpoint: &'a Checkpoint,
         name: &str,
@@ -144,7 +144,7 @@ impl<'a> Packed<'a> {
         Ok(Some(Packed { codes, scales, packed_from }))
     }
 
-    /// The same without knowing its shape beforehand: [out, in] and the weight.
+    /// The weight of this name and its shape `[out, in]`, if it is NF4.
     pub fn find(checkpoint: &'a Checkpoint, name: &str) -> Result<Option<([usize; 2], Packed<'a>)>, Error> {
         let state_name = format!("{name}.{STATE}");
         let mut shape = [0, 0];
@@ -174,7 +174,7 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Lets the kernel take the pages of the file back.
+    /// Lets the kernel drop the pages of the file.
     pub fn forget(&self) {
         self.codes.forget();
         match &self.scales {
@@ -187,14 +187,14 @@ impl<'a> Packed<'a> {
     }
 }
 
-/// Whether a tensor is no weight but says how one is packed.
+/// Whether a tensor is part of a weight's quantisation state, not a weight.
 pub(crate) fn is_part(name: &str) -> bool {
     const PARTS: [&str; 4] = ["absmax", "quant_map", "nested_absmax", "nested_quant_map"];
     let part = name.rsplit_once(".weight.").map_or("", |(_, part)| part);
     PARTS.contains(&part) || part.starts_with("quant_state.")
 }
 
-/// Packs a tensor piece by piece, on all cores: gives the bytes in their order and returns the scales of all blocks.
+/// Quantises a tensor piece by piece on all cores: passes the bytes on in order and returns the scales of all blocks.
 pub(crate) fn pack<E>(tensor: &Tensor<'_>, mut take: impl FnMut(&[u8]) -> Result<(), E>) -> Result<Vec<f32>, E> {
     let length: usize = tensor.shape.iter().product();
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
@@ -205,7 +205,7 @@ pub(crate) fn pack<E>(tensor: &Tensor<'_>, mut take: impl FnMut(&[u8]) -> Result
         std::thread::scope(|scope| {
             for (share, begin) in shares.iter_mut().zip((first..).step_by(SHARE)) {
                 let part = begin.min(length)..(begin + SHARE).min(length);
-                // What fits into one share is not worth a thread.
+                // A single share is not worth a thread.
                 match is_alone {
                     true => share.pack(tensor, part),
                     false => drop(scope.spawn(|| share.pack(tensor, part))),
@@ -220,7 +220,7 @@ pub(crate) fn pack<E>(tensor: &Tensor<'_>, mut take: impl FnMut(&[u8]) -> Result
     Ok(scales)
 }
 
-/// What one thread packs at a time.
+/// The work of one thread at a time.
 #[derive(Clone, Default)]
 struct Share {
     values: Vec<f32>,
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn shares_of_threads_come_in_their_order() {
         let checkpoint = Checkpoint::random(&Preset::find("qwen2.5-vl-3b").unwrap().config(), 1).unwrap();
-        // More than one round of a few cores, and a last share that is shorter.
+        // More than one round on a few cores, and a shorter last share.
         for name in ["model.language_model.layers.0.mlp.down_proj.weight", "model.visual.patch_embed.proj.weight"] {
             let tensor = checkpoint.tensor(name).unwrap();
             let mut packed = Vec::new();

@@ -1,4 +1,4 @@
-//! Writes a checkpoint anew with weights of 4 bits, as transformers and bitsandbytes save them: tensor by tensor, never a whole model in memory.
+//! Quantises a checkpoint to NF4 in the format of transformers and bitsandbytes: tensor by tensor, never a whole model in memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::error::Error;
 use crate::model::bytes_of;
 use garden_input::Config;
 
-/// What packing did.
+/// Summary of quantisation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackReport {
-    /// Weights that were packed.
+    /// Number of quantised weights.
     pub packed: usize,
     /// Bytes of all tensors before.
     pub bytes_before: u64,
@@ -29,7 +29,7 @@ pub struct PackReport {
     pub bytes_after: u64,
 }
 
-/// Packs the linears of the checkpoint in folder `from` and writes everything into the new folder `to`. Files that are no weights are copied.
+/// Quantises the linears of the checkpoint in folder `from` and writes everything into the new folder `to`. Other files are copied.
 pub fn pack_checkpoint(
     from: &Path,
     to: &Path,
@@ -48,7 +48,7 @@ pub fn pack_checkpoint(
     }
     let packed = pack_files(&checkpoint, from, to, &mut config, settings, progress);
     if packed.is_err() {
-        // The folder was empty, so what is in it now is half a checkpoint.
+        // The folder was empty, so it holds nothing but an incomplete checkpoint.
         for entry in fs::read_dir(to).into_iter().flatten().flatten() {
             drop(fs::remove_file(entry.path()));
         }
@@ -67,11 +67,11 @@ fn pack_files(
     copy_others(from, to)?;
     let model = Config::read(&from.join("config.json"))?;
     let mut files = checkpoint.files()?;
-    // A tied head is the embedding, and is not saved beside it.
+    // A tied head is the embedding, and is not saved separately.
     files.iter_mut().for_each(|file| file.1.retain(|stored| !(model.is_tied && newer(stored.name) == HEAD)));
     let total: usize = files.iter().map(|file| file.1.len()).sum();
     let (mut report, mut done, mut weight_map) = (PackReport::default(), 0, BTreeMap::new());
-    // Others compute in the type that the weights had.
+    // Other programs compute in the original dtype of the weights.
     let mut computed_in = Dtype::F32;
     for (path, tensors) in files {
         let packs = |tensor: &Stored<'_>| {
@@ -121,7 +121,7 @@ fn pack_files(
     Ok(report)
 }
 
-/// What transformers wants to know. Modules are named in the newer form and in the hub's, as its versions match differently.
+/// The `quantization_config` for transformers. Modules have both their newer and their hub name, as versions match them differently.
 fn quantization_config(settings: &FourBit, computed_in: Dtype) -> Value {
     let mut kept = settings.kept.clone();
     kept.extend(settings.kept.iter().filter_map(|name| name.strip_prefix("model.")).map(String::from));
@@ -142,7 +142,7 @@ fn quantization_config(settings: &FourBit, computed_in: Dtype) -> Value {
     })
 }
 
-/// The parts of a packed weight.
+/// The tensors of a quantised weight.
 fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
     let (name, length) = (stored.name, stored.tensor.shape.iter().product());
     let blocks = nf4::blocks(length);
@@ -150,7 +150,7 @@ fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
     let mut places = vec![
         part("", Dtype::U8, vec![nf4::packed_length(length), 1]),
         part(".quant_map", Dtype::F32, vec![nf4::CODES.len()]),
-        // The middle of the scales is not known yet; every text of a state has the same length.
+        // The offset of the scales is not known yet; the state has the same length for any.
         part(&format!(".{}", nf4_checkpoint::STATE), Dtype::U8, vec![state(stored, settings, 0.0).len()]),
     ];
     if settings.is_double {
@@ -163,7 +163,7 @@ fn packed_places(stored: &Stored<'_>, settings: &FourBit) -> Vec<Place> {
     places
 }
 
-/// Packs a weight.
+/// Quantises a weight.
 fn pack(writer: &Shard, stored: &Stored<'_>, settings: &FourBit) -> Result<(), Error> {
     let name = stored.name;
     let mut filled = 0;
@@ -186,7 +186,7 @@ fn pack(writer: &Shard, stored: &Stored<'_>, settings: &FourBit) -> Result<(), E
     writer.write(&format!("{name}.{}", nf4_checkpoint::STATE), state(stored, settings, offset).as_bytes())
 }
 
-/// How a weight is packed, as text. The offset is padded with spaces behind, so that its digits do not change the length.
+/// The quantisation state as text. It is padded with trailing spaces, so that the digits of the offset do not change its length.
 fn state(stored: &Stored<'_>, settings: &FourBit, offset: f32) -> String {
     let mut state = json!({
         "quant_type": "nf4",
@@ -197,12 +197,12 @@ fn state(stored: &Stored<'_>, settings: &FourBit, offset: f32) -> String {
     if settings.is_double {
         state["nested_blocksize"] = dynamic_8bit::BLOCK.into();
         state["nested_dtype"] = "float32".into();
-        // As f64 it has all its digits.
+        // As f64 it keeps all digits.
         state["nested_offset"] = f64::from(offset).into();
     }
     let text = state.to_string();
     format!("{text:<width$}", width = text.len().max(STATE_LENGTH))
 }
 
-/// The longest text of a state.
+/// Padded length of the state.
 const STATE_LENGTH: usize = 256;

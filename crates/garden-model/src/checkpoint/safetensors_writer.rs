@@ -1,4 +1,4 @@
-//! Safetensors files that are written tensor by tensor, in any order and in pieces, and the other files of a checkpoint's folder.
+//! Writes safetensors files tensor by tensor, in any order and in pieces, and the other files of a checkpoint folder.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use garden_files::read_settings;
 
-/// What says which tensor is in which of several files.
+/// The index from tensors to files of a sharded checkpoint.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// A tensor of a new file.
@@ -21,7 +21,7 @@ pub(crate) struct Place {
     dtype: Dtype,
     shape: Vec<usize>,
     pub bytes: usize,
-    /// From the start of the data.
+    /// Offset from the start of the data.
     begin: usize,
 }
 
@@ -41,7 +41,7 @@ impl Place {
     }
 }
 
-/// A safetensors file that is being written: all places are known before the first byte.
+/// A safetensors file being written: all offsets are known before the first byte.
 #[derive(Debug)]
 pub(crate) struct Shard {
     path: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct Shard {
 
 impl Shard {
     pub fn create(path: &Path, mut places: Vec<Place>) -> Result<Shard, Error> {
-        // Wider values first, so that every tensor begins at a multiple of its values' size.
+        // Wider dtypes first, so that every tensor is aligned to its dtype.
         places.sort_by(|a, b| (b.dtype.size(), &a.name).cmp(&(a.dtype.size(), &b.name)));
         let mut end = 0;
         let mut header = serde_json::Map::new();
@@ -75,26 +75,26 @@ impl Shard {
         Ok(Shard { path: path.to_path_buf(), file, places, start })
     }
 
-    /// A whole tensor.
+    /// Writes a whole tensor.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         debug_assert_eq!(bytes.len(), self.places[name].bytes, "{name}");
         self.write_at(name, 0, bytes)
     }
 
-    /// Some bytes of a tensor.
+    /// Writes some bytes of a tensor.
     pub fn write_at(&self, name: &str, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let at = self.start + self.places[name].begin + offset;
         self.file.write_all_at(bytes, at as u64).map_err(|error| Error::file(&self.path, error))
     }
 
-    /// Gives the file its name.
+    /// Syncs the file and renames it into place.
     pub fn finish(self) -> Result<(), Error> {
         let done = self.file.sync_all().and_then(|()| fs::rename(partial(&self.path), &self.path));
         done.map_err(|error| Error::file(&self.path, error))
     }
 }
 
-/// Reads `config.json` of a folder as it is.
+/// Reads `config.json` of a folder unchanged.
 pub(crate) fn read_config(folder: &Path) -> Result<Value, Error> {
     let path = folder.join("config.json");
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
@@ -106,7 +106,7 @@ pub(crate) fn write_config(folder: &Path, config: &Value) -> Result<(), Error> {
     write_whole(&folder.join("config.json"), format!("{config:#}\n").as_bytes())
 }
 
-/// Names the type of the values in a configuration, everywhere where it is named.
+/// Sets the dtype in a configuration, wherever it occurs.
 pub(crate) fn name_dtype(config: &mut Value, dtype: Dtype) {
     let name = |fields: &mut Value| {
         for field in ["dtype", "torch_dtype"] {
@@ -126,7 +126,7 @@ pub(crate) fn name_dtype(config: &mut Value, dtype: Dtype) {
     }
 }
 
-/// What PyTorch calls a dtype.
+/// PyTorch's name of a dtype.
 pub(crate) fn torch_name(dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bf16 => "bfloat16",
@@ -135,13 +135,13 @@ pub(crate) fn torch_name(dtype: Dtype) -> &'static str {
     }
 }
 
-/// Writes which tensor is in which file.
+/// Writes the index from tensors to files.
 pub(crate) fn write_index(folder: &Path, bytes: u64, weight_map: &BTreeMap<String, String>) -> Result<(), Error> {
     let index = json!({"metadata": {"total_size": bytes}, "weight_map": weight_map});
     write_whole(&folder.join(INDEX), format!("{index:#}\n").as_bytes())
 }
 
-/// Copies tokenizer, templates and the like: no weights in any format, no adapter (transformers would apply it again), nothing hidden.
+/// Copies tokenizer, templates and so on: no weights in any format, no adapter (transformers would apply it again), no hidden files.
 pub(crate) fn copy_others(from: &Path, to: &Path) -> Result<(), Error> {
     const WEIGHTS: [&str; 8] = ["safetensors", "bin", "pt", "pth", "gguf", "h5", "msgpack", "onnx"];
     for entry in fs::read_dir(from).map_err(|error| Error::file(from, error))? {
@@ -157,7 +157,7 @@ pub(crate) fn copy_others(from: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file that is complete under its name or not there.
+/// Writes a file atomically.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     garden_files::replace(path, bytes).map_err(|error| Error::file(path, error))
 }

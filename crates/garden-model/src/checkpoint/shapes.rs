@@ -1,11 +1,11 @@
-//! The tensors of a model by its configuration alone: names and shapes, as the files of a checkpoint have them.
+//! The tensors of a model from its configuration alone: names and shapes as in checkpoint files.
 
 use garden_input::Config;
 
-/// The convolution that makes patches.
+/// The patch embedding's convolution.
 pub(crate) const PATCHES: &str = "model.visual.patch_embed.proj.weight";
 
-/// Names (in the newer form) and shapes of all tensors of a model.
+/// Newer names and shapes of all tensors of a model.
 pub(crate) fn tensors(config: &Config) -> Vec<(String, Vec<usize>)> {
     let (text, vision) = (&config.text, &config.vision);
     let mut list = List::default();

@@ -1,6 +1,6 @@
-//! Which token comes next: repetition penalty, temperature, top-k, top-p and the draw, in the order and with the rules of transformers.
+//! Sampling: repetition penalty, temperature, top-k, top-p and the draw, in the order and by the rules of transformers.
 //!
-//! It works on the host, on the logits of one row. Sums of probabilities are f64, so they do not depend on the size of the vocabulary.
+//! It runs on the host, on the logits of one row. Probabilities are summed in f64, so results do not depend on the size of the vocabulary.
 
 use std::cmp::Ordering;
 
@@ -8,32 +8,32 @@ use garden_random::{SplitMix64, mix};
 
 use crate::error::Error;
 
-/// How many of the best tokens are sorted first; if top-p needs more, twice as many, and so on.
+/// Number of best tokens sorted first; doubled as long as top-p needs more.
 const SORTED: usize = 64;
 
-/// How an answer is made of logits.
+/// Sampling settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// The most tokens of an answer.
+    /// Maximum tokens of an answer.
     pub max_new_tokens: usize,
-    /// What logits are divided by before a token is drawn; `None` draws nothing and takes the best token.
+    /// Divisor of logits before a token is drawn; `None` takes the best token.
     pub temperature: Option<f32>,
-    /// Only as many of the best tokens are drawn from, and those that are as good as the last of them.
+    /// Draw only from this many best tokens, and those tied with the last of them.
     pub top_k: Option<usize>,
-    /// Only the best tokens are drawn from that have this probability together.
+    /// Draw only from the best tokens that together have this probability.
     pub top_p: Option<f32>,
-    /// Divides positive logits of tokens that the prompt or the answer has, and multiplies negative ones; 1 changes nothing.
+    /// Divides positive logits of tokens in the prompt or the answer, and multiplies negative ones; 1 has no effect.
     pub repetition_penalty: f32,
-    /// Tokens that end an answer, of which they are a part.
+    /// Tokens that end an answer, and are part of it.
     pub end_tokens: Vec<i32>,
-    /// What tokens are drawn with: the same seed gives the same answers.
+    /// Random seed: the same seed gives the same answers.
     pub seed: u64,
-    /// Whether whoever is told of a token is told the logits that it was chosen from. Without, the best tokens are found on the device.
+    /// Whether `on_token` receives logits. Without them, the best tokens are found on the device.
     pub has_logits: bool,
 }
 
 impl Default for Sampling {
-    /// The best token at each step, and no end but the number of tokens.
+    /// The best token at each step, without end tokens.
     fn default() -> Sampling {
         Sampling {
             max_new_tokens: 256,
@@ -49,7 +49,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Refuses settings that mean nothing.
+    /// Rejects invalid settings.
     pub fn check(&self) -> Result<(), Error> {
         let refused = |name: &str, given: String, allowed: &str| {
             Err(Error::Sampling(format!("`{name}` is {given}; {allowed} is needed")))
@@ -73,14 +73,14 @@ impl Sampling {
         Ok(())
     }
 
-    /// Whether the token with the largest logit is taken, and nobody wants to see the logits.
+    /// Whether the token with the largest logit is taken, and logits are not requested.
     pub(crate) fn is_best(&self) -> bool {
         self.temperature.is_none() && self.repetition_penalty == 1.0 && !self.has_logits
     }
 
-    /// What each token is drawn with, after all filters; `seen` is what prompt and answer have so far.
+    /// The probability of each token after all filters; `seen` has the tokens of prompt and answer so far.
     ///
-    /// Without a temperature the best token has all of it.
+    /// Without a temperature the best token has probability 1.
     pub fn probabilities(&self, logits: &[f32], seen: &[i32]) -> Vec<f32> {
         let mut sampler = Sampler::default();
         sampler.filter(self, logits, seen);
@@ -93,18 +93,18 @@ impl Sampling {
     }
 }
 
-/// Chooses tokens; holds what it works with from one to the next.
+/// Chooses tokens, reusing its buffers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sampler {
     /// Logits after penalty and temperature.
     scores: Vec<f32>,
-    /// Tokens that are left, and what each is drawn with, not yet divided by the sum.
+    /// Candidate tokens and their unnormalised probabilities.
     kept: Vec<u32>,
     weights: Vec<f64>,
 }
 
 impl Sampler {
-    /// The next token, or `None` where the best logit is no number.
+    /// The next token, or `None` if the best logit is not finite.
     pub fn choose(
         &mut self,
         sampling: &Sampling,
@@ -126,18 +126,18 @@ impl Sampler {
         Some(self.kept[drawn.unwrap_or(self.kept.len() - 1)] as i32)
     }
 
-    /// Leaves the tokens that may come, with their weights; returns the best one.
+    /// Computes the candidate tokens and their weights; returns the best one.
     fn filter(&mut self, sampling: &Sampling, logits: &[f32], seen: &[i32]) -> usize {
         self.scores.clear();
         self.scores.extend_from_slice(logits);
         if sampling.repetition_penalty != 1.0 {
             for token in seen.iter().map(|token| *token as usize) {
-                // From the logit, so that a token that was seen twice is penalised once.
+                // From the logit, so that a token seen twice is penalised once.
                 let (logit, penalty) = (logits[token], sampling.repetition_penalty);
                 self.scores[token] = if logit < 0.0 { logit * penalty } else { logit / penalty };
             }
         }
-        // What is no number is never chosen.
+        // NaN is never chosen.
         self.scores.iter_mut().filter(|score| score.is_nan()).for_each(|score| *score = f32::NEG_INFINITY);
         let best = best(&self.scores);
         self.kept.clear();
@@ -157,7 +157,7 @@ impl Sampler {
         best
     }
 
-    /// The best tokens, and what is as good as the last of them.
+    /// Keeps the best `top_k` tokens, and those tied with the last of them.
     fn keep_top_k(&mut self, top_k: Option<usize>) {
         let scores = &self.scores;
         self.kept.extend(0..scores.len() as u32);
@@ -168,14 +168,14 @@ impl Sampler {
         self.kept.extend((0..scores.len() as u32).filter(|token| scores[*token as usize] >= least));
     }
 
-    /// The best tokens whose sum reaches `top_p`: one stays while those before it have less.
+    /// Keeps the best tokens until their sum reaches `top_p`: a token stays if those before it have less.
     fn keep_top_p(&mut self, top_p: f64, highest: f32) {
         let scores = &self.scores;
         let wanted = top_p * self.weights.iter().sum::<f64>();
         let (mut sorted, mut count, mut before) = (0, 0, 0.0);
         while before < wanted && count < self.kept.len() {
             if count == sorted {
-                // Most of a vocabulary is never looked at, so only the best ones are put in order.
+                // Most of a vocabulary is never needed, so only the best tokens are sorted.
                 let rest = &mut self.kept[sorted..];
                 let more = SORTED.max(sorted).min(rest.len());
                 rest.select_nth_unstable_by(more - 1, |a, b| by_score(scores, *a, *b));
@@ -201,12 +201,12 @@ fn weight(score: f32, highest: f32) -> f64 {
     f64::from(score - highest).exp()
 }
 
-/// The best first; of equal ones the last, as a stable sort from the smallest has it.
+/// Best first; of equal scores the last, as in a stable ascending sort reversed.
 fn by_score(scores: &[f32], a: u32, b: u32) -> Ordering {
     scores[b as usize].total_cmp(&scores[a as usize]).then(b.cmp(&a))
 }
 
-/// The random numbers of a row, which do not depend on how many others there are.
+/// The random numbers of a row, independent of other rows.
 pub(crate) fn random_of_row(seed: u64, row: usize) -> SplitMix64 {
     SplitMix64(mix(seed) ^ (row as u64).wrapping_mul(0xd134_2543_de82_ef95))
 }

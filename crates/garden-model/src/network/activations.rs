@@ -1,27 +1,27 @@
-//! Activations that the backward pass needs of the forward pass, and how many of them exist at once.
+//! Activations that the backward pass needs, and how many of them exist at once.
 
 use garden_device::{Buffer, Device, OutOfMemory, Purpose};
 
-/// What is kept from the forward to the backward pass.
+/// Gradient checkpointing: activations kept from the forward to the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GradientCheckpointing {
-    /// Everything that takes a matrix product to make again.
+    /// Keep everything that would take a matrix product to recompute.
     Off,
-    /// What each layer gets; the rest is made again.
+    /// Keep each layer's input; recompute the rest.
     PerLayer,
 }
 
 /// The activations of a stack of layers.
 #[derive(Clone, Debug)]
 pub(crate) enum Saved<T> {
-    /// Every layer has its own.
+    /// Each layer has its own.
     EachLayer(Vec<T>),
-    /// All layers use the same, one after the other: those of the last one are there, others are made again.
+    /// All layers share one, in turn: it holds the last layer's, the others are recomputed.
     OneLayer(T),
 }
 
 impl<T> Saved<T> {
-    /// Makes the activations of so many layers: `make` is told what they are for, and the number of the layer.
+    /// Makes the activations of all layers; `make` receives their purpose and the layer's index.
     pub fn build<E>(
         checkpointing: GradientCheckpointing,
         layers: usize,
@@ -36,7 +36,7 @@ impl<T> Saved<T> {
         })
     }
 
-    /// Where a layer saves its activations.
+    /// The activations of a layer.
     pub fn of(&self, layer: usize) -> &T {
         match self {
             Saved::EachLayer(all) => &all[layer],
@@ -44,13 +44,13 @@ impl<T> Saved<T> {
         }
     }
 
-    /// Whether a layer's activations have been replaced by those of a later one, so that its forward pass has to run again.
+    /// Whether a layer's activations were overwritten by a later layer, so that its forward pass has to run again.
     pub fn is_gone(&self, layer: usize, layers: usize) -> bool {
         matches!(self, Saved::OneLayer(_)) && layer + 1 < layers
     }
 }
 
-/// A buffer of activations [rows, width] in the device's dtype for them.
+/// A buffer of activations `[rows, width]` in the device's activation dtype.
 pub(crate) fn activations(
     device: &mut dyn Device,
     purpose: Purpose,
@@ -59,6 +59,6 @@ pub(crate) fn activations(
     width: usize,
 ) -> Result<Buffer, OutOfMemory> {
     let dtype = device.profile().activations;
-    // A length that no machine has is refused by the device.
+    // The device refuses lengths beyond any machine.
     device.buffer(purpose, label, dtype, rows.saturating_mul(width))
 }

@@ -25,7 +25,7 @@ pub(crate) struct Layer {
     mlp: Swiglu,
 }
 
-/// A norm's weight [hidden], with its gradient if it is trained.
+/// A norm's weight `[hidden]`, with its gradient if it is trained.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
     pub weight: Buffer,
@@ -39,42 +39,42 @@ impl Norm {
         Ok(Norm { weight, gradient, epsilon })
     }
 
-    /// y [rows, size] of x [rows, size].
+    /// y `[rows, size]` from x `[rows, size]`.
     pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Buffer, rows: usize) {
         device.rms_norm(x, self.weight, y, rows, self.epsilon);
     }
 
-    /// dx [rows, size] from dy and x.
+    /// dx `[rows, size]` from dy and x.
     pub fn backward(&self, device: &mut dyn Device, dy: Buffer, x: Buffer, dx: Buffer, rows: usize, write: Write) {
         device.rms_norm_backward(dy, x, self.weight, dx, self.gradient, rows, self.epsilon, write);
     }
 }
 
-/// What a layer's backward pass needs of its forward pass.
+/// Activations of a layer that its backward pass needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerActivations {
-    /// [tokens, heads * head], turned.
+    /// `[tokens, heads * head]`, after rotary embedding.
     q: Buffer,
-    /// [tokens, kv heads * head], turned.
+    /// `[tokens, kv heads * head]`, after rotary embedding.
     k: Buffer,
     v: Buffer,
-    /// [tokens, heads * head].
+    /// `[tokens, heads * head]`.
     attended: Buffer,
-    /// f32 [tokens, heads].
+    /// Log-sum-exp, f32 `[tokens, heads]`.
     lse: Buffer,
-    /// x between attention and MLP [tokens, hidden].
+    /// x between attention and MLP `[tokens, hidden]`.
     middle: Buffer,
-    /// [tokens, inner].
+    /// `[tokens, inner]`.
     gate: Buffer,
     up: Buffer,
-    /// What adapters keep [adapters, tokens, rank].
+    /// Low-rank products of adapters `[adapters, tokens, rank]`.
     kept: Option<Buffer>,
-    /// Whether all of the layer was made, or made again only as far as its backward pass needs it.
+    /// Whether the whole layer was computed, or recomputed only as far as its backward pass needs.
     is_whole: bool,
 }
 
 impl LayerActivations {
-    /// For so many tokens; adapters keep so many values for each of them.
+    /// Allocates activations for `tokens` tokens, with `kept` values per token for adapters.
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
@@ -105,19 +105,19 @@ impl LayerActivations {
     }
 }
 
-/// Buffers that layers use, one after the other.
+/// Buffers shared by all layers, in turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecoderWorkspace {
-    /// A norm's output [tokens, hidden].
+    /// A norm's output `[tokens, hidden]`.
     normed: Buffer,
-    /// Its gradient [tokens, hidden].
+    /// Its gradient `[tokens, hidden]`.
     normed_gradient: Buffer,
-    /// Gradient of what attention gave [tokens, hidden].
+    /// Gradient of the attention output `[tokens, hidden]`.
     attended_gradient: Buffer,
     q_gradient: Buffer,
     k_gradient: Buffer,
     v_gradient: Buffer,
-    /// Of the MLP, [tokens, inner] each.
+    /// MLP buffers, `[tokens, inner]` each.
     mixed: Buffer,
     mixed_gradient: Buffer,
     gate_gradient: Buffer,
@@ -150,7 +150,7 @@ impl DecoderWorkspace {
     }
 }
 
-/// What all layers are told about the batch.
+/// The batch's sequences, shared by all layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sequence {
     pub tokens: usize,
@@ -158,12 +158,12 @@ pub(crate) struct Sequence {
     /// Tokens of the longest row.
     pub longest: usize,
     pub cu_seqlens: Buffer,
-    /// f32 [tokens, half a head].
+    /// f32 `[tokens, half a head]`.
     pub cosines: Buffer,
     pub sines: Buffer,
 }
 
-/// What goes with a pass through the decoder's layers.
+/// Context of a pass through the decoder's layers.
 #[derive(Clone, Copy)]
 pub(crate) struct DecoderContext<'a> {
     pub text: &'a TextConfig,
@@ -186,7 +186,7 @@ impl Layer {
         })
     }
 
-    /// y [tokens, hidden] = this of x [tokens, hidden]; without `y` only what the backward pass needs is made.
+    /// y `[tokens, hidden]` from x `[tokens, hidden]`; without `y` only the backward pass's needs are computed.
     pub fn forward(
         &self,
         pass: &mut Pass,
@@ -201,7 +201,7 @@ impl Layer {
         self.finish(pass, context, x, y, &saved);
     }
 
-    /// The same, forward only and in place: x [tokens, hidden] of new tokens, which see what the cache has of their rows and are added to it.
+    /// Inference in place: x `[tokens, hidden]` of new tokens, which attend to their rows in the KV cache and are added to it.
     pub fn forward_with_kv_cache(
         &self,
         pass: &mut Pass,
@@ -226,7 +226,7 @@ impl Layer {
         self.finish(pass, context, x, Some(x), &saved);
     }
 
-    /// Queries, keys and values of x, turned to their positions.
+    /// Queries, keys and values of x, with rotary embedding.
     fn project(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, saved: &LayerActivations) {
         let (text, &Sequence { tokens, cosines, sines, .. }) = (context.text, context.sequence);
         let normed = context.workspace.normed.first(tokens * text.hidden);
@@ -238,7 +238,7 @@ impl Layer {
         pass.device.rotate(heads(saved.k, text.kv_heads, text), text.head_size(), cosines, sines, tokens);
     }
 
-    /// From what attention gave to y, which may be x.
+    /// From the attention output to y, which may be x.
     fn finish(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, y: Option<Buffer>, saved: &LayerActivations) {
         let (workspace, tokens) = (context.workspace, context.sequence.tokens);
         let normed = workspace.normed.first(tokens * context.text.hidden);
@@ -250,7 +250,7 @@ impl Layer {
         }
     }
 
-    /// Turns the gradient of y in `dx` [tokens, hidden] into that of x, if anybody wants that.
+    /// Turns the gradient of y in `dx` `[tokens, hidden]` into that of x, if wanted.
     pub fn backward(
         &self,
         pass: &mut Pass,
@@ -264,7 +264,7 @@ impl Layer {
         let saved = saved.of(context);
         let part = |buffer: Buffer, width: usize| buffer.first(tokens * width);
         let (normed, dnormed) = (part(workspace.normed, text.hidden), part(workspace.normed_gradient, text.hidden));
-        // The MLP: its gradient joins the one that goes past it.
+        // The MLP: its gradient is added to the residual's.
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
         self.mlp.backward(pass, normed, dx, dnormed, tokens, &swiglu_workspace(&saved, workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
@@ -295,12 +295,12 @@ impl Layer {
 }
 
 impl LayerActivations {
-    /// The same after a layer was made again without its output.
+    /// These activations, marked as recomputed without the layer's output.
     pub fn made_again(&self) -> LayerActivations {
         LayerActivations { is_whole: false, ..*self }
     }
 
-    /// The part of it that a batch uses.
+    /// The part of the buffers that a batch uses.
     fn of(&self, context: DecoderContext) -> LayerActivations {
         let (text, tokens) = (context.text, context.sequence.tokens);
         let keys = text.kv_heads * text.head_size();
@@ -309,10 +309,10 @@ impl LayerActivations {
             k: self.k.first(tokens * keys),
             v: self.v.first(tokens * keys),
             attended: self.attended.first(tokens * text.hidden),
-            // Without a backward pass there are none.
+            // Empty without a backward pass.
             lse: self.lse.first((tokens * text.heads).min(self.lse.length())),
             middle: self.middle.first(tokens * text.hidden),
-            // The MLP takes what it needs of them.
+            // The MLP takes the parts it needs.
             gate: self.gate,
             up: self.up,
             kept: self.kept,

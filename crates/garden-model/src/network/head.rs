@@ -1,4 +1,4 @@
-//! The last norm, the head and the loss: only for places whose next token is asked for, and a chunk of them at a time.
+//! The last norm, the LM head and the loss: only for positions that count in the loss, and a chunk of them at a time.
 
 use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Weight, Write};
 
@@ -7,7 +7,7 @@ use crate::network::decoder::Norm;
 use crate::network::mode::Mode;
 use garden_input::TextConfig;
 
-/// The norm before the head, and the head [vocabulary, hidden], which may be the embedding.
+/// The norm before the head, and the head `[vocabulary, hidden]`, which may be the embedding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub norm: Norm,
@@ -18,34 +18,34 @@ pub(crate) struct Head {
 /// Buffers of the loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadWorkspace {
-    /// Rows whose next token is asked for [targets, hidden].
+    /// Hidden states at loss positions `[targets, hidden]`.
     inputs: Buffer,
-    /// After the norm [targets, hidden].
+    /// Hidden states after the norm `[targets, hidden]`.
     normed: Buffer,
-    /// Gradients [targets, hidden].
+    /// Their gradients `[targets, hidden]`.
     gradient: Buffer,
-    /// [chunk, vocabulary].
+    /// `[chunk, vocabulary]`.
     logits: Buffer,
-    /// The loss of each row, f32 [targets].
+    /// The loss of each row, f32 `[targets]`.
     pub losses: Buffer,
     /// Rows of logits that exist at once.
     pub chunk: usize,
 }
 
-/// What the loss is of.
+/// Positions and targets of the loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// Places whose next token is asked for, i32 [rows].
+    /// Positions that count in the loss, i32 `[rows]`.
     pub positions: Buffer,
-    /// Those tokens, i32 [rows].
+    /// Their target tokens, i32 `[rows]`.
     pub targets: Buffer,
     pub rows: usize,
-    /// The step's scalars, of which the loss scale is used.
+    /// The step's scalars, for the loss scale.
     pub scalars: Buffer,
 }
 
 impl HeadWorkspace {
-    /// For so many rows at once; those of the logits are made a chunk at a time.
+    /// Allocates buffers for `targets` rows; logits are computed a chunk at a time.
     pub fn build(
         device: &mut dyn Device,
         text: &TextConfig,
@@ -67,7 +67,7 @@ impl HeadWorkspace {
         })
     }
 
-    /// Chunks of rows: (first, how many).
+    /// Chunks of rows: (first, count).
     fn chunks(&self, rows: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let chunk = self.chunk;
         (0..rows).step_by(chunk).map(move |first| (first, chunk.min(rows - first)))
@@ -75,7 +75,7 @@ impl HeadWorkspace {
 }
 
 impl Head {
-    /// The loss of every row that is asked, and the gradient of the loss scale times their sum in dx [tokens, hidden].
+    /// The loss of every target, and the gradient of the loss scale times their sum in dx `[tokens, hidden]`.
     pub fn loss(
         &self,
         device: &mut dyn Device,
@@ -102,13 +102,13 @@ impl Head {
             }
             device.matmul_backward(logits, &self.weight, gradient, count, 1.0, Write::Set);
         }
-        // What the norm gave is needed no more: the gradient of its inputs takes that place.
+        // The norm's output is no longer needed: the gradient of its inputs takes its place.
         self.norm.backward(device, gradient, inputs, normed, rows, Write::Set);
         device.zero(dx);
         device.scatter(normed, positions, dx, rows, text.hidden);
     }
 
-    /// Logits of every row of x, given to `take` chunk by chunk.
+    /// Logits of every row of x, passed to `take` chunk by chunk.
     pub fn logits(
         &self,
         device: &mut dyn Device,
@@ -128,7 +128,7 @@ impl Head {
         Ok(())
     }
 
-    /// Logits [rows, vocabulary] of x [rows, hidden], of no more rows than a chunk has.
+    /// Logits `[rows, vocabulary]` of x `[rows, hidden]`, for at most a chunk of rows.
     pub fn chunk(
         &self,
         device: &mut dyn Device,

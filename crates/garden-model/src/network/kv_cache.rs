@@ -1,4 +1,4 @@
-//! The key/value cache: what attention needs of the tokens so far, so that a new token is one row through the layers.
+//! The KV cache: keys and values of all tokens so far, so that a new token is one row through the layers.
 
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
@@ -7,17 +7,17 @@ use crate::network::activations::activations;
 use crate::network::decoder::Sequence;
 use garden_input::TextConfig;
 
-/// Keys and values of every row, layer by layer: all of it exists before the first token.
+/// Keys and values of every row, layer by layer, all allocated before the first token.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache {
     pub layers: Vec<LayerKvCache>,
-    /// Tokens that a row has room for.
+    /// Maximum tokens per row.
     context: usize,
-    /// Where attention of single queries keeps what it adds up, f32; for each row as many values.
+    /// Workspace of decode attention for partial sums, f32, and its values per row.
     workspace: Option<(Buffer, usize)>,
 }
 
-/// Keys and values of a layer [rows, context, key heads * head], turned to their positions.
+/// Keys (after rotary embedding) and values of a layer `[rows, context, kv heads * head]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerKvCache {
     pub keys: Buffer,
@@ -45,7 +45,7 @@ impl KvCache {
         Ok(KvCache { layers, context, workspace })
     }
 
-    /// Where a row's first token lies.
+    /// Cache position of a row's first token.
     fn first(&self, row: usize) -> usize {
         row * self.context
     }
@@ -55,34 +55,34 @@ impl KvCache {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub row: usize,
-    /// Tokens of the row that are in the cache already.
+    /// Tokens of the row already in the cache.
     pub before: usize,
-    /// New ones.
+    /// Number of new tokens.
     pub tokens: usize,
 }
 
-/// What all layers are told about new tokens.
+/// The step's new tokens, shared by all layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub sequence: Sequence,
-    /// Where the cache takes each of them [tokens].
+    /// Cache position of each new token `[tokens]`.
     pub places: Buffer,
-    /// Where the cache has the first token of each row [rows].
+    /// Cache position of each row's first token `[rows]`.
     pub firsts: Buffer,
-    /// Tokens of each row, the new ones included [rows].
+    /// Tokens of each row, including the new ones `[rows]`.
     pub lengths: Buffer,
-    /// Room for attention of these rows.
+    /// Workspace for the attention of these rows.
     pub workspace: Option<Buffer>,
 }
 
-/// Where steps are put.
+/// Input buffers of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepInputs {
     cu_seqlens: Buffer,
     places: Buffer,
     firsts: Buffer,
     lengths: Buffer,
-    /// [tokens, half a head].
+    /// `[tokens, half a head]`.
     cosines: Buffer,
     sines: Buffer,
 }
@@ -106,7 +106,7 @@ impl StepInputs {
         })
     }
 
-    /// Brings a step to the device: which rows have new tokens, and the angles of those.
+    /// Uploads a step: the rows with new tokens, and their rotary angles.
     pub fn put(
         &self,
         device: &mut dyn Device,

@@ -1,4 +1,4 @@
-//! A linear layer, with a low-rank adapter beside a frozen weight or with gradients of its own.
+//! A linear layer: frozen with a LoRA adapter, or with its own gradients.
 
 use garden_device::{Buffer, Device, OutOfMemory, Plus, Purpose, Seed, Weight, Write};
 
@@ -8,48 +8,48 @@ use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
 use crate::network::pass::Pass;
 
-/// y [rows, out] = x [rows, in] W^T + b + scale (drop(x) A^T) B^T.
+/// y `[rows, out]` = x `[rows, in]` W^T + b + scale (drop(x) A^T) B^T.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Linear {
-    /// [out, in].
+    /// `[out, in]`.
     pub weight: Weight,
     pub weight_gradient: Option<Weight>,
-    /// [out].
+    /// `[out]`.
     pub bias: Option<Buffer>,
     pub bias_gradient: Option<Buffer>,
     pub lora: Option<Lora>,
 }
 
-/// A low-rank adapter.
+/// A LoRA adapter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lora {
-    /// A [rank, in].
+    /// A `[rank, in]`.
     pub down: Weight,
     pub down_gradient: Option<Weight>,
-    /// B [out, rank].
+    /// B `[out, rank]`.
     pub up: Weight,
     pub up_gradient: Option<Weight>,
     pub scale: f32,
     pub dropout: f32,
-    /// Which of the model's adapters it is: each drops other inputs.
+    /// Index among the model's adapters, so that each drops other inputs.
     pub number: u64,
-    /// Which of its layer's adapters it is.
+    /// Index among its layer's adapters.
     pub place: usize,
 }
 
-/// Buffers that all adapters use, one after the other.
+/// Buffers shared by all adapters, in turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinearWorkspace {
-    /// A x [rows, rank].
+    /// A x `[rows, rank]`.
     narrow: Option<Buffer>,
-    /// Its gradient [rows, rank].
+    /// Its gradient `[rows, rank]`.
     narrow_gradient: Option<Buffer>,
-    /// x with some values dropped [rows, in], or the gradient that comes back there.
+    /// x after dropout `[rows, in]`, or the gradient on the way back.
     dropped: Option<Buffer>,
 }
 
 impl LinearWorkspace {
-    /// For products with so many rows, and for adapters whose widest input has so many values.
+    /// Allocates buffers for `rows` rows; `lora` includes the widest input of any adapter.
     pub fn build(
         device: &mut dyn Device,
         lora: Option<(&LoraConfig, usize)>,
@@ -75,19 +75,19 @@ impl Linear {
         self.weight.rows
     }
 
-    /// Whether anything of it is trained.
+    /// Whether it has trainable parameters.
     pub fn is_trained(&self) -> bool {
         self.lora.is_some_and(|lora| lora.up_gradient.is_some()) || self.weight_gradient.is_some()
     }
 
-    /// y = this of x, plus what is named. With `kept` [adapters of the layer, rows, rank] it leaves there what the backward pass needs.
+    /// y = linear(x) + `plus`. With `kept` `[adapters of the layer, rows, rank]`, the low-rank product is saved there for the backward pass.
     pub fn forward(&self, pass: &mut Pass, x: Buffer, y: Buffer, rows: usize, plus: Plus, kept: Option<Buffer>) {
         let Some(lora) = &self.lora else {
             return pass.device.linear(x, &self.weight, self.bias, y, rows, plus);
         };
         let narrow = lora.narrow(pass, x, rows, kept);
         if plus == Plus::Nothing {
-            // The adapter has little to compute and much to write; the other product reads that while it computes.
+            // The adapter's product is cheap to compute and expensive to write; the other product reads it while computing.
             pass.device.matmul(narrow, &lora.up, y, rows, lora.scale, Write::Set);
             pass.device.linear(x, &self.weight, self.bias, y, rows, Plus::Itself);
         } else {
@@ -96,7 +96,7 @@ impl Linear {
         }
     }
 
-    /// Adds to the gradients of what is trained, and gives dx where it is wanted. `kept` is what the forward pass has left there, if it was made.
+    /// Accumulates gradients of trainable parameters, and computes dx if wanted. `kept` holds the forward pass's low-rank product, if saved.
     pub fn backward(
         &self,
         pass: &mut Pass,
@@ -110,7 +110,7 @@ impl Linear {
         self.backward_weights(pass, x, dy, rows, kept);
     }
 
-    /// The first half of the backward pass, which needs no x: dx.
+    /// First half of the backward pass, which does not need x: dx.
     pub fn backward_input(&self, pass: &mut Pass, dy: Buffer, dx: Option<(Buffer, Write)>, rows: usize) {
         let Some(lora) = &self.lora else {
             if let Some((dx, write)) = dx {
@@ -120,7 +120,7 @@ impl Linear {
         };
         let dnarrow = lora.narrow_gradient(pass, dy, rows);
         match dx {
-            // As forward: the adapter's part is written first where it can be.
+            // As in the forward pass, the adapter's part is written first if possible.
             Some((dx, Write::Set)) if lora.seed(pass).is_none() => {
                 pass.device.matmul_backward(dnarrow, &lora.down, dx, rows, 1.0, Write::Set);
                 pass.device.matmul_backward(dy, &self.weight, dx, rows, 1.0, Write::Add);
@@ -133,7 +133,7 @@ impl Linear {
         }
     }
 
-    /// The second half: adds to the gradients of what is trained. Nothing else may use the adapters' workspace between the two.
+    /// Second half: accumulates gradients of trainable parameters. Nothing else may use the adapters' workspace between the two.
     pub fn backward_weights(&self, pass: &mut Pass, x: Buffer, dy: Buffer, rows: usize, kept: Option<Buffer>) {
         if let Some(gradient) = &self.weight_gradient {
             pass.device.weight_gradient(dy, x, gradient, rows, 1.0);
@@ -157,7 +157,7 @@ impl Lora {
         pass.seed(self.number).filter(|_| self.dropout > 0.0)
     }
 
-    /// Where t [rows, rank] is: where it is kept, or in the workspace.
+    /// The buffer of t `[rows, rank]`: in `kept`, or in the workspace.
     fn place(&self, pass: &Pass, rows: usize, kept: Option<Buffer>) -> Buffer {
         let length = rows * self.rank();
         match kept {
@@ -166,7 +166,7 @@ impl Lora {
         }
     }
 
-    /// t = drop(x) A^T [rows, rank].
+    /// t = drop(x) A^T `[rows, rank]`.
     fn narrow(&self, pass: &mut Pass, x: Buffer, rows: usize, kept: Option<Buffer>) -> Buffer {
         let narrow = self.place(pass, rows, kept);
         let x = self.dropped(pass, x);
@@ -181,7 +181,7 @@ impl Lora {
         dropped
     }
 
-    /// dt = scale dy B [rows, rank].
+    /// dt = scale dy B `[rows, rank]`.
     fn narrow_gradient(&self, pass: &mut Pass, dy: Buffer, rows: usize) -> Buffer {
         let dnarrow = first(pass.linear.narrow_gradient, rows * self.rank());
         pass.device.matmul_backward(dy, &self.up, dnarrow, rows, self.scale, Write::Set);
@@ -200,7 +200,7 @@ impl Lora {
         }
     }
 
-    /// dB += scale dy^T t, dA += dt^T drop(x), with the dt that is in the workspace.
+    /// dB += scale dy^T t, dA += dt^T drop(x), with dt from the workspace.
     fn backward_weights(&self, pass: &mut Pass, x: Buffer, dy: Buffer, rows: usize, kept: Option<Buffer>) {
         let x = self.dropped(pass, x);
         let narrow = self.place(pass, rows, kept);

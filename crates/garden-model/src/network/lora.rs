@@ -1,8 +1,8 @@
-//! Which linears get a low-rank adapter, and how it is scaled.
+//! LoRA configuration: target modules and scaling.
 
 use regex_lite::Regex;
 
-/// Low-rank adapters: y = W x + b + scale B A x.
+/// LoRA adapters: y = W x + b + scale B A x.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraConfig {
     /// Rows of A.
@@ -11,33 +11,33 @@ pub struct LoraConfig {
     pub alpha: f32,
     /// Whether the scale is alpha / sqrt(rank) instead of alpha / rank.
     pub is_rank_stabilised: bool,
-    /// The share of inputs of A that is dropped while training.
+    /// Dropout rate of A's inputs during training.
     pub dropout: f32,
-    /// Which linears.
+    /// Target modules.
     pub targets: Targets,
-    /// Modules that are trained as a whole and saved in the adapter, by the ends of their names (PEFT's `modules_to_save`).
+    /// Modules trained in full and saved with the adapter, by the ends of their names (PEFT's `modules_to_save`).
     pub modules_to_save: Vec<String>,
 }
 
 impl LoraConfig {
-    /// What the adapter's product is multiplied with.
+    /// The factor of the adapter's product.
     pub fn scale(&self) -> f32 {
         let rank = self.rank as f32;
         self.alpha / if self.is_rank_stabilised { rank.sqrt() } else { rank }
     }
 }
 
-/// Linears of the vision tower, and of what is between it and the decoder.
+/// Linears of the vision tower's blocks, and of the merger.
 const VISION: [&str; 5] = ["attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"];
 const MERGER: [&str; 2] = ["mlp.0", "mlp.2"];
 
 impl LoraConfig {
-    /// Whether something of the vision tower is trained.
+    /// Whether parameters of the vision tower are trained.
     pub fn reaches_vision(&self) -> bool {
         self.reaches(VISION.map(|name| format!("model.visual.blocks.0.{name}")))
     }
 
-    /// Whether something of the merger is.
+    /// Whether parameters of the merger are trained.
     pub fn reaches_merger(&self) -> bool {
         self.reaches(MERGER.map(|name| format!("model.visual.merger.{name}")))
     }
@@ -48,7 +48,7 @@ impl LoraConfig {
             || self.targets.matcher().is_ok_and(|matcher| names.iter().any(|name| matcher.matches(name)))
     }
 
-    /// The one of `modules_to_save` that a tensor belongs to. As in PEFT, a module is meant whose name ends so.
+    /// The entry of `modules_to_save` that a tensor belongs to. As in PEFT, it matches modules whose names end with it.
     pub(crate) fn saved_module(&self, tensor: &str) -> Option<&str> {
         let mut modules = tensor.match_indices('.').map(|(dot, _)| &tensor[..dot]);
         modules.find_map(|module| {
@@ -57,12 +57,12 @@ impl LoraConfig {
     }
 }
 
-/// Linears by name, as PEFT understands `target_modules`.
+/// Target modules by name, as in PEFT's `target_modules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {
-    /// A regular expression that matches the whole name.
+    /// A regular expression for the whole name.
     Pattern(String),
-    /// Names, or endings after a dot.
+    /// Names, or suffixes after a dot.
     Names(Vec<String>),
 }
 
@@ -72,14 +72,14 @@ impl Targets {
         Targets::Pattern(r".*\.language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)".into())
     }
 
-    /// Those of the decoder, the vision tower and the merger.
+    /// All linears of the decoder, the vision tower and the merger.
     pub fn all() -> Targets {
         let decoder = r"language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)";
         let vision = r"visual\..*\.(qkv|attn\.proj|gate_proj|up_proj|down_proj)|visual\.merger\.mlp\.[02]";
         Targets::Pattern(format!(r".*\.({decoder}|{vision})"))
     }
 
-    /// What decides for each name; an error if the pattern is none.
+    /// The matcher of names; an error if the pattern is not a valid regular expression.
     pub(crate) fn matcher(&self) -> Result<Matcher, String> {
         Ok(match self {
             Targets::Pattern(pattern) => {
@@ -92,7 +92,7 @@ impl Targets {
     }
 }
 
-/// Decides which linears are meant.
+/// Decides which linears are targets.
 #[derive(Debug)]
 pub(crate) enum Matcher {
     Pattern(Regex),
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(lora.saved_module("model.visual.merger.mlp.0.bias"), Some("visual.merger"));
         assert_eq!(lora.saved_module("lm_head.weight"), Some("lm_head"));
         assert_eq!(lora.saved_module("model.language_model.norm.weight"), Some("norm"));
-        // PEFT asks for no dot before the name.
+        // PEFT requires no dot before the name.
         assert_eq!(lora.saved_module("model.language_model.layers.0.input_layernorm.weight"), Some("norm"));
         assert_eq!(lora.saved_module("model.language_model.layers.0.mlp.up_proj.weight"), None);
         assert!(lora.reaches_merger() && !lora.reaches_vision());

@@ -1,4 +1,4 @@
-//! Parameters: what a model is made of, with gradients and optimizer state for what is trained, and how they come into being.
+//! Loads a model's weights, and allocates gradients and optimizer state for trainable parameters.
 
 use std::collections::BTreeSet;
 
@@ -19,17 +19,17 @@ use crate::network::mode::Mode;
 use crate::optimizer::RateGroup;
 use garden_input::Config;
 
-/// A parameter that is trained.
+/// A trainable parameter.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Its name: as in the checkpoint (newer form), or as in an adapter's file.
+    /// Its newer name in the checkpoint, or its name in an adapter file.
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
     pub(crate) layout: Layout,
-    /// The master, f32.
+    /// The master copy, f32.
     pub(crate) value: Buffer,
-    /// The same in the activations' dtype, for products.
+    /// A copy in the activation dtype, for matrix products.
     pub(crate) shadow: Option<Buffer>,
     pub(crate) gradient: Buffer,
     pub(crate) moments: Moments,
@@ -38,7 +38,7 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// Whose learning rate it has.
+    /// The group that its learning rate belongs to.
     pub(crate) fn rate_group(&self) -> RateGroup {
         match self.part {
             Part::Decoder => RateGroup::Decoder,
@@ -53,7 +53,7 @@ impl Parameter {
         self.refresh(device);
     }
 
-    /// Brings what products use up to date after values were set.
+    /// Updates the copy for matrix products after the values were set.
     pub(crate) fn refresh(&self, device: &mut dyn Device) {
         if let Some(shadow) = self.shadow {
             device.cast(self.value, shadow);
@@ -64,18 +64,18 @@ impl Parameter {
 /// How weights and moments are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Storage {
-    /// Packs linears on load that the checkpoint has in more bits; what it has packed already stays as it is.
+    /// Quantises linears on load, unless the checkpoint has them in 4 bits already.
     pub four_bit: Option<FourBit>,
-    /// Moments of 8 bits, for parameters with at least 4096 values.
+    /// 8-bit moments, for parameters with at least 4096 values.
     pub has_8bit_moments: bool,
 }
 
-/// What names of an adapter's file begin with.
+/// Prefix of names in an adapter file.
 pub(crate) const ADAPTER_PREFIX: &str = "base_model.model.";
-/// Smaller parameters keep moments of 32 bits, as in bitsandbytes.
+/// Smaller parameters keep 32-bit moments, as in bitsandbytes.
 const SMALLEST_NARROW: usize = 4096;
 
-/// A matrix of an adapter that is applied and not trained.
+/// A matrix of an adapter that is applied but not trained.
 #[derive(Clone, Debug)]
 pub(crate) struct FrozenAdapter {
     pub name: String,
@@ -94,24 +94,24 @@ pub(crate) struct Builder<'a> {
     pub mode: Mode,
     pub part: Part,
     pub trained: Vec<Parameter>,
-    /// Adapters that are only applied.
+    /// Adapters for inference only.
     pub frozen: Vec<FrozenAdapter>,
-    /// The block that gradients lie in.
+    /// The block of all gradients.
     pub gradients: Option<Block>,
-    /// What operations with these weights need.
+    /// Workspace needs of operations with these weights.
     pub reserve: Reserve,
-    /// Those of `modules_to_save` that the model has.
+    /// The `modules_to_save` found in the model.
     pub saved: BTreeSet<String>,
-    /// The widest input of an adapter, and how many there are.
+    /// The widest input of an adapter, and the number of adapters.
     pub widest_adapted: usize,
     pub adapters: u64,
-    /// Those of the layer that is being built, and the most that a layer has.
+    /// Adapters of the layer being built, and the maximum per layer.
     pub adapters_of_layer: usize,
     pub most_adapters: usize,
 }
 
 impl<'a> Builder<'a> {
-    /// A builder for what is trained: adapters, all weights, or, for the forward pass alone, nothing.
+    /// A builder that trains adapters, all weights, or, for inference, nothing.
     pub fn new(
         device: &'a mut dyn Device,
         checkpoint: &'a Checkpoint,
@@ -159,7 +159,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Refuses modules to save that the model does not have.
+    /// Refuses `modules_to_save` that the model does not have.
     pub fn check_found(&self) -> Result<(), Error> {
         let Some((lora, _)) = &self.lora else { return Ok(()) };
         match lora.modules_to_save.iter().find(|module| !self.saved.contains(*module)) {
@@ -170,7 +170,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether a tensor is part of the adapter as a whole.
+    /// Whether a tensor belongs to `modules_to_save`.
     fn is_saved(&mut self, name: &str) -> bool {
         let Some(module) = self.lora.as_ref().and_then(|(lora, _)| lora.saved_module(name)) else { return false };
         self.saved.insert(module.to_string());
@@ -182,12 +182,12 @@ impl<'a> Builder<'a> {
         self.is_full || self.is_saved(name) && self.mode == Mode::Training
     }
 
-    /// What a tensor is called in the file of what is trained.
+    /// The name of a tensor in the file of trainable parameters.
     fn saved_name(&self, name: &str) -> String {
         if self.is_full { name.to_string() } else { format!("{ADAPTER_PREFIX}{name}") }
     }
 
-    /// A tensor that an adapter brings is filled with its values later.
+    /// Registers a tensor whose values the adapter will provide.
     fn remember_saved(&mut self, name: &str, shape: &[usize], layout: Layout, value: Buffer) {
         if self.mode == Mode::Inference && self.is_saved(name) {
             let name = self.saved_name(name);
@@ -197,7 +197,7 @@ impl<'a> Builder<'a> {
 
     /// A vector of the checkpoint, with its gradient if it is trained.
     ///
-    /// Biases and norms are small, and used value by value: f32, widened once instead of at each use.
+    /// Biases and norms are small and used elementwise, so they are converted to f32 once instead of at each use.
     pub fn vector(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
         let tensor = self.checked(name, &[length.stored])?;
         let layout = Layout::vector(length);
@@ -214,7 +214,7 @@ impl<'a> Builder<'a> {
 
     /// The bias of a linear, with its gradient if it is trained.
     fn bias(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
-        // What an adapter brings is filled later, as f32, and what is trained has a master.
+        // Tensors from an adapter are filled later, as f32, and trained ones have a master copy.
         if self.is_trained(name) || self.is_saved(name) {
             return self.vector(name, length);
         }
@@ -222,7 +222,7 @@ impl<'a> Builder<'a> {
         Ok((self.load(name, tensor, Layout::vector(length), dtype)?, None))
     }
 
-    /// Brings a tensor to the device.
+    /// Loads a tensor onto the device.
     fn load(&mut self, name: &str, tensor: Tensor<'_>, layout: Layout, dtype: Dtype) -> Result<Buffer, Error> {
         let value = self.device.buffer(Purpose::Weights, name, dtype, layout.length())?;
         if self.device.computes() {
@@ -231,15 +231,15 @@ impl<'a> Builder<'a> {
                 false => self.device.upload_f32(value, &layout.pad(&tensor.values(), 1)),
             }
         }
-        // It is on the device now: the pages of the file need not stay beside it.
+        // It is on the device now, so the pages of the file can be dropped.
         tensor.forget();
         Ok(value)
     }
 
-    /// A tensor of the checkpoint that has the right shape and finite values.
+    /// A tensor of the checkpoint, checked for its shape and finite values.
     fn checked(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, Error> {
         let tensor = self.checkpoint.shaped(name, shape)?;
-        // A plan needs no values, so it can be had in a moment.
+        // A plan needs no values, so it is quick.
         if !self.device.computes() {
             return Ok(tensor);
         }
@@ -287,13 +287,13 @@ impl<'a> Builder<'a> {
         Ok(gradient)
     }
 
-    /// What products use instead of a master, if that is something else.
+    /// The copy of a master for matrix products, if its dtype differs.
     fn shadow(&mut self, purpose: Purpose, name: &str, length: usize) -> Result<Option<Buffer>, Error> {
         let Some(dtype) = self.device.profile().shadow() else { return Ok(None) };
         Ok(Some(self.device.buffer(purpose, &format!("{name} rounded"), dtype, length)?))
     }
 
-    /// A matrix that is no linear's.
+    /// A matrix that is not a linear.
     pub fn weight(&mut self, name: &str, rows: usize, columns: usize) -> Result<(Weight, Option<Weight>), Error> {
         self.matrix(name, Layout { rows: Width::exact(rows), columns: Width::exact(columns) })
     }
@@ -304,7 +304,7 @@ impl<'a> Builder<'a> {
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         let of = |buffer| Weight::plain(buffer, rows, columns);
         if !self.is_trained(name) {
-            // What an adapter brings is filled later, and has the digits of its own file, not of the base's.
+            // A tensor from an adapter is filled later, with the precision of the adapter's file, not of the base.
             let stored = if self.is_saved(name) { Dtype::F32 } else { tensor.dtype };
             let dtype = self.device.profile().frozen(stored);
             let value = self.load(name, tensor, layout, dtype)?;
@@ -325,7 +325,7 @@ impl<'a> Builder<'a> {
         Ok((of(shadow.unwrap_or(value)), Some(of(gradient))))
     }
 
-    /// The matrix of a linear, which may have 4 bits.
+    /// The matrix of a linear, which may be NF4.
     pub fn linear_weight(
         &mut self,
         name: &str,
@@ -356,7 +356,7 @@ impl<'a> Builder<'a> {
         Ok((weight, None))
     }
 
-    /// A weight that the checkpoint has packed.
+    /// A weight that is NF4 in the checkpoint.
     fn packed(&mut self, name: &str, packed: &Packed<'_>) -> Result<(Buffer, Nf4Scales, Dtype), Error> {
         let mut put = |what: &str, tensor: &Tensor<'_>| -> Result<Buffer, Error> {
             let length = tensor.bytes.len() / tensor.dtype.size();
@@ -377,7 +377,7 @@ impl<'a> Builder<'a> {
         Ok((buffer, scales, packed.packed_from))
     }
 
-    /// Packs a weight of the checkpoint piece by piece: it never exists as a whole beside the file.
+    /// Quantises a weight of the checkpoint piece by piece: it never exists whole beside the file.
     fn pack(
         &mut self,
         name: &str,
@@ -396,7 +396,7 @@ impl<'a> Builder<'a> {
                 filled += bytes.len();
                 Ok::<(), Error>(())
             })?,
-            // A plan of a large model has no time for scales that nobody reads.
+            // Planning a large model should not compute scales that nobody reads.
             false => return Ok((packed, unfilled(device, name, blocks, is_double)?, Dtype::F32)),
         };
         tensor.forget();
@@ -416,7 +416,7 @@ impl<'a> Builder<'a> {
                 }
             }
         };
-        // Where everything is computed in f32 there is nothing that backward passes would round to.
+        // If everything is computed in f32, backward passes have nothing to round to.
         Ok((packed, scales, Dtype::F32))
     }
 
@@ -459,7 +459,7 @@ impl<'a> Builder<'a> {
         Ok(Some(Lora { down, down_gradient, up, up_gradient, scale, dropout, number, place }))
     }
 
-    /// A matrix of an adapter, still zero: trained, or only applied.
+    /// A matrix of an adapter, still zero: trained, or for inference only.
     fn adapter_matrix(&mut self, name: String, layout: Layout) -> Result<(Weight, Option<Weight>), Error> {
         let (rows, columns) = (layout.rows.padded, layout.columns.padded);
         let of = |buffer| Weight::plain(buffer, rows, columns);
@@ -480,7 +480,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Scales as [`Builder::pack`] makes them, without values.
+/// Scales as in [`Builder::pack`], without values.
 fn unfilled(device: &mut dyn Device, name: &str, blocks: usize, is_double: bool) -> Result<Nf4Scales, Error> {
     let mut make = |what: &str, dtype: Dtype, length: usize| {
         device.buffer(Purpose::Weights, &format!("{name} {what}"), dtype, length)

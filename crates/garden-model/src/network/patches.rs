@@ -1,4 +1,4 @@
-//! What the vision tower is told about images, and where it lies on the device.
+//! The vision tower's inputs, and their buffers on the device.
 
 use garden_device::{Buffer, Device, Dtype, OutOfMemory, Purpose};
 
@@ -7,13 +7,13 @@ use crate::model::upload;
 use crate::network::activations::activations;
 use garden_input::Config;
 
-/// What the tower is told.
+/// Inputs of the vision tower.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patches {
     pub patches: usize,
-    /// [patches, values of a patch].
+    /// `[patches, values per patch]`.
     pub pixels: Buffer,
-    /// The patch at each place of the window order.
+    /// The patches in window order.
     pub order: Buffer,
     pub cu_window_seqlens: Buffer,
     pub windows: usize,
@@ -25,11 +25,11 @@ pub(crate) struct Patches {
     pub longest_image: usize,
     pub cosines: Buffer,
     pub sines: Buffer,
-    /// Where each merged token belongs among the tokens, in window order.
+    /// The token index of each merged token, in window order.
     pub places: Buffer,
 }
 
-/// Where images are put.
+/// Input buffers of images.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PatchInputs {
     pixels: Buffer,
@@ -63,7 +63,7 @@ impl PatchInputs {
         })
     }
 
-    /// Brings a batch's images to the device.
+    /// Uploads a batch's images.
     pub fn put(&self, device: &mut dyn Device, batch: &Batch) -> Patches {
         let windows = &batch.windows;
         let pixels = self.pixels.first(batch.pixels.len());

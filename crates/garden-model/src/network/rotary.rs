@@ -1,13 +1,13 @@
-//! Angles of rotary positions, as tables of cosines and sines.
+//! Tables of cosines and sines for rotary position embeddings.
 
 use std::ops::Range;
 
 use garden_input::{TextConfig, VisionConfig};
 
-/// The base of the vision tower's rotary frequencies; it stands in the model's code, not in its configuration.
+/// Base of the vision tower's rotary frequencies; set in the model's code, not in its configuration.
 const VISION_THETA: f32 = 1e4;
 
-/// Cosines and sines, [tokens, half a head] each.
+/// Cosines and sines, `[tokens, half a head]` each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Table {
     pub cosines: Vec<f32>,
@@ -25,11 +25,11 @@ impl Table {
     }
 }
 
-/// Cosines and sines of all frequencies for each position that there is: few positions, many tokens.
+/// Cosines and sines of all frequencies for each distinct position: there are few positions and many tokens.
 struct Known {
     table: Table,
     frequencies: Vec<f32>,
-    /// The row of each position, counted from 1; 0 for those that have none.
+    /// The row of each position, counted from 1; 0 for none.
     rows: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Known {
         known
     }
 
-    /// Some frequencies of a position, added to a table.
+    /// Appends some frequencies of a position to a table.
     fn add(&self, position: usize, frequencies: Range<usize>, to: &mut Table) {
         let row = (self.rows[position] as usize - 1) * self.frequencies.len();
         to.extend(&self.table, row + frequencies.start..row + frequencies.end);
@@ -64,7 +64,7 @@ fn frequencies(count: usize, theta: f32) -> Vec<f32> {
     (0..count).map(|i| 1.0 / theta.powf(i as f32 / count as f32)).collect()
 }
 
-/// The decoder's: frequency i turns with time, row or column, as the sections say.
+/// The decoder's table (M-RoPE): each section of frequencies rotates with time, row or column.
 pub(crate) fn of_tokens(positions: &[[i32; 3]], text: &TextConfig) -> Table {
     let width = text.head_size() / 2;
     let all = positions.iter().flatten().map(|position| *position as usize);
@@ -80,7 +80,7 @@ pub(crate) fn of_tokens(positions: &[[i32; 3]], text: &TextConfig) -> Table {
     table
 }
 
-/// The vision tower's: the first half of the frequencies turns with the row, the second with the column.
+/// The vision tower's table: the first half of the frequencies rotates with the row, the second with the column.
 pub(crate) fn of_patches(positions: impl Iterator<Item = [usize; 2]> + Clone, vision: &VisionConfig) -> Table {
     let width = vision.head_size() / 4;
     let known = Known::of(positions.clone().flatten(), frequencies(width, VISION_THETA));

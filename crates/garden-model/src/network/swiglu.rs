@@ -15,22 +15,22 @@ pub(crate) struct Swiglu {
     pub down: Linear,
 }
 
-/// What an MLP saves, and its workspace.
+/// Saved activations and workspace of an MLP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwigluWorkspace {
-    /// Saved: gate(x) [rows, inner].
+    /// Saved: gate(x) `[rows, inner]`.
     pub gate: Buffer,
-    /// Saved: up(x) [rows, inner].
+    /// Saved: up(x) `[rows, inner]`.
     pub up: Buffer,
-    /// silu(gate) up [rows, inner].
+    /// silu(gate) up `[rows, inner]`.
     pub mixed: Buffer,
-    /// Gradient of silu(gate) up, then that of up(x) [rows, inner].
+    /// Gradient of silu(gate) up, then of up(x) `[rows, inner]`.
     pub mixed_gradient: Buffer,
-    /// Gradient of gate(x) [rows, inner].
+    /// Gradient of gate(x) `[rows, inner]`.
     pub gate_gradient: Buffer,
-    /// What adapters keep for the backward pass.
+    /// Low-rank products that adapters keep for the backward pass.
     pub kept: Option<Buffer>,
-    /// Whether the last linear's is among that: not where only the inner half was made again.
+    /// Whether `kept` includes the last linear's product: not if only the inner half was recomputed.
     pub keeps_down: bool,
 }
 
@@ -64,14 +64,14 @@ impl Swiglu {
         })
     }
 
-    /// Makes what the backward pass needs, and nothing more.
+    /// Computes only what the backward pass needs.
     pub fn forward_inner(&self, pass: &mut Pass, x: Buffer, rows: usize, workspace: &SwigluWorkspace) {
         let inner = rows * self.gate.outputs();
         self.gate.forward(pass, x, workspace.gate.first(inner), rows, Plus::Nothing, workspace.kept);
         self.up.forward(pass, x, workspace.up.first(inner), rows, Plus::Nothing, workspace.kept);
     }
 
-    /// y [rows, hidden] = this of x [rows, hidden], plus `other`.
+    /// y `[rows, hidden]` = mlp(x `[rows, hidden]`) + `other`.
     pub fn forward(
         &self,
         pass: &mut Pass,
@@ -88,7 +88,7 @@ impl Swiglu {
         self.down.forward(pass, mixed, y, rows, Plus::Other(other), workspace.kept);
     }
 
-    /// dx [rows, hidden] from dy [rows, hidden].
+    /// dx `[rows, hidden]` from dy `[rows, hidden]`.
     pub fn backward(
         &self,
         pass: &mut Pass,

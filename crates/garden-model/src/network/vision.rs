@@ -1,4 +1,4 @@
-//! The vision tower: patches in window order through blocks of attention and MLP, and the merger that makes tokens of them.
+//! The vision tower: patches in window order through blocks of attention and MLP, and the merger that turns them into tokens.
 
 use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Weight, Write};
 
@@ -14,13 +14,13 @@ use crate::network::patches::Patches;
 use crate::network::swiglu::{Swiglu, SwigluWorkspace};
 use garden_input::VisionConfig;
 
-/// The epsilon of the vision tower's norms; it stands in the model's code, not in its configuration.
+/// Epsilon of the vision tower's norms; set in the model's code, not in its configuration.
 const VISION_EPSILON: f32 = 1e-6;
 
-/// All of it.
+/// The vision tower's weights.
 #[derive(Clone, Debug)]
 pub(crate) struct Vision {
-    /// The patches' linear [hidden, values of a patch].
+    /// The patch embedding `[hidden, values per patch]`.
     patch: Weight,
     patch_gradient: Option<Weight>,
     pub blocks: Vec<Block>,
@@ -39,7 +39,7 @@ pub(crate) struct Block {
     sees_all: bool,
 }
 
-/// ln_q, then `merged` patches side by side through linear, GELU, linear.
+/// ln_q, then `merged` adjacent patches through linear, GELU, linear.
 #[derive(Clone, Copy, Debug)]
 struct Merger {
     norm: Norm,
@@ -47,51 +47,51 @@ struct Merger {
     second: Linear,
 }
 
-/// What a block's backward pass needs of its forward pass.
+/// Activations of a block that its backward pass needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockActivations {
-    /// [patches, 3 hidden], queries and keys turned.
+    /// `[patches, 3 hidden]`, queries and keys after rotary embedding.
     qkv: Buffer,
     attended: Buffer,
-    /// f32 [patches, heads].
+    /// Log-sum-exp, f32 `[patches, heads]`.
     lse: Buffer,
     middle: Buffer,
-    /// [patches, inner].
+    /// `[patches, inner]`.
     gate: Buffer,
     up: Buffer,
-    /// What adapters keep [adapters, patches, rank].
+    /// Low-rank products of adapters `[adapters, patches, rank]`.
     kept: Option<Buffer>,
-    /// Whether all of the layer was made, or made again only as far as its backward pass needs it.
+    /// Whether the whole block was computed, or recomputed only as far as its backward pass needs.
     is_whole: bool,
 }
 
-/// Buffers that blocks use one after the other, and the merger's.
+/// Buffers shared by all blocks, in turn, and the merger's.
 #[derive(Clone, Debug)]
 pub(crate) struct VisionWorkspace {
-    /// What each block gets, and what the last one gives [patches, hidden]; without a backward pass two that take turns.
+    /// The input of each block, and the output of the last `[patches, hidden]`; without a backward pass, two in turn.
     inputs: Vec<Buffer>,
     saved: Saved<BlockActivations>,
-    /// Patches before they are put in window order [patches, hidden].
+    /// Patch embeddings before reordering by window `[patches, hidden]`.
     embedded: Buffer,
     normed: Buffer,
     normed_gradient: Buffer,
     attended_gradient: Buffer,
-    /// [patches, 3 hidden].
+    /// `[patches, 3 hidden]`.
     qkv_gradient: Buffer,
-    /// [patches, inner].
+    /// `[patches, inner]`.
     mixed: Buffer,
     mixed_gradient: Buffer,
     gate_gradient: Buffer,
-    /// Gradient of x [patches, hidden].
+    /// Gradient of x `[patches, hidden]`.
     dx: Buffer,
-    /// The merger's first linear and GELU of it [tokens, merged * hidden].
+    /// The merger's first linear, and GELU of it `[tokens, merged * hidden]`.
     merged: Buffer,
     active: Buffer,
-    /// Merged tokens in window order, then their gradient [tokens, out].
+    /// Merged tokens in window order, then their gradient `[tokens, out]`.
     out: Buffer,
 }
 
-/// What goes with a pass through the tower.
+/// Context of a pass through the tower.
 #[derive(Clone, Copy)]
 pub(crate) struct VisionContext<'a> {
     pub vision: &'a VisionConfig,
@@ -100,12 +100,12 @@ pub(crate) struct VisionContext<'a> {
 }
 
 impl VisionContext<'_> {
-    /// The part of a buffer [patches, width] that the images use.
+    /// The part of a buffer `[patches, width]` that the images use.
     fn part(&self, buffer: Buffer, width: usize) -> Buffer {
         buffer.first(self.images.patches * width)
     }
 
-    /// The same for a buffer [patches, hidden].
+    /// The part of a buffer `[patches, hidden]` that the images use.
     fn hidden(&self, buffer: Buffer) -> Buffer {
         self.part(buffer, self.vision.hidden)
     }
@@ -143,7 +143,7 @@ impl BlockActivations {
             attended: context.hidden(self.attended),
             lse: context.part(self.lse, context.vision.heads),
             middle: context.hidden(self.middle),
-            // The MLP takes what it needs of them.
+            // The MLP takes the parts it needs.
             gate: self.gate,
             up: self.up,
             kept: self.kept,
@@ -153,7 +153,7 @@ impl BlockActivations {
 }
 
 impl VisionWorkspace {
-    /// For so many patches; adapters keep so many values for each of them if there is a backward pass.
+    /// Allocates buffers for `patches` patches, with `kept` values per patch for adapters if there is a backward pass.
     pub fn build(
         device: &mut dyn Device,
         vision: &VisionConfig,
@@ -162,7 +162,7 @@ impl VisionWorkspace {
         mode: Mode,
         checkpointing: GradientCheckpointing,
     ) -> Result<VisionWorkspace, OutOfMemory> {
-        // A tower that is not trained has no backward pass, and nothing is saved.
+        // A frozen tower has no backward pass, and saves nothing.
         let (inputs_purpose, buffers) = match mode {
             Mode::Inference => (Purpose::Workspace, 2),
             Mode::Training => (Purpose::Activations, vision.depth + 1),
@@ -195,7 +195,7 @@ impl VisionWorkspace {
             mixed_gradient: make("mixed gradient", back, inner)?,
             gate_gradient: make("gate gradient", back, inner)?,
             dx: make("gradient", back, vision.hidden)?,
-            // Merged tokens side by side have as many values as their patches.
+            // Merged tokens have as many values as their patches together.
             merged: make("merged", patches, vision.hidden)?,
             active: make("merged, active", patches, vision.hidden)?,
             out: make("tokens", patches / vision.merged(), vision.out)?,
@@ -222,17 +222,17 @@ impl Vision {
         Ok(Vision { patch, patch_gradient, blocks, merger, is_trained })
     }
 
-    /// Whether gradients have to come down here at all.
+    /// Whether gradients must reach the vision tower.
     pub fn is_trained(&self) -> bool {
         self.is_trained
     }
 
-    /// What it has buffers for.
+    /// The mode that it has buffers for.
     pub fn mode(&self) -> Mode {
         if self.is_trained { Mode::Training } else { Mode::Inference }
     }
 
-    /// Pixels to tokens, which take their places in x [tokens, out].
+    /// Turns pixels into tokens, and scatters them into x `[tokens, out]`.
     pub fn forward(&self, pass: &mut Pass, context: VisionContext, x: Buffer) {
         let VisionContext { vision, workspace, images } = context;
         let patches = images.patches;
@@ -255,12 +255,12 @@ impl Vision {
         let (workspace, patches) = (context.workspace, context.images.patches);
         let [normed, merged] = [workspace.normed, workspace.merged].map(|buffer| context.hidden(buffer));
         self.merger.norm.forward(pass.device, x, normed, patches);
-        // [patches, hidden] is [tokens, merged * hidden]: patches of a token lie side by side.
+        // `[patches, hidden]` is also `[tokens, merged * hidden]`: patches of a token are adjacent.
         self.merger.first.forward(pass, normed, merged, patches / context.vision.merged(), Plus::Nothing, None);
         pass.device.gelu(merged, context.hidden(workspace.active));
     }
 
-    /// Gradients from that of all tokens, `dy` [tokens, out].
+    /// Computes gradients from the gradient of all tokens, `dy` `[tokens, out]`.
     pub fn backward(&self, pass: &mut Pass, context: VisionContext, dy: Buffer) {
         let VisionContext { vision, workspace, images } = context;
         let (patches, tokens) = (images.patches, images.patches / vision.merged());
@@ -307,7 +307,7 @@ impl Block {
         })
     }
 
-    /// y [patches, hidden] = this of x [patches, hidden]; without `y` only what the backward pass needs is made.
+    /// y `[patches, hidden]` from x `[patches, hidden]`; without `y` only the backward pass's needs are computed.
     fn forward(&self, pass: &mut Pass, context: VisionContext, x: Buffer, y: Option<Buffer>, saved: &BlockActivations) {
         let VisionContext { vision, workspace, images } = context;
         let (patches, saved) = (images.patches, saved.of(context));
@@ -325,7 +325,7 @@ impl Block {
         }
     }
 
-    /// Turns the gradient of y in `dx` [patches, hidden] into that of x.
+    /// Turns the gradient of y in `dx` `[patches, hidden]` into that of x.
     fn backward(&self, pass: &mut Pass, context: VisionContext, x: Buffer, dx: Buffer, saved: &BlockActivations) {
         let VisionContext { vision, workspace, images } = context;
         let (patches, saved) = (images.patches, saved.of(context));
@@ -358,12 +358,12 @@ impl Block {
     }
 }
 
-/// Queries, keys or values among the three that lie side by side.
+/// Queries, keys or values in the fused qkv.
 fn heads(qkv: Buffer, which: usize, vision: &VisionConfig) -> Heads {
     Heads { buffer: qkv, offset: which * vision.hidden, stride: 3 * vision.hidden, heads: vision.heads }
 }
 
-/// The first two of them, which are turned to their positions in the same way.
+/// Queries and keys together, which get the same rotary embedding.
 fn queries_and_keys(qkv: Buffer, vision: &VisionConfig) -> Heads {
     Heads { heads: 2 * vision.heads, ..heads(qkv, 0, vision) }
 }

@@ -1,17 +1,17 @@
-//! The order in which the vision tower works: windows of merged tokens, image by image, and which patches see each other.
+//! The vision tower's window order: windows of merged tokens, image by image, and the attention segments.
 
 use garden_input::{Grid, VisionConfig};
 
-/// Patches in window order, and where segments of attention begin.
+/// Patches in window order, and the boundaries of attention segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Windows {
-    /// The merged token at each place of the window order.
+    /// The merged tokens in window order.
     pub order: Vec<usize>,
-    /// Where windows begin, in patches; the last number is the end.
+    /// Start of each window in patches, and the end of the last.
     pub cu_window_seqlens: Vec<i32>,
-    /// Where frames of images begin, in patches.
+    /// Start of each image frame in patches, and the end of the last.
     pub cu_image_seqlens: Vec<i32>,
-    /// Row and column of each patch in its image, in the order of the file.
+    /// Row and column of each patch in its image, in input order.
     pub positions: Vec<[usize; 2]>,
 }
 
@@ -32,7 +32,7 @@ impl Windows {
         let (merge, side) = (vision.merge, vision.window);
         let (rows, columns) = (height / merge, width / merge);
         for (top, left) in blocks(rows, columns, side) {
-            // Windows at the right and lower edge are cut off.
+            // Windows at the right and lower edge may be smaller.
             for row in top..(top + side).min(rows) {
                 self.order.extend((left..(left + side).min(columns)).map(|column| first + row * columns + column));
             }
@@ -45,7 +45,7 @@ impl Windows {
         }
     }
 
-    /// The patch at each place of the window order.
+    /// The patches in window order.
     pub fn patches(&self, merged: usize) -> Vec<usize> {
         self.order.iter().flat_map(|token| (0..merged).map(move |inner| token * merged + inner)).collect()
     }

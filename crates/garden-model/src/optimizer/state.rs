@@ -1,7 +1,7 @@
-//! What training has made so far, in a file: values, moments and counts of updates, so that another run can go on exactly.
+//! The training state in a file: values, optimizer moments and update counts, so that another run can continue exactly.
 //!
-//! Tensors are `NAME` for values where they are asked for, `NAME.first` and `NAME.second` for moments (with `.scales` beside codes of 8 bits), and
-//! `updates` for how many updates each parameter has had, in the order of the parameters. They are written one at a time.
+//! Tensors are `NAME` for values if requested, `NAME.first` and `NAME.second` for moments (with `.scales` beside 8-bit codes), and
+//! `updates` for the number of updates of each parameter, in parameter order. They are written one at a time.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ use crate::model::{Model, Updates, bytes_of, downloaded};
 use crate::network::parameters::Parameter;
 
 const UPDATES: &str = "updates";
-/// Values that are written at a time: 4 MiB as f32.
+/// Values written at a time: 4 MiB as f32.
 const PIECE: usize = 1 << 20;
 
-/// The buffers of a parameter's moments, by what follows its name.
+/// The buffers of a parameter's moments, by name suffix.
 fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
     match parameter.moments {
         Moments::F32 { first, second } => vec![("first", first), ("second", second)],
@@ -28,7 +28,7 @@ fn moments(parameter: &Parameter) -> Vec<(&'static str, Buffer)> {
     }
 }
 
-/// What a file has of a moment: without padding, but for codes of 8 bits, whose blocks are cut where they lie on the device.
+/// A moment as stored: without padding, except for 8-bit codes, whose blocks follow the layout on the device.
 fn stored(device: &mut dyn Device, parameter: &Parameter, buffer: Buffer) -> Result<Vec<u8>, Error> {
     if buffer.dtype() == Dtype::U8 {
         return Ok(device.download_bytes(buffer)?);
@@ -37,20 +37,20 @@ fn stored(device: &mut dyn Device, parameter: &Parameter, buffer: Buffer) -> Res
     Ok(bytes_of(&if is_padded_alike(parameter, buffer) { parameter.layout.unpad(values) } else { values }).to_vec())
 }
 
-/// Whether a moment has a value for each of its parameter's, padding included: scales of codes have not.
+/// Whether a moment has one value per parameter value, including padding; scales have not.
 fn is_padded_alike(parameter: &Parameter, buffer: Buffer) -> bool {
     matches!(parameter.moments, Moments::F32 { .. }) && buffer.length() == parameter.value.length()
 }
 
-/// How many values a file has of a moment.
+/// Number of stored values of a moment.
 fn stored_length(parameter: &Parameter, buffer: Buffer) -> usize {
     if is_padded_alike(parameter, buffer) { parameter.shape.iter().product() } else { buffer.length() }
 }
 
 impl Model {
-    /// Writes moments and counts of updates.
+    /// Writes moments and update counts.
     pub fn write_optimizer(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
-        // Nothing is written that a failed device has made.
+        // Results of a failed device must not be saved.
         device.finish()?;
         let parameters = self.parameters();
         let mut places = vec![Place::new(UPDATES.into(), Dtype::I32, vec![parameters.len()])];
@@ -72,7 +72,7 @@ impl Model {
         shard.finish()
     }
 
-    /// Reads what [`Model::write_optimizer`] has written; everything must be there and fit.
+    /// Reads a file written by [`Model::write_optimizer`]; everything must be there and match.
     pub fn read_optimizer(&mut self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
         let counts = file.whole_numbers(UPDATES)?;
@@ -80,7 +80,7 @@ impl Model {
             let problem = format!("has {} numbers; {} are needed", counts.len(), self.parameters().len());
             return Err(Error::tensor(path, UPDATES, problem));
         }
-        // All parameters of a half have had as many updates.
+        // All parameters of a part have the same number of updates.
         let mut updates = Updates::default();
         for part in [Part::Vision, Part::Decoder] {
             let mut of_part = self.parameters().iter().zip(&counts).filter(|(parameter, _)| parameter.part == part);
@@ -116,7 +116,7 @@ impl Model {
         Ok(())
     }
 
-    /// Writes all values that are trained, rounded to a dtype; `named` says under which name each is saved.
+    /// Writes the values of all trainable parameters, rounded to a dtype; `named` gives the name under which each is saved.
     pub fn write_values(
         &self,
         device: &mut dyn Device,
@@ -124,7 +124,7 @@ impl Model {
         named: &dyn Fn(&str) -> String,
         path: &Path,
     ) -> Result<(), Error> {
-        // Nothing is written that a failed device has made.
+        // Results of a failed device must not be saved.
         device.finish()?;
         let place = |parameter: &Parameter| {
             let shape = match parameter.name.as_str() {
@@ -156,7 +156,7 @@ impl Model {
         shard.finish()
     }
 
-    /// Rounds all values that are trained to a dtype, as [`Model::write_values`] does.
+    /// Rounds the values of all trainable parameters to a dtype, as in [`Model::write_values`].
     pub fn round_values(&self, device: &mut dyn Device, dtype: Dtype) -> Result<(), Error> {
         let mut bytes = Vec::new();
         for parameter in self.parameters() {
@@ -172,7 +172,7 @@ impl Model {
         Ok(())
     }
 
-    /// Reads what [`Model::write_values`] has written.
+    /// Reads a file written by [`Model::write_values`].
     pub fn read_values(&self, device: &mut dyn Device, path: &Path) -> Result<(), Error> {
         let file = Checkpoint::open_file(path)?;
         for parameter in self.parameters() {

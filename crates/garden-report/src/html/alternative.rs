@@ -1,4 +1,4 @@
-//! A chart in words: for those who cannot see it, and where it is not drawn.
+//! A chart in words: for readers who cannot see it, and where it is not drawn.
 
 use garden_memory::{Bytes, Clock};
 
@@ -8,10 +8,10 @@ use crate::format::{ClockWords, TimeUnit, whole};
 use super::blocks::table_html;
 use super::escape::escape;
 
-/// Marks of one kind that are told one by one; of more, their number.
+/// Most marks of one kind listed one by one; beyond that, only their number.
 const MOST_MARKS: usize = 6;
 
-/// What a chart shows, as sentences and a table.
+/// A chart as sentences and a table.
 pub(super) fn alternative(chart: &Chart) -> String {
     let places = Places::of(chart);
     let rows: Vec<Vec<String>> =
@@ -31,7 +31,7 @@ fn row(chart: &Chart, values: &[f64], name: &str, places: &Places) -> Option<Vec
     let told = |(place, value): (&f64, &f64)| format!("{} at {}", amount(*value, chart.unit), places.write(*place));
     let (first, last) = (known().next()?, known().next_back()?);
     let lowest = known().min_by(|a, b| a.1.total_cmp(b.1))?;
-    // Of several, the first is told.
+    // Of several, the first.
     let highest = known().rev().max_by(|a, b| a.1.total_cmp(b.1))?;
     Some(vec![name.to_string(), told(first), told(lowest), told(highest), told(last)])
 }
@@ -99,7 +99,7 @@ fn amount(value: f64, unit: Unit) -> String {
     }
 }
 
-/// How places of a chart are written.
+/// The format of a chart's places.
 enum Places {
     /// As times.
     Times(ClockWords),
@@ -109,7 +109,7 @@ enum Places {
     Numbers,
 }
 
-/// An axis longer than this is told in whole numbers: nobody looks for step 82.94.
+/// An axis longer than this has whole numbers: nobody looks for step 82.94.
 const LONG: f64 = 20.0;
 
 impl Places {

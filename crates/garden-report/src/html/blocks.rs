@@ -36,7 +36,7 @@ fn list(items: &[String]) -> String {
     items.iter().map(|item| format!("<li>{}</li>", inline(item))).collect()
 }
 
-/// Names with what there is to say; a name that repeats is written once.
+/// Names and their texts; a repeated name is written once.
 fn fields_html(fields: &[Field]) -> String {
     let groups = fields.chunk_by(|a, b| a.0 == b.0);
     let group = |group: &[Field]| {
@@ -50,7 +50,7 @@ fn entry_html(entry: &Entry) -> String {
     format!("<li><p class=\"entry\">{}</p>{}</li>", inline(&entry.title), fields_html(&entry.remarks))
 }
 
-/// A table that scrolls by itself where it is wider than the page.
+/// A table that scrolls if it is wider than the page.
 pub(super) fn table_html(class: &str, header: &[String], rows: &[Vec<String>]) -> String {
     let head: String = header.iter().map(|cell| format!("<th scope=\"col\">{}</th>", escape(cell))).collect();
     // Cells of numbers never break anyway.
@@ -97,7 +97,7 @@ fn exhibit_html(exhibit: &Exhibit) -> String {
         let [left, right] = pair.sides.each_ref().map(|side| escape(side));
         match pair.likeness {
             Likeness::Same => format!("<tr>{name}<td>{left}</td><td>{right}</td></tr>"),
-            // A sign besides the colour, for those who cannot tell it.
+            // A sign besides the colour, for readers who cannot see the difference.
             Likeness::Different => {
                 format!("<tr class=\"differs\">{name}<td>{left}</td><td>≠ <mark>{right}</mark></td></tr>")
             }
@@ -114,7 +114,7 @@ fn exhibit_html(exhibit: &Exhibit) -> String {
     )
 }
 
-/// Whether an address is a picture that is wholly inside it, and nothing else.
+/// Whether an address is a complete embedded picture, and nothing else.
 fn is_picture(source: &str) -> bool {
     let kinds = ["png", "jpeg", "webp", "gif"];
     let rest = kinds.iter().find_map(|kind| source.strip_prefix(&format!("data:image/{kind};base64,")));

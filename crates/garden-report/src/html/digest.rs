@@ -1,4 +1,4 @@
-//! SHA-256 in base64, as a content security policy names the script and the style that may be used.
+//! SHA-256 in base64, as in a content security policy that names the allowed script and style.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

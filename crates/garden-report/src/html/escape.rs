@@ -1,4 +1,4 @@
-//! Takes the meaning from characters that HTML, an attribute or a script element would read as more than text.
+//! Escapes characters that HTML, an attribute or a script element would read as more than text.
 
 /// Text for an element or a quoted attribute.
 pub(super) fn escape(text: &str) -> String {
@@ -16,10 +16,10 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A sentence: what stands between two single backticks is code.
+/// A sentence; text between two single backticks is code.
 pub(super) fn inline(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
-    // Code needs a closing backtick and something between: otherwise the backticks are meant as they are.
+    // Code needs a closing backtick and text in between: otherwise the backticks are literal.
     let is_paired = parts.len() % 2 == 1 && parts.iter().skip(1).step_by(2).all(|code| !code.trim().is_empty());
     if !is_paired {
         return escape(text);
@@ -31,7 +31,7 @@ pub(super) fn inline(text: &str) -> String {
     parts.iter().enumerate().map(part).collect()
 }
 
-/// JSON for a script element: no tag, comment or line separator can begin in it. A parser reads the same as before.
+/// JSON for a script element: no tag, comment or line separator can begin in it. A parser reads the same values.
 pub(super) fn script_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.trim_end().chars() {

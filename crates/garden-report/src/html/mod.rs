@@ -1,8 +1,8 @@
 //! A report as one self-contained page: verdict, charts, words, raw numbers, and how it was made.
 //!
-//! The words are those of `sections.rs`; the charts are data that `assets/chart.js` draws. The page asks nobody for
-//! anything: style and script are in it, and its policy (CSP) allows no other ones, by their digests. So even if a text
-//! from a trace ever got past the escaping, it could not run. Without JavaScript everything but the drawing is there.
+//! The words come from `sections.rs`; the charts are data that `assets/chart.js` draws. The page makes no requests: style
+//! and script are in it, and its policy (CSP) allows no others, by their digests. So even if a text from a trace ever got
+//! past the escaping, it could not run. Without JavaScript only the drawings are missing.
 
 mod alternative;
 mod blocks;
@@ -41,12 +41,12 @@ pub fn html(report: &Report) -> String {
     render(&page, Some(report))
 }
 
-/// A page that was cleaned as HTML, with what the diagnosis of a trace adds to it.
+/// A cleaned page as HTML, with the additions of a trace's diagnosis.
 pub(crate) fn render(page: &Page, report: Option<&Report>) -> String {
     let charts: Vec<Chart> = page.charts.iter().cloned().map(thin).map(cleaned).collect();
-    // Scripts call the answer by what it is.
+    // The name of the answer for scripts.
     let name = if report.is_some() { "diagnosis" } else { "result" };
-    // Whoever made the page wrote the JSON: text that is none would be an error on every page that opens.
+    // The caller wrote the JSON: invalid JSON would be an error whenever the page is opened.
     let json = Some(page.json.as_str()).filter(|json| serde_json::from_str::<serde::de::IgnoredAny>(json).is_ok());
     let body = [
         top(),
@@ -131,7 +131,7 @@ fn charts_html(charts: &[Chart]) -> String {
     if figures.is_empty() { String::new() } else { format!("<div class=\"charts\">\n{}\n</div>", figures.join("\n")) }
 }
 
-/// The class that gives a chart its room: of small ones in a row, an odd last one gets the whole width.
+/// The class for a chart's size: of small ones in a row, an odd last one gets the whole width.
 fn size_class(charts: &[Chart], index: usize) -> &'static str {
     let is_small = |chart: &&Chart| chart.size == Size::Small;
     let before = charts[..index].iter().rev().take_while(is_small).count();
@@ -175,7 +175,7 @@ fn samples_html(samples: Option<&Table>) -> String {
     )
 }
 
-/// How the page was made; `answer` is what the answer for scripts is called, where there is one.
+/// How the page was made; `answer` is the name of the answer for scripts, if there is one.
 fn made_html(page: &Page, notes_title: &str, answer: Option<&str>) -> String {
     let command = page.command.as_deref().map(|command| format!(" with <code>{}</code>", escape(command)));
     let notes: String = page.notes.iter().map(|note| format!("<li>{}</li>", inline(note))).collect();
@@ -200,7 +200,7 @@ fn tools_html(name: &str) -> String {
     )
 }
 
-/// A chart whose texts can do no harm.
+/// A chart with cleaned texts.
 fn cleaned(mut chart: Chart) -> Chart {
     (chart.axis.from, chart.axis.to) = chart.range();
     let texts = [&mut chart.title, &mut chart.note, &mut chart.axis.name];

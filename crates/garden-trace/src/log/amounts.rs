@@ -1,7 +1,7 @@
-//! The numbers of a log line, each with the text before it, its unit, and what stands behind it.
+//! The numbers of a log line, each with the text before it, its unit, and the text after it.
 //!
 //! Clock times and dates are taken out as the line's time stamp. Numbers glued to letters (`qwen2.5`, `350ms`, `1e-4`),
-//! version numbers and rates (`160MB/s`) are no amounts.
+//! version numbers and rates (`160MB/s`) are not amounts.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub(crate) enum NumberKind {
     Bar(f64),
 }
 
-/// When a line was written, as it says itself.
+/// The time stamp of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Stamp {
     /// Date and time.
@@ -65,7 +65,7 @@ pub(crate) fn scan(line: &str, found: &mut Vec<Found>) -> Option<Stamp> {
             continue;
         }
         let whole @ (_, digits) = whole_at(rest);
-        // Most numbers are no times: a time begins with up to four digits and one of these.
+        // Most numbers are not times: a time begins with up to four digits and one of these.
         if digits <= 4
             && matches!(rest.get(digits), Some(b'-' | b'/' | b':'))
             && let Some((length, time)) = time_at(bytes, digit)
@@ -134,7 +134,7 @@ fn number_at(text: &[u8], whole: (u64, usize)) -> (usize, Option<Found>) {
     }
 }
 
-/// What follows a slash: the whole of a part, or the unit of a rate.
+/// The text after a slash: the whole of a part, or the unit of a rate.
 fn fraction_at(text: &[u8], at: usize, part: Found, part_end: usize) -> (usize, Option<Found>) {
     match text.get(at) {
         Some(byte) if byte.is_ascii_digit() => {}
@@ -152,7 +152,7 @@ fn skip_blanks(text: &[u8], at: usize) -> usize {
     at + text[at..].iter().take_while(|&&byte| byte == b' ').count()
 }
 
-/// The digits at the beginning of a text: as a number, which holds up to 15 of them exactly, and how many they are.
+/// The digits at the beginning of a text as a number, exact up to 15 digits, and their count.
 fn whole_at(text: &[u8]) -> (u64, usize) {
     let (mut number, mut count) = (0u64, 0);
     while let Some(digit @ b'0'..=b'9') = text.get(count) {
@@ -184,7 +184,7 @@ fn digits_at(text: &[u8], (number, whole): (u64, usize)) -> (f64, usize) {
     (value.unwrap_or(f64::NAN), length)
 }
 
-/// The unit behind a number; a single letter must stand close to it.
+/// The unit after a number; a single letter must stand close to it.
 fn unit_at(text: &[u8]) -> (Option<u64>, usize) {
     let blanks = text.iter().take(2).take_while(|&&byte| byte == b' ').count();
     let letters = text[blanks..].iter().take(6).take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -207,7 +207,7 @@ fn bar_at(text: &[u8]) -> Option<f64> {
     (text.get(bracket + 1 + clock.length) == Some(&b'<')).then_some(clock.seconds)
 }
 
-/// Takes the sign before a number into account; gives the place where the number begins with it.
+/// Takes the sign before a number into account; returns where the number begins, sign included.
 fn sign_before(line: &str, at: usize, number: &mut Found) -> usize {
     let before = &line[..at];
     // Most numbers have no sign.

@@ -1,19 +1,19 @@
-//! Which of the progress bars that a program draws counts training steps.
+//! Which of a program's progress bars counts training steps.
 //!
-//! Trainers draw bars for downloads, preparation and evaluations too, many of them without a name. A bar with a name says what it
-//! counts. Of those without, the one that is drawn first is followed until it is full: whatever is drawn in the meantime is drawn
-//! inside of it, as evaluations are. A loss that is printed confirms it.
+//! Trainers draw bars for downloads, preparation and evaluations too, many of them without a name. A name says what the
+//! bar counts. Of unnamed bars, the first is followed until it is full: bars drawn in the meantime are nested in it, as
+//! evaluations are. A printed loss confirms that it is the training's.
 
 use super::line::{Bar, LogLine};
 
-/// Totals of bars inside the training's that are remembered.
+/// Most totals of nested bars remembered.
 const MOST_INNER: usize = 8;
 
 /// The bars so far.
 #[derive(Default)]
 pub(super) struct Bars {
     followed: Option<Followed>,
-    /// Totals of bars that were drawn while the followed one was not full.
+    /// Totals of bars drawn while the followed one was not full.
     inner: Vec<f64>,
 }
 
@@ -23,12 +23,12 @@ struct Followed {
     total: f64,
     step: f64,
     epoch: Option<f64>,
-    /// Steps of the epochs before, for bars that begin anew with each of them.
+    /// Steps of earlier epochs, for bars that restart with each epoch.
     before: f64,
     has_loss: bool,
 }
 
-/// What the words before a bar say that it counts.
+/// What a bar counts, by the words before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Name {
     None,
@@ -38,16 +38,15 @@ enum Name {
     Other,
 }
 
-/// A step that a bar told.
+/// A training step shown by a bar.
 pub(super) struct Told {
     pub(super) step: f64,
-    /// The steps of an epoch, where the bar is known to count those.
+    /// The steps of an epoch, if the bar is known to count them.
     pub(super) epoch_steps: Option<f64>,
 }
 
 impl Bars {
-    /// Takes in a line; the training step that its bar shows, if it is the bar of the training. `stated` is the total that a banner
-    /// stated.
+    /// Takes in a line; returns the step if its bar is the training's. `stated` is the total stated by a banner.
     pub(super) fn take(&mut self, line: &LogLine<'_>, stated: Option<f64>) -> Option<Told> {
         let Some(bar) = line.bar else {
             if let Some(followed) = self.followed.as_mut().filter(|followed| !followed.has_loss) {
@@ -60,7 +59,7 @@ impl Bars {
             return None;
         }
         let has_loss = tells_loss(line.lower);
-        // Beside other bars a dictionary may stand that tells fractions of epochs.
+        // Next to other bars there may be a dictionary with fractions of epochs.
         let epoch = line.epoch.map(|(epoch, _)| epoch).filter(|_| name == Name::Epoch);
         if !self.is_followed(name, bar) {
             if !self.may_follow(name, bar, has_loss) {
@@ -83,7 +82,7 @@ impl Bars {
         self.followed.as_ref().is_some_and(|followed| followed.name == name && followed.total == bar.total)
     }
 
-    /// Whether another bar than the followed one is the training's from now on.
+    /// Whether a bar replaces the followed one as the training's.
     fn may_follow(&mut self, name: Name, bar: Bar, has_loss: bool) -> bool {
         let Some(followed) = &self.followed else { return true };
         if has_loss || (name != Name::None && followed.name == Name::None) {
@@ -97,7 +96,7 @@ impl Bars {
     }
 }
 
-/// Whether a line in lower case tells a loss of the training.
+/// Whether a line in lower case shows a training loss.
 fn tells_loss(line: &str) -> bool {
     line.contains("loss") && !line.contains("eval") && !line.contains("val_")
 }

@@ -1,8 +1,8 @@
-//! Events that a log tells in words.
+//! Events that a log states in words.
 
 use garden_memory::EventKind;
 
-/// Which of the words that make events a line may have, found in one pass; nearly all lines have none.
+/// Which event words a line may contain, found in one pass; nearly all lines have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Keywords {
     restart: bool,
@@ -38,7 +38,7 @@ pub(super) fn begins_training(line: &str, keywords: Keywords) -> bool {
     keywords.running && line.contains("running training")
 }
 
-/// The event that a line in lower case tells of.
+/// The event that a line in lower case states.
 pub(super) fn event_in(line: &str, keywords: Keywords) -> Option<EventKind> {
     let says = |phrases: &[&str]| phrases.iter().any(|phrase| line.contains(phrase));
     if keywords.restart && says(RESTARTS) {
@@ -98,7 +98,7 @@ fn ends_epoch(line: &str) -> bool {
         && words.take(4).any(|word| matches!(word, "finished" | "done" | "complete" | "completed" | "ended"))
 }
 
-/// Whether a line with a memory value was written during an evaluation, by its own words.
+/// Whether a line with a memory value says that it was written during an evaluation.
 pub(super) fn is_evaluation_line(line: &str, keywords: Keywords) -> bool {
     if !keywords.evaluation {
         return false;

@@ -7,7 +7,7 @@ use super::labels::Fact;
 use super::line::LogLine;
 use crate::epochs::EpochLength;
 
-/// What the lines so far say about the run; the first statement of a fact counts.
+/// The facts stated by the lines so far; the first statement of a fact counts.
 pub(super) struct Facts {
     stated: RunFacts,
     total_batch: Option<u64>,
@@ -40,7 +40,7 @@ impl Default for Facts {
 }
 
 impl Facts {
-    /// Takes in what a line states, and the pair of its epoch and the step it belongs to.
+    /// Takes in a line's facts, and its epoch with the step it belongs to.
     pub(super) fn take(&mut self, line: &LogLine<'_>, step: Option<f64>) {
         if let (Some((epoch, _)), Some(step)) = (line.epoch, step) {
             self.length.observe(step, epoch);
@@ -61,7 +61,7 @@ impl Facts {
         }
     }
 
-    /// The number of steps that a banner stated.
+    /// The number of steps stated by a banner.
     pub(super) fn stated_total(&self) -> Option<u64> {
         self.stated.total_steps
     }
@@ -76,7 +76,7 @@ impl Facts {
         };
     }
 
-    /// The total behind the steps turned out to be an epoch's.
+    /// Records that the total behind the steps is an epoch's.
     pub(super) fn steps_of_an_epoch(&mut self, steps: f64, epochs: Option<f64>) {
         self.stated.steps_per_epoch = whole(steps);
         self.stated.total_steps = self.stated.total_steps.or(epochs.and_then(|epochs| whole(steps * epochs)));
@@ -86,7 +86,7 @@ impl Facts {
     /// The facts, put together.
     pub(super) fn finish(&self) -> RunFacts {
         let mut facts = self.stated.clone();
-        // With several devices a step sees more than one device's batch times the accumulation.
+        // With several devices a step sees more examples than one device's batch times the accumulation.
         if let (Some(total), accumulation) = (self.total_batch, facts.gradient_accumulation.unwrap_or(1).max(1))
             && total >= accumulation
             && total % accumulation == 0

@@ -1,14 +1,14 @@
-//! What a number in a log is, judged by the words before it: `Process RAM:`, `rss=`, `GPU: allocated`, `Num examples
-//! =`.
+//! The meaning of a number in a log, judged by the words before it: `Process RAM:`, `rss=`, `GPU: allocated`,
+//! `Num examples =`.
 //!
-//! Only the clause that ends at the number counts, and after the word that decides only fillers may follow, so a
-//! sentence that merely mentions memory is not taken for a reading.
+//! Only the clause that ends at the number counts, and only fillers may follow the deciding word, so a sentence that
+//! merely mentions memory is not taken for a reading.
 
 use garden_memory::{GIB, KIB, MIB, Quantity};
 
 use crate::names::is_other_amount;
 
-/// What a number's label says.
+/// The meaning of a number's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Label {
     /// No words at all.
@@ -47,7 +47,7 @@ pub(crate) enum Fact {
     TotalSteps,
 }
 
-/// The words of a label's last clause, last word last; more than these no label needs.
+/// The words of a label's last clause, last word last; no label needs more.
 pub(crate) struct Words<'a> {
     words: [&'a str; MOST_WORDS],
     count: usize,
@@ -86,7 +86,7 @@ impl<'a> Words<'a> {
         self.list().iter().rev().find_map(|word| unit_word(word))
     }
 
-    /// What the words say together.
+    /// The meaning of the words together.
     pub(crate) fn label(&self) -> Label {
         if self.count == 0 {
             return Label::Nothing;
@@ -94,13 +94,13 @@ impl<'a> Words<'a> {
         self.axis().or_else(|| self.fact().map(Label::Fact)).unwrap_or_else(|| self.memory())
     }
 
-    /// What a number without words means that follows this step or epoch, as in `Memory at step 50: 5434 MB`.
+    /// The meaning of an unlabelled number after this step or epoch, as in `Memory at step 50: 5434 MB`.
     pub(crate) fn after_axis(&self, label: &str) -> Label {
         let memory = self.memory();
         if memory != Label::Unknown || self.any(names_gpu) || self.any(is_other_amount) {
             return memory;
         }
-        // Nothing but the step itself may stand before a level that has no name: a size of a file often has one.
+        // Only the step itself may precede an unnamed level: file sizes often follow other words.
         let own = label.rsplit_once(':').filter(|(_, rest)| rest.contains(char::is_alphanumeric));
         let words = Words::of(own.map_or(label, |(_, rest)| rest));
         let of_the_axis = |word: &&str| {
@@ -192,7 +192,7 @@ impl<'a> Words<'a> {
         if self.any(memory) { Label::Other(Quantity::Gpu) } else { Label::Gpu }
     }
 
-    /// Fillers only: `CPU:` and `Memory: CPU` hold one all the same.
+    /// The meaning of fillers alone, such as `CPU:` and `Memory: CPU`.
     fn lone_processor(&self) -> Label {
         match () {
             _ if self.any(names_gpu) => self.gpu(),
@@ -216,7 +216,7 @@ fn unit_word(word: &str) -> Option<u64> {
     }
 }
 
-/// Words that may stand between the deciding word and the number.
+/// Whether a word may stand between the deciding word and the number.
 fn is_filler(word: &str) -> bool {
     unit_word(word).is_some()
         || matches!(
@@ -250,7 +250,7 @@ fn is_filler(word: &str) -> bool {
         )
 }
 
-/// The part of a label that belongs to the number behind it.
+/// The part of a label that belongs to the number after it.
 fn last_clause(label: &str) -> &str {
     // Labels are short; a long text before a number is something else and need not be searched.
     let mut from = label.len().saturating_sub(100);
@@ -268,13 +268,13 @@ fn last_clause(label: &str) -> &str {
     }
 }
 
-/// The part of the text behind a number that belongs to the number.
+/// The part of the text after a number that belongs to the number.
 pub(crate) fn postfix_clause(after: &str) -> &str {
     let end = after.bytes().position(|byte| matches!(byte, b',' | b';' | b'|' | b'(' | b'['));
     &after[..end.unwrap_or(after.len())]
 }
 
-/// What the clause behind a number makes of it: `5.4 GB RSS`, `26 GB free`, `6529 tensors`.
+/// The meaning of the clause after a number: `5.4 GB RSS`, `26 GB free`, `6529 tensors`.
 pub(crate) fn postfix(clause: &str) -> Option<Postfix> {
     // A colon or equals sign makes these words the label of the next number.
     if clause.trim_end().ends_with([':', '=']) {
@@ -298,12 +298,12 @@ pub(crate) fn postfix(clause: &str) -> Option<Postfix> {
     })
 }
 
-/// What stands behind a number.
+/// The meaning of the text after a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Postfix {
     /// A word that says what the number is.
     Is(Label),
-    /// A word that says it is not what the process holds.
+    /// A word that says the number is not the process's memory.
     OtherAmount,
     /// A word that says nothing.
     Word,

@@ -18,16 +18,16 @@ pub(super) struct Main {
     pub(super) value: f64,
     /// Bytes per unit, where the line states a unit.
     pub(super) factor: Option<u64>,
-    /// What the line calls it.
+    /// Its name in the line.
     pub(super) name: Name,
 }
 
 /// The name of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Name {
-    /// The last words of this place in the line.
+    /// The last words of this range of the line.
     Label(Range<usize>),
-    /// A name of ours, where the line has none before the value.
+    /// A name of ours, if the line has none before the value.
     Given(&'static str),
 }
 
@@ -39,12 +39,12 @@ pub(super) struct Bar {
     pub(super) elapsed: f64,
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct LogLine<'a> {
     /// The line without colours.
     pub(super) clean: &'a str,
-    /// The same in lower case.
+    /// `clean` in lower case.
     pub(super) lower: &'a str,
     pub(super) keywords: Keywords,
     pub(super) stamp: Option<Stamp>,
@@ -55,13 +55,13 @@ pub(super) struct LogLine<'a> {
     pub(super) bar: Option<Bar>,
     /// Memory by kind of label, in the order of [`Kind`].
     pub(super) mains: [Option<Main>; 3],
-    /// Everything else that can be counted, as a sample without its place.
+    /// All other quantities, as a sample without step and time.
     pub(super) others: Sample,
     pub(super) facts: Vec<(Fact, u64)>,
 }
 
 impl LogLine<'_> {
-    /// The step that a bar shows.
+    /// The step of the bar.
     pub(super) fn bar_step(&self) -> Option<f64> {
         self.bar.map(|bar| bar.step)
     }
@@ -83,11 +83,11 @@ impl LogLine<'_> {
     }
 }
 
-/// Understands lines one after the other, in buffers that are used again.
+/// Parses lines one after the other, in reused buffers.
 pub(super) struct Parser {
-    // The words of the label asked for, joined.
+    // The words of the requested label, joined.
     asked: Option<String>,
-    /// With a label asked for: the labels of amounts that were seen.
+    /// With a requested label: the labels of the amounts seen.
     pub(super) labels: Vec<String>,
     clean: String,
     lower: String,
@@ -95,16 +95,16 @@ pub(super) struct Parser {
     gaps: Memo<Gap>,
 }
 
-/// What the text between two numbers says about both.
+/// The meaning of the text between two numbers, for both of them.
 #[derive(Clone, Copy)]
 struct Gap {
-    /// What the number behind it is.
+    /// The meaning of the number after it.
     label: Label,
-    /// The unit that the label states.
+    /// The unit in the label.
     factor: Option<u64>,
-    /// For a step or epoch: what a number without words is that follows.
+    /// For a step or epoch: the meaning of an unlabelled number after it.
     after_axis: Label,
-    /// What it makes of the number before it.
+    /// Its meaning for the number before it.
     postfix: Option<Postfix>,
     counts_tensors: bool,
     begins_with_letter: bool,
@@ -144,7 +144,7 @@ impl Parser {
         }
     }
 
-    /// Understands a line.
+    /// Parses a line.
     pub(super) fn parse(&mut self, text: &[u8]) -> LogLine<'_> {
         match std::str::from_utf8(text) {
             Ok(text) => strip_colours(text, &mut self.clean),
@@ -156,16 +156,16 @@ impl Parser {
         let stamp = scan(&self.lower, &mut self.found);
         let keywords = Keywords::of(&self.lower);
         let mut line = LogLine { clean: &self.clean, lower: &self.lower, keywords, stamp, ..LogLine::default() };
-        // The label that the number before leaves to a number without words, and where it stands.
+        // The label that an unlabelled number inherits from the number before it, and its range.
         let mut left = (Label::Unknown, 0..0);
         let mut counts_tensors = false;
-        // The text behind a number mostly is the label of the next one.
+        // The text after a number usually is the label of the next one.
         let mut shared = None;
         for (index, number) in self.found.iter().enumerate() {
             let before = shared.unwrap_or_else(|| self.gaps.look_up(&self.lower[number.label.clone()]));
             let is_shared = self.found.get(index + 1).is_some_and(|next| next.label == number.after);
             let text = &self.lower[number.after.clone()];
-            // Otherwise times or rates stand in it; without them it comes again.
+            // An unshared text contains times or rates; its first clause alone is likely to recur.
             let after = self.gaps.look_up(if is_shared { text } else { postfix_clause(text) });
             shared = is_shared.then_some(after);
             let inherits = before.label == Label::Nothing;
@@ -195,22 +195,22 @@ impl Parser {
     }
 }
 
-/// A number with everything that decides what it is.
+/// A number with everything that decides its meaning.
 struct Context<'a> {
     number: &'a Found,
     label: Label,
     inherits: bool,
-    /// Where the label stands.
+    /// The range of the label.
     place: Range<usize>,
     factor: Option<u64>,
-    /// What stands behind it.
+    /// The text after it.
     after: Gap,
     /// Whether the line counts tensors, so that `CPU: 330` is a number of them.
     counts_tensors: bool,
 }
 
 impl Context<'_> {
-    /// Only the label asked for is memory; everything else keeps its meaning.
+    /// Takes only the requested label as memory; everything else keeps its meaning.
     fn take_asked(&self, matches: bool, line: &mut LogLine<'_>) {
         let is_level = matches!(self.number.kind, NumberKind::Plain);
         match self.label {
@@ -351,7 +351,7 @@ fn unix_stamp(found: &[Found], line: &str) -> Option<Stamp> {
     (begins_line && plausible).then_some(Stamp::Date(first.value))
 }
 
-/// Takes out the escape sequences that colour a terminal.
+/// Removes the escape sequences of terminal colours.
 fn strip_colours(text: &str, clean: &mut String) {
     clean.clear();
     let mut rest = text;

@@ -1,29 +1,29 @@
-//! What texts said before.
+//! A cache for the meaning of texts.
 //!
-//! A program prints the same few texts line after line, and only the numbers between them change. To understand a text
-//! takes ten times as long as to find it again.
+//! A program prints the same few texts line after line, and only the numbers between them change. Parsing a text takes
+//! ten times as long as looking it up.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Remembers what the texts seen so far say.
+/// Caches a function of texts.
 pub(super) struct Memo<T> {
     understand: fn(&str) -> T,
     seen: HashMap<Box<str>, T, BuildHasherDefault<EndsHasher>>,
 }
 
-/// Longer texts are sentences, which hardly come again.
+/// Longer texts are sentences, which hardly recur.
 const LONGEST: usize = 64;
-/// A log with more texts than this tells something new on every line.
+/// A log with more texts than this has something new on every line.
 const MOST: usize = 1000;
 
 impl<T: Copy> Memo<T> {
-    /// Remembers the outcomes of a function.
+    /// An empty cache of a function.
     pub(super) fn new(understand: fn(&str) -> T) -> Self {
         Memo { understand, seen: HashMap::default() }
     }
 
-    /// What a text says.
+    /// The function's value for a text.
     pub(super) fn look_up(&mut self, text: &str) -> T {
         if text.len() > LONGEST {
             return (self.understand)(text);
@@ -40,8 +40,8 @@ impl<T: Copy> Memo<T> {
 
 /// Hashes a text by its length and both of its ends, in which short texts hardly ever agree.
 ///
-/// The standard hash withstands texts that were made to collide, which costs more than all else here. The map is small,
-/// so that even those would not slow it down much.
+/// The standard hash resists texts made to collide, which costs more than all else here. The map is small, so even such
+/// texts would not slow it down much.
 #[derive(Default)]
 struct EndsHasher(u64);
 
@@ -51,7 +51,7 @@ impl Hasher for EndsHasher {
             (Some(first), Some(last)) => u64::from_le_bytes(*first) ^ u64::from_le_bytes(*last).rotate_left(7),
             _ => text.iter().fold(0, |all, &byte| all << 8 | u64::from(byte)),
         };
-        // Multiplicative hashing by the golden ratio (Knuth, TAOCP 6.4); the map takes its place from the lowest bits.
+        // Multiplicative hashing by the golden ratio (Knuth, TAOCP 6.4); the map takes its bucket from the lowest bits.
         let mixed = (self.0 ^ ends ^ text.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ mixed >> 32;
     }

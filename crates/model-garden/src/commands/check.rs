@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use garden_data::{
     BoxSettings, Dataset, ExampleSettings, LengthLimit, Processor, Survey, SurveySettings, SystemPrompt,
 };
+use garden_memory::grouped;
 use garden_model::Config;
 
-use super::{Outcome, grouped};
+use super::Outcome;
 use crate::cli::{self, CheckFormat};
 use crate::failure::Failure;
 use crate::printer::Printer;
@@ -106,8 +107,8 @@ fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     if images.min_pixels > images.max_pixels {
         let why = format!(
             "images should have {} pixels at least and {} at most",
-            grouped(images.min_pixels),
-            grouped(images.max_pixels)
+            grouped(images.min_pixels as usize),
+            grouped(images.max_pixels as usize)
         );
         let what = "--min-pixels and --max-pixels do not fit together".to_string();
         return Err(Failure { what, causes: vec![why], hint: None });
@@ -121,7 +122,7 @@ fn tell(printer: &Printer, rows: usize) -> impl FnMut(usize) {
     move |done| {
         if last.elapsed() >= WORD && done < rows {
             last = Instant::now();
-            printer.say(&format!("model-garden: {} of {} rows", grouped(done as u64), grouped(rows as u64)));
+            printer.say(&format!("model-garden: {} of {} rows", grouped(done), grouped(rows)));
         }
     }
 }

@@ -62,24 +62,6 @@ fn headroom() -> Option<u64> {
     garden_probe::MachineProbe::of(std::process::id()).look().headroom
 }
 
-/// A number with a comma between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A number of things.
-fn counted(count: u64, thing: &str) -> String {
-    format!("{} {thing}{}", grouped(count), if count == 1 { "" } else { "s" })
-}
-
 /// How large an adapter's result says that pictures are, where it says so.
 fn trained_pictures(adapter: Option<&Path>) -> Result<Option<ImageSettings>, Failure> {
     // Newer folders have the settings of all processors in one file.
@@ -106,15 +88,4 @@ fn chat_template(given: Option<&Path>, adapter: Option<&Path>) -> Result<Option<
     path.map(|path| TemplateFile::read(&path))
         .transpose()
         .map_err(|error| Failure::new("cannot use the chat template", &error, None))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_apart() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([1, 2].map(|count| counted(count, "row")), ["1 row", "2 rows"]);
-    }
 }

@@ -1,11 +1,11 @@
 //! The numbers beside the chart: memory, growth, what is left, and the machine around.
 
-use garden_memory::{Bytes, Diagnosis, Verdict, format_change};
+use garden_memory::{Bytes, Diagnosis, Verdict, elapsed, format_change};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::palette::Palette;
-use super::text::{clock, cut, duration, width};
+use super::text::{clock, cut, width};
 use super::{Picture, Point};
 
 /// Columns of a label in the grid.
@@ -93,8 +93,8 @@ fn time_to_limit(diagnosis: &Diagnosis) -> Option<Item> {
     let end = diagnosis.forecast.if_unbounded?;
     let step = end.step.map(|step| format!("step {step:.0}"));
     let (value, detail) = match (end.time_s, step) {
-        (Some(seconds), Some(step)) => (duration(seconds), format!(" ({step})")),
-        (Some(seconds), None) => (duration(seconds), String::new()),
+        (Some(seconds), Some(step)) => (elapsed(seconds), format!(" ({step})")),
+        (Some(seconds), None) => (elapsed(seconds), String::new()),
         (None, Some(step)) => (step, String::new()),
         (None, None) => return None,
     };

@@ -1,7 +1,7 @@
-//! Pages of a column: which values are there (levels), and the values themselves, read as a stream.
+//! Pages of a column: definition and repetition levels, and the values themselves, read as a stream.
 //!
-//! A page of pictures may be as large as its row group. So no page is held whole unless it is small: values before the wanted one are
-//! skipped in the stream. Reading on from there is cheap, and going back begins again.
+//! A page of pictures may be as large as its row group, so only small pages are held whole: values before the wanted one are
+//! skipped in the stream. Reading forward is cheap; going back starts again.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -12,21 +12,21 @@ use super::footer::{Chunk, Leaf, Number};
 use super::snappy::Snappy;
 use super::thrift::{self, Failure, Item};
 
-/// Pages up to this size are held. Unit tests hold hardly any, so that small files go the way of large ones.
+/// Pages up to this size are held whole. Unit tests hold hardly any, so that small files take the path of large ones.
 const SMALL: u64 = if cfg!(test) { 16 } else { 256 << 10 };
-/// Bytes of a file that a stream holds.
+/// Bytes of the file held by a stream.
 const PIECE: usize = 32 << 10;
-/// A page's header may carry its smallest and largest value, but nobody writes whole pictures there.
+/// A page header may contain its smallest and largest value, but never whole pictures.
 const LARGEST_HEADER: usize = 16 << 20;
 /// More values than this in one page are a broken file.
 const MOST_VALUES: u64 = 1 << 26;
 
-/// What a page is.
+/// The type of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum PageKind {
     Dictionary,
     Data,
-    /// The second version: levels stand before the compressed part.
+    /// Version 2: levels stand before the compressed part.
     DataV2 {
         levels: u64,
         repetition_bytes: u64,
@@ -41,14 +41,14 @@ pub(crate) struct PageHeader {
     kind: PageKind,
     values: u64,
     encoding: i64,
-    /// Where the page's bytes are in the file.
+    /// Offset of the page's bytes in the file.
     start: u64,
     pub end: u64,
     uncompressed: u64,
 }
 
 impl PageHeader {
-    /// Reads the header at a place; the page lies behind it.
+    /// Reads the header at an offset; the page follows it.
     pub(crate) fn read(file: &File, offset: u64, end: u64) -> io::Result<PageHeader> {
         let mut size = 512;
         loop {
@@ -96,18 +96,18 @@ impl PageHeader {
         matches!(self.kind, PageKind::Data | PageKind::DataV2 { .. })
     }
 
-    /// Values with those that are null or missing.
+    /// Number of values, including nulls and missing ones.
     pub(crate) fn values(&self) -> u64 {
         self.values
     }
 }
 
-/// Values one after the other: texts or bytes each behind its length, numbers as wide as they are.
+/// Plain encoding: strings or bytes with a length prefix, numbers at their width.
 pub(crate) struct Plain {
-    /// Bytes of a number.
+    /// Bytes per number.
     width: Option<usize>,
     source: Source,
-    /// Where the first value is in the uncompressed bytes.
+    /// Offset of the first value in the uncompressed bytes.
     skip: u64,
     stream: Option<Stream>,
     next: usize,
@@ -120,7 +120,7 @@ impl Plain {
         Ok(Plain { width: leaf.number.and_then(Number::width), source, skip: 0, stream: None, next: 0 })
     }
 
-    /// A value by its number.
+    /// The value at an index.
     pub(crate) fn get(&mut self, index: usize) -> io::Result<Vec<u8>> {
         if self.stream.is_none() || index < self.next {
             let mut stream = self.source.open()?;
@@ -134,7 +134,7 @@ impl Plain {
         value
     }
 
-    /// All bytes of the values.
+    /// All bytes of the page.
     fn all(&self) -> io::Result<Vec<u8>> {
         let mut stream = self.source.open()?;
         stream.skip(self.skip)?;
@@ -171,13 +171,13 @@ impl Plain {
 /// Values of a page.
 enum Values {
     Plain(Plain),
-    /// Numbers of values in the dictionary.
+    /// Indices into the dictionary.
     Indices(Vec<u32>),
-    /// Truth values.
+    /// Booleans.
     Bits(Vec<u32>),
 }
 
-/// A page of data whose levels are known.
+/// A data page with its levels decoded.
 pub(crate) struct Page {
     pub repetition: Vec<u8>,
     pub definition: Vec<u8>,
@@ -229,7 +229,7 @@ impl Page {
         Ok(Page { repetition, definition, values })
     }
 
-    /// A value by its number among those that are there.
+    /// The value at an index among the values present.
     pub(crate) fn value(&mut self, index: usize, dictionary: &mut Option<Plain>) -> io::Result<Vec<u8>> {
         match &mut self.values {
             Values::Plain(plain) => plain.get(index),
@@ -244,7 +244,7 @@ impl Page {
     }
 }
 
-/// A block behind its length.
+/// A length-prefixed block.
 fn read_block(stream: &mut Stream, most: u64) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
@@ -262,14 +262,14 @@ fn read_levels(bytes: &[u8], highest: u8, count: usize) -> io::Result<Vec<u8>> {
     Ok(read_hybrid(bytes, width, count)?.into_iter().map(|level| level as u8).collect())
 }
 
-/// Truth values, a bit each.
+/// Booleans, one bit each.
 fn read_bits(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     unpack(&plain.all()?, 1, count, &mut numbers);
     if numbers.len() < count { Err(broken("a page of truth values")) } else { Ok(numbers) }
 }
 
-/// Truth values in runs, behind their length.
+/// Booleans in run-length encoding, with a length prefix.
 fn read_runs(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
     let bytes = plain.all()?;
     if count == 0 {
@@ -287,7 +287,7 @@ fn read_indices(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Parquet's mixture of runs and packed bits.
+/// Parquet's hybrid of run-length encoding and bit packing.
 fn read_hybrid(bytes: &[u8], width: u32, count: usize) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     let mut rest = bytes;
@@ -311,7 +311,7 @@ fn read_hybrid(bytes: &[u8], width: u32, count: usize) -> io::Result<Vec<u32>> {
             numbers.resize(numbers.len() + run, u32::from_le_bytes(value) & mask);
         } else {
             let groups = (head >> 1) as usize;
-            // The last group may be cut short by some writers; what it would have beyond the count is not needed.
+            // Some writers cut the last group short; what lies beyond the count is not needed.
             let packed = &rest[..groups.saturating_mul(width as usize).min(rest.len())];
             rest = &rest[packed.len()..];
             let before = numbers.len();
@@ -352,7 +352,7 @@ fn read_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Where a page's bytes come from, again and again.
+/// The source of a page's bytes, which can be read repeatedly.
 struct Source {
     place: Place,
     codec: i64,
@@ -425,7 +425,7 @@ impl Read for Stream {
     }
 }
 
-/// A stretch of a file.
+/// A range of a file.
 #[derive(Clone)]
 struct Place {
     file: Arc<File>,
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn runs_and_packed_bits() {
-        // The example of the format's specification: 0 to 7 in three bits each.
+        // The example in the format's specification: 0 to 7 in three bits each.
         assert_eq!(read_hybrid(&[3, 0x88, 0xc6, 0xfa], 3, 8).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(read_hybrid(&[10, 1, 3, 0b10], 1, 8).unwrap(), [1, 1, 1, 1, 1, 0, 1, 0]);
         assert_eq!(read_hybrid(&[], 0, 3).unwrap(), [0, 0, 0]);

@@ -1,4 +1,4 @@
-//! What a parquet file says about itself at its end: its columns, and where their pieces are.
+//! The metadata in the footer of a Parquet file: its columns, and where their chunks are.
 
 use std::fs::File;
 
@@ -8,9 +8,9 @@ use crate::dataset::stored::Stored;
 use crate::error::Error;
 
 pub(crate) const MAGIC: &[u8] = b"PAR1";
-/// The physical type of texts and bytes.
+/// The physical type of strings and bytes.
 const BYTE_ARRAY: i64 = 6;
-/// Converted types of whole numbers without a sign, and of those with one.
+/// Converted types of unsigned integers, and of signed ones.
 const UNSIGNED: std::ops::RangeInclusive<i64> = 11..=14;
 const SIGNED: std::ops::RangeInclusive<i64> = 15..=18;
 const OPTIONAL: i64 = 1;
@@ -22,7 +22,7 @@ pub(crate) struct Node {
     pub name: String,
     pub repeated: bool,
     pub optional: bool,
-    /// Levels of definition and repetition up to and with this node.
+    /// Maximum definition and repetition level of this node.
     pub definition: u8,
     pub repetition: u8,
     pub kind: Kind,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Bytes,
     Number(Number),
     Object(Vec<Node>),
-    /// A group around a repeated one; whether that one is only a wrapper of the element.
+    /// A group around a repeated one; whether the repeated group only wraps the element.
     List(Box<Node>, bool),
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Number {
 }
 
 impl Number {
-    /// Bytes of a value; a truth value has a bit.
+    /// Bytes per value; `None` for booleans, which take a bit.
     pub(crate) fn width(self) -> Option<usize> {
         match self {
             Number::Bool => None,
@@ -61,27 +61,27 @@ impl Number {
     }
 }
 
-/// A column at the bottom of the tree.
+/// A leaf column.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
-    /// Among all columns of the file.
+    /// Index among all columns of the file.
     ordinal: usize,
     pub definition: u8,
     pub repetition: u8,
-    /// How its numbers are stored; nothing where it has texts or bytes.
+    /// How its numbers are stored; `None` for strings or bytes.
     pub number: Option<Number>,
 }
 
-/// Rows that are stored together.
+/// A row group.
 #[derive(Debug)]
 pub(crate) struct Group {
     pub first_row: u64,
     pub rows: u64,
-    /// One for each leaf that is read.
+    /// One per leaf that is read.
     pub chunks: Vec<Chunk>,
 }
 
-/// The pages of a column in a group.
+/// The pages of a column in a row group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
     pub start: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Chunk {
     pub codec: i64,
 }
 
-/// All of it.
+/// The whole footer.
 #[derive(Debug)]
 pub(crate) struct Footer {
     pub columns: Vec<Node>,
@@ -157,14 +157,14 @@ impl Footer {
 
 fn chunk(stored: &Stored, column: &Item) -> Option<Chunk> {
     let data = column.int(9)?;
-    // Old writers put 0 where there is no dictionary.
+    // Old writers put 0 for no dictionary.
     let dictionary = column.int(11).filter(|offset| *offset > 0).unwrap_or(data);
     let start = u64::try_from(data.min(dictionary)).ok()?;
     let end = start.checked_add(u64::try_from(column.int(7)?).ok()?)?;
     (end <= stored.length).then_some(Chunk { start, end, codec: column.int(4)? })
 }
 
-/// The schema as it is written: all nodes in a row, each with the number of its children.
+/// The schema as stored: all nodes flattened, each with its number of children.
 struct Schema<'a> {
     elements: &'a [Item],
     next: usize,
@@ -190,7 +190,7 @@ impl Schema<'_> {
         Some(columns)
     }
 
-    /// The next node, or nothing inside if nothing of it is read. `wanted` is the path of one that should be.
+    /// The next node; `Some(None)` if nothing of it is read. `wanted` is the path of a column that should be.
     fn node(&mut self, definition: u8, repetition: u8, wanted: Option<&str>, depth: usize) -> Option<Option<Node>> {
         let element = self.elements.get(self.next)?;
         self.next += 1;
@@ -224,7 +224,7 @@ impl Schema<'_> {
         let path = wanted?;
         if element.int(1) != Some(BYTE_ARRAY) {
             let Some(number) = number(element) else {
-                // The groups that a list is made of are no fields.
+                // The wrapper groups of a list are not fields.
                 self.unread.push(path.replace(".list.element", "[]"));
                 return None;
             };
@@ -239,7 +239,7 @@ impl Schema<'_> {
         Some(if is_text { Kind::Text } else { Kind::Bytes })
     }
 
-    /// Whether the repeated group that comes next is only there to hold elements: it has one child and no name of old writers.
+    /// Whether the next repeated group only wraps an element: it has one child and none of the names used by old writers.
     fn wraps_an_element(&self, children: i64, list: &str) -> bool {
         let Some(inner) = self.elements.get(self.next) else { return false };
         let name = inner.text(4).unwrap_or_default();
@@ -247,10 +247,10 @@ impl Schema<'_> {
     }
 }
 
-/// How a leaf stores plain numbers; nothing for dates, decimals and the like, which are stored as numbers and mean something else.
+/// How a leaf stores plain numbers; `None` for dates, decimals and others that are stored as numbers but mean something else.
 fn number(element: &Item) -> Option<Number> {
     let converted = element.int(6);
-    // The logical type of whole numbers.
+    // The logical type of integers.
     if element.field(10).is_some_and(|logical| logical.field(10).is_none()) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Rows of a group: the columns' values put together as Dremel's levels say (Melnik et al., Dremel, VLDB 2010).
+//! Rows of a row group: assembled from the columns' values by Dremel's levels (Melnik et al., Dremel, VLDB 2010).
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -9,14 +9,14 @@ use super::data_page::{Page, PageHeader, Plain, broken};
 use super::footer::{Chunk, Footer, Group, Kind, Leaf, Node, Number};
 use crate::dataset::value::{Object, Value};
 
-/// What a column has at a place of a row.
+/// One entry of a column: a value or null, with its levels.
 pub(crate) struct Entry {
     repetition: u8,
     definition: u8,
     value: Vec<u8>,
 }
 
-/// Reads rows of a group, best in their order.
+/// Reads rows of a row group, fastest in order.
 pub(crate) struct GroupReader {
     columns: Vec<ColumnReader>,
 }
@@ -27,7 +27,7 @@ impl GroupReader {
         GroupReader { columns: footer.leaves.iter().zip(&group.chunks).map(column).collect() }
     }
 
-    /// The fields of a row.
+    /// Reads the fields of a row.
     pub(crate) fn read(&mut self, footer: &Footer, row: u64) -> io::Result<Value<'static>> {
         let mut entries = Vec::with_capacity(self.columns.len());
         for column in &mut self.columns {
@@ -38,16 +38,16 @@ impl GroupReader {
     }
 }
 
-/// A column of a group.
+/// A column of a row group.
 struct ColumnReader {
     file: Arc<File>,
     leaf: Leaf,
     chunk: Chunk,
     dictionary: Option<Plain>,
     page: Option<Page>,
-    /// Of the page that comes next.
+    /// Offset of the next page.
     next_page: u64,
-    /// The rows that begin in the open page.
+    /// The rows that begin in the open page: `first_row..end_row`.
     first_row: u64,
     end_row: u64,
 }
@@ -78,7 +78,7 @@ impl ColumnReader {
         let mut entries = Vec::new();
         let first = self.entry_of(row - self.first_row)?;
         self.take(first, &mut entries)?;
-        // A row of lists may go on in the next page, which is seen by its first level.
+        // A row of lists may continue in the next page, which its first repetition level shows.
         while self.leaf.repetition > 0 && row + 1 == self.end_row && self.turn(row + 1)? {
             let goes_on = self.page.as_ref().and_then(|page| page.repetition.first()).is_some_and(|level| *level > 0);
             if !goes_on {
@@ -89,7 +89,7 @@ impl ColumnReader {
         Ok(entries)
     }
 
-    /// Goes to the next page of data. Pages of flat columns that lie before the row are not even opened.
+    /// Moves to the next data page. Pages of flat columns before the row are skipped unopened.
     fn turn(&mut self, row: u64) -> io::Result<bool> {
         while self.next_page < self.chunk.end {
             let header = PageHeader::read(&self.file, self.next_page, self.chunk.end)?;
@@ -112,7 +112,7 @@ impl ColumnReader {
         Ok(false)
     }
 
-    /// Where a row begins among the entries of the open page.
+    /// The first entry of a row in the open page.
     fn entry_of(&self, row: u64) -> io::Result<usize> {
         let page = self.page.as_ref().ok_or_else(|| broken("a page"))?;
         let mut starts = page.repetition.iter().enumerate().filter(|(_, level)| **level == 0).map(|(index, _)| index);
@@ -139,7 +139,7 @@ impl ColumnReader {
     }
 }
 
-/// Columns below a node.
+/// Number of leaf columns below a node.
 fn width(node: &Node) -> usize {
     match &node.kind {
         Kind::Text | Kind::Bytes | Kind::Number(_) => 1,
@@ -148,7 +148,7 @@ fn width(node: &Node) -> usize {
     }
 }
 
-/// The fields of an object, each with its own columns.
+/// The fields of an object, each from its columns.
 fn fields(nodes: &[Node], columns: &mut [&mut [Entry]]) -> io::Result<Object<'static>> {
     let mut rest = columns;
     let mut fields = Vec::with_capacity(nodes.len());
@@ -173,7 +173,7 @@ fn value(node: &Node, columns: &mut [&mut [Entry]]) -> io::Result<Value<'static>
     content(node, columns)
 }
 
-/// The values of a node that may be there several times.
+/// The values of a repeated node.
 fn elements(node: &Node, columns: &mut [&mut [Entry]]) -> io::Result<Value<'static>> {
     let mut pieces: Vec<Vec<&mut [Entry]>> = Vec::with_capacity(columns.len());
     for column in columns.iter_mut() {
@@ -233,7 +233,7 @@ fn taken(columns: &mut [&mut [Entry]]) -> io::Result<Vec<u8>> {
     entry.map(|entry| std::mem::take(&mut entry.value)).ok_or_else(|| broken("a column without values"))
 }
 
-/// An element out of the group that lists put around it.
+/// The element without the wrapper group of lists.
 fn unwrapped(value: Value<'static>) -> Value<'static> {
     match value {
         Value::Object(mut object) if object.0.len() == 1 => object.0.remove(0).1,

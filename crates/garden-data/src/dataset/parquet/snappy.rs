@@ -1,22 +1,22 @@
 //! Snappy's raw format, decoded as a stream.
 //!
-//! A page may hold a hundred photographs in one block of 50 MB; a decoder that wants the block whole would need that much twice. Compressors work on
-//! pieces of 64 KiB, so nothing refers further back than that, and that much is what is kept.
+//! A page may hold a hundred photographs in one block of 50 MB; a decoder of whole blocks would need twice that. Compressors work on
+//! fragments of 64 KiB, so no copy refers further back, and only that much is kept.
 
 use std::io::{self, BufRead, Read};
 
 /// How far back a copy may reach.
 const WINDOW: usize = 1 << 16;
-/// Bytes decoded ahead of what is asked for.
+/// Bytes decoded ahead of the reader.
 const AHEAD: usize = 1 << 15;
 
 /// A decoder over compressed bytes.
 pub(crate) struct Snappy<R> {
     input: R,
-    /// The window, and behind it what nobody has taken yet.
+    /// The window, followed by output not yet taken.
     output: Vec<u8>,
     taken: usize,
-    /// Bytes still to come, once the length in front was read.
+    /// Bytes still to come, once the length prefix is read.
     remaining: Option<u64>,
     literal: u64,
 }
@@ -72,7 +72,7 @@ impl<R: BufRead> Snappy<R> {
         Err(broken("no length"))
     }
 
-    /// Reads what comes next: bytes as they are, or a place to copy from.
+    /// Decodes the next element: a literal or a copy.
     fn element(&mut self) -> io::Result<()> {
         let tag = self.byte()?;
         let upper = u64::from(tag >> 2);
@@ -89,7 +89,7 @@ impl<R: BufRead> Snappy<R> {
         if offset == 0 || offset > self.output.len() {
             return Err(broken("a copy from too far back"));
         }
-        // Byte by byte, since what is copied may overlap with what is written.
+        // Byte by byte, since source and destination may overlap.
         for _ in 0..length {
             self.output.push(self.output[self.output.len() - offset]);
         }
@@ -139,7 +139,7 @@ mod tests {
         // "ab", then eight bytes from two back: they overlap.
         assert_eq!(decoded(&[10, 1 << 2, b'a', b'b', (8 - 4) << 2 | 1, 2]).unwrap(), b"ababababab");
         assert_eq!(decoded(&[0]).unwrap(), b"");
-        // A literal of 100,000 bytes, longer than what is kept, and a copy from 65,535 back.
+        // A literal of 100,000 bytes, longer than the window, and a copy from 65,535 back.
         let mut bytes = vec![0xa2, 0x8d, 6, 62 << 2, 0x9f, 0x86, 1];
         bytes.extend((0..100_000u32).map(|index| (index % 251) as u8));
         bytes.extend([1 << 2 | 2, 0xff, 0xff]);

@@ -1,4 +1,4 @@
-//! The compact protocol of Thrift, in which parquet writes what it says about itself: read as a tree of numbered fields.
+//! Thrift's compact protocol, which Parquet uses for metadata, read as a tree of numbered fields.
 
 /// A value.
 #[derive(Debug)]
@@ -8,24 +8,24 @@ pub(crate) enum Item {
     Bytes(Vec<u8>),
     List(Vec<Item>),
     Struct(Vec<(i16, Item)>),
-    /// Maps and floating point numbers, which nothing here needs.
+    /// Maps and floating-point numbers, which are not needed here.
     Other,
 }
 
-/// Why there is no value.
+/// Why parsing failed.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Failure {
-    /// The bytes end too early: more of them may help.
+    /// The bytes end too early; more of them may help.
     TooShort,
-    /// They mean nothing.
+    /// The bytes are invalid.
     Broken,
 }
 
-/// Structures in structures; parquet has some six.
+/// Maximum nesting of structs; Parquet uses about six levels.
 const DEEPEST: usize = 32;
 
 impl Item {
-    /// A field of a structure.
+    /// A field of a struct.
     pub(crate) fn field(&self, id: i16) -> Option<&Item> {
         match self {
             Item::Struct(fields) => fields.iter().find(|(field, _)| *field == id).map(|(_, item)| item),
@@ -62,7 +62,7 @@ impl Item {
     }
 }
 
-/// Reads a structure, and says how many bytes it took.
+/// Reads a struct; also returns its length in bytes.
 pub(crate) fn read(bytes: &[u8]) -> Result<(Item, usize), Failure> {
     let mut reader = Reader { bytes, place: 0 };
     let item = reader.structure(0)?;
@@ -124,7 +124,7 @@ impl Reader<'_> {
 
     fn item(&mut self, kind: u8, depth: usize) -> Result<Item, Failure> {
         Ok(match kind {
-            // In a list, truth values are bytes.
+            // In a list, booleans are bytes.
             1 | 2 => Item::Bool(self.byte()? == 1),
             3 => Item::Int(i64::from(self.byte()? as i8)),
             4..=6 => Item::Int(self.signed()?),

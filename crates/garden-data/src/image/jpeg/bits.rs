@@ -1,29 +1,29 @@
-//! Bits of a scan, and Huffman codes.
+//! Bit reader of a scan, and Huffman codes.
 
 use super::dequantised;
 use super::scan::NATURAL;
 
-/// Bits that are looked up at once for a symbol, and for a symbol together with the number behind it.
+/// Bits per table lookup: for a symbol, and for a symbol together with the number after it.
 const LOOK: u32 = 9;
 const LOOK_FAR: u32 = 11;
-/// Bits that a code and the number behind it have at most.
+/// Maximum bits of a code and the number after it.
 const MOST_BITS: u32 = 31;
 
 /// A Huffman table.
 #[derive(Clone, Debug)]
 pub(super) struct Huffman {
-    /// For the next [`LOOK`] bits: length of the code and symbol, or 0 where the code is longer.
+    /// For the next [`LOOK`] bits: code length and symbol, or 0 if the code is longer.
     short: Box<[u16; 1 << LOOK]>,
-    /// For the next [`LOOK_FAR`] bits, if the number behind the code is among them; otherwise 0.
+    /// For the next [`LOOK_FAR`] bits, if they include the number after the code; otherwise 0.
     with_number: Box<[Step; 1 << LOOK_FAR]>,
-    /// For each length: one more than its largest code, moved to the left of 16 bits.
+    /// For each length: one more than its largest code, left-aligned in 16 bits.
     limits: [u32; 18],
-    /// For each length: what is added to a code to get the place of its symbol.
+    /// For each length: added to a code to get the index of its symbol.
     offsets: [i32; 17],
     symbols: Vec<u8>,
 }
 
-/// A code and the number behind it. From below: their bits, zeros that come before the number, and in the upper half the number.
+/// A code and the number after it. From the low bits: their length, zeros before the number, and in the upper half the number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Step(u32);
 
@@ -45,7 +45,7 @@ impl Step {
     }
 }
 
-/// What a number of so many bits means: those that begin with 0 are as far below zero as their complement is above.
+/// Sign-extends a number of this many bits: those that start with 0 are negative, as far below zero as their complement is above.
 #[inline(always)]
 fn signed(number: u32, bits: u32) -> i32 {
     let number = number as i32;
@@ -86,7 +86,7 @@ impl Huffman {
         Ok(table)
     }
 
-    /// Adds a code with all numbers that may stand behind it.
+    /// Adds a code with every number that may follow it.
     fn add_numbers(&mut self, code: u32, length: u32, symbol: u8) -> Option<()> {
         let size = u32::from(symbol & 15);
         let bits = length + size;
@@ -101,7 +101,7 @@ impl Huffman {
         Some(())
     }
 
-    /// Length and symbol of the code that the next bits begin with.
+    /// Length and symbol of the code at the start of the next bits.
     fn code(&self, held: u64) -> Option<(u32, u8)> {
         let entry = self.short[(held >> (64 - LOOK)) as usize];
         if entry != 0 {
@@ -113,7 +113,7 @@ impl Huffman {
         self.symbols.get(place as usize).map(|symbol| (length, *symbol))
     }
 
-    /// The code and number that the next bits begin with, however long they are.
+    /// The code and number at the start of the next bits, of any length.
     #[inline(never)]
     fn long_step(&self, held: u64) -> Option<Step> {
         let (length, symbol) = self.code(held)?;
@@ -123,7 +123,7 @@ impl Huffman {
     }
 }
 
-/// Where coefficients of a sequential file go, and what they are multiplied with, in the order of the file.
+/// Positions of a sequential file's coefficients and their quantisation steps, in zigzag order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places([(u8, u16); 64]);
 
@@ -133,23 +133,23 @@ impl Places {
     }
 }
 
-/// What is wrong with a block.
+/// Why a block cannot be decoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Broken {
     Code,
     Run,
 }
 
-/// The bits of a scan, up to the next marker.
+/// Bit reader of a scan, up to the next marker.
 #[derive(Clone, Copy)]
 pub(super) struct Bits<'a> {
     data: &'a [u8],
-    /// Where the next byte is.
+    /// Offset of the next byte.
     position: usize,
-    /// Bits that were read, the next one at the top.
+    /// Buffered bits, the next one at the top.
     held: u64,
     count: u32,
-    /// Zeros that were made up behind the end.
+    /// Zero bits appended after the end.
     borrowed: u32,
 }
 
@@ -158,24 +158,24 @@ impl<'a> Bits<'a> {
         Bits { data, position, held: 0, count: 0, borrowed: 0 }
     }
 
-    /// Where the data of the scan ended.
+    /// Offset of the end of the scan's data.
     pub fn end(&self) -> usize {
         self.position
     }
 
     #[inline(always)]
     fn refill(&mut self) {
-        // Eight bytes without a marker or a stuffed byte among them, which is nearly always so.
+        // Fast path, taken nearly always: eight bytes without a marker or a stuffed byte.
         if let Some(next) = self.data.get(self.position..).and_then(<[u8]>::first_chunk::<8>) {
             let next = u64::from_be_bytes(*next);
-            // Bytes of ones are zero in the complement, and only of zero the highest bit changes when one is taken away.
+            // 0xff bytes are zero in the complement, and subtracting one sets the highest bit only of zero bytes.
             const ONES: u64 = 0x0101_0101_0101_0101;
             if (!next).wrapping_sub(ONES) & next & (ONES << 7) == 0 {
                 let bytes = (64 - self.count) / 8;
                 self.held |= next >> self.count;
                 self.count += 8 * bytes;
                 self.position += bytes as usize;
-                // Bits beyond the whole bytes come again with the next refill, which adds the same ones.
+                // Bits beyond the whole bytes come again with the next refill, which ORs in the same ones.
                 return;
             }
         }
@@ -191,7 +191,7 @@ impl<'a> Bits<'a> {
                     self.position += 2;
                     0xff
                 }
-                // A marker, or the end of the file: it stays there, and zeros follow.
+                // A marker or the end of the file: the position stays there, and zeros follow.
                 Some(0xff) | None => {
                     self.borrowed += 8;
                     0
@@ -207,7 +207,7 @@ impl<'a> Bits<'a> {
         self
     }
 
-    /// The next code with its number, which is 0 where it has no bits.
+    /// The next code and its number, which is 0 if it has no bits.
     #[inline(always)]
     fn step(&mut self, table: &Huffman) -> Result<Step, Broken> {
         if self.count < MOST_BITS {
@@ -221,8 +221,8 @@ impl<'a> Bits<'a> {
         Ok(step)
     }
 
-    /// All coefficients of a block of a sequential file, in their own size. The block must be zero before. Answers whether there are
-    /// others than the first.
+    /// Reads all dequantised coefficients of a block of a sequential file. The block must be zero before. Returns whether any
+    /// AC coefficient is present.
     #[inline(always)]
     pub fn block(
         &mut self,
@@ -252,7 +252,7 @@ impl<'a> Bits<'a> {
         Ok(true)
     }
 
-    /// What is wrong, in words.
+    /// The error message.
     #[cold]
     pub fn explained(&self, broken: Broken) -> String {
         match broken {
@@ -280,7 +280,7 @@ impl<'a> Bits<'a> {
         number
     }
 
-    /// A number of so many bits whose first bit is its sign.
+    /// A signed number of this many bits, whose first bit is the sign.
     pub fn take_signed(&mut self, bits: u32) -> i32 {
         signed(self.take(bits), bits)
     }
@@ -295,7 +295,7 @@ impl<'a> Bits<'a> {
         Ok(symbol)
     }
 
-    /// An error if more bits were taken than there were.
+    /// Fails if more bits were taken than there were.
     pub fn check(&self) -> Result<(), String> {
         if self.borrowed > self.count { Err(self.broken("nothing where more is needed")) } else { Ok(()) }
     }
@@ -307,10 +307,10 @@ impl<'a> Bits<'a> {
         format!("the data is broken: at byte {} there is {what}", self.position)
     }
 
-    /// Goes behind the next restart marker, which must be this one of eight.
+    /// Skips past the next restart marker, which must have this number out of eight.
     pub fn restart(&mut self, number: u8) -> Result<(), String> {
         self.check()?;
-        // Fill bytes may stand before a marker.
+        // Fill bytes may precede a marker.
         while self.data.get(self.position) == Some(&0xff) && self.data.get(self.position + 1) == Some(&0xff) {
             self.position += 1;
         }

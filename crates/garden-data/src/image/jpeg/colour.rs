@@ -1,4 +1,4 @@
-//! Samples to RGB: which colours a file has is guessed as libjpeg does, and four of them are taken as PIL does.
+//! Samples to RGB: the colour space is guessed as in libjpeg, and CMYK is converted as in PIL.
 
 use super::header::{Frame, Header};
 use super::{Component, upsample};
@@ -9,18 +9,18 @@ enum Colours {
     Gray,
     Rgb,
     YCbCr,
-    /// Four colours as they are.
+    /// CMYK.
     Cmyk,
-    /// Three of the four turned into luma and chroma.
+    /// CMYK with three components as luma and chroma.
     Ycck,
 }
 
-/// Makes rows of the picture from samples.
+/// Converts samples to rows of the picture.
 pub(super) struct Converter {
     colours: Colours,
     /// The next row.
     next: usize,
-    /// A row of each component in the picture's size.
+    /// A row of each component, upsampled to the picture's width.
     planes: Vec<Vec<u8>>,
     sums: Vec<u16>,
     rgb: [Vec<u8>; 3],
@@ -38,7 +38,7 @@ impl Converter {
         }
     }
 
-    /// Gives the rows up to this one.
+    /// Passes on the rows up to `until`.
     pub fn give(
         &mut self,
         frame: &Frame,
@@ -64,7 +64,7 @@ impl Converter {
             (Colours::YCbCr, [y, cb, cr]) => from_luma([y, cb, cr], [red, green, blue]),
             (Colours::Rgb, [red, green, blue]) => return Ok([red, green, blue]),
             (Colours::Cmyk, [c, m, y, k]) => {
-                // Adobe writes them inverted, and PIL takes it that everybody does.
+                // Adobe writes them inverted, and PIL assumes that everybody does.
                 for place in 0..red.len() {
                     let inks = [c[place], m[place], y[place], k[place]].map(|ink| 255 - ink);
                     [red[place], green[place], blue[place]] = from_cmyk(inks);
@@ -99,7 +99,7 @@ fn colours(header: &Header, components: &[Component]) -> Colours {
     }
 }
 
-/// Luma and chroma to RGB, in 16 bits behind the point. All rows have the same length.
+/// YCbCr to RGB in fixed point with 16 fractional bits. All rows have the same length.
 fn from_luma([y, cb, cr]: [&[u8]; 3], [red, green, blue]: [&mut [u8]; 3]) {
     let start = from_luma_in_vectors([y, cb, cr], [red, green, blue]);
     for place in start..y.len() {
@@ -116,7 +116,7 @@ fn rgb(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     [red, green, blue].map(|value| value.clamp(0, 255) as u8)
 }
 
-/// Converts as many as fill vectors, and answers how many that are.
+/// Converts whole vectors, and returns the number of pixels.
 fn from_luma_in_vectors(from: [&[u8]; 3], to: [&mut [u8]; 3]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if crate::image::wide::has_avx2() {
@@ -127,7 +127,7 @@ fn from_luma_in_vectors(from: [&[u8]; 3], to: [&mut [u8]; 3]) -> usize {
     0
 }
 
-/// The whole parts of the factors are added by themselves, so that what is left fits 16 bits.
+/// The integer parts of the factors are added separately, so that the rest fits 16 bits.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn from_luma_avx2([y, cb, cr]: [&[u8]; 3], [red, green, blue]: [&mut [u8]; 3]) -> usize {

@@ -1,16 +1,16 @@
-//! The segments of a file: sizes, tables, and what applications wrote beside the picture.
+//! The segments of a file: sizes, tables, and application data.
 
 use super::bits::Huffman;
 use super::{Component, SIDE};
 
-/// What is known before the first scan.
+/// Headers before the first scan.
 #[derive(Clone, Debug, Default)]
 pub(in crate::image) struct Header {
     pub frame: Option<Frame>,
     /// The TIFF structure of Exif data.
     pub exif: Vec<u8>,
     pub(super) is_jfif: bool,
-    /// The colour transform that Adobe's segment names.
+    /// The colour transform in Adobe's segment.
     pub(super) adobe: Option<u8>,
 }
 
@@ -20,7 +20,7 @@ pub(in crate::image) struct Frame {
     pub width: usize,
     pub height: usize,
     pub is_progressive: bool,
-    /// Id, sampling across and down, quantisation table.
+    /// Component id, horizontal and vertical sampling, quantisation table.
     pub(super) layout: Vec<[u8; 4]>,
     /// The largest sampling factors.
     pub(super) across: usize,
@@ -28,17 +28,17 @@ pub(in crate::image) struct Frame {
 }
 
 impl Frame {
-    /// Units across the picture.
+    /// Units (MCUs) per row.
     pub(super) fn units_across(&self) -> usize {
         self.width.div_ceil(SIDE * self.across)
     }
 
-    /// Units down the picture.
+    /// Rows of units.
     pub(super) fn units_down(&self) -> usize {
         self.height.div_ceil(SIDE * self.down)
     }
 
-    /// Bytes of all coefficients, two for each.
+    /// Bytes of all coefficients, two each.
     pub fn coefficient_bytes(&self) -> u64 {
         let units = self.units_across() as u64 * self.units_down() as u64;
         let blocks: u64 = self.layout.iter().map(|[_, across, down, _]| u64::from(*across) * u64::from(*down)).sum();
@@ -81,13 +81,13 @@ pub(super) struct Tables {
     pub restart: usize,
 }
 
-/// A walk through the segments of a file.
+/// Iterates over the segments of a file.
 pub(super) struct Segments<'a> {
     data: &'a [u8],
     pub position: usize,
     pub header: Header,
     pub tables: Tables,
-    /// The contents of the scan header that was just read.
+    /// The header of the scan just reached.
     pub scan: Option<&'a [u8]>,
     is_over: bool,
 }
@@ -115,7 +115,7 @@ impl<'a> Segments<'a> {
         let marker = self.find_marker()?;
         match marker {
             0xd9 => self.is_over = true,
-            // Restart markers that are left over, and markers without contents.
+            // Leftover restart markers, and markers without contents.
             0x01 | 0xd0..=0xd7 => {}
             _ => {
                 let contents = self.contents(marker)?;
@@ -125,7 +125,7 @@ impl<'a> Segments<'a> {
         Ok(())
     }
 
-    /// Goes behind the next marker, over bytes that are none.
+    /// Moves past the next marker, skipping other bytes.
     fn find_marker(&mut self) -> Result<u8, String> {
         loop {
             let rest = self.data.get(self.position..).unwrap_or_default();
@@ -179,7 +179,7 @@ impl<'a> Segments<'a> {
                 self.tables.restart = usize::from(u16::from_be_bytes([*high, *low]));
                 Ok(())
             }
-            // Reserved: no program writes them, so the file is damaged.
+            // Reserved: no program writes them, so the file is corrupt.
             0x02..=0xbf => Err(format!("there is a marker {marker:02x}, which means nothing")),
             0xe0 => {
                 self.header.is_jfif |= contents.starts_with(b"JFIF\0");
@@ -266,7 +266,7 @@ impl<'a> Segments<'a> {
             if index > 3 || kind >> 4 > 1 || symbols > 256 || rest.len() < symbols {
                 return Err(cut_off());
             }
-            // What these codes stand for is how many bits follow.
+            // The symbols of these codes are bit counts.
             if kind >> 4 == 0 && rest[..symbols].iter().any(|bits| *bits > 15) {
                 return Err("a Huffman table has a length of more than 15 bits".to_string());
             }

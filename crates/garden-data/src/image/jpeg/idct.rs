@@ -1,14 +1,14 @@
-//! The inverse cosine transform of libjpeg's `jidctint.c` (Loeffler, Ligtenberg and Moschytz), bit for bit.
+//! The inverse DCT of libjpeg's `jidctint.c` (Loeffler, Ligtenberg and Moschytz), bit for bit.
 //!
-//! Each output is a sum of products in 32 bits, so it does not matter in which order they are added: where there is AVX2, pairs of
+//! Each output is a sum of products in 32 bits, so the order of additions does not matter: with AVX2, pairs of
 //! coefficients are multiplied at once.
 
 use super::SIDE;
 
-/// Bits behind the point of the constants, and bits that the first pass keeps.
+/// Fractional bits of the constants, and extra bits kept by the first pass.
 const CONSTANT_BITS: u32 = 13;
 const FIRST_PASS_BITS: u32 = 2;
-/// What the passes divide by, in bits.
+/// Right shifts of the two passes.
 const FIRST: u32 = CONSTANT_BITS - FIRST_PASS_BITS;
 const SECOND: u32 = CONSTANT_BITS + FIRST_PASS_BITS + 3;
 
@@ -25,20 +25,20 @@ const F_2_053: i32 = 16819;
 const F_2_562: i32 = 20995;
 const F_3_072: i32 = 25172;
 
-/// Turns the coefficients of a block into samples; rows of samples are `stride` apart.
+/// Transforms the coefficients of a block into samples; rows of samples are `stride` apart.
 #[inline(always)]
 pub(super) fn inverse(block: &[i16; 64], samples: &mut [u8], stride: usize) {
     assert!(samples.len() >= 7 * stride + SIDE, "a block leaves its plane");
     #[cfg(target_arch = "x86_64")]
     if crate::image::wide::has_avx2() {
-        // SAFETY: the processor has AVX2, and there is room for eight rows.
+        // SAFETY: the processor has AVX2, and there is space for eight rows.
         unsafe { avx2::inverse(block, samples.as_mut_ptr(), stride) };
         return;
     }
     plain(block, samples, stride);
 }
 
-/// The samples of a block that is even.
+/// The samples of a block with only a DC coefficient.
 #[inline(always)]
 pub(super) fn even(coefficient: i16, samples: &mut [u8], stride: usize) {
     let value = clamped(descaled(i32::from(coefficient) << FIRST_PASS_BITS, FIRST_PASS_BITS + 3));
@@ -52,7 +52,7 @@ fn plain(block: &[i16; 64], samples: &mut [u8], stride: usize) {
     let mut block = block.map(i32::from);
     columns::<FIRST>(&mut block);
     for value in &mut block {
-        // As the 16 bit registers do: nothing that a picture has is cut off.
+        // Saturates like the 16-bit registers; valid pictures are not affected.
         *value = (*value).clamp(i32::from(i16::MIN), i32::from(i16::MAX));
     }
     transpose(&mut block);
@@ -73,7 +73,7 @@ fn clamped(value: i32) -> u8 {
     (value + 128).clamp(0, 255) as u8
 }
 
-/// The transform of each column. The columns are independent, so that eight are computed at once.
+/// Transforms each column. The columns are independent, so eight are computed at once.
 fn columns<const SHIFT: u32>(block: &mut [i32; 64]) {
     for i in 0..SIDE {
         let at = |row: usize| block[row * SIDE + i];
@@ -114,7 +114,7 @@ mod avx2 {
     use super::*;
 
     /// # Safety
-    /// There must be room for eight rows of eight samples.
+    /// There must be space for eight rows of eight samples.
     #[target_feature(enable = "avx2")]
     #[inline]
     pub(super) unsafe fn inverse(block: &[i16; 64], samples: *mut u8, stride: usize) {
@@ -132,7 +132,7 @@ mod avx2 {
         let upper = _mm256_xor_si256(_mm256_packs_epi16(r0, r1), middle);
         let lower = _mm256_xor_si256(_mm256_packs_epi16(r2, r3), middle);
         for (first, rows) in [(0, _mm256_castsi256_si128(upper)), (2, _mm256_castsi256_si128(lower))] {
-            // SAFETY: the caller has made sure of the room.
+            // SAFETY: the caller has made sure of the space.
             unsafe { store(rows, samples.add(first * stride), stride) };
         }
         for (first, rows) in [(4, _mm256_extracti128_si256::<1>(upper)), (6, _mm256_extracti128_si256::<1>(lower))] {
@@ -145,20 +145,20 @@ mod avx2 {
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn store(rows: __m128i, samples: *mut u8, stride: usize) {
-        // SAFETY: the caller has made sure of the room.
+        // SAFETY: the caller has made sure of the space.
         unsafe {
             _mm_storel_epi64(samples.cast(), rows);
             _mm_storel_epi64(samples.add(stride).cast(), _mm_unpackhi_epi64(rows, rows));
         }
     }
 
-    /// The transform of columns. Register `i` holds rows `i` and `i + 4`; the result has rows `2 i` and `2 i + 1`, the left four
+    /// Transforms columns. Register `i` holds rows `i` and `i + 4`; the result has rows `2 i` and `2 i + 1`, the left four
     /// columns of both and then the right four.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn columns<const SHIFT: i32>(rows: [__m256i; 4]) -> [__m256i; 4] {
         let pattern = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
-        // Column by column the two rows side by side.
+        // The two rows interleaved by column.
         let pairs = |rows: __m256i| _mm256_shuffle_epi8(_mm256_permute4x64_epi64::<0b11_01_10_00>(rows), pattern);
         let times = |pairs: __m256i, first: i32, second: i32| {
             _mm256_madd_epi16(pairs, _mm256_set1_epi32((second << 16) | (first & 0xffff)))
@@ -188,7 +188,7 @@ mod avx2 {
         ]
     }
 
-    /// Makes columns rows: register `i` of the result has `i` and `i + 4`.
+    /// Transposes: register `i` of the result has columns `i` and `i + 4` as rows.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn transpose([q0, q1, q2, q3]: [__m256i; 4]) -> [__m256i; 4] {
@@ -210,7 +210,7 @@ mod avx2 {
 mod tests {
     use super::*;
 
-    /// Any coefficients, also such as no picture has.
+    /// Any coefficients, including ones that no picture has.
     #[test]
     fn vectors_give_what_plain_code_gives() {
         let mut number = 7_u64;

@@ -5,7 +5,7 @@ use super::header::{Frame, Segments, Tables};
 use super::{Component, SIDE, idct};
 use crate::image::wide::widest;
 
-/// Where each coefficient of the file's order stands in a block.
+/// Zigzag order: the position in the block of each coefficient in the file.
 #[rustfmt::skip]
 pub(super) const NATURAL: [usize; 64] = [
      0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5,
@@ -16,18 +16,18 @@ pub(super) const NATURAL: [usize; 64] = [
 
 /// The header of a scan.
 pub(super) struct Scan {
-    /// Components, and their tables for the first coefficient and for the others.
+    /// Components, and their DC and AC tables.
     parts: Vec<(usize, usize, usize)>,
-    /// Frequencies.
+    /// Range of frequencies.
     first: usize,
     last: usize,
-    /// Bits that were known before (0: none), and the bit that this scan adds.
+    /// Successive approximation: bits known before (0: none), and the bit that this scan adds.
     known: u32,
     bit: u32,
 }
 
 impl Scan {
-    /// Reads the header, and gives components their quantisation tables and memory.
+    /// Reads the header, and sets up the components' quantisation tables and memory.
     pub fn read(segments: &Segments, frame: &Frame, components: &mut [Component]) -> Result<Scan, String> {
         let contents = segments.scan.unwrap_or_default();
         let cut_off = || "the header of a scan is cut off".to_string();
@@ -80,7 +80,7 @@ impl Scan {
         self.parts.len() == components.len()
     }
 
-    /// Decodes the scan of a sequential file into samples, and says after each row of units how many rows of the picture can be made.
+    /// Decodes the scan of a sequential file into samples, and reports after each row of units how many picture rows can be made.
     pub fn decode_samples(
         &self,
         frame: &Frame,
@@ -119,7 +119,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Units across and down. A component alone has blocks only where the picture is; together they come in units that fill up the
+    /// Units across and down. A component alone has blocks only where the picture is; interleaved ones come in units that pad the
     /// edges.
     fn units(&self, frame: &Frame, components: &[Component]) -> (usize, usize) {
         if self.parts.len() > 1 {
@@ -192,7 +192,7 @@ impl Scan {
         }
     }
 
-    /// The first bits of some frequencies.
+    /// First pass of successive approximation for a band of frequencies.
     fn first_bits(
         &self,
         coefficients: &mut [i16],
@@ -223,7 +223,7 @@ impl Scan {
         Ok(())
     }
 
-    /// One more bit of frequencies: of those that are not zero yet, and new ones between them.
+    /// Refinement pass: one more bit of the nonzero frequencies, and new ones between them.
     fn more_bits(
         &self,
         coefficients: &mut [i16],
@@ -273,17 +273,17 @@ impl Scan {
     }
 }
 
-/// What blocks of a scan hand on to each other.
+/// State carried from block to block.
 struct State {
     predictions: [i32; 4],
-    /// Blocks that end here without saying so.
+    /// Remaining blocks of an end-of-band run.
     run: u32,
 }
 
 /// A component of a sequential scan.
 struct Part<'a> {
     index: usize,
-    /// Blocks of a unit.
+    /// Blocks per unit.
     wide: usize,
     high: usize,
     direct: &'a Huffman,
@@ -299,10 +299,10 @@ struct Row {
     restart: usize,
 }
 
-/// Blocks of a unit at most: four components with four times four.
+/// Maximum blocks per unit: four components with four times four.
 const MOST_BLOCKS: usize = 64;
 
-/// The coefficients of a unit, and which blocks have others than the first.
+/// The coefficients of a unit, and which blocks have AC coefficients.
 struct Unit {
     blocks: [[i16; 64]; MOST_BLOCKS],
     are_rough: [bool; MOST_BLOCKS],
@@ -343,7 +343,7 @@ fn decode_row(
 
 widest! {
     fn read_unit(parts: &mut [Part], unit: &mut Unit, bits: &mut Bits) -> Result<(), Broken> {
-        // A copy that lives in registers.
+        // A local copy that stays in registers.
         let mut own = *bits;
         let mut blocks = unit.blocks.iter_mut().zip(&mut unit.are_rough);
         for part in parts {

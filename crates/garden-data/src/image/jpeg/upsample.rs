@@ -1,4 +1,4 @@
-//! Colour planes in the size of the picture: libjpeg's "fancy" upsampling, which weighs the nearer sample three to one.
+//! Upsamples colour planes to the size of the picture: libjpeg's "fancy" upsampling, which weights the nearer sample three to one.
 
 use super::Component;
 use crate::image::wide::widest;
@@ -6,7 +6,7 @@ use crate::image::wide::widest;
 /// Below this width libjpeg repeats samples instead.
 const NARROW: usize = 2;
 
-/// Writes row `row` of the picture, `across` times as wide and with `down` times as many rows as the component has.
+/// Writes row `row` of the picture, which is `across` times as wide and `down` times as high as the component.
 pub(super) fn row(component: &Component, across: usize, down: usize, row: usize, sums: &mut Vec<u16>, out: &mut [u8]) {
     let width = component.width;
     let at = |row: usize| {
@@ -15,7 +15,7 @@ pub(super) fn row(component: &Component, across: usize, down: usize, row: usize,
         &component.samples[start..start + width]
     };
     let near = at(row / down);
-    // The row on the other side of the one that is nearest; at the edges it is that one itself.
+    // The second nearest row; at the edges, the nearest one itself.
     let far = || if row.is_multiple_of(2) { at((row / 2).saturating_sub(1)) } else { at(row / 2 + 1) };
     match (across, down) {
         (1, 1) => out.copy_from_slice(&near[..out.len()]),
@@ -41,7 +41,7 @@ widest! {
 widest! {
     fn twice_as_wide(samples: &[u8], out: &mut [u8]) {
         let weighed = |near: u8, far: u8, bias: u16| (3 * u16::from(near) + u16::from(far) + bias) >> 2;
-        // The outputs between two samples belong together, so that nothing depends on the edges.
+        // Outputs are paired between two samples, so that the loop is independent of the edges.
         let inner = (out.len() - 1) / 2;
         let pairs = out[1..].as_chunks_mut::<2>().0;
         for ((pair, left), right) in pairs[..inner].iter_mut().zip(samples).zip(&samples[1..]) {
@@ -67,7 +67,7 @@ widest! {
         let inner = (out.len() - 1) / 2;
         let pairs = out[1..].as_chunks_mut::<2>().0;
         for ((pair, left), right) in pairs[..inner].iter_mut().zip(sums).zip(&sums[1..]) {
-            // Both fit a byte; together they are stored at once.
+            // Both fit a byte, and are stored together.
             *pair = ((3 * left + right + 7) >> 4 | ((3 * right + left + 8) >> 4) << 8).to_le_bytes();
         }
         out[0] = ((4 * sums[0] + 8) >> 4) as u8;

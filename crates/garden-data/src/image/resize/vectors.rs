@@ -1,27 +1,27 @@
-//! The sums of resizing, many at once.
+//! The sums of resizing, vectorised.
 //!
-//! Along a row with AVX-512: sixteen outputs are a group, and a permutation of 64 bytes picks two neighbouring inputs for each of them, which
-//! are multiplied and added at once. The next two inputs are picked by the same permutation, moved on by two.
+//! Along a row with AVX-512: sixteen outputs form a group, and a permutation of 64 bytes picks two adjacent inputs for each of them, which
+//! are multiplied and added at once. The next two inputs are picked by the same permutation, shifted by two.
 
 use std::arch::x86_64::*;
 
 use super::{FILLED, Weights};
 use crate::image::wide::{has_avx2, has_avx512};
 
-/// Outputs of a group.
+/// Outputs per group.
 const GROUP: usize = 16;
-/// Bytes of a register.
+/// Bytes of an AVX-512 register.
 const BYTES: usize = 64;
-/// Bytes of a register of AVX2.
+/// Bytes of an AVX2 register.
 const WIDE: usize = 32;
 
-/// Every second byte of the lower and of the upper half of a register.
+/// Every second byte of the lower and the upper half of a register.
 const LOWER: u64 = 0x0000_0000_5555_5555;
 const UPPER: u64 = 0x5555_5555_0000_0000;
-/// Rows that are put together with vectors at most, which is shrinking by 15.
+/// Maximum input rows of a vectorised output row: shrinking by 15.
 const MOST_ROWS: usize = 64;
 
-/// What is loaded at once, where that takes least.
+/// Data aligned for the cheapest register load.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Aligned<T>(T);
@@ -35,17 +35,17 @@ impl<T> Aligned<T> {
     }
 }
 
-/// Weights of a row in the order that AVX-512 takes them.
+/// Weights of a row in the order that AVX-512 uses.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     /// Whether all inputs of sixteen outputs are within 64 bytes, or at least the first ones of eight.
     are_near: bool,
     is_usable: bool,
-    /// Where the inputs of the lower and of the upper eight outputs begin: at the same place if all are near.
+    /// First input of the lower and of the upper eight outputs; the same if all are near.
     starts: Vec<[usize; 2]>,
-    /// Which of the 64 bytes belong to each output: two of them, with room for their upper halves.
+    /// Which two of the 64 bytes belong to each output, with gaps for their upper halves.
     patterns: Vec<Aligned<[u8; BYTES]>>,
-    /// [groups, `pairs`]: two weights for each output.
+    /// `[groups, pairs]`: two weights per output.
     weights: Vec<Aligned<[i16; 2 * GROUP]>>,
     pairs: usize,
 }
@@ -82,7 +82,7 @@ impl Groups {
 }
 
 impl Weights {
-    /// Resizes a row if the processor has vectors.
+    /// Resizes a row if the processor supports it.
     pub(super) fn row_in_vectors(&self, inputs: [&[u8]; 3], outputs: [&mut [u8]; 3]) -> bool {
         let filled = self.sides.1.next_multiple_of(GROUP);
         if has_avx512() && self.groups.is_usable && outputs.iter().all(|output| output.len() >= filled) {
@@ -114,7 +114,7 @@ impl Weights {
                 for weights in weights {
                     let weights = weights.load();
                     for (sum, bytes) in sums.iter_mut().zip(bytes) {
-                        // Every second byte of what is picked stays zero: the upper halves.
+                        // Every second byte stays zero: the upper halves of the values.
                         let picked = _mm512_maskz_permutexvar_epi8(LOWER | UPPER, pattern, bytes);
                         *sum = _mm512_dpwssd_epi32(*sum, picked, weights);
                     }
@@ -141,13 +141,13 @@ impl Weights {
 
     #[target_feature(enable = "avx2")]
     pub(super) fn row_avx2(&self, input: &[u8], output: &mut [u8]) {
-        /// Outputs whose sums are put together.
+        /// Outputs computed together.
         const AT_ONCE: usize = 4;
         let shift = _mm_cvtsi32_si128(self.bits as i32);
         let half = _mm_set1_epi32(self.half());
         let mut done = 0;
         while done + AT_ONCE <= self.sides.1 {
-            // Later ones begin no earlier.
+            // Later spans start no earlier.
             if self.spans[done + AT_ONCE - 1].0 + self.stride > input.len() {
                 break;
             }
@@ -175,14 +175,14 @@ impl Weights {
         self.plain_row(input, output, done);
     }
 
-    /// Puts rows together to one if the processor has vectors and the rows fill them.
+    /// Computes one output row if the processor supports it and the rows fill whole vectors.
     pub(super) fn column_in_vectors(&self, place: usize, ring: &[u8], output: &mut [u8]) -> bool {
         let (first, weights) = self.of(place);
         let width = output.len();
         if !width.is_multiple_of(WIDE) || !(1..=MOST_ROWS).contains(&weights.len()) || !has_avx2() {
             return false;
         }
-        // Rows come in pairs. The last may have no neighbour, and then stands for it with the weight 0.
+        // Rows come in pairs. An unpaired last row is paired with itself at weight 0.
         let held = ring.len() / width;
         let row = |number: usize| &ring[(first + number.min(weights.len() - 1)) % held * width..][..width];
         let mut pairs: [Pair; MOST_ROWS / 2] = [Pair { rows: [&[]; 2], weights: 0 }; MOST_ROWS / 2];
@@ -265,14 +265,14 @@ impl Weights {
     }
 }
 
-/// Two rows that are put together, and their weights in the halves of a number.
+/// Two input rows, and their weights in the halves of a number.
 #[derive(Clone, Copy)]
 struct Pair<'a> {
     rows: [&'a [u8]; 2],
     weights: i32,
 }
 
-/// The first 64 bytes, or as many as there are and zeros.
+/// The first 64 bytes, zero-padded if there are fewer.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn load_some(bytes: &[u8]) -> __m512i {

@@ -1,18 +1,18 @@
-//! The innermost loop: one tile of the result, which stays in registers while k runs.
+//! The innermost loop: one tile of the result, which stays in registers over all of k.
 
 use crate::device::Write;
 
 use super::lanes::Lanes;
 
-/// A tile [rows, columns] of the result, what it is multiplied from, and where it goes.
+/// A tile `[rows, columns]` of the result, its inputs, and its destination.
 #[derive(Clone, Copy)]
 pub(super) struct Tile {
     pub k: usize,
-    /// Values of a: one row is `a_row` behind the other, one k `a_step` behind the other.
+    /// Values of a: rows are `a_row` apart, values of k `a_step`.
     pub a: *const f32,
     pub a_row: isize,
     pub a_step: isize,
-    /// Values of b: as many as the tile has vectors, contiguous; one k is `b_step` behind the other.
+    /// Values of b: contiguous, as many as the tile has vectors; values of k are `b_step` apart.
     pub b: *const f32,
     pub b_step: isize,
     pub c: *mut f32,
@@ -25,7 +25,7 @@ pub(super) struct Tile {
 /// Multiplies one tile.
 pub(super) type Kernel = unsafe fn(&Tile);
 
-/// Does something for each row of a tile, written out: what is kept in an array must never be indexed by a variable, or it goes to memory.
+/// Unrolls a body for each row of a tile: an array indexed by a variable would spill to memory.
 macro_rules! each_row {
     ($rows:expr, $row:ident => $body:block) => {
         each_row!(@ $rows, $row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
@@ -38,21 +38,21 @@ macro_rules! each_row {
     };
 }
 
-/// The same for each of its vectors.
+/// Unrolls a body for each vector of a tile.
 macro_rules! each_vector {
     ($vectors:expr, $vector:ident => $body:block) => {
         each_row!(@ $vectors, $vector, $body, 0 1 2 3)
     };
 }
 
-/// A tile of R rows and V vectors. With `TIGHT` rows of a are contiguous.
+/// A tile of R rows and V vectors. With `TIGHT`, rows of a are contiguous.
 ///
-/// Every value is summed in the order of k whatever the shape of the tile, so how a result is cut changes no bit of it.
+/// Every value is summed in the order of k whatever the shape of the tile, so the tiling changes no bit of the result.
 #[inline(always)]
 unsafe fn multiply<L: Lanes, const R: usize, const V: usize, const TIGHT: bool>(tile: &Tile) {
     let Tile { k, a_row, a_step, b_step, c, c_row, scale, .. } = *tile;
     let (mut a, mut b) = (tile.a, tile.b);
-    // Four bases and three distances instead of a pointer for each row, for which there are not enough registers.
+    // Four bases and three offsets instead of a pointer per row, for which there are not enough registers.
     let bases = [0, 4, 8, 12].map(|row: isize| row * a_row);
     let within = [0, 1, 2, 3].map(|row: isize| row * a_row);
     // SAFETY: the caller has promised that all of the tile, of a and of b is there.
@@ -90,7 +90,7 @@ unsafe fn multiply<L: Lanes, const R: usize, const V: usize, const TIGHT: bool>(
 
 #[inline(always)]
 unsafe fn store<L: Lanes>(sums: L, to: *mut f32, count: usize, is_whole: bool, scale: L, write: Write) {
-    // SAFETY: the caller has promised that so many values are there.
+    // SAFETY: the caller has promised that `count` values are there.
     unsafe {
         match (write, is_whole) {
             (Write::Set, true) => sums.times(scale).store(to),
@@ -101,7 +101,7 @@ unsafe fn store<L: Lanes>(sums: L, to: *mut f32, count: usize, is_whole: bool, s
     }
 }
 
-/// All kernels of a processor: for each number of vectors, of rows, and for rows of a that are apart or contiguous.
+/// All kernels of a processor: by number of vectors, number of rows, and whether rows of a are apart or contiguous.
 pub(super) type Kernels = [&'static [[Kernel; 2]]];
 
 macro_rules! kernels {

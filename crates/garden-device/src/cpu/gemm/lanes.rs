@@ -1,25 +1,25 @@
-//! Vectors of f32, one kind for each kind of processor: what the product's kernels and packing are written in.
+//! Vectors of f32, one type per kind of processor, for the GEMM's kernels and packing.
 //!
-//! Everything here is inlined into functions that are compiled for the processor in question; nothing may be called on another.
+//! Everything here is inlined into functions compiled for that processor; nothing may be called on another.
 
 /// A vector of values.
 pub(super) trait Lanes: Copy {
-    /// How many values it has.
+    /// Number of values.
     const COUNT: usize;
-    /// The highest tiles of one vector, of two, and so on: as many rows as leave registers for vectors of b and one of a.
+    /// Maximum tile heights for one vector, for two, and so on: as many rows as leave registers for the vectors of b and one of a.
     const ROWS: &[usize];
 
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
-    /// Loads the first values and nothing behind them; the others are zeros.
+    /// Loads the first `count` values and nothing after them; the others are zeros.
     unsafe fn load_some(from: *const f32, count: usize) -> Self;
-    /// Stores the first values and leaves alone what lies behind them.
+    /// Stores the first `count` values and nothing after them.
     unsafe fn store_some(self, to: *mut f32, count: usize);
     unsafe fn times(self, other: Self) -> Self;
-    /// self * other + sum, rounded once where the processor can.
+    /// self * other + sum, rounded once if the processor can (FMA).
     unsafe fn times_plus(self, other: Self, sum: Self) -> Self;
-    /// The transpose of a square: `COUNT` values of each of `COUNT` lines.
+    /// Transposes a square: `COUNT` values of each of `COUNT` lines.
     unsafe fn turn(lines: [*const f32; MOST], to: *mut f32, step: usize);
     unsafe fn prefetch(from: *const f32);
 }
@@ -27,7 +27,7 @@ pub(super) trait Lanes: Copy {
 /// Values of the longest vector.
 pub(super) const MOST: usize = 16;
 
-/// What any processor does, four or eight at a time: wide enough for the compiler to use the vectors that it knows of.
+/// Plain arrays for any processor, four or eight values: enough for the compiler to use vector instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Portable([f32; PORTABLE]);
 
@@ -44,7 +44,7 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller's: so many values lie there.
+        // SAFETY: the caller's: `COUNT` values are there.
         Portable(unsafe { from.cast::<[f32; PORTABLE]>().read_unaligned() })
     }
 
@@ -79,7 +79,7 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn times_plus(self, other: Self, sum: Self) -> Self {
-        // Where the instruction is always there; elsewhere `mul_add` would be a call into a library.
+        // Where the instruction always exists; elsewhere `mul_add` would be a library call.
         let one = |a: f32, b: f32, c: f32| if cfg!(target_arch = "aarch64") { a.mul_add(b, c) } else { a * b + c };
         Portable(std::array::from_fn(|lane| one(self.0[lane], other.0[lane], sum.0[lane])))
     }
@@ -111,14 +111,14 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub struct Avx2(__m256);
 
-    /// As many ones as lanes, then as many zeros.
+    /// Eight ones followed by eight zeros.
     static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
     impl Avx2 {
-        /// The first lanes.
+        /// A mask of the first `count` lanes.
         #[inline(always)]
         unsafe fn mask(count: usize) -> __m256i {
-            // SAFETY: the caller has AVX2; eight numbers from a place not behind the eighth.
+            // SAFETY: the caller has AVX2; eight numbers from an index not after the eighth.
             unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - count.min(8)).cast()) }
         }
     }
@@ -167,7 +167,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn turn(lines: [*const f32; MOST], to: *mut f32, step: usize) {
             unsafe {
-                // Lines r and r + 4 share a vector; then squares of four are turned in each half.
+                // Lines r and r + 4 share a vector; then squares of four are transposed in each half.
                 for half in 0..2 {
                     let pair = |r: usize| {
                         let low = _mm256_castps128_ps256(_mm_loadu_ps(lines[r].add(4 * half)));
@@ -196,7 +196,7 @@ mod x86 {
     pub struct Avx512(__m512);
 
     impl Avx512 {
-        /// The first lanes.
+        /// A mask of the first `count` lanes.
         #[inline(always)]
         fn mask(count: usize) -> u16 {
             ((1_u32 << count.min(16)) - 1) as u16
@@ -247,8 +247,8 @@ mod x86 {
         #[inline(always)]
         unsafe fn turn(lines: [*const f32; MOST], to: *mut f32, step: usize) {
             unsafe {
-                // Each line is read once and whole: lines of memory that lie a power of two apart push each other out of the cache.
-                // Squares of four are turned in each quarter of a vector, then quarters are gathered.
+                // Each line is read once and whole: cache lines a power of two apart evict each other.
+                // Squares of four are transposed in each quarter of a vector, then quarters are gathered.
                 let mut quarters = [[_mm512_setzero_ps(); 4]; 4];
                 let four = |first: usize| {
                     let [a, b, c, d] = [0, 1, 2, 3].map(|line| _mm512_loadu_ps(lines[first + line]));

@@ -1,10 +1,10 @@
-//! Matrix products on one thread, in memory that the device has planned.
+//! GEMM on one thread, in memory planned by the device.
 //!
-//! The idea is Goto's and BLIS's: a block of b lies packed in the second-level cache, a few rows of a at a time in the first, and a tile of the result
-//! in registers. What is packed needs room, which the caller hands in: a product allocates nothing.
+//! The idea is Goto's and BLIS's: a packed block of b stays in the L2 cache, a few rows of a in L1, and a tile of the result
+//! in registers. Packing needs workspace, which the caller provides: a product allocates nothing.
 //!
-//! Each value of the result is summed in the order of k, block by block; blocks depend on k alone. So neither the cut of a result between threads
-//! nor the kind of vectors changes a bit of it, as long as the processor multiplies and adds in one step.
+//! Each value of the result is summed in the order of k, block by block; blocks depend on k alone. So neither the split between threads
+//! nor the vector width changes a bit of the result, as long as the processor has FMA.
 
 mod kernels;
 mod lanes;
@@ -20,22 +20,22 @@ use pack::{Block, Factor};
 
 pub(super) use pack::Fill;
 
-/// Values of k that are packed at once: longer parts push rows of a out of the first-level cache, shorter ones read and write c more often. Measured against 384: about as fast.
+/// Values of k packed at once: more would evict rows of a from L1, fewer read and write c more often. Measured against 384: about as fast.
 const DEPTH: usize = 512;
-/// Columns of b that are packed at once, more where k is shorter: they take half a MiB, which most second-level caches hold.
+/// Columns of b packed at once, more if k is shorter: half a MiB, which fits most L2 caches.
 const COLUMNS: usize = 256;
-/// Rows of a that are packed at once, where they have to be.
+/// Rows of a packed at once, if necessary.
 const HEIGHT: usize = 48;
 
-/// Values that other forms are turned into f32 through: as many lines as the longest vector has values.
+/// Staging values for conversion to f32: as many lines as the longest vector has values.
 const STAGE: usize = DEPTH * MOST;
 
-/// Up to so many rows of a are too few to pack b for, if rows of b are contiguous.
+/// Up to this many rows of a, packing b is not worthwhile if rows of b are contiguous.
 const FEW_ROWS: usize = 24;
-/// Up to so many values of k, columns of a that are contiguous stay in the first-level cache.
+/// Up to this many values of k, contiguous columns of a stay in L1.
 const SHORT: usize = 128;
 
-/// A matrix in memory: where it starts, and how far apart rows and columns are.
+/// A strided matrix in memory.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub start: *const f32,
@@ -44,20 +44,20 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// The part of it that begins at a row and a column inside of it.
+    /// The submatrix starting at a row and a column.
     pub fn at(self, row: usize, column: usize) -> Matrix {
         Matrix { start: self.start.wrapping_offset(row as isize * self.row + column as isize * self.column), ..self }
     }
 }
 
-/// Where values of a factor come from.
+/// Source of a factor's values.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     /// f32 in memory.
     Values(Matrix),
-    /// Stored row by row in some other form: fills values of a row from a column on.
+    /// Row-major in another format: fills values of a row from a column on.
     Rows(&'a Fill<'a>),
-    /// Stored column by column in some other form: fills values of a column from a row on.
+    /// Column-major in another format: fills values of a column from a row on.
     Columns(&'a Fill<'a>),
 }
 
@@ -67,12 +67,12 @@ impl From<Matrix> for Source<'_> {
     }
 }
 
-/// Values that a product packs into, for each thread.
+/// Workspace of a product per thread, in values.
 pub(super) const fn workspace() -> usize {
     MOST + DEPTH * (COLUMNS + HEIGHT) + STAGE
 }
 
-/// c [m, n] = scale a [m, k] b [k, n], or added to it, on this thread; c lies row by row, `row` values apart. `workspace` has [`workspace`] values.
+/// c `[m, n]` = scale a `[m, k]` b `[k, n]`, or added to it, on this thread; rows of c are `row` values apart. `workspace` has [`workspace`] values.
 ///
 /// # Safety
 /// All three lie inside memory that is valid for them, and c overlaps with neither a nor b.
@@ -103,7 +103,7 @@ pub(super) unsafe fn multiply<'a>(
     unsafe { product.on(processor(), workspace) }
 }
 
-/// What the processor can do.
+/// Instruction set of the processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Processor {
     #[cfg(target_arch = "x86_64")]
@@ -140,7 +140,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// # Safety
-    /// That of [`multiply`]; and the processor is one of these.
+    /// As for [`multiply`]; and the processor supports this instruction set.
     unsafe fn on(&self, processor: Processor, workspace: &mut [f32]) {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f")]
@@ -175,7 +175,7 @@ impl Product<'_> {
         }
     }
 
-    /// A sum of nothing.
+    /// An empty sum.
     unsafe fn nothing(&self) {
         if self.write == Write::Set {
             for row in 0..self.m as isize {
@@ -189,12 +189,12 @@ impl Product<'_> {
     unsafe fn blocks<L: Lanes>(&self, kernels: &Kernels, workspace: &mut [f32]) {
         let widest = L::ROWS.len() * L::COUNT;
         let depth = depth(self.k);
-        // Where k is short there is room for more columns: rows of c are then written in long pieces.
+        // If k is short, more columns fit: rows of c are then written in longer runs.
         let most = (DEPTH * COLUMNS / depth).min(STAGE) / widest * widest;
         let mut first = 0;
         while first < self.n {
             let rest = self.n - first;
-            // What is left of columns behind whole tiles has tiles of its own, narrower and higher.
+            // Columns left over after whole tiles get their own tiles, narrower and higher.
             let columns = if rest < widest { rest } else { most.min(rest / widest * widest) };
             // SAFETY: the caller's.
             unsafe {
@@ -204,7 +204,7 @@ impl Product<'_> {
         }
     }
 
-    /// Some columns of the result, in tiles of so many vectors.
+    /// Computes some columns of the result, in tiles of `vectors` vectors.
     #[inline(always)]
     unsafe fn columns<L: Lanes>(
         &self,
@@ -218,7 +218,7 @@ impl Product<'_> {
         let (packed_b, rest) = aligned(workspace).split_at_mut(DEPTH * COLUMNS);
         let (packed_a, stage) = rest.split_at_mut(DEPTH * HEIGHT);
         let a_in_place = self.a_in_place::<L>();
-        // Rows are shared out evenly between blocks, and rows of a block between tiles: a tile of few rows wastes registers.
+        // Rows are divided evenly into blocks, and rows of a block into tiles: a tile of few rows wastes registers.
         let highest = L::ROWS[vectors - 1];
         let height = if a_in_place { self.m } else { even(self.m, HEIGHT / highest * highest) };
         let mut write = self.write;
@@ -242,21 +242,21 @@ impl Product<'_> {
         }
     }
 
-    /// Whether a is used where it lies: where k is contiguous, which kernels read as well as what is packed; or where it is used too little.
+    /// Whether a is used unpacked: if k is contiguous, which kernels read as fast as packed values, or if it is used too little.
     fn a_in_place<L: Lanes>(&self) -> bool {
         let is_contiguous = matches!(self.a, Factor::Strided { along: 1, .. });
         let few = if self.k <= SHORT { 2 * L::ROWS.len() * L::COUNT } else { L::COUNT };
         is_contiguous || self.n <= few
     }
 
-    /// Whether b is used where it lies: where its rows are contiguous, it is used too little, and a tile's piece of a row is worth a jump.
+    /// Whether b is used unpacked: if its rows are contiguous, it is used too little, and a tile's part of a row is long enough.
     fn b_in_place<L: Lanes>(&self) -> bool {
         let is_contiguous = matches!(self.b, Factor::Strided { across: 1, .. });
         let is_worth = self.k <= SHORT || L::ROWS.len() * L::COUNT >= 64;
         is_contiguous && is_worth && self.m <= FEW_ROWS && self.n.is_multiple_of(L::COUNT)
     }
 
-    /// All tiles of some rows of a with some columns of b.
+    /// Computes all tiles of some rows of a with some columns of b.
     #[inline(always)]
     unsafe fn tiles(&self, kernels: &[[Kernel; 2]], a: Panels, height: usize, b: Panels, write: Write) {
         let is_tight = usize::from(a.across == 1);
@@ -278,12 +278,12 @@ impl Product<'_> {
                 scale: self.scale,
                 write,
             };
-            // SAFETY: the caller's: this tile of c is there, and so is what it is made of.
+            // SAFETY: the caller's: this tile of c is there, and so are its inputs.
             unsafe { kernels[rows - 1][is_tight](&tile) };
         };
         let rows = || (0..a.block.lines).step_by(height);
         let columns = || (0..b.block.lines).step_by(b.block.width);
-        // What the inner loop runs over again and again should be the smaller of the two.
+        // The inner loop should run over the smaller of the two.
         match self.m <= FEW_ROWS {
             true => columns().for_each(|column| rows().for_each(|row| tile(row, column))),
             false => rows().for_each(|row| columns().for_each(|column| tile(row, column))),
@@ -291,12 +291,12 @@ impl Product<'_> {
     }
 }
 
-/// Lines of a factor, packed or where they lie.
+/// Lines of a factor, packed or in place.
 #[derive(Clone, Copy)]
 struct Panels {
     block: Block,
     start: *const f32,
-    /// How far apart values of k, lines and panels are.
+    /// Strides of k, lines and panels.
     along: isize,
     across: isize,
     panel: isize,
@@ -317,7 +317,7 @@ unsafe fn panels<L: Lanes>(
         }
         _ => {
             assert!(block.lines.div_ceil(block.width) * block.panel_length() <= to.len());
-            // SAFETY: the caller's; there is room.
+            // SAFETY: the caller's; `to` is large enough.
             unsafe { pack::pack::<L>(factor, block, to.as_mut_ptr(), stage) };
             let (along, panel) = (block.step as isize, block.panel_length() as isize);
             Panels { block, start: to.as_ptr(), along, across: 1, panel }
@@ -325,17 +325,17 @@ unsafe fn panels<L: Lanes>(
     }
 }
 
-/// The length of equal parts that are no longer than the longest.
+/// The length of equal parts that are at most `longest`.
 fn even(length: usize, longest: usize) -> usize {
     length.div_ceil(length.div_ceil(longest))
 }
 
-/// Values of k that are packed at once: nearly equal parts.
+/// Values of k packed at once: nearly equal parts.
 fn depth(k: usize) -> usize {
     even(k, DEPTH)
 }
 
-/// What of a slice begins where a line of the cache does.
+/// The cache-line aligned part of a slice.
 fn aligned(workspace: &mut [f32]) -> &mut [f32] {
     let skipped = workspace.as_ptr().align_offset(4 * MOST).min(MOST);
     let length = workspace.len().saturating_sub(MOST);

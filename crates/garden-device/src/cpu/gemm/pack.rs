@@ -1,7 +1,7 @@
-//! Packing: the part of a factor that is worked on next, in panels that the kernels read from front to end.
+//! Packing: copies the next part of a factor into panels that the kernels read sequentially.
 //!
-//! A panel holds some lines of a factor (rows of a, columns of b) beside each other: value (k, line) lies at k * step + line. Places of a panel
-//! that have no line hold anything: what comes of them is never stored.
+//! A panel interleaves some lines of a factor (rows of a, columns of b): value (k, line) is at k * step + line. Elements of a panel
+//! without a line are unspecified: their results are never stored.
 
 use super::lanes::{Lanes, MOST};
 
@@ -11,35 +11,35 @@ pub(crate) type Fill<'a> = dyn Fn(usize, usize, &mut [f32]) + 'a;
 /// A factor seen from its lines: rows of a, columns of b.
 #[derive(Clone, Copy)]
 pub(super) enum Factor<'a> {
-    /// f32 in memory: one k is `along` behind the other, one line `across`.
+    /// f32 in memory: values of k are `along` apart, lines `across`.
     Strided { start: *const f32, along: isize, across: isize },
-    /// Stored some other way, line by line: k is contiguous.
+    /// Another format, line by line: k is contiguous.
     Lines(&'a Fill<'a>),
-    /// Stored some other way, k by k: lines are side by side.
+    /// Another format, k by k: lines are contiguous.
     Steps(&'a Fill<'a>),
 }
 
-/// What to pack: values of k and lines, which are cut into panels.
+/// A block to pack: a range of k and of lines, which are cut into panels.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub first_k: usize,
     pub k: usize,
     pub first_line: usize,
     pub lines: usize,
-    /// Lines of a panel; the last may have fewer.
+    /// Lines per panel; the last may have fewer.
     pub width: usize,
-    /// Values from one k to the next in a panel.
+    /// Stride of k in a panel.
     pub step: usize,
 }
 
 impl Block {
-    /// Lines of each panel, counted from the block's first.
+    /// Lines of each panel, from the block's first.
     pub fn panels(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let Block { lines, width, .. } = *self;
         (0..lines).step_by(width).map(move |first| (first, width.min(lines - first)))
     }
 
-    /// Values of a panel.
+    /// Values per panel.
     pub fn panel_length(&self) -> usize {
         self.step * self.k
     }
@@ -48,10 +48,10 @@ impl Block {
 /// Packs a block.
 ///
 /// # Safety
-/// The factor has these values; `to` has room for all panels; the processor has what the vectors need.
+/// The factor has these values; `to` is large enough for all panels; the processor supports the vectors' instructions.
 #[inline(always)]
 pub(super) unsafe fn pack<L: Lanes>(factor: Factor<'_>, block: Block, to: *mut f32, stage: &mut [f32]) {
-    // SAFETY: the caller's, for all of it; the stage has room for as many lines as a vector has values, and for the lines of a block.
+    // SAFETY: the caller's, for all of it; the stage is large enough for as many lines as a vector has values, and for the lines of a block.
     unsafe {
         match factor {
             Factor::Strided { start, along, across } => {
@@ -89,12 +89,12 @@ pub(super) unsafe fn pack<L: Lanes>(factor: Factor<'_>, block: Block, to: *mut f
     }
 }
 
-/// Spreads values of all lines for one k over the panels.
+/// Distributes the values of all lines for one k to the panels.
 #[inline(always)]
 unsafe fn spread<L: Lanes>(from: *const f32, block: Block, to: *mut f32) {
     let mut to = to;
     for (first, count) in block.panels() {
-        // SAFETY: the caller's; only values of lines that there are are read.
+        // SAFETY: the caller's; only values of existing lines are read.
         unsafe {
             let from = from.add(first);
             let mut at = 0;
@@ -110,13 +110,13 @@ unsafe fn spread<L: Lanes>(from: *const f32, block: Block, to: *mut f32) {
     }
 }
 
-/// So many lines, and the last of them again where there are fewer than a vector has values.
+/// Pointers to `count` lines, repeating the last up to a vector's number of values.
 #[inline(always)]
 fn lines(start: *const f32, across: isize, count: usize) -> [*const f32; MOST] {
     std::array::from_fn(|line| start.wrapping_offset(line.min(count - 1) as isize * across))
 }
 
-/// Packs lines whose k is contiguous, a vector's number of them at a time, wherever they come from.
+/// Packs lines with contiguous k, as many at a time as a vector has values.
 #[inline(always)]
 unsafe fn gather<L: Lanes>(block: Block, to: *mut f32, mut lines_from: impl FnMut(usize, usize) -> [*const f32; MOST]) {
     let mut panel = to;
@@ -139,7 +139,7 @@ unsafe fn gather<L: Lanes>(block: Block, to: *mut f32, mut lines_from: impl FnMu
     }
 }
 
-/// Turns what is left of lines behind whole squares, through squares on the stack.
+/// Transposes the rest of the lines after whole squares, through squares on the stack.
 #[inline(always)]
 unsafe fn turn_rest<L: Lanes>(from: [*const f32; MOST], at: usize, count: usize, to: *mut f32, step: usize) {
     let mut square = [0.0; MOST * MOST];
@@ -157,7 +157,7 @@ unsafe fn turn_rest<L: Lanes>(from: [*const f32; MOST], at: usize, count: usize,
     }
 }
 
-/// Packs what is contiguous in no direction.
+/// Packs a factor that is contiguous in no direction.
 unsafe fn singly(start: *const f32, along: isize, across: isize, block: Block, to: *mut f32) {
     let mut to = to;
     for (first, count) in block.panels() {

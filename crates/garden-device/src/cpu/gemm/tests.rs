@@ -1,8 +1,8 @@
-//! Products against sums in f64, on every kind of processor that this one can play.
+//! Products against sums in f64, with every instruction set that this processor supports.
 
 use super::*;
 
-/// Kinds of processors that this one can play.
+/// Instruction sets that this processor supports.
 fn processors() -> Vec<Processor> {
     let mut all = vec![Processor::Any];
     #[cfg(target_arch = "x86_64")]
@@ -18,7 +18,7 @@ fn processors() -> Vec<Processor> {
     all
 }
 
-/// Numbers that look random.
+/// Pseudorandom numbers.
 struct Random(u64);
 
 impl Random {
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// A matrix [rows, columns] with room between its values and around it.
+/// A strided matrix `[rows, columns]`, with gaps between its values and around it.
 struct Held {
     values: Vec<f32>,
     first: usize,
@@ -77,7 +77,7 @@ fn factor_b(b: Matrix) -> Factor<'static> {
     Factor::Strided { start: b.start, along: b.row, across: b.column }
 }
 
-/// Room that begins wherever.
+/// Workspace with an arbitrary alignment.
 fn some_workspace(random: &mut Random) -> (Vec<f32>, usize) {
     let first = random.below(16);
     (vec![f32::NAN; first + workspace()], first)
@@ -102,7 +102,7 @@ fn check(random: &mut Random, m: usize, n: usize, k: usize) {
             scale,
             write,
         };
-        // SAFETY: all lie inside their vectors, and the processor can play this one.
+        // SAFETY: all lie inside their vectors, and the processor supports this instruction set.
         unsafe { product.on(processor, &mut workspace[start..]) };
         for (place, (value, before)) in c.iter().zip(&before).enumerate() {
             let at = place.checked_sub(first).map(|at| (at / row.max(1), at % row.max(1)));
@@ -118,7 +118,7 @@ fn check(random: &mut Random, m: usize, n: usize, k: usize) {
             let (sum, sizes) = products.fold((0.0, 0.0), |(sum, sizes), one| (sum + one, sizes + one.abs()));
             let set = if write == Write::Add { f64::from(*before) } else { 0.0 };
             let expected = set + f64::from(scale) * sum;
-            // Each of k additions and products, and the last step, may err by half a unit of what is added up at most.
+            // Each of k multiply-adds, and the last step, may err by at most half a unit of the summed magnitudes.
             let bound =
                 (2 * k + 4) as f64 * f64::from(f32::EPSILON) / 2.0 * (f64::from(scale).abs() * sizes + set.abs());
             let error = (f64::from(*value) - expected).abs();
@@ -146,7 +146,7 @@ fn products_agree_with_sums_in_f64() {
     }
 }
 
-/// The bits of a product, made in pieces that begin at these rows and columns.
+/// The bits of a product computed in pieces that start at these rows and columns.
 fn bits(
     processor: Processor,
     [m, n, k]: [usize; 3],
@@ -205,7 +205,7 @@ fn what_is_filled_in_gives_the_bits_of_what_lies_in_memory() {
     let mut random = Random(3);
     for [m, n, k] in [[70, 200, 40], [7, 65, 1100], [130, 300, 129], [1, 1, 1], [2, 9000, 8]] {
         let (a, b) = (Held::new(&mut random, m, k), Held::new(&mut random, k, n));
-        // Each by rows and by columns: (line, first, to).
+        // By row and by column: (line, first, to).
         let row_of = |of: &Held, row: usize, first: usize, to: &mut [f32]| {
             to.iter_mut().enumerate().for_each(|(at, to)| *to = of.at(row, first + at));
         };

@@ -1,11 +1,10 @@
 //! What `bench` found, for the terminal and for scripts.
 
 use garden_device::{Purpose, Stage};
-use garden_memory::Bytes;
+use garden_memory::{Bytes, counted, grouped};
 use garden_train::Recompute;
 use serde_json::{Map, Value, json};
 
-use super::super::{counted, grouped};
 use super::{Measured, Opened, RANK, WARM_UP};
 
 /// Everything as text; the answer is the first line.
@@ -28,14 +27,14 @@ pub fn text(measured: &Measured) -> String {
 }
 
 fn headline(measured: &Measured) -> String {
-    let rate = grouped(tokens_per_second(measured).round() as u64);
+    let rate = grouped(tokens_per_second(measured).round() as usize);
     let share = match (&measured.device, measured.peak()) {
         (Opened::Cuda(cuda), Some(peak)) => {
             let share = 100.0 * measured.flop_per_second() / peak;
             format!(": {share:.0} % of the peak of the {}", cuda.card().name)
         }
         (Opened::Cuda(cuda), None) => format!(" on the {}", cuda.card().name),
-        (Opened::Cpu(cpu), _) => format!(" on {} of the processor", counted(cpu.threads() as u64, "thread")),
+        (Opened::Cpu(cpu), _) => format!(" on {} of the processor", counted(cpu.threads(), "thread")),
     };
     format!("{} ms a micro-step, {rate} tokens/s{share}", milliseconds(measured.micro_step_seconds()))
 }
@@ -67,11 +66,11 @@ fn subject(measured: &Measured) -> String {
         "{}, random {weights} weights, LoRA of rank {RANK} on the {where_}, {recompute}\n{layers}{} of {image}{} text tokens, {} of them trained; \
          {} a step, {} after {WARM_UP}\n",
         arguments.shape.name,
-        counted(work.rows as u64, "row"),
+        counted(work.rows, "row"),
         work.text_tokens,
         work.trained() / work.rows,
-        counted(arguments.gradient_accumulation.into(), "micro-step"),
-        counted(arguments.steps.into(), "step"),
+        counted(arguments.gradient_accumulation as usize, "micro-step"),
+        counted(arguments.steps as usize, "step"),
     )
 }
 
@@ -167,7 +166,7 @@ fn milliseconds(seconds: f64) -> String {
     match 1e3 * seconds {
         small if small < 10.0 => format!("{small:.2}"),
         long if long < 1000.0 => format!("{long:.1}"),
-        long => grouped(long.round() as u64),
+        long => grouped(long.round() as usize),
     }
 }
 

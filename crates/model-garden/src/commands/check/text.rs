@@ -1,9 +1,8 @@
 //! What `check` found, for the terminal: the answer in the first line, then the errors, then the sizes.
 
 use garden_data::{Distribution, Largest, Survey};
-use garden_memory::Bytes;
+use garden_memory::{Bytes, counted, grouped};
 
-use super::super::{counted, grouped};
 use super::{Checked, Memory};
 
 /// Problems that are shown.
@@ -29,9 +28,10 @@ pub(super) fn write(checked: &Checked) -> String {
     text += &boxes(survey);
     text += &warnings(checked);
     if let Some(largest) = &survey.largest {
-        text += &chart("Tokens of a row", &survey.tokens, grouped);
-        text += &chart("Image tokens of a row", &survey.image_tokens, grouped);
-        text += &chart("Trained tokens of a row", &survey.trained_tokens, grouped);
+        let tokens = |count: u64| grouped(count as usize);
+        text += &chart("Tokens of a row", &survey.tokens, tokens);
+        text += &chart("Image tokens of a row", &survey.image_tokens, tokens);
+        text += &chart("Trained tokens of a row", &survey.trained_tokens, tokens);
         // As many digits as it takes to tell the bars of small images apart.
         let digits = if survey.pixels.most() < SMALL_IMAGES { 4 } else { 2 };
         text += &chart("Megapixels of an image", &survey.pixels, |pixels| format!("{:.digits$}", pixels as f64 / 1e6));
@@ -47,26 +47,26 @@ fn headline(checked: &Checked) -> String {
     let tally = &survey.tally;
     let mut notes = Vec::new();
     if tally.dropped > 0 {
-        notes.push(format!("{} dropped as too long", grouped(tally.dropped as u64)));
+        notes.push(format!("{} dropped as too long", grouped(tally.dropped)));
     }
     if tally.shrunk > 0 {
-        notes.push(format!("{} with shrunk images", grouped(tally.shrunk as u64)));
+        notes.push(format!("{} with shrunk images", grouped(tally.shrunk)));
     }
     let notes: String = notes.iter().map(|note| format!(", {note}")).collect();
-    let all = counted(survey.rows as u64, "row");
+    let all = counted(survey.rows, "row");
     let pace = format!(
         "{} per epoch at {} x {}",
-        counted(*steps as u64, "step"),
+        counted(*steps, "step"),
         arguments.batch_size,
         arguments.gradient_accumulation
     );
     match survey.problem_count {
         0 if tally.dropped == 0 => format!("{all}, all usable{notes}: {pace}"),
-        0 => format!("{all}, {} usable{notes}: {pace}", grouped(tally.kept as u64)),
+        0 => format!("{all}, {} usable{notes}: {pace}", grouped(tally.kept)),
         bad => {
             let are = if bad == 1 { "is" } else { "are" };
-            let bad = format!("{} of {all} {are} bad{notes}", grouped(bad as u64));
-            let rest = grouped(tally.kept as u64);
+            let bad = format!("{} of {all} {are} bad{notes}", grouped(bad));
+            let rest = grouped(tally.kept);
             if tally.kept == 0 { bad } else { format!("{bad}; the other {rest} are {pace}") }
         }
     }
@@ -84,7 +84,7 @@ fn problems(survey: &Survey) -> String {
         }
     }
     if survey.problem_count > SHOWN {
-        let more = grouped((survey.problem_count - SHOWN) as u64);
+        let more = grouped(survey.problem_count - SHOWN);
         text += &format!("  ... and {more} more (--format json lists up to {})\n", garden_data::KEPT_PROBLEMS);
     }
     if text.is_empty() { text } else { format!("\n{text}") }
@@ -98,11 +98,11 @@ fn ignored(survey: &Survey) -> String {
     let mut text =
         "\nNot used: fields that rows have and neither the program nor the chat template reads\n".to_string();
     for one in survey.ignored.iter().take(SHOWN) {
-        text += &format!("  `{}` of {}, first {}\n", one.field, counted(one.rows as u64, "row"), one.first);
+        text += &format!("  `{}` of {}, first {}\n", one.field, counted(one.rows, "row"), one.first);
     }
     if survey.ignored.len() > SHOWN || survey.more_ignored > 0 {
         let least = if survey.more_ignored > 0 { "at least " } else { "" };
-        let more = grouped(survey.ignored.len().saturating_sub(SHOWN) as u64);
+        let more = grouped(survey.ignored.len().saturating_sub(SHOWN));
         text += &format!("  ... and {least}{more} more (--format json lists up to 200)\n");
     }
     text
@@ -123,10 +123,10 @@ fn warnings(checked: &Checked) -> String {
             return;
         }
         let what = what[usize::from(count > 1)];
-        text += &format!("\nwarning: {} {what}\n", counted(count as u64, "row"));
+        text += &format!("\nwarning: {} {what}\n", counted(count, "row"));
         text.extend(shown.iter().map(|line| format!("  {line}\n")));
         if count > shown.len() {
-            text += &format!("  ... and {} more\n", grouped((count - shown.len()) as u64));
+            text += &format!("  ... and {} more\n", grouped(count - shown.len()));
         }
     };
     let pairs = survey.duplicates.iter().take(SHOWN_WARNINGS);
@@ -156,7 +156,7 @@ fn chart(title: &str, of: &Distribution, number: impl Fn(u64) -> String) -> Stri
     for (bar, (from, to)) in bars.iter().zip(&ends) {
         let range =
             if from == to { format!("{to:>0$}", 2 * width + 3) } else { format!("{from:>width$} - {to:>width$}") };
-        text += format!("  {range}  {} {}", blocks(bar.count, highest), grouped(bar.count)).trim_end();
+        text += format!("  {range}  {} {}", blocks(bar.count, highest), grouped(bar.count as usize)).trim_end();
         text.push('\n');
     }
     text
@@ -180,8 +180,8 @@ fn sizes(survey: &Survey, largest: &Largest) -> String {
         0 => "no images".to_string(),
         count => format!(
             "{} of them of {} ({})",
-            grouped(largest.image_tokens as u64),
-            counted(count as u64, "image"),
+            grouped(largest.image_tokens),
+            counted(count, "image"),
             pictures.join(", ")
         ),
     };
@@ -190,11 +190,11 @@ fn sizes(survey: &Survey, largest: &Largest) -> String {
         "\nLargest row: {}\n  {} tokens, {images}\n\
          Largest micro-batch in any order\n  {} tokens, {} trained, {} patches, {}\n",
         largest.place,
-        grouped(largest.tokens as u64),
-        grouped(limits.tokens as u64),
-        grouped(limits.targets as u64),
-        grouped(limits.patches as u64),
-        counted(limits.images as u64, "image"),
+        grouped(largest.tokens),
+        grouped(limits.tokens),
+        grouped(limits.targets),
+        grouped(limits.patches),
+        counted(limits.images, "image"),
     )
 }
 
@@ -203,12 +203,15 @@ fn memory(survey: &Survey, memory: &Memory) -> String {
         return format!("\nHost memory for the data: {} (index of the rows)\n", Bytes(memory.index));
     }
     let lines = [
-        (memory.decoded_list, format!("in Python with {} decoded in a list", counted(survey.pictures.count, "image"))),
+        (
+            memory.decoded_list,
+            format!("in Python with {} decoded in a list", counted(survey.pictures.count as usize, "image")),
+        ),
         (memory.total(), "here, whatever the number of images:".to_string()),
         (memory.index, "  index of the rows".to_string()),
         (memory.patches, "  patches of the largest micro-batch".to_string()),
-        (memory.pictures, format!("  largest image decoded, on {}", counted(memory.threads as u64, "thread"))),
-        (memory.rows, format!("  largest row compressed, on {}", counted(memory.threads as u64, "thread"))),
+        (memory.pictures, format!("  largest image decoded, on {}", counted(memory.threads, "thread"))),
+        (memory.rows, format!("  largest row compressed, on {}", counted(memory.threads, "thread"))),
     ];
     let lines = lines.map(|(bytes, what)| format!("  {:>11}  {what}\n", Bytes(bytes).to_string()));
     format!("\nHost memory for the data\n{}", lines.concat())

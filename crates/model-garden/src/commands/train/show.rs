@@ -5,8 +5,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use garden_guard::{Happening, Live, Message, Notice, Observer, Remark, Stop};
-use garden_memory::Bytes;
-use garden_run::{clock, seconds};
+use garden_memory::{Bytes, elapsed, short_time};
 
 use crate::printer::Printer;
 
@@ -116,7 +115,7 @@ impl<'a> Progress<'a> {
             words += &format!("  rate {rate:.2e}");
         }
         if let Some(pace) = self.pace() {
-            words += &format!("  {}/step", seconds(pace));
+            words += &format!("  {}/step", short_time(pace));
         }
         match self.planned {
             Some(planned) if self.held.0 > 0 => words += &format!("  {} of {planned} planned", self.held),
@@ -124,7 +123,7 @@ impl<'a> Progress<'a> {
             _ => {}
         }
         if let Some(pace) = self.pace().filter(|_| self.step < self.steps) {
-            words += &format!("  {} left", clock(pace * (self.steps - self.step) as f64));
+            words += &format!("  {} left", elapsed(pace * (self.steps - self.step) as f64));
         }
         if self.is_evaluating {
             words += "  evaluating";
