@@ -64,6 +64,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
             .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, epoch, &facts))
             .collect();
         let number = parts.iter().position(|one| *one == part).unwrap_or(parts.len() - 1);
+        diagnosis.parts[number].decides = true;
         diagnosis.summary.insert_str(0, &whole_run(&diagnosis.parts, number, clock));
     }
     // The assertion is about the end of the trace, however short the last start was.
@@ -253,6 +254,7 @@ fn judge_as_part(
         verdict: judged.finding.verdict,
         mechanism: judged.finding.mechanism,
         summary,
+        decides: false,
     }
 }
 

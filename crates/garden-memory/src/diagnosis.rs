@@ -307,6 +307,8 @@ pub struct Part {
     pub mechanism: Mechanism,
     /// Its answer in one sentence.
     pub summary: String,
+    /// Whether the verdict of the whole run is this one's.
+    pub decides: bool,
 }
 
 /// How one process of the tree changed over the deciding growth, or over the whole trace if nothing grew.

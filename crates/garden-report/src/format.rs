@@ -84,7 +84,7 @@ pub(crate) fn knee_place(report: &Report) -> Option<f64> {
     let middle = (knee.low + knee.high) / 2.0;
     let place = match report.diagnosis.clock {
         Clock::Step => knee.step,
-        // The time counts from the first sample of the judged process, the last one.
+        // The time counts from the first sample of the process that decides.
         Clock::Time => knee.time_s.map(|time| time + judged_from(report)),
         Clock::Sample => None,
     };
@@ -92,7 +92,8 @@ pub(crate) fn knee_place(report: &Report) -> Option<f64> {
 }
 
 fn judged_from(report: &Report) -> f64 {
-    report.diagnosis.parts.last().map_or(ClockWords::new(report).zero, |part| part.from)
+    let deciding = report.diagnosis.parts.iter().find(|part| part.decides);
+    deciding.map_or(ClockWords::new(report).zero, |part| part.from)
 }
 
 /// A rate in bytes per second, written per minute.

@@ -219,10 +219,9 @@ impl Findings {
 
 /// The heading of the attempts, which says whether the last one decides or is too short.
 fn attempts_title(diagnosis: &Diagnosis) -> &'static str {
-    let is_short = diagnosis.parts.last().is_some_and(|last| last.verdict == Verdict::Insufficient);
-    match is_short && diagnosis.verdict != Verdict::Insufficient {
-        true => "Attempts (the last one is too short to decide)",
-        false => "Attempts (the last one decides)",
+    match diagnosis.parts.last().is_none_or(|last| last.decides) {
+        true => "Attempts (the last one decides)",
+        false => "Attempts (the last one is too short to decide)",
     }
 }
 

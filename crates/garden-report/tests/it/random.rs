@@ -141,6 +141,7 @@ impl Random {
             verdict: Verdict::Leak,
             mechanism: Mechanism::Linear,
             summary: self.words(),
+            decides: self.maybe(Random::number).is_some(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::common::{Case, empty, leak, run1, run2};
 use expect_test::{ExpectFile, expect_file};
-use garden_memory::Verdict;
+use garden_memory::{Knee, Verdict};
 use garden_report::{Block, News, Page, Section, Style, json, markdown, text};
 
 fn check(actual: String, expected: ExpectFile) {
@@ -32,6 +32,24 @@ fn a_leak_over_time_with_a_restart_as_text() {
 #[test]
 fn a_leak_over_time_with_a_restart_as_markdown() {
     check(markdown(&leak().report()), expect_file!["expected/leak.md"]);
+}
+
+/// After a last start of a few samples an earlier one decides: times count from its beginning, and the heading says so.
+#[test]
+fn an_earlier_start_may_decide() {
+    let told = |first: bool| {
+        let mut case = leak();
+        let start = case.diagnosis.parts[0].from;
+        case.diagnosis.knee = Some(Knee { step: None, low: start + 500.0, high: start + 700.0, time_s: Some(600.0) });
+        case.diagnosis.parts[0].decides = first;
+        case.diagnosis.parts[1].decides = !first;
+        text(&case.report(), Style::Plain, 100)
+    };
+    let line = |text: &str| text.lines().find(|line| line.contains("knee  ")).map(ToString::to_string);
+    assert!(told(true).contains("Attempts (the last one is too short to decide)"));
+    assert!(line(&told(true)).unwrap().contains(" 0:10 "), "{:?}", line(&told(true)));
+    assert!(told(false).contains("Attempts (the last one decides)"));
+    assert!(line(&told(false)).unwrap().contains(" 1:17 "), "{:?}", line(&told(false)));
 }
 
 /// A floor that rose while the program started, under a verdict that says flat.

@@ -276,6 +276,7 @@ pub fn leak() -> Case {
         verdict: Verdict::Leak,
         mechanism: Mechanism::Linear,
         summary: summary.into(),
+        decides: from > 0.0,
     };
     let diagnosis = Diagnosis {
         verdict: Verdict::Leak,
