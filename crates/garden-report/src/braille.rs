@@ -6,12 +6,24 @@
 use crate::scale::Scale;
 use crate::wrap::{pad_left, width};
 
-const DOTS_ACROSS: usize = 2;
-const DOTS_DOWN: usize = 4;
+/// Dots of a cell, side by side.
+pub const DOTS_ACROSS: usize = 2;
+/// Dots of a cell, one above the other.
+pub const DOTS_DOWN: usize = 4;
 /// Every n-th dot of a dotted line is drawn.
-const DOT_DISTANCE: usize = 3;
+pub const DOT_DISTANCE: usize = 3;
 /// The bits of a braille character, by dot from the top, for its left and right half.
 const BRAILLE_BITS: [[u8; DOTS_DOWN]; DOTS_ACROSS] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
+
+/// The bit of a dot: its column in the cell, and its row from the top.
+pub fn dot(x: usize, y: usize) -> u8 {
+    BRAILLE_BITS[x % DOTS_ACROSS][y % DOTS_DOWN]
+}
+
+/// The character with these dots.
+pub fn braille(dots: u8) -> char {
+    char::from_u32(0x2800 + u32::from(dots)).unwrap_or(' ')
+}
 
 /// A chart to draw.
 #[derive(Clone, Debug)]
@@ -106,7 +118,7 @@ impl<'a> Canvas<'a> {
         let (Ok(x), Ok(y)) = (usize::try_from(x), usize::try_from(y)) else { return };
         let (column, row) = (x / DOTS_ACROSS, y / DOTS_DOWN);
         if column < self.chart.columns && row < self.chart.rows {
-            self.dots[row * self.chart.columns + column] |= BRAILLE_BITS[x % DOTS_ACROSS][y % DOTS_DOWN];
+            self.dots[row * self.chart.columns + column] |= dot(x, y);
         }
     }
 
@@ -171,7 +183,7 @@ impl<'a> Canvas<'a> {
         let cells = row * self.chart.columns..(row + 1) * self.chart.columns;
         let glyph = |cell: usize| match self.dots[cell] {
             0 => self.marks[cell],
-            dots => char::from_u32(0x2800 + u32::from(dots)).unwrap_or(' '),
+            dots => braille(dots),
         };
         format!("{} {edge}{}", pad_left(label, self.chart.gutter), cells.map(glyph).collect::<String>())
     }
@@ -269,7 +281,7 @@ fn keep(kept: &mut Vec<(i64, i64)>, column: Option<(i64, [i64; 4])>) {
 }
 
 /// The value of a line of ascending places at `x`; `None` before its beginning and after its end.
-fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
+pub fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let pair = points.windows(2).find(|pair| pair[0].0 <= x && x <= pair[1].0)?;
     let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
     let share = if x1 > x0 { (x - x0) / (x1 - x0) } else { 0.0 };

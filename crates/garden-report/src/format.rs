@@ -11,7 +11,7 @@ const ABSURD: f64 = 1e18;
 
 /// The format of places on a diagnosis's clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClockWords {
+pub struct ClockWords {
     /// The clock.
     pub clock: Clock,
     /// The place that is written as zero.
@@ -22,7 +22,7 @@ pub(crate) struct ClockWords {
 
 impl ClockWords {
     /// The words for a report's clock: times count from the first sample.
-    pub fn new(report: &Report) -> Self {
+    pub(crate) fn new(report: &Report) -> Self {
         let clock = report.diagnosis.clock;
         let places = report.memory.points.iter().map(|point| point.0).filter(|x| x.is_finite());
         let first = places.clone().next().unwrap_or(0.0);
@@ -54,6 +54,15 @@ impl ClockWords {
     pub fn number(self, x: f64) -> String {
         let suffix = if self.clock == Clock::Time { self.unit.suffix() } else { "" };
         format!("{}{suffix}", self.bare(x))
+    }
+
+    /// The unit of an axis: `steps`, or that of its times.
+    pub fn axis_unit(self) -> &'static str {
+        match self.clock {
+            Clock::Time => self.unit.suffix().trim_start(),
+            Clock::Step => "steps",
+            Clock::Sample => "samples",
+        }
     }
 
     /// A stretch: `10 to 83`, or `0:00 to 2:05 h`.
@@ -161,13 +170,15 @@ pub(crate) fn percent(share: f64) -> Option<String> {
 
 /// The unit of times, and their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimeUnit {
+pub enum TimeUnit {
     /// `83`.
     Seconds,
     /// `12:30`.
     Minutes,
     /// `2:05`.
     Hours,
+    /// `4.5`.
+    Days,
 }
 
 impl TimeUnit {
@@ -175,7 +186,8 @@ impl TimeUnit {
     pub fn fitting(seconds: f64) -> TimeUnit {
         match seconds {
             s if (120.0..7200.0).contains(&s) => TimeUnit::Minutes,
-            s if (7200.0..1e12).contains(&s) => TimeUnit::Hours,
+            s if (7200.0..345_600.0).contains(&s) => TimeUnit::Hours,
+            s if (345_600.0..1e12).contains(&s) => TimeUnit::Days,
             _ => TimeUnit::Seconds,
         }
     }
@@ -186,6 +198,7 @@ impl TimeUnit {
             TimeUnit::Seconds => " s",
             TimeUnit::Minutes => " min",
             TimeUnit::Hours => " h",
+            TimeUnit::Days => " d",
         }
     }
 
@@ -196,6 +209,7 @@ impl TimeUnit {
             TimeUnit::Seconds => whole(seconds),
             TimeUnit::Minutes => sexagesimal(seconds),
             TimeUnit::Hours => sexagesimal(seconds / 60.0),
+            TimeUnit::Days => format!("{:.1}", seconds / 86_400.0 + 0.0),
         }
     }
 }
@@ -245,6 +259,7 @@ mod tests {
         assert_eq!(written(750.0, 800.0), "0:00 to 12:30 min");
         assert_eq!(written(7500.0, 8000.0), "0:00 to 2:05 h");
         assert_eq!(written(-750.0, 8000.0), "0:00 to -0:13 h");
+        assert_eq!(written(388_800.0, 400_000.0), "0.0 to 4.5 d");
         assert_eq!(written(1e300, 1e300), "0 to 1.00e300 s");
     }
 

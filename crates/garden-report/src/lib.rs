@@ -22,6 +22,7 @@ mod plot;
 mod samples;
 mod scale;
 mod sections;
+pub mod terminal;
 mod text;
 mod thin;
 mod wrap;

@@ -11,6 +11,8 @@ use crate::scale::{Measure, Scale, clock_labels, time_format};
 use crate::wrap::{shorten, width};
 use crate::{Report, Series};
 
+/// Most labels beneath a chart that do not touch.
+const MOST_LABELS: usize = 9;
 const MEMORY_ROWS: usize = 14;
 const COUNT_ROWS: usize = 5;
 const MOST_COLUMNS: usize = 84;
@@ -235,7 +237,7 @@ impl<'a> Plot<'a> {
             gutter: 0,
             from: self.from,
             to: self.to,
-            labels: clock_labels(self.words, self.from, self.to),
+            labels: clock_labels(self.words, self.from, self.to, MOST_LABELS),
             scale,
             lines: Vec::new(),
             dotted: Vec::new(),

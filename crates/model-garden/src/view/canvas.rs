@@ -7,15 +7,10 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use garden_report::terminal::{DOTS_ACROSS, DOTS_DOWN, braille, dot};
+
 use super::palette::{Ink, Palette};
 use super::text::width;
-
-/// Dots of a cell, side by side.
-pub(super) const DOTS_ACROSS: usize = 2;
-/// Dots of a cell, one above the other.
-pub(super) const DOTS_DOWN: usize = 4;
-/// The bits of a braille character, by dot from the bottom, for its left and right half.
-const BRAILLE_BITS: [[u8; DOTS_DOWN]; DOTS_ACROSS] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
@@ -46,7 +41,7 @@ impl Canvas {
     /// Sets a dot.
     pub fn dot(&mut self, x: usize, y: usize, ink: Ink) {
         if let Some(cell) = self.cell(x / DOTS_ACROSS, y / DOTS_DOWN) {
-            cell.dots |= BRAILLE_BITS[x % DOTS_ACROSS][y % DOTS_DOWN];
+            cell.dots |= upwards(x, y);
             let count = &mut cell.inks[ink as usize];
             *count = count.saturating_add(1);
         }
@@ -127,11 +122,12 @@ impl Canvas {
 /// A cell that is full of a layer's pattern, for legends.
 pub(super) fn swatch(ink: Ink) -> char {
     let all = (0..DOTS_ACROSS).flat_map(|x| (0..DOTS_DOWN).map(move |y| (x, y)));
-    braille(all.filter(|&(x, y)| is_inked(x, y, ink)).fold(0, |dots, (x, y)| dots | BRAILLE_BITS[x][y]))
+    braille(all.filter(|&(x, y)| is_inked(x, y, ink)).fold(0, |dots, (x, y)| dots | upwards(x, y)))
 }
 
-fn braille(dots: u8) -> char {
-    char::from_u32(0x2800 + u32::from(dots)).unwrap_or(' ')
+/// The bit of a dot whose row counts from the bottom of the cell.
+fn upwards(x: usize, y: usize) -> u8 {
+    dot(x, DOTS_DOWN - 1 - y % DOTS_DOWN)
 }
 
 /// The pattern of a layer: the less a layer's memory is at stake, the sparser.

@@ -1,22 +1,22 @@
 //! The chart: what the tree held, layer upon layer, the limit above it and the forecast to the right of the present.
 
 use garden_memory::{Bytes, Clock};
+use garden_report::terminal::{DOT_DISTANCE, DOTS_ACROSS, DOTS_DOWN, Measure, Scale, clock_labels, interpolate};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::canvas::{Canvas, DOTS_ACROSS, DOTS_DOWN, swatch};
-use super::outlook::{Course, Outlook, Present, outlook};
+use super::canvas::{Canvas, swatch};
+use super::outlook::{Course, Outlook, Present, outlook, words_of};
 use super::palette::{Ink, Palette};
-use super::scale::{Axis, Scale};
 use super::text::width;
 use super::window::Window;
 use super::{Layers, Picture, Point};
 
 /// Above this share of the limit, the limit is on the chart.
 const LIMIT_IN_SIGHT: f64 = 1.0 / 3.0;
-/// Every how manieth dot of a forecast is drawn.
-const DOT_DISTANCE: usize = 3;
+/// Columns of a label beneath the chart, with the space around it.
+const LABEL_COLUMNS: usize = 11;
 /// The layers, from the axis upwards: what is at stake first, what can be reclaimed last.
 const STACK: [(Ink, &str); 4] =
     [(Ink::Anon, "anon"), (Ink::Shared, "shared"), (Ink::Swap, "swap"), (Ink::File, "file")];
@@ -87,7 +87,8 @@ pub(super) fn draw(
 
 struct Chart<'a> {
     picture: &'a Picture<'a>,
-    axis: Axis,
+    /// Steps or time.
+    axis: Clock,
     /// Places on the axis and the layers there, in the order of the places.
     points: Vec<(f64, [f64; STACK.len()])>,
     from: f64,
@@ -105,8 +106,8 @@ impl<'a> Chart<'a> {
         let shown = window.of(picture.history);
         let axis = axis_of(picture, shown);
         let place = |point: &Point| match axis {
-            Axis::Steps => point.step,
-            Axis::Time => Some(point.time_s),
+            Clock::Step => point.step,
+            Clock::Time | Clock::Sample => Some(point.time_s),
         };
         let placed = shown.iter().filter_map(|point| Some((place(point)?, layers_of(point, layers))));
         let points: Vec<(f64, [f64; STACK.len()])> = placed.filter(|point| point.0.is_finite()).collect();
@@ -116,7 +117,7 @@ impl<'a> Chart<'a> {
         let Outlook { courses, to } = ahead.unwrap_or(Outlook { courses: Vec::new(), to: now });
         let highest = points.iter().map(|point| point.1.iter().sum()).fold(0.0, f64::max);
         // A course may leave the chart to the right before it ends.
-        let foreseen = courses.iter().filter_map(|course| level_at(&course.points, to.min(course.points.last()?.0)));
+        let foreseen = courses.iter().filter_map(|course| interpolate(&course.points, to.min(course.points.last()?.0)));
         let foreseen = foreseen.fold(highest, f64::max);
         let limit = picture.limit.map(|limit| {
             let reach = limit as f64 * 0.999;
@@ -124,7 +125,18 @@ impl<'a> Chart<'a> {
         });
         let top = limit.filter(|limit| limit.1).map_or(foreseen, |limit| foreseen.max(limit.0 as f64));
         let to = if to > from { to } else { from + 1.0 };
-        Some(Chart { picture, axis, points, from, now, to, courses, scale: Scale::fit(top, rows), limit, rows })
+        Some(Chart {
+            picture,
+            axis,
+            points,
+            from,
+            now,
+            to,
+            courses,
+            scale: Scale::fit(0.0, top.max(1.0), rows + 1, Measure::Memory),
+            limit,
+            rows,
+        })
     }
 
     /// The dot column of a place.
@@ -182,7 +194,7 @@ impl<'a> Chart<'a> {
         for x in (first..columns * DOTS_ACROSS).step_by(DOT_DISTANCE) {
             let place = self.from + (x as f64 + 0.5) * per_dot;
             let heights = self.courses.iter().filter_map(|course| {
-                let bytes = level_at(&course.points, place)?;
+                let bytes = interpolate(&course.points, place)?;
                 Some((self.dots_high(bytes).saturating_sub(1), course.ink))
             });
             let heights: Vec<(usize, Ink)> = heights.collect();
@@ -218,7 +230,7 @@ impl<'a> Chart<'a> {
         for row in 0..self.rows {
             canvas.mark(column, row, '┊', palette.quiet());
         }
-        let label = format!("grew until {}", self.axis.write(place, self.to));
+        let label = format!("grew until {}", words_of(self.axis, self.to).bare(place));
         let sides = [(column + 2, column + 2 + width(&label)), (0, column.saturating_sub(1))];
         let rows = (0..self.rows).rev();
         let mut places = rows.flat_map(|row| sides.map(|side| (side, row)));
@@ -229,8 +241,8 @@ impl<'a> Chart<'a> {
         let diagnosis = self.picture.diagnosis?;
         let knee = diagnosis.knee.filter(|_| self.courses.is_empty())?;
         match self.axis {
-            Axis::Steps => knee.step,
-            Axis::Time => Some(knee.time_s? + self.picture.history.first()?.time_s),
+            Clock::Step => knee.step,
+            Clock::Time | Clock::Sample => Some(knee.time_s? + self.picture.history.first()?.time_s),
         }
     }
 
@@ -238,7 +250,7 @@ impl<'a> Chart<'a> {
     fn names(&self, canvas: &mut Canvas, columns: usize, palette: Palette) {
         let first = self.dot_x(self.now, columns) / DOTS_ACROSS + 1;
         for course in &self.courses {
-            let end = level_at(&course.points, self.to).or(course.points.last().map(|point| point.1));
+            let end = interpolate(&course.points, self.to).or(course.points.last().map(|point| point.1));
             let row = end.and_then(|end| self.row(end)).unwrap_or(0);
             let mut rows: Vec<usize> = (0..self.rows).filter(|&other| other != row).collect();
             // Beside its own line: what never ends is the upper one.
@@ -270,7 +282,9 @@ impl<'a> Chart<'a> {
     fn axis_line(&self, columns: usize, palette: Palette) -> Line<'static> {
         let now = self.dot_x(self.now, columns) / DOTS_ACROSS;
         let mut cells: Vec<char> = (0..columns).map(|column| if column <= now { '─' } else { '┈' }).collect();
-        let (labels, unit) = self.axis.labels(self.from, self.to, columns);
+        let words = words_of(self.axis, self.to);
+        let labels = clock_labels(words, self.from, self.to, columns / LABEL_COLUMNS);
+        let unit = words.axis_unit();
         let mut write = |label: &str, start: usize| {
             let label = format!(" {label} ");
             let end = start + label.chars().count();
@@ -291,18 +305,10 @@ impl<'a> Chart<'a> {
 }
 
 /// Steps if the diagnosis counts them and the points shown have them in order, else the time.
-fn axis_of(picture: &Picture, shown: &[Point]) -> Axis {
+fn axis_of(picture: &Picture, shown: &[Point]) -> Clock {
     let steps = shown.iter().filter_map(|point| point.step);
     let first = steps.clone().next();
     let moves = first.zip(steps.clone().next_back()).is_some_and(|(first, last)| last > first);
     let counts_steps = picture.diagnosis.is_some_and(|diagnosis| diagnosis.clock == Clock::Step);
-    if counts_steps && moves && steps.is_sorted() { Axis::Steps } else { Axis::Time }
-}
-
-/// The value of a line at a place; `None` before its beginning and after its end.
-fn level_at(points: &[(f64, f64)], place: f64) -> Option<f64> {
-    let pair = points.windows(2).find(|pair| pair[0].0 <= place && place <= pair[1].0)?;
-    let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
-    let share = if x1 > x0 { (place - x0) / (x1 - x0) } else { 0.0 };
-    Some(y0 + share * (y1 - y0)).filter(|bytes| bytes.is_finite())
+    if counts_steps && moves && steps.is_sorted() { Clock::Step } else { Clock::Time }
 }

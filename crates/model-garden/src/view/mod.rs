@@ -12,7 +12,6 @@ mod layout;
 mod numbers;
 mod outlook;
 mod palette;
-mod scale;
 mod screen;
 mod table;
 mod text;

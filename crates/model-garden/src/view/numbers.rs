@@ -89,12 +89,17 @@ fn growth(diagnosis: &Diagnosis) -> Option<Item> {
     }
 }
 
+/// A time ahead, in whole minutes where it has some: the view is drawn anew every moment, and a narrow one has no columns for seconds.
+fn ahead(seconds: f64) -> String {
+    if seconds < 100.0 { elapsed(seconds) } else { elapsed((seconds / 60.0).round() * 60.0) }
+}
+
 fn time_to_limit(diagnosis: &Diagnosis) -> Option<Item> {
     let end = diagnosis.forecast.if_unbounded?;
     let step = end.step.map(|step| format!("step {step:.0}"));
     let (value, detail) = match (end.time_s, step) {
-        (Some(seconds), Some(step)) => (elapsed(seconds), format!(" ({step})")),
-        (Some(seconds), None) => (elapsed(seconds), String::new()),
+        (Some(seconds), Some(step)) => (ahead(seconds), format!(" ({step})")),
+        (Some(seconds), None) => (ahead(seconds), String::new()),
         (None, Some(step)) => (step, String::new()),
         (None, None) => return None,
     };

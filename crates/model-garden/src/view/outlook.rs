@@ -4,7 +4,7 @@ use garden_memory::{Bytes, Clock, Diagnosis, Mechanism, PhaseKind, Verdict};
 
 use super::Picture;
 use super::palette::Ink;
-use super::scale::Axis;
+use garden_report::terminal::ClockWords;
 
 /// The future takes at least this much of the chart, as a share of the past.
 const LEAST_AHEAD: f64 = 0.3;
@@ -33,11 +33,16 @@ pub(super) struct Outlook {
     pub to: f64,
 }
 
+/// How places of an axis up to `longest` are written; times count from the beginning of the watching.
+pub(super) fn words_of(axis: Clock, longest: f64) -> ClockWords {
+    ClockWords::over(axis, 0.0, std::iter::once(longest))
+}
+
 /// The last place of the chart's past, in both units.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Present {
-    /// What the axis counts.
-    pub axis: Axis,
+    /// What the axis counts: steps or time.
+    pub axis: Clock,
     /// The place on the axis.
     pub place: f64,
     /// The step, if known.
@@ -48,8 +53,8 @@ impl Present {
     /// The place on the axis at which a step will be reached.
     fn place_of(self, step: f64, diagnosis: &Diagnosis) -> Option<f64> {
         match self.axis {
-            Axis::Steps => Some(step),
-            Axis::Time => {
+            Clock::Step => Some(step),
+            Clock::Time | Clock::Sample => {
                 let growth = diagnosis.growth;
                 let seconds_per_step = growth.bytes_per_step? / growth.bytes_per_second?;
                 Some(self.place + (step - self.step?) * seconds_per_step).filter(|place| place.is_finite())
@@ -84,7 +89,7 @@ pub(super) fn outlook(picture: &Picture, present: Present, past: f64) -> Option<
     }
     let told = |place: f64| {
         let arrow = if place > to { " →" } else { "" };
-        format!("{}{arrow}", present.axis.write(place, to.max(place)))
+        format!("{}{arrow}", words_of(present.axis, to.max(place)).bare(place))
     };
     let endless = (diagnosis.mechanism != Mechanism::FilePages).then(|| {
         let label = end.map_or("if unbounded".to_string(), |end| format!("limit at {}", told(end)));
@@ -107,13 +112,13 @@ pub(super) fn outlook(picture: &Picture, present: Present, past: f64) -> Option<
 fn end_place(diagnosis: &Diagnosis, present: Present) -> Option<f64> {
     let end = diagnosis.forecast.if_unbounded?;
     match present.axis {
-        Axis::Steps => end.step,
-        Axis::Time => end.time_s.map(|seconds| present.place + seconds),
+        Clock::Step => end.step,
+        Clock::Time | Clock::Sample => end.time_s.map(|seconds| present.place + seconds),
     }
 }
 
 /// The growth per unit of the axis that goes on, if one does.
-fn rate_ahead(diagnosis: &Diagnosis, axis: Axis) -> Option<f64> {
+fn rate_ahead(diagnosis: &Diagnosis, axis: Clock) -> Option<f64> {
     let goes_on = match diagnosis.verdict {
         Verdict::Leak => true,
         // A growth that may have stopped already is not continued.
@@ -121,8 +126,8 @@ fn rate_ahead(diagnosis: &Diagnosis, axis: Axis) -> Option<f64> {
         _ => false,
     };
     let rate = match axis {
-        Axis::Steps => diagnosis.growth.bytes_per_step,
-        Axis::Time => diagnosis.growth.bytes_per_second,
+        Clock::Step => diagnosis.growth.bytes_per_step,
+        Clock::Time | Clock::Sample => diagnosis.growth.bytes_per_second,
     };
     rate.filter(|&rate| goes_on && rate.is_finite() && rate > 0.0)
 }
@@ -133,12 +138,7 @@ fn growth_phase(diagnosis: &Diagnosis) -> Option<garden_memory::Phase> {
 
 /// The level from which the growth goes on: the floor that the diagnosis found, carried on to the present.
 fn level_now(diagnosis: &Diagnosis, present: Present, rate: f64) -> Option<f64> {
-    let on_axis = match diagnosis.clock {
-        Clock::Step => present.axis == Axis::Steps,
-        Clock::Time => present.axis == Axis::Time,
-        Clock::Sample => false,
-    };
-    let phase = growth_phase(diagnosis).filter(|_| on_axis);
+    let phase = growth_phase(diagnosis).filter(|_| diagnosis.clock == present.axis);
     let carried = phase.map(|phase| phase.end_bytes as f64 + rate * (present.place - phase.to).max(0.0));
     carried.or(diagnosis.level.map(|level| level.bytes as f64))
 }

@@ -105,11 +105,11 @@ fn names_from_outside_are_harmless() {
     assert!(!shown.chars().any(|c| c.is_control() && c != '\n'), "{shown:?}");
     let expected = expect![[r#"
         模型花园        train --lr 1e-4 evil                 0:13:18
-         SETTLED  Memory grew 362 MiB per minute until 4:00 min, and
-        not since: bounded, not a leak; the level since then is 2.4…
+         SETTLED  Memory grew 362 MiB per minute until 4 min 1 s,
+        and not since: bounded, not a leak; the level since then is…
         guard stops the run
         ─ memory  ⣿⣿ anon 2.27 GiB  ⡪⡪ shared 181 MiB  ⠌⠌ file 321 M
-          3 GiB ┤               ┊ grew until 4:00
+          3 GiB ┤               ┊ grew until 4:01
                 │            ⢀⡠⠖⠍⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠖⠎⠍⠍⠍⠍⠍⠍⠍⠍⠍⠍⠍⠍⠕
                 │         ⡠⠔⠎⢍⡬⣺⣫⣯⣫⣯⣫⣯⣯⣫⣫⣫⣫⣫⣫⣫⣫⣫⣯⣯⣯⣫⣫⣫⣫⣫⣯⣫⣫⣫⣫⣫⣯⣫⣫⣫⣫⣯
           2 GiB ┤     ⣀⠤⠖⠍⡬⡼⣪⣿⣾⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿⣿
