@@ -140,8 +140,11 @@ wheel: setup ## build the Python wheel with the binary in it: target/wheels
 	cd python && $(TARGET)/wheel-venv/bin/maturin build --release --locked --out $(TARGET)/wheels
 
 # PARITY_PYTHON is a Python that has the packages of testdata/training/requirements.txt; without it, they are installed beside the build. They include PyTorch.
-parity: build ## train beside transformers and peft on models made for it; fails if they differ: make parity PARITY_PYTHON=venv/bin/python
-	@python="$(PARITY_PYTHON)"; \
+# The tests that have transformers, peft, bitsandbytes and TensorBoard read what we write.
+PARITY_TESTS := training::peft_takes merging::several_files packing::cpu::a_saved_checkpoint tensorboard::tensorboard_reads_it results::transformers_and_peft
+
+parity: build ## train beside transformers and peft, and have them read what we write; fails if they differ: make parity PARITY_PYTHON=venv/bin/python
+	@python="$(if $(findstring /,$(PARITY_PYTHON)),$(abspath $(PARITY_PYTHON)),$(PARITY_PYTHON))"; \
 	if [ -z "$$python" ]; then \
 		python=$(TARGET)/parity-venv/bin/python; packages=testdata/training/requirements.txt; \
 		cmp -s $$packages $(TARGET)/parity-venv/installed.txt || { $(PYTHON) -m venv $(TARGET)/parity-venv \
@@ -149,7 +152,10 @@ parity: build ## train beside transformers and peft on models made for it; fails
 			|| { echo "error: the packages of $$packages could not be installed"; \
 				echo "hint: install them where there is a network, and name that Python: make parity PARITY_PYTHON=venv/bin/python"; exit 2; }; \
 	fi; \
-	CUDA_VISIBLE_DEVICES= $$python testdata/training/compare_models.py --binary $(BINARY) --work $(TARGET)/parity
+	export CUDA_VISIBLE_DEVICES=; $$python testdata/training/compare_models.py --binary $(BINARY) --work $(TARGET)/parity || exit 1; \
+	GARDEN_PYTHON=$$python GARDEN_TENSORBOARD=$$python $(CARGO) test --locked -p garden-model -p garden-train -p model-garden --test it -- $(PARITY_TESTS) \
+		> $(TARGET)/parity.tests 2>&1; code=$$?; grep -E '^test |^test result|panicked|^skipped: ' $(TARGET)/parity.tests; \
+	if [ $$code != 0 ] || grep -q '^skipped: .*\(GARDEN_\|has no\)' $(TARGET)/parity.tests; then echo "failed: see $(TARGET)/parity.tests"; exit 1; fi
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -117,7 +117,7 @@ fn a_groups_limit_leaves_what_its_files_take_up() {
     );
     let mut shell = Command::new("bash");
     let Ok(mut child) = shell.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        garden_testing::skip("no bash here");
+        garden_testing::missing("bash");
         return;
     };
     let (pid, mut input) = (child.id(), child.stdin.take().unwrap());

@@ -58,7 +58,7 @@ impl Program {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM, &size]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = command.spawn() else {
-            garden_testing::skip("no python3 here");
+            garden_testing::missing("python3");
             return None;
         };
         let (input, output) = (child.stdin.take()?, BufReader::new(child.stdout.take()?).lines());
@@ -211,7 +211,7 @@ fn another_program_of_the_same_name_is_not_a_fork() {
     let mut shell = Command::new("bash");
     let script = "bash -c 'read -r _; exec bash -c \"echo other; read -r _; :\"'; :";
     let Ok(mut child) = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
-        garden_testing::skip("no bash here");
+        garden_testing::missing("bash");
         return;
     };
     let mut input = child.stdin.take().unwrap();

@@ -1,10 +1,11 @@
-//! What tests of several crates share: the seed of everything drawn at random, a process of its own for a test that measures one, and a word about what is skipped.
+//! Helpers for the tests of several crates: the seed of random draws, a separate process for a test that measures one, and reports of skipped tests.
 //! Only tests depend on it.
 
 #![allow(clippy::print_stdout, reason = "what a test tells is shown when it fails")]
 
 use std::io::Write as _;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Set in the process that [`alone`] starts.
@@ -13,7 +14,7 @@ const ALONE: &str = "GARDEN_TEST_ALONE";
 /// The seed of random tests: `GARDEN_SEED`, else 1. `make soak` sets it.
 ///
 /// # Panics
-/// If `GARDEN_SEED` is no number, since a test that silently draws something else would repeat nothing.
+/// If `GARDEN_SEED` is not a number, since a test that silently draws something else would repeat nothing.
 pub fn seed() -> u64 {
     match std::env::var("GARDEN_SEED") {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("GARDEN_SEED={text:?} is not a whole number")),
@@ -21,14 +22,41 @@ pub fn seed() -> u64 {
     }
 }
 
-/// Says that this test, or the rest of it, is skipped, and why. Written past the test harness, which shows what a test prints only if it fails.
+/// Reports that this test, or the rest of it, is skipped because a machine may lack what it needs: a GPU, large Python packages, privileges.
+/// Written past the test harness, which shows the output of a test only if it fails.
 pub fn skip(reason: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_string();
-    drop(writeln!(std::io::stderr(), "skipped: {test}: {reason}"));
+    tell_skip(&test, reason);
 }
 
-/// Runs the test of this name (`module::function`) in a process of its own. It is for tests that measure their own process, where
-/// the memory of other tests would count too.
+/// Reports once for all tests of this program that need the same thing: a line for each of them would bury the others.
+pub fn skip_all(tests: &str, reason: &str) {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.iter().any(|one| one == tests) {
+        told.push(tests.to_string());
+        tell_skip(tests, reason);
+    }
+}
+
+/// Reports that this test is skipped for want of a program that every machine of ours has.
+///
+/// # Panics
+/// In CI, where that means that the test could have run and did not.
+pub fn missing(program: &str) {
+    assert!(
+        std::env::var_os("CI").is_none_or(|ci| ci.is_empty()),
+        "CI runs every test that needs `{program}`: install it"
+    );
+    skip(&format!("`{program}` is not installed"));
+}
+
+fn tell_skip(tests: &str, reason: &str) {
+    drop(writeln!(std::io::stderr(), "skipped: {tests}: {reason}"));
+}
+
+/// Runs the test of this name (`module::function`) in a separate process, for tests that measure their own process: the memory of other tests would
+/// count too.
 ///
 /// # Panics
 /// If the test fails there, or if no test has this name.
@@ -48,7 +76,7 @@ pub fn alone(name: &str, test: impl FnOnce()) {
     assert!(told.contains("running 1 test"), "no test is called {name}");
 }
 
-/// What this process has computed so far. A busy machine makes a test late, not this larger. Counted in hundredths of a second.
+/// CPU time of this process so far, in hundredths of a second. Unlike wall time it does not grow on a busy machine.
 ///
 /// # Panics
 /// Where there is no /proc, or one that is not Linux's.

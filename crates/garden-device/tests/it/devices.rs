@@ -28,7 +28,7 @@ pub fn cuda() -> Option<Box<dyn Device>> {
     match Cuda::open(0) {
         Ok(cuda) => Some(Box::new(cuda)),
         Err(unavailable) => {
-            println!("skipped: {unavailable}");
+            garden_testing::skip_all("operations on a GPU", &unavailable.to_string());
             None
         }
     }

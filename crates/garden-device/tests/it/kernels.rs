@@ -12,13 +12,13 @@ const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", 
 fn kernels_compile_for_every_card() {
     let compiler = match Compiler::find(13) {
         Ok(compiler) => compiler,
-        Err(unavailable) => return println!("skipped: {unavailable}"),
+        Err(unavailable) => return garden_testing::skip(&unavailable.to_string()),
     };
     println!("{compiler:?}");
     for architecture in ARCHITECTURES {
         // Older versions do not know the newest cards.
         if matches!(architecture, "sm_100" | "sm_120") && compiler.version < (12, 8) {
-            println!("skipped: NVRTC {:?} does not know {architecture}", compiler.version);
+            garden_testing::skip(&format!("NVRTC {:?} does not know {architecture}", compiler.version));
             continue;
         }
         for program in &PROGRAMS {

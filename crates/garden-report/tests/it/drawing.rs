@@ -16,7 +16,7 @@ fn drawn(chart: &Chart) -> Option<Vec<Value>> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/drawing.js");
     let node = Command::new("node").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let Ok(mut node) = node else {
-        garden_testing::skip("there is no `node` to draw charts with");
+        garden_testing::missing("node");
         return None;
     };
     let input = json!({ "source": source.join("\n"), "data": chart }).to_string();

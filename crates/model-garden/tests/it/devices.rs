@@ -44,7 +44,7 @@ fn a_driver_that_is_none_is_named() {
     std::fs::write(folder.join("empty.c"), "").unwrap();
     let made = Command::new("cc").args(["-shared", "-o"]).arg(&library).arg(folder.join("empty.c")).status();
     if !made.is_ok_and(|status| status.success()) {
-        return garden_testing::skip("no C compiler");
+        return garden_testing::missing("cc");
     }
     let with_it = |words: &[&str]| model_garden(words).env("LD_LIBRARY_PATH", &folder).output().unwrap();
     let look: Value = serde_json::from_slice(&with_it(&["devices", "--json"]).stdout).unwrap();

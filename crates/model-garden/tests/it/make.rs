@@ -17,7 +17,7 @@ fn make(name: &str, words: &[&str]) -> Option<(String, Output)> {
     match command.args(words).output() {
         Ok(output) => Some((target.to_str().unwrap().to_string(), output)),
         Err(_) => {
-            eprintln!("skipped: make is not installed");
+            garden_testing::missing("make");
             None
         }
     }

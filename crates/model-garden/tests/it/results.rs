@@ -239,8 +239,8 @@ fn transformers_and_peft_load_every_result() {
     let packages = "import torch, torchvision, transformers, peft";
     let found = Command::new(&python).args(["-c", packages]).output();
     if !found.is_ok_and(|found| found.status.success()) {
-        eprintln!("skipped: {python} has no torch, torchvision, transformers and peft; GARDEN_PYTHON names another");
-        return;
+        let reason = format!("{python} has no torch, torchvision, transformers and peft; GARDEN_PYTHON names another");
+        return garden_testing::skip(&reason);
     }
     let has_four_bits = Command::new(&python).args(["-c", "import bitsandbytes, accelerate"]).output().unwrap();
     // One process for all: what takes time is to load the packages.
@@ -248,7 +248,7 @@ fn transformers_and_peft_load_every_result() {
     command.arg(repository("testdata/reference/saved.py"));
     for made in MADE.iter() {
         if made.kind == "quantised" && !has_four_bits.status.success() {
-            eprintln!("skipped: {python} has no bitsandbytes and accelerate, so {} is not loaded", made.base);
+            garden_testing::skip(&format!("{python} has no bitsandbytes and accelerate: {} is not loaded", made.base));
             continue;
         }
         command.args(["--check", made.kind]).arg(&made.folder).arg(&made.base_folder);

@@ -28,7 +28,7 @@ pub fn cuda() -> Option<Make> {
     match Cuda::open(0) {
         Ok(_) => Some(|| Box::new(Cuda::open(0).unwrap())),
         Err(unavailable) => {
-            println!("skipped: {unavailable}");
+            garden_testing::skip_all("models on a GPU", &unavailable.to_string());
             None
         }
     }

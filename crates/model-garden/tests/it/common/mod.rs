@@ -101,7 +101,7 @@ pub fn has_python() -> bool {
     let found =
         Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success());
     if !found {
-        garden_testing::skip("python3 is not installed");
+        garden_testing::missing("python3");
     }
     found
 }
