@@ -34,7 +34,7 @@ BASES = {
     "tiny_float32_untied": ("testdata/tiny-model", {"dtype": "float32", "tied": False}),
     "tiny_newer_names": ("testdata/tiny-model", {"newer": True}),
     "tiny_stored_head": ("testdata/tiny-model", {"stored_head": True}),
-    "demo": ("testdata/demo-base", {}),
+    "demo": ("crates/model-garden/assets/demo-base", {}),
 }
 # Models with their own adapters, for merging alone.
 MERGED = ["bfloat16", "two_images_rslora", "vision_lora"]

@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn the_tiny_one_is_that_of_the_demo() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/demo-base/config.json");
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../model-garden/assets/demo-base/config.json");
         assert_eq!(Config::read(&path).unwrap(), Config::tiny());
     }
 

@@ -4,6 +4,8 @@ mod cli;
 mod commands;
 mod demo;
 mod failure;
+mod guarding;
+mod judging;
 mod printer;
 mod show;
 mod traces;

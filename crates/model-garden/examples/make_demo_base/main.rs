@@ -4,7 +4,7 @@
 //!     cargo run --release -p model-garden --example make_demo_base -- texts
 //!
 //! The folder has everything but the weights, which are written into it. `texts` prints what the tokenizer was made of. What the base is taught
-//! is in `world.rs`; testdata/demo-base/README.md says how it was made.
+//! is in `world.rs`; crates/model-garden/assets/demo-base/README.md says how it was made.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program for developers, which prints how far it is")]
 

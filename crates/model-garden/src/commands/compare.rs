@@ -7,9 +7,9 @@ use garden_report::{Page, Style};
 use garden_trace::{ReadOptions, ReadTrace};
 
 use super::Outcome;
-use super::diagnose::{command_line, read, title};
 use crate::cli::{self, Format};
 use crate::failure::Failure;
+use crate::judging::{command_line, read, title};
 use crate::printer::{MOST_COLUMNS, Printer};
 
 /// Runs the command.

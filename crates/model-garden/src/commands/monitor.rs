@@ -4,9 +4,8 @@
 //! monitor's own memory does not grow with the time it watches.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, SyncSender};
 use std::time::Instant;
 
@@ -14,15 +13,15 @@ use garden_guard::{
     Channel, Ending, Happening, Launch, Launched, Live, Notice, OutputMode, Recorder, Stop, Watch, launch,
     listen_for_stops, origin, pass_stop_on,
 };
-use garden_memory::{Bytes, EventKind, MIB, Question, RunFacts, Stability};
+use garden_memory::{Bytes, EventKind, MIB, RunFacts};
 use garden_probe::{Identity, Sampler, find_training, memory_limit};
-use garden_report::{JudgedTrace, Section, Style};
-use garden_trace::{ReadOptions, ReadTrace, read_path};
+use garden_report::JudgedTrace;
 
 use super::Outcome;
-use super::diagnose::{judge, outcome, render, title};
-use crate::cli::{self, Format};
+use crate::cli;
 use crate::failure::Failure;
+use crate::guarding::{cannot_create, cannot_start};
+use crate::judging::{HeldTrace, check_page, judge_and_print, outcome, write_page};
 use crate::printer::Printer;
 use crate::show::{Show, Wish};
 use crate::traces;
@@ -160,17 +159,6 @@ fn find_target(arguments: &cli::Monitor) -> Result<Option<u32>, Failure> {
     }
 }
 
-/// A trace that cannot be created.
-pub fn cannot_create(path: &Path, error: &io::Error) -> Failure {
-    let hint = "name a file in a folder that is there and that you may write to with -o".to_string();
-    Failure::new(format!("cannot write the trace `{}`", path.display()), error, Some(hint))
-}
-
-/// A command that cannot be started.
-pub fn cannot_start(name: &str, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot start `{name}`"), error, Some("check the command behind `--`".into()))
-}
-
 fn cannot_watch(pid: u32, error: &io::Error) -> Failure {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => "run as the same user, or in a container add `--cap-add SYS_PTRACE`",
@@ -243,83 +231,6 @@ fn report(
     say_troubles(live, printer);
     printer.say(&format!("trace: {}", path.display()));
     Ok(judged)
-}
-
-/// Judges a trace as `diagnose` does, and prints its report.
-pub fn judge_and_print(
-    trace: &HeldTrace,
-    stability: Option<Stability>,
-    printer: &Printer,
-) -> Result<JudgedTrace, Failure> {
-    let path = trace.path.as_path();
-    let read = trace
-        .read(printer)
-        .map_err(|error| Failure::new(format!("cannot judge the trace `{}`", path.display()), &error, error.hint()))?;
-    let judged = judge(read, Question { stability, ..Question::default() });
-    let style = if printer.has_colour() { Style::Colour } else { Style::Plain };
-    printer.out(&render(&judged, &title(path), Format::Text, style, printer.columns(), Vec::new()))?;
-    Ok(judged)
-}
-
-/// A trace that is held open while it is written, so that it can be judged even if somebody deletes it in the meantime.
-pub struct HeldTrace {
-    path: PathBuf,
-    file: Option<File>,
-}
-
-impl HeldTrace {
-    /// Holds the file at a path, which is made if it is not there yet. What cannot be held is read by its path in the end.
-    pub fn at(path: &Path) -> HeldTrace {
-        let is_other = path.metadata().is_ok_and(|found| !found.is_file());
-        let open = || File::options().read(true).write(true).create(true).truncate(false).open(path).ok();
-        let file = if is_other { None } else { open() };
-        // So that nobody tidies it up while it is written.
-        file.as_ref().map(File::try_lock_shared);
-        HeldTrace { path: path.to_path_buf(), file }
-    }
-
-    /// Removes what was made, if nothing was written to it.
-    pub fn drop_empty(self) {
-        if self.file.is_some_and(|file| file.metadata().is_ok_and(|found| found.len() == 0)) {
-            drop(std::fs::remove_file(self.path));
-        }
-    }
-
-    fn read(&self, printer: &Printer) -> Result<ReadTrace, garden_trace::Error> {
-        let is_there = File::open(&self.path).is_ok();
-        match self.file.as_ref().and_then(|file| file.try_clone().ok()).filter(|_| !is_there) {
-            Some(file) => {
-                printer.say(&format!(
-                    "the trace {} was deleted meanwhile; it is judged all the same",
-                    self.path.display()
-                ));
-                garden_trace::read(file, &ReadOptions::default())
-            }
-            None => read_path(&self.path, &ReadOptions::default()),
-        }
-    }
-}
-
-/// Refuses a report that has no folder to be written to, before hours of watching.
-pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
-    let folder = page.and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
-    match (page, folder) {
-        (Some(page), Some(folder)) if !folder.is_dir() => Err(Failure {
-            what: format!("cannot write the report `{}`", page.display()),
-            causes: vec![format!("there is no folder `{}`", folder.display())],
-            hint: Some("create the folder first, or name another file with --report".into()),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// Writes the report with charts. The watching was not in vain if that fails, so it is only said.
-pub fn write_page(judged: &JudgedTrace, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
-    let html = render(judged, &title(trace), Format::Html, Style::Plain, printer.columns(), sections);
-    match printer.write_file(page, &html) {
-        Ok(()) => printer.say(&format!("report: {}", page.display())),
-        Err(failure) => printer.failure(&failure),
-    }
 }
 
 /// Says what went wrong while watching, if anything did.

@@ -5,9 +5,9 @@ use std::error::Error as _;
 use garden_run::{REPORT, RunRecord, page};
 
 use super::Outcome;
-use super::diagnose::command_line;
 use crate::cli;
 use crate::failure::Failure;
+use crate::judging::command_line;
 use crate::printer::Printer;
 
 /// Runs the command.

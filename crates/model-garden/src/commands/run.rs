@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use garden_guard::{
-    Error, Fence, GuardConfig, Observer, OnLimit, OutputMode, Remark, StateFolder, Summary, Troubles, ask_to_end,
+    Fence, GuardConfig, Observer, OnLimit, OutputMode, Remark, StateFolder, Summary, Troubles, ask_to_end,
     start_in_background, supervise, supervisor_of, unguarded,
 };
 use garden_memory::{Bytes, RunFacts};
@@ -15,9 +15,10 @@ use garden_probe::memory_limit;
 use garden_run::guarded;
 
 use super::Outcome;
-use super::monitor::{HeldTrace, cannot_create, cannot_start, check_page, judge_and_print, write_page};
 use crate::cli;
 use crate::failure::Failure;
+use crate::guarding::{guard_failure, say_summary, take_folder};
+use crate::judging::{HeldTrace, check_page, judge_and_print, write_page};
 use crate::printer::Printer;
 use crate::show::Show;
 use crate::traces;
@@ -116,7 +117,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         Ok(summary) => summary,
         Err(error) => {
             held.drop_empty();
-            return Err(failure(error));
+            return Err(guard_failure(error));
         }
     };
     say_summary(&summary, config.limit, printer);
@@ -149,31 +150,6 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
         config.trace.display()
     ));
     Ok(outcome)
-}
-
-/// What went wrong before or while guarding.
-pub fn failure(error: Error) -> Failure {
-    match error {
-        Error::Start(program, error) => cannot_start(&program.to_string_lossy(), &error),
-        Error::Trace(path, error) => cannot_create(&path, &error),
-        other => Failure::new("cannot guard the command", &other, None),
-    }
-}
-
-/// Takes a folder for the state of a run.
-pub fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
-    StateFolder::take(folder).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::ResourceBusy => {
-                "its guard was killed, but the program is still running (see program_pid in state.json): end that first"
-            }
-            io::ErrorKind::AddrInUse => {
-                "another run has it: follow it with --attach, end it with --stop, or name another folder"
-            }
-            _ => "name a folder that you may write to with --state-dir",
-        };
-        Failure::new(format!("cannot use the state folder `{}`", folder.display()), &error, Some(hint.into()))
-    })
 }
 
 fn trace_path(asked: Option<&Path>, state: Option<&StateFolder>) -> Result<PathBuf, Failure> {
@@ -211,43 +187,6 @@ fn output_dir(command: &[OsString]) -> Option<PathBuf> {
     });
     let apart = words.windows(2).find(|pair| names.contains(&pair[0])).map(|pair| pair[1]);
     joined.or(apart).map(PathBuf::from)
-}
-
-/// Says what each attempt cost; one that simply ran needs no words.
-pub fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
-    let is_plain = |attempt: &garden_guard::Attempt| attempt.stopped_because.is_none();
-    if summary.attempts.iter().all(is_plain) && summary.attempts.len() == 1 {
-        return;
-    }
-    for attempt in &summary.attempts {
-        let steps = match (attempt.first_step, attempt.last_step) {
-            (Some(first), Some(last)) => format!("steps {first:.0} to {last:.0}, "),
-            _ => String::new(),
-        };
-        let from = attempt.resumed_from.as_ref().map_or(String::new(), |path| format!("from {}, ", name_of(path)));
-        let is_over = attempt.stopped_because.is_none() && attempt.number as usize == summary.attempts.len();
-        let kept = match (&attempt.checkpoint, attempt.lost_steps) {
-            // Nothing is lost of a run that came to its own end.
-            (Some(path), _) if is_over => format!("{} is its last checkpoint", name_of(path)),
-            (Some(path), Some(lost)) if lost > 0.0 => format!("{} kept, {lost:.0} steps after it lost", name_of(path)),
-            (Some(path), _) => format!("{} kept, no step lost", name_of(path)),
-            (None, _) => "nothing kept".into(),
-        };
-        let stopping =
-            attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it for stopping"));
-        let over = if limit.is_some_and(|limit| attempt.highest_bytes > limit.0) { " (above the limit)" } else { "" };
-        printer.say(&format!(
-            "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, at most {} held{over}; {kept}; it {}",
-            attempt.number,
-            attempt.seconds,
-            Bytes(attempt.highest_bytes),
-            attempt.ending
-        ));
-    }
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Starts the same command again in the background, in a session of its own.
@@ -357,9 +296,7 @@ fn exit_of(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
         Failure::new(format!("`{}` does not tell how the run ended", path.display()), error, Some(hint))
     };
     let text = fs::read(&path).map_err(|error| wrong(&error))?;
-    let summary: serde_json::Value = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
-    let words = summary["words"].as_str().unwrap_or("it ended");
-    let code = summary["code"].as_i64().and_then(|code| i32::try_from(code).ok()).unwrap_or(2);
-    printer.say(&format!("{words} (exit code {code})"));
-    Ok(Outcome::Program(code))
+    let summary: Summary = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+    printer.say(&format!("{} (exit code {})", summary.words, summary.code));
+    Ok(Outcome::Program(summary.code))
 }

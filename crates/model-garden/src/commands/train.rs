@@ -160,7 +160,7 @@ fn train(
 ) -> Result<Outcome, Failure> {
     let job = prepared.job.clone();
     let (recipe, folder) = (&job.recipe, job.recipe.output_dir.as_path());
-    let state = super::run::take_folder(&folder.join(GUARD))?;
+    let state = crate::guarding::take_folder(&folder.join(GUARD))?;
     drop(std::fs::remove_file(folder.join(RUN_END)));
     // What a run goes on from is in its own folder, and so is the trace of what came before.
     let goes_on = resume.as_ref().is_some_and(|checkpoint| checkpoint.parent() == Some(folder));
@@ -185,12 +185,12 @@ fn train(
     let mut progress = Progress::new(printer, steps, recipe.logging_steps, Some(Bytes(plan.total_bytes)));
     let watched = supervise(&config, &mut progress);
     progress.close();
-    let summary = watched.map_err(super::run::failure)?;
-    super::run::say_summary(&summary, config.limit, printer);
+    let summary = watched.map_err(crate::guarding::guard_failure)?;
+    crate::guarding::say_summary(&summary, config.limit, printer);
     let mut record = RunRecord::read(folder).map_err(|error| file_failure(&error))?;
     record.guard = Some(summary);
     // The run was not in vain if one of these cannot be written, so it is only said.
-    let command = Some(super::diagnose::command_line());
+    let command = Some(crate::judging::command_line());
     match record.compare_with(&plan).and_then(|()| record.write_pages(command)) {
         Ok(()) => printer.say(&format!("report: {}", folder.join(REPORT).display())),
         Err(error) => printer.failure(&file_failure(&error)),

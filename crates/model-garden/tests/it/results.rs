@@ -57,7 +57,7 @@ static MADE: LazyLock<Vec<Made>> = LazyLock::new(|| {
         write_base(&base_folder, changes);
         make(base, &base_folder, &dataset, &folder, &mut made);
     }
-    make("demo", &repository("testdata/demo-base"), &dataset, &folder, &mut made);
+    make("demo", &repository("crates/model-garden/assets/demo-base"), &dataset, &folder, &mut made);
     made
 });
 
