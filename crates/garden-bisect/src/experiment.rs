@@ -288,10 +288,10 @@ impl std::error::Error for ReadError {}
 impl Experiment {
     /// Reads a record of the Python package.
     pub fn read(text: &str) -> Result<Experiment, ReadError> {
-        let no_record = |error: serde_json::Error| ReadError(format!("it is no record of an experiment: {error}"));
+        let no_record = |error: serde_json::Error| ReadError(format!("it is not a record of an experiment: {error}"));
         let value: Value = serde_json::from_str(text).map_err(no_record)?;
         if let Some(number) = beyond(&value) {
-            return Err(ReadError(format!("it is no record of an experiment: {number} is larger than any memory")));
+            return Err(ReadError(format!("it is not a record of an experiment: {number} is larger than any memory")));
         }
         let format = value["format"].as_str().unwrap_or_default();
         if format != FORMAT {

@@ -88,7 +88,7 @@ fn stages(experiment: &Experiment, finding: &Finding) -> Section {
     };
     let workers = experiment.runs.iter().find(|run| run.how == How::Workers).and_then(|run| run.examples);
     let workers =
-        workers.map(|examples| format!(" Loader workers had {examples} examples; what all of them grew by is told."));
+        workers.map(|examples| format!(" Loader workers had {examples} examples; the growth is that of all of them."));
     let how = format!(
         "Growth of memory in each pass over the same {} different examples, after free memory was given back. A run has everything of the one before; \"alone\" gets copies from another process.{}",
         experiment.examples,

@@ -69,11 +69,11 @@ pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Opt
             growth.full_after.unwrap_or_default()
         ),
         Kind::Garbage => format!(
-            "{who} leaves {each} per example in reference cycles{}. It is no leak: it waits for the garbage collector.",
+            "{who} leaves {each} per example in reference cycles{}. This is not a leak: it waits for the garbage collector.",
             collected(growth)
         ),
         Kind::Copies => format!(
-            "The loader workers make {each} per example of the parent's memory their own by touching it. It is no leak: it ends when all of it was touched once{}.",
+            "The loader workers make {each} per example of the parent's memory their own by touching it. This is not a leak: it ends once all of it has been touched{}.",
             at_most(growth, experiment)
         ),
         Kind::WarmUp => format!("{who} takes memory in a few jumps that do not come again: a warm-up, not growth per example."),
@@ -197,7 +197,7 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
     match (growth.kind, growth.cause) {
         (Kind::Cache, Some(Cause::DecodedImagesKept)) => vec![
             "Keep the compressed bytes or the path and decode on access: `model_garden.LazyImages`, or open the image inside `__getitem__` and drop it.",
-            "`gc.collect()` and `empty_cache()` do not help: the images are in use. A restart lets go of them, and then it begins anew.",
+            "`gc.collect()` and `empty_cache()` do not help: the images are in use. A restart frees them, and then they pile up again.",
         ],
         (Kind::Cache, Some(Cause::NativeCache)) => vec![
             "Look for a cache of the library itself (tokenizers, oneDNN, decoders) and bound it; Python's objects do not hold this.",

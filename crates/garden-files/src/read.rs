@@ -56,5 +56,5 @@ pub fn fits(length: u64, most: u64) -> io::Result<()> {
 /// Reads a settings file as text: `config.json`, a recipe, a list of prompts.
 pub fn read_settings(path: &Path) -> io::Result<String> {
     let bytes = read(path, LARGEST_SETTINGS)?;
-    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)"))
+    String::from_utf8(bytes).map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not text (UTF-8)"))
 }

@@ -92,9 +92,7 @@ impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Remark::Method(words) => write!(f, "guard: {words}"),
-            Remark::OlderCheckpoints => {
-                f.write_str("checkpoints of an earlier run are there; only those that this one writes count")
-            }
+            Remark::OlderCheckpoints => f.write_str("there are checkpoints of an earlier run; only new ones count"),
             Remark::News(words) => f.write_str(words),
         }
     }

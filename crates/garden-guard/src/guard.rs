@@ -211,7 +211,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         let training = self.live.watch.tree().processes.iter().find(|process| process.role == Role::Training);
         let Some(pid) = training.map(|process| process.identity.pid) else { return false };
         self.say(&format!(
-            "the process that was started has ended, but process {pid} goes on: it is guarded until it ends"
+            "the process that was started has ended, but process {pid} is still running: it is guarded until it ends"
         ));
         true
     }
@@ -435,7 +435,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         let Phase::Saving(saving) = &mut self.phase else { return };
         if let Some(answered) = saving.answered {
             if !is_writing && (is_full || now - answered >= EXIT_PATIENCE.min(grace)) {
-                self.say("the checkpoint is complete but the program goes on: ending it");
+                self.say("the checkpoint is complete but the program is still running: ending it");
                 self.end_saved(completed);
             }
             return;
@@ -480,7 +480,7 @@ impl<'k, 'a> Guard<'k, 'a> {
     /// Ends everything: SIGTERM first, SIGKILL after a while, or as soon as what is added meanwhile would pass the limit.
     fn end(&mut self) {
         terminate(&self.everybody());
-        self.words = "ending what is left".into();
+        self.words = "ending the processes that are left".into();
         self.phase = Phase::Ending { since: Instant::now(), is_killed: false };
     }
 
@@ -501,7 +501,7 @@ impl<'k, 'a> Guard<'k, 'a> {
     /// Somebody asked us to end: once means with a checkpoint, twice means now.
     fn asked(&mut self, stop: Stop) {
         if stop == Stop::HungUp {
-            return self.say("the terminal has gone; the guard goes on");
+            return self.say("the terminal is gone; the guard keeps watching");
         }
         if std::mem::replace(&mut self.session.was_asked, true) {
             self.say("asked again: ending it now");

@@ -242,8 +242,7 @@ impl Supervisor<'_> {
 
     /// The program could not go on from a checkpoint: perhaps it can from an older one.
     fn try_the_one_before(&mut self, tried: &Path, ending: Ending, how: &str) -> Next {
-        let end =
-            (Outcome::Own { code: ending.code() }, format!("{how} when it was to go on from {}", tried.display()));
+        let end = (Outcome::Own { code: ending.code() }, format!("{how} when it was resumed from {}", tried.display()));
         let Some(saves) = &mut self.session.saves else { return Next::Finish(end) };
         saves.distrust(tried);
         if saves.newest().complete.is_none() {

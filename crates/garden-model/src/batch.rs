@@ -155,7 +155,7 @@ fn check_images(config: &Config, images: &Images) -> Result<(), Error> {
         )));
     }
     match not_finite(Dtype::F32, bytes_of(&images.pixels)) {
-        Some(place) => Err(Error::Batch(format!("patch {} has a value that is no number", place / values))),
+        Some(place) => Err(Error::Batch(format!("patch {} has a value that is not finite", place / values))),
         None => Ok(()),
     }
 }
@@ -201,7 +201,7 @@ fn positions_of<'a>(
         let run = row.tokens[index..].iter().take_while(|token| **token == config.image_token).count();
         let Some([frames, height, width]) = grids.next() else {
             return Err(Error::Batch(format!(
-                "row {number} has image tokens at {index}, and there is no image left for them"
+                "row {number} has image tokens at {index} and no image is left for them"
             )));
         };
         let (rows, columns) = (height / merge, width / merge);

@@ -160,7 +160,7 @@ fn method(tried: &[Tried]) -> Vec<String> {
     let Some(comparison) = tried.first().map(|one| &one.comparison) else { return Vec::new() };
     let runs = comparison.before.len();
     let mut method = vec![format!(
-        "Each kind was run {} in a process of its own, the kinds taking turns; memory is that of the process and all it started.",
+        "Each kind was run {} in its own process, the kinds taking turns; memory is that of the process and its children.",
         if runs == 1 { "once".to_string() } else { counted(runs, "time") }
     )];
     let stretch = comparison

@@ -129,7 +129,7 @@ fn plain_rate(clock: Clock, value: f64) -> String {
 fn advice(comparison: &Comparison) -> String {
     match comparison.effect {
         Effect::Unclear | Effect::Insufficient => format!("To know more: {}.", comparison.advice),
-        _ => format!("About what was changed: {}.", comparison.advice),
+        _ => format!("About the change: {}.", comparison.advice),
     }
 }
 

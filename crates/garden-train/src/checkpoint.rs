@@ -403,7 +403,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
                 problem: format!("it was made with `{name}` {old}, and now it is {value}"),
-                hint: Some(format!("go on with the old `{name}`, or begin anew in another `output-dir`")),
+                hint: Some(format!("resume with the old `{name}`, or start over in another `output-dir`")),
             });
         }
         changed.push(format!("`{name}` was {old} and is {value} from now on"));
@@ -420,7 +420,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
             problem: format!("it is at step {}, and the run ends at step {}", state.progress.step, job.steps()),
-            hint: Some("more `epochs` or `max-steps` would go on from there".into()),
+            hint: Some("more `epochs` or `max-steps` continue from there".into()),
         });
     }
     let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
@@ -431,14 +431,14 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
                 "its dataset had {} rows, {} of them unused; now it has {}, {} unused",
                 state.rows.all, state.rows.left_out, rows.all, rows.left_out
             ),
-            hint: Some("go on with the same rows, or begin anew in another `output-dir`".into()),
+            hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         });
     }
     match state.contents {
         Some(contents) if contents != job.train.fingerprint => Err(Error::Checkpoint {
             path: path.to_path_buf(),
             problem: "its dataset had other rows, or had them in another order".into(),
-            hint: Some("go on with the same rows, or begin anew in another `output-dir`".into()),
+            hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         }),
         Some(_) => Ok(changed),
         None => {

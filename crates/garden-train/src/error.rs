@@ -102,7 +102,7 @@ impl Error {
                 "wait until it has ended: Ctrl-C, or SIGTERM to that process, makes it save and end; or give another `output-dir`"
                     .into(),
             ),
-            Error::Adapter { field, found, .. } => Some(format!("go on as it was made: `--{field} {found}`")),
+            Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
             Error::BadRows { .. } => Some(
                 "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them, \
                  `--on-long-row drop` or `shrink` is for those that are too long"
@@ -113,19 +113,19 @@ impl Error {
                 "`--batch-tokens {length}`, or `--max-length {tokens}` with `--on-long-row shrink` or `drop`"
             )),
             Error::NotFinite { .. } => Some(
-                "a lower `learning-rate` or more `warmup-steps` would help; checkpoints that are there are from before"
+                "a lower `learning-rate` or more `warmup-steps` would help; the checkpoints are from before this step"
                     .into(),
             ),
             Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. })
                 if source.kind() == std::io::ErrorKind::StorageFull =>
             {
                 Some(
-                    "the disk is full: free some space, then go on with `--resume auto`; checkpoints that are there are whole"
+                    "the disk is full: free some space, then resume with `--resume auto`; the checkpoints are intact"
                         .into(),
                 )
             }
             Error::Model(garden_model::Error::Device(_)) => Some(
-                "look at `nvidia-smi` and the system's log; checkpoints that are there are whole: go on with `--resume auto`".into(),
+                "check `nvidia-smi` and the system log; the checkpoints are intact: resume with `--resume auto`".into(),
             ),
             Error::Model(garden_model::Error::Memory(_)) => Some(
                 "another program may have taken it since it was planned: `nvidia-smi` shows who uses a GPU; or plan again with --dry-run".into(),
@@ -149,7 +149,7 @@ impl fmt::Display for Error {
                 let path = path.display();
                 write!(f, "the adapter `{path}` was made with `{field}` {found}, and the recipe says {given}")
             }
-            Error::NotFinite { step, what } => write!(f, "the {what} is no number any more at step {step}"),
+            Error::NotFinite { step, what } => write!(f, "the {what} is NaN or infinite at step {step}"),
             Error::BadRows { count, rows, first } => {
                 write!(f, "{count} of {rows} rows cannot be used; the first: {first}")
             }

@@ -351,7 +351,7 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
     let what = match purpose {
         Purpose::Weights => weights_words(input, plan),
         Purpose::Adapters => format!("rank {}", input.recipe.lora_r),
-        Purpose::Gradients => "of what is trained, f32".to_string(),
+        Purpose::Gradients => "of the trainable parameters, f32".to_string(),
         Purpose::Optimizer => match input.recipe.storage().has_8bit_moments {
             true => "two moments of 8 bits".to_string(),
             false => "two moments of f32".to_string(),

@@ -91,7 +91,7 @@ impl Prepared {
             job.limits = job.limits.max(survey.limits);
             let (left_out, fingerprint) = (survey.left_out.clone(), survey.fingerprint);
             if fingerprint == train.fingerprint {
-                notes.push("the rows to evaluate on are those that are learnt: what it says about them says nothing about others".to_string());
+                notes.push("evaluation uses the training rows: its figures say nothing about new rows".to_string());
             }
             let (path, image_paths) = (path.clone(), recipe.image_paths);
             let (rows, lengths) = (survey.rows, Vec::new());
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(told(LoraConfig { dropout: 0.1, targets: Targets::all(), ..wanted.clone() }), None);
         let expected = (
             "the adapter `a` was made with `lora-alpha` 64, and the recipe says 16".to_string(),
-            "go on as it was made: `--lora-alpha 64`".to_string(),
+            "use the adapter's own setting: `--lora-alpha 64`".to_string(),
         );
         assert_eq!(told(LoraConfig { alpha: 64.0, ..wanted.clone() }), Some(expected));
         assert!(told(LoraConfig { rank: 8, ..wanted.clone() }).is_some_and(|(error, _)| error.contains("`lora-r` 8")));

@@ -324,7 +324,7 @@ impl Recipe {
                 continue;
             }
             let Some(field) = fields::find(&given) else {
-                let error = wrong(&given, "is no setting");
+                let error = wrong(&given, "is not a setting");
                 let hint = fields::closest(&given).map(|name| format!("`{name}` is one"));
                 return Err(RecipeError { hint, ..error });
             };

@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
                 let is_same = checkpoint::has_same_evaluation(&state.recipe, recipe);
                 if progress.best.is_some_and(|best| !is_same || !is_there(best)) {
                     observer.say(
-                        "the best checkpoint so far cannot be compared with what follows: the best is looked for anew",
+                        "the best checkpoint so far cannot be compared with later ones: the search for the best starts over",
                     );
                     (progress.best, progress.worse) = (None, 0);
                 }

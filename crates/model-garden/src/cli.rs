@@ -477,7 +477,7 @@ impl Gate {
 }
 
 fn stretch(text: &str) -> Result<(u64, u64), String> {
-    let wrong = || format!("`{text}` is no stretch of steps; write for example 90..120");
+    let wrong = || format!("`{text}` is not a range of steps; write for example 90..120");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let step = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
     let (from, to) = (step(from)?, step(to)?);

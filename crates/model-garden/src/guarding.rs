@@ -73,7 +73,7 @@ fn name_of(path: &Path) -> String {
 
 /// A trace that cannot be created.
 pub fn cannot_create(path: &Path, error: &io::Error) -> Failure {
-    let hint = "name a file in a folder that is there and that you may write to with -o".to_string();
+    let hint = "use -o to name a file in an existing folder that you may write to".to_string();
     Failure::new(format!("cannot write the trace `{}`", path.display()), error, Some(hint))
 }
 

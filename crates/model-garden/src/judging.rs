@@ -125,10 +125,7 @@ impl HeldTrace {
         let is_there = File::open(&self.path).is_ok();
         match self.file.as_ref().and_then(|file| file.try_clone().ok()).filter(|_| !is_there) {
             Some(file) => {
-                printer.say(&format!(
-                    "the trace {} was deleted meanwhile; it is judged all the same",
-                    self.path.display()
-                ));
+                printer.say(&format!("the trace {} was deleted meanwhile; it is judged anyway", self.path.display()));
                 garden_trace::read(file, &ReadOptions::default())
             }
             None => read_path(&self.path, &ReadOptions::default()),

@@ -68,7 +68,7 @@ def setting(text):
     """The name and the value of a setting such as `num_workers=0`."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name.isidentifier():
-        raise AuditError(f"`{text}` is no setting\nhint: write NAME=VALUE, for example num_workers=0")
+        raise AuditError(f"`{text}` is not a setting\nhint: write NAME=VALUE, for example num_workers=0")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):

@@ -83,7 +83,7 @@ fn rows_that_workers_copy() {
     check(
         "rows",
         expect![[r#"
-        copies: The loader workers make 21.1 KiB per example of the parent's memory their own by touching it. It is no leak: it ends when all of it was touched once, about 6.17 MiB for 300 examples in each worker that sees them all.
+        copies: The loader workers make 21.1 KiB per example of the parent's memory their own by touching it. This is not a leak: it ends once all of it has been touched, about 6.17 MiB for 300 examples in each worker that sees them all.
         2 workers: worker_copy_on_write of the None at None, Some(21576) per example, Some(6472800) in all
         dataset: flat
         dataset + collator: flat

@@ -308,7 +308,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             read.push(Real(match number {
                 Value::Integer(number) => number as f64,
                 Value::Number(number) if number.is_finite() => number,
-                other => return Err(self.error(field, format!("has {other}, which is no number"))),
+                other => return Err(self.error(field, format!("has {other}, which is not a number"))),
             }));
         }
         if count == 2 || count == 4 {

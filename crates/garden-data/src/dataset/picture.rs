@@ -160,7 +160,7 @@ impl Found<'_> {
     }
 
     fn no_base64(&self, problem: &str) -> Error {
-        Error::row_field(self.place, self.field, format!("is no usable base64: {problem}"))
+        Error::row_field(self.place, self.field, format!("is not usable base64: {problem}"))
     }
 
     fn unreadable(&self, error: &std::io::Error) -> Error {

@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Key<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Key<'de>, D::Error> {
         match deserializer.deserialize_str(Reader)? {
             Value::Text(text) => Ok(Key(text)),
-            _ => Err(serde::de::Error::custom("a field's name is no text")),
+            _ => Err(serde::de::Error::custom("a field's name is not text")),
         }
     }
 }

@@ -269,7 +269,7 @@ impl Writer<'_> {
         }
         let shown: String = value.chars().take(40).collect();
         let problem =
-            format!("has `{}` {shown}, which is no list of numbers: it cannot be converted", key.trim_matches('"'));
+            format!("has `{}` {shown}, which is not a list of numbers: it cannot be converted", key.trim_matches('"'));
         Err(Error::row_field(self.place, &self.chat.field(message), problem))
     }
 

@@ -49,7 +49,7 @@ impl Problem {
                     (found.place, found.field) = (place.to_string(), field.to_string());
                     found.problem = match file.strip_suffix(')') {
                         Some(file) => format!("names `{file}`: {problem}"),
-                        None => format!("is no usable picture: {problem}"),
+                        None => format!("is not a usable picture: {problem}"),
                     };
                 }
             }

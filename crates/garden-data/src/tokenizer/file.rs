@@ -163,7 +163,7 @@ impl Reader<'_> {
         let mut both = String::new();
         for (rank, pair) in (0_u32..).zip(&model.merges) {
             let wrong = |problem: String| Error::field(self.path, format!("model.merges.{rank}"), problem);
-            let (left, right) = pair.parts().ok_or_else(|| wrong("is no pair of tokens".to_string()))?;
+            let (left, right) = pair.parts().ok_or_else(|| wrong("is not a pair of tokens".to_string()))?;
             both.clear();
             both.push_str(left);
             both.push_str(right);

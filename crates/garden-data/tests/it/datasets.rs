@@ -201,7 +201,7 @@ fn bad_rows() {
         ),
         (
             r#"{"prompt": "a", "image": "data:image/png;base64,iVBO*w0K", "response": "b"}"#,
-            "`a.jsonl:2`: field `image` is no usable base64: byte 0x2a at character 5 is no digit of base64",
+            "`a.jsonl:2`: field `image` is not usable base64: byte 0x2a at character 5 is not a base64 digit",
         ),
         (
             r#"{"prompt": "a", "image": "data:image/png,iVBO", "response": "b"}"#,

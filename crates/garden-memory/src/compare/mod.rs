@@ -250,7 +250,7 @@ fn stretch(
     if let Some((begin, _)) = plateau {
         let place = if clock == Clock::Time { format!("{begin:.0} s") } else { format!("{} {begin:.0}", clock.unit()) };
         notes.push(format!(
-            "one of them grows until {place} and then no more, the other goes on: growth is compared from there on"
+            "one of them grows until {place} and then stops, the other keeps growing: growth is compared from there on"
         ));
     }
     let growth = plateau
@@ -459,7 +459,7 @@ fn missing(comparison: &Comparison) -> String {
     let short = comparison.before.iter().chain(&comparison.after).find(|run| run.samples < FEWEST_BLOCKS);
     match short {
         Some(run) => format!("`{}` has {}", run.name, counted(run.samples, "sample")),
-        None if comparison.from.is_none() => "the runs share no stretch of the clock".into(),
+        None if comparison.from.is_none() => "the runs have no range of the clock in common".into(),
         None => "too few samples lie in what all runs cover".into(),
     }
 }

@@ -96,7 +96,7 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
     let modules_to_save = match value.get("modules_to_save") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(names)) => names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect(),
-        Some(_) => return Err(Error::field(path, "modules_to_save", "is no list of names")),
+        Some(_) => return Err(Error::field(path, "modules_to_save", "is not a list of names")),
     };
     Ok(LoraConfig {
         modules_to_save,

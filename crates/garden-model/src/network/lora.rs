@@ -84,7 +84,7 @@ impl Targets {
         Ok(match self {
             Targets::Pattern(pattern) => {
                 let whole = Regex::new(&format!("^(?:{pattern})$"))
-                    .map_err(|error| format!("`{pattern}` is no regular expression: {error}"))?;
+                    .map_err(|error| format!("`{pattern}` is not a regular expression: {error}"))?;
                 Matcher::Pattern(whole)
             }
             Targets::Names(names) => Matcher::Names(names.clone()),

@@ -90,7 +90,7 @@ impl Model {
                 return Err(Error::tensor(path, UPDATES, problem));
             }
             let count = u32::try_from(*first)
-                .map_err(|_| Error::tensor(path, UPDATES, format!("has {first}, which is no number of updates")))?;
+                .map_err(|_| Error::tensor(path, UPDATES, format!("has {first}, which is not a number of updates")))?;
             match part {
                 Part::Vision => updates.vision = count,
                 Part::Decoder => updates.decoder = count,

@@ -500,7 +500,7 @@ fn what_is_refused() {
     );
     assert_eq!(
         refusal(vec![text(vec![5]), text(vec![5, image])], run.greedy()),
-        "row 1 has image tokens at 1, and there is no image left for them"
+        "row 1 has image tokens at 1 and no image is left for them"
     );
     assert_eq!(
         refusal(vec![text(vec![5]), text(Vec::new())], run.greedy()),

@@ -173,7 +173,7 @@ fn batches() {
     );
     assert_eq!(
         refusal(&[row(vec![1, image, 2])], Images::default()),
-        "row 0 has image tokens at 1, and there is no image left for them"
+        "row 0 has image tokens at 1 and no image is left for them"
     );
     assert_eq!(refusal(&[row(vec![1, 160])], Images::default()), "row 0 has token 160; the model knows 0 to 159");
     assert_eq!(
@@ -192,7 +192,7 @@ fn batches() {
     sick[200] = f32::NAN;
     assert_eq!(
         refusal(&[row(vec![1, image])], Images { pixels: sick, grids: vec![[1, 2, 2]] }),
-        "patch 2 has a value that is no number"
+        "patch 2 has a value that is not finite"
     );
     // A batch beyond what the model was built for.
     let mut planner = Planner::for_cpu(1);

@@ -151,18 +151,17 @@ pub fn advise<E>(
 fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
     let mut changes = Vec::new();
     if recipe.recompute == Recompute::None {
-        let effect = "no change of what is learnt; a third more work in each step";
+        let effect = "same result; a third more work in each step";
         let settings = vec![("recompute", "layer".to_string())];
         changes.push(Change::new(effect, settings, |recipe| recipe.recompute = Recompute::Layer));
     }
     if recipe.prefetch > SMALLEST_PREFETCH {
-        let effect = "no change of what is learnt; steps wait where a row takes long to read";
+        let effect = "same result; steps wait for rows that take long to read";
         let settings = vec![("prefetch", "1MB".to_string())];
         changes.push(Change::new(effect, settings, |recipe| recipe.prefetch = SMALLEST_PREFETCH));
     }
     if recipe.loader_threads > 1 {
-        let effect =
-            "no change of what is learnt; steps wait where pictures are decoded more slowly than they are learnt";
+        let effect = "same result; steps wait if images take longer to decode than to train on";
         let settings = vec![("loader-threads", "1".to_string())];
         changes.push(Change::new(effect, settings, |recipe| recipe.loader_threads = 1));
     }

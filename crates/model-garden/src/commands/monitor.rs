@@ -117,7 +117,7 @@ impl Target {
             Channel::open_at(path, notices.clone()).map_err(|error| {
                 let hint = match error.kind() {
                     io::ErrorKind::AddrInUse => "is another watcher at work? Name another path, or end it",
-                    _ => "name a path of less than 100 letters in a folder that is there",
+                    _ => "name a path of fewer than 100 characters in an existing folder",
                 };
                 let hint = hint.to_string();
                 Failure::new(format!("cannot listen on `{}`", path.display()), &error, Some(hint))
@@ -256,7 +256,7 @@ fn see_out(
     printer: &Printer,
     was_asked: &mut bool,
 ) -> Result<Ending, Failure> {
-    printer.say(&format!("the command goes on as process {pid}; its output is passed on until it ends"));
+    printer.say(&format!("the command keeps running as process {pid}; its output is passed on until it ends"));
     // What was drawn is nowhere else; the rest gets through by itself.
     let was_drawn = matches!(output_mode, OutputMode::View { .. });
     loop {

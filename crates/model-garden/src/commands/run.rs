@@ -260,7 +260,7 @@ fn stop(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
     let Some(pid) = find_supervisor(folder)? else {
         if let Some(program) = unguarded(folder) {
             return Err(Failure {
-                what: format!("the guard of this run was killed; the program goes on as process `{program}`"),
+                what: format!("the guard of this run was killed; the program still runs as process `{program}`"),
                 causes: Vec::new(),
                 hint: Some(format!(
                     "ask it yourself: kill -TERM {program} if it saves on SIGTERM, else wait for a checkpoint"

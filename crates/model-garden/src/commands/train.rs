@@ -49,9 +49,9 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
     let resume = find_resume(&recipe, printer)?;
     let prepared = prepare(recipe, chosen.kind(), printer)?;
     if let Some(path) = &resume {
-        let changes = check_resume(&prepared.job, path).map_err(|error| failure("cannot go on from there", &error))?;
+        let changes = check_resume(&prepared.job, path).map_err(|error| failure("cannot resume from there", &error))?;
         changes.iter().for_each(|change| printer.say(&format!("changed: {change}")));
-        printer.say(&format!("going on from {}", path.display()));
+        printer.say(&format!("resuming from {}", path.display()));
     }
     prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
     let planned = super::plan::of_job(&prepared, chosen, printer)?;
@@ -123,14 +123,14 @@ fn find_resume(recipe: &Recipe, printer: &Printer) -> Result<Option<PathBuf>, Fa
         None | Some("false") if has_checkpoints(folder) => Err(Failure {
             what: format!("`{}` has checkpoints of an earlier run", folder.display()),
             causes: Vec::new(),
-            hint: Some("go on from the newest with --resume auto, or begin anew in another --output-dir".into()),
+            hint: Some("resume from the newest with --resume auto, or start over in another --output-dir".into()),
         }),
         None | Some("false") => Ok(None),
         Some("auto" | "true") => {
             let (found, torn) = newest(folder);
             torn.iter().for_each(|error| printer.say(&format!("skipped: {error}")));
             if found.is_none() {
-                printer.say("there is no checkpoint to go on from: beginning anew");
+                printer.say("there is no checkpoint to resume from: starting over");
             }
             Ok(found)
         }

@@ -89,7 +89,7 @@ fn what_is_no_record_is_refused() {
         exit 2
         ----- stderr
         error: cannot judge `FOLDER/empty.json`
-          caused by: it is no record of an experiment: EOF while parsing a value at line 1 column 0
+          caused by: it is not a record of an experiment: EOF while parsing a value at line 1 column 0
 
         hint: a record is made with `model-garden bisect module:function --record FILE`
     "#]],
@@ -113,7 +113,7 @@ fn what_is_no_record_is_refused() {
         exit 2
         ----- stderr
         error: cannot judge `FOLDER/torn.json`
-          caused by: it is no record of an experiment: EOF while parsing a value at line 1 column 2000
+          caused by: it is not a record of an experiment: EOF while parsing a value at line 1 column 2000
 
         hint: a record is made with `model-garden bisect module:function --record FILE`
     "#]],

@@ -58,7 +58,7 @@ fn the_two_production_runs_grew_alike() {
               after   run2.csv  settled  24       +168 MiB per step             15.2 GiB
 
             What to do
-              About what was changed: it does nothing for growth.
+              About the change: it does nothing for growth.
 
             How it was compared
               - Growth is compared over steps 10 to 70: the slope of the lows there.

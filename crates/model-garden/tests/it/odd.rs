@@ -65,7 +65,7 @@ fn a_daemon_is_guarded_until_it_ends() {
     if has_python() {
         let (output, folder) = guard("daemon", "300", &[]);
         assert_eq!(output.status.code(), Some(75), "{}", told(&output));
-        assert!(talk(&output).contains("goes on: it is guarded until it ends"), "{}", talk(&output));
+        assert!(talk(&output).contains("is still running: it is guarded until it ends"), "{}", talk(&output));
         assert_eq!(std::fs::read_dir(folder.join("out")).unwrap().count(), 1);
     }
 }

@@ -49,7 +49,7 @@ pub fn run(arguments: &cli::TrainWorker, printer: &Printer) -> Result<Outcome, F
 
 /// What went wrong, in the way all commands say it.
 pub fn failure(error: &Error) -> Failure {
-    Failure { what: "training cannot go on".into(), causes: vec![error.to_string()], hint: error.hint() }
+    Failure { what: "training cannot continue".into(), causes: vec![error.to_string()], hint: error.hint() }
 }
 
 fn run_end(job: &Job, finish: Finish, teller: &Teller, seconds: f64, gpu: Option<usize>) -> RunEnd {
