@@ -10,7 +10,7 @@ use crate::growth::{
 use crate::leak::{LeakTest, UNDIMINISHED};
 use crate::record_highs::thins_out;
 use crate::shape::Shape;
-use crate::stats::{Point, theil_sen};
+use crate::stats::{Point, median, theil_sen};
 use crate::sublinear::law_explains;
 use crate::trend::{Bend, Trend};
 use crate::waves::Waves;
@@ -37,6 +37,8 @@ const VAGUE: f64 = 0.25;
 const LATE: f64 = 0.15;
 /// A growth that is over within this share of the trace, and adds at most this share of the level, is start-up.
 const START_UP: f64 = 0.2;
+/// A dip is over within this share of the trace: a longer one may hide a growth.
+const DIP: f64 = 0.15;
 /// A knee within this share of the trace is start-up rather than a cache.
 const EARLY: f64 = 0.12;
 
@@ -73,7 +75,7 @@ pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
     let is_real = shape.segments.len() > 1
         || shape.staircase.is_some()
         || Trend::of(&shape.floor).is_some_and(|trend| trend.rises(SURE));
-    if retained < shape.material().max(deepest_fall(shape)) || !is_real {
+    if retained < shape.material().max(deepest_fall(shape)) || !is_real || is_dip(shape) {
         return quiet(shape);
     }
     let broken = find_break(shape).or_else(|| if rises_now(shape) { None } else { ended_in_pieces(shape) });
@@ -115,6 +117,26 @@ fn quiet(shape: &Shape) -> Finding {
         Waves::None => (Verdict::Flat, Mechanism::None),
     };
     Finding { verdict, mechanism, ..Finding::nothing() }
+}
+
+/// Whether the lowest place is only a dip: the floor left its usual level for a short while, came back, and stands there still.
+fn is_dip(shape: &Shape) -> bool {
+    let lowest = |&a: &usize, &b: &usize| shape.floor[a].y.total_cmp(&shape.floor[b].y);
+    let Some(foot) = (0..shape.floor.len()).min_by(lowest).filter(|&foot| foot >= PLATEAU_SAMPLES) else {
+        return false;
+    };
+    let (before, after) = shape.floor.split_at(foot);
+    let usual = median(&before.iter().map(|point| point.y).collect::<Vec<f64>>());
+    // Half of what counts as growth: what is left of a dip on both sides must not come to one.
+    let slack = 0.5 * shape.material();
+    let is_usual = |point: &Point| point.y >= usual - slack;
+    let (Some(left), Some(back)) = (before.iter().rposition(is_usual), after.iter().position(is_usual)) else {
+        return false;
+    };
+    // Between lows the floor is not known.
+    let unseen = shape.length() / shape.floor.len() as f64;
+    let is_short = after[back].x - before[left].x <= DIP * shape.length() + 2.0 * unseen;
+    is_short && after.len() - back >= PLATEAU_SAMPLES && (shape.present_level() - usual).abs() < slack
 }
 
 /// The deepest fall of the fitted floor after its lowest place: a floor that falls as far as it rises merely wanders.

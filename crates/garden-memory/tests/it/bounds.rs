@@ -38,7 +38,7 @@ fn a_flat_run_whose_processes_fork_now_and_then_stays_flat() {
     let bound = |step: u64| (step % 20 < 4).then_some(1000 + 10 * step);
     let (_, found) = judge((0..200).map(|step| sample(step, 1000, bound(step))));
     assert_eq!(found.verdict, Verdict::Flat, "{}", found.summary);
-    let note = found.input.notes.iter().find(|note| note.contains("known by bounds"));
+    let note = found.input.notes.iter().find(|note| note.contains("only bounds of"));
     assert!(note.is_some_and(|note| note.starts_with("40 of 200 samples left out")), "{:?}", found.input.notes);
 }
 
@@ -46,9 +46,9 @@ fn a_flat_run_whose_processes_fork_now_and_then_stays_flat() {
 fn a_tree_that_is_never_measured_is_judged_by_how_its_bounds_move() {
     let (_, found) = judge((0..200).map(|step| sample(step, 1000, Some(1000 + 37 * (step * 7919 % 31)))));
     assert_eq!(found.verdict, Verdict::Flat, "{}", found.summary);
-    let note = found.input.notes.iter().find(|note| note.contains("known by bounds"));
+    let note = found.input.notes.iter().find(|note| note.contains("only bounds of"));
     assert!(
-        note.is_some_and(|note| note.starts_with("200 of 200 samples taken as the change of their bounds")),
+        note.is_some_and(|note| note.starts_with("200 of 200 samples estimated from the change of their bounds")),
         "{:?}",
         found.input.notes
     );
