@@ -1,7 +1,7 @@
 //! Tests whether a growth has outlived every bounded explanation.
 //!
 //! Only repetition can show it. In the first epoch a leak and a cache of first-seen examples look the same, so a
-//! leak needs undiminished growth through a whole further epoch after a first pass, and two if an earlier growth ended.
+//! leak needs undiminished growth through a whole further epoch after a first pass, and two if an earlier growth ended or the second pass grew less.
 //! "Undiminished" is tested against the slowest laws of healthy growth, and the growth must stand out from noise
 //! and come in more than a few jumps. Error rates and the population they were measured on are in `docs/diagnose.md`.
 
