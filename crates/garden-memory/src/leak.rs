@@ -46,6 +46,7 @@ impl LeakTest {
         LeakTest { window_start, origin, known_at: growth_start + 2.0 * epoch, epoch, growth_start, after_fill }
     }
 
+    /// Whether the verdict is `leak`: the one place where that is decided.
     pub(crate) fn holds(&self, shape: &Shape) -> bool {
         let now = shape.last();
         // A run of a whole number of epochs ends one sample before the boundary.

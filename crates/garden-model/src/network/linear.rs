@@ -208,6 +208,7 @@ impl Lora {
             pass.device.matmul(x, &self.down, narrow, rows, 1.0, Write::Set);
         }
         if let Some(gradient) = &self.up_gradient {
+            // The LoRA gradient of B, and below that of A.
             pass.device.weight_gradient(dy, narrow, gradient, rows, self.scale);
         }
         if let Some(gradient) = &self.down_gradient {
