@@ -23,7 +23,7 @@ def find_binary():
     if named:
         if _is_program(named):
             return os.path.abspath(named)
-        raise BinaryNotFound(f"{ENVIRONMENT} names `{named}`, which is no program\nhint: correct it, or unset it to use the installed one")
+        raise BinaryNotFound(f"{ENVIRONMENT} names `{named}`, which is not a program\nhint: fix it, or unset it to use the installed one")
     folders = _script_folders()
     for folder in folders:
         path = os.path.join(folder, NAME)
@@ -62,7 +62,7 @@ def _explanation(folders):
     system = {"win32": "Windows", "cygwin": "Windows", "darwin": "macOS"}.get(sys.platform)
     if system:
         return (
-            f"the `{NAME}` binary does not exist for {system}: it reads memory from Linux's /proc\n"
+            f"the `{NAME}` binary is not available for {system}: it reads memory from Linux's /proc\n"
             "hint: train in WSL 2, a Linux container or on a Linux machine; LazyImages works everywhere"
         )
     return (

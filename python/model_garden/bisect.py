@@ -50,7 +50,7 @@ def bisect(
     if pieces is None:
         pieces = Pieces(dataset, processor, collator, model, loss, optimizer, callbacks, batch_size, workers, device)
     elif any(piece is not None for piece in (dataset, processor, collator, model, loss, optimizer, callbacks)):
-        raise BisectError("pieces were given twice: in one argument, and by name")
+        raise BisectError("pieces were passed twice: in one argument and by name")
     # Before the work, so that nobody waits a minute for it in vain; and the pieces may change the folder.
     binary = find_binary()
     record, report = (path and os.path.abspath(path) for path in (record, report))
@@ -117,7 +117,7 @@ def _judge(binary, path, form, more):
     done = subprocess.run([binary, "bisect", path, "--format", form, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     # The code tells the verdict; a failure of the program itself leaves nothing on its standard output.
     if done.stderr:
-        raise BisectError(f"what was measured could not be judged: {done.stderr.decode('utf-8', 'replace').strip()}")
+        raise BisectError(f"cannot judge the measurements: {done.stderr.decode('utf-8', 'replace').strip()}")
     return done.stdout.decode("utf-8")
 
 
@@ -150,6 +150,6 @@ def _elsewhere(target, examples, passes, seconds, start, quiet):
                 raise
         if process.returncode or not os.path.exists(path):
             text = ("\n" + said.decode("utf-8", "replace")).rpartition("\nerror: ")[2].strip()
-            raise BisectError(text or f"the experiment with `{target}` ended with code {process.returncode}")
+            raise BisectError(text or f"the experiment with `{target}` exited with code {process.returncode}")
         with open(path, encoding="utf-8") as file:
             return json.load(file)

@@ -23,7 +23,7 @@ def _never_fails(hook):
         try:
             hook(self, args, state, control, **context)
         except Exception as error:
-            warn_once("callback", f"{hook.__name__} failed ({type(error).__name__}: {error}); training goes on")
+            warn_once("callback", f"{hook.__name__} failed ({type(error).__name__}: {error}); training continues")
         return control
 
     return guarded
@@ -54,7 +54,7 @@ class MemoryMonitorCallback:
             self.every = max(1, int(every))
         except (TypeError, ValueError):
             self.every = 10
-            warn_once("every", f"`every` is no number ({every!r}); taken to be 10")
+            warn_once("every", f"`every` is not a number ({every!r}); using 10")
         self.is_quiet = quiet
         self.run = None
         self._must_count = count
@@ -194,7 +194,7 @@ class MemoryMonitorCallback:
         finally:
             self.run.finish()
         if not self.run.report and not self.is_quiet and os.environ.get("MODEL_GARDEN_EVENTS"):
-            say("The verdict comes from the `model-garden` that watches this run.")
+            say("The `model-garden` watching this run prints the verdict.")
 
 
 def run_facts(args, state, dataloader):

@@ -85,7 +85,7 @@ class Channel:
 
             line = json.dumps(message, allow_nan=False).encode() + b"\n"
         except (TypeError, ValueError) as error:
-            warn_once("message", f"a message was left out, as it cannot be written as JSON: {error}")
+            warn_once("message", f"dropped a message that cannot be written as JSON: {error}")
             return True
         try:
             with self._lock:
@@ -123,8 +123,8 @@ class Channel:
             self._lose(error)
 
     def _lose(self, error):
-        reason = "it does not read any more" if isinstance(error, BlockingIOError) else f"it has gone ({error})"
-        warn_once("channel", f"the watcher no longer hears this program: {reason}. Training goes on.")
+        reason = "it stopped reading" if isinstance(error, BlockingIOError) else f"it is gone ({error})"
+        warn_once("channel", f"lost the connection to the watcher: {reason}. Training continues.")
         self._hang_up()
 
     def close(self):
@@ -183,7 +183,7 @@ def connect(path):
     try:
         return Channel(path)
     except Exception as error:
-        warn_once("channel", f"nobody listens at `{path}` ({error}); steps and events are not told")
+        warn_once("channel", f"nothing listens at `{path}` ({error}); steps and events are not reported")
         return Silence()
 
 

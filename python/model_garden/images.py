@@ -133,7 +133,7 @@ def decode_row(row, field=None, mode="RGB", transform=None, name="row"):
     if isinstance(row, (list, tuple)):
         return _decode_messages(row, image)  # the row is the messages
     if not isinstance(row, Mapping):
-        raise TypeError(f"{name} is a {type(row).__name__}; a dict or a list of messages is needed")
+        raise TypeError(f"{name} is a {type(row).__name__}; expected a dict or a list of messages")
     if field is not None:
         if field not in row:
             raise KeyError(f"{name} has no field {field!r}; it has {', '.join(map(repr, row))}")
@@ -200,13 +200,13 @@ def _open(source, name):
 
     if isinstance(source, Image.Image):
         raise TypeError(
-            f"{name} is already a PIL image, which keeps its pixels after the first use; give LazyImages the bytes or the path that it was opened from"
+            f"{name} is already a PIL image, which keeps its pixels after the first use; pass LazyImages the bytes or the path it was opened from"
         )
     found = _file_or_bytes(source, name)
     try:
         return Image.open(found if isinstance(found, str) else io.BytesIO(found))
     except UnidentifiedImageError:
-        raise ValueError(f"{name} is no image that Pillow can read: {_brief(source)}") from None
+        raise ValueError(f"{name} is not an image that Pillow can read: {_brief(source)}") from None
 
 
 def _file_or_bytes(source, name):
@@ -218,9 +218,9 @@ def _file_or_bytes(source, name):
     if isinstance(source, os.PathLike):
         return os.fspath(source)
     if not isinstance(source, str):
-        raise TypeError(f"{name} is a {type(source).__name__}; bytes, a path, base64 text or a dict with `bytes` or `path` is needed")
+        raise TypeError(f"{name} is a {type(source).__name__}; expected bytes, a path, base64 text or a dict with `bytes` or `path`")
     if source.startswith(("http://", "https://")):
-        raise ValueError(f"{name} is an address in the net, {_brief(source)}; download it first")
+        raise ValueError(f"{name} is a URL, {_brief(source)}; download it first")
     if source.startswith("file://"):
         return source[len("file://"):]
     if source.startswith("data:"):
@@ -237,7 +237,7 @@ def _from_base64(text, name):
     try:
         return base64.b64decode("".join(text.split()) if "\n" in text else text, validate=True)
     except (binascii.Error, ValueError):
-        raise FileNotFoundError(f"{name} is neither a file that exists nor base64 text: {_brief(text)}") from None
+        raise FileNotFoundError(f"{name} is neither an existing file nor base64 text: {_brief(text)}") from None
 
 
 def _brief(source):

@@ -131,10 +131,10 @@ class OwnMonitor:
                 return Channel(self._socket_path)
             except OSError as error:
                 if not self.is_running:
-                    said = " ".join(self._last_words) or "without a word"
-                    raise RuntimeError(f"the monitor ended at once: {said}") from None
+                    said = " ".join(self._last_words) or "no output"
+                    raise RuntimeError(f"the monitor exited at once: {said}") from None
                 if time.monotonic() > end:
-                    raise RuntimeError(f"the monitor did not listen within {START_TIMEOUT_S:.3g} s") from error
+                    raise RuntimeError(f"the monitor did not respond within {START_TIMEOUT_S:.3g} s") from error
                 time.sleep(0.005)
 
     def finish(self):
@@ -146,7 +146,7 @@ class OwnMonitor:
             self.channel.tell(event="exit")
             text = self._wait_for_report()
         except Exception as error:
-            warn_once("monitor", f"the monitor gave no report: {error}. The trace may still be judged with `model-garden diagnose`.")
+            warn_once("monitor", f"no report from the monitor: {error}. Judge the trace with `model-garden diagnose`.")
         finally:
             self.channel.close()
             self._end_now()
@@ -159,7 +159,7 @@ class OwnMonitor:
         with open(self._report_path, encoding="utf-8", errors="replace") as file:
             text = file.read()
         if not text.strip():
-            raise RuntimeError(" ".join(self._last_words[-6:]) or "it ended without a word")
+            raise RuntimeError(" ".join(self._last_words[-6:]) or "it exited without output")
         return text
 
     def _end_now(self):
@@ -203,7 +203,7 @@ def default_trace():
             return _new_file(folder)
         except OSError:
             continue
-    raise RuntimeError("no folder takes the trace: name a file for it (trace=...)")
+    raise RuntimeError("no writable folder for the trace: name a file for it (trace=...)")
 
 
 def _new_file(folder):
@@ -240,4 +240,4 @@ def _read_talk(reading, last_words, on_news):
                 if on_news is not None and text.startswith(NEWS):
                     on_news(text)
     except Exception as error:
-        warn_once("talk", f"what the monitor says cannot be read: {error}")
+        warn_once("talk", f"cannot read the monitor's output: {error}")

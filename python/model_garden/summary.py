@@ -14,7 +14,7 @@ def growth_summary(start, end, counter=None, share=0.0):
 def _memory(start, end):
     # Not labelled `RAM` as the lines of the steps are: a reader of the log must not take it for one more sample.
     if not start or not end or start[1] is None or end[1] is None:
-        return "Growth: not known"
+        return "Growth: unknown"
     (first, before), (last, after) = start, end
     growth = after - before
     rate = f", {format_change(growth / (last - first))} per step" if last > first else ""
@@ -39,7 +39,7 @@ def _counts(first, last):
         lines += [f"    +{more} {name}" for more, name in types]
     largest = last.largest_tensors(3)
     if largest:
-        lines.append("  tensors that hold most")
+        lines.append("  largest tensors")
         lines += [f"    {number} of {_kind(shape, dtype, device)}, {format_bytes(size)}" for size, number, shape, dtype, device in largest]
     return lines
 
@@ -51,5 +51,5 @@ def _kind(shape, dtype, device):
 def _cost(counter, share):
     text = f"Counting took {share:.2%} of the time"
     if counter.skipped:
-        text += f"; {counter.skipped} counts were left out to keep it so (each takes {counter.cost_s * 1000:.0f} ms)"
+        text += f"; {counter.skipped} counts were skipped to keep it low (each takes {counter.cost_s * 1000:.0f} ms)"
     return text + "."

@@ -140,7 +140,7 @@ class Run:
                 if value is not None and int(value) >= 1:
                     known[name] = int(value)
             except (TypeError, ValueError, OverflowError):
-                warn_once("facts", f"`{name}` is left out, as it is no number: {value!r}")
+                warn_once("facts", f"ignoring `{name}`, which is not a number: {value!r}")
         if known:
             self._channel.tell(facts=known)
 
@@ -149,7 +149,7 @@ class Run:
         try:
             self.current_step = self.current_step + 1 if step is None else int(step)
         except (TypeError, ValueError, OverflowError):
-            warn_once("step", f"a step was left out, as it is no number: {step!r}")
+            warn_once("step", f"ignoring a step that is not a number: {step!r}")
             return
         if self._must_agree:
             self._must_agree = False
@@ -199,7 +199,7 @@ class Run:
             more = {} if path is None else {"path": os.path.abspath(os.fspath(path))}
         except TypeError:
             more = {}
-            warn_once("checkpoint", f"a checkpoint's path was left out, as it is no path: {path!r}")
+            warn_once("checkpoint", f"ignoring a checkpoint path that is not a path: {path!r}")
         self._event("checkpoint", **more)
 
     def wait_for_sample(self):
@@ -225,7 +225,7 @@ class Run:
             self._monitor = None
             self._keep_and_say()
         except Exception as error:
-            warn_once("finish", f"the watching could not be ended well: {error}")
+            warn_once("finish", f"cannot finish watching cleanly: {error}")
         return self.report
 
     def _keep_and_say(self):
@@ -236,7 +236,7 @@ class Run:
                 file.write(self.report.text)
         if not self._quiet:
             say(self.report.summary)
-            say(f"trace: {self.report.trace} (the whole report: model-garden diagnose {self.report.trace})")
+            say(f"trace: {self.report.trace} (full report: model-garden diagnose {self.report.trace})")
 
     def _say_news(self, text):
         # While a model is loaded every verdict is about the loading.

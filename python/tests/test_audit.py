@@ -117,7 +117,7 @@ class Verdicts(AuditCase):
         self.assertEqual(emptied, [], "what runs in a copy must not come back")
         words = self.refused(loop, ["MALLOC_ARENA_MAX=2"])
         self.assertIn("`MALLOC_ARENA_MAX=2` is read when a process starts, so it needs a fresh interpreter", words)
-        self.assertIn("hint: move it to the top of a module", words)
+        self.assertIn("hint: move it to the top level of a module", words)
 
 
 @needs_binary
@@ -131,7 +131,7 @@ class Results(AuditCase):
         self.assertLessEqual({"step", "time_s", "rss", "anon", "shmem", "swap"}, set(lines[1]))
         with open(page, encoding="utf-8") as file:
             written = file.read()
-        self.assertIn("Memory with and without", written)
+        self.assertIn("Memory with and without workarounds", written)
         self.assertIn("gc.collect every step", written)
         self.assertEqual(str(audit), audit.text)
         self.assertEqual(audit.data["loop"], "audited:leak")
@@ -162,10 +162,10 @@ class Refusals(AuditCase):
         for name in ("gc.colect", "gc.collect/0", "gc.collect/x", "a b=1", ""):
             with self.subTest(name=name):
                 words = self.refused("audited:leak", [name])
-                self.assertIn(f"unknown workaround `{name}`\nhint: known are gc.collect", words)
-        self.assertIn("is no workaround", self.refused("audited:leak", [7]))
+                self.assertIn(f"unknown workaround `{name}`\nhint: use gc.collect", words)
+        self.assertIn("is not a workaround", self.refused("audited:leak", [7]))
         self.assertIn("is given twice", self.refused("audited:leak", ["gc.collect", "gc.collect/1"]))
-        self.assertIn("there is nothing to try", self.refused("audited:leak", []))
+        self.assertIn("no workaround to try", self.refused("audited:leak", []))
         self.assertIn("`every` of the workaround `w` is 0", self.refused("audited:leak", [Workaround("w", after_step=len, every=0)]))
 
     def test_numbers_that_make_no_sense(self):
@@ -183,10 +183,10 @@ class Refusals(AuditCase):
         early = Workaround("processes", process_every=3, settings={"at": 2})
         words = self.refused("audited:raising", [early], settings={"at": 2000})
         self.assertIn("the loop raised at step 2: ValueError: a step that went wrong (with `processes`)", words)
-        self.assertIn("the loop ended after 9 of 36 steps\nhint: fewer `steps`", self.refused("audited:ending", ["gc.collect"]))
+        self.assertIn("the loop ended after 9 of 36 steps\nhint: use fewer `steps`", self.refused("audited:ending", ["gc.collect"]))
         self.assertIn("it returned a NoneType", self.refused("audited:no_generator", ["gc.collect"]))
         self.assertIn("signal 9", self.refused("audited:killed", ["gc.collect"]))
-        self.assertIn("no step was taken for 1 s\nhint: raise `patience`", self.refused("audited:hanging", ["gc.collect"], patience=1.0))
+        self.assertIn("no step finished for 1 s\nhint: raise `patience`", self.refused("audited:hanging", ["gc.collect"], patience=1.0))
 
     @needs_binary
     def test_loops_that_are_not_there(self):
@@ -203,7 +203,7 @@ class Refusals(AuditCase):
 
     def test_without_proc_or_binary(self):
         with unittest.mock.patch.dict(os.environ, {"MODEL_GARDEN_BINARY": self.path("missing")}):
-            self.assertIn("which is no program", self.refused("audited:leak", ["gc.collect"]))
+            self.assertIn("which is not a program", self.refused("audited:leak", ["gc.collect"]))
         with unittest.mock.patch.object(sys, "platform", "darwin"):
             patched = unittest.mock.patch("model_garden.trial.conduct.find_binary", return_value="unused")
             with patched:

@@ -67,10 +67,10 @@ class Raising(TroubleCase):
         # What needs the dataset is not tried in vain.
         self.assertEqual([stage["name"] for stage in finding["stages"]][:1], ["dataset"])
         self.assertLessEqual(len(finding["stages"]), 2)
-        self.assertTrue(any(note.startswith("left out, as `dataset` failed: ") for note in finding["notes"]), finding["notes"])
+        self.assertTrue(any(note.startswith("skipped, as `dataset` failed: ") for note in finding["notes"]), finding["notes"])
 
     def test_a_generator_is_told_that_it_can_be_gone_through_once(self):
-        self.assertIn("a generator can be gone through only once, and each pass begins anew", self.finding("generator")["summary"])
+        self.assertIn("a generator can be iterated only once, but each pass starts over", self.finding("generator")["summary"])
 
     def test_a_processor_that_raises_is_told_with_the_example(self):
         finding = self.finding("raising_processor")
@@ -107,9 +107,9 @@ class Raising(TroubleCase):
 
     def test_signals_that_end_a_measured_process_are_named(self):
         for target, words in (
-            ("killed", "was ended by signal SIGKILL: the kernel kills a process so when memory runs out"),
-            ("crashing", "was ended by signal SIGSEGV"),
-            ("leaving", "ended with code 1 and said nothing\n  its last output: I have had enough"),
+            ("killed", "was killed by signal SIGKILL: the kernel does this when memory runs out"),
+            ("crashing", "was killed by signal SIGSEGV"),
+            ("leaving", "exited with code 1 without a message\n  its last output: I have had enough"),
         ):
             with self.subTest(target=target):
                 self.assertIn(words, self.finding(target)["summary"])
@@ -128,7 +128,7 @@ class Raising(TroubleCase):
         self.assertLess(time.monotonic() - begin, 10)
         errors = {run["name"]: run["error"] and run["error"]["text"] for run in document["runs"]}
         self.assertIsNone(errors["dataset"])
-        self.assertEqual(errors["dataset + processor"], "nothing was heard for 1 s")
+        self.assertEqual(errors["dataset + processor"], "no response for 1 s")
         self.assertNotIn("dataset + processor + collator + callbacks", errors)
 
     def test_a_run_that_would_take_the_last_memory_is_stopped(self):
@@ -165,7 +165,7 @@ class Odd(TroubleCase):
     def test_pieces_with_threads_are_made_anew_in_each_process(self):
         finding = self.finding("threaded", code=0)
         self.assertEqual((finding["verdict"], [stage["name"] for stage in finding["stages"]]), ("flat", ["dataset", "dataset + processor"]))
-        self.assertEqual(finding["notes"], ["the pieces start threads, which forked processes do not have: no piece but callbacks was run alone"])
+        self.assertEqual(finding["notes"], ["the pieces start threads, which forked processes do not have: only callbacks were run alone"])
 
     def test_examples_that_cannot_be_pickled_leave_out_the_piece_alone(self):
         finding = self.finding("unpicklable_examples", code=0)
@@ -176,28 +176,28 @@ class Odd(TroubleCase):
     def test_fewer_examples_than_asked_for_are_used_and_said(self):
         finding = self.finding("few", code=0)
         self.assertEqual((finding["verdict"], finding["examples"]), ("flat", 15))
-        self.assertEqual(finding["notes"], ["40 examples were asked for; the dataset has 20, of which 15 are counted and 5 warm up"])
+        self.assertEqual(finding["notes"], ["40 examples requested; the dataset has 20: 15 counted, 5 for the warm-up"])
         finding = self.finding("short_iterable", code=0)
         self.assertEqual(finding["examples"], 22)
-        self.assertEqual(finding["notes"], ["40 examples were asked for; the dataset gave 22 after those that warm up"])
+        self.assertEqual(finding["notes"], ["40 examples requested; the dataset gave 22 after the warm-up"])
 
     def test_one_example_again_and_again_is_said(self):
         finding = self.finding("same", code=0)
-        said = "the dataset gives one and the same object for every number: what is kept for each new example cannot be seen; give it different ones"
+        said = "the dataset returns the same object for every index, which hides memory kept per new example; use different examples"
         self.assertEqual((finding["verdict"], finding["notes"]), ("flat", [said]))
 
     def test_far_too_few_are_an_error(self):
         done = self.bisect("too_few")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("error: the dataset has 3 examples: too few to see growth per example\nhint: give it 10 or more different ones", done.stderr)
+        self.assertIn("error: the dataset has 3 examples: too few to see growth per example\nhint: use 10 or more different ones", done.stderr)
 
     def test_a_target_that_makes_no_pieces_is_explained(self):
         for target, words in (
             ("absent", "error: module `broken` has no `absent`; it has Numbers, raise_at"),
             ("nonsense", "error: a int is neither a dataset nor a dict of pieces\nhint: return a dict"),
-            ("nothing", "error: there are no pieces: None was given\nhint: return a dict"),
+            ("nothing", "error: no pieces: got None\nhint: return a dict"),
             ("misspelt", "error: unknown piece `colator`\nhint: the pieces are dataset, processor, collator"),
-            ("failing", "error: the pieces could not be made: KeyError: 'checkpoint'\n  at "),
+            ("failing", "error: cannot make the pieces: KeyError: 'checkpoint'\n  at "),
         ):
             with self.subTest(target=target):
                 done = self.bisect(target)
@@ -207,7 +207,7 @@ class Odd(TroubleCase):
     def test_a_module_that_does_not_exist_is_explained(self):
         done = run_program([support.binary(), "bisect", "no_such_module:pieces", "--python", sys.executable], cwd=self.folder)
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertEqual(done.stderr, "error: there is no module `no_such_module`\nhint: run it in the folder of no_such_module.py, or set PYTHONPATH\n")
+        self.assertEqual(done.stderr, "error: there is no module `no_such_module`\nhint: run it from the folder of no_such_module.py, or set PYTHONPATH\n")
 
     def test_a_python_without_the_package_is_told_so(self):
         # Isolated, so that neither this folder nor PYTHONPATH helps it.
@@ -226,7 +226,7 @@ class Python(TroubleCase):
 
     def test_an_unpicklable_piece_is_named(self):
         rows = broken.Numbers(at=lambda number: None)
-        with self.assertRaisesRegex(model_garden.BisectError, r"the dataset \(Numbers\) cannot be copied into a fresh process: .*\nhint: give a function"):
+        with self.assertRaisesRegex(model_garden.BisectError, r"the dataset \(Numbers\) cannot be copied into a fresh process: .*\nhint: pass a function"):
             model_garden.bisect(dataset=rows, start="spawn", quiet=True)
 
     def test_picklable_pieces_may_be_copied(self):
@@ -243,20 +243,20 @@ class Python(TroubleCase):
         with unittest.mock.patch.dict(os.environ, self.variables()):
             with self.assertRaises(model_garden.BisectError) as raised:
                 model_garden.bisect("broken:failing", quiet=True)
-        self.assertRegex(str(raised.exception), r"^the pieces could not be made: KeyError: 'checkpoint'\n  at .*broken\.py:\d+ in failing")
+        self.assertRegex(str(raised.exception), r"^cannot make the pieces: KeyError: 'checkpoint'\n  at .*broken\.py:\d+ in failing")
 
     def test_settings_that_cannot_be_are_refused(self):
         for more, words in (
             ({"passes": 1}, "one pass cannot tell a cache from a leak"),
             ({"examples": 4}, "too few to see growth per example"),
-            ({"start": "thread"}, "auto, fork or spawn is needed"),
-            ({"batch_size": 0}, "`batch_size` is 0; a whole number of at least 1 is needed"),
-            ({"processor": 3}, "the processor is a int, which cannot be called"),
-            ({"loss": print}, "there is a loss and no model"),
+            ({"start": "thread"}, "use auto, fork or spawn"),
+            ({"batch_size": 0}, "`batch_size` is 0; expected a whole number of at least 1"),
+            ({"processor": 3}, "the processor is a int, which is not callable"),
+            ({"loss": print}, "`loss` needs a model"),
         ):
             with self.subTest(more), self.assertRaisesRegex(model_garden.BisectError, words):
                 model_garden.bisect(dataset=list(range(60)), quiet=True, **more)
-        with self.assertRaisesRegex(model_garden.BisectError, "pieces were given twice"):
+        with self.assertRaisesRegex(model_garden.BisectError, "pieces were passed twice"):
             model_garden.bisect({"dataset": []}, dataset=[])
 
     def in_child(self, script, **more):
@@ -265,7 +265,7 @@ class Python(TroubleCase):
     def test_without_a_binary_nothing_is_begun(self):
         script = "import model_garden\ntry: model_garden.bisect(dataset=None)\nexcept FileNotFoundError as error: print(error)"
         done = self.in_child(script, MODEL_GARDEN_BINARY="/nowhere")
-        self.assertEqual((done.stdout.splitlines()[0], done.stderr), ("MODEL_GARDEN_BINARY names `/nowhere`, which is no program", ""))
+        self.assertEqual((done.stdout.splitlines()[0], done.stderr), ("MODEL_GARDEN_BINARY names `/nowhere`, which is not a program", ""))
 
     def test_other_systems_are_told_so(self):
         for platform, name in (("win32", "Windows"), ("darwin", "macOS")):
@@ -284,7 +284,7 @@ class Python(TroubleCase):
             "try: model_garden.bisect(dataset=list(range(60)))\nexcept model_garden.BisectError as error: print(error)"
         )
         done = self.in_child(script)
-        self.assertEqual(done.stdout, "memory is read from /proc, which is not there\nhint: mount it, or run outside of this sandbox\n", done.stderr)
+        self.assertEqual(done.stdout, "memory is read from /proc, which is missing\nhint: mount it, or run outside this sandbox\n", done.stderr)
 
     def test_running_counters_do_where_page_tables_are_not_summed_up(self):
         script = (
@@ -313,7 +313,7 @@ class Python(TroubleCase):
                 "flat ['dataset']",
                 "flat ['dataset', 'dataset + processor']",
                 "the pieces cannot be used in forked processes: this system cannot fork",
-                "hint: give 'module:function' instead",
+                "hint: pass 'module:function' instead",
             ],
         )
 
@@ -343,7 +343,7 @@ class Ended(TroubleCase):
 
     def test_an_interrupt(self):
         told = self.check(self.command("only_workers"), signal.SIGINT, 130)
-        self.assertTrue(told.endswith("error: interrupted; the measured processes have been ended\n"), told)
+        self.assertTrue(told.endswith("error: interrupted; the measured processes were stopped\n"), told)
 
     def test_a_request_to_end(self):
         self.check(self.command("only_workers"), signal.SIGTERM, 143)

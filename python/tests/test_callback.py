@@ -56,7 +56,7 @@ class Watched(FolderCase):
         command = [binary(), "monitor", "--plain", "--interval", "50ms", "-o", "trace.jsonl", "--", *strict_python(TRAINER, "--leak", "1")]
         done = run_program(command, cwd=self.folder, XDG_STATE_HOME=self.path("state"))
         text = done.stdout + done.stderr
-        self.assertIn("The verdict comes from the `model-garden` that watches this run.", text)
+        self.assertIn("The `model-garden` watching this run prints the verdict.", text)
         self.assertIn("ended at step 40, verdict None", text)
         self.assertEqual(self.kept_traces(), [], "no second monitor")
 

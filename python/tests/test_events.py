@@ -106,7 +106,7 @@ print(channel.is_open, slowest < 0.5, time.perf_counter() - begin < 2)
         done = run_program(strict_python("-c", script))
         self.assertEqual(done.stdout, "False True True\n", done.stderr)
         self.assertEqual(done.stderr.count("model-garden:"), 1, done.stderr)
-        self.assertIn("it does not read any more", done.stderr)
+        self.assertIn("it stopped reading", done.stderr)
 
     def test_a_watcher_that_dies_is_one_warning(self):
         listener = Listener(self.path("events"))
@@ -135,7 +135,7 @@ print([channel.tell(step=step) for step in range(100)][-1], channel.should_stop)
         script = "import model_garden.events as events; print(events.connect('/nowhere/events').tell(step=1))"
         done = run_program(strict_python("-c", script))
         self.assertEqual((done.returncode, done.stdout), (0, "False\n"))
-        self.assertIn("nobody listens at `/nowhere/events`", done.stderr)
+        self.assertIn("nothing listens at `/nowhere/events`", done.stderr)
 
 
 if __name__ == "__main__":

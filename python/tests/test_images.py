@@ -74,12 +74,12 @@ class Images(FolderCase):
         cases = [
             (lambda: LazyImages(self.file), TypeError, "a sequence of images, not one image"),
             (lambda: LazyImages([opened])[0], TypeError, "image 0 is already a PIL image, which keeps its pixels"),
-            (lambda: LazyImages([3])[0], TypeError, "image 0 is a int; bytes, a path, base64"),
-            (lambda: LazyImages(["/nowhere/a.png"])[0], FileNotFoundError, "neither a file that exists nor base64 text: '/nowhere/a.png'"),
-            (lambda: LazyImages([b"no image"])[0], ValueError, "image 0 is no image that Pillow can read: b'no image'"),
-            (lambda: LazyImages(["https://a.example/b.png"])[0], ValueError, "an address in the net"),
+            (lambda: LazyImages([3])[0], TypeError, "image 0 is a int; expected bytes, a path, base64"),
+            (lambda: LazyImages(["/nowhere/a.png"])[0], FileNotFoundError, "neither an existing file nor base64 text: '/nowhere/a.png'"),
+            (lambda: LazyImages([b"no image"])[0], ValueError, "image 0 is not an image that Pillow can read: b'no image'"),
+            (lambda: LazyImages(["https://a.example/b.png"])[0], ValueError, "is a URL"),
             (lambda: LazyImages.dataset([{"text": 1}], field="image")[0], KeyError, "row 0 has no field 'image'; it has 'text'"),
-            (lambda: LazyImages.dataset([7])[0], TypeError, "row 0 is a int; a dict or a list of messages is needed"),
+            (lambda: LazyImages.dataset([7])[0], TypeError, "row 0 is a int; expected a dict or a list of messages"),
         ]
         for make, kind, text in cases:
             with self.assertRaises(kind) as raised:

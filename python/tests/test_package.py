@@ -80,14 +80,14 @@ class Binary(FolderCase):
             # Only our own answer: the standard library would look for another system's files.
             with unittest.mock.patch.object(sys, "platform", platform):
                 text = model_garden.binary._explanation([])
-            self.assertIn(f"does not exist for {name}: it reads memory from Linux's /proc\nhint: train in WSL 2", text)
+            self.assertIn(f"is not available for {name}: it reads memory from Linux's /proc\nhint: train in WSL 2", text)
 
     def test_a_variable_that_names_nothing_is_an_error_of_its_own(self):
         text = self.explain(MODEL_GARDEN_BINARY="/nowhere/model-garden")
         self.assertEqual(
             text,
-            "BinaryNotFound: MODEL_GARDEN_BINARY names `/nowhere/model-garden`, which is no program\n"
-            "hint: correct it, or unset it to use the installed one\n",
+            "BinaryNotFound: MODEL_GARDEN_BINARY names `/nowhere/model-garden`, which is not a program\n"
+            "hint: fix it, or unset it to use the installed one\n",
         )
 
     @needs_binary

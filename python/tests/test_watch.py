@@ -132,7 +132,7 @@ class Alone(FolderCase):
         done = run_program(strict_python("-c", script), cwd=self.folder, MODEL_GARDEN_BINARY=stub)
         self.assertLess(time.monotonic() - begin, 10)
         self.assertEqual((done.returncode, done.stdout), (0, "False\n"), done.stderr)
-        self.assertIn("this run is not watched: the monitor did not listen within", done.stderr)
+        self.assertIn("this run is not watched: the monitor did not respond within", done.stderr)
 
     def test_a_monitor_that_is_killed_costs_its_report_only(self):
         script = (
@@ -146,7 +146,7 @@ class Alone(FolderCase):
         )
         done = run_program(strict_python("-c", script), cwd=self.folder)
         self.assertEqual((done.returncode, done.stdout), (0, "done\n"), done.stderr)
-        self.assertIn("Training goes on.", done.stderr)
+        self.assertIn("Training continues.", done.stderr)
 
 
 @needs_binary

@@ -16,9 +16,9 @@ const CLOSE_TO_CHANCE: f64 = 4.0;
 pub(crate) fn charts(experiment: &Experiment, finding: &Finding) -> Vec<Chart> {
     let of =
         |how: How| experiment.runs.iter().filter(|run| run.how == how && !run.visits.is_empty()).collect::<Vec<&Run>>();
-    let note = "What is in use after each batch, above the level after the warm-up.";
-    let chains = chart(experiment, finding, "One piece after the other", note, &of(How::Chain));
-    let alone = chart(experiment, finding, "Pieces alone", "Fed with copies from another process.", &of(How::Alone));
+    let note = "Memory in use after each batch, above the level after the warm-up.";
+    let chains = chart(experiment, finding, "Adding one piece at a time", note, &of(How::Chain));
+    let alone = chart(experiment, finding, "Pieces alone", "Fed copies from another process.", &of(How::Alone));
     let workers = workers_chart(experiment, &of(How::Workers));
     let is_about_workers = finding.growths.first().is_some_and(|growth| growth.begins_with == "workers");
     let order = if is_about_workers { [workers, chains, alone] } else { [chains, alone, workers] };
@@ -84,10 +84,11 @@ fn workers_chart(experiment: &Experiment, runs: &[&Run]) -> Option<Chart> {
         Curve { name: name.into(), values: visits.iter().map(value).collect(), tone, ..Curve::default() }
     };
     let curves = vec![
-        curve("pages of their own", Tone::Next, |workers| workers.private),
+        curve("private pages", Tone::Next, |workers| workers.private),
         curve("allocated", Tone::Muted, |workers| workers.held),
     ];
-    let note = "Growth since the warm-up. Pages become a worker's own when it touches them; allocated memory is growth of its own.";
+    let note =
+        "Growth since the warm-up. Pages turn private when a worker touches them; allocated memory is its own growth.";
     Some(frame(length, "Loader workers", note, places, curves))
 }
 
@@ -100,7 +101,7 @@ fn frame(length: u64, title: &str, note: &str, places: Vec<f64>, curves: Vec<Cur
     let first = length.max(1) as f64;
     let band = |name: &str, mood, from: f64, to: f64| Band { name: name.into(), mood, from, to };
     let mut bands = vec![band("first pass", Mood::Rising, 0.0, first.min(end))];
-    bands.extend((end > first).then(|| band("the same examples again", Mood::Calm, first, end)));
+    bands.extend((end > first).then(|| band("same examples again", Mood::Calm, first, end)));
     let highest = curves.iter().flat_map(|curve| &curve.values).copied().fold(0.0, f64::max);
     let chance = floor(length);
     let levels = (highest < CLOSE_TO_CHANCE * chance).then(|| Level {

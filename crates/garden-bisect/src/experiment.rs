@@ -288,18 +288,18 @@ impl std::error::Error for ReadError {}
 impl Experiment {
     /// Reads a record of the Python package.
     pub fn read(text: &str) -> Result<Experiment, ReadError> {
-        let no_record = |error: serde_json::Error| ReadError(format!("it is not a record of an experiment: {error}"));
+        let no_record = |error: serde_json::Error| ReadError(format!("not an experiment record: {error}"));
         let value: Value = serde_json::from_str(text).map_err(no_record)?;
         if let Some(number) = beyond(&value) {
-            return Err(ReadError(format!("it is not a record of an experiment: {number} is larger than any memory")));
+            return Err(ReadError(format!("not an experiment record: {number} is larger than any memory")));
         }
         let format = value["format"].as_str().unwrap_or_default();
         if format != FORMAT {
-            return Err(ReadError(format!("its format is `{format}` instead of `{FORMAT}`")));
+            return Err(ReadError(format!("its format is `{format}`, not `{FORMAT}`")));
         }
         let version = value["version"].as_u64().unwrap_or_default();
         if version > VERSION {
-            return Err(ReadError(format!("it is of version {version}; this program understands {VERSION}")));
+            return Err(ReadError(format!("it has version {version}; this program reads {VERSION}")));
         }
         serde_json::from_value(value).map_err(no_record)
     }

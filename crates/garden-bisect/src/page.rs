@@ -54,7 +54,7 @@ fn numbers(experiment: &Experiment, finding: &Finding) -> Vec<Field> {
     let each = growth.bytes_per_example.map(|each| format!("{} per example", format_change(each as f64)));
     let all = growth.full_dataset_bytes.zip(experiment.dataset_length);
     let all = all.map(|(all, length)| match growth.holds_at_most.filter(|most| *most < length) {
-        Some(most) => format!("{} for {most} of {length} examples at most", bytes(all)),
+        Some(most) => format!("{} for at most {most} of {length} examples", bytes(all)),
         None if is_all_that_is_shared(growth, experiment) => format!("{} at most, in each worker", bytes(all)),
         None => format!("{} for all {length} examples", bytes(all)),
     });
@@ -88,9 +88,9 @@ fn stages(experiment: &Experiment, finding: &Finding) -> Section {
     };
     let workers = experiment.runs.iter().find(|run| run.how == How::Workers).and_then(|run| run.examples);
     let workers =
-        workers.map(|examples| format!(" Loader workers had {examples} examples; the growth is that of all of them."));
+        workers.map(|examples| format!(" Loader workers processed {examples} examples; their growth is summed."));
     let how = format!(
-        "Growth of memory in each pass over the same {} different examples, after free memory was given back. A run has everything of the one before; \"alone\" gets copies from another process.{}",
+        "Memory growth in each pass over the same {} different examples, after free memory was returned. Each run includes the one before; \"alone\" gets copies from another process.{}",
         experiment.examples,
         workers.unwrap_or_default()
     );
@@ -117,9 +117,9 @@ fn gives_back(finding: &Finding) -> Option<Section> {
     let fields = growth.gives_back.iter().map(|given| {
         (Cow::from(given.what.clone()), if given.bytes < 64 << 10 { "nothing".into() } else { bytes(given.bytes) })
     });
-    let note = "Tried one after the other after the last pass, each followed by `malloc_trim(0)`.";
+    let note = "Tried in turn after the last pass, each followed by `malloc_trim(0)`.";
     Some(Section {
-        title: "What gives it back".into(),
+        title: "What frees it".into(),
         body: vec![Block::Fields(fields.collect()), Block::Paragraph(note.into())],
     })
 }
@@ -135,7 +135,7 @@ fn holds(experiment: &Experiment, finding: &Finding) -> Option<Section> {
 /// Where the bytes are: by owner and by mapping.
 fn accounts(look: &Holders, run: &Run, growth: &Growth) -> Vec<Field> {
     let known = [
-        ("Python's objects", look.python_bytes),
+        ("Python objects", look.python_bytes),
         ("decoded pixels", look.images_bytes()),
         ("tensors in RAM", look.tensors_bytes),
         ("pinned tensors", look.pinned_bytes),
@@ -199,7 +199,7 @@ fn held_things(look: &Holders) -> Vec<String> {
     let types = look.types.iter().filter(|one| one.count >= 10).take(MOST_ROWS);
     let types: Vec<String> = types.map(|one| format!("{} {}", one.count, one.name)).collect();
     if !types.is_empty() {
-        told.push(format!("objects that grew in number: {}", types.join(", ")));
+        told.push(format!("growing object types: {}", types.join(", ")));
     }
     told
 }

@@ -26,13 +26,13 @@ pub(crate) fn error(error: &RunError) -> String {
 pub(crate) fn summary(finding: &Finding, failed: Option<&str>) -> String {
     let mut sentences: Vec<String> = finding.growths.iter().take(1).map(|growth| growth.summary.clone()).collect();
     let others = finding.growths.iter().skip(1).filter(|growth| growth.kind.gravity() >= Kind::Copies.gravity());
-    sentences.extend(others.map(|growth| format!("Besides: {}", growth.summary)));
+    sentences.extend(others.map(|growth| format!("Also: {}", growth.summary)));
     if finding.verdict == Kind::Flat {
         let together = || finding.stages.iter().filter(|stage| !stage.is_alone && !stage.is_workers);
         let passes = together().map(|stage| stage.growth.len()).max().unwrap_or(0);
         let most = together().flat_map(|stage| &stage.growth).max().copied().unwrap_or(0);
         sentences.push(format!(
-            "Nothing grows: {} examples, {passes} times over, add at most {} in a pass.",
+            "Nothing grows: {} examples, {passes} times over, add at most {} per pass.",
             finding.examples,
             bytes(most)
         ));
@@ -51,7 +51,7 @@ pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Opt
     let trigger = trigger(growth);
     match growth.kind {
         Kind::Leak if growth.cause == Some(Cause::NativeLeak) => format!(
-            "{who} loses {each} per example in every pass, in native code: Python's objects hold {} of it. {}",
+            "{who} leaks {each} per example in every pass, in native code: Python objects hold {} of it. {}",
             share(growth.explained.unwrap_or(0.0)),
             every_epoch(growth, experiment)
         ),
@@ -61,11 +61,11 @@ pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Opt
             whole_dataset(growth, experiment, memory_limit)
         ),
         Kind::Cache => format!(
-            "{who} keeps {each} for each example that is seen for the first time{place}, nothing when it comes again: a cache.{trigger} {}",
+            "{who} keeps {each} for each new example{place}, nothing for repeats: a cache.{trigger} {}",
             whole_dataset(growth, experiment, memory_limit)
         ),
         Kind::FullCache => format!(
-            "{who} keeps {each} per example until about {} were seen, and then no more{place}: a cache that is full.",
+            "{who} keeps {each} per example until about {} have been seen, then no more{place}: a full cache.",
             growth.full_after.unwrap_or_default()
         ),
         Kind::Garbage => format!(
@@ -73,12 +73,12 @@ pub(crate) fn growth(growth: &Growth, experiment: &Experiment, memory_limit: Opt
             collected(growth)
         ),
         Kind::Copies => format!(
-            "The loader workers make {each} per example of the parent's memory their own by touching it. This is not a leak: it ends once all of it has been touched{}.",
+            "The loader workers copy {each} per example of the parent's memory by touching it. This is not a leak: it ends once all of it has been touched{}.",
             at_most(growth, experiment)
         ),
-        Kind::WarmUp => format!("{who} takes memory in a few jumps that do not come again: a warm-up, not growth per example."),
-        Kind::FilePages => format!("{who} reads memory-mapped files, whose pages the kernel takes back when it needs memory: no growth."),
-        _ => format!("{who} grows in a way that {} passes cannot tell apart ({each} per example in the first): run it with more.", most_passes(experiment)),
+        Kind::WarmUp => format!("{who} takes memory in a few jumps that do not recur: a warm-up, not growth per example."),
+        Kind::FilePages => format!("{who} reads memory-mapped files, whose pages the kernel reclaims when it needs memory: no growth."),
+        _ => format!("{who} grows in a way that {} passes cannot classify ({each} per example in the first): run it with more.", most_passes(experiment)),
     }
     .trim_end()
     .to_string()
@@ -135,14 +135,14 @@ fn every_epoch(growth: &Growth, experiment: &Experiment) -> String {
 
 fn whole_dataset(growth: &Growth, experiment: &Experiment, memory_limit: Option<u64>) -> String {
     let Some((all, length)) = growth.full_dataset_bytes.zip(experiment.dataset_length) else {
-        return "It grows until every example was seen once.".into();
+        return "It grows until every example has been seen once.".into();
     };
     let limit = memory_limit
         .filter(|limit| all as u64 > *limit)
-        .map(|limit| format!(", more than the {} that there are", Bytes(limit)));
+        .map(|limit| format!(", more than the limit of {}", Bytes(limit)));
     let limit = limit.unwrap_or_default();
     match growth.holds_at_most.filter(|most| *most < length) {
-        Some(most) => format!("It holds {most} of the {length} examples at most, which need {}{limit}.", bytes(all)),
+        Some(most) => format!("It holds at most {most} of the {length} examples, which need {}{limit}.", bytes(all)),
         None => format!("All {length} examples need {}{limit}.", bytes(all)),
     }
 }
@@ -172,7 +172,7 @@ fn collected(growth: &Growth) -> String {
     if given < 64 << 10 {
         ", which the collector frees now and then".into()
     } else {
-        format!("; `gc.collect()` gives {} back", bytes(given))
+        format!("; `gc.collect()` frees {}", bytes(given))
     }
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn advice(growths: &[Growth], verdict: Kind) -> Vec<String> {
         advice.extend(advice_for(growth).into_iter().map(str::to_string));
     }
     if verdict == Kind::Flat {
-        advice.push("Look elsewhere: give the pieces that were left out (model, optimizer, callbacks, workers), or watch the whole run with `model-garden monitor`.".into());
+        advice.push("Look elsewhere: add the missing pieces (model, optimizer, callbacks, workers), or watch the whole run with `model-garden monitor`.".into());
     }
     advice.dedup();
     advice
@@ -197,10 +197,10 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
     match (growth.kind, growth.cause) {
         (Kind::Cache, Some(Cause::DecodedImagesKept)) => vec![
             "Keep the compressed bytes or the path and decode on access: `model_garden.LazyImages`, or open the image inside `__getitem__` and drop it.",
-            "`gc.collect()` and `empty_cache()` do not help: the images are in use. A restart frees them, and then they pile up again.",
+            "`gc.collect()` and `empty_cache()` do not help: the images are in use. A restart frees them, but they pile up again.",
         ],
         (Kind::Cache, Some(Cause::NativeCache)) => vec![
-            "Look for a cache of the library itself (tokenizers, oneDNN, decoders) and bound it; Python's objects do not hold this.",
+            "Look for a cache inside the library (tokenizers, oneDNN, decoders) and bound it; Python objects do not hold this.",
         ],
         (Kind::Cache, _) => vec![
             "Bound the cache or compute on access; if the whole dataset fits, leave it: it ends with the first epoch.",
@@ -208,19 +208,19 @@ fn advice_for(growth: &Growth) -> Vec<&'static str> {
         (Kind::FullCache, _) => vec!["Nothing: it does not grow with the dataset."],
         (Kind::Leak, Some(Cause::NativeLeak)) => vec![
             "Update or replace the library that this piece calls, or run it in loader workers that are restarted; memray with `--native` names the function.",
-            "`gc.collect()` cannot help: Python does not know this memory.",
+            "`gc.collect()` cannot help: Python does not track this memory.",
         ],
         (Kind::Leak, Some(Cause::GrowingContainer)) => {
-            vec!["Bound or empty what grows there, or store numbers instead of tensors and batches (`loss.item()`)."]
+            vec!["Bound or clear what grows there, or store numbers instead of tensors and batches (`loss.item()`)."]
         }
         (Kind::Leak, Some(Cause::GraphKept)) => {
             vec![
-                "Store `.item()` or `.detach()` of it: a tensor keeps the graph that made it, and that keeps its step's activations until `backward()` has run.",
+                "Store its `.item()` or `.detach()`: a tensor keeps its graph, which keeps the step's activations until `backward()` has run.",
             ]
         }
-        (Kind::Leak, _) => vec!["See under \"What holds it\" which types and lines are left, and what refers to them."],
+        (Kind::Leak, _) => vec!["\"What holds it\" lists the types and lines that remain, and what refers to them."],
         (Kind::Garbage, _) => vec![
-            "Break the cycle (no reference back to the parent, or a `weakref`). Until then the collector bounds it; collecting every step costs more than it gives.",
+            "Break the cycle (no reference back to the parent, or a `weakref`). Until then the collector bounds it; collecting every step costs more than it saves.",
         ],
         (Kind::Copies, _) => vec![
             "Keep examples in numpy or Arrow arrays instead of Python objects, or use fewer workers; `persistent_workers` only moves it.",
@@ -239,7 +239,7 @@ pub(crate) fn notes(experiment: &Experiment, runs: &[Judged]) -> Vec<String> {
         }
         if let Some(stopped) = judged.run.stopped {
             notes.push(format!(
-                "{}: stopped in pass {} after {} examples, as only {} of memory were left",
+                "{}: stopped in pass {} after {} examples: only {} of memory was left",
                 judged.finding.name,
                 stopped.number,
                 stopped.examples,
@@ -255,13 +255,13 @@ pub(crate) fn notes(experiment: &Experiment, runs: &[Judged]) -> Vec<String> {
         .unwrap_or(0);
     if retained > WORTH_A_REMARK {
         notes.push(format!(
-            "the C library keeps up to {} of free memory for the next batch (`malloc_trim(0)` gives it back): resident memory is higher by that much, and does not grow",
+            "the C library keeps up to {} of free memory for the next batch (`malloc_trim(0)` returns it): resident memory is that much higher, but does not grow",
             bytes(retained)
         ));
     }
     notes.extend(runs.iter().rev().find(|judged| judged.run.how == How::Chain).and_then(held_from_the_start));
     if experiment.start == "spawn" {
-        notes.push("the pieces were copied by pickle, which decodes lazily opened images: give 'module:function' to see those grow".into());
+        notes.push("the pieces were copied by pickle, which decodes lazily opened images: pass 'module:function' to see them grow".into());
     }
     notes
 }
@@ -275,5 +275,5 @@ fn held_from_the_start(judged: &Judged) -> Option<String> {
     let before = most.bytes - grown;
     let piece = most.what.trim_start_matches("dropping the ");
     (before > WORTH_A_REMARK && before > 10 * grown)
-        .then(|| format!("the {piece} held {} before the first pass already, which does not grow", bytes(before)))
+        .then(|| format!("the {piece} already held {} before the first pass; this does not grow", bytes(before)))
 }

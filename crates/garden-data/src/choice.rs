@@ -15,7 +15,7 @@ fn find<T: Copy>(choices: &[(&str, T)], given: &str) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| *name == given).map(|(_, value)| *value);
     found.ok_or_else(|| {
         let names: Vec<String> = choices.iter().map(|(name, _)| format!("`{name}`")).collect();
-        format!("`{given}` is none of {}", names.join(", "))
+        format!("`{given}` is not one of {}", names.join(", "))
     })
 }
 
@@ -99,6 +99,6 @@ mod tests {
         assert_eq!("tokens".parse(), Ok(Normalisation::Token));
         assert_eq!("all".parse(), Ok(Labels::All));
         let error = "cut".parse::<TooLong>();
-        assert_eq!(error, Err("`cut` is none of `refuse`, `shrink`, `drop`".to_string()));
+        assert_eq!(error, Err("`cut` is not one of `refuse`, `shrink`, `drop`".to_string()));
     }
 }

@@ -85,15 +85,15 @@ impl Dataset {
             return Dataset::of_files(path, &[path.to_path_buf()], own, path.parent().unwrap_or(Path::new("")));
         }
         if let Some((scheme, _)) = name.split_once("://") {
-            let problem = format!("is a remote address (`{scheme}`)");
+            let problem = format!("is a remote URL (`{scheme}`)");
             return Err(
-                Error::dataset(path, problem).with_hint("nothing is downloaded: fetch it first and give its path")
+                Error::dataset(path, problem).with_hint("nothing is downloaded: fetch it first and pass its path")
             );
         }
         if !hub::is_name(&name) {
             return Err(Error::dataset(path, "no such file or folder"));
         }
-        let no_cache = || Error::dataset(path, "no such file or folder, and no cache of the hub as HOME is not set");
+        let no_cache = || Error::dataset(path, "no such file or folder, and no hub cache, as HOME is not set");
         let snapshot = hub::snapshot(&hub::cache().ok_or_else(no_cache)?, hub::Thing::Dataset, &name)?;
         // Files of a snapshot are links into another folder of the same repository.
         let repository = snapshot.ancestors().nth(2).unwrap_or(&snapshot);
@@ -219,7 +219,7 @@ fn unknown(path: &Path, beginning: &[u8]) -> Error {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => error.with_hint("it is compressed with zstd: decompress it first"),
         [b'P', b'K', ..] => error.with_hint("it is a zip archive: unpack it first"),
         [b'A', b'R', b'R', b'O', b'W', ..] | [0xff, 0xff, 0xff, 0xff, ..] => {
-            error.with_hint("it is an Arrow file: `Dataset.from_file(..).to_parquet(..)` writes what is read here")
+            error.with_hint("it is an Arrow file: convert it with `Dataset.from_file(..).to_parquet(..)`")
         }
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => error.with_hint("it is UTF-16: save it as UTF-8"),
         _ => {

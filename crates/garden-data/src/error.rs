@@ -3,9 +3,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Start of the message for a folder without the requested split.
-pub(crate) const NO_SPLIT: &str = "has no split";
-
 /// Why a tokenizer, a template, a picture or a row of a dataset cannot be used.
 #[derive(Debug)]
 pub enum Error {
@@ -49,6 +46,15 @@ pub enum Error {
         problem: String,
         /// What would help, if known.
         hint: Option<String>,
+    },
+    /// A folder lacks the requested split.
+    NoSplit {
+        /// The folder.
+        path: PathBuf,
+        /// The split.
+        split: String,
+        /// The splits that it has.
+        hint: String,
     },
     /// A row has too many tokens.
     TooLong {
@@ -112,13 +118,9 @@ impl Error {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Error::Dataset { hint, .. } | Error::Folder { hint, .. } | Error::Row { hint, .. } => hint.as_deref(),
+            Error::NoSplit { hint, .. } => Some(hint),
             _ => None,
         }
-    }
-
-    /// Whether the requested split is missing.
-    pub fn is_missing_split(&self) -> bool {
-        matches!(self, Error::Dataset { problem, .. } if problem.starts_with(NO_SPLIT))
     }
 
     pub(crate) fn picture(name: &str, problem: impl fmt::Display) -> Error {
@@ -142,6 +144,7 @@ impl fmt::Display for Error {
             Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Picture { name, problem } => write!(f, "picture `{name}`: {problem}"),
             Error::Conversation(problem) => f.write_str(problem),
+            Error::NoSplit { path, split, .. } => write!(f, "dataset `{}`: has no split `{split}`", path.display()),
             Error::Dataset { path, problem, .. } => write!(f, "dataset `{}`: {problem}", path.display()),
             Error::Folder { path, problem, .. } => write!(f, "`{}`: {problem}", path.display()),
             Error::TooLong { place, problem } => write!(f, "`{place}`: {problem}"),

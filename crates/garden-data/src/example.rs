@@ -187,14 +187,14 @@ impl Example {
 
 fn refusal(length: usize, of_images: usize, most: usize) -> String {
     let hint = match of_images {
-        0 => "a larger `max_length` or the policy `drop` would help",
-        _ => "a larger `max_length`, a smaller `max_pixels`, or the policy `shrink` or `drop` would help",
+        0 => "raise `max_length`, or use the policy `drop`",
+        _ => "raise `max_length`, lower `max_pixels`, or use the policy `shrink` or `drop`",
     };
-    format!("the row has {length} tokens, {of_images} of them of images; `max_length` is {most}: {hint}")
+    format!("the row has {length} tokens, {of_images} of them from images; `max_length` is {most}: {hint}")
 }
 
 fn still_refused(plain: usize, least: usize, most: usize) -> String {
-    let hint = "a larger `max_length` or the policy `drop` would help";
+    let hint = "raise `max_length`, or use the policy `drop`";
     match least {
         0 => format!("the row has {plain} tokens without images; `max_length` is {most}: {hint}"),
         _ => format!(
@@ -234,9 +234,8 @@ impl Text {
             let missing = BOX_TOKENS.into_iter().find(|token| processor.tokenizer.added_token(token).is_none());
             if let Some(token) = missing {
                 let problem = format!("cannot be written with tokens: the tokenizer has no `{token}`");
-                return Err(
-                    Error::row_field(said.place, "objects", problem).with_hint("`--box-format plain` needs none")
-                );
+                return Err(Error::row_field(said.place, "objects", problem)
+                    .with_hint("use `--box-format plain`, which needs none"));
             }
         }
         let sizes = Sizes { settings: &processor.images, pictures, grids };
@@ -271,7 +270,7 @@ impl Text {
         if !is_all && !turns.iter().any(is_wanted) {
             let problem = match turns.is_empty() {
                 true => "`messages` has no answer (role `assistant`), so nothing would be trained",
-                false => "the answers that would be trained have weight 0, so nothing would be",
+                false => "the answers to train on have weight 0, so nothing would be trained",
             };
             return Err(Error::Conversation(problem.to_string()));
         }
@@ -329,7 +328,7 @@ impl Text {
         if places == images {
             return Ok(());
         }
-        Err(Error::Conversation(format!("the conversation has {places} places for images and {images} images")))
+        Err(Error::Conversation(format!("the conversation has {places} image placeholders and {images} images")))
     }
 
     /// Expands each image placeholder to the image's number of tokens.

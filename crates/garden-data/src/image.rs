@@ -33,7 +33,7 @@ pub use thumbnail::Thumbnail;
 /// Default maximum of pixels to decode: PIL's limit for a decompression bomb.
 pub const MAX_PIXELS: u64 = 178_956_970;
 
-/// File format of a picture.
+/// Image format of a file. A new image format is a variant here and a file beside this one: header, then decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Bmp,
@@ -129,7 +129,7 @@ impl Format {
             [b'B', b'M', ..] => Ok(Format::Bmp),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Format::Tiff),
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(Format::Webp),
-            _ => Err("this is no JPEG, PNG, WebP, GIF, BMP or TIFF file".to_string()),
+            _ => Err("this is not a JPEG, PNG, WebP, GIF, BMP or TIFF file".to_string()),
         }
     }
 
@@ -147,7 +147,7 @@ impl Format {
 
 fn jpeg_header(data: &[u8]) -> Result<Header, String> {
     let header = jpeg::header(data)?;
-    let frame = header.frame.ok_or("there is no header of a frame")?;
+    let frame = header.frame.ok_or("there is no frame header")?;
     Ok(Header {
         width: frame.width as u64,
         height: frame.height as u64,

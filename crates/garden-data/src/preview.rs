@@ -144,7 +144,7 @@ impl Preview {
             let source = match one.source {
                 BoxSource::Objects => format!("from `objects`: {given}"),
                 BoxSource::Converted => format!("converted from {given}"),
-                BoxSource::Text => "as the text has it".to_string(),
+                BoxSource::Text => "as in the text".to_string(),
             };
             let _ = writeln!(text, "  {what} [{}]{picture}, {source}", numbers.join(", "));
         }

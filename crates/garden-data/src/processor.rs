@@ -57,7 +57,7 @@ impl Processor {
         let images = ImageSettings::read(&images_path)?;
         let name = template.token("image_token").unwrap_or(IMAGE_TOKEN);
         let image_token = tokenizer.added_token(name).ok_or_else(|| {
-            Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, which stands for images"))
+            Error::field(&tokenizer_path, "added_tokens", format!("has no `{name}`, the placeholder for images"))
         })?;
         let mut vision_tokens: Vec<i32> =
             VISION_TOKENS.into_iter().filter_map(|name| tokenizer.added_token(name)).collect();
@@ -81,7 +81,7 @@ impl Processor {
         }
         if self.image_token != config.image_token {
             let (token, wanted) = (self.image_token, config.image_token);
-            let problem = format!("is {wanted}; the token that stands for images is {token} in tokenizer.json");
+            let problem = format!("is {wanted}; the image token in tokenizer.json is {token}");
             return Err(Error::field(&self.images_path.with_file_name("config.json"), "image_token_id", problem));
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Processor {
         let places = tokens.iter().filter(|token| **token == self.image_token).count();
         if places != grids.len() {
             return Err(Error::Conversation(format!(
-                "the conversation has {places} places for images and {} images",
+                "the conversation has {places} image placeholders and {} images",
                 grids.len()
             )));
         }

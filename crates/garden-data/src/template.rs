@@ -203,7 +203,7 @@ impl TemplateFile {
             true => source_in(path, &read_json(path)?)?,
             false => {
                 let text = file::read(path, LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
-                String::from_utf8(text).map_err(|_| Error::broken(path, "no text in UTF-8"))?
+                String::from_utf8(text).map_err(|_| Error::broken(path, "not UTF-8 text"))?
             }
         };
         Ok(TemplateFile { path: path.to_path_buf(), source })
@@ -252,7 +252,7 @@ impl Template {
     }
 
     fn new(path: &Path, source: &str, tokens: Vec<(&'static str, String)>) -> Result<Template, Error> {
-        let unusable = |error: minijinja::Error| Error::broken(path, format!("no usable chat template: {error}"));
+        let unusable = |error: minijinja::Error| Error::broken(path, format!("not a usable chat template: {error}"));
         let syntax = python::syntax().map_err(unusable)?;
         let compiled = Compiled::new(&python::without_generation_tags(source), &syntax).map_err(unusable)?;
         Ok(Template { environment: python::environment(), compiled, path: path.to_path_buf(), tokens })
@@ -272,7 +272,7 @@ impl Template {
     pub fn render(&self, chat: Chat, ending: Ending) -> Result<String, Error> {
         let bytes: usize = chat.messages.iter().flat_map(Message::parts).flatten().map(str::len).sum();
         if bytes > LONGEST_TEXT {
-            let problem = format!("the conversation has {bytes} bytes of text; {LONGEST_TEXT} are the most");
+            let problem = format!("the conversation has {bytes} bytes of text; the maximum is {LONGEST_TEXT}");
             return Err(Error::Conversation(problem));
         }
         let messages: Vec<Value> = chat.messages.iter().map(Message::value).collect();
@@ -298,7 +298,7 @@ impl Template {
 
 fn read_json(path: &Path) -> Result<serde_json::Value, Error> {
     let text = file::read(path, LARGEST_SETTINGS).map_err(|error| Error::file(path, error))?;
-    serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))
+    serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("not JSON: {error}")))
 }
 
 /// The field is a string, or a list of named templates, of which `default` is used for chats.

@@ -39,7 +39,7 @@ pub struct OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no memory for `{}` ({} bytes)", self.label, self.bytes)
+        write!(f, "not enough memory for `{}` ({} bytes)", self.label, self.bytes)
     }
 }
 

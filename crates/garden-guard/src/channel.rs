@@ -123,7 +123,7 @@ impl Channel {
         let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
         match is_socket.then(|| UnixStream::connect(path)) {
             Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => drop(fs::remove_file(path)),
-            Some(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there already")),
+            Some(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process already listens there")),
             None => {}
         }
         let path = path.to_path_buf();

@@ -64,14 +64,14 @@ impl Drop for Fence {
 
 /// A control group beside or beneath our own, wherever we may make one and memory is controlled.
 fn build_group(limit: Bytes) -> Result<Fence, String> {
-    let mut why = "no control group for memory was found".to_string();
+    let mut why = "no memory control group was found".to_string();
     for group in memory_groups() {
         // In version 2 a group with processes of its own cannot have controlled groups beneath it, so ours stands beside it.
         let beside = group.is_version_2.then(|| group.folder.parent()).flatten();
         let place = beside.unwrap_or(&group.folder);
         match make_group(place, group.is_version_2, limit) {
             Ok(folder) => return Ok(Fence::Group(folder)),
-            Err(error) => why = format!("no control group can be made in {}: {error}", place.display()),
+            Err(error) => why = format!("cannot create a control group in {}: {error}", place.display()),
         }
     }
     Err(why)

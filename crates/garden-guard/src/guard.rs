@@ -420,7 +420,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             Method::Signal(pids) => terminate(pids),
             Method::AfterCheckpoint | Method::None => {}
         }
-        self.words = "asked for a checkpoint, waits until it is complete".into();
+        self.words = "asked for a checkpoint; waiting until it is complete".into();
         self.phase = Phase::Saving(Saving {
             deadline: Instant::now() + self.session.config.grace,
             is_signalled: matches!(self.method, Method::Signal(_)),
@@ -455,10 +455,10 @@ impl<'k, 'a> Guard<'k, 'a> {
             terminate(&processes);
             saving.is_signalled = true;
             saving.deadline = now + grace;
-            return self.say("no checkpoint came after the request over the event channel: sent SIGTERM");
+            return self.say("no checkpoint after the request over the event channel: sent SIGTERM");
         }
         if is_late {
-            self.say("no complete checkpoint came within the grace time: ending the program");
+            self.say("no complete checkpoint within the grace time: ending the program");
             self.end();
         } else if !is_writing && moment.held >= moment.limit {
             self.say("the limit is reached and nothing is being saved: ending the program");
@@ -519,7 +519,7 @@ impl<'k, 'a> Guard<'k, 'a> {
             }
             Method::AfterCheckpoint if self.newest.is_some() => {
                 self.say("stopping after the next periodic checkpoint; Ctrl-C or SIGTERM again ends it now");
-                self.words = "waits for the next periodic checkpoint, then ends the program".into();
+                self.words = "waiting for the next periodic checkpoint, then ending the program".into();
                 self.phase = Phase::Waiting;
             }
             Method::AfterCheckpoint | Method::None => {

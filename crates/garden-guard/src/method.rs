@@ -50,7 +50,7 @@ impl Method {
         match self {
             Method::Channel => {
                 "will ask for a checkpoint over the event channel before memory runs out; nothing is lost if the \
-                program obeys"
+                program complies"
                     .into()
             }
             Method::Signal(processes) => {
@@ -62,15 +62,13 @@ impl Method {
                 )
             }
             Method::AfterCheckpoint => {
-                "the program does not catch SIGTERM (it would die of it), so it will be ended just after \
-                the last periodic checkpoint that fits; the steps since then are lost"
+                "the program does not catch SIGTERM (which would kill it), so it will be ended just after \
+                the last periodic checkpoint that fits; later steps are lost"
                     .into()
             }
-            Method::None => {
-                "the program does not catch SIGTERM and no folder of checkpoints is known: if memory runs out \
-                everything is lost (name the folder with --checkpoint-dir, or save in a SIGTERM handler)"
-                    .into()
-            }
+            Method::None => "the program does not catch SIGTERM and no checkpoint folder is known: if memory runs out \
+                everything is lost (pass the folder with --checkpoint-dir, or save in a SIGTERM handler)"
+                .into(),
         }
     }
 }

@@ -331,25 +331,25 @@ impl Reason {
     pub fn words(&self) -> String {
         match *self {
             Reason::Forecast { held, rise, saving, limit } => format!(
-                "{} are held; until it has saved {} may be added, and saving may take {}: that might not fit into {}",
+                "{} in use; up to {} more until it has saved, and {} for saving, might not fit into {}",
                 Bytes(held),
                 Bytes(rise),
                 Bytes(saving),
                 Bytes(limit)
             ),
             Reason::Gap { held, rise, saving, limit } => format!(
-                "{} are held; until the next checkpoint {} may be added, and saving it may take {}, that might not fit into {}",
+                "{} in use; up to {} more until the next checkpoint, and {} for saving it, might not fit into {}",
                 Bytes(held),
                 Bytes(rise),
                 Bytes(saving),
                 Bytes(limit)
             ),
             Reason::Share { held, limit } => {
-                format!("{} are held, {:.0} % of {}, and still rising", Bytes(held), share(held, limit), Bytes(limit))
+                format!("{} in use, {:.0} % of {}, and still rising", Bytes(held), share(held, limit), Bytes(limit))
             }
             Reason::LastLine { held, limit } => {
                 format!(
-                    "{} are held, {:.0} % of {}: hardly anything is left",
+                    "{} in use, {:.0} % of {}: almost nothing is left",
                     Bytes(held),
                     share(held, limit),
                     Bytes(limit)

@@ -156,7 +156,7 @@ impl Supervisor<'_> {
                 Next::Finish(end) => return Ok(self.summary(end, &live)),
                 Next::Restart(resume, end) => {
                     if live.is_asked_within(backoff) {
-                        self.session.observer.say(&Remark::News("asked to stop: it is not started again".into()));
+                        self.session.observer.say(&Remark::News("asked to stop: not restarting".into()));
                         return Ok(self.summary(end, &live));
                     }
                     backoff = if was_short { (backoff * 2).min(LONGEST_BACKOFF) } else { FIRST_BACKOFF };
@@ -225,7 +225,7 @@ impl Supervisor<'_> {
         }
         let what = if was_killed { how } else { "stopped at the limit".into() };
         if reached == Some(Reached::TooLarge) {
-            let words = "it held as much as it may before its first step: the limit is too small for it".into();
+            let words = "it reached the limit before its first step: the limit is too small for it".into();
             return Next::Finish((Outcome::CouldNotSave, words));
         }
         let is_saved = kept == Recovered::All && !was_killed;
@@ -248,10 +248,8 @@ impl Supervisor<'_> {
         if saves.newest().complete.is_none() {
             return Next::Finish((end.0, format!("{}; there is no other checkpoint to try", end.1)));
         }
-        self.session
-            .observer
-            .say(&Remark::News(format!("{}: it is left where it is, and the one before is tried", end.1)));
-        self.restart(&end.1.clone(), "an older checkpoint is there", end)
+        self.session.observer.say(&Remark::News(format!("{}: leaving it in place and trying the one before", end.1)));
+        self.restart(&end.1.clone(), "there is an older checkpoint", end)
     }
 
     /// Starts it again from the newest checkpoint, unless that has brought nothing too often.
@@ -276,18 +274,18 @@ impl Supervisor<'_> {
         let from = found.complete.as_ref().map_or("the beginning".into(), |found| found.path.display().to_string());
         let to_the_limit = match self.barren {
             0 => String::new(),
-            barren => format!(" (without a newer checkpoint {barren} of {allowed}: it may go to the limit)"),
+            barren => format!(" (no newer checkpoint, {barren} of {allowed}: it may go up to the limit)"),
         };
         self.session
             .observer
-            .say(&Remark::News(format!("restart {}: going on from {from}{to_the_limit}", self.attempts.len())));
+            .say(&Remark::News(format!("restart {}: starting from {from}{to_the_limit}", self.attempts.len())));
         Next::Restart(Resume { checkpoint: found.complete, skipped }, end)
     }
 
     /// Passes over a checkpoint that cannot be used; only a damaged one is set aside.
     fn skip(&mut self, checkpoint: Checkpoint, flaw: &Flaw) -> Skipped {
         let now = matches!(flaw, Flaw::Damaged(_)).then(|| set_aside(&checkpoint.path)).flatten();
-        let place = now.as_ref().map_or("left where it is".into(), |now| format!("now {}", now.display()));
+        let place = now.as_ref().map_or("left in place".into(), |now| format!("now {}", now.display()));
         self.session.observer.say(&Remark::News(format!(
             "skipping {} ({place}): {}",
             checkpoint.path.display(),
@@ -308,7 +306,7 @@ fn kept_words(attempt: &Attempt, kept: Recovered) -> String {
         }
         Recovered::Nothing => "there is no complete checkpoint".into(),
         Recovered::Unknown => {
-            "it ended by itself, but whether it saved is not known (name the folder with --checkpoint-dir)".into()
+            "it ended by itself, but whether it saved is unknown (pass its folder with --checkpoint-dir)".into()
         }
     }
 }

@@ -112,7 +112,7 @@ impl Config {
     pub fn read(path: &Path) -> Result<Config, Error> {
         let text = read_settings(path).map_err(|error| Error::file(path, error))?;
         let value: Value =
-            serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
+            serde_json::from_str(&text).map_err(|error| Error::broken(path, format!("not JSON: {error}")))?;
         Fields { path, value: &value, name: "" }.config()
     }
 
@@ -173,7 +173,7 @@ impl<'a> Fields<'a> {
             return Err(Error::field(
                 self.path,
                 self.way("rope_scaling"),
-                format!("has the type `{kind}`; `default` and `mrope` are supported"),
+                format!("has the type `{kind}`; only `default` and `mrope` are supported"),
             ));
         }
         let theta = rope.get("rope_theta").or_else(|| self.get("rope_theta")).and_then(Value::as_f64);
@@ -194,7 +194,7 @@ impl<'a> Fields<'a> {
         let given = self.get("mrope_section").and_then(Value::as_array).ok_or_else(|| self.missing("mrope_section"))?;
         let numbers: Vec<usize> = given.iter().filter_map(|one| Some(one.as_u64()? as usize)).collect();
         numbers.try_into().map_err(|_| {
-            Error::field(self.path, self.way("mrope_section"), format!("is {given:?}; three whole numbers are needed"))
+            Error::field(self.path, self.way("mrope_section"), format!("is {given:?}; expected three whole numbers"))
         })
     }
 
@@ -205,7 +205,7 @@ impl<'a> Fields<'a> {
             return Err(Error::field(
                 self.path,
                 self.way("in_channels"),
-                format!("is {channels}; {CHANNELS} are supported"),
+                format!("is {channels}; only {CHANNELS} are supported"),
             ));
         }
         let (patch, merge, window) =
@@ -242,7 +242,7 @@ impl<'a> Fields<'a> {
         if !text.hidden.is_multiple_of(text.heads) || !text.head_size().is_multiple_of(2) {
             return wrong(
                 "num_attention_heads",
-                format!("is {}, which does not cut {} values into heads of even size", text.heads, text.hidden),
+                format!("is {}, which does not split {} values into heads of even size", text.heads, text.hidden),
             );
         }
         if !text.heads.is_multiple_of(text.kv_heads) {
@@ -261,7 +261,7 @@ impl<'a> Fields<'a> {
             return wrong(
                 "vision_config.num_heads",
                 format!(
-                    "is {}, which does not cut {} values into heads of a multiple of 4",
+                    "is {}, which does not split {} values into heads of a multiple of 4",
                     vision.heads, vision.hidden
                 ),
             );
@@ -296,19 +296,13 @@ impl<'a> Fields<'a> {
         let value = self.get(field).ok_or_else(|| self.missing(field))?;
         let number = value.as_u64().filter(|number| (1..=LARGEST).contains(number));
         number.map(|number| number as usize).ok_or_else(|| {
-            Error::field(
-                self.path,
-                self.way(field),
-                format!("is {value}; a whole number from 1 to {LARGEST} is needed"),
-            )
+            Error::field(self.path, self.way(field), format!("is {value}; expected a whole number from 1 to {LARGEST}"))
         })
     }
 
     fn number(self, field: &str) -> Result<f64, Error> {
         let value = self.get(field).ok_or_else(|| self.missing(field))?;
-        value
-            .as_f64()
-            .ok_or_else(|| Error::field(self.path, self.way(field), format!("is {value}; a number is needed")))
+        value.as_f64().ok_or_else(|| Error::field(self.path, self.way(field), format!("is {value}; expected a number")))
     }
 
     fn must_be(self, field: &str, wanted: &str) -> Result<(), Error> {
@@ -316,7 +310,7 @@ impl<'a> Fields<'a> {
             None => Ok(()),
             Some(value) if value == wanted => Ok(()),
             Some(value) => {
-                Err(Error::field(self.path, self.way(field), format!("is `{value}`; `{wanted}` is supported")))
+                Err(Error::field(self.path, self.way(field), format!("is `{value}`; only `{wanted}` is supported")))
             }
         }
     }
@@ -335,7 +329,7 @@ pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
         let path = folder.join(name);
         let Ok(text) = read_settings(&path) else { continue };
         let value: Value =
-            serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
+            serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("not JSON: {error}")))?;
         let found = value.get("eos_token_id").or_else(|| value.get("text_config")?.get("eos_token_id"));
         let all = match found {
             None | Some(Value::Null) => continue,
@@ -344,7 +338,7 @@ pub fn read_end_tokens(folder: &Path) -> Result<Vec<i32>, Error> {
         };
         let token = |value: &Value| {
             let token = value.as_i64().and_then(|token| i32::try_from(token).ok());
-            token.ok_or_else(|| Error::field(&path, "eos_token_id", format!("has {value}; tokens are needed")))
+            token.ok_or_else(|| Error::field(&path, "eos_token_id", format!("has {value}; expected tokens")))
         };
         return all.iter().map(token).collect();
     }

@@ -23,11 +23,11 @@ pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -
             let need = ten_times(context)
                 .map_or(String::new(), |ten| format!("; ten times the examples would need {}", size(ten)));
             list.push(format!(
-                "This run is safe: memory stays where it is. A larger dataset will need more in proportion{need}."
+                "This run is safe: memory stays at this level. A larger dataset needs proportionally more{need}."
             ));
         }
         Verdict::Settled | Verdict::Flat | Verdict::Sawtooth | Verdict::Growing => {
-            list.push("Nothing has to be done for this run.".into());
+            list.push("Nothing to do for this run.".into());
         }
         Verdict::Insufficient => {}
     }
@@ -40,7 +40,7 @@ pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -
 pub(crate) fn advice_for_too_few() -> Vec<String> {
     vec![
         "Record more samples: one per step, or one every 10 steps over at least 50 steps.".into(),
-        "Two passes over the same data show the difference between a cache and a leak best.".into(),
+        "Two passes over the same data best separate a cache from a leak.".into(),
     ]
 }
 
@@ -50,7 +50,7 @@ fn above_limit(context: &Context) -> Option<String> {
     let level = size(context.present());
     let is_above = level > limit && context.finding.mechanism != Mechanism::FilePages;
     is_above
-        .then(|| format!("Memory is at {level}, above the limit of {limit} already: free some, or raise the limit."))
+        .then(|| format!("Memory is already at {level}, above the limit of {limit}: free some, or raise the limit."))
 }
 
 /// The first cause, if it stands out from the second.
@@ -75,7 +75,7 @@ fn advice_on_leak(context: &Context, forecast: &Forecast) -> Vec<String> {
         let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
         list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
     }
-    list.push(format!("Find the stage that leaks: {}. The stage that grows in every pass leaks.", bisect(context)));
+    list.push(format!("Find the leaking stage: {}. The stage that grows in every pass leaks.", bisect(context)));
     list
 }
 
@@ -86,16 +86,16 @@ fn bisect(context: &Context) -> String {
         None => ("MODULE:FUNCTION".into(), "FUNCTION".into()),
     };
     format!(
-        "run `model-garden bisect {command}`, where {function} returns dataset, processor and collator; it takes 50 different \
-         examples through them at least twice"
+        "run `model-garden bisect {command}`, where {function} returns dataset, processor and collator; it runs 50 \
+         different examples through them at least twice"
     )
 }
 
 fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
     let to_know_now = format!(
-        "To know now: {}. Growth in the first pass only is a cache, in every pass a leak. (The same example 50 times shows \
-         nothing.)",
+        "To find out now: {}. Growth in the first pass only is a cache, in every pass a leak. (Repeating one example \
+         shows nothing.)",
         bisect(context)
     );
     if context.finding.pausing {
@@ -124,17 +124,17 @@ fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
         };
         let further = match (context.pass_end(), context.finding.leak_known_at) {
             (Some(end), Some(known)) if known > end && context.shape.last() < end => {
-                format!(" Growth that goes on undiminished until step {known:.0} is a leak.")
+                format!(" Growth still undiminished at step {known:.0} is a leak.")
             }
             _ => String::new(),
         };
         list.push(match () {
             () if limit_step < step && limit_step <= run_ends => format!(
-                "At this rate the limit is reached at step {limit_step:.0}, before step {step:.0} can tell: save a \
-                 checkpoint now{fits}."
+                "At this rate memory reaches the limit at step {limit_step:.0}, before step {step:.0} can decide: \
+                 save a checkpoint now{fits}."
             ),
             () if run_ends < step => {
-                format!("The run ends at step {run_ends:.0}, before step {step:.0} could tell{fits}.")
+                format!("The run ends at step {run_ends:.0}, before step {step:.0} can decide{fits}.")
             }
             () => format!("Wait for step {step:.0}{fits}.{further}"),
         });
@@ -144,7 +144,10 @@ fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     if let (Some(at), Some(limit), true) = (forecast.if_unbounded, forecast.limit_bytes, is_reached) {
         let when = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
         let time = at.time_s.map_or(String::new(), |s| format!(" in {}", elapsed(s)));
-        list.push(format!("If it never ends, {} is reached{when}{time}: save a checkpoint before that.", Bytes(limit)));
+        list.push(format!(
+            "If it never ends, memory reaches {}{when}{time}: save a checkpoint before then.",
+            Bytes(limit)
+        ));
     }
     list
 }
@@ -155,8 +158,8 @@ fn missing_facts(context: &Context) -> Vec<String> {
     let moving = context.finding.growth.is_some() && context.finding.mechanism != Mechanism::FilePages;
     if moving && context.facts.epoch_steps().is_none() && context.clock == Clock::Step {
         list.push(
-            "Give --examples, --batch-size and --gradient-accumulation (or --steps-per-epoch): whether the growth ends with the \
-             first pass over the data names the cause."
+            "Pass --examples, --batch-size and --gradient-accumulation (or --steps-per-epoch): whether growth ends \
+             with the first pass over the data identifies the cause."
                 .into(),
         );
     }
@@ -168,8 +171,8 @@ fn missing_facts(context: &Context) -> Vec<String> {
     }
     if moving && context.covariate(Quantity::Anon).is_none() {
         list.push(
-            "Record anonymous, file and shared memory apart (RssAnon, RssFile, RssShmem in /proc/PID/status): they tell heap, \
-             file pages and pinned buffers from each other."
+            "Record anonymous, file and shared memory separately (RssAnon, RssFile, RssShmem in /proc/PID/status) to \
+             tell heap, file pages and pinned buffers apart."
                 .into(),
         );
     }

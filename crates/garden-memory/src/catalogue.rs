@@ -81,7 +81,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "large_examples_kept",
-        title: "something large kept per example (arrays, tensors, sound or files in a dataset cache)",
+        title: "something large kept per example (arrays, tensors, audio or files in a dataset cache)",
         fix: "load it on access: look for lists, dicts and caches on the dataset that keep what __getitem__ returns",
         prior: 1.0,
         home: Home::Anon,
@@ -102,7 +102,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "pinned_offload_buffers",
         title: "pinned buffers that grow to the longest sequence so far (activation or gradient offload)",
-        fix: "cap max_pixels or the sequence length, or train the longest batch first so that the record falls at step 1",
+        fix: "cap max_pixels or the sequence length, or train the longest batch first, so the peak comes at step 1",
         prior: 1.0,
         home: Home::Shmem,
         typical: &[RecordHigh],
@@ -112,7 +112,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "pinned_allocator_cache",
         title: "the pinned-memory allocator's cache (pin_memory with varying batch sizes)",
-        fix: "pin_memory=False or a smaller prefetch_factor; torch._C._host_emptyCache() gives it back",
+        fix: "set pin_memory=False or a smaller prefetch_factor; torch._C._host_emptyCache() frees it",
         prior: 0.7,
         home: Home::Shmem,
         typical: &[RecordHigh, WarmUp],
@@ -122,7 +122,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "cudnn_plan_cache",
         title: "cuDNN's plan cache, one entry per convolution shape",
-        fix: "set TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT, pad images to few sizes, or express the patch embedding as a matmul",
+        fix: "set TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT, pad images to a few sizes, or express the patch embedding as a matmul",
         prior: 0.7,
         home: Home::Anon,
         typical: &[WarmUp],
@@ -132,7 +132,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "onednn_primitive_cache",
         title: "oneDNN's primitive cache (CPU training with varying shapes)",
-        fix: "set ONEDNN_PRIMITIVE_CACHE_CAPACITY, or pad to few shapes",
+        fix: "set ONEDNN_PRIMITIVE_CACHE_CAPACITY, or pad to a few shapes",
         prior: 0.4,
         home: Home::Anon,
         typical: &[WarmUp],
@@ -141,8 +141,8 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "malloc_fragmentation",
-        title: "freed memory that the C allocator keeps (glibc arenas, fragmentation)",
-        fix: "MALLOC_ARENA_MAX=2 and a fixed MALLOC_MMAP_THRESHOLD_, or jemalloc; malloc_trim(0) shows how much comes back",
+        title: "freed memory kept by the C allocator (glibc arenas, fragmentation)",
+        fix: "set MALLOC_ARENA_MAX=2 and a fixed MALLOC_MMAP_THRESHOLD_, or use jemalloc; malloc_trim(0) shows how much comes back",
         prior: 1.0,
         home: Home::Anon,
         typical: &[WarmUp],
@@ -162,7 +162,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "mapped_file_pages",
         title: "pages of memory-mapped files (Arrow datasets, safetensors) counted as resident",
-        fix: "nothing: the kernel takes these pages back when it needs memory; judge anonymous and shared memory instead",
+        fix: "nothing: the kernel reclaims these pages when it needs memory; judge anonymous and shared memory instead",
         prior: 1.0,
         home: Home::File,
         typical: &[FilePages],
@@ -171,7 +171,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "garbage_cycles",
-        title: "reference cycles that wait for the garbage collector",
+        title: "reference cycles waiting for the garbage collector",
         fix: "leave gc enabled and break the cycles that hold large buffers; do not collect every step (60 to 370 ms each)",
         prior: 1.0,
         home: Home::Anon,
@@ -192,7 +192,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "evaluation_logits",
         title: "logits or predictions collected during evaluation",
-        fix: "preprocess_logits_for_metrics to keep only what the metric needs; eval_accumulation_steps",
+        fix: "use preprocess_logits_for_metrics to keep only what the metric needs; set eval_accumulation_steps",
         prior: 1.0,
         home: Home::Elsewhere,
         typical: &[Spikes],
@@ -201,8 +201,8 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "event_leftovers",
-        title: "evaluations or checkpoints that leave something behind",
-        fix: "look at what the evaluation and saving callbacks keep: predictions, state dicts, dataloader iterators",
+        title: "memory left behind by evaluations or checkpoints",
+        fix: "check what the evaluation and save callbacks keep: predictions, state dicts, dataloader iterators",
         prior: 1.0,
         home: Home::Elsewhere,
         typical: &[Staircase],
@@ -211,7 +211,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "compile_workers",
-        title: "compile workers of torch.compile (about 400 MB each, as child processes)",
+        title: "torch.compile's workers (child processes of about 400 MB each)",
         fix: "set TORCHINDUCTOR_COMPILE_THREADS",
         prior: 0.4,
         home: Home::Elsewhere,
@@ -221,7 +221,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "tokenizer_cache",
-        title: "the tokenizer's cache of words",
+        title: "the tokenizer's word cache",
         fix: "set cache_capacity, or call clear_cache()",
         prior: 0.4,
         home: Home::Anon,
@@ -231,8 +231,8 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "arrow_memory_pool",
-        title: "memory that Arrow's pool keeps after reading",
-        fix: "pyarrow.default_memory_pool().release_unused(), or ARROW_DEFAULT_MEMORY_POOL=system",
+        title: "memory kept by Arrow's pool after reading",
+        fix: "call pyarrow.default_memory_pool().release_unused(), or set ARROW_DEFAULT_MEMORY_POOL=system",
         prior: 0.5,
         home: Home::Anon,
         typical: &[WarmUp],
@@ -242,7 +242,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "prefetch_or_shuffle_buffer",
         title: "a shuffle or prefetch buffer filling up",
-        fix: "make the buffer smaller: its size times the size of an example is what it holds",
+        fix: "shrink the buffer: it holds its length times the size of an example",
         prior: 1.0,
         home: Home::Anon,
         typical: &[CappedCache],
@@ -252,7 +252,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "parquet_row_groups",
         title: "parquet row groups held by each worker",
-        fix: "fewer workers, or files with smaller row groups",
+        fix: "use fewer workers, or files with smaller row groups",
         prior: 0.4,
         home: Home::Anon,
         typical: &[WarmUp],
@@ -261,7 +261,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "native_decoder_leak",
-        title: "a native library that leaks (video and image decoders are the usual ones)",
+        title: "a leaking native library (usually a video or image decoder)",
         fix: "run the loader alone over the same examples twice; if both passes grow, restart workers or change the decoder",
         prior: 1.0,
         home: Home::Anon,
@@ -312,7 +312,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     Entry {
         id: "growing_container",
         title: "a Python list or dict that only grows (log history, metrics, callbacks)",
-        fix: "bound it; tracemalloc or memray names the line that allocates",
+        fix: "bound it; tracemalloc or memray shows the allocating line",
         prior: 1.5,
         home: Home::Anon,
         typical: &[Linear],
@@ -321,7 +321,7 @@ pub(crate) const CATALOGUE: &[Entry] = &[
     },
     Entry {
         id: "logger_process",
-        title: "an experiment logger's own process",
+        title: "an experiment logger's process",
         fix: "update the logger or restart it; watch the process tree to see which process grows",
         prior: 0.3,
         home: Home::Elsewhere,

@@ -148,7 +148,7 @@ fn may_be_a_fill(context: &Context) -> Option<String> {
         (Mechanism::CappedCache, Some((knee, _, _)), None) => {
             Some(format!("the shape fits if the first pass over the data ends near {}", place(context, knee)))
         }
-        (Mechanism::Linear, None, None) => Some("the shape fits while the first pass over the data lasts".into()),
+        (Mechanism::Linear, None, None) => Some("the shape fits during the first pass over the data".into()),
         (Mechanism::Linear, None, Some(_)) if context.pass_end().is_some_and(|end| context.shape.last() <= end) => {
             Some("the shape fits: steady growth during the first pass over the data".into())
         }
@@ -161,16 +161,16 @@ fn in_words(mechanism: Mechanism) -> &'static str {
     match mechanism {
         Mechanism::None => "no growth during training",
         Mechanism::WarmUp => "a rise that slows down and ends early",
-        Mechanism::EpochFill => "growth until every example was seen once",
+        Mechanism::EpochFill => "growth until every example has been seen once",
         Mechanism::CappedCache => "steady growth up to a cap",
-        Mechanism::RecordHigh => "ever rarer jumps to new records",
+        Mechanism::RecordHigh => "ever rarer jumps to new highs",
         Mechanism::FilePages => "growth of file pages only",
         Mechanism::CopyOnWrite => "shared pages turning private",
         Mechanism::Sawtooth => "climbs and drops on a floor",
-        Mechanism::Spikes => "spikes that return",
+        Mechanism::Spikes => "spikes that fall back",
         Mechanism::Staircase => "steps up at events",
         Mechanism::Linear => "steady growth per step",
-        Mechanism::LateOnset => "growth that began late",
+        Mechanism::LateOnset => "growth that starts late",
     }
 }
 
@@ -190,7 +190,7 @@ fn weigh_component(entry: &Entry, context: &Context, scales: &mut Scales) {
             scales.speaks_for(2.0, format!("{:.0} % of the growth is {word}", 100.0 * share.min(1.0)));
         }
         Some(share) if share <= 0.2 => {
-            scales.rules_out(format!("it grows {word}, which made up {:.0} % of the growth", 100.0 * share.max(0.0)));
+            scales.rules_out(format!("it grows {word}, only {:.0} % of this growth", 100.0 * share.max(0.0)));
         }
         Some(share) => {
             scales.speaks_against(0.3, format!("only {:.0} % of the growth is {word}", 100.0 * share));
@@ -213,19 +213,22 @@ fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
                     .speaks_for(8.0, format!("{} per example is the size of text or metadata", Bytes::from_f64(bytes)));
             }
             Some(bytes) => {
-                scales.speaks_against(0.1, format!("{} per example is a lot for that", Bytes::from_f64(bytes)));
+                scales.speaks_against(
+                    0.1,
+                    format!("{} per example is large for text or metadata", Bytes::from_f64(bytes)),
+                );
             }
             None => {}
         },
         Trait::LargePerExample => match context.bytes_per_example().map(|bytes| (bytes, Bytes::from_f64(bytes))) {
-            Some((bytes, size)) if bytes < IMAGE_BYTES.0 => scales.rules_out(format!("{size} per example is little")),
+            Some((bytes, size)) if bytes < IMAGE_BYTES.0 => scales.rules_out(format!("{size} per example is small")),
             Some((_, size)) => scales.speaks_for(3.0, format!("{size} per example is more than text or metadata")),
             None => {}
         },
         Trait::TensorsRise => weigh_tensors(context, scales),
         Trait::ObjectsRise => match context.covariate(Quantity::Objects) {
             Some(c) if c.change > 0.05 * c.start => {
-                scales.speaks_for(8.0, format!("Python objects rose from {:.0} by {:.0}", c.start, c.change));
+                scales.speaks_for(8.0, format!("Python objects rose by {:.0} from {:.0}", c.change, c.start));
             }
             Some(_) => scales.rules_out("the number of Python objects did not rise"),
             None => {
@@ -235,12 +238,12 @@ fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
         },
         Trait::NeverEnds => {
             if context.finding.verdict == Verdict::Settled {
-                scales.rules_out("it never ends, and this growth did");
+                scales.rules_out("it never ends, but this growth did");
             }
         }
         Trait::Ends => {
             if context.finding.verdict == Verdict::Leak {
-                scales.rules_out("it is bounded, and this growth outlasted a further pass over the same examples");
+                scales.rules_out("it is bounded, but this growth outlasted another pass over the same examples");
             }
         }
         Trait::Slows => {
@@ -259,11 +262,11 @@ fn weigh_trait(sign: Trait, context: &Context, scales: &mut Scales) {
         Trait::AtFirstSteps => weigh_first_steps(context, scales),
         Trait::AtEvaluations => match context.evaluation_height {
             Some(height) if height > context.shape.material() => {
-                scales.speaks_for(3.0, format!("evaluations stand {} above training", Bytes::from_f64(height)));
+                scales.speaks_for(3.0, format!("evaluations peak {} above training", Bytes::from_f64(height)));
             }
             _ => scales.speaks_against(0.1, "no evaluation in the trace stands out"),
         },
-        Trait::OnlyInAChild => scales.speaks_against(0.3, "not measured: which process of the tree grows"),
+        Trait::OnlyInAChild => scales.speaks_against(0.3, "not measured: which process grows"),
         Trait::Forked => weigh_forked(context, scales),
         Trait::Needs(library) => weigh_library(library, context, scales),
         Trait::Without(library) => scales.supporting.push(not_loaded(library)),
@@ -295,15 +298,15 @@ fn weigh_per_example(context: &Context, scales: &mut Scales) {
             );
         }
         (Some(end), Verdict::Settled) => {
-            scales.rules_out(format!("growth did not end where the first pass over the data does (step {end:.0})"));
+            scales.rules_out(format!("growth did not end with the first pass over the data (step {end:.0})"));
         }
         (Some(end), _) if context.is_beyond_first_pass() => {
-            scales.rules_out(format!("growth went on after every example had been seen (step {end:.0})"));
+            scales.rules_out(format!("growth continued after every example had been seen (step {end:.0})"));
         }
         (Some(end), _) => {
-            scales.speaks_for(2.0, format!("every example so far was seen for the first time (until step {end:.0})"));
+            scales.speaks_for(2.0, format!("every example so far was new (until step {end:.0})"));
         }
-        (None, _) => scales.against.push("not known: the step at which every example has been seen once".into()),
+        (None, _) => scales.against.push("not known: the step that ends the first pass over the data".into()),
     }
 }
 
@@ -330,7 +333,7 @@ fn weigh_tensors(context: &Context, scales: &mut Scales) {
     match context.covariate(Quantity::Tensors) {
         Some(c) if c.change >= 0.05 * c.start && c.change >= 1.0 => {
             scales
-                .speaks_for(8.0, format!("live tensors rose from {:.0} by {:.0} during the growth", c.start, c.change));
+                .speaks_for(8.0, format!("live tensors rose by {:.0} from {:.0} during the growth", c.change, c.start));
         }
         Some(c) => scales.rules_out(format!(
             "the number of live tensors stayed at {:.0} while memory grew (change {:+.0})",
@@ -344,7 +347,7 @@ fn weigh_tensors(context: &Context, scales: &mut Scales) {
     if let Some(gpu) = context.covariate(Quantity::Gpu).filter(|gpu| gpu.share < 0.02) {
         scales.speaks_against(
             0.3,
-            format!("GPU memory did not grow along (change {})", crate::format_change(gpu.change)),
+            format!("GPU memory did not grow with it (change {})", crate::format_change(gpu.change)),
         );
     }
 }
@@ -352,13 +355,13 @@ fn weigh_tensors(context: &Context, scales: &mut Scales) {
 fn weigh_first_steps(context: &Context, scales: &mut Scales) {
     let ended = context.finding.knee.filter(|_| context.finding.verdict == Verdict::Settled);
     let (Some(growth), Some(knee)) = (context.finding.growth, ended) else {
-        scales.rules_out("it happens at the first steps only, and this growth goes on");
+        scales.rules_out("it happens only in the first steps, but this growth continues");
         return;
     };
     let samples = context.shape.points_between(growth.from, knee.0).len();
     if samples > 6 || context.finding.late {
         scales.rules_out(format!(
-            "it happens at the first steps only, and this growth ended at {}",
+            "it happens only in the first steps, but this growth ended at {}",
             place(context, knee.0)
         ));
     } else {
@@ -372,7 +375,7 @@ fn weigh_forked(context: &Context, scales: &mut Scales) {
         (Some(private), Some(shared)) if private.change > 0.0 && shared.change < -0.5 * private.change => {
             scales.speaks_for(8.0, "private pages rose while shared pages fell by about as much");
         }
-        (Some(_), Some(_)) => scales.rules_out("shared pages did not turn into private ones"),
+        (Some(_), Some(_)) => scales.rules_out("shared pages did not turn private"),
         _ => scales.speaks_against(0.3, "not measured: private and shared pages of the workers"),
     }
 }

@@ -76,7 +76,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         diagnosis.summary += &format!(" The stability check failed: {}.", check.text);
     }
     if facts.epoch_steps().is_some() && clock != Clock::Step && !trace.is_empty() {
-        diagnosis.input.notes.push("the trace has no steps, so the length of an epoch could not be used".into());
+        diagnosis.input.notes.push("the trace has no steps, so the epoch length was ignored".into());
     }
     diagnosis.input.samples = trace.len();
     diagnosis.input.judged = (!trace.is_empty()).then_some(judged.memory);

@@ -20,7 +20,7 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
         list.push(
             Evidence::number(
                 format!(
-                    "Two growths: one of {} ended at {}; another of {} goes on underneath and decides.",
+                    "Two growths: one of {} ended at {}; another of {} continues underneath and decides.",
                     rate(context, earlier.rate.value),
                     place(context, earlier.to),
                     rate(context, finding.growth.map_or(0.0, |g| g.rate.value))
@@ -49,7 +49,7 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
     list.extend(wave_evidence(context));
     list.extend(context.shape.staircase.map(|stairs| {
         let text = format!(
-            "The floor steps up by about {} at each of {} evaluations or checkpoints, hardly in between.",
+            "The floor steps up by about {} at each of {} evaluations or checkpoints, and hardly in between.",
             size(stairs.step),
             stairs.events
         );
@@ -58,13 +58,13 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
     list.extend(end_of_run(context));
     if finding.verdict == Verdict::Leak {
         list.push(Evidence::words(
-            "The rate held through a further whole pass over examples already seen: no cache of examples does that.",
+            "The rate held through another whole pass over examples already seen: no example cache does that.",
         ));
     }
     if let Some(odds) = likelihood.filter(|_| finding.mechanism != Mechanism::FilePages) {
         list.push(Evidence::number(
             format!(
-                "Odds as far as the length of the growth tells: {:.0} % a leak, {:.0} % bounded.",
+                "Odds from the length of the growth alone: {:.0} % a leak, {:.0} % bounded.",
                 100.0 * odds.leak,
                 100.0 * odds.bounded
             ),
@@ -75,8 +75,8 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
     list.extend(creep_evidence(context));
     if context.shape.points.len() < 12 {
         list.push(Evidence::words(format!(
-            "{} samples show a straight line or its end; they cannot show slow curvature, waves shorter than {:.0} {}s or a slow \
-             growth under a fast one.",
+            "{} samples show a straight line or its end, but not slow curvature, waves shorter than {:.0} {}s or \
+             slow growth under fast growth.",
             context.shape.points.len(),
             2.0 * context.shape.spacing,
             context.clock.unit()
@@ -114,15 +114,15 @@ fn knee_evidence(context: &Context) -> Option<Evidence> {
     let change = after.last()?.y - after.first()?.y;
     let aligned = match context.pass_end() {
         Some(end) if context.finding.aligned => {
-            format!(" The first pass over the data ends at step {end:.0}: they coincide.")
+            format!(" The first pass over the data ends at step {end:.0}: the two coincide.")
         }
-        Some(end) => format!(" The first pass over the data ends at step {end:.0}: they do not coincide."),
+        Some(end) => format!(" The first pass over the data ends at step {end:.0}: the two do not coincide."),
         None => String::new(),
     };
     Some(
         Evidence::number(
             format!(
-                "Growth ended at {} (between {} and {}); the {} since then moved by {}.{aligned}",
+                "Growth ended at {} (between {} and {}); over the {} since, memory moved by {}.{aligned}",
                 place(context, at),
                 place(context, low),
                 place(context, high),
@@ -176,10 +176,10 @@ fn component_evidence(context: &Context) -> Option<Evidence> {
     let rise = context.finding.growth?.rise;
     let (judged, parts) = match context.memory {
         JudgedMemory::Unreclaimable => (
-            "Judged is what the kernel cannot take back (anonymous + shared memory)",
+            "Judged: memory the kernel cannot reclaim (anonymous + shared)",
             [Quantity::Anon, Quantity::Shmem, Quantity::Swap],
         ),
-        _ => ("Judged is all resident memory", [Quantity::Anon, Quantity::File, Quantity::Shmem]),
+        _ => ("Judged: all resident memory", [Quantity::Anon, Quantity::File, Quantity::Shmem]),
     };
     let shown: Vec<&Covariate> =
         [Quantity::Anon, Quantity::File, Quantity::Shmem].iter().filter_map(|&part| context.covariate(part)).collect();
@@ -194,7 +194,7 @@ fn component_evidence(context: &Context) -> Option<Evidence> {
     }
     let told = |part: &&Covariate| format!("{} {}", part.quantity.name(), format_change(whole * part.change));
     let told: Vec<String> = shown.iter().map(told).collect();
-    Some(Evidence::words(format!("{judged}. Over the growth: {}.", told.join(", "))))
+    Some(Evidence::words(format!("{judged}. During the growth: {}.", told.join(", "))))
 }
 
 fn count_evidence(context: &Context) -> Vec<Evidence> {
@@ -203,7 +203,7 @@ fn count_evidence(context: &Context) -> Vec<Evidence> {
         .filter(|c| matches!(c.quantity, Quantity::Tensors | Quantity::Objects))
         .map(|c| {
             let noun = if c.quantity == Quantity::Tensors { "Live tensors" } else { "Python objects" };
-            let moved = if c.change.abs() < 0.05 * c.start.max(1.0) { "did not follow" } else { "moved along" };
+            let moved = if c.change.abs() < 0.05 * c.start.max(1.0) { "did not follow" } else { "moved with it" };
             Evidence::number(
                 format!("{noun} {moved}: {:.0} at the start of the growth, change {:+.0}.", c.start, c.change),
                 c.change,
@@ -218,7 +218,7 @@ fn wave_evidence(context: &Context) -> Option<Evidence> {
     match context.shape.waves {
         Waves::Teeth(teeth) => Some(Evidence::number(
             format!(
-                "{} complete climbs and drops of {} every {:.0} {unit}s; judged is the floor between them, not the peaks.",
+                "{} complete climbs and drops of {} every {:.0} {unit}s; the floor between them is judged, not the peaks.",
                 teeth.count,
                 size(teeth.height),
                 teeth.period
@@ -227,14 +227,14 @@ fn wave_evidence(context: &Context) -> Option<Evidence> {
             "bytes",
         )),
         Waves::Spikes { count, height, .. } => Some(Evidence::number(
-            format!("{} of about {}, all of which came back.", counted(count, "spike"), size(height)),
+            format!("{} of about {}, all of which fell back.", counted(count, "spike"), size(height)),
             height,
             "bytes",
         )),
         Waves::None => {
             let height = context.evaluation_height.filter(|&height| height > context.shape.material())?;
             Some(Evidence::number(
-                format!("Evaluations stand up to {} above training and were judged apart from it.", size(height)),
+                format!("Evaluations peak up to {} above training and were judged separately.", size(height)),
                 height,
                 "bytes",
             ))
@@ -258,7 +258,7 @@ fn end_of_run(context: &Context) -> Option<Evidence> {
         None => String::new(),
     };
     Some(Evidence::number(
-        format!("At this rate the run's last step ({last:.0}) would be reached with {}{fits}.", size(then)),
+        format!("At this rate memory would reach {} by the run's last step ({last:.0}){fits}.", size(then)),
         then,
         "bytes",
     ))
@@ -273,7 +273,7 @@ fn creep_evidence(context: &Context) -> Option<Evidence> {
         Trend::of(&context.shape.floor).filter(|trend| trend.rises(3.0) && trend.rise() < context.shape.material())?;
     Some(Evidence::number(
         format!(
-            "The floor creeps up by {} over the whole trace; below {} that is not called growth.",
+            "The floor creeps up by {} over the whole trace; below {} this does not count as growth.",
             size(trend.rise()),
             size(context.shape.material())
         ),

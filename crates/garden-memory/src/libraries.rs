@@ -67,7 +67,7 @@ impl Library {
             Library::GpuDriver => "GPU driver",
             Library::DeepLearning => "deep-learning framework",
             Library::Tokenizer => "tokenizer",
-            Library::Tables => "library for Arrow or Parquet",
+            Library::Tables => "Arrow or Parquet library",
             Library::Python => "Python interpreter",
         }
     }

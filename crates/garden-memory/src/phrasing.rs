@@ -33,17 +33,17 @@ pub(crate) fn place(context: &Context, x: f64) -> String {
 
 /// The note about samples with bounds only.
 pub(crate) fn about_bounds(bounds: Bounds, samples: usize) -> Option<String> {
-    let why = "the memory of the process tree is known by bounds only, since its processes forked or copied pages and were not read yet";
+    let why = "only bounds of the process tree's memory are known, since its processes forked or copied pages and were not yet read";
     match bounds {
         Bounds::None => None,
         Bounds::LeftOut(count) => Some(format!("{count} of {} left out: {why}", counted(samples, "sample"))),
         Bounds::Taken(count) => {
-            Some(format!("{count} of {} taken as the change of their bounds has it: {why}", counted(samples, "sample")))
+            Some(format!("{count} of {} estimated from the change of their bounds: {why}", counted(samples, "sample")))
         }
     }
 }
 
 /// The note about samples whose clock went back.
 pub(crate) fn out_of_order(count: usize, clock: Clock) -> String {
-    format!("{} skipped: the {} goes back behind an earlier one", counted(count, "sample"), clock.unit())
+    format!("{} skipped: the {} goes backwards", counted(count, "sample"), clock.unit())
 }

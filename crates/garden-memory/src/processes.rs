@@ -60,7 +60,7 @@ pub(crate) fn process_evidence(changes: &[ProcessChange], growth: &Stretch) -> O
     let risen: i64 = changes.iter().map(|change| change.change().max(0)).sum();
     let share = most.change() as f64 / risen as f64;
     let text = format!(
-        "Of {} processes `{}` (process {}, {}) grew most: by {}, from {} to {}, {:.0} % of all that the processes gained.",
+        "Of {} processes `{}` (process {}, {}) grew most: by {}, from {} to {}, {:.0} % of the gain of all processes.",
         changes.len(),
         most.name,
         most.pid,

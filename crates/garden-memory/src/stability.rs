@@ -71,9 +71,9 @@ pub(crate) fn check_stability(series: &Series, asked: Stability, clock: Clock) -
         max_variation.is_none_or(|bound| variation <= bound) && max_growth.is_none_or(|bound| growth <= bound);
     let varied = max_variation.map(|bound| {
         let (low, high) = (Bytes::from_f64(low), Bytes::from_f64(high));
-        format!("varied by {variation} (lowest {low}, highest {high}); allowed are {bound}")
+        format!("varied by {variation} (lowest {low}, highest {high}); {bound} allowed")
     });
-    let grew = max_growth.map(|bound| format!("rose by at most {growth}; allowed are {bound}"));
+    let grew = max_growth.map(|bound| format!("rose by at most {growth}; {bound} allowed"));
     let words: Vec<String> = varied.into_iter().chain(grew).collect();
     let last = to.unwrap_or(last);
     check.text = format!("from {unit} {from:.0} to {last:.0} memory {}", words.join(", and it "));

@@ -25,12 +25,12 @@ pub(crate) fn summary(context: &Context, forecast: Option<&Forecast>) -> String 
 fn flat(context: &Context, level: Bytes) -> String {
     match context.shape.waves {
         Waves::Spikes { count, height, .. } => format!(
-            "Memory is flat at {level}; {} of about {} went up and came back.",
+            "Memory is flat at {level}; {} of about {} rose and fell back.",
             counted(count, "spike"),
             size(height)
         ),
         _ if context.finding.mechanism == Mechanism::Spikes => format!(
-            "Memory is flat at {level} during training; evaluations stand up to {} above it and come back.",
+            "Memory is flat at {level} during training; evaluations peak up to {} above it and fall back.",
             size(context.evaluation_height.unwrap_or(0.0))
         ),
         _ => unmoved(context, level),
@@ -47,12 +47,7 @@ fn unmoved(context: &Context, level: Bytes) -> String {
     if top - now <= notable {
         format!("Memory is flat at {level}: no growth beyond noise after start-up.")
     } else if top - first > notable {
-        format!(
-            "Memory rose from {} to {} and came back to {}: no growth that stays.",
-            size(first),
-            size(top),
-            size(now)
-        )
+        format!("Memory rose from {} to {} and fell back to {}: no lasting growth.", size(first), size(top), size(now))
     } else {
         format!("Memory fell from {} to {}: no growth.", size(first), size(now))
     }
@@ -78,9 +73,9 @@ fn settled(context: &Context, level: Bytes) -> String {
         Mechanism::EpochFill => {
             "where every example had been seen once, and not since: bounded by the dataset, not a leak"
         }
-        Mechanism::FilePages => "all of it pages of mapped files, which the kernel takes back: harmless",
-        Mechanism::RecordHigh => "in ever rarer jumps to a new record: bounded by the largest batch, not a leak",
-        Mechanism::WarmUp => "a warm-up that is over: bounded, not a leak",
+        Mechanism::FilePages => "all of it pages of mapped files, which the kernel can reclaim: harmless",
+        Mechanism::RecordHigh => "in ever rarer jumps to a new high: bounded by the largest batch, not a leak",
+        Mechanism::WarmUp => "a warm-up, now over: bounded, not a leak",
         _ => "and not since: bounded, not a leak",
     };
     if growth.is_jump {
@@ -109,19 +104,19 @@ fn growing(context: &Context, forecast: Option<&Forecast>) -> String {
     }
     if context.finding.mechanism == Mechanism::FilePages {
         return format!(
-            "Memory grows {pace}, but only by pages of mapped files, which the kernel takes back: harmless."
+            "Memory grows {pace}, but only in pages of mapped files, which the kernel can reclaim: harmless."
         );
     }
     let when = match forecast.and_then(|f| f.decided_by_step) {
-        Some(step) => format!("step {step:.0} will tell"),
+        Some(step) => format!("step {step:.0} will decide"),
         None if context.epoch().is_none() && context.clock == Clock::Step => {
             "pass --steps-per-epoch to find out when this can be decided".into()
         }
-        None => "nothing in these numbers can tell".into(),
+        None => "these numbers cannot decide it".into(),
     };
     let slowing = if context.finding.slowing { ", ever more slowly," } else { "" };
     format!(
-        "Memory grows {pace}{slowing} and stands at {}; leak or bounded fill cannot be told apart yet: {when}.",
+        "Memory grows {pace}{slowing} and stands at {}; too early to tell a leak from a bounded fill: {when}.",
         size(context.present())
     )
 }
@@ -151,7 +146,7 @@ fn leak(context: &Context, forecast: Option<&Forecast>) -> String {
         Some((at, limit)) => {
             let step = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
             let time = at.time_s.map_or(String::new(), |s| format!(", in {}", elapsed(s)));
-            format!("; {} is reached{step}{time}", Bytes(limit))
+            format!("; it reaches {}{step}{time}", Bytes(limit))
         }
         None => String::new(),
     };
@@ -174,5 +169,5 @@ pub(crate) fn whole_run(parts: &[Part], judged: usize, clock: Clock) -> String {
 
 /// The sentence for too little data.
 pub(crate) fn too_few(samples: usize) -> String {
-    format!("Too little data: {} of memory, at least {} are needed.", counted(samples, "usable sample"), FEWEST_SAMPLES)
+    format!("Too little data: {}, at least {} are needed.", counted(samples, "usable memory sample"), FEWEST_SAMPLES)
 }

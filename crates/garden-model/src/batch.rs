@@ -150,7 +150,7 @@ fn check_images(config: &Config, images: &Images) -> Result<(), Error> {
     let patches: usize = images.grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
     if images.pixels.len() != patches * values {
         return Err(Error::Batch(format!(
-            "{patches} patches of {values} values are needed; {} values are given",
+            "expected {patches} patches of {values} values; got {} values",
             images.pixels.len()
         )));
     }
@@ -164,7 +164,7 @@ fn check_row(config: &Config, number: usize, row: &Row) -> Result<(), Error> {
     let vocabulary = config.text.vocabulary as i32;
     if row.tokens.is_empty() || row.labels.len() != row.tokens.len() {
         let problem = format!(
-            "row {number} has {} tokens and {} labels; as many as tokens are needed, and one at least",
+            "row {number} has {} tokens and {} labels; expected as many labels as tokens, and at least one",
             row.tokens.len(),
             row.labels.len()
         );

@@ -165,12 +165,12 @@ impl Checkpoint {
         // refused (`is_there`).
         let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::file(path, error))?;
         let (header, metadata) = SafeTensors::read_metadata(&map)
-            .map_err(|error| Error::broken(path, format!("no safetensors file: {error}")))?;
+            .map_err(|error| Error::broken(path, format!("not a safetensors file: {error}")))?;
         let start = header + 8;
         for (name, info) in metadata.tensors() {
             let (begin, end) = (start + info.data_offsets.0, start + info.data_offsets.1);
             if end > map.len() {
-                let problem = format!("ends at byte {end}, and the file has {}: it is cut off", map.len());
+                let problem = format!("ends at byte {end}, but the file has {}: it is truncated", map.len());
                 return Err(Error::tensor(path, name, problem));
             }
             let key = newer(&name);
@@ -244,7 +244,7 @@ impl Checkpoint {
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let tensor = self.any(name)?;
         match tensor.dtype {
-            Dtype::U8 => Err(Error::tensor(tensor.path, name, "is U8; F32, BF16 or F16 is needed")),
+            Dtype::U8 => Err(Error::tensor(tensor.path, name, "is U8; expected F32, BF16 or F16")),
             _ => Ok(tensor),
         }
     }
@@ -258,7 +258,7 @@ impl Checkpoint {
             FileDtype::BF16 => Dtype::Bf16,
             FileDtype::F16 => Dtype::F16,
             FileDtype::U8 => Dtype::U8,
-            other => return Err(Error::tensor(path, name, format!("is {other:?}; F32, BF16 or F16 is needed"))),
+            other => return Err(Error::tensor(path, name, format!("is {other:?}; expected F32, BF16 or F16"))),
         };
         self.is_there(place)?;
         let (bytes, pages) = self.bytes_of(place);
@@ -281,7 +281,7 @@ impl Checkpoint {
             return Ok(());
         }
         let problem =
-            format!("ends at byte {}, and the file has {length} now: it was cut off while it was in use", place.end);
+            format!("ends at byte {}, but the file now has {length}: it was truncated while in use", place.end);
         Err(Error::tensor(path, &place.name, problem))
     }
 
@@ -310,7 +310,7 @@ impl Checkpoint {
                 let wide = |four: &[u8]| i64::from(i32::from_le_bytes(four.try_into().unwrap_or_default()));
                 Ok(bytes.chunks_exact(4).map(wide).collect())
             }
-            other => Err(Error::tensor(path, name, format!("is {other:?}; I64 or I32 is needed"))),
+            other => Err(Error::tensor(path, name, format!("is {other:?}; expected I64 or I32"))),
         }
     }
 
@@ -400,7 +400,7 @@ fn position<const N: usize>(bytes: &[u8], is_wrong: impl Fn([u8; N]) -> bool) ->
 fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, Error> {
     let text = read_settings(index).map_err(|error| Error::file(index, error))?;
     let value: Value =
-        serde_json::from_str(&text).map_err(|error| Error::broken(index, format!("no JSON: {error}")))?;
+        serde_json::from_str(&text).map_err(|error| Error::broken(index, format!("not JSON: {error}")))?;
     let map = value
         .get("weight_map")
         .and_then(Value::as_object)

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use garden_device::{DeviceError, OutOfMemory};
+use garden_device::{DeviceError, Dtype, OutOfMemory};
+
+use crate::checkpoint::safetensors_writer::torch_name;
 
 /// Why a model, an adapter or a batch cannot be used.
 #[derive(Debug)]
@@ -42,6 +44,17 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A value of a tensor is too large for the dtype it is written in.
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The dtype, as PyTorch calls it.
+        dtype: &'static str,
+        /// The place of the value.
+        place: usize,
+    },
     /// A batch is inconsistent.
     Batch(String),
     /// Sampling settings are invalid.
@@ -67,6 +80,19 @@ impl Error {
         Error::Field { path: path.to_path_buf(), field: field.into(), problem: problem.into() }
     }
 
+    /// A value that is not finite once it is rounded to the dtype it is written in.
+    pub(crate) fn not_written(path: &Path, tensor: &str, dtype: Dtype, place: usize, value: f32) -> Error {
+        match value.is_finite() {
+            true => Error::TooLarge {
+                path: path.to_path_buf(),
+                tensor: tensor.to_string(),
+                dtype: torch_name(dtype),
+                place,
+            },
+            false => Error::tensor(path, tensor, format!("has a value that is not finite at {place}")),
+        }
+    }
+
     pub(crate) fn tensor(path: &Path, tensor: impl Into<String>, problem: impl Into<String>) -> Error {
         Error::Tensor { path: path.to_path_buf(), tensor: tensor.into(), problem: problem.into() }
     }
@@ -79,6 +105,9 @@ impl fmt::Display for Error {
             Error::Broken { path, problem } => write!(f, "`{}`: {problem}", path.display()),
             Error::Field { path, field, problem } => write!(f, "`{}`: field `{field}` {problem}", path.display()),
             Error::Tensor { path, tensor, problem } => write!(f, "`{}`: tensor `{tensor}` {problem}", path.display()),
+            Error::TooLarge { path, tensor, dtype, place } => {
+                write!(f, "`{}`: tensor `{tensor}` is too large for {dtype} at {place}", path.display())
+            }
             Error::Batch(problem) | Error::Sampling(problem) => f.write_str(problem),
             Error::Config(error) => error.fmt(f),
             Error::Memory(error) => error.fmt(f),

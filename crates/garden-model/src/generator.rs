@@ -166,7 +166,7 @@ impl Generator {
         let (config, most) = (model.config(), model.limits());
         if limits.patches > most.patches {
             return Err(Error::Batch(format!(
-                "answers to images of {} patches are wanted; the model was built for {}",
+                "answers need images of {} patches; the model was built for {}",
                 limits.patches, most.patches
             )));
         }
@@ -267,7 +267,7 @@ impl Generator {
         }
         let batch = |(number, prompt): (usize, Prompt)| {
             if prompt.tokens.is_empty() {
-                return Err(Error::Batch(format!("row {number} has no tokens; 1 at least is needed")));
+                return Err(Error::Batch(format!("row {number} has no tokens; expected at least 1")));
             }
             let batch = Batch::of_prompt(&self.config, number, prompt.tokens, prompt.images)?;
             let (tokens, new) = (batch.tokens(), sampling.max_new_tokens);

@@ -169,7 +169,7 @@ impl Model {
         };
         if trained.is_empty() {
             return Err(Error::Batch(
-                "no linear of the model matches the adapter's targets: nothing would be trained".into(),
+                "no linear layer of the model matches the adapter's targets: nothing would be trained".into(),
             ));
         }
         let gradients = device.close_block(gradients, Dtype::F32)?;

@@ -39,7 +39,7 @@ const drawChart = (() => {
     const bar = html("div", "chart-bar", "", element);
     const legend = html("div", "chart-legend", "", bar);
     legend.setAttribute("role", "group");
-    legend.setAttribute("aria-label", "What is shown");
+    legend.setAttribute("aria-label", "Legend");
     const stage = html("div", "chart-stage", "", element);
     stage.tabIndex = 0;
     stage.setAttribute("role", "application");
@@ -59,7 +59,7 @@ const drawChart = (() => {
       node.addEventListener("click", action);
       return node;
     };
-    const fitButton = button("From zero", "Begin the vertical axis at zero, or near the lowest value", () => {
+    const fitButton = button("From zero", "Start the vertical axis at zero, or near the lowest value", () => {
       if (data.scale === "logarithmic") isLinear = !isLinear; else isFitted = !isFitted;
       draw();
     });
@@ -84,7 +84,7 @@ const drawChart = (() => {
       if (isFitted === null) isFitted = data.base === "fitted";
       stage.setAttribute(
         "aria-label",
-        `${data.title} by ${data.axis.name}. Arrow keys move a cursor that tells the values, plus and minus zoom, Escape shows everything.`,
+        `${data.title} by ${data.axis.name}. Arrow keys move a cursor that reads out values, plus and minus zoom, Escape shows everything.`,
       );
     };
 

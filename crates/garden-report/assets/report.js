@@ -44,7 +44,7 @@
         await navigator.clipboard.writeText(pretty());
         say("Copied.");
       } catch {
-        say("The browser does not allow it here; download it instead.");
+        say("The browser blocks copying here; download it instead.");
       }
     });
     document.getElementById("download").addEventListener("click", () => {

@@ -41,11 +41,8 @@ pub fn audit(
     let summary = summary(tried);
     let sections = [
         section("Workarounds", vec![Block::Bullets(tried.iter().map(sentence).collect())]),
-        section(
-            "Differences",
-            vec![Block::Table(header(["workaround", "growth", "step", "highest level"]), rows(tried))],
-        ),
-        section("How it was done", vec![Block::Bullets(method(tried))]),
+        section("Differences", vec![Block::Table(header(["workaround", "growth", "step", "peak"]), rows(tried))]),
+        section("Method", vec![Block::Bullets(method(tried))]),
     ];
     let mut notes: Vec<String> = tried.iter().flat_map(|one| one.comparison.notes.clone()).collect();
     notes.sort();
@@ -94,11 +91,11 @@ fn summary(tried: &[Tried]) -> String {
         ("slows the growth down", "slow the growth down", named(&is(Effect::Less))),
         ("adds growth", "add growth", named(&is(Effect::More))),
         (
-            "costs time and does nothing for growth",
-            "cost time and do nothing for growth",
+            "costs time and has no effect on growth",
+            "cost time and have no effect on growth",
             named(&|one| is(Effect::None)(one) && costs(one)),
         ),
-        ("does nothing for growth", "do nothing for growth", named(&|one| is(Effect::None)(one) && !costs(one))),
+        ("has no effect on growth", "have no effect on growth", named(&|one| is(Effect::None)(one) && !costs(one))),
         ("cannot be told from noise", "cannot be told from noise", named(&is(Effect::Unclear))),
         ("has too little data", "have too little data", named(&is(Effect::Insufficient))),
     ];
@@ -132,7 +129,7 @@ fn numbers(tried: &[Tried]) -> Vec<Field> {
     let growth = comparison.growth.as_ref().map(|growth| rate(comparison.clock, growth.before));
     let step = comparison.step_time.as_ref().map(|time| seconds(time.before));
     let highest = comparison.highest.as_ref().map(|level| Bytes::from_f64(level.before).to_string());
-    let fields = [("growth without any", growth), ("step without any", step), ("highest without any", highest)];
+    let fields = [("baseline growth", growth), ("baseline step", step), ("baseline peak", highest)];
     fields.into_iter().filter_map(|(name, value)| Some((name.into(), value?))).collect()
 }
 
@@ -160,7 +157,7 @@ fn method(tried: &[Tried]) -> Vec<String> {
     let Some(comparison) = tried.first().map(|one| &one.comparison) else { return Vec::new() };
     let runs = comparison.before.len();
     let mut method = vec![format!(
-        "Each kind was run {} in its own process, the kinds taking turns; memory is that of the process and its children.",
+        "Each kind ran {} in its own process, taking turns; memory includes child processes.",
         if runs == 1 { "once".to_string() } else { counted(runs, "time") }
     )];
     let stretch = comparison
@@ -168,7 +165,7 @@ fn method(tried: &[Tried]) -> Vec<String> {
         .zip(comparison.to)
         .map(|(from, to)| format!("Growth is compared over steps {from:.0} to {to:.0}."));
     method.extend(stretch);
-    method.push("The table has differences to the runs without any workaround, as 95 % intervals from how much runs of the same kind differ (Welch's t).".into());
+    method.push("The table shows differences from the baseline (no workaround) as 95 % intervals, from the spread of runs of the same kind (Welch's t).".into());
     method
 }
 
@@ -188,7 +185,7 @@ impl Kind<'_> {
 /// The mean of the runs of each kind, in one chart.
 fn chart(tried: &[Tried]) -> Option<Chart> {
     let first = &tried.first()?.comparison;
-    let baseline = Kind { name: "without any", runs: &first.curves[0] };
+    let baseline = Kind { name: "baseline", runs: &first.curves[0] };
     let others = tried.iter().map(|one| Kind { name: &one.name, runs: &one.comparison.curves[1] });
     let kinds: Vec<Kind> = std::iter::once(baseline).chain(others).collect();
     let mut places: Vec<f64> = kinds.iter().flat_map(|kind| kind.runs).flatten().map(|point| point.0).collect();
@@ -203,8 +200,8 @@ fn chart(tried: &[Tried]) -> Option<Chart> {
     let curves: Vec<Curve> = kinds.iter().enumerate().map(curve).collect();
     let (low, high) = extent(&curves)?;
     Some(Chart {
-        title: "Memory with and without".into(),
-        note: "The mean of the runs of each kind.".into(),
+        title: "Memory with and without workarounds".into(),
+        note: "Mean of the runs of each kind.".into(),
         unit: Unit::Bytes,
         axis: Axis { name: first.clock.unit().into(), ..Axis::default() },
         size: Size::Large,

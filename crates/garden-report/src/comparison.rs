@@ -29,7 +29,7 @@ pub fn comparison(comparison: &Comparison, title: &str, command: Option<String>,
     let sections = [
         section("Runs", vec![Block::Table(runs_header(), runs(comparison))]),
         section("What to do", vec![Block::Paragraph(advice(comparison))]),
-        section("How it was compared", vec![Block::Bullets(method(comparison))]),
+        section("Method", vec![Block::Bullets(method(comparison))]),
     ];
     Page {
         subject: "Comparison".into(),
@@ -82,11 +82,10 @@ fn numbers(comparison: &Comparison) -> Vec<Field> {
         fields.push(("step before", seconds(time.before)));
         fields.push(("step after", seconds(time.after)));
         let typical = time.typical.1 / time.typical.0;
-        let typical =
-            if typical.is_finite() { format!("; the typical step {} %", share(typical)) } else { String::new() };
+        let typical = if typical.is_finite() { format!("; median step {} %", share(typical)) } else { String::new() };
         fields.push(("step time", format!("{change}{typical}")));
     }
-    for (name, level) in [("highest level", &comparison.highest), ("level at the end", &comparison.last)] {
+    for (name, level) in [("peak", &comparison.highest), ("final level", &comparison.last)] {
         fields.extend(level.as_ref().map(|level| (name, level_words(level))));
     }
     fields.into_iter().map(|(name, text)| (name.into(), text)).collect()
@@ -99,7 +98,7 @@ pub(crate) fn level_words(level: &LevelContrast) -> String {
 }
 
 fn runs_header() -> Vec<Cow<'static, str>> {
-    header(["", "run", "verdict", "samples", "growth", "step time", "highest"])
+    header(["", "run", "verdict", "samples", "growth", "step time", "peak"])
 }
 
 fn runs(comparison: &Comparison) -> Vec<Vec<String>> {
@@ -128,7 +127,7 @@ fn plain_rate(clock: Clock, value: f64) -> String {
 
 fn advice(comparison: &Comparison) -> String {
     match comparison.effect {
-        Effect::Unclear | Effect::Insufficient => format!("To know more: {}.", comparison.advice),
+        Effect::Unclear | Effect::Insufficient => format!("To find out: {}.", comparison.advice),
         _ => format!("About the change: {}.", comparison.advice),
     }
 }
@@ -139,18 +138,18 @@ fn method(comparison: &Comparison) -> Vec<String> {
     }
     let stretch = comparison.from.zip(comparison.to).map(|(from, to)| {
         let words = ClockWords::over(comparison.clock, 0.0, [from, to].into_iter());
-        format!("Growth is compared over {}: the slope of the lows there.", words.stretch(from, to))
+        format!("Growth is the slope of the lows over {}.", words.stretch(from, to))
     });
     let margin = comparison.growth.as_ref().map(|growth| {
         let within = plain_rate(comparison.clock, growth.matters).trim_start_matches('+').to_string();
-        format!("A difference within {within} is no effect.")
+        format!("Differences within {within} count as no effect.")
     });
     let basis = match comparison.basis {
         Basis::Within => {
-            "Intervals are 95 % and come from the noise within each run, correlated as it is. How much runs of the same kind \
-             differ is not in them: repeat both to know it (--before, --after)."
+            "Intervals are 95 %, from the autocorrelated noise within each run. They leave out how much runs of the \
+             same kind differ: repeat both to include it (--before, --after)."
         }
-        Basis::Replicates => "Intervals are 95 % and come from how much runs of the same kind differ (Welch's t).",
+        Basis::Replicates => "Intervals are 95 %, from the spread of runs of the same kind (Welch's t).",
     };
     stretch.into_iter().chain(margin).chain([basis.to_string()]).collect()
 }
@@ -187,7 +186,7 @@ fn chart(comparison: &Comparison) -> Option<Chart> {
     let band = compared.map(|(from, to)| Band { name: "compared".into(), mood: Mood::Calm, from, to });
     Some(Chart {
         title: "Memory before and after".into(),
-        note: "Between its samples a run is drawn as a straight line.".into(),
+        note: "Straight lines connect the samples of a run.".into(),
         unit: Unit::Bytes,
         axis: Axis { name: name.into(), kind, ..Axis::default() },
         size: Size::Large,

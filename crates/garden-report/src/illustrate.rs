@@ -35,15 +35,15 @@ pub fn illustrate(report: &mut Report, trace: &Trace) {
         scene
             .quantities(
                 "GPU memory",
-                "Of the processes, and of everybody on the GPUs.",
+                "Of the watched processes, and of all processes on the GPUs.",
                 Unit::Bytes,
                 &[Quantity::Gpu, Quantity::GpuUsed],
             )
             .map(|chart| Chart { kind: ChartKind::GpuMemory, ..chart }),
         scene.sharing(),
         scene.quantities(
-            "The machine",
-            "What it could still give out, and what the control group and /dev/shm hold; other programs included.",
+            "Machine",
+            "Available memory, and usage of the control group and /dev/shm, other programs included.",
             Unit::Bytes,
             &[Quantity::Available, Quantity::Group, Quantity::DevShm],
         ),
@@ -132,7 +132,7 @@ impl<'a> Scene<'a> {
             .collect();
         chart.marks = self.marks(end);
         chart.note = match is_stacked {
-            true => "By kind: file pages can be taken back by the kernel, the others cannot.".into(),
+            true => "By kind: the kernel can reclaim file pages, but not the others.".into(),
             false => String::new(),
         };
         chart
@@ -285,7 +285,7 @@ impl<'a> Scene<'a> {
         Some(Chart {
             kind: ChartKind::Attempts,
             title: "Attempts over time".into(),
-            note: "Resident memory of each start of the program; the marks at the foot are what happened.".into(),
+            note: "Resident memory of each attempt; marks at the bottom are events.".into(),
             unit: Unit::Bytes,
             axis: Axis { name: "time".into(), kind: AxisKind::Time, ..Axis::default() },
             size: Size::Large,
@@ -324,7 +324,7 @@ impl<'a> Scene<'a> {
         tracks.sort_by_key(|track| track.levels.first().map(|level| level.0));
         let mut chart = self.chart("Processes", Unit::Bytes);
         chart.size = Size::Large;
-        chart.note = "What each process holds, without what it shares with the one it was forked from.".into();
+        chart.note = "Memory of each process, without what it shares with its parent.".into();
         for track in &tracks {
             chart.curves.push(self.stacked(process_name(track), Tone::Next, std::slice::from_ref(track)));
         }
@@ -422,7 +422,7 @@ fn process_name(track: &ProcessTrack) -> String {
 fn quantity_name(quantity: Quantity) -> Option<&'static str> {
     match quantity {
         Quantity::Gpu => Some("processes"),
-        Quantity::GpuUsed => Some("everybody"),
+        Quantity::GpuUsed => Some("all processes"),
         Quantity::Available => Some("available"),
         Quantity::Group => Some("control group"),
         Quantity::DevShm => Some("/dev/shm"),

@@ -27,7 +27,7 @@ impl JudgedTrace {
         diagnosis.input.skipped += input.skipped;
         diagnosis.input.notes.splice(0..0, input.notes);
         if !limit_is_given && diagnosis.forecast.limit_bytes.is_some() {
-            diagnosis.input.notes.push("the memory limit is this machine's; --memory-limit sets another".into());
+            diagnosis.input.notes.push("using this machine's memory limit; set another with --memory-limit".into());
         }
         JudgedTrace { trace, facts, diagnosis }
     }

@@ -32,7 +32,7 @@ pub(crate) fn render(page: &Page, report: Option<&Report>) -> String {
     for section in page.findings() {
         blocks.extend(section_blocks(&section));
     }
-    blocks.push(made(page, if report.is_some() { "While reading" } else { "Notes" }));
+    blocks.push(made(page, if report.is_some() { "Input notes" } else { "Notes" }));
     blocks.join("\n\n") + "\n"
 }
 

@@ -77,7 +77,7 @@ fn count_sentence(series: &Series) -> Option<String> {
     let values = match (first == last, low == high) {
         (_, true) => format!("{}, constant", whole(first)),
         (true, _) => format!("{} at both ends, {} to {} between", whole(first), whole(low), whole(high)),
-        _ => format!("{} at first, {} at last", whole(first), whole(last)),
+        _ => format!("{} at first, {} at the end", whole(first), whole(last)),
     };
     Some(format!("{}: {values}", name_of(series)))
 }
@@ -284,13 +284,13 @@ impl<'a> Plot<'a> {
         let limit = hidden_limit.map(|limit| format!("limit {limit} is {} the chart", side(limit)));
         let dotted = match forecasts.len() {
             0 => None,
-            1 => Some("dotted: the growth continued".to_string()),
-            _ => Some("dotted: the growth if it never ends (upper) and if it ends by itself (lower)".to_string()),
+            1 => Some("dotted: growth continued".to_string()),
+            _ => Some("dotted: growth if it never ends (upper) and if it ends by itself (lower)".to_string()),
         };
         let parts = &self.report.diagnosis.parts;
         let last_only = overlap(parts).then(|| {
             format!(
-                "only the last of {} processes is drawn: they count the same {}s again",
+                "only the last of {} attempts is drawn: they repeat the same {}s",
                 parts.len(),
                 self.words.clock.unit()
             )

@@ -393,7 +393,7 @@ fn phases(diagnosis: &Diagnosis, words: ClockWords) -> Vec<Block> {
         Clock::Time => "time",
         Clock::Sample => "samples",
     };
-    let earlier = if hidden > 0 { format!("{hidden} earlier ones in --format json") } else { String::new() };
+    let earlier = if hidden > 0 { format!("{hidden} earlier phases in --format json") } else { String::new() };
     let header = ["phase", stretch, "level", "rate"].map(Cow::from).to_vec();
     vec![Block::Table(header, rows), Block::Paragraph(earlier)]
 }
@@ -439,8 +439,8 @@ fn forecast(diagnosis: &Diagnosis, facts: &RunFacts, words: ClockWords) -> Vec<F
     });
     // While undecided, the end of a bounded growth is part of the answer even where it is unknown.
     let is_open = diagnosis.verdict == Verdict::Growing && diagnosis.mechanism != Mechanism::FilePages;
-    let unknown = (is_open && facts.epoch_steps().is_none())
-        .then(|| "where it ends is not known without the length of an epoch".to_string());
+    let unknown =
+        (is_open && facts.epoch_steps().is_none()).then(|| "end unknown without the epoch length".to_string());
     let bounded = bounded.or(unknown);
     let unbounded = forecast.if_unbounded.and_then(|end| exhaustion(end, words));
     let likelihood = diagnosis.likelihood.and_then(|likelihood| {
@@ -484,7 +484,7 @@ fn exhaustion(end: Exhaustion, words: ClockWords) -> Option<String> {
 
 fn limit_words(limit: u64, diagnosis: &Diagnosis) -> String {
     match diagnosis.level.map(|level| level.bytes) {
-        Some(level) if level <= limit => format!("{}, {} above the present level", Bytes(limit), Bytes(limit - level)),
+        Some(level) if level <= limit => format!("{}, {} above the current level", Bytes(limit), Bytes(limit - level)),
         Some(level) => format!("{}, exceeded by {}", Bytes(limit), Bytes(level - limit)),
         None => Bytes(limit).to_string(),
     }

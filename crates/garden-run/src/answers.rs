@@ -30,7 +30,7 @@ pub fn exhibits(record: &RunRecord) -> (Option<Section>, Vec<String>) {
     let (all, right) =
         (record.predictions.len(), record.predictions.iter().filter(|prediction| prediction.is_right).count());
     let words = match chosen.len() < all {
-        true => format!("Shown are {} of them, wrong ones first. ", chosen.len()),
+        true => format!("Showing {}, wrong ones first. ", chosen.len()),
         false => String::new(),
     };
     let step = match first.step {
@@ -38,11 +38,11 @@ pub fn exhibits(record: &RunRecord) -> (Option<Section>, Vec<String>) {
         step => format!("After step {step}"),
     };
     let words = format!(
-        "{step}, {right} of {all} answers to held-out rows {} right as a whole. {words}What differs is marked.",
+        "{step}, {right} of {all} answers to held-out rows {} fully correct. {words}Differences are marked.",
         if right == 1 { "was" } else { "were" }
     );
     let body = vec![Block::Paragraph(words), Block::Exhibits(exhibits)];
-    (Some(Section { title: "What it answers".into(), body }), album.problems)
+    (Some(Section { title: "Answers".into(), body }), album.problems)
 }
 
 /// Wrong ones first, but some of both kinds.
@@ -131,7 +131,7 @@ impl Album {
         let read = dataset.read(prediction.row).ok().filter(|record| record.place == prediction.place);
         let Some(record) = read else {
             self.problems
-                .push(format!("The pictures of `{}` are missing: the row cannot be read again", prediction.place));
+                .push(format!("The pictures of `{}` are missing: the row can no longer be read", prediction.place));
             return Vec::new();
         };
         let mut images = Vec::new();

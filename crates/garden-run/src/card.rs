@@ -126,7 +126,7 @@ fn about(record: &RunRecord) -> String {
     let mut text = match (recipe.full, recipe.load_in_4bit) {
         (true, _) => format!("All weights of {base}, fine-tuned."),
         (false, true) => {
-            format!("A LoRA adapter of rank {} for {base}, trained on weights of 4 bits (NF4).", recipe.lora_r)
+            format!("A LoRA adapter of rank {} for {base}, trained on 4-bit weights (NF4).", recipe.lora_r)
         }
         (false, false) => format!("A LoRA adapter of rank {} for {base}.", recipe.lora_r),
     };
@@ -148,10 +148,10 @@ fn about(record: &RunRecord) -> String {
     );
     if let Some(best) = record.best() {
         let _ = match best.step == steps {
-            true => write!(text, " The result is that of the last step."),
+            true => write!(text, " The result is from the last step."),
             false => {
                 let words = recipe.best_by().words();
-                write!(text, " The result is that of step {}, which had {words} on held-out rows.", best.step)
+                write!(text, " The result is from step {}, which had {words} on held-out rows.", best.step)
             }
         };
     }
@@ -162,7 +162,7 @@ fn numbers(record: &RunRecord) -> String {
     let mut rows = Vec::new();
     let mut add = |name: &str, before: String, after: String| rows.push(vec![name.to_string(), before, after]);
     if let (Some(first), Some(last)) = (record.steps.first(), record.steps.last()) {
-        add("loss on trained rows, first and last logged", format!("{:.4}", first.loss), format!("{:.4}", last.loss));
+        add("loss on training rows, first and last logged", format!("{:.4}", first.loss), format!("{:.4}", last.loss));
     }
     let mut words = String::new();
     if let (Some(first), Some(own)) = (record.evaluations.first(), record.best()) {
@@ -170,9 +170,9 @@ fn numbers(record: &RunRecord) -> String {
         let at_first = |text: String| if first.step < own.step { text } else { String::new() };
         add("loss on held-out rows", at_first(format!("{:.4}", first.loss)), format!("{:.4}", own.loss));
         let shares = [
-            ("answers right as a whole", first.exact_match, own.exact_match),
-            ("fields of JSON answers right", first.field_accuracy, own.field_accuracy),
-            ("overlap of boxes (mean IoU)", first.mean_iou, own.mean_iou),
+            ("fully correct answers", first.exact_match, own.exact_match),
+            ("correct fields of JSON answers", first.field_accuracy, own.field_accuracy),
+            ("box overlap (mean IoU)", first.mean_iou, own.mean_iou),
             ("boxes found (IoU ≥ 0.5)", first.iou_50, own.iou_50),
         ];
         for (name, before, after) in shares {
@@ -180,19 +180,19 @@ fn numbers(record: &RunRecord) -> String {
                 add(name, at_first(before.map(percent).unwrap_or_default()), percent(after));
             }
         }
-        let answers =
-            if own.exact_match.is_some() { format!(", answers to {} of them", own.answers) } else { String::new() };
-        words = format!(
-            "\n\nHeld out were {} rows{answers}; the numbers are those after step {}.",
-            grouped(own.rows),
-            own.step
-        );
+        let answers = if own.exact_match.is_some() {
+            format!(", with answers to {} of them", own.answers)
+        } else {
+            String::new()
+        };
+        words =
+            format!("\n\n{} rows were held out{answers}; the numbers are from step {}.", grouped(own.rows), own.step);
     }
     if rows.is_empty() {
         return String::new();
     }
     let fields = fields(record);
-    format!("## Numbers\n\n{}{words}{fields}", table(&["", "at first", "result"], &rows))
+    format!("## Numbers\n\n{}{words}{fields}", table(&["", "before", "result"], &rows))
 }
 
 fn fields(record: &RunRecord) -> String {
@@ -204,7 +204,7 @@ fn fields(record: &RunRecord) -> String {
         .collect();
     match rows.is_empty() {
         true => String::new(),
-        false => format!("\n\nHow often each field was right:\n\n{}", table(&["field", "at first", "result"], &rows)),
+        false => format!("\n\nShare of correct answers by field:\n\n{}", table(&["field", "before", "result"], &rows)),
     }
 }
 
@@ -213,7 +213,7 @@ fn memory(record: &RunRecord) -> String {
         let found = &judged.diagnosis;
         format!("**{}**: {}", found.verdict.name(), line(&found.summary))
     });
-    let words = record.memory_words().map(|words| format!("The process that trained: {words}."));
+    let words = record.memory_words().map(|words| format!("Training process: {words}."));
     let rows: Vec<Vec<String>> = record
         .planned
         .rows

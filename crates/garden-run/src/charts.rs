@@ -91,8 +91,7 @@ fn loss(record: &RunRecord) -> Chart {
     if is_evaluated {
         curves.push(draft.of_evaluations("held-out rows", |report| Some(report.loss)));
     }
-    let note =
-        if is_evaluated { "Of rows that are trained, and of rows that are not." } else { "Of rows that are trained." };
+    let note = if is_evaluated { "On training rows and on held-out rows." } else { "On training rows." };
     let mut chart = draft.chart("Loss", note, Unit::Number, curves);
     chart.size = Size::Large;
     chart.marks = marks(record);
@@ -145,12 +144,12 @@ fn marks(record: &RunRecord) -> Vec<Mark> {
 fn accuracy(record: &RunRecord) -> Chart {
     let draft = Draft::new(record);
     let curves = vec![
-        draft.of_evaluations("answers right as a whole", |report| report.exact_match),
-        draft.of_evaluations("fields right", |report| report.field_accuracy),
-        draft.of_evaluations("overlap of boxes", |report| report.mean_iou),
+        draft.of_evaluations("fully correct answers", |report| report.exact_match),
+        draft.of_evaluations("correct fields", |report| report.field_accuracy),
+        draft.of_evaluations("box overlap", |report| report.mean_iou),
         draft.of_evaluations("boxes found", |report| report.iou_50),
     ];
-    shares(&draft, "Accuracy", "Of answers to held-out rows.", curves)
+    shares(&draft, "Accuracy", "On answers to held-out rows.", curves)
 }
 
 fn fields(record: &RunRecord) -> Chart {
@@ -163,7 +162,7 @@ fn fields(record: &RunRecord) -> Chart {
         .collect();
     let note = match names.len() > MOST_FIELDS {
         true => format!("The {MOST_FIELDS} of {} fields that are wrong most often.", names.len()),
-        false => "Of answers in JSON, field by field.".to_string(),
+        false => "On answers in JSON, field by field.".to_string(),
     };
     names.sort_by(|one, other| one.1.total_cmp(&other.1));
     names.truncate(MOST_FIELDS);
@@ -178,7 +177,7 @@ fn fields(record: &RunRecord) -> Chart {
 fn shares(draft: &Draft, title: &str, note: &str, mut curves: Vec<Curve>) -> Chart {
     curves.retain(|curve| curve.values.iter().any(|value| value.is_finite()));
     let mut chart = draft.chart(title, note, Unit::Percent, curves);
-    chart.levels = vec![Level { name: "all right".into(), value: 1.0, kind: LevelKind::Plan }];
+    chart.levels = vec![Level { name: "all correct".into(), value: 1.0, kind: LevelKind::Plan }];
     chart
 }
 
@@ -191,7 +190,7 @@ fn rate(record: &RunRecord) -> Chart {
 fn norm(record: &RunRecord) -> Chart {
     let draft = Draft::new(record);
     let curves = vec![draft.of_steps("norm", Role::Line, |step| step.grad_norm)];
-    let mut chart = draft.chart("Gradients", "The norm of all of them, before clipping.", Unit::Number, curves);
+    let mut chart = draft.chart("Gradients", "Gradient norm before clipping.", Unit::Number, curves);
     let clip = f64::from(record.job.recipe.max_grad_norm);
     if clip > 0.0 {
         chart.levels = vec![Level { name: "clipped at".into(), value: clip, kind: LevelKind::Plan }];
@@ -205,12 +204,7 @@ fn time(record: &RunRecord) -> Chart {
         draft.of_steps("computing", Role::Stacked, |step| (step.step_seconds - step.waited_seconds).max(0.0)),
         draft.of_steps("waiting for rows", Role::Stacked, |step| step.waited_seconds),
     ];
-    draft.chart(
-        "Time of a step",
-        "Of the steps that were logged, without evaluations and checkpoints.",
-        Unit::Seconds,
-        curves,
-    )
+    draft.chart("Step time", "Logged steps, without evaluations and checkpoints.", Unit::Seconds, curves)
 }
 
 /// The memory as the judge draws it, with the plan.

@@ -24,7 +24,7 @@ pub fn guarded(summary: &Summary) -> Section {
         ]
     };
     let rows = summary.attempts.iter().map(row).collect();
-    let end = format!("In the end {} (exit code {}).", summary.words, summary.code);
+    let end = format!("Outcome: {} (exit code {}).", summary.words, summary.code);
     let body = vec![Block::Table(header.map(Into::into).to_vec(), rows), Block::Paragraph(end)];
     Section { title: "What the guard did".into(), body }
 }

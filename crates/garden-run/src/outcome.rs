@@ -71,18 +71,17 @@ impl RunOutcome<'_> {
         let folder = record.job.recipe.output_dir.display();
         if end.is_no_op() {
             return Some(format!(
-                "adapter: {folder} changes nothing: the loss on a row is that of the base model. More steps, or a shorter warm-up, would help"
+                "adapter: {folder} changes nothing: the loss on a row equals the base model's. Try more steps, or a shorter warm-up"
             ));
         }
         let proof = end.proof?;
         let with = proof.with;
         if let Some(without) = proof.without {
-            return Some(format!("adapter: {folder} (read again: loss {with:.4} on a row; without it {without:.4})"));
+            return Some(format!("adapter: {folder} (read back: loss {with:.4} on a row; without it {without:.4})"));
         }
-        let rounded =
-            proof.unrounded.map_or_else(String::new, |loss| format!("; {loss:.4} before values were rounded"));
+        let rounded = proof.unrounded.map_or_else(String::new, |loss| format!("; {loss:.4} before rounding"));
         let what = if record.job.recipe.full { "weights" } else { "adapter" };
-        Some(format!("{what}: {folder} (read again: loss {with:.4} on a row{rounded})"))
+        Some(format!("{what}: {folder} (read back: loss {with:.4} on a row{rounded})"))
     }
 
     /// What it all came to, the answer first.
@@ -115,7 +114,7 @@ impl RunOutcome<'_> {
         }
         let idle = record.end.as_ref().and_then(|end| end.idle_share);
         if let Some(share) = idle.filter(|_| self.plan.device == DeviceKind::Cuda) {
-            let _ = writeln!(text, "the GPU had nothing to do for {:.1} % of the time of steps", 100.0 * share);
+            let _ = writeln!(text, "the GPU was idle for {:.1} % of the step time", 100.0 * share);
         }
         for words in self.left_out_words().into_iter().chain(self.result_words()) {
             let _ = writeln!(text, "{words}");

@@ -64,7 +64,7 @@ fn outcome(record: &RunRecord) -> (&'static str, News) {
         (Some(_), _) => ("trained", News::Good),
         (None, Some(0)) => ("stopped", News::Open),
         (None, Some(_)) => ("failed", News::Bad),
-        (None, None) => ("not done", News::Unknown),
+        (None, None) => ("not finished", News::Unknown),
     }
 }
 
@@ -91,14 +91,14 @@ fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
     let mut add = |name: &'static str, text: String| fields.push((Cow::from(name), text));
     let (job, last) = (&record.job, record.last_step());
     let held_out = job.eval.as_ref().map_or_else(String::new, |rows| format!(", {} held out", grouped(rows.used())));
-    add("rows", format!("{} to learn from{held_out}", grouped(job.train.used())));
+    add("rows", format!("{} to train on{held_out}", grouped(job.train.used())));
     let epoch = record.steps.last().map_or_else(String::new, |step| format!(", {:.1} epochs", step.epoch));
     add("steps", format!("{} of {}{epoch}", grouped(last), grouped(job.steps())));
     let paces: Vec<f64> =
         record.steps.iter().map(|step| step.step_seconds).filter(|seconds| seconds.is_finite()).collect();
     let pace = match paces.is_empty() {
         true => String::new(),
-        false => format!(", {} a step", short_time(paces.iter().sum::<f64>() / paces.len() as f64)),
+        false => format!(", {} per step", short_time(paces.iter().sum::<f64>() / paces.len() as f64)),
     };
     add("time", format!("{}{pace}", elapsed(record.seconds())));
     if let Some(tokens) = record.tokens() {
@@ -118,13 +118,13 @@ fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
         let shares = |value: fn(&EvalReport) -> Option<f64>| Some((value(first)?, value(result)?));
         let words = |(before, after): (f64, f64)| format!("{} → {}", percent(before), percent(after));
         if let Some(shares) = shares(|report| report.exact_match) {
-            add("answers right", words(shares));
+            add("correct answers", words(shares));
         }
         if let Some(shares) = shares(|report| report.field_accuracy) {
-            add("fields right", words(shares));
+            add("correct fields", words(shares));
         }
         if let Some(shares) = shares(|report| report.mean_iou) {
-            add("overlap of boxes", words(shares));
+            add("box overlap", words(shares));
         }
         if let Some(shares) = shares(|report| report.iou_50) {
             add("boxes found", words(shares));
@@ -144,10 +144,10 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     let by = format!(" (best by {})", record.job.recipe.metric_for_best_model.name());
     let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
     let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
-    header.extend(has_answers.then_some(Cow::from("answers right")));
-    header.extend(has_fields.then_some(Cow::from("fields right")));
+    header.extend(has_answers.then_some(Cow::from("correct answers")));
+    header.extend(has_fields.then_some(Cow::from("correct fields")));
     if has_boxes {
-        header.extend(["overlap of boxes (mean IoU)".into(), "boxes found (IoU ≥ 0.5)".into()]);
+        header.extend(["box overlap (mean IoU)".into(), "boxes found (IoU ≥ 0.5)".into()]);
     }
     header.push("time".into());
     let row = |report: &EvalReport| {
@@ -163,7 +163,7 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     };
     let last = record.evaluations.last()?;
     let rows: Vec<Vec<String>> = record.evaluations.iter().map(row).collect();
-    let answers = if has_answers { format!(", answers to {} of them", last.answers) } else { String::new() };
+    let answers = if has_answers { format!(", with answers to {} of them", last.answers) } else { String::new() };
     let words = format!("On {} held-out rows{answers}.", grouped(last.rows));
     Some(Section { title: "Evaluations".into(), body: vec![Block::Paragraph(words), Block::Table(header, rows)] })
 }
@@ -180,8 +180,8 @@ pub fn field_rows(record: &RunRecord, last: Option<&EvalReport>) -> Vec<Vec<Stri
 
 fn fields(record: &RunRecord) -> Option<Section> {
     let rows = field_rows(record, record.evaluations.last());
-    let header = ["field", "at first", "at last"].map(Cow::from).to_vec();
-    (rows.len() > 1).then(|| Section { title: "Fields right".into(), body: vec![Block::Table(header, rows)] })
+    let header = ["field", "before", "at the end"].map(Cow::from).to_vec();
+    (rows.len() > 1).then(|| Section { title: "Correct fields".into(), body: vec![Block::Table(header, rows)] })
 }
 
 /// The verdict, the plan, and what the verdict rests on: open where something has to be done, else folded.
@@ -207,7 +207,7 @@ fn memory(record: &RunRecord, judged: Option<&Page>) -> Vec<Section> {
         let blocks = judgement
             .into_iter()
             .flat_map(|section| std::iter::once(Block::Paragraph(format!("{}:", section.title))).chain(section.body));
-        body.push(Block::Folded("What the verdict rests on".into(), blocks.collect()));
+        body.push(Block::Folded("Evidence for the verdict".into(), blocks.collect()));
     } else {
         sections = judgement;
     }
@@ -238,7 +238,8 @@ fn recipe(recipe: &Recipe) -> Section {
     let row = |setting: &Setting| vec![setting.field.name.to_string(), shown(&setting.value), shown(&setting.default)];
     let header = || ["setting", "value", "default"].map(Cow::from).to_vec();
     let own = all.iter().filter(|setting| setting.value != setting.default).map(row).collect();
-    let words = "What differs from the defaults; `recipe.toml` beside this page has everything, for `--config`.";
+    let words =
+        "Settings that differ from the defaults; `recipe.toml` next to this page has all of them, for `--config`.";
     let everything = Block::Table(header(), all.iter().map(row).collect());
     let body = vec![
         Block::Paragraph(words.into()),

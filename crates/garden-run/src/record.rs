@@ -172,10 +172,10 @@ impl RunRecord {
                     format!("stopped at step {} of {}; {saved}", self.last_step(), self.job.steps())
                 }
                 Some(summary) => format!("not finished: {}", summary.words),
-                None => "not finished: the run did not come to its end".to_string(),
+                None => "not finished: the run did not complete".to_string(),
             };
         };
-        let early = if end.end == End::NoBetter { " until it got no better" } else { "" };
+        let early = if end.end == End::NoBetter { " until it stopped improving" } else { "" };
         let mut text = format!("trained {} steps{early} in {}", end.progress.step, elapsed(self.seconds()));
         if let (Some(first), Some(last)) = (end.first_loss, end.last_loss) {
             let _ = write!(text, ": loss {first:.3} → {last:.3}");
@@ -183,7 +183,7 @@ impl RunRecord {
         if let Some((before, after)) = first_and_best(&self.evaluations, self.job.recipe.best_by()) {
             let _ = write!(text, "; on held-out rows {:.3} → {:.3}", before.loss, after.loss);
             if let Some((before, after)) = before.field_accuracy.zip(after.field_accuracy) {
-                let _ = write!(text, ", fields right {} → {}", percent(before), percent(after));
+                let _ = write!(text, ", correct fields {} → {}", percent(before), percent(after));
             }
         }
         text

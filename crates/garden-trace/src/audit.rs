@@ -58,7 +58,7 @@ pub fn read_audit(folder: &Path) -> Result<AuditRecord, Error> {
     let wrong = |problem: String| Error::Record { path: path.clone(), problem };
     let manifest: Manifest = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if manifest.model_garden_audit != VERSION {
-        return Err(wrong(format!("it has version {}, and this program reads {VERSION}", manifest.model_garden_audit)));
+        return Err(wrong(format!("it has version {}; this program reads {VERSION}", manifest.model_garden_audit)));
     }
     let read =
         |names: Vec<PathBuf>| names.iter().map(|name| read_one(folder, name, &path)).collect::<Result<Vec<_>, _>>();
@@ -78,7 +78,7 @@ pub fn read_audit(folder: &Path) -> Result<AuditRecord, Error> {
 fn read_one(folder: &Path, name: &Path, manifest: &Path) -> Result<NamedTrace, Error> {
     // A record is one folder: its traces cannot lie elsewhere.
     if name.components().count() != 1 || name.file_name().is_none() {
-        let problem = format!("`{}` is not a file beside it", name.display());
+        let problem = format!("`{}` is not a file in the same folder", name.display());
         return Err(Error::Record { path: manifest.to_path_buf(), problem });
     }
     let trace = read_path(&folder.join(name), &ReadOptions::default())?;

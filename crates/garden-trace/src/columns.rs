@@ -94,8 +94,8 @@ impl Columns {
         let Some((first, _)) = self.used.iter().copied().find(|(_, used)| same(*used)) else { return false };
         let (name, used) = (&self.names[index], &self.names[first]);
         self.notes.push(match name == used {
-            true => format!("column `{name}` appears more than once; the first is used"),
-            false => format!("column `{name}` left out: `{used}` is used"),
+            true => format!("column `{name}` appears more than once; using the first"),
+            false => format!("column `{name}` ignored: using `{used}`"),
         });
         true
     }
@@ -120,7 +120,7 @@ impl Columns {
             let (_, median, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
             let (factor, side) = if *median > BYTES_ABOVE { (1, "above") } else { (MIB, "not above") };
             self.notes.push(format!(
-                "column `{}` states no unit: read as {} because the median of its first values is {side} 1,000,000; \
+                "column `{}` has no unit: read as {} because the median of its first values is {side} 1,000,000; \
                  `--unit` overrides",
                 self.names[index],
                 factor_name(factor)

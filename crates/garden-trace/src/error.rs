@@ -76,21 +76,19 @@ impl fmt::Display for Error {
         match self {
             Error::Open { path, .. } => write!(f, "cannot open `{}`", path.display()),
             Error::Directory { path } => write!(f, "cannot read `{}`: it is a directory", path.display()),
-            Error::Read { line, .. } => write!(f, "cannot read on at line {line}"),
+            Error::Read { line, .. } => write!(f, "reading failed at line {line}"),
             Error::Empty => f.write_str("not a memory trace: the file is empty"),
             Error::Binary { looks_like, .. } => write!(f, "not a memory trace: the content is binary ({looks_like})"),
-            Error::Version { found } => write!(
-                f,
-                "the trace has format version {found}, and this program reads version {}",
-                crate::writer::VERSION
-            ),
-            Error::Header { problem } => write!(f, "the trace's header (line 1) cannot be understood: {problem}"),
-            Error::Record { path, problem } => write!(f, "`{}` cannot be understood: {problem}", path.display()),
+            Error::Version { found } => {
+                write!(f, "the trace has format version {found}; this program reads version {}", crate::writer::VERSION)
+            }
+            Error::Header { problem } => write!(f, "cannot parse the trace's header (line 1): {problem}"),
+            Error::Record { path, problem } => write!(f, "cannot parse `{}`: {problem}", path.display()),
             Error::NoMemoryColumn { columns } => write!(f, "no memory column among {}", listed(columns)),
             Error::NoSuchColumn { asked, available } if available.is_empty() => write!(f, "no column `{asked}`"),
             Error::NoSuchColumn { asked, available } => write!(f, "no column `{asked}` among {}", listed(available)),
             Error::Unrecognised { first_line } => {
-                write!(f, "not a memory trace: no known form was found; it begins with `{first_line}`")
+                write!(f, "not a memory trace: unknown format, beginning with `{first_line}`")
             }
         }
     }
@@ -111,29 +109,29 @@ impl Error {
         Some(match self {
             Error::Open { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => "check the path; `-` reads standard input".to_string(),
-                io::ErrorKind::PermissionDenied => "run as a user who may read the file".to_string(),
+                io::ErrorKind::PermissionDenied => "run as a user with read permission".to_string(),
                 _ => return None,
             },
-            Error::Directory { .. } => "name one trace file in it".to_string(),
+            Error::Directory { .. } => "pass a trace file inside it".to_string(),
             Error::Read { .. } => return None,
             Error::Empty => "has the run written anything yet? Output may still be buffered".to_string(),
             Error::Binary { advice, .. } => (*advice).to_string(),
             Error::Version { .. } => "read it with the version of model-garden that wrote it".to_string(),
             Error::Header { .. } => "the first line should be {\"model_garden_trace\":1,\"facts\":{..}}".to_string(),
-            Error::Record { .. } => "a record is made by `model-garden audit ... --record FOLDER`".to_string(),
-            Error::NoMemoryColumn { .. } => "name the column that holds it with `--column NAME`".to_string(),
-            Error::NoSuchColumn { .. } => "`--column` takes a name as the file spells it".to_string(),
+            Error::Record { .. } => "create a record with `model-garden audit ... --record FOLDER`".to_string(),
+            Error::NoMemoryColumn { .. } => "select the memory column with `--column NAME`".to_string(),
+            Error::NoSuchColumn { .. } => "spell the `--column` name as in the file".to_string(),
             Error::Unrecognised { first_line } if looks_like_numbers(first_line) => {
-                "a table needs a first line with column names, such as `step,rss_mb`".to_string()
+                "a table needs a header line, such as `step,rss_mb`".to_string()
             }
             Error::Unrecognised { .. } => UNDERSTOOD.to_string(),
         })
     }
 }
 
-const UNDERSTOOD: &str = "understood are: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; \
-    JSON lines such as {\"step\":10,\"rss_mb\":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; \
-    mprof's `mprofile_*.dat`; psrecord logs";
+const UNDERSTOOD: &str = "known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON \
+    lines such as {\"step\":10,\"rss_mb\":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's \
+    `mprofile_*.dat`; psrecord logs";
 
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 12;

@@ -114,7 +114,7 @@ pub(crate) fn read_array<R: Read>(lines: &mut Lines<R>, columns: &Columns, readi
         reader.consume(count);
     }
     if objects.is_inside() {
-        reading.skip_line("the last object is not complete", line, || show_line(objects.object()));
+        reading.skip_line("the last object is incomplete", line, || show_line(objects.object()));
     }
     rows.row.finish(reading);
     Ok(())

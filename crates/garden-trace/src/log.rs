@@ -158,8 +158,9 @@ impl Log {
         if let Some(main) = self.choose(line) {
             self.take_sample(main, line, step.or(line.bar_step()).or(self.told_step), time, number, reading);
         } else if line.mains.iter().any(Option::is_some) {
-            reading
-                .skip_line("another kind of memory than the one judged", number, || show_line(line.clean.as_bytes()));
+            reading.skip_line("a different kind of memory than the one judged", number, || {
+                show_line(line.clean.as_bytes())
+            });
         }
         self.last_step = step.or(self.last_step);
         self.last_epoch = line.epoch.map(|(epoch, _)| epoch).or(self.last_epoch);

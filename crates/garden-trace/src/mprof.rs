@@ -31,7 +31,7 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading
         return Err(Error::NoSuchColumn { asked: asked.clone(), available: vec!["MEM".to_string()] });
     }
     if options.unit.is_some() {
-        reading.note("`--unit` is not used: mprof always writes MiB");
+        reading.note("`--unit` is ignored: mprof always writes MiB");
     }
     reading.name_main("MEM");
     let mut children = 0;
@@ -46,11 +46,11 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading
             b"CHLD" => children += 1,
             b"CMDLINE" => take_command(rest, reading),
             b"FUNC" => {}
-            _ => reading.skip_line("not a line that mprof writes", line.number, || show_line(line.text)),
+            _ => reading.skip_line("not an mprof line", line.number, || show_line(line.text)),
         }
     }
     if children > 0 {
-        reading.note(format!("CHLD lines (child processes) left out: {children}; MEM is judged"));
+        reading.note(format!("CHLD lines (child processes) ignored: {children}; MEM is judged"));
     }
     Ok(())
 }

@@ -147,7 +147,7 @@ impl<'de> Deserialize<'de> for Origin {
             type Value = Origin;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of names and texts")
+                f.write_str("an object with string values")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Origin, A::Error> {
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Origin {
 pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     let main = main_quantity(options)?;
     if options.unit.is_some() {
-        reading.note("`--unit` is not used: a model-garden trace is in bytes");
+        reading.note("`--unit` is ignored: a model-garden trace is in bytes");
     }
     if let Some(first) = lines.next()? {
         take_header(first.text, reading)?;
@@ -328,7 +328,7 @@ fn take_levels(levels: &BTreeMap<u32, Option<u64>>, trace: &mut Trace) {
     }
 }
 
-const TORN: &str = "torn; the writer was stopped in it";
+const TORN: &str = "torn; the writer stopped in the middle";
 
 /// The position of a header in a line: at the beginning, or after the torn last line of the run before.
 fn find_header(line: &[u8]) -> Option<usize> {

@@ -42,7 +42,7 @@ pub(crate) fn read<R: Read>(
     let main = find_column(&header.names, asked).ok_or_else(missing)?;
     let time = header.names.iter().position(|name| name == TIME);
     if options.unit.is_some() {
-        reading.note("`--unit` is not used: psrecord always writes MiB");
+        reading.note("`--unit` is ignored: psrecord always writes MiB");
     }
     reading.name_main(&header.names[main]);
     while let Some(line) = lines.next()? {

@@ -100,7 +100,7 @@ fn refuse_binary(head: &[u8]) -> Result<(), Error> {
         all += chunk.valid().chars().filter(|&c| c != '\0').count() + chunk.invalid().len();
     }
     if odd as f64 > BINARY_SHARE * all as f64 || (all == 0 && !head.is_empty()) {
-        let advice = "give the text file that the memory was logged to, not a model, archive or profile";
+        let advice = "pass the text log with the memory values, not a model, archive or profile";
         return Err(Error::Binary { looks_like: "not text", advice });
     }
     Ok(())

@@ -185,6 +185,7 @@ pub(crate) fn save(
     let renamed = written.and_then(|()| {
         // One that is torn, of other settings, or from before the evaluation of its step.
         put_away(&path, &old)?;
+        // Here the checkpoint becomes visible.
         fs::rename(&draft, &path).map_err(|error| Error::file(&path, error))?;
         sync_folder(folder)
     });
@@ -295,11 +296,11 @@ pub(crate) fn open(path: &Path) -> Result<State, Error> {
         let found = Stamp::of(&path.join(name))
             .map_err(|error| Error::checkpoint(path, format!("`{name}` cannot be read: {error}")))?;
         if found.bytes != stamp.bytes {
-            let problem = format!("`{name}` has {} bytes and should have {}", found.bytes, stamp.bytes);
+            let problem = format!("`{name}` has {} bytes instead of {}", found.bytes, stamp.bytes);
             return Err(Error::checkpoint(path, problem));
         }
         if found != *stamp {
-            return Err(Error::checkpoint(path, format!("`{name}` is damaged: its checksum is another one")));
+            return Err(Error::checkpoint(path, format!("`{name}` is damaged: its checksum does not match")));
         }
     }
     Ok(state)
@@ -402,25 +403,25 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         if *on_resume == OnResume::Fixed {
             return Err(Error::Checkpoint {
                 path: path.to_path_buf(),
-                problem: format!("it was made with `{name}` {old}, and now it is {value}"),
+                problem: format!("it was made with `{name}` {old}, not {value}"),
                 hint: Some(format!("resume with the old `{name}`, or start over in another `output-dir`")),
             });
         }
-        changed.push(format!("`{name}` was {old} and is {value} from now on"));
+        changed.push(format!("`{name}` from {old} to {value}"));
     }
     if state.device != job.device {
         let name = |device| match device {
-            DeviceKind::Cpu => "a processor",
+            DeviceKind::Cpu => "a CPU",
             DeviceKind::Cuda => "a GPU",
         };
         let (before, now) = (name(state.device), name(job.device));
-        changed.push(format!("it was computed on {before}; from now on it is on {now}, which rounds otherwise"));
+        changed.push(format!("the device from {before} to {now}, which rounds differently"));
     }
     if state.progress.step > job.steps() {
         return Err(Error::Checkpoint {
             path: path.to_path_buf(),
-            problem: format!("it is at step {}, and the run ends at step {}", state.progress.step, job.steps()),
-            hint: Some("more `epochs` or `max-steps` continue from there".into()),
+            problem: format!("it is at step {}, but the run ends at step {}", state.progress.step, job.steps()),
+            hint: Some("raise `epochs` or `max-steps` to continue from there".into()),
         });
     }
     let rows = RowCounts { all: job.train.rows, left_out: job.train.left_out.len() };
@@ -437,12 +438,12 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
     match state.contents {
         Some(contents) if contents != job.train.fingerprint => Err(Error::Checkpoint {
             path: path.to_path_buf(),
-            problem: "its dataset had other rows, or had them in another order".into(),
+            problem: "its dataset had different rows, or another order".into(),
             hint: Some("resume with the same rows, or start over in another `output-dir`".into()),
         }),
         Some(_) => Ok(changed),
         None => {
-            changed.push("an earlier version made the checkpoint: its rows are taken to be the same".to_string());
+            changed.push("an earlier version made the checkpoint: its rows are assumed to be the same".to_string());
             Ok(changed)
         }
     }

@@ -93,27 +93,27 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Error::Data(error @ garden_data::Error::Picture { .. }) => Some(error.hint().map_or_else(
-                || "`--on-bad-row skip` leaves out rows whose pictures cannot be decoded, and counts them".to_string(),
+                || "use `--on-bad-row skip` to skip and count rows whose pictures cannot be decoded".to_string(),
                 str::to_string,
             )),
             Error::Data(error) => error.hint().map(str::to_string),
             Error::Checkpoint { hint, .. } => hint.clone(),
             Error::Busy { .. } => Some(
-                "wait until it has ended: Ctrl-C, or SIGTERM to that process, makes it save and end; or give another `output-dir`"
+                "wait until it ends (Ctrl-C, or SIGTERM to that process, makes it save and exit), or use another `output-dir`"
                     .into(),
             ),
             Error::Adapter { field, found, .. } => Some(format!("use the adapter's own setting: `--{field} {found}`")),
             Error::BadRows { .. } => Some(
-                "`model-garden check` lists all of them; `--on-bad-row skip` leaves them out and counts them, \
-                 `--on-long-row drop` or `shrink` is for those that are too long"
+                "`model-garden check` lists them all; `--on-bad-row skip` skips and counts them, \
+                 `--on-long-row drop` or `shrink` handles those that are too long"
                     .into(),
             ),
-            Error::NoMetric { .. } => Some("another `metric-for-best-model`, or other rows to evaluate on".into()),
+            Error::NoMetric { .. } => Some("choose another `metric-for-best-model`, or other rows to evaluate on".into()),
             Error::LongerThanBatch { length, tokens, .. } => Some(format!(
-                "`--batch-tokens {length}`, or `--max-length {tokens}` with `--on-long-row shrink` or `drop`"
+                "use `--batch-tokens {length}`, or `--max-length {tokens}` with `--on-long-row shrink` or `drop`"
             )),
             Error::NotFinite { .. } => Some(
-                "a lower `learning-rate` or more `warmup-steps` would help; the checkpoints are from before this step"
+                "try a lower `learning-rate` or more `warmup-steps`; the checkpoints are from before this step"
                     .into(),
             ),
             Error::File { source, .. } | Error::Model(garden_model::Error::File { source, .. })
@@ -128,7 +128,7 @@ impl Error {
                 "check `nvidia-smi` and the system log; the checkpoints are intact: resume with `--resume auto`".into(),
             ),
             Error::Model(garden_model::Error::Memory(_)) => Some(
-                "another program may have taken it since it was planned: `nvidia-smi` shows who uses a GPU; or plan again with --dry-run".into(),
+                "another program may have taken it since the plan: check `nvidia-smi`, or plan again with --dry-run".into(),
             ),
             _ => None,
         }
@@ -143,21 +143,21 @@ impl fmt::Display for Error {
             Error::File { path, source } => write!(f, "`{}`: {source}", path.display()),
             Error::Checkpoint { path, problem, .. } => write!(f, "checkpoint `{}`: {problem}", path.display()),
             Error::Busy { folder, pid } => {
-                write!(f, "`{}` is in use: process {pid} trains there", folder.display())
+                write!(f, "`{}` is in use: process {pid} is training there", folder.display())
             }
             Error::Adapter { path, field, given, found } => {
                 let path = path.display();
-                write!(f, "the adapter `{path}` was made with `{field}` {found}, and the recipe says {given}")
+                write!(f, "the adapter `{path}` was made with `{field}` {found}, but the recipe says {given}")
             }
             Error::NotFinite { step, what } => write!(f, "the {what} is NaN or infinite at step {step}"),
             Error::BadRows { count, rows, first } => {
                 write!(f, "{count} of {rows} rows cannot be used; the first: {first}")
             }
             Error::NoMetric { name, needs } => {
-                write!(f, "the best checkpoint should be chosen by `{name}`, which needs {needs}")
+                write!(f, "choosing the best checkpoint by `{name}` needs {needs}")
             }
             Error::LongerThanBatch { place, length, tokens } => {
-                write!(f, "`{place}` has {length} tokens; a micro-batch has {tokens} at most (`batch-tokens`)")
+                write!(f, "`{place}` has {length} tokens; a micro-batch holds at most {tokens} (`batch-tokens`)")
             }
             Error::Empty(problem) => f.write_str(problem),
         }

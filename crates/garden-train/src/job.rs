@@ -50,7 +50,7 @@ impl Rows {
     pub(crate) fn open(&self) -> Result<Arc<Dataset>, Error> {
         let dataset = self.dataset()?;
         if dataset.len() != self.rows {
-            let problem = format!("`{}` had {} rows and has {} now", self.path.display(), self.rows, dataset.len());
+            let problem = format!("`{}` had {} rows and now has {}", self.path.display(), self.rows, dataset.len());
             return Err(Error::Empty(problem));
         }
         Ok(Arc::new(dataset))

@@ -61,9 +61,9 @@ impl Metric {
     pub fn name(self) -> &'static str {
         match self {
             Metric::Loss => "loss",
-            Metric::ExactMatch => "answers right as a whole",
-            Metric::FieldAccuracy => "fields right",
-            Metric::MeanIou => "overlap of boxes",
+            Metric::ExactMatch => "fully correct answers",
+            Metric::FieldAccuracy => "correct fields",
+            Metric::MeanIou => "box overlap",
             Metric::Iou50 => "boxes found",
         }
     }

@@ -339,8 +339,8 @@ fn build(
 
 fn driver_line(measured: Option<u64>) -> PlanLine {
     let (what, exactness) = match measured {
-        Some(_) => ("what the driver takes for itself, as measured", Exactness::Exact),
-        None => ("what the driver takes for itself, as on an H200", Exactness::Estimated),
+        Some(_) => ("the driver's own memory, as measured", Exactness::Exact),
+        None => ("the driver's own memory, as on an H200", Exactness::Estimated),
     };
     let bytes = measured.unwrap_or(DRIVER_BYTES);
     PlanLine { place: Place::Device, purpose: "driver", bytes, what: what.to_string(), exactness }
@@ -353,23 +353,21 @@ fn device_line(input: &PlanInput, plan: &Plan, purpose: Purpose) -> PlanLine {
         Purpose::Adapters => format!("rank {}", input.recipe.lora_r),
         Purpose::Gradients => "of the trainable parameters, f32".to_string(),
         Purpose::Optimizer => match input.recipe.storage().has_8bit_moments {
-            true => "two moments of 8 bits".to_string(),
-            false => "two moments of f32".to_string(),
+            true => "two 8-bit moments".to_string(),
+            false => "two f32 moments".to_string(),
         },
         Purpose::Activations => format!("from forward to backward pass, {} tokens", limits.tokens),
-        Purpose::RecomputedActivations => "of one layer, made again in the backward pass".to_string(),
+        Purpose::RecomputedActivations => "of one layer, recomputed in the backward pass".to_string(),
         Purpose::KvCache => match input.answers {
             Some(answers) => {
-                format!("{} answers of evaluations at once, {} tokens each", answers.rows, answers.context)
+                format!("{} evaluation answers at once, {} tokens each", answers.rows, answers.context)
             }
             None => "keys and values".to_string(),
         },
         Purpose::Batch => {
-            format!("{} rows, {} tokens, {} patches of pictures", limits.rows, limits.tokens, limits.patches)
+            format!("{} rows, {} tokens, {} image patches", limits.rows, limits.tokens, limits.patches)
         }
-        Purpose::Workspace => {
-            "used and forgotten within a layer; decoder and frozen vision tower take turns".to_string()
-        }
+        Purpose::Workspace => "temporary within a layer; shared by decoder and frozen vision tower".to_string(),
     };
     let bytes = plan.bytes(purpose) as u64;
     PlanLine { place: Place::Device, purpose: purpose.name(), bytes, what, exactness: Exactness::Exact }
@@ -382,7 +380,7 @@ fn weights_words(input: &PlanInput, plan: &Plan) -> String {
         (most(Dtype::F32), "f32"),
         (most(Dtype::Bf16), "bf16"),
         (most(Dtype::F16), "f16"),
-        (most(Dtype::U8), "4 bits in the decoder's linears"),
+        (most(Dtype::U8), "4 bits in the decoder's linear layers"),
     ];
     let most_bytes = kinds.iter().map(|kind| kind.0).max().unwrap_or(0);
     // Biases and norms are f32 in any case, and not worth a word.
@@ -391,7 +389,7 @@ fn weights_words(input: &PlanInput, plan: &Plan) -> String {
     match input.recipe.training() {
         Training::Full => format!("all trained, {kinds}"),
         Training::Lora(lora) if !lora.modules_to_save.is_empty() => {
-            format!("frozen but for `{}`, {kinds}", lora.modules_to_save.join("`, `"))
+            format!("frozen except `{}`, {kinds}", lora.modules_to_save.join("`, `"))
         }
         Training::Lora(_) => format!("frozen, {kinds}"),
     }

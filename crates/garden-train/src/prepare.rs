@@ -176,7 +176,7 @@ impl Looker<'_> {
             }
             _ if usable == 0 => {
                 let why = first.map_or_else(|| "all are too long".to_string(), words);
-                Err(Error::Empty(format!("none of {rows} rows can be trained: {why}")))
+                Err(Error::Empty(format!("none of {rows} rows is usable: {why}")))
             }
             _ => Ok(survey),
         }
@@ -188,17 +188,17 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
     let rows = |count: usize| if count == 1 { "1 row".to_string() } else { format!("{count} rows") };
     let shown = survey.ignored.iter().take(SHOWN_FIELDS);
     let mut notes: Vec<String> =
-        shown.map(|one| format!("not used: `{}` of {}, first `{}`", one.field, rows(one.rows), one.first)).collect();
+        shown.map(|one| format!("unused field `{}` in {}, first `{}`", one.field, rows(one.rows), one.first)).collect();
     let more = survey.ignored.len().saturating_sub(SHOWN_FIELDS);
     if more > 0 || survey.more_ignored > 0 {
         let least = if survey.more_ignored > 0 { "at least " } else { "" };
-        notes.push(format!("not used: {least}{more} more fields; `model-garden check` lists them"));
+        notes.push(format!("{least}{more} more unused fields; `model-garden check` lists them"));
     }
     notes.extend(survey.tally.box_words());
     if let Some(first) = survey.empty_answers.first() {
         let place = dataset.place(*first as usize);
         notes.push(format!(
-            "{} with an empty answer, first `{place}`: it teaches to say nothing",
+            "{} with an empty answer, first `{place}`: this teaches the model to say nothing",
             rows(survey.empty_answer_count)
         ));
     }
@@ -216,7 +216,7 @@ fn open_eval(path: &Path, paths: Option<ImagePaths>) -> Result<(String, Dataset)
     for split in ["validation", "test"] {
         match Dataset::open_with(path, split, paths) {
             Ok(dataset) => return Ok((split.to_string(), dataset)),
-            Err(error) if error.is_missing_split() => {}
+            Err(garden_data::Error::NoSplit { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -227,7 +227,7 @@ fn open_eval(path: &Path, paths: Option<ImagePaths>) -> Result<(String, Dataset)
 fn hold_out(rows: &Rows, share: f64, seed: u64) -> Result<Vec<u32>, Error> {
     let count = ((share * rows.used() as f64).round() as usize).max(1);
     if count >= rows.used() {
-        let problem = format!("`eval-split` {share} of {} rows leaves none to learn from", rows.used());
+        let problem = format!("`eval-split` {share} of {} rows leaves none to train on", rows.used());
         return Err(Error::Empty(problem));
     }
     let shuffled = Batches::new(rows.rows, rows.left_out.as_slice().into(), 1, Some(seed ^ HELD_OUT));
@@ -309,7 +309,7 @@ mod tests {
         };
         assert_eq!(told(LoraConfig { dropout: 0.1, targets: Targets::all(), ..wanted.clone() }), None);
         let expected = (
-            "the adapter `a` was made with `lora-alpha` 64, and the recipe says 16".to_string(),
+            "the adapter `a` was made with `lora-alpha` 64, but the recipe says 16".to_string(),
             "use the adapter's own setting: `--lora-alpha 64`".to_string(),
         );
         assert_eq!(told(LoraConfig { alpha: 64.0, ..wanted.clone() }), Some(expected));

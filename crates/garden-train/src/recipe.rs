@@ -308,7 +308,7 @@ impl Recipe {
         for given in values.keys() {
             let Some(field) = fields::find(given) else { continue };
             if let Some((first, _)) = seen.iter().find(|(_, name)| *name == field.name) {
-                return Err(wrong(given, format!("means the same as `{first}`, and both are there")));
+                return Err(wrong(given, format!("means the same as `{first}`, which is also set")));
             }
             seen.push((given, field.name));
         }
@@ -325,7 +325,7 @@ impl Recipe {
             }
             let Some(field) = fields::find(&given) else {
                 let error = wrong(&given, "is not a setting");
-                let hint = fields::closest(&given).map(|name| format!("`{name}` is one"));
+                let hint = fields::closest(&given).map(|name| format!("did you mean `{name}`?"));
                 return Err(RecipeError { hint, ..error });
             };
             has_rows |= field.name == "batch-size";
@@ -354,12 +354,12 @@ impl Recipe {
             return Err(wrong_but(
                 "lr-scheduler",
                 "cosine_with_min_lr needs `min-learning-rate`",
-                "or `lr-scheduler cosine`, which ends at 0",
+                "set it, or use `lr-scheduler cosine`, which ends at 0",
             ));
         }
         if has_rows && recipe.batch_tokens.is_some() {
-            let hint = "give one of the two: micro-batches are cut by rows or by tokens";
-            return Err(wrong_but("batch-size", "and `batch-tokens` exclude each other", hint));
+            let hint = "omit one of them: micro-batches are cut by rows or by tokens";
+            return Err(wrong_but("batch-size", "cannot be used with `batch-tokens`", hint));
         }
         recipe.check()?;
         Ok(recipe)
@@ -398,18 +398,18 @@ impl Recipe {
 
     /// Refuses what cannot work together, before anything is opened.
     fn check(&self) -> Result<(), RecipeError> {
-        let missing = |name: &str, what: &str| wrong_but(name, "is missing", format!("--{name} {what}"));
+        let missing = |name: &str, what: &str| wrong_but(name, "is missing", format!("pass --{name} {what}"));
         if self.base_model.is_empty() {
             return Err(missing(
                 "base-model",
-                "with the folder of a model, or its name in the local Hugging Face cache",
+                "with a model folder, or the name of a model in the local Hugging Face cache",
             ));
         }
         if self.dataset.as_os_str().is_empty() {
             return Err(missing("dataset", "with a file or folder of rows"));
         }
         if self.output_dir.as_os_str().is_empty() {
-            return Err(missing("output-dir", "with a folder for the adapter and everything else"));
+            return Err(missing("output-dir", "with a folder for the adapter and all other output"));
         }
         for (name, number) in [
             ("batch-size", self.batch_size),
@@ -427,12 +427,12 @@ impl Recipe {
             ("early-stopping", self.early_stopping.unwrap_or(1)),
         ] {
             if number == 0 {
-                return Err(wrong(name, "is 0; 1 at least is needed"));
+                return Err(wrong(name, "is 0; it must be at least 1"));
             }
         }
         for (name, number) in [("threads", self.threads), ("loader-threads", self.loader_threads)] {
             if number > MOST_THREADS {
-                return Err(wrong(name, format!("is {number}; {MOST_THREADS} are the most")));
+                return Err(wrong(name, format!("is {number}; the maximum is {MOST_THREADS}")));
             }
         }
         let shares = [
@@ -444,7 +444,7 @@ impl Recipe {
         ];
         for (name, share) in shares {
             if !(0.0..1.0).contains(&share) {
-                return Err(wrong(name, format!("is {share}; it has to be at least 0 and below 1")));
+                return Err(wrong(name, format!("is {share}; it must be at least 0 and below 1")));
             }
         }
         let amounts = [
@@ -459,28 +459,24 @@ impl Recipe {
         ];
         for (name, amount) in amounts {
             if !amount.is_finite() || amount < 0.0 {
-                return Err(wrong(name, format!("is {amount}; it has to be a number of at least 0")));
+                return Err(wrong(name, format!("is {amount}; it must be a number of at least 0")));
             }
         }
         if !self.epochs.is_finite() || self.epochs <= 0.0 {
-            return Err(wrong("epochs", format!("is {}; it has to be above 0", self.epochs)));
+            return Err(wrong("epochs", format!("is {}; it must be above 0", self.epochs)));
         }
         self.check_pairs()
     }
 
     fn check_pairs(&self) -> Result<(), RecipeError> {
         if self.full && self.load_in_4bit {
-            let hint = "train an adapter (without `full`), or all weights of 16 bits (without `load-in-4bit`)";
-            return Err(wrong_but(
-                "full",
-                "and `load-in-4bit` exclude each other: 4-bit weights cannot be trained",
-                hint,
-            ));
+            let hint = "train an adapter (without `full`), or all 16-bit weights (without `load-in-4bit`)";
+            return Err(wrong_but("full", "cannot be used with `load-in-4bit`: 4-bit weights cannot be trained", hint));
         }
         if self.min_learning_rate > 0.0 && self.lr_scheduler != Scheduler::Cosine {
             return Err(wrong_but(
                 "min-learning-rate",
-                "is for the schedule `cosine`",
+                "is only for the schedule `cosine`",
                 "omit it, or use `lr-scheduler cosine`",
             ));
         }
@@ -489,20 +485,17 @@ impl Recipe {
             return Err(wrong("min-learning-rate", format!("is {least}, more than `learning-rate` ({most})")));
         }
         if self.full && self.modules_to_save.is_some() {
-            return Err(wrong("modules-to-save", "and `full` exclude each other: all modules are trained"));
+            return Err(wrong("modules-to-save", "cannot be used with `full`, which trains all modules"));
         }
         if self.batch_tokens.is_some() && self.eval_batch_size.is_some() {
             let hint = "omit `eval-batch-size`: evaluations use the same number of tokens";
-            return Err(wrong_but("eval-batch-size", "and `batch-tokens` exclude each other", hint));
+            return Err(wrong_but("eval-batch-size", "cannot be used with `batch-tokens`", hint));
         }
         if self.full && self.adapter.is_some() {
-            return Err(wrong(
-                "adapter",
-                "and `full` exclude each other: all weights are trained, and there is no adapter",
-            ));
+            return Err(wrong("adapter", "cannot be used with `full`, which trains all weights and no adapter"));
         }
         if self.eval_dataset.is_some() && self.eval_split.is_some() {
-            return Err(wrong("eval-split", "and `eval-dataset` exclude each other: give one of the two"));
+            return Err(wrong("eval-split", "cannot be used with `eval-dataset`: omit one of the two"));
         }
         let metric = self.metric_for_best_model;
         if (metric != Metric::Loss || self.greater_is_better.is_some()) && !self.evaluates() {
@@ -513,7 +506,7 @@ impl Recipe {
             return Err(wrong_but(
                 "metric-for-best-model",
                 "needs generated answers",
-                "`eval-answers` is 0: give another number",
+                "set `eval-answers` to more than 0",
             ));
         }
         self.check_rates()?;
@@ -522,8 +515,8 @@ impl Recipe {
             return Err(wrong_but("early-stopping", "needs rows to evaluate on", hint));
         }
         if self.lora_targets.is_some() && self.finetune_vision {
-            let hint = "name the vision tower's linears in `lora-targets`, or omit it";
-            return Err(wrong_but("finetune-vision", "and `lora-targets` both say what gets an adapter", hint));
+            let hint = "add the vision tower's linear layers to `lora-targets`, or omit that";
+            return Err(wrong_but("finetune-vision", "and `lora-targets` both choose the target modules", hint));
         }
         if let (Some(least), Some(most)) = (self.min_pixels, self.max_pixels)
             && least > most
@@ -533,7 +526,7 @@ impl Recipe {
         if self.on_long_row != TooLong::Refuse && self.max_length.is_none() {
             return Err(wrong_but(
                 "on-long-row",
-                "needs `max-length`: without, no row is too long",
+                "needs `max-length`: without it, no row is too long",
                 "add `max-length`",
             ));
         }
@@ -549,11 +542,11 @@ impl Recipe {
         ];
         for (name, rate, is_trained, what) in groups {
             if rate.is_some() && !is_trained {
-                let hint = "`finetune-vision`, `full`, or linears of it in `lora-targets`";
-                return Err(wrong_but(name, format!("is for {what}, of which nothing is trained"), hint));
+                let hint = "use `finetune-vision` or `full`, or add its linear layers to `lora-targets`";
+                return Err(wrong_but(name, format!("is for {what}, which is not trained"), hint));
             }
             if rate.is_some_and(|rate| rate > 0.0) && self.learning_rate == 0.0 {
-                return Err(wrong("learning-rate", format!("is 0, and `{name}` follows its schedule")));
+                return Err(wrong("learning-rate", format!("is 0, but `{name}` follows its schedule")));
             }
         }
         Ok(())
@@ -602,8 +595,8 @@ mod size {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
         match Value::deserialize(deserializer)? {
             Value::String(text) => text.parse().map_err(serde::de::Error::custom),
-            Value::Number(number) => number.as_u64().map(Bytes).ok_or_else(|| serde::de::Error::custom("no size")),
-            _ => Err(serde::de::Error::custom("a size such as 256MB is wanted")),
+            Value::Number(number) => number.as_u64().map(Bytes).ok_or_else(|| serde::de::Error::custom("not a size")),
+            _ => Err(serde::de::Error::custom("expected a size such as 256MB")),
         }
     }
 
@@ -730,19 +723,19 @@ mod tests {
     #[test]
     fn what_cannot_work_is_named() {
         let error = |pairs: &[(&str, &str)]| recipe(pairs).unwrap_err();
-        assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "`learning-rate` is one");
-        assert_eq!(error(&[("batch-size", "0")]).to_string(), "`batch-size` is 0; 1 at least is needed");
-        assert!(error(&[("batch-size", "2"), ("batch-tokens", "99")]).to_string().contains("exclude each other"));
+        assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "did you mean `learning-rate`?");
+        assert_eq!(error(&[("batch-size", "0")]).to_string(), "`batch-size` is 0; it must be at least 1");
+        assert!(error(&[("batch-size", "2"), ("batch-tokens", "99")]).to_string().contains("cannot be used with"));
         let least = error(&[("lr-scheduler", "cosine_with_min_lr")]);
         assert_eq!(least.to_string(), "`lr-scheduler` cosine_with_min_lr needs `min-learning-rate`");
         assert!(error(&[("min-learning-rate", "1")]).to_string().contains("more than `learning-rate`"));
         assert!(error(&[("min-learning-rate", "1e-5"), ("lr-scheduler", "linear")]).to_string().contains("`cosine`"));
         assert!(error(&[("batch_size", "two")]).to_string().starts_with("`batch_size` cannot be \"two\""));
-        assert!(error(&[("full", "true"), ("load-in-4bit", "true")]).to_string().contains("exclude each other"));
+        assert!(error(&[("full", "true"), ("load-in-4bit", "true")]).to_string().contains("cannot be used with"));
         assert!(error(&[("eval-split", "1.5")]).to_string().contains("below 1"));
         assert!(error(&[("use-rslora", "maybe")]).hint.unwrap().starts_with("true|false: "));
         assert!(error(&[("early-stopping", "2")]).hint.unwrap().contains("eval-split"));
-        assert!(error(&[("vision-lr", "1e-5")]).to_string().contains("of which nothing is trained"));
+        assert!(error(&[("vision-lr", "1e-5")]).to_string().contains("which is not trained"));
         assert!(error(&[("merger-lr", "1e-5"), ("lora-targets", "q_proj,qkv")]).to_string().contains("the merger"));
         assert!(error(&[("metric-for-best-model", "eval_mean_iou")]).hint.unwrap().contains("eval-split"));
         let unknown = error(&[("metric-for-best-model", "f1"), ("eval-split", "0.1")]);

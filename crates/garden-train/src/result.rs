@@ -54,7 +54,7 @@ pub(crate) fn write_result(
     match model.write_checkpoint(device, &job.base, dtype, folder) {
         // Too large for 16 bits: a result that is twice as large is better than none.
         Err(error @ ModelError::Tensor { .. }) if dtype == Dtype::F16 => {
-            observer.say(&format!("the result has values of 32 bits: {error}"));
+            observer.say(&format!("the result is saved in 32 bits: {error}"));
             model.write_checkpoint(device, &job.base, Dtype::F32, folder)?;
             Ok(Dtype::F32)
         }

@@ -43,7 +43,7 @@ impl EventFile {
                 }
             }
         }
-        Err(io::Error::new(ErrorKind::AlreadyExists, format!("`{name}` and a thousand like it are there")))
+        Err(io::Error::new(ErrorKind::AlreadyExists, format!("`{name}` and a thousand like it already exist")))
     }
 
     /// Where it is.

@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
                 checkpoint::restore(job, &mut model, device, path)?;
                 progress = state.progress;
                 for aside in checkpoint::set_aside(&recipe.output_dir, Some(progress.step))? {
-                    observer.say(&format!("a checkpoint of later steps is {} now", aside.display()));
+                    observer.say(&format!("a checkpoint of later steps was moved to {}", aside.display()));
                 }
                 // What was the best has to be there, whole, and to mean the same.
                 let is_there =
@@ -123,7 +123,7 @@ impl<'a> Run<'a> {
             }
             None => {
                 for aside in checkpoint::set_aside(&recipe.output_dir, None)? {
-                    observer.say(&format!("a checkpoint that could not be used is {} now", aside.display()));
+                    observer.say(&format!("an unusable checkpoint was moved to {}", aside.display()));
                 }
                 first_values(job, device, &model)?;
             }
@@ -382,12 +382,12 @@ impl<'a> Run<'a> {
                         let best_by = job.recipe.best_by();
                         let (words, metric) = (best_by.words(), best_by.metric.shown(metric));
                         self.observer.say(&format!(
-                            "the result is that of step {step}, which had {words} in evaluations ({metric})"
+                            "the result is from step {step}, which had {words} in evaluations ({metric})"
                         ));
                     }
-                    Err(error) => self.observer.say(&format!(
-                        "the result is that of the last step: the best one cannot be read again: {error}"
-                    )),
+                    Err(error) => self
+                        .observer
+                        .say(&format!("the result is from the last step, as the best one cannot be read: {error}")),
                 }
             }
             let dtype = write_result(job, &self.model, self.device, self.observer)?;
@@ -426,7 +426,7 @@ impl<'a> Run<'a> {
         checkpoint::read_trained(job, &self.model, self.device, folder)?;
         let with = loss(&mut self.model, self.device)?;
         if with.to_bits() != before.to_bits() {
-            let problem = format!("read again, the result has loss {with}; before it was written it had {before}");
+            let problem = format!("when read back, the result has loss {with} instead of {before}");
             return Err(Error::checkpoint(folder, problem));
         }
         Ok(Proof { with, without, unrounded })

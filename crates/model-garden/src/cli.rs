@@ -37,120 +37,120 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Tell from a recorded memory trace whether a run leaks, warms up, fills a cache or is fine.
+    /// Diagnose a recorded memory trace: leak, warm-up, filling cache, or fine?
     ///
-    /// The verdict comes first, then a chart, what the verdict rests on, what is to come, likely causes and what to do.
+    /// Prints the verdict, a chart, the evidence, a forecast, likely causes and what to do.
     #[command(after_long_help = DIAGNOSE_HELP)]
     Diagnose(Diagnose),
 
-    /// Tell whether one run grows differently from another, and what its steps cost.
+    /// Compare the memory growth of two runs, and the cost of their steps.
     ///
-    /// Give the trace before a change and the one after it, or several of each kind: then the intervals know how much runs
+    /// Pass a trace from before a change and one from after it, or several of each: then the intervals include how much runs
     /// of the same kind differ.
     #[command(after_long_help = COMPARE_HELP)]
     Compare(Compare),
 
-    /// Try workarounds on a Python loop: which of them change the growth of memory, and what does each cost?
+    /// Try workarounds on a Python loop: which of them change memory growth, and at what cost?
     ///
-    /// Short runs with and without each workaround take turns, every one in a process of its own. Needs Python with the package
+    /// Alternates short runs with and without each workaround, each in its own process. Needs Python with the package
     /// `model-garden`.
     #[command(after_long_help = AUDIT_HELP)]
     Audit(Audit),
 
-    /// Watch a running process tree, or start a command and watch it: record its memory and judge it at the end.
+    /// Watch a running process tree or a new command: record its memory and diagnose it at the end.
     ///
-    /// No root and no change to the program is needed. Steps come from what the program prints (tqdm bars, `Step N`, HF logs) or
-    /// sends over the event channel; without them time is the clock. The trace can be judged again with `diagnose`.
+    /// Needs neither root nor changes to the program. Steps are read from its output (tqdm bars, `Step N`, HF logs) or from the
+    /// event channel; without steps, growth is measured over time. `diagnose` can judge the trace again.
     #[command(after_long_help = MONITOR_HELP)]
     Monitor(Monitor),
 
-    /// Start a command, watch it, stop it with a checkpoint before memory runs out, and if wanted start it again from there.
+    /// Guard a command: stop it with a checkpoint before memory runs out and, if you like, restart it from there.
     ///
-    /// The stop comes as late as is safe: while one more step and a save still fit. A run that has settled, or whose growth ends
-    /// below the limit, is left alone. How the program is made to save is found out and said: over the event channel, by
-    /// SIGTERM if it catches that, else it is ended just after its last periodic checkpoint that fits.
+    /// Stops as late as is safe: while one more step and a save still fit. A run that has settled, or whose growth ends below
+    /// the limit, is left alone. Detects and reports how to make the program save: over the event channel, or by SIGTERM if
+    /// it catches that; otherwise it is ended just after the last periodic checkpoint that fits.
     #[command(after_long_help = RUN_HELP)]
     Run(Run),
 
-    /// Find out which piece of a Python pipeline makes memory grow: the same examples several times, piece by piece.
+    /// Find the piece of a Python pipeline that makes memory grow: runs the same examples several times, piece by piece.
     ///
-    /// Dataset, processor, collator, model and so on are run alone and together, in processes of their own. Growth in the first
-    /// pass only is a cache, growth in every pass a leak. It says who keeps what, what gives it back, and what the whole dataset
-    /// will need. Needs Python with the package `model-garden`.
+    /// Runs dataset, processor, collator, model and so on alone and together, in separate processes. Growth in the first pass
+    /// only is a cache, growth in every pass a leak. Reports what keeps the memory, what frees it, and how much the whole
+    /// dataset will need. Needs Python with the package `model-garden`.
     #[command(after_long_help = BISECT_HELP)]
     Bisect(Bisect),
 
-    /// Answer prompts about images with a model and, if there is one, its adapter.
+    /// Answer prompts about images with a model and, optionally, an adapter.
     ///
-    /// On the CPU, with memory that is planned before the first token. The answer goes to standard output as it is made.
+    /// Plans memory before the first token, and streams the answer to standard output.
     #[command(after_long_help = GENERATE_HELP)]
     Generate(Generate),
 
     /// Validate every row of a dataset before training: errors, sizes, steps per epoch, memory.
     ///
-    /// The answer comes first, then bad rows by file, line and field, then charts, the largest row, and what memory the data needs.
+    /// Prints a summary, then bad rows by file, line and field, charts, the largest row, and the memory the data needs.
     #[command(after_long_help = CHECK_HELP)]
     Check(Check),
 
-    /// Say how much memory a run will need, by purpose, before anything is loaded; from shapes alone without any weights.
+    /// Predict how much memory a run will need, by purpose, before loading anything; works from shapes alone, without weights.
     ///
-    /// What the model holds is counted buffer by buffer, so it is exact; what else the host holds is exact or estimated, line by line. If
-    /// it does not fit, the cheapest changes that would make it fit, with what each saves.
+    /// The model's memory is counted buffer by buffer, so it is exact; the rest of the host's is exact or marked as estimated. If the
+    /// run does not fit, lists the cheapest changes that would make it fit, and what each saves.
     #[command(after_long_help = PLAN_HELP)]
     Plan(Plan),
 
-    /// Measure what a training step costs on this machine: time by stage, tokens per second, share of the peak, memory.
+    /// Benchmark a training step on this machine: time by stage, tokens per second, share of the peak, memory.
     ///
-    /// With random weights in the shape of a released model, so nothing has to be there. Times are those of training as it is.
+    /// Uses random weights in the shape of a released model, so nothing has to be downloaded. Times are those of real training.
     #[command(after_long_help = BENCH_HELP)]
     Bench(Bench),
 
     /// Show a row of a dataset as the model sees it: its text, its images, and which tokens are trained.
     ///
-    /// Trained tokens are coloured, or stand between « and » where there is no colour.
+    /// Trained tokens are coloured or, without colour, marked with « and ».
     #[command(after_long_help = PREVIEW_HELP)]
     Preview(Preview),
 
-    /// Write a checkpoint anew with weights of 4 bits (NF4), as transformers and bitsandbytes read them.
+    /// Quantise a checkpoint to 4 bits (NF4), in the format of transformers and bitsandbytes.
     ///
-    /// Tensor by tensor: no more than the largest one is in memory at a time.
+    /// Works tensor by tensor: at most the largest one is in memory at a time.
     #[command(visible_alias = "quantize", after_long_help = QUANTISE_HELP)]
     Quantise(Quantise),
 
-    /// Merge an adapter into its base model: a checkpoint as on the hub, which any other program loads without the adapter.
+    /// Merge an adapter into its base model: a checkpoint as on the hub, which any program can load without the adapter.
     ///
-    /// Config, safetensors, tokenizer, chat template and preprocessor settings, and a proof that it is the base with its adapter.
+    /// Writes config, safetensors, tokenizer, chat template and preprocessor settings, and verifies the result against the base with its adapter.
     #[command(after_long_help = EXPORT_HELP)]
     Export(Export),
 
     /// Fine-tune a vision-language model: rows with images in, an adapter out.
     ///
-    /// Looks at every row and plans memory before the first step, trains in a process of its own under the guard, evaluates, saves checkpoints from which
-    /// it goes on exactly, and ends with the judge's verdict on its memory.
+    /// Validates every row and plans memory before the first step, trains in a separate process under the guard, evaluates, saves checkpoints that resume
+    /// exactly, and ends with a verdict on its memory.
     #[command(after_long_help = TRAIN_HELP)]
     TrainVision(TrainVision),
 
-    /// See it work: draw pictures, teach a tiny model to tell what is in them, and look at its memory. Begin here.
+    /// Start here: draw pictures, teach a tiny model to describe them, and watch its memory.
     #[command(after_long_help = DEMO_HELP)]
     Demo(Demo),
-    /// Make the page of a training run again, from its output folder.
+    /// Rebuild the report page of a training run from its output folder.
     ///
-    /// `train-vision` writes it at its end; this is for a run that was killed, or after an update.
+    /// `train-vision` writes it when it ends; use this for a run that was killed, or after an update.
     Report(Report),
 
-    /// Tell where training would compute, and why not on the GPU.
+    /// Show which device training would use, and if not the GPU, why.
     Devices(Devices),
 
-    /// The process that trains; `train-vision` starts it.
+    /// Training process, started by `train-vision`.
     #[command(hide = true)]
     TrainWorker(TrainWorker),
 }
 
 const BISECT_HELP: &str = "\
-The function takes no arguments and returns a dict: `dataset`, and as far as there are any `processor`, `collator`, `model`, `loss`,
-`optimizer`, `callbacks`; settings are `batch_size`, `workers` and `device`.
+The function takes no arguments and returns a dict: `dataset`; optionally `processor`, `collator`, `model`, `loss`, `optimizer` and
+`callbacks`; and the settings `batch_size`, `workers` and `device`.
 
-Exit codes: 0 nothing grows, or harmlessly; 1 a leak, or a cache that will not fit; 2 it could not be done.
+Exit codes: 0 no growth, or harmless growth; 1 a leak, or a cache that will not fit; 2 an error.
 
 Examples:
   model-garden bisect train:pieces
@@ -160,35 +160,35 @@ Examples:
 /// Arguments of `model-garden bisect`.
 #[derive(Debug, Args)]
 pub struct Bisect {
-    /// module:function that returns the pieces, or what an earlier experiment recorded.
+    /// module:function that returns the pieces, or the record of an earlier experiment.
     #[arg(value_name = "MODULE:FUNCTION")]
     pub target: String,
 
-    /// Different examples in a pass.
+    /// Examples per pass, all different.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(8..))]
     pub examples: u32,
 
-    /// Passes over them [default: as many as the time allows, 2 to 24].
+    /// Passes over the examples [default: as many as --time allows, 2 to 24].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub passes: Option<u32>,
 
-    /// About how long it may take; two passes are made in any case.
+    /// Approximate time budget; at least two passes are made.
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub time: Duration,
 
-    /// The Python to use [default: that of $VIRTUAL_ENV, else beside this program, else python3].
+    /// Python to use [default: from $VIRTUAL_ENV, else next to this program, else python3].
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,
 
-    /// Keep what was measured in this file.
+    /// Save the measurements to this file.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// The memory that there is [default: this machine's or its control group's].
+    /// Available memory [default: this machine's or its control group's].
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<Bytes>,
 
-    /// How to print the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
@@ -203,10 +203,10 @@ pub struct Bisect {
 
 const RUN_HELP: &str = "\
 Exit codes:
-  the command's own   it ended by itself, or because you asked for it
+  the command's own   it ended by itself, or on request
   75                  stopped at the limit with a complete checkpoint
-  76                  more starts in a row than --max-restarts brought no newer checkpoint
-  77                  ended at the limit, or killed, without its last steps being saved
+  76                  more than --max-restarts starts in a row without a newer checkpoint
+  77                  ended at the limit, or killed, with its last steps unsaved
   1                   it ended with 0, but --stable-after or --stable-between failed
   2                   it could not be started or watched
 
@@ -225,11 +225,11 @@ pub struct Run {
     #[arg(last = true, value_name = "COMMAND", required_unless_present_any = ["attach", "stop"])]
     pub command: Vec<OsString>,
 
-    /// Share of the limit that is never exceeded unless the growth is known to end below the limit.
+    /// Share of the limit to stay below, unless the growth is known to end below the limit.
     #[arg(long, value_name = "SHARE", default_value = "90%", value_parser = share)]
     pub stop_at: f64,
 
-    /// How long the program may take to save once it was asked to.
+    /// Time the program gets to save when asked to.
     #[arg(long, default_value = "120s", value_parser = duration)]
     pub grace: Duration,
 
@@ -237,37 +237,37 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = OnLimit::Stop)]
     pub on_limit: OnLimit,
 
-    /// How many starts in a row may bring no newer checkpoint before it is not started again.
+    /// Starts in a row to allow without a newer checkpoint.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub max_restarts: u32,
 
-    /// Words added to the command when it is started again, for example '--resume_from_checkpoint {checkpoint}'.
+    /// Arguments added to the command on a restart, for example '--resume_from_checkpoint {checkpoint}'.
     ///
     /// The checkpoint's path is also in the environment variable MODEL_GARDEN_RESUME.
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true, required_if_eq("on_limit", "restart"))]
     pub resume_with: Option<String>,
 
-    /// Where the program saves its checkpoints [default: from its --output_dir, or as told over the event channel].
+    /// Folder of the program's checkpoints [default: its --output_dir, or as reported over the event channel].
     #[arg(long, value_name = "DIR")]
     pub checkpoint_dir: Option<PathBuf>,
 
-    /// Put a hard fence of the limit's size around the program: a control group or a systemd scope.
+    /// Enforce the limit with a hard fence: a control group or a systemd scope.
     #[arg(long)]
     pub fence: bool,
 
-    /// Tell the state in files of this folder; the program then writes to a log there and can outlive us.
+    /// Keep the run's state in this folder; the program then writes to a log there and can outlive the guard.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Go on in the background and return at once.
+    /// Continue in the background and return immediately.
     #[arg(long, requires = "state_dir")]
     pub detach: bool,
 
-    /// Follow a run that is under way in --state-dir: its output, then its exit code.
+    /// Follow the run in --state-dir: its output, then its exit code.
     #[arg(long, requires = "state_dir", conflicts_with_all = ["command", "detach"])]
     pub attach: bool,
 
-    /// Ask the run in --state-dir to save and end, and wait until it has.
+    /// Ask the run in --state-dir to save and exit, and wait until it has.
     #[arg(long, requires = "state_dir", conflicts_with_all = ["command", "detach", "attach"])]
     pub stop: bool,
 
@@ -309,11 +309,11 @@ pub struct Watching {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// Say a line at each sample and event instead of showing a picture; so it is without a terminal.
+    /// Print a line per sample and event instead of the live view; the default without a terminal.
     #[arg(long)]
     pub plain: bool,
 
-    /// How to find the step in what the command prints, for example 'iter (\\d+)'; the first group that is a number counts.
+    /// Regex for the step in the command's output, for example 'iter (\\d+)'; the first numeric group counts.
     #[arg(long, value_name = "REGEX", value_parser = pattern)]
     pub step_pattern: Option<Regex>,
 
@@ -330,8 +330,8 @@ fn pattern(text: &str) -> Result<Regex, String> {
 
 const MONITOR_HELP: &str = "\
 Exit codes:
-  those of `diagnose`   0, 1 for bad news or a failed assertion, 3 for too little data
-  4                     the command failed or was killed, and nobody had asked it to end
+  as for `diagnose`     0, 1 for bad news or a failed assertion, 3 for too little data
+  4                     the command failed or was killed without being asked to end
   2                     it could not be started or watched
   With --passthrough, the command's own code instead.
 
@@ -350,7 +350,7 @@ pub struct Monitor {
     #[arg(long, group = "target")]
     pub pid: Option<u32>,
 
-    /// Watch the Python process of this machine that holds the most memory.
+    /// Watch the Python process with the most memory on this machine.
     #[arg(long, group = "target")]
     pub find_training: bool,
 
@@ -358,15 +358,15 @@ pub struct Monitor {
     #[arg(last = true, group = "target", value_name = "COMMAND")]
     pub command: Vec<OsString>,
 
-    /// Stop watching after this time; a command that was started goes on, its output passed through.
+    /// Stop watching after this time; a command that was started keeps running, its output passed through.
     #[arg(long, value_parser = duration)]
     pub duration: Option<Duration>,
 
-    /// Listen for the program's messages on a Unix socket at this path; one that says it ends, ends the watching.
+    /// Listen for the program's messages on a Unix socket at this path; watching ends with its exit message.
     #[arg(long, value_name = "SOCKET", conflicts_with = "command")]
     pub channel: Option<PathBuf>,
 
-    /// Exit with the command's own code, whatever the verdict is.
+    /// Exit with the command's own code, whatever the verdict.
     #[arg(long, requires = "command")]
     pub passthrough: bool,
 
@@ -376,11 +376,11 @@ pub struct Monitor {
 
 fn threads(text: &str) -> Result<usize, String> {
     let wanted = text.parse::<usize>().ok().filter(|wanted| *wanted <= MOST_THREADS);
-    wanted.ok_or_else(|| format!("`{text}` is not a number of threads from 1 to {MOST_THREADS}, or 0 for all cores"))
+    wanted.ok_or_else(|| format!("`{text}` is not a number of threads: use 1 to {MOST_THREADS}, or 0 for all cores"))
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a time; write for example 500ms, 1s, 10m or 2h");
+    let wrong = || format!("`{text}` is not a duration; use for example 500ms, 1s, 10m or 2h");
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let number: f64 = text[..digits].parse().map_err(|_| wrong())?;
     let seconds = match &text[digits..] {
@@ -392,7 +392,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
-    if duration < Duration::from_millis(10) { Err("at least 10ms are needed".into()) } else { Ok(duration) }
+    if duration < Duration::from_millis(10) { Err("must be at least 10ms".into()) } else { Ok(duration) }
 }
 
 const DIAGNOSE_HELP: &str = "\
@@ -400,7 +400,7 @@ Verdicts and exit codes:
   flat          no growth beyond noise after start-up                             0
   sawtooth      oscillates on a flat floor                                        0
   settled       grew, then stopped: bounded                                       0
-  growing       cannot be told yet; 1 if even the bounded forecast exceeds the limit
+  growing       too early to tell; 1 if even the bounded forecast exceeds the limit
   leak          unbounded growth of the floor                                     1
   insufficient  too little data, and what is missing                              3
   A failed --stable-after or --stable-between exits with 1, unreadable input or wrong arguments with 2.
@@ -420,7 +420,7 @@ pub struct Diagnose {
     /// The format is recognised by the content, not by the name.
     pub trace: PathBuf,
 
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
@@ -435,7 +435,7 @@ pub struct Diagnose {
     #[arg(long, value_name = "NAME")]
     pub column: Option<String>,
 
-    /// The unit of the judged column, whatever its name says, and of values that state none: mib, kib, gib or bytes.
+    /// Unit of the judged column, whatever its name says, and of values without one: mib, kib, gib or bytes.
     #[arg(long)]
     pub unit: Option<Unit>,
 
@@ -449,19 +449,19 @@ pub struct Diagnose {
 #[command(group = clap::ArgGroup::new("stretch"))]
 #[command(group = clap::ArgGroup::new("bound").multiple(true))]
 pub struct Gate {
-    /// Fail (exit 1) unless memory keeps within the bounds from this step on.
+    /// Fail (exit 1) unless memory stays within the bounds from this step on.
     #[arg(long, value_name = "STEP", group = "stretch", requires = "bound")]
     pub stable_after: Option<u64>,
 
-    /// Fail (exit 1) unless memory keeps within the bounds between these steps, for example 90..120.
+    /// Fail (exit 1) unless memory stays within the bounds between these steps, for example 90..120.
     #[arg(long, value_name = "FROM..TO", group = "stretch", requires = "bound", value_parser = stretch)]
     pub stable_between: Option<(u64, u64)>,
 
-    /// How far the highest level there may exceed the lowest, for example 500MB.
+    /// Maximum difference between the highest and lowest level there, for example 500MB.
     #[arg(long, value_name = "SIZE", group = "bound", requires = "stretch")]
     pub max_variation: Option<Bytes>,
 
-    /// How far memory may rise there above an earlier level; it may fall as far as it likes.
+    /// Maximum rise above an earlier level there; any fall is fine.
     #[arg(long, value_name = "SIZE", group = "bound", requires = "stretch")]
     pub max_growth: Option<Bytes>,
 }
@@ -477,7 +477,7 @@ impl Gate {
 }
 
 fn stretch(text: &str) -> Result<(u64, u64), String> {
-    let wrong = || format!("`{text}` is not a range of steps; write for example 90..120");
+    let wrong = || format!("`{text}` is not a range of steps; use for example 90..120");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let step = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
     let (from, to) = (step(from)?, step(to)?);
@@ -488,8 +488,8 @@ const COMPARE_HELP: &str = "\
 Answers:
   same          no effect on growth that matters
   ends, less    the growth has ended, or is slower
-  more          there is growth that was not there, or more of it
-  unclear       too noisy to tell: the interval holds both no effect and one that matters
+  more          new growth, or more of it
+  unclear       too noisy to tell: the interval includes both no effect and one that matters
   insufficient  too little data, and what is missing
 
 Exit codes: 0 for a comparison, whatever it says; 3 for too little data; 2 for unreadable input or wrong arguments.
@@ -514,11 +514,11 @@ pub struct Compare {
     #[arg(long, value_name = "TRACE", num_args = 1.., requires = "before", conflicts_with = "traces")]
     pub after: Vec<PathBuf>,
 
-    /// Leave out what comes before this step, or second in traces without steps [default: the first tenth].
+    /// Skip everything before this step, or second in traces without steps [default: the first tenth].
     #[arg(long, value_name = "STEP")]
     pub from: Option<f64>,
 
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
@@ -533,22 +533,22 @@ pub struct Compare {
     #[arg(long, value_name = "NAME")]
     pub column: Option<String>,
 
-    /// The unit of the compared column, whatever its name says, and of values that state none: mib, kib, gib or bytes.
+    /// Unit of the compared column, whatever its name says, and of values without one: mib, kib, gib or bytes.
     #[arg(long)]
     pub unit: Option<Unit>,
 }
 
 const AUDIT_HELP: &str = "\
-The function is a generator: each `yield` ends a step. It may have keyword arguments, its settings.
+The function is a generator: each `yield` ends a step. Its keyword arguments, if any, are its settings.
 
 Workarounds:
-  gc.collect, gc.collect/10        a collection after every step, or every tenth
-  malloc_trim, empty_cache         the C library, or torch, is asked to give back what is free
-  subprocess, subprocess/20        a fresh process every 10 or 20 steps, which begins the loop anew
+  gc.collect, gc.collect/10        collects garbage after every step, or every tenth
+  malloc_trim, empty_cache         asks the C library, or torch, to return free memory
+  subprocess, subprocess/20        restarts the loop in a fresh process every 10 or 20 steps
   num_workers=0                    a setting of the loop
-  MALLOC_ARENA_MAX=2               an environment variable: written in capitals
+  MALLOC_ARENA_MAX=2               an environment variable (in capitals)
 
-Exit codes: 0 for an answer, whatever it is; 3 for too little data; 2 if it could not be done.
+Exit codes: 0 for an answer, whatever it is; 3 for too little data; 2 for an error.
 
 Examples:
   model-garden audit train:loop --workaround gc.collect --workaround malloc_trim
@@ -558,19 +558,19 @@ Examples:
 /// Arguments of `model-garden audit`.
 #[derive(Debug, Args)]
 pub struct Audit {
-    /// module:function, a generator function of which each yield ends a step; or the folder of an earlier record.
+    /// module:function, a generator function where each yield ends a step; or the folder of an earlier record.
     #[arg(value_name = "MODULE:FUNCTION")]
     pub target: PathBuf,
 
-    /// A workaround to try; may be given several times.
+    /// Workaround to try; may be repeated.
     #[arg(short, long, value_name = "NAME")]
     pub workaround: Vec<String>,
 
-    /// A setting of the loop for all runs, such as batch_size=2; may be given several times.
+    /// Setting of the loop for all runs, such as batch_size=2; may be repeated.
     #[arg(long, value_name = "NAME=VALUE")]
     pub setting: Vec<String>,
 
-    /// Steps of each run that count.
+    /// Measured steps per run.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..))]
     pub steps: u32,
 
@@ -578,23 +578,23 @@ pub struct Audit {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=1000))]
     pub rounds: u32,
 
-    /// Steps before those that count [default: a fifth of them].
+    /// Warm-up steps per run, not measured [default: a fifth of --steps].
     #[arg(long, value_name = "N")]
     pub warm_up: Option<u32>,
 
-    /// How long a step may take before the run is given up.
+    /// Abort a run when a step takes longer than this.
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub patience: Duration,
 
-    /// The Python to use [default: that of $VIRTUAL_ENV, else beside this program, else python3].
+    /// Python to use [default: from $VIRTUAL_ENV, else next to this program, else python3].
     #[arg(long, value_name = "FILE")]
     pub python: Option<PathBuf>,
 
-    /// Keep the traces in this folder.
+    /// Save the traces to this folder.
     #[arg(long, value_name = "FOLDER")]
     pub record: Option<PathBuf>,
 
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
@@ -627,11 +627,11 @@ pub struct Facts {
     #[arg(long, value_name = "S", value_parser = at_least_one, conflicts_with = "examples")]
     pub steps_per_epoch: Option<u64>,
 
-    /// Optimizer steps of the whole run.
+    /// Optimizer steps in the whole run.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     pub total_steps: Option<u64>,
 
-    /// Memory that may be used, for example 32GB (powers of 1024) [default: this machine's].
+    /// Memory limit, for example 32GB (powers of 1024) [default: this machine's].
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<Bytes>,
 }
@@ -639,7 +639,7 @@ pub struct Facts {
 fn at_least_one(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(number) if number >= 1 => Ok(number),
-        _ => Err("a whole number of at least 1 is needed".into()),
+        _ => Err("expected a whole number of at least 1".into()),
     }
 }
 
@@ -663,7 +663,7 @@ pub enum Format {
     Text,
     /// For scripts: the stable contract described in docs/json.md.
     Json,
-    /// For an issue in somebody's bug tracker.
+    /// For a bug tracker.
     Markdown,
     /// For a browser: one file with charts that works offline.
     Html,

@@ -17,9 +17,9 @@ pub fn take_folder(folder: &Path) -> Result<StateFolder, Failure> {
                 "its guard was killed, but the program is still running (see program_pid in state.json): end that first"
             }
             io::ErrorKind::AddrInUse => {
-                "another run has it: follow it with --attach, end it with --stop, or name another folder"
+                "another run uses it: follow it with --attach, end it with --stop, or choose another folder"
             }
-            _ => "name a folder that you may write to with --state-dir",
+            _ => "choose a writable folder with --state-dir",
         };
         Failure::new(format!("cannot use the state folder `{}`", folder.display()), &error, Some(hint.into()))
     })
@@ -50,15 +50,15 @@ pub fn say_summary(summary: &Summary, limit: Option<Bytes>, printer: &Printer) {
         let kept = match (&attempt.checkpoint, attempt.lost_steps) {
             // Nothing is lost of a run that came to its own end.
             (Some(path), _) if is_over => format!("{} is its last checkpoint", name_of(path)),
-            (Some(path), Some(lost)) if lost > 0.0 => format!("{} kept, {lost:.0} steps after it lost", name_of(path)),
+            (Some(path), Some(lost)) if lost > 0.0 => format!("{} kept, {lost:.0} later steps lost", name_of(path)),
             (Some(path), _) => format!("{} kept, no step lost", name_of(path)),
             (None, _) => "nothing kept".into(),
         };
         let stopping =
-            attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it for stopping"));
+            attempt.stopping_seconds.map_or(String::new(), |seconds| format!(", {seconds:.1} s of it stopping"));
         let over = if limit.is_some_and(|limit| attempt.highest_bytes > limit.0) { " (above the limit)" } else { "" };
         printer.say(&format!(
-            "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, at most {} held{over}; {kept}; it {}",
+            "model-garden: attempt {}: {from}{steps}{:.1} s{stopping}, peak {}{over}; {kept}; it {}",
             attempt.number,
             attempt.seconds,
             Bytes(attempt.highest_bytes),
@@ -73,11 +73,11 @@ fn name_of(path: &Path) -> String {
 
 /// A trace that cannot be created.
 pub fn cannot_create(path: &Path, error: &io::Error) -> Failure {
-    let hint = "use -o to name a file in an existing folder that you may write to".to_string();
+    let hint = "choose a file in an existing, writable folder with -o".to_string();
     Failure::new(format!("cannot write the trace `{}`", path.display()), error, Some(hint))
 }
 
 /// A command that cannot be started.
 pub fn cannot_start(name: &str, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot start `{name}`"), error, Some("check the command behind `--`".into()))
+    Failure::new(format!("cannot start `{name}`"), error, Some("check the command after `--`".into()))
 }

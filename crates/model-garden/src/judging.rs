@@ -125,7 +125,7 @@ impl HeldTrace {
         let is_there = File::open(&self.path).is_ok();
         match self.file.as_ref().and_then(|file| file.try_clone().ok()).filter(|_| !is_there) {
             Some(file) => {
-                printer.say(&format!("the trace {} was deleted meanwhile; it is judged anyway", self.path.display()));
+                printer.say(&format!("the trace {} was deleted meanwhile; judging it anyway", self.path.display()));
                 garden_trace::read(file, &ReadOptions::default())
             }
             None => read_path(&self.path, &ReadOptions::default()),
@@ -140,7 +140,7 @@ pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
         (Some(page), Some(folder)) if !folder.is_dir() => Err(Failure {
             what: format!("cannot write the report `{}`", page.display()),
             causes: vec![format!("there is no folder `{}`", folder.display())],
-            hint: Some("create the folder first, or name another file with --report".into()),
+            hint: Some("create the folder first, or choose another file with --report".into()),
         }),
         _ => Ok(()),
     }

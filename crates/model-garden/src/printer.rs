@@ -80,8 +80,8 @@ impl Printer {
     pub fn write_file(&self, path: &Path, text: &str) -> Result<(), Failure> {
         let failed = |error: io::Error| {
             let hint = match error.kind() {
-                ErrorKind::NotFound => Some("create the folder first, or name another one with -o".into()),
-                ErrorKind::PermissionDenied => Some("name a folder that you may write to with -o".into()),
+                ErrorKind::NotFound => Some("create the folder first, or choose another one with -o".into()),
+                ErrorKind::PermissionDenied => Some("choose a writable folder with -o".into()),
                 _ => None,
             };
             Failure::new(format!("cannot write `{}`", path.display()), &error, hint)

@@ -143,9 +143,7 @@ impl<'a> Show<'a> {
 
     /// Says a line in plain form. Whoever reads it may have stopped reading, and nobody may wait for that here.
     fn say(&mut self, line: String) {
-        if self.dropped > 0
-            && self.printer.say_soon(format!("({} lines were not read in time and dropped)", self.dropped))
-        {
+        if self.dropped > 0 && self.printer.say_soon(format!("({} lines dropped: not read in time)", self.dropped)) {
             self.dropped = 0;
         }
         self.dropped += u64::from(!self.printer.say_soon(line));

@@ -28,8 +28,8 @@ pub fn claim() -> Result<PathBuf, Failure> {
             Err(error) => refusals.push(format!("`{}`: {error}", folder.join(".").display())),
         }
     }
-    let hint = Some("name a file in a folder that you may write to with -o".into());
-    Err(Failure { what: "no folder takes the trace".into(), causes: refusals, hint })
+    let hint = Some("choose a file in a writable folder with -o".into());
+    Err(Failure { what: "no writable folder for the trace".into(), causes: refusals, hint })
 }
 
 /// The folders in which traces are kept, best first: of the user's state, else for temporary files.
@@ -86,7 +86,7 @@ pub fn tidy(new: &Path) -> Option<String> {
     let them = if removed == 1 { "trace was".into() } else { format!("{removed} traces were") };
     (removed > 0).then(|| {
         format!(
-            "the oldest {them} removed from {}, which keeps the last {MOST_TRACES} and {} (-o keeps one elsewhere)",
+            "the oldest {them} removed from {}, which keeps the last {MOST_TRACES} and {} (use -o to keep one elsewhere)",
             folder.display(),
             Bytes(MOST_BYTES)
         )

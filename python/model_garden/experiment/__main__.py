@@ -13,13 +13,13 @@ def main():
         return 0
     parser = argparse.ArgumentParser(prog="python -m model_garden.experiment", description="Measures the stages of a pipeline; `model-garden bisect` judges it.")
     parser.add_argument("target", help="module:function that returns the pieces")
-    parser.add_argument("--record", default=None, help="the file for what was measured")
+    parser.add_argument("--record", default=None, help="output file for the measurements")
     parser.add_argument("--examples", type=int, default=None)
     parser.add_argument("--passes", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None)
     parser.add_argument("--start", default="auto", help="auto, fork or spawn")
-    parser.add_argument("--parent", type=int, default=None, help="the process with which this one is to end")
-    parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
+    parser.add_argument("--parent", type=int, default=None, help="end together with this process")
+    parser.add_argument("--then", nargs=argparse.REMAINDER, help="command that judges the record, whose path is inserted after the first two words")
     arguments = parser.parse_args()
 
     from ..processes import Terminated, write_json
@@ -40,7 +40,7 @@ def main():
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (KeyboardInterrupt, Terminated) as error:
-        print("error: interrupted; the measured processes have been ended", file=sys.stderr)
+        print("error: interrupted; the measured processes were stopped", file=sys.stderr)
         return error.code if isinstance(error, Terminated) else 130
     if not arguments.then:
         return 0

@@ -68,7 +68,7 @@ def pickle_pieces(pieces):
             kind = type(piece).__qualname__
             raise PickleError(
                 f"the {name} ({kind}) cannot be copied into a fresh process: {type(error).__name__}: {error}\n"
-                "hint: give a function that makes the pieces instead: `model_garden.bisect('module:function')`"
+                "hint: pass a function that makes the pieces instead: `model_garden.bisect('module:function')`"
             ) from None
     return pickled
 
@@ -126,7 +126,7 @@ def run_all(plans, source, start, at_once, patience, on_message, ends_with_failu
                         waiting.clear()
             for pipe, (_, child) in list(running.items()):
                 if time.monotonic() - child.heard_at > patience:
-                    child.messages.append({"error": {"stage": child.plan.stages[-1], "kind": "silent", "text": f"nothing was heard for {patience:.0f} s"}})
+                    child.messages.append({"error": {"stage": child.plan.stages[-1], "kind": "silent", "text": f"no response for {patience:.0f} s"}})
                     chooser.unregister(pipe)
                     del running[pipe]
                     child.kill()

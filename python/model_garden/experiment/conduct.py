@@ -42,9 +42,9 @@ def conduct(source, examples=EXAMPLES, passes=None, seconds=SECONDS, start="auto
     if reason:
         raise BisectError(reason)
     if passes is not None and passes < 2:
-        raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: two at least, three are better")
+        raise BisectError(f"`passes` is {passes}: one pass cannot tell a cache from a leak\nhint: use at least 2; 3 is better")
     if examples < FEWEST_ASKED:
-        raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 are a good number, {FEWEST_ASKED} the least")
+        raise BisectError(f"`examples` is {examples}: too few to see growth per example\nhint: 50 is a good number, {FEWEST_ASKED} the minimum")
     begin = time.monotonic()
     threads = threading.active_count()
     pieces = _made(source)
@@ -65,16 +65,16 @@ def _made(source):
     except PiecesError as error:
         raise BisectError(str(error)) from None
     except Exception as error:
-        raise BisectError(f"the pieces could not be made: {words_of(error)}" + "".join(f"\n  at {place}" for place in places_of(error)[-1:])) from error
+        raise BisectError(f"cannot make the pieces: {words_of(error)}" + "".join(f"\n  at {place}" for place in places_of(error)[-1:])) from error
 
 
 def _start(source, wanted, has_threads):
     """How processes are started: forked if that is safe, else `fresh` for what can be imported, else `spawn`, which has to copy the pieces."""
     if wanted not in ("auto", "fork", "spawn"):
-        raise BisectError(f"`start` is {wanted!r}; auto, fork or spawn is needed")
+        raise BisectError(f"`start` is {wanted!r}; use auto, fork or spawn")
     reason = "this process uses CUDA, which does not survive a fork" if uses_cuda() else None if hasattr(os, "fork") else "this system cannot fork"
     if wanted == "fork" and reason:
-        raise BisectError(f"the pieces cannot be used in forked processes: {reason}\nhint: give 'module:function' instead")
+        raise BisectError(f"the pieces cannot be used in forked processes: {reason}\nhint: pass 'module:function' instead")
     if wanted == "auto" and has_threads and isinstance(source, str):
         return "fresh"
     if wanted != "spawn" and not reason:
@@ -104,7 +104,7 @@ class _Experiment:
     def note_threads(self):
         """Pieces that start threads when they are made would wait for them for ever in a forked process, which does not have them."""
         self.can_feed = False
-        self.notes.append("the pieces start threads, which forked processes do not have: no piece but callbacks was run alone")
+        self.notes.append("the pieces start threads, which forked processes do not have: only callbacks were run alone")
 
     def run(self, examples, passes, seconds, begin):
         """All of it: the chains, the pieces alone, and a closer look at what grew."""
@@ -129,7 +129,7 @@ class _Experiment:
         if length is None:
             counted = self._note_fewer(runs, examples)
         if any(run.get("same_example") for run in runs):
-            self.notes.append("the dataset gives one and the same object for every number: what is kept for each new example cannot be seen; give it different ones")
+            self.notes.append("the dataset returns the same object for every index, which hides memory kept per new example; use different examples")
         grown = self._grown(runs)
         needed = {run["stages"][-1] for _, run in grown}
         if time.monotonic() - begin > seconds * 0.6:
@@ -159,13 +159,13 @@ class _Experiment:
 
     def _leave_out(self, reason, plans):
         if plans:
-            self.notes.append(f"left out, as {reason}: {', '.join(plan.name for plan in plans)}")
+            self.notes.append(f"skipped, as {reason}: {', '.join(plan.name for plan in plans)}")
 
     def _note_fewer(self, runs, examples):
         """An iterable dataset tells only by ending how many examples it has."""
         counted = min((run["examples"] for run in runs if run.get("examples") and run["how"] == "chain"), default=examples)
         if counted < examples:
-            self.notes.append(f"{examples} examples were asked for; the dataset gave {counted} after those that warm up")
+            self.notes.append(f"{examples} examples requested; the dataset gave {counted} after the warm-up")
         return counted
 
     def _count(self, length, examples):
@@ -173,9 +173,9 @@ class _Experiment:
             return examples
         _, counted = choose(length, examples, self.pieces.batch_size)
         if len(counted) < 4:
-            raise BisectError(f"the dataset has {length} examples: too few to see growth per example\nhint: give it 10 or more different ones; 60 are a good number")
+            raise BisectError(f"the dataset has {length} examples: too few to see growth per example\nhint: use 10 or more different ones; 60 is a good number")
         if len(counted) < examples:
-            self.notes.append(f"{examples} examples were asked for; the dataset has {length}, of which {len(counted)} are counted and {length - len(counted)} warm up")
+            self.notes.append(f"{examples} examples requested; the dataset has {length}: {len(counted)} counted, {length - len(counted)} for the warm-up")
         return len(counted)
 
     def _plans(self, present, examples, passes):
@@ -242,7 +242,7 @@ class _Experiment:
             elif "collections" in message:
                 self.say(f"{plan.name}: measured")
             elif "holders" in message and plan.how == "trace":
-                self.say(f"{plan.name}: looked at what holds memory")
+                self.say(f"{plan.name}: checked what holds memory")
 
         with ended_by_sigterm():
             return run_all(plans, self.source, self.start, self.at_once, self.patience, on_message, ends_with_failure)
@@ -283,9 +283,9 @@ def _first_line(text):
 def _end_words(child):
     if child.process.code is not None and child.process.code < 0:
         name = signal.Signals(-child.process.code).name if -child.process.code in set(signal.Signals) else str(-child.process.code)
-        hint = ": the kernel kills a process so when memory runs out" if -child.process.code == signal.SIGKILL else ""
-        how = f"was ended by signal {name}{hint}"
+        hint = ": the kernel does this when memory runs out" if -child.process.code == signal.SIGKILL else ""
+        how = f"was killed by signal {name}{hint}"
     else:
-        how = f"ended with code {child.process.code} and said nothing"
+        how = f"exited with code {child.process.code} without a message"
     words = child.process.last_words()
     return how + (f"\n  its last output: {words.splitlines()[-1]}" if words else "")

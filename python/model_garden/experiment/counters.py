@@ -34,7 +34,7 @@ def why_not():
         system = {"win32": "Windows", "darwin": "macOS"}.get(sys.platform, sys.platform)
         return f"memory is read from Linux's /proc, which {system} does not have\nhint: run it in WSL 2, a Linux container or on a Linux machine"
     if not os.path.exists("/proc/self/status"):
-        return "memory is read from /proc, which is not there\nhint: mount it, or run outside of this sandbox"
+        return "memory is read from /proc, which is missing\nhint: mount it, or run outside this sandbox"
     return None
 
 

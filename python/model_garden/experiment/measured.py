@@ -57,7 +57,7 @@ def measure(plan, source, tell):
     except FeederError as error:
         tell({"error": {"stage": plan.stages[-1], "kind": "not_fed", "text": str(error)}})
     except MemoryError:
-        tell({"error": {"stage": plan.stages[-1], "kind": "memory", "text": "there was no memory left"}})
+        tell({"error": {"stage": plan.stages[-1], "kind": "memory", "text": "out of memory"}})
     except Exception as error:
         tell({"error": {"stage": "pieces", "kind": "pieces", "text": words_of(error), "traceback": places_of(error)}})
 
@@ -98,7 +98,7 @@ class _Run:
         if length is None:
             counted = self._that_exist(warm_up, counted)
         if len(counted) < FEWEST_EXAMPLES:
-            raise ValueError(f"the dataset has {len(warm_up) + len(counted)} examples; at least {FEWEST_EXAMPLES + 1} are needed, and more than that to tell anything")
+            raise ValueError(f"the dataset has {len(warm_up) + len(counted)} examples; at least {FEWEST_EXAMPLES + 1} are needed, and more for a clear answer")
         self.warm_up = batches_of(warm_up, pieces.batch_size)
         self.batches = batches_of(counted, pieces.batch_size)
         self.examples = len(counted)

@@ -48,7 +48,7 @@ class Pieces:
         elif isinstance(given, dict):
             pieces = Pieces(**_known(given))
         elif given is None:
-            raise PiecesError("there are no pieces: None was given\nhint: return a dict such as {'dataset': .., 'processor': .., 'collator': ..}")
+            raise PiecesError("no pieces: got None\nhint: return a dict such as {'dataset': .., 'processor': .., 'collator': ..}")
         elif hasattr(given, "__getitem__") or hasattr(given, "__iter__"):
             pieces = Pieces(dataset=given)
         else:
@@ -59,23 +59,23 @@ class Pieces:
     def check(self):
         """Raises `PiecesError` if the pieces cannot be put together."""
         if self.dataset is None:
-            raise PiecesError("the dataset is missing\nhint: give `dataset=`, anything with examples: a list, a torch Dataset, an iterable")
+            raise PiecesError("the dataset is missing\nhint: pass `dataset=`: a list, a torch Dataset or any iterable")
         if not (hasattr(self.dataset, "__getitem__") or hasattr(self.dataset, "__iter__")):
-            raise PiecesError(f"the dataset is a {type(self.dataset).__name__}, which has neither `[number]` nor iteration")
+            raise PiecesError(f"the dataset is a {type(self.dataset).__name__}, which supports neither indexing nor iteration")
         for name in ("processor", "collator", "model", "loss"):
             piece = getattr(self, name)
             if piece is not None and not callable(piece):
-                raise PiecesError(f"the {name} is a {type(piece).__name__}, which cannot be called")
+                raise PiecesError(f"the {name} is a {type(piece).__name__}, which is not callable")
         if self.optimizer is not None and not hasattr(self.optimizer, "step"):
             raise PiecesError(f"the optimizer is a {type(self.optimizer).__name__} without `step()`")
         for needed, by in (("model", "loss"), ("model", "optimizer")):
             if getattr(self, by) is not None and getattr(self, needed) is None:
-                raise PiecesError(f"there is a {by} and no {needed}")
+                raise PiecesError(f"`{by}` needs a {needed}")
         if self.callbacks is not None and not isinstance(self.callbacks, (list, tuple)):
             self.callbacks = [self.callbacks]
         for callback in self.callbacks or ():
             if not callable(callback) and not hasattr(callback, "on_step_end"):
-                raise PiecesError(f"a callback is a {type(callback).__name__}, which neither can be called nor has `on_step_end`")
+                raise PiecesError(f"a callback is a {type(callback).__name__}, which is not callable and has no `on_step_end`")
         self.batch_size = _whole(self.batch_size, "batch_size", SMALLEST_BATCH)
         self.workers = _whole(self.workers, "workers", 0)
 
@@ -84,7 +84,7 @@ def _known(given):
     known = dict(given)
     if "transform" in known:
         if "processor" in known:
-            raise PiecesError("`transform` and `processor` are two names of the same piece: give one of them")
+            raise PiecesError("`transform` and `processor` are two names for the same piece: pass only one")
         known["processor"] = known.pop("transform")
     strange = [name for name in known if name not in NAMES + SETTINGS]
     if strange:
@@ -98,7 +98,7 @@ def _whole(value, name, least):
     except (TypeError, ValueError):
         number = least - 1
     if number < least or number != value:
-        raise PiecesError(f"`{name}` is {value!r}; a whole number of at least {least} is needed")
+        raise PiecesError(f"`{name}` is {value!r}; expected a whole number of at least {least}")
     return number
 
 
@@ -127,7 +127,7 @@ def load(target):
     except ModuleNotFoundError as error:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise  # it exists, and needs another one that does not
-        raise PiecesError(f"there is no module `{module_name}`\nhint: run it in the folder of {module_name.partition('.')[0]}.py, or set PYTHONPATH") from None
+        raise PiecesError(f"there is no module `{module_name}`\nhint: run it from the folder of {module_name.partition('.')[0]}.py, or set PYTHONPATH") from None
     function = module
     for part in function_name.split("."):
         if not hasattr(function, part):

@@ -106,7 +106,7 @@ class Chain:
     def _ended(self):
         """Why there is no further example."""
         if self._rows[1] is self.pieces.dataset:
-            return TypeError(f"a {type(self.pieces.dataset).__name__} can be gone through only once, and each pass begins anew: give a list, or an object whose __iter__ makes a new one")
+            return TypeError(f"a {type(self.pieces.dataset).__name__} can be iterated only once, but each pass starts over: pass a list, or an object whose __iter__ returns a new iterator")
         return IndexError(f"it ended after {self._rows[0] + 1} examples")
 
     def iterator(self):

@@ -13,15 +13,15 @@ def main():
         child_main(int(sys.argv[2]))
         return 0
     parser = argparse.ArgumentParser(prog="python -m model_garden.trial", description="Tries workarounds on a loop; `model-garden audit` starts it.")
-    parser.add_argument("loop", help="module:function, a generator function of which each yield ends a step")
-    parser.add_argument("--workaround", action="append", default=[], help="one to try, such as gc.collect; may be given several times")
-    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="a setting of the loop for all runs")
+    parser.add_argument("loop", help="module:function, a generator function; each yield ends a step")
+    parser.add_argument("--workaround", action="append", default=[], help="workaround to try, such as gc.collect; repeatable")
+    parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="loop setting for all runs")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=None)
     parser.add_argument("--patience", type=float, default=300.0)
-    parser.add_argument("--record", default=None, help="the folder for the traces")
-    parser.add_argument("--then", nargs=argparse.REMAINDER, help="the program that judges the record; its name is put behind the first two words")
+    parser.add_argument("--record", default=None, help="output folder for the traces")
+    parser.add_argument("--then", nargs=argparse.REMAINDER, help="command that judges the record, whose path is inserted after the first two words")
     arguments = parser.parse_args()
 
     from ..audit import AuditError
@@ -40,7 +40,7 @@ def main():
         print(f"error: {what}" + (f"\n\nhint: {hint}" if hint else ""), file=sys.stderr)
         return 2
     except (KeyboardInterrupt, Terminated) as error:
-        print("error: interrupted; the measured processes have been ended", file=sys.stderr)
+        print("error: interrupted; the measured processes were stopped", file=sys.stderr)
         return error.code if isinstance(error, Terminated) else 130
     finally:
         if not is_done and arguments.record is None:

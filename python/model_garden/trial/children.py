@@ -59,7 +59,7 @@ def _hear(process, patience):
             if process.has_ended():
                 return None
             if time.monotonic() - heard_at > patience:
-                raise Trouble(f"no step was taken for {patience:.0f} s\nhint: raise `patience` if a step may take that long")
+                raise Trouble(f"no step finished for {patience:.0f} s\nhint: raise `patience` if a step may take that long")
             continue
         data = os.read(process.pipe, 1 << 16)
         if not data:
@@ -73,5 +73,5 @@ def _hear(process, patience):
 
 def _silence(code, said):
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    hint = "\nhint: SIGKILL often comes from the kernel when memory runs out: fewer `steps`, or a smaller loop" if code == -signal.SIGKILL else ""
-    return f"the run ended without a word ({how})" + (f"; the end of what it printed:\n{said}" if said else "") + hint
+    hint = "\nhint: SIGKILL often means that memory ran out: use fewer `steps` or a smaller loop" if code == -signal.SIGKILL else ""
+    return f"the run ended without a message ({how})" + (f"; its last output:\n{said}" if said else "") + hint

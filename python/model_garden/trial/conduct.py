@@ -51,7 +51,7 @@ def _recorded(loop, workarounds, steps, rounds, warm_up, settings, start, patien
     given = [workarounds] if isinstance(workarounds, str) else workarounds
     workarounds = understand(workarounds)
     if not workarounds:
-        raise AuditError('there is nothing to try\nhint: `workarounds=["gc.collect", "malloc_trim"]`')
+        raise AuditError('no workaround to try\nhint: pass `workarounds=["gc.collect", "malloc_trim"]`')
     command = _command(loop, given, settings or {}, steps, rounds, warm_up)
     experiment = _Experiment(loop, workarounds, steps, rounds, warm_up, settings or {}, start, patience, command)
     folder = _Folder(record)
@@ -75,16 +75,16 @@ def _command(loop, workarounds, settings, steps, rounds, warm_up):
 def _check(steps, rounds, warm_up):
     """Finds what cannot work before anything runs."""
     if os.environ.get(INSIDE):
-        raise AuditError('an audit begins while one of its own runs imports this file\nhint: put the call of `audit` behind `if __name__ == "__main__":`')
+        raise AuditError('an audit started while one of its own runs imports this file\nhint: call `audit` under `if __name__ == "__main__":`')
     reason = counters.why_not()
     if reason:
         raise AuditError(reason)
     if not isinstance(steps, int) or steps < FEWEST_STEPS:
-        raise AuditError(f"`steps` is {steps!r}: too few to see growth\nhint: 60 are a good number, {FEWEST_STEPS} the least")
+        raise AuditError(f"`steps` is {steps!r}: too few to see growth\nhint: 60 is a good number, {FEWEST_STEPS} the minimum")
     if not isinstance(rounds, int) or rounds < FEWEST_ROUNDS:
-        raise AuditError(f"`rounds` is {rounds!r}: with one run of each kind nobody knows how much runs differ\nhint: two at least, three or five are better")
+        raise AuditError(f"`rounds` is {rounds!r}: one run of each kind does not show how much runs differ\nhint: use at least 2; 3 or 5 is better")
     if not isinstance(warm_up, int) or warm_up < 0:
-        raise AuditError(f"`warm_up` is {warm_up!r}; a number of steps is needed")
+        raise AuditError(f"`warm_up` is {warm_up!r}; expected a number of steps")
 
 
 def _say(text):
@@ -106,7 +106,7 @@ class _Folder:
         self.path = os.path.abspath(os.fspath(named))
         os.makedirs(self.path, exist_ok=True)
         if os.path.exists(os.path.join(self.path, MANIFEST)):
-            raise AuditError(f"`{named}` holds the record of another audit\nhint: name an empty folder")
+            raise AuditError(f"`{named}` holds the record of another audit\nhint: use an empty folder")
 
 
 class _Judge:
@@ -123,7 +123,7 @@ class _Judge:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         # Too few samples is an answer too, and the text says so.
         if done.returncode not in (0, 3):
-            raise AuditError(f"the binary could not judge the runs: {done.stderr.decode('utf-8', 'replace').strip()}")
+            raise AuditError(f"the binary cannot judge the runs: {done.stderr.decode('utf-8', 'replace').strip()}")
         return done.stdout.decode("utf-8")
 
 
@@ -144,10 +144,10 @@ class _Experiment:
     def _way_in(self, loop, start):
         """How runs are started, and how each finds the loop and the functions called after its steps."""
         if start not in ("auto", "fresh", "fork"):
-            raise AuditError(f"`start` is {start!r}; auto, fresh or fork is needed")
+            raise AuditError(f"`start` is {start!r}; use auto, fresh or fork")
         given = {None: loop, **{one.name: one.after_step for one in self.workarounds if callable(one.after_step)}}
         if not isinstance(loop, str) and not callable(loop):
-            raise AuditError(f"the loop is a {type(loop).__name__}\nhint: give a generator function, or 'module:function'")
+            raise AuditError(f"the loop is a {type(loop).__name__}\nhint: pass a generator function, or 'module:function'")
         found = {name: one if isinstance(one, str) else reference(one) for name, one in given.items()}
         hidden = [name for name, where in found.items() if where is None]
         if not hidden and start != "fork":
@@ -155,18 +155,18 @@ class _Experiment:
         what = "the loop" if None in hidden else f"the function of the workaround `{hidden[0]}`" if hidden else "it"
         why = f"{what} is defined where a fresh interpreter cannot import it (inside another function, in a notebook, or as a lambda)"
         if start == "fresh":
-            raise AuditError(f"{why}\nhint: move it to the top of a module, or to that of this script")
+            raise AuditError(f"{why}\nhint: move it to the top level of a module or of this script")
         bound = next((one for one in self.workarounds if one.environment), None)
         if bound is not None:
             reason = why if hidden else "`start` is fork"
             raise AuditError(
-                f"`{bound.name}` is read when a process starts, so it needs a fresh interpreter, and {reason}\n"
-                "hint: move it to the top of a module, or to that of this script"
+                f"`{bound.name}` is read when a process starts, so it needs a fresh interpreter, but {reason}\n"
+                "hint: move it to the top level of a module or of this script"
             )
         if not hasattr(os, "fork"):
-            raise AuditError(f"{why}, and this system cannot fork\nhint: move it to the top of a module")
+            raise AuditError(f"{why}, and this system cannot fork\nhint: move it to the top level of a module")
         if uses_cuda():
-            raise AuditError(f"{why}, and this process uses CUDA, which does not survive a fork\nhint: move it to the top of a module")
+            raise AuditError(f"{why}, and this process uses CUDA, which does not survive a fork\nhint: move it to the top level of a module")
         return "fork", given
 
     def run(self, folder, say):
@@ -177,7 +177,7 @@ class _Experiment:
             for turn in range(self.rounds):
                 for place in range(len(kinds)):
                     kind = kinds[(place + turn) % len(kinds)]
-                    say(f"round {turn + 1} of {self.rounds}: {'without any workaround' if kind is None else kind.name}")
+                    say(f"round {turn + 1} of {self.rounds}: {'baseline' if kind is None else kind.name}")
                     number = (place + turn) % len(kinds)
                     name = f"{BASELINE if kind is None else f'workaround-{number}'}-{turn + 1}.jsonl"
                     self._one(kind, os.path.join(folder, name))
@@ -209,7 +209,7 @@ class _Experiment:
             raise AuditError(f"{text}{about}{where}{newline}{hint}") from None
         except (TypeError, ValueError) as error:
             # Only what can be written as JSON reaches a fresh interpreter.
-            raise AuditError(f"a setting cannot be told to a fresh interpreter: {error}\nhint: settings are numbers, texts, lists and dicts") from None
+            raise AuditError(f"a setting cannot be passed to a fresh interpreter: {error}\nhint: use numbers, strings, lists and dicts") from None
         self.versions = done["versions"]
 
     def _write(self, folder, traces):

@@ -44,7 +44,7 @@ def resolve(where):
         owner = _script(place)
     function = _resolved(owner, name)
     if function is None:
-        raise PiecesError(f"`{place}` has no `{name}` in a fresh process\nhint: define it at the top of the module, whatever `__name__` is")
+        raise PiecesError(f"`{place}` has no `{name}` in a fresh process\nhint: define it at the top level of the module, whatever `__name__` is")
     return function
 
 

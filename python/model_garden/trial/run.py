@@ -41,9 +41,9 @@ def live(order, tell):
     except PiecesError as error:
         tell({"error": str(error), "places": []})
     except MemoryError:
-        tell({"error": "there was no memory left", "places": []})
+        tell({"error": "out of memory", "places": []})
     except Exception as error:
-        tell({"error": f"the loop could not be started: {words_of(error)}", "places": places_of(error)})
+        tell({"error": f"cannot start the loop: {words_of(error)}", "places": places_of(error)})
 
 
 class _Run:
@@ -62,7 +62,7 @@ class _Run:
     def check(self):
         """Finds what cannot work before anything runs, for all kinds of runs and not only this one."""
         if not callable(self.loop):
-            raise Trouble(f"the loop is a {type(self.loop).__name__}, which cannot be called\nhint: give a generator function: each `yield` ends a step")
+            raise Trouble(f"the loop is a {type(self.loop).__name__}, which is not callable\nhint: pass a generator function: each `yield` ends a step")
         parameters = inspect.signature(self.loop).parameters.values()
         takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters)
         names = [parameter.name for parameter in parameters if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)]
@@ -72,7 +72,7 @@ class _Run:
                 raise Trouble(f"the loop has no setting `{setting}`; {has}\nhint: `def loop({setting}=...)`, or write an environment variable in capitals")
         for action in self.order["known_actions"]:
             if action == "empty_cache" and importlib.util.find_spec("torch") is None:
-                raise Trouble("`empty_cache` needs torch, which is not installed here\nhint: leave it out: it gives back GPU memory, not the host's")
+                raise Trouble("`empty_cache` needs torch, which is not installed here\nhint: omit it: it frees GPU memory, not host memory")
 
     def _action(self):
         action = self.order["after_step"]
@@ -102,7 +102,7 @@ class _Run:
             next(steps)
         except StopIteration:
             raise Trouble(
-                f"the loop ended after {self.number} of {total} steps\nhint: fewer `steps`, or go over the data again and again in the loop"
+                f"the loop ended after {self.number} of {total} steps\nhint: use fewer `steps`, or repeat the data in the loop"
             ) from None
         except Trouble:
             raise
@@ -121,7 +121,7 @@ class _Run:
         self._write(trace, sample)
         left = counters.available()
         if left is not None and left < LEAST_AVAILABLE:
-            raise Trouble(f"the run was ended at step {self.number}: only {left >> 20} MiB of memory were left\nhint: fewer `steps`, or a smaller loop")
+            raise Trouble(f"the run was stopped at step {self.number}: only {left >> 20} MiB of memory was left\nhint: use fewer `steps` or a smaller loop")
         if time.monotonic() - self.told_at > BEAT_S:
             self.told_at = time.monotonic()
             self.tell({"step": self.number})
@@ -136,7 +136,7 @@ def _started(loop, settings):
     """The loop, begun; it must give something that can be iterated and closed."""
     steps = loop(**settings)
     if not hasattr(steps, "__next__"):
-        raise Trouble(f"the loop is no generator: it returned a {type(steps).__name__}\nhint: end each step with `yield`")
+        raise Trouble(f"the loop is not a generator: it returned a {type(steps).__name__}\nhint: end each step with `yield`")
     return steps if hasattr(steps, "close") else _Closing(steps)
 
 
@@ -177,7 +177,7 @@ class _InProcesses:
             _, status = os.waitpid(self.pid, 0)
             self.pid = None
             how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-            raise Trouble(f"the process of the loop ended by itself ({how})")
+            raise Trouble(f"the loop's process exited by itself ({how})")
         told = json.loads(answer)
         if told["ended"]:
             raise StopIteration

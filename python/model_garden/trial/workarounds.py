@@ -18,7 +18,7 @@ def _empty_cache():
 ACTIONS = {"gc.collect": gc.collect, "malloc_trim": counters.trim, "empty_cache": _empty_cache}
 KNOWN = (
     "gc.collect, gc.collect/10, malloc_trim, empty_cache, subprocess, subprocess/20, "
-    "a setting of the loop such as num_workers=0, an environment variable such as MALLOC_ARENA_MAX=2"
+    "a loop setting such as num_workers=0, an environment variable such as MALLOC_ARENA_MAX=2"
 )
 
 
@@ -30,7 +30,7 @@ def understand(given):
     names = [one.name for one in found]
     for name in names:
         if names.count(name) > 1:
-            raise AuditError(f"the workaround `{name}` is given twice\nhint: give each once, or `Workaround(name, ...)` with a name of its own")
+            raise AuditError(f"the workaround `{name}` is given twice\nhint: pass each once, or `Workaround(name, ...)` with another name")
     return found
 
 
@@ -40,7 +40,7 @@ def _understand_one(given):
     if callable(given):
         return Workaround(f"{_called(given)} every step", after_step=given)
     if not isinstance(given, str):
-        raise AuditError(f"{given!r} is no workaround\nhint: a name, a function or `Workaround(...)`; names are {KNOWN}")
+        raise AuditError(f"{given!r} is not a workaround\nhint: pass a name, a function or `Workaround(...)`; known names: {KNOWN}")
     name, equals, value = given.partition("=")
     if equals:
         return _assignment(name.strip(), value.strip(), given)
@@ -49,16 +49,16 @@ def _understand_one(given):
 
 def _checked(given):
     if given.after_step is not None and not callable(given.after_step) and given.after_step not in ACTIONS:
-        raise AuditError(f"`after_step` of the workaround `{given.name}` is {given.after_step!r}, which cannot be called")
+        raise AuditError(f"`after_step` of the workaround `{given.name}` is {given.after_step!r}, which is not callable")
     for setting, number in (("every", given.every), ("process_every", given.process_every)):
         if number is not None and (not isinstance(number, int) or number < 1):
-            raise AuditError(f"`{setting}` of the workaround `{given.name}` is {number!r}; a whole number of at least 1 is needed")
+            raise AuditError(f"`{setting}` of the workaround `{given.name}` is {number!r}; expected a whole number of at least 1")
     return given
 
 
 def _assignment(name, value, given):
     if not name.isidentifier():
-        raise AuditError(f"unknown workaround `{given}`\nhint: known are {KNOWN}")
+        raise AuditError(f"unknown workaround `{given}`\nhint: use {KNOWN}")
     if name.upper() == name:
         return Workaround(given, environment={name: value})
     return Workaround(given, settings=dict([setting(given)]))
@@ -79,7 +79,7 @@ def _action(given):
     name, slash, number = given.partition("/")
     every = int(number) if slash and number.isdigit() and int(number) > 0 else None
     if (slash and every is None) or (name not in ACTIONS and name != "subprocess"):
-        raise AuditError(f"unknown workaround `{given}`\nhint: known are {KNOWN}; a function of your own; or `Workaround(...)`")
+        raise AuditError(f"unknown workaround `{given}`\nhint: use {KNOWN}; your own function; or `Workaround(...)`")
     if name == "subprocess":
         every = every or PROCESS_EVERY
         return Workaround(f"a fresh process every {every} steps", process_every=every)

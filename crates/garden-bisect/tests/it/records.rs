@@ -64,7 +64,7 @@ fn logits_with_their_graphs_and_a_dataset_that_caches() {
     check(
         "train",
         expect![[r#"
-        leak: A variable of module train keeps 26.7 KiB per example in every pass (`train.LOGITS`, list of torch.Tensor with their autograd graphs, 3 → 23): a leak. It begins with the loss. Each epoch of 400 examples adds 10.4 MiB. Besides: The dataset keeps 33.1 KiB for each example that is seen for the first time (`dataset.cache`, dict of dict, 10 → 50), nothing when it comes again: a cache. All 400 examples need 12.9 MiB.
+        leak: A variable of module train keeps 26.7 KiB per example in every pass (`train.LOGITS`, list of torch.Tensor with their autograd graphs, 3 → 23): a leak. It begins with the loss. Each epoch of 400 examples adds 10.4 MiB. Also: The dataset keeps 33.1 KiB for each new example (`dataset.cache`, dict of dict, 10 → 50), nothing for repeats: a cache. All 400 examples need 12.9 MiB.
         dataset + collator + model + loss: graph_kept of the Some("module train") at Some("module train.LOGITS"), Some(27341) per example, Some(10936400) in all
         dataset: example_cache of the Some("dataset") at Some("dataset.cache"), Some(33894) per example, Some(13557600) in all
         dataset: cache
@@ -83,7 +83,7 @@ fn rows_that_workers_copy() {
     check(
         "rows",
         expect![[r#"
-        copies: The loader workers make 21.1 KiB per example of the parent's memory their own by touching it. This is not a leak: it ends once all of it has been touched, about 6.17 MiB for 300 examples in each worker that sees them all.
+        copies: The loader workers copy 21.1 KiB per example of the parent's memory by touching it. This is not a leak: it ends once all of it has been touched, about 6.17 MiB for 300 examples in each worker that sees them all.
         2 workers: worker_copy_on_write of the None at None, Some(21576) per example, Some(6472800) in all
         dataset: flat
         dataset + collator: flat

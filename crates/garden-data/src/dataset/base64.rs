@@ -62,7 +62,7 @@ fn decode_bytes(text: &[u8]) -> Result<Vec<u8>, String> {
     let digits = plain(&text[..end]);
     ENGINE.decode(&digits).map_err(|error| match error {
         // Positions do not count line breaks.
-        DecodeError::InvalidByte(place, b'=') => format!("padding stands in the middle, at character {}", place + 1),
+        DecodeError::InvalidByte(place, b'=') => format!("padding in the middle, at character {}", place + 1),
         DecodeError::InvalidByte(place, byte) => {
             format!("byte 0x{byte:02x} at character {} is not a base64 digit", place + 1)
         }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         assert_eq!(decode("Zm9v*mE=").unwrap_err(), "byte 0x2a at character 5 is not a base64 digit");
-        assert_eq!(decode("Zg==Zg==").unwrap_err(), "padding stands in the middle, at character 3");
+        assert_eq!(decode("Zg==Zg==").unwrap_err(), "padding in the middle, at character 3");
         assert_eq!(decode("Zm9vY").unwrap_err(), "base64 ends in the middle of a byte");
     }
 }

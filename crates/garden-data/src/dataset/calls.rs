@@ -38,8 +38,8 @@ impl Reader<'_> {
             Value::Bool(value) => Json::Bool(value),
             Value::Integer(value) => Json::Integer(value),
             Value::Number(value) if value.abs() >= INEXACT => {
-                let problem = format!("is the number {value}, which has more than 64 bits and would be changed");
-                return Err(self.error(field, problem).with_hint("write it as a text"));
+                let problem = format!("is the number {value}, which does not fit into 64 bits and would be changed");
+                return Err(self.error(field, problem).with_hint("write it as a string"));
             }
             Value::Number(value) => Json::Real(Real(value)),
             Value::Text(text) => Json::Text(text.into_owned()),
@@ -73,7 +73,7 @@ impl Reader<'_> {
             return Ok(Json::Null);
         }
         let value: Value = serde_json::from_str(&text).map_err(|error| {
-            self.error(field, format!("is the text `{}`, which is no JSON: {error}", shortened(&text)))
+            self.error(field, format!("is the string `{}`, which is not JSON: {error}", shortened(&text)))
         })?;
         Reader { nulls: Nulls::Written, ..self }.free(field, value)
     }
@@ -88,8 +88,8 @@ impl Reader<'_> {
         match tools.iter().position(|tool| !matches!(tool, Json::Object(_))) {
             None => Ok(tools),
             Some(index) => {
-                let error = self.error(&format!("{field}[{index}]"), "is not the description of a tool");
-                Err(error.with_hint("an object such as {\"type\": \"function\", \"function\": {\"name\": ...}}"))
+                let error = self.error(&format!("{field}[{index}]"), "is not a tool description");
+                Err(error.with_hint("use an object such as {\"type\": \"function\", \"function\": {\"name\": ...}}"))
             }
         }
     }
@@ -107,9 +107,9 @@ impl Reader<'_> {
 
     /// A call: an object with a name and arguments, or with such an object as its `function`.
     fn call(self, field: &str, call: Json) -> Result<Json, Error> {
-        let hint = "{\"type\": \"function\", \"function\": {\"name\": ..., \"arguments\": {...}}} is one";
+        let hint = "use {\"type\": \"function\", \"function\": {\"name\": ..., \"arguments\": {...}}}";
         let Json::Object(mut fields) = call else {
-            return Err(self.error(field, "is not the call of a tool").with_hint(hint));
+            return Err(self.error(field, "is not a tool call").with_hint(hint));
         };
         if let Some((_, function)) = fields.iter_mut().find(|(name, _)| name == "function") {
             *function = self.call(&format!("{field}.function"), std::mem::replace(function, Json::Null))?;

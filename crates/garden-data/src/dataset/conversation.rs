@@ -36,14 +36,14 @@ const LISTS: [&str; 2] = ["messages", "conversations"];
 const REFUSED: [(&str, &str, Option<&str>); 7] = [
     ("video", "videos are not supported", None),
     ("videos", "videos are not supported", None),
-    ("audio", "sound is not supported", None),
-    ("audios", "sound is not supported", None),
-    ("history", "earlier turns beside a question are not supported", Some("write them as `messages`")),
-    ("functions", "this older form is not supported", Some("`tools` and `tool_calls` are")),
+    ("audio", "audio is not supported", None),
+    ("audios", "audio is not supported", None),
+    ("history", "earlier turns besides the question are not supported", Some("write them as `messages`")),
+    ("functions", "this older format is not supported", Some("use `tools` and `tool_calls`")),
     (
         "chat_template_kwargs",
-        "settings of the template are the same for all rows",
-        Some("`--chat-template FILE` gives another template"),
+        "template settings are the same for all rows",
+        Some("use `--chat-template FILE` for another template"),
     ),
 ];
 /// Whether a table column is read.
@@ -195,7 +195,7 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn text(&self, field: &str, value: Value<'a>) -> Result<String, Error> {
         match value {
             Value::Text(text) => Ok(text.into_owned()),
-            other => Err(self.error(field, format!("is {other}, not a text"))),
+            other => Err(self.error(field, format!("is {other}, not a string"))),
         }
     }
 
@@ -243,11 +243,10 @@ impl<'p, 'a> Draft<'p, 'a> {
                 None | Some("" | "real") => BoxUnit::Pixels,
                 Some("norm1") => BoxUnit::Shares,
                 Some(other) => {
-                    let error =
-                        self.error("objects.bbox_type", format!("is `{}`, which is not known", shortened(other)));
-                    return Err(error.with_hint(
-                        "`real` (pixels of the picture before it is resized) and `norm1` (shares of its sides) are",
-                    ));
+                    let error = self.error("objects.bbox_type", format!("is `{}`, which is unknown", shortened(other)));
+                    return Err(
+                        error.with_hint("use `real` (pixels of the original picture) or `norm1` (shares of its sides)")
+                    );
                 }
             };
         for (number, name) in self.list("objects.ref", objects.take("ref"))?.into_iter().enumerate() {
@@ -269,7 +268,7 @@ impl<'p, 'a> Draft<'p, 'a> {
                     picture as usize
                 }
                 Some((number, other)) => {
-                    let problem = format!("is {other}, not the number of a picture");
+                    let problem = format!("is {other}, not a picture number");
                     return Err(self.error(&format!("objects.image_id[{number}]"), problem));
                 }
             };
@@ -282,8 +281,8 @@ impl<'p, 'a> Draft<'p, 'a> {
         ];
         for (field, there, what, placeholder, wanted) in counts {
             if there != wanted {
-                let problem = format!("has {there} {what}; `{placeholder}` stands {wanted} times in the texts");
-                return Err(self.error(field, problem).with_hint("one for each, in their order"));
+                let problem = format!("has {there} {what}; `{placeholder}` occurs {wanted} times in the texts");
+                return Err(self.error(field, problem).with_hint("use one for each, in their order"));
             }
         }
         self.leave("objects.", objects);
@@ -315,7 +314,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             return Ok(read);
         }
         let error = self.error(field, format!("has {count} numbers"));
-        Err(error.with_hint("four (x1, y1, x2, y2) for a box, two (x, y) for a point"))
+        Err(error.with_hint("use four (x1, y1, x2, y2) for a box, two (x, y) for a point"))
     }
 
     fn read_system(&mut self, object: &mut Object<'a>) -> Result<(), Error> {
@@ -329,7 +328,7 @@ impl<'p, 'a> Draft<'p, 'a> {
         match &self.messages[..] {
             [one, other, ..] if one.role == "system" && other.role == "system" => {
                 Err(self
-                    .error("system", format!("means the same as the first message of `{field}`, and both are there")))
+                    .error("system", format!("means the same as the first message of `{field}`, and the row has both")))
             }
             _ => Ok(()),
         }
@@ -341,24 +340,24 @@ impl<'p, 'a> Draft<'p, 'a> {
         let answer = object.take_any(&ANSWERS).or_else(|| Some(("caption", object.take("caption")?)));
         for (fields, first) in [(&PROMPTS[..], &prompt), (&ANSWERS[..], &answer)] {
             if let (Some((first, _)), Some((second, _))) = (first, object.take_any(fields)) {
-                return Err(self.error(second, format!("means the same as `{first}`, and both are there")));
+                return Err(self.error(second, format!("means the same as `{first}`, and the row has both")));
             }
         }
         let (prompt, answer) = match (prompt, answer) {
             (None, Some((answer, _))) if !has_pictures => {
                 let error =
-                    self.error("prompt", format!("is missing: `{answer}` answers nothing; the row has {names}"));
-                return Err(error.with_hint("the question is called `prompt`, `text`, `question` or `instruction`"));
+                    self.error("prompt", format!("is missing: `{answer}` has no question; the row has {names}"));
+                return Err(error.with_hint("call the question `prompt`, `text`, `question` or `instruction`"));
             }
             (prompt, Some(answer)) => (prompt, answer),
             (Some(("text", text)), None) if lone_text == LoneText::Caption => (None, ("text", text)),
             (Some((prompt, _)), None) => {
                 let error = self.error("response", format!("is missing: `{prompt}` has no answer"));
-                return Err(error.with_hint("the answer is called `response`, `output`, `answer` or `completion`"));
+                return Err(error.with_hint("call the answer `response`, `output`, `answer` or `completion`"));
             }
             (None, None) => {
                 let error = self.error("", format!("no conversation in this row: it has {names}"));
-                return Err(error.with_hint("rows have `messages`, `conversations`, or `prompt` and `response`"));
+                return Err(error.with_hint("rows need `messages`, `conversations`, or `prompt` and `response`"));
             }
         };
         self.read_system(object)?;
@@ -412,8 +411,8 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn ends_with_answer(&self, field: &str) -> Result<(), Error> {
         match self.messages.last() {
             Some(last) if last.role != "assistant" => {
-                let error = self.error(field, format!("has no answer: the last message is by `{}`", last.role));
-                Err(error.with_hint("a row ends with a message of the assistant"))
+                let error = self.error(field, format!("has no answer: the last message is from `{}`", last.role));
+                Err(error.with_hint("a row must end with an assistant message"))
             }
             _ => Ok(()),
         }
@@ -449,7 +448,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             Some(content) if speaker == Speaker::Call => {
                 calls.extend(self.reader.calls(&content_field, content)?);
                 if calls.is_empty() {
-                    return Err(self.error(&content_field, "has no call of a tool"));
+                    return Err(self.error(&content_field, "has no tool call"));
                 }
                 Content::Absent
             }
@@ -476,8 +475,8 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_calls(&self, field: &str, speaker: Speaker, message: &mut Object<'a>) -> Result<Vec<Json>, Error> {
         let older = message.0.iter().any(|(name, value)| name == "function_call" && !value.is_empty());
         if older {
-            let error = self.error(&format!("{field}.function_call"), "is an older form that is not supported");
-            return Err(error.with_hint("`tools` and `tool_calls` are"));
+            let error = self.error(&format!("{field}.function_call"), "is an older format that is not supported");
+            return Err(error.with_hint("use `tools` and `tool_calls`"));
         }
         let Some(calls) = message.take(TOOL_CALLS).filter(|calls| !calls.is_empty()) else { return Ok(Vec::new()) };
         let field = format!("{field}.{TOOL_CALLS}");
@@ -530,10 +529,10 @@ impl<'p, 'a> Draft<'p, 'a> {
             "function_call" | "tool_call" => Ok(Speaker::Call),
             "tool" | "observation" | "tool_response" => Ok(Speaker::Tool),
             other => {
-                let error = self.error(field, format!("is `{}`, which is nobody known", shortened(other)));
+                let error = self.error(field, format!("is `{}`, an unknown role", shortened(other)));
                 Err(error.with_hint(
-                    "`system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) and \
-                     `function_call` (`tool_call`) are",
+                    "use `system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) or \
+                     `function_call` (`tool_call`)",
                 ))
             }
         }
@@ -554,7 +553,7 @@ impl<'p, 'a> Draft<'p, 'a> {
                     _ => Ok(Content::Parts(read)),
                 }
             }
-            other => Err(self.error(field, format!("is {other}, not a text or a list of parts"))),
+            other => Err(self.error(field, format!("is {other}, not a string or a list of parts"))),
         }
     }
 
@@ -584,7 +583,7 @@ impl<'p, 'a> Draft<'p, 'a> {
             }
             other => {
                 let error = self.error(&kind_field, format!("is `{}`, which is not supported", shortened(other)));
-                return Err(error.with_hint("`text`, `image_url` and `image` are"));
+                return Err(error.with_hint("use `text`, `image_url` or `image`"));
             }
         };
         self.leave(&format!("{field}."), part);
@@ -595,7 +594,7 @@ impl<'p, 'a> Draft<'p, 'a> {
     fn read_bounds(&self, field: &str, part: &mut Object<'a>) -> Result<PixelBounds, Error> {
         if let Some((name, value)) = part.take_any(&["resized_height", "resized_width"]) {
             let error = self.error(&format!("{field}.{name}"), format!("is {value}: fixed sizes are not supported"));
-            return Err(error.with_hint("`min_pixels` and `max_pixels` are"));
+            return Err(error.with_hint("use `min_pixels` and `max_pixels`"));
         }
         let mut bound = |name: &str| match part.take(name) {
             None => Ok(None),
@@ -666,8 +665,8 @@ impl<'p, 'a> Draft<'p, 'a> {
         } else if places != of_row.len() {
             let problem = format!("the row has {} pictures, but its messages show {places}", of_row.len());
             return Err(self
-                .error("images", format!("does not fit: {problem}"))
-                .with_hint("one `<image>` or part of type `image` for each"));
+                .error("images", format!("does not match: {problem}"))
+                .with_hint("use one `<image>` or part of type `image` for each"));
         }
         let mut of_row = of_row.into_iter();
         let mut pictures = Vec::with_capacity(self.slots.len());
@@ -703,7 +702,7 @@ impl<'p, 'a> Draft<'p, 'a> {
 fn row_pictures<'a>(place: &str, object: &mut Object<'a>) -> Result<Vec<PictureField<'a>>, Error> {
     let Some((field, value)) = object.take_any(&PICTURES) else { return Ok(Vec::new()) };
     if let Some((second, _)) = object.take_any(&PICTURES) {
-        let problem = format!("means the same as `{field}`, and both are there");
+        let problem = format!("means the same as `{field}`, and the row has both");
         return Err(Error::row_field(place, second, problem));
     }
     let one = |(index, value)| PictureField { field: format!("{field}[{index}]"), value };

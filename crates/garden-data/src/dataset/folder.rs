@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, NO_SPLIT};
+use crate::error::Error;
 
 /// Levels of subfolders that are searched.
 const DEPTH: usize = 3;
@@ -61,9 +61,8 @@ fn no_files(folder: &Path) -> Error {
     let has = |name: &str| folder.join(name).exists();
     let error = Error::dataset(folder, "has no rows: no .jsonl, .json, .parquet or .tar file");
     if has("state.json") || has("dataset_dict.json") {
-        return error.with_hint(
-            "this is what `save_to_disk` writes; `dataset.to_parquet(\"train.parquet\")` writes what is read here",
-        );
+        return error
+            .with_hint("this is what `save_to_disk` writes; convert it with `dataset.to_parquet(\"train.parquet\")`");
     }
     if has("metadata.csv") {
         return error.with_hint("folders of pictures need `metadata.jsonl`, not `metadata.csv`");
@@ -81,7 +80,8 @@ fn choose(folder: &Path, split: &str, found: Vec<PathBuf>) -> Result<Vec<PathBuf
     if chosen.is_empty() {
         let splits: Vec<&str> = splits.into_iter().collect();
         let names = if splits.is_empty() { "train".to_string() } else { splits.join(", ") };
-        return Err(Error::dataset(folder, format!("{NO_SPLIT} `{split}`")).with_hint(format!("there is: {names}")));
+        let (path, split) = (folder.to_path_buf(), split.to_string());
+        return Err(Error::NoSplit { path, split, hint: format!("there is: {names}") });
     }
     Ok(chosen)
 }
@@ -102,13 +102,13 @@ fn refuse_mixture(folder: &Path, files: &[PathBuf]) -> Result<(), Error> {
     if kinds.len() > 1 {
         let kinds: Vec<String> = kinds.into_iter().map(|kind| format!(".{kind}")).collect();
         return Err(Error::dataset(folder, format!("has several kinds of files: {}", kinds.join(", ")))
-            .with_hint("give the file, or a folder with one kind"));
+            .with_hint("pass the file, or a folder with one kind"));
     }
     let folders: BTreeSet<&Path> = files.iter().filter_map(|path| path.parent()).collect();
     if folders.len() > 1 {
         let names: Vec<String> = folders.iter().take(5).map(|path| format!("`{}`", path.display())).collect();
-        return Err(Error::dataset(folder, format!("is several datasets, in {} folders", folders.len()))
-            .with_hint(format!("give one of them: {}", names.join(", "))));
+        return Err(Error::dataset(folder, format!("contains several datasets, in {} folders", folders.len()))
+            .with_hint(format!("pass one of them: {}", names.join(", "))));
     }
     Ok(())
 }

@@ -42,13 +42,13 @@ pub fn model_folder(path: &str) -> Result<PathBuf, Error> {
         return Ok(given.to_path_buf());
     }
     if given.exists() {
-        let hint = "the folder of a model has config.json, model.safetensors and tokenizer.json";
-        return Err(Thing::Model.error(given, "is a file, not the folder of a model").with_hint(hint));
+        let hint = "a model folder has config.json, model.safetensors and tokenizer.json";
+        return Err(Thing::Model.error(given, "is a file, not a model folder").with_hint(hint));
     }
     if !is_name(path) {
         return Err(Thing::Model.error(given, "no such folder"));
     }
-    let no_cache = || Thing::Model.error(given, "no such folder, and no cache of the hub as HOME is not set");
+    let no_cache = || Thing::Model.error(given, "no such folder, and no hub cache, as HOME is not set");
     snapshot(&cache().ok_or_else(no_cache)?, Thing::Model, path)
 }
 
@@ -86,13 +86,13 @@ pub(crate) fn snapshot(cache: &Path, thing: Thing, name: &str) -> Result<PathBuf
         [one] => Ok(one.clone()),
         [] => Err(thing
             .error(Path::new(name), format!("no such file or folder, and not in the hub's cache `{}`", cache.display()))
-            .with_hint(format!("nothing is downloaded here: `hf download {option}{name}` does it"))),
+            .with_hint(format!("nothing is downloaded here: run `hf download {option}{name}`"))),
         several => Err(thing
             .error(
                 Path::new(name),
                 format!("has {} snapshots in `{}` and no `main`", several.len(), snapshots.display()),
             )
-            .with_hint("give the path of one")),
+            .with_hint("pass the path of one")),
     }
 }
 

@@ -86,7 +86,9 @@ fn parse<'a>(place: &str, bytes: &'a [u8], layout: Layout) -> Result<Value<'a>, 
         let broken =
             Error::row_field(place, "", format!("broken JSON at character {} of the row: {reason}", error.column()));
         if layout == Layout::Lines && error.is_eof() {
-            return broken.with_hint("each line is a whole row; rows over several lines need a JSON array around them");
+            return broken.with_hint(
+                "each line must be a whole row; rows that span several lines need a JSON array around them",
+            );
         }
         broken
     })
@@ -177,7 +179,7 @@ impl Scan<'_> {
                 self.rows.len() + 1,
                 elements.start.1
             );
-            return Err(Error::dataset(self.path, problem).with_hint("was the file written or copied to its end?"));
+            return Err(Error::dataset(self.path, problem).with_hint("was the file written or copied completely?"));
         }
         Ok(())
     }
@@ -219,7 +221,7 @@ impl Elements {
             match byte {
                 b'\n' => *line += 1,
                 byte if byte.is_ascii_whitespace() => {}
-                _ if self.closed => return Err("something follows the end of the JSON array".to_string()),
+                _ if self.closed => return Err("unexpected text after the end of the JSON array".to_string()),
                 b'[' if self.depth == 0 => self.depth = 1,
                 b']' | b',' if self.depth == 1 => {
                     if self.state == Between::InElement {

@@ -89,9 +89,7 @@ impl PictureField<'_> {
                 let Some((inner, value)) = object.take_any(&["bytes", "url", "path", "image_url", "image", "data"])
                 else {
                     let problem = format!("has no picture in it: {}", object.names());
-                    return Err(
-                        Error::row_field(place, field, problem).with_hint("`url`, `path` or `bytes` would be one")
-                    );
+                    return Err(Error::row_field(place, field, problem).with_hint("use `url`, `path` or `bytes`"));
                 };
                 // Hugging Face stores the file name beside the bytes.
                 let left = object.0.iter().filter(|(name, value)| *value != Value::Null && name != "path");
@@ -101,7 +99,7 @@ impl PictureField<'_> {
             other => {
                 let problem = format!("is {other}, not a picture");
                 Err(Error::row_field(place, field, problem)
-                    .with_hint("a path, a data URI or an object with `bytes` or `url` is one"))
+                    .with_hint("use a path, a data URI or an object with `bytes` or `url`"))
             }
         }
     }
@@ -167,7 +165,7 @@ impl Found<'_> {
         match &self.contents {
             Contents::File(path) => {
                 Error::row_field(self.place, self.field, format!("names `{}`: {error}", path.display()))
-                    .with_hint("paths are taken from the folder of the file that names them")
+                    .with_hint("paths are relative to the folder of the file that names them")
             }
             _ => Error::row_field(self.place, self.field, format!("cannot be read: {error}")),
         }
@@ -191,9 +189,9 @@ fn named<'a>(place: &str, field: &str, text: &str, beside: Beside<'a>) -> Result
     let local = match text.split_once("://") {
         Some(("file", path)) => unescaped(path.strip_prefix("localhost").unwrap_or(path)),
         Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) => {
-            let problem = format!("is a remote address: `{}`", shortened(text));
+            let problem = format!("is a remote URL: `{}`", shortened(text));
             return Err(Error::row_field(place, field, problem)
-                .with_hint("nothing is downloaded: fetch the pictures first and name their paths"));
+                .with_hint("nothing is downloaded: fetch the pictures first and use their paths"));
         }
         _ => text.to_string(),
     };
@@ -201,9 +199,9 @@ fn named<'a>(place: &str, field: &str, text: &str, beside: Beside<'a>) -> Result
         Beside::Folder { folder, reach } => {
             let path = folder.join(PathBuf::from(&local));
             let Some(bound) = reach.left_by(&path) else { return Ok(Contents::File(path)) };
-            let problem = format!("names `{}`, which leads out of `{}`", shortened(text), bound.display());
+            let problem = format!("names `{}`, which is outside `{}`", shortened(text), bound.display());
             Err(Error::row_field(place, field, problem)
-                .with_hint("`--image-paths anywhere` lets rows name any file; use it for rows that you trust"))
+                .with_hint("if you trust the rows, use `--image-paths anywhere` to let them name any file"))
         }
         Beside::Archive { file, members } => {
             let member = members.iter().find(|member| same_member(&member.name, &local));

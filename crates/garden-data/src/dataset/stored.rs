@@ -40,7 +40,7 @@ impl Stored {
     pub(crate) fn open(&self) -> Result<File, Error> {
         let (file, length) = file::open(&self.path).map_err(|error| Error::file(&self.path, error))?;
         if length != self.length {
-            let problem = format!("has changed while it was in use: {} bytes, now {length}", self.length);
+            let problem = format!("changed while it was in use: {} bytes, now {length}", self.length);
             return Err(Error::dataset(&self.path, problem));
         }
         Ok(file)
@@ -65,8 +65,8 @@ pub(crate) fn beginning(path: &Path, length: u64) -> Result<Vec<u8>, Error> {
 /// Rejects rows over the maximum size.
 pub(crate) fn fits(place: &str, length: u64) -> Result<(), Error> {
     match length > LONGEST_ROW {
-        true => Err(Error::row(place, format!("the row has {length} bytes; {LONGEST_ROW} are the most"))
-            .with_hint("name picture files instead of writing the pictures into the row")),
+        true => Err(Error::row(place, format!("the row has {length} bytes; the maximum is {LONGEST_ROW}"))
+            .with_hint("name picture files instead of embedding the pictures in the row")),
         false => Ok(()),
     }
 }

@@ -82,7 +82,7 @@ impl Tar {
             if let Some(target) = &entry.link {
                 let problem = format!("is a link to `{}`: links in archives are not followed", shortened(target));
                 return Err(Error::row_field(&place, &format!(".{ending}"), problem)
-                    .with_hint("`tar --dereference --hard-dereference` writes what they lead to"));
+                    .with_hint("pack it with `tar --dereference --hard-dereference`"));
             }
             let data = || {
                 fits(&place, entry.size)?;
@@ -128,7 +128,7 @@ fn row_value<'a>(place: &str, json: Option<&'a [u8]>, text: Option<Vec<u8>>) -> 
         None => Value::Object(Object::default()),
     };
     if let (Value::Object(object), Some(text)) = (&mut value, text) {
-        let text = String::from_utf8(text).map_err(|_| Error::row_field(place, "txt", "is no UTF-8 text"))?;
+        let text = String::from_utf8(text).map_err(|_| Error::row_field(place, "txt", "is not UTF-8 text"))?;
         let text = Value::Text(Cow::Owned(text.trim_end_matches('\n').to_string()));
         // With a question in the JSON, the text is its answer.
         let asked = object.0.iter().any(|(name, _)| PROMPTS.contains(&name.as_ref()));
@@ -183,7 +183,7 @@ impl Walk<'_> {
             let Some(size) = size else {
                 return Err(Error::dataset(
                     &self.stored.path,
-                    format!("is broken at byte {header_at}: no header of an archive there"),
+                    format!("is broken at byte {header_at}: no archive header there"),
                 ));
             };
             let data = header_at + BLOCK;
@@ -229,8 +229,8 @@ impl Walk<'_> {
     }
 
     fn cut_off(&self, at: u64) -> Error {
-        let problem = format!("is cut off: the file at byte {at} of the archive is not complete");
-        Error::dataset(&self.stored.path, problem).with_hint("was it downloaded or copied to its end?")
+        let problem = format!("is truncated: the file at byte {at} of the archive is incomplete");
+        Error::dataset(&self.stored.path, problem).with_hint("was it downloaded or copied completely?")
     }
 }
 

@@ -74,7 +74,7 @@ impl fmt::Display for Value<'_> {
             Value::Bool(value) => write!(f, "{value}"),
             Value::Integer(value) => write!(f, "the number {value}"),
             Value::Number(value) => write!(f, "the number {value}"),
-            Value::Text(text) => write!(f, "the text `{}`", shortened(text)),
+            Value::Text(text) => write!(f, "the string `{}`", shortened(text)),
             Value::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Value::List(list) => write!(f, "a list of {}", list.len()),
             Value::Object(object) => write!(f, "an object with {}", object.names()),

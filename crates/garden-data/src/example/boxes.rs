@@ -191,8 +191,8 @@ pub(crate) fn write_boxes<'a>(
     let has_keys = |text: &str| KEYS.iter().any(|key| text.contains(key));
     let texts = || chat.messages.iter().flat_map(Message::parts).flatten();
     if objects.is_empty() && !sizes.pictures.is_empty() && texts().any(|text| text.contains(BOX_PLACEHOLDER)) {
-        let problem = format!("a text has `{BOX_PLACEHOLDER}`, and the row has no box for it");
-        let hint = "`objects.bbox` has a box for each place, in the order of the texts";
+        let problem = format!("a text has `{BOX_PLACEHOLDER}`, but the row has no box for it");
+        let hint = "`objects.bbox` needs a box for each placeholder, in the order of the texts";
         return Err(Error::row_field(place, "objects", problem).with_hint(hint));
     }
     if objects.is_empty() && (sizes.pictures.is_empty() || !texts().any(has_keys)) {
@@ -286,13 +286,13 @@ impl Writer<'_> {
                 count => format!("the row has {count}, counted from 0"),
             };
             let problem = format!("is in picture {}; {there}", one.picture);
-            let hint = "`objects.image_id` has the number of the picture for each box; without, all are in the first";
+            let hint = "`objects.image_id` has the picture number of each box; without it, all are in the first";
             return Err(Error::row_field(self.place, &field, problem).with_hint(hint));
         };
         let numbers: Vec<f64> = one.numbers.iter().map(|number| number.0).collect();
         let (hint, within) = match one.unit {
             BoxUnit::Pixels => (
-                "boxes are x1, y1, x2, y2 in pixels of the picture before it is resized; `bbox_type` `norm1` is for shares of its sides",
+                "boxes are x1, y1, x2, y2 in pixels of the original picture; for shares of its sides, use `bbox_type` `norm1`",
                 size.before.map(|side| side as f64),
             ),
             BoxUnit::Shares => ("with `bbox_type` `norm1` boxes are x1, y1, x2, y2 from 0 to 1", [1.0, 1.0]),
@@ -316,7 +316,7 @@ impl Writer<'_> {
         let is_point = key.starts_with("point");
         let wanted = if is_point { 2 } else { 4 };
         if numbers.len() != wanted {
-            return Err(error(format!("{given} with {} numbers; it has {wanted}", numbers.len())));
+            return Err(error(format!("{given} with {} numbers instead of {wanted}", numbers.len())));
         }
         let all: Vec<Size> = (0..self.sizes.pictures.len()).filter_map(|picture| self.sizes.of(picture)).collect();
         let sides = |size: &Size, unit: TextBoxes| match unit {
@@ -333,13 +333,13 @@ impl Writer<'_> {
             let error = error(problem);
             return Err(match unit {
                 TextBoxes::Resized if fits(TextBoxes::Original).is_none() => error.with_hint(
-                    "it fits the picture before it is resized: if that is what boxes in texts are for, `--bbox-2d original` converts them",
+                    "it fits the original picture: if boxes in texts are in its pixels, convert them with `--bbox-2d original`",
                 ),
                 TextBoxes::Resized => {
-                    error.with_hint("boxes in texts are x1, y1, x2, y2 in pixels of the picture after it is resized")
+                    error.with_hint("boxes in texts are x1, y1, x2, y2 in pixels of the resized picture")
                 }
                 TextBoxes::Original => {
-                    error.with_hint("`--bbox-2d original`: x1, y1, x2, y2 in pixels of the picture before it is resized")
+                    error.with_hint("with `--bbox-2d original`, boxes are x1, y1, x2, y2 in pixels of the original picture")
                 }
             });
         }
@@ -350,8 +350,8 @@ impl Writer<'_> {
             (TextBoxes::Original, [size]) => (scaled(numbers, sides(size, unit), size.after), BoxSource::Converted),
             (TextBoxes::Original, _) => {
                 let problem =
-                    format!("{given}, and the row has {} pictures: which one it is in is not said", all.len());
-                return Err(error(problem).with_hint("`objects` with `image_id` says it"));
+                    format!("{given}, but the row has {} pictures and does not say which one it is in", all.len());
+                return Err(error(problem).with_hint("use `objects` with `image_id`"));
             }
         };
         let text = if source == BoxSource::Text { given.to_string() } else { BoxFormat::Plain.numbers(&written) };
@@ -419,12 +419,12 @@ fn fault(numbers: &[f64], sides: [f64; 2], slack: [f64; 2]) -> Option<String> {
         !(-slack..=sides[axis] + slack).contains(&number)
     };
     if numbers.iter().enumerate().any(|(place, number)| is_out(*number, place % 2)) {
-        return Some(format!("{}, outside of its picture of {width} x {height}", listed(numbers)));
+        return Some(format!("{}, outside its picture of {width} x {height}", listed(numbers)));
     }
     match numbers {
         [x1, y1, x2, y2] if x2 <= x1 || y2 <= y1 => {
             let (second, first) = if x2 <= x1 { ("x2", "x1") } else { ("y2", "y1") };
-            Some(format!("{}: {second} is not beyond {first}", listed(numbers)))
+            Some(format!("{}: {second} is not greater than {first}", listed(numbers)))
         }
         _ => None,
     }

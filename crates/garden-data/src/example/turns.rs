@@ -26,7 +26,7 @@ pub(crate) fn turns(template: &Template, chat: Chat, rendered: &str) -> Result<V
     let mut turns = Vec::new();
     for (number, _) in chat.messages.iter().enumerate().filter(|(_, message)| message.role == ASSISTANT) {
         if number == 0 {
-            let problem = format!("`{}` is an answer, and nothing was asked", chat.field(0));
+            let problem = format!("`{}` is an answer without a question", chat.field(0));
             return Err(Error::Conversation(problem));
         }
         let start = beginning(template, chat, number, Ending::Answer, rendered)?;
@@ -54,11 +54,11 @@ fn beginning(template: &Template, chat: Chat, count: usize, ending: Ending, rend
     let place = same.map_or(0, |((place, one), _)| place + one.len_utf8());
     let what = match ending {
         Ending::Answer => format!("the beginning of the answer `{}`", chat.field(count)),
-        Ending::Nothing => format!("`{}` with what is before it", chat.field(count - 1)),
+        Ending::Nothing => format!("`{}` and everything before it", chat.field(count - 1)),
     };
     Err(Error::Conversation(format!(
-        "the chat template writes {what} otherwise when the conversation goes on: {:?} becomes {:?}; answers cannot be found in such texts. \
-         Rows with one answer each, or labels on all tokens, may do",
+        "the chat template writes {what} differently when the conversation continues: {:?} becomes {:?}; answers cannot be found in such texts. \
+         Use rows with one answer each, or labels on all tokens",
         excerpt(&part[place..]),
         excerpt(&rendered[place..]),
     )))

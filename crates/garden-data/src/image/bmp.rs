@@ -84,13 +84,13 @@ fn layout(data: &[u8]) -> Result<Layout, String> {
             compression = long(data, 30)?;
             header.colours = long(data, 46)? as usize;
         }
-        _ => return Err(format!("the BMP header has {length} bytes, which is not known")),
+        _ => return Err(format!("the BMP header has an unknown length of {length} bytes")),
     }
     if header.colours == 0 && header.bits <= 8 {
         header.colours = 1 << header.bits;
     }
     if header.bits <= 8 && header.colours > MOST_COLOURS {
-        return Err(format!("the BMP header says that the palette has {} colours", header.colours));
+        return Err(format!("the BMP header claims a palette of {} colours", header.colours));
     }
     match (compression, header.bits) {
         (RAW, 16) => header.masks = [0x7c00, 0x3e0, 0x1f],
@@ -107,7 +107,7 @@ fn layout(data: &[u8]) -> Result<Layout, String> {
             }
             let order = (header.bits, [masks[0], masks[1], masks[2], header.alpha]);
             if !ORDERS.contains(&order) {
-                return Err("the BMP header has the bits of colours in an order that no program writes".to_string());
+                return Err("the BMP header has an unknown order of colour bits".to_string());
             }
             if header.bits == 32 && masks == [0; 3] && header.alpha == 0 {
                 header.alpha = 0xff00_0000;
@@ -133,7 +133,7 @@ pub(super) fn decode(data: &[u8], picture: &mut Picture) -> Result<(), String> {
     let needed = (stride * (height - 1)).saturating_add((width * usize::from(header.bits)).div_ceil(8));
     let values = data.get(header.pixels..).unwrap_or_default();
     if values.len() < needed {
-        return Err(format!("the file is truncated: {needed} bytes of pixels are needed, {} are there", values.len()));
+        return Err(format!("the file is truncated: it has {} of {needed} bytes of pixels", values.len()));
     }
     let palette = palette(data, &header)?;
     for (number, row) in picture.reset(width, height).chunks_exact_mut(3 * width).enumerate() {

@@ -54,7 +54,7 @@ pub(super) fn header(data: &[u8]) -> Result<Header, String> {
             return Ok(segments.header);
         }
         if segments.is_at_scan() || segments.is_over() {
-            return Err("there is no header of a frame".to_string());
+            return Err("there is no frame header".to_string());
         }
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn decode(data: &[u8], rows: &mut impl Rows) -> Result<(), String> {
         if !segments.is_at_scan() {
             continue;
         }
-        let frame = segments.header.frame.clone().ok_or("a scan comes before the header of a frame")?;
+        let frame = segments.header.frame.clone().ok_or("a scan comes before the frame header")?;
         if components.is_empty() {
             components = frame.components()?;
         }
@@ -95,7 +95,7 @@ pub(super) fn decode(data: &[u8], rows: &mut impl Rows) -> Result<(), String> {
             break;
         }
     }
-    let frame = segments.header.frame.clone().ok_or("there is no header of a frame")?;
+    let frame = segments.header.frame.clone().ok_or("there is no frame header")?;
     if components.is_empty() {
         return Err("there is no scan".to_string());
     }

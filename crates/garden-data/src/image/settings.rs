@@ -62,7 +62,7 @@ impl ImageSettings {
         let text = crate::dataset::file::read(path, crate::dataset::file::LARGEST_SETTINGS)
             .map_err(|error| Error::file(path, error))?;
         let value: Value =
-            serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("no JSON: {error}")))?;
+            serde_json::from_slice(&text).map_err(|error| Error::broken(path, format!("not JSON: {error}")))?;
         // The newest format keeps all processors of a model in one file.
         let value = value.get("image_processor").unwrap_or(&value);
         Fields { path, value }.settings()
@@ -116,7 +116,7 @@ impl ImageSettings {
         if (high as u64).saturating_mul(wide as u64) > LARGEST {
             return Err(format!(
                 "the picture would be enlarged from {width} x {height} to {wide} x {high} pixels by min_pixels, {}; \
-                 {LARGEST} are the most",
+                 the maximum is {LARGEST}",
                 self.min_pixels
             ));
         }
@@ -130,7 +130,9 @@ impl ImageSettings {
         let factor = (self.patch * self.merge) as f64;
         let (high, wide) = (height as f64, width as f64);
         if high.max(wide) / high.min(wide) > LARGEST_RATIO {
-            return Err(format!("the picture has {width} x {height} pixels; its sides may differ by a factor of 200"));
+            return Err(format!(
+                "the picture has {width} x {height} pixels; its sides may differ by at most a factor of 200"
+            ));
         }
         let rounded = |side: f64| (side / factor).round_ties_even() * factor;
         let pixels = rounded(high) * rounded(wide);
@@ -174,7 +176,7 @@ impl Fields<'_> {
             return Err(Error::field(
                 self.path,
                 "resample",
-                format!("is {resample}; {BICUBIC} (bicubic) is supported"),
+                format!("is {resample}; only {BICUBIC} (bicubic) is supported"),
             ));
         }
         let settings = ImageSettings {
@@ -194,15 +196,15 @@ impl Fields<'_> {
     fn check(&self, settings: &ImageSettings) -> Result<(), Error> {
         let wrong = |field: &str, problem: String| Err(Error::field(self.path, field, problem));
         if settings.min_pixels > settings.max_pixels {
-            let problem = format!("is {}, more than max_pixels, {}", settings.min_pixels, settings.max_pixels);
+            let problem = format!("is {}, more than max_pixels ({})", settings.min_pixels, settings.max_pixels);
             return wrong("min_pixels", problem);
         }
         let is_number = |value: f64| value.is_finite() && value > 0.0;
         if !settings.deviation.iter().all(|value| is_number(*value)) {
-            return wrong("image_std", format!("is {:?}; numbers above 0 are needed", settings.deviation));
+            return wrong("image_std", format!("is {:?}; expected numbers above 0", settings.deviation));
         }
         if !is_number(settings.rescale) {
-            return wrong("rescale_factor", format!("is {}; a number above 0 is needed", settings.rescale));
+            return wrong("rescale_factor", format!("is {}; expected a number above 0", settings.rescale));
         }
         Ok(())
     }
@@ -219,7 +221,7 @@ impl Fields<'_> {
     fn side(&self, field: &str, default: u64) -> Result<usize, Error> {
         match self.whole("", field, default)? {
             number if number > LARGEST_SIDE => {
-                Err(Error::field(self.path, field, format!("is {number}; {LARGEST_SIDE} is the most")))
+                Err(Error::field(self.path, field, format!("is {number}; the maximum is {LARGEST_SIDE}")))
             }
             number => Ok(number as usize),
         }
@@ -234,7 +236,7 @@ impl Fields<'_> {
         let number = value.as_u64().filter(|number| (1..1 << 40).contains(number));
         number.ok_or_else(|| {
             let name = if object.is_empty() { field.to_string() } else { format!("{object}.{field}") };
-            Error::field(self.path, name, format!("is {value}; a whole number above 0 is needed"))
+            Error::field(self.path, name, format!("is {value}; expected a whole number above 0"))
         })
     }
 
@@ -244,6 +246,6 @@ impl Fields<'_> {
             return Ok(default);
         }
         let numbers: Vec<f64> = value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        numbers.try_into().map_err(|_| Error::field(self.path, field, format!("is {value}; three numbers are needed")))
+        numbers.try_into().map_err(|_| Error::field(self.path, field, format!("is {value}; expected three numbers")))
     }
 }

@@ -35,7 +35,7 @@ fn check_chunks(source: &Source) -> Result<(), String> {
     let (_, length) = read(0)?.ok_or("the file is truncated")?;
     let end = length + RIFF_HEADER;
     if end > source.length() {
-        return Err(format!("the file is truncated: it has {} bytes and says {end}", source.length()));
+        return Err(format!("the file is truncated: it has {} of {end} bytes", source.length()));
     }
     let mut place = FIRST_CHUNK;
     while place + RIFF_HEADER <= end {

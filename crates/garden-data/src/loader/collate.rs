@@ -65,13 +65,13 @@ impl Collator {
 
     fn fits(&self, example: &Example, pictures: &[StoredPicture]) -> Result<(), Error> {
         if pictures.len() != example.grids.len() {
-            let problem = format!("the example has {} pictures; {} are given", example.grids.len(), pictures.len());
+            let problem = format!("the example has {} pictures; {} were given", example.grids.len(), pictures.len());
             return Err(Error::row(&example.place, problem));
         }
         let needed = self.patches() + example.patches();
         if needed > self.room {
             let problem = format!(
-                "its pictures have {} patches and would make {needed} of the batch; buffers were made for {}",
+                "its pictures have {} patches, {needed} in the batch; the buffers hold {}",
                 example.patches(),
                 self.room
             );

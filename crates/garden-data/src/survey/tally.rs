@@ -83,11 +83,11 @@ impl Tally {
             (self.boxes, "of `objects`: written in pixels of the resized images"),
             (
                 self.boxes_converted,
-                "in texts (`bbox_2d`): converted from pixels of the original images to those of the resized ones",
+                "in texts (`bbox_2d`): converted from pixels of the original images to pixels of the resized ones",
             ),
             (
                 self.boxes_in_texts,
-                "in texts (`bbox_2d`): not converted, taken for pixels of the resized images; `--bbox-2d original` converts from pixels of the original ones",
+                "in texts (`bbox_2d`): not converted, assumed to be pixels of the resized images; `--bbox-2d original` converts from pixels of the original ones",
             ),
         ];
         let there = kinds.into_iter().filter(|(count, _)| *count > 0);

@@ -92,7 +92,7 @@ impl Compiled {
     pub(super) fn new(source: &str, syntax: &SyntaxConfig) -> Result<Compiled, Error> {
         let count = machinery::tokenize(source, false, syntax.clone()).take(LONGEST_TEMPLATE + 1).count();
         if count > LONGEST_TEMPLATE {
-            return Err(invalid(format!("it has more than {LONGEST_TEMPLATE} words and signs")));
+            return Err(invalid(format!("it has more than {LONGEST_TEMPLATE} words and symbols")));
         }
         let source: Arc<str> = Arc::from(source);
         // SAFETY: the text is behind the `Arc`, which does not move it and is kept beside everything that borrows it, private to this file; nothing
@@ -108,7 +108,7 @@ impl Compiled {
         };
         let (instructions, blocks) = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, compile);
-            let thread = thread.map_err(|error| invalid(format!("no thread to compile it: {error}")))?;
+            let thread = thread.map_err(|error| invalid(format!("cannot start a thread to compile it: {error}")))?;
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
         Ok(Compiled { instructions, blocks, _source: source })
@@ -121,7 +121,7 @@ impl Compiled {
         let mut output = machinery::make_string_output(&mut text);
         machinery::eval(environment, &self.instructions, values, &self.blocks, &mut output, AutoEscape::None)?;
         if text.len() > LONGEST_TEXT {
-            return Err(invalid(format!("it writes {} bytes; {LONGEST_TEXT} are the most", text.len())));
+            return Err(invalid(format!("it writes {} bytes; the maximum is {LONGEST_TEXT}", text.len())));
         }
         Ok(text)
     }
@@ -426,7 +426,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
 fn slice(value: Value, start: Value, stop: Value, step: Value) -> Result<Value, Error> {
     let number = |value: &Value| match value.is_none() || value.is_undefined() {
         true => Ok(None),
-        false => value.as_i64().map(Some).ok_or_else(|| invalid("slices have whole numbers".to_string())),
+        false => value.as_i64().map(Some).ok_or_else(|| invalid("slices need whole numbers".to_string())),
     };
     let step = number(&step)?.unwrap_or(1);
     if step == 0 {

@@ -137,7 +137,7 @@ fn weigh_at(value: &Value, depth: usize) -> Result<u64, Error> {
 /// Refuses values nested too deeply.
 pub(super) fn too_deep(depth: usize) -> Result<(), Error> {
     match depth > DEEPEST {
-        true => Err(error(format!("it makes a value with more than {DEEPEST} lists or objects inside of each other"))),
+        true => Err(error(format!("it makes a value with more than {DEEPEST} nested lists or objects"))),
         false => Ok(()),
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::template::{Chat, Content, Ending, Message, TOOL_CALLS, Template};
 
 const OTHER_TEMPLATE: &str =
-    "a chat template that writes it can be given (`--chat-template FILE`); it becomes part of the result";
+    "pass a chat template that writes it (`--chat-template FILE`); it becomes part of the result";
 
 /// Refuses a conversation if tools, tool calls or texts in it would be dropped.
 pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered: &str) -> Result<(), Error> {
@@ -25,7 +25,7 @@ pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered:
         for call in 0..message.calls().len() {
             let without = changed(chat, number, |message| remove_call(message, call));
             if stays(Chat { messages: &without, ..chat }) {
-                return Err(lost(format!("{}.{TOOL_CALLS}[{call}]", chat.field(number)), "is a call of a tool"));
+                return Err(lost(format!("{}.{TOOL_CALLS}[{call}]", chat.field(number)), "is a tool call"));
             }
         }
         // A text nearly always appears verbatim in the rendering, which is quick to check.
@@ -33,7 +33,7 @@ pub(crate) fn check_used(template: &Template, place: &str, chat: Chat, rendered:
         if !message.parts().flatten().all(is_written) {
             let without = changed(chat, number, |message| message.content = Content::Text(String::new()));
             if stays(Chat { messages: &without, ..chat }) {
-                return Err(lost(format!("{}.content", chat.field(number)), "is a text"));
+                return Err(lost(format!("{}.content", chat.field(number)), "is text"));
             }
         }
     }

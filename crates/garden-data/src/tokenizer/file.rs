@@ -114,7 +114,7 @@ impl Reader<'_> {
         if !file.normalizer.is_null() {
             self.must_be("normalizer.type", kind(&file.normalizer), &["NFC"])?;
         } else {
-            return Err(Error::field(self.path, "normalizer", "is missing; `NFC` is supported"));
+            return Err(Error::field(self.path, "normalizer", "is missing; only `NFC` is supported"));
         }
         self.check_words(&file.pre_tokenizer)?;
         if !file.post_processor.is_null() {
@@ -130,7 +130,7 @@ impl Reader<'_> {
             return Err(Error::field(
                 self.path,
                 "pre_tokenizer.pretokenizers",
-                format!("has {} steps; `Split` and `ByteLevel` are supported", steps.len()),
+                format!("has {} steps; only `Split` and `ByteLevel` are supported", steps.len()),
             ));
         };
         self.must_be("pre_tokenizer.pretokenizers.0.type", kind(split), &["Split"])?;
@@ -145,7 +145,7 @@ impl Reader<'_> {
         for (step, field, value) in [(0, "invert", split), (1, "add_prefix_space", bytes), (1, "use_regex", bytes)] {
             if value[field].as_bool() != Some(false) {
                 let field = format!("pre_tokenizer.pretokenizers.{step}.{field}");
-                return Err(Error::field(self.path, field, "is not false, which is the only value supported"));
+                return Err(Error::field(self.path, field, "is not false, the only supported value"));
             }
         }
         Ok(())
@@ -219,11 +219,11 @@ impl Reader<'_> {
         if wanted.contains(&value) {
             return Ok(());
         }
-        Err(Error::field(self.path, field, format!("is `{value}`; `{}` is supported", wanted[0])))
+        Err(Error::field(self.path, field, format!("is `{value}`; only `{}` is supported", wanted[0])))
     }
 
     fn unsupported(&self, field: &str, value: &Value, wanted: &str) -> Error {
-        Error::field(self.path, field, format!("is {value}; {wanted} is supported"))
+        Error::field(self.path, field, format!("is {value}; only {wanted} is supported"))
     }
 }
 

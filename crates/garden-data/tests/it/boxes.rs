@@ -105,11 +105,11 @@ fn boxes_of_texts_are_converted_only_if_somebody_says_so() {
         let record = self::record("no-list", row(text, Value::Null));
         let boxes = BoxSettings { in_texts: TextBoxes::Original, ..BoxSettings::default() };
         let error = example(&record, &ExampleSettings { boxes, ..ExampleSettings::default() }).unwrap_err();
-        assert!(error.to_string().contains("no list of numbers"), "{text}: {error}");
+        assert!(error.to_string().contains("not a list of numbers"), "{text}: {error}");
     }
     // Left alone it cannot be right, and what helps is said.
     let error = with(TextBoxes::Resized).unwrap_err();
-    let told = format!("has `bbox_2d` [306.5, 0, 613, 401], outside of its picture of {width} x {height}");
+    let told = format!("has `bbox_2d` [306.5, 0, 613, 401], outside its picture of {width} x {height}");
     assert!(error.to_string().contains(&told), "{error}");
     assert!(error.hint().unwrap().contains("--bbox-2d original"), "{:?}", error.hint());
 }

@@ -157,47 +157,50 @@ fn bad_rows() {
     let cases = [
         (
             r#"{"prompt": "a", "response": "b""#,
-            "`a.jsonl:2`: broken JSON at character 31 of the row: EOF while parsing an object\nhint: each line is a whole row; rows over several lines need a JSON array around them",
+            "`a.jsonl:2`: broken JSON at character 31 of the row: EOF while parsing an object\nhint: each line must be a whole row; rows that span several lines need a JSON array around them",
         ),
         (r#"{"prompt": a}"#, "`a.jsonl:2`: broken JSON at character 12 of the row: expected value"),
         (r#"[1]"#, "`a.jsonl:2 (row 1)`: is the number 1, not an object with fields"),
         (
             r#"{"id": 1}"#,
-            "`a.jsonl:2`: no conversation in this row: it has `id`\nhint: rows have `messages`, `conversations`, or `prompt` and `response`",
+            "`a.jsonl:2`: no conversation in this row: it has `id`\nhint: rows need `messages`, `conversations`, or `prompt` and `response`",
         ),
         (
             r#"{"prompt": "a"}"#,
-            "`a.jsonl:2`: field `response` is missing: `prompt` has no answer\nhint: the answer is called `response`, `output`, `answer` or `completion`",
+            "`a.jsonl:2`: field `response` is missing: `prompt` has no answer\nhint: call the answer `response`, `output`, `answer` or `completion`",
         ),
         (
             r#"{"text": "a", "response": null}"#,
-            "`a.jsonl:2`: field `response` is missing: `text` has no answer\nhint: the answer is called `response`, `output`, `answer` or `completion`",
+            "`a.jsonl:2`: field `response` is missing: `text` has no answer\nhint: call the answer `response`, `output`, `answer` or `completion`",
         ),
-        (r#"{"prompt": 7, "response": "b"}"#, "`a.jsonl:2`: field `prompt` is the number 7, not a text"),
+        (r#"{"prompt": 7, "response": "b"}"#, "`a.jsonl:2`: field `prompt` is the number 7, not a string"),
         (
             r#"{"prompt": "a", "text": "c", "response": "b"}"#,
-            "`a.jsonl:2`: field `text` means the same as `prompt`, and both are there",
+            "`a.jsonl:2`: field `text` means the same as `prompt`, and the row has both",
         ),
-        (r#"{"prompt": "a", "response": {"x": 1}}"#, "`a.jsonl:2`: field `response` is an object with `x`, not a text"),
+        (
+            r#"{"prompt": "a", "response": {"x": 1}}"#,
+            "`a.jsonl:2`: field `response` is an object with `x`, not a string",
+        ),
         (
             r#"{"prompt": "<image> a <image>", "image": "x.jpg", "response": "b"}"#,
-            "`a.jsonl:2`: field `images` does not fit: the row has 1 pictures, but its messages show 2\nhint: one `<image>` or part of type `image` for each",
+            "`a.jsonl:2`: field `images` does not match: the row has 1 pictures, but its messages show 2\nhint: use one `<image>` or part of type `image` for each",
         ),
         (
             r#"{"conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "b"}]}"#,
-            "`a.jsonl:2`: field `images` does not fit: the row has 0 pictures, but its messages show 1\nhint: one `<image>` or part of type `image` for each",
+            "`a.jsonl:2`: field `images` does not match: the row has 0 pictures, but its messages show 1\nhint: use one `<image>` or part of type `image` for each",
         ),
         (
             r#"{"prompt": "a", "image": "gone.jpg", "response": "b"}"#,
-            "`a.jsonl:2`: field `image` names `gone.jpg`: No such file or directory (os error 2)\nhint: paths are taken from the folder of the file that names them",
+            "`a.jsonl:2`: field `image` names `gone.jpg`: No such file or directory (os error 2)\nhint: paths are relative to the folder of the file that names them",
         ),
         (
             r#"{"prompt": "a", "images": ["https://x.org/a.jpg"], "response": "b"}"#,
-            "`a.jsonl:2`: field `images[0]` is a remote address: `https://x.org/a.jpg`\nhint: nothing is downloaded: fetch the pictures first and name their paths",
+            "`a.jsonl:2`: field `images[0]` is a remote URL: `https://x.org/a.jpg`\nhint: nothing is downloaded: fetch the pictures first and use their paths",
         ),
         (
             r#"{"prompt": "a", "image": "s3://bucket/a.jpg", "response": "b"}"#,
-            "`a.jsonl:2`: field `image` is a remote address: `s3://bucket/a.jpg`\nhint: nothing is downloaded: fetch the pictures first and name their paths",
+            "`a.jsonl:2`: field `image` is a remote URL: `s3://bucket/a.jpg`\nhint: nothing is downloaded: fetch the pictures first and use their paths",
         ),
         (
             r#"{"prompt": "a", "image": "data:image/png;base64,iVBO*w0K", "response": "b"}"#,
@@ -213,17 +216,17 @@ fn bad_rows() {
         ),
         (
             r#"{"prompt": "a", "image": 3, "response": "b"}"#,
-            "`a.jsonl:2`: field `image` is the number 3, not a picture\nhint: a path, a data URI or an object with `bytes` or `url` is one",
+            "`a.jsonl:2`: field `image` is the number 3, not a picture\nhint: use a path, a data URI or an object with `bytes` or `url`",
         ),
         (
             r#"{"prompt": "a", "image": {"src": "b"}, "response": "b"}"#,
-            "`a.jsonl:2`: field `image` has no picture in it: `src`\nhint: `url`, `path` or `bytes` would be one",
+            "`a.jsonl:2`: field `image` has no picture in it: `src`\nhint: use `url`, `path` or `bytes`",
         ),
-        (r#"{"messages": "hello"}"#, "`a.jsonl:2`: field `messages` is the text `hello`, not a list of messages"),
+        (r#"{"messages": "hello"}"#, "`a.jsonl:2`: field `messages` is the string `hello`, not a list of messages"),
         (r#"{"messages": []}"#, "`a.jsonl:2`: field `messages` is an empty list"),
         (
             r#"{"messages": [{"role": "user", "content": "a"}]}"#,
-            "`a.jsonl:2`: field `messages` has no answer: the last message is by `user`\nhint: a row ends with a message of the assistant",
+            "`a.jsonl:2`: field `messages` has no answer: the last message is from `user`\nhint: a row must end with an assistant message",
         ),
         (
             r#"{"messages": [{"content": "a"}]}"#,
@@ -235,19 +238,19 @@ fn bad_rows() {
         ),
         (
             r#"{"messages": [{"role": "narrator", "content": "a"}]}"#,
-            "`a.jsonl:2`: field `messages[0].role` is `narrator`, which is nobody known\nhint: `system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) and `function_call` (`tool_call`) are",
+            "`a.jsonl:2`: field `messages[0].role` is `narrator`, an unknown role\nhint: use `system`, `user` (`human`), `assistant` (`gpt`), `tool` (`observation`, `tool_response`) or `function_call` (`tool_call`)",
         ),
         (
             r#"{"messages": [{"role": "user", "content": 1}]}"#,
-            "`a.jsonl:2`: field `messages[0].content` is the number 1, not a text or a list of parts",
+            "`a.jsonl:2`: field `messages[0].content` is the number 1, not a string or a list of parts",
         ),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "video", "video": "x"}]}]}"#,
-            "`a.jsonl:2`: field `messages[0].content[0].type` is `video`, which is not supported\nhint: `text`, `image_url` and `image` are",
+            "`a.jsonl:2`: field `messages[0].content[0].type` is `video`, which is not supported\nhint: use `text`, `image_url` or `image`",
         ),
         (
             r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/a"}}]}, {"role": "assistant", "content": "b"}]}"#,
-            "`a.jsonl:2`: field `messages[0].content[0].image_url.url` is a remote address: `http://x/a`\nhint: nothing is downloaded: fetch the pictures first and name their paths",
+            "`a.jsonl:2`: field `messages[0].content[0].image_url.url` is a remote URL: `http://x/a`\nhint: nothing is downloaded: fetch the pictures first and use their paths",
         ),
     ];
     for (row, told) in cases {
@@ -271,26 +274,29 @@ fn bad_files() {
     assert_eq!(refusal("a.jsonl", ""), "dataset `a.jsonl`: is empty");
     assert_eq!(refusal("a.jsonl", "\n \n"), "dataset `a.jsonl`: has no rows");
     assert_eq!(refusal("a.json", "[]"), "dataset `a.json`: has no rows");
-    let hint = "hint: was the file written or copied to its end?";
+    let hint = "hint: was the file written or copied completely?";
     let ends = format!("dataset `a.json`: the JSON array ends too early, in row 2 that begins on line 3\n{hint}");
     assert_eq!(refusal("a.json", "[\n{\"a\": \"]}\\\"\"},\n{\"a\""), ends);
     assert_eq!(
         refusal("a.json", "[{}\n{}]"),
         "dataset `a.json`: line 2: `,` is missing between two rows of the JSON array"
     );
-    assert_eq!(refusal("a.json", "[{}] {}"), "dataset `a.json`: line 1: something follows the end of the JSON array");
+    assert_eq!(
+        refusal("a.json", "[{}] {}"),
+        "dataset `a.json`: line 1: unexpected text after the end of the JSON array"
+    );
     assert!(refusal("a.txt", "hello").ends_with("hint: it begins with \"hello\""));
     assert!(refusal("a.jsonl.gz", b"\x1f\x8b\x08").contains("`gunzip`"));
     assert!(refusal("a.arrow", b"ARROW1\0\0").contains("to_parquet"));
     let shard = std::fs::read(testdata("shards/train-000000.tar")).unwrap();
-    let cut = "hint: was it downloaded or copied to its end?";
+    let cut = "hint: was it downloaded or copied completely?";
     assert_eq!(
         refusal("a.tar", &shard[..3000]),
-        format!("dataset `a.tar`: is cut off: the file at byte 2048 of the archive is not complete\n{cut}")
+        format!("dataset `a.tar`: is truncated: the file at byte 2048 of the archive is incomplete\n{cut}")
     );
     let mut broken = shard.clone();
     broken[2048] ^= 1;
-    assert_eq!(refusal("a.tar", broken), "dataset `a.tar`: is broken at byte 2048: no header of an archive there");
+    assert_eq!(refusal("a.tar", broken), "dataset `a.tar`: is broken at byte 2048: no archive header there");
     let mut fifo = shard.clone();
     fifo[156] = b'6';
     // The header's sum, in octal.
@@ -299,7 +305,7 @@ fn bad_files() {
     let told = refusal("a.tar", &fifo);
     assert!(told.contains("that is a FIFO, at byte 0\nhint: only files, folders and links are read"), "{told}");
     let table = std::fs::read(testdata("parquet/snappy.parquet")).unwrap();
-    let told = format!("dataset `a.parquet`: is cut off: parquet files end with `PAR1`\n{cut}");
+    let told = format!("dataset `a.parquet`: is truncated: parquet files end with `PAR1`\n{cut}");
     assert_eq!(refusal("a.parquet", &table[..5000]), told);
     assert_eq!(refusal("a.parquet", &table[..6]), told);
 }
@@ -308,9 +314,9 @@ fn bad_files() {
 fn bad_rows_of_archives_and_tables() {
     let error = Dataset::open(&testdata("parquet/brotli.parquet")).unwrap().read(0).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .ends_with("brotli.parquet:1`: compression with Brotli; Snappy, Zstandard, gzip and none are read"),
+        error.to_string().ends_with(
+            "brotli.parquet:1`: compression with Brotli; only Snappy, Zstandard, gzip and none are supported"
+        ),
         "{error}"
     );
     let scratch = Scratch::new();
@@ -329,7 +335,7 @@ fn a_file_that_changes_is_noticed() {
     scratch.write("a.jsonl", "{}\n");
     assert_eq!(
         scratch.told(&dataset.read(0).unwrap_err()),
-        "dataset `a.jsonl`: has changed while it was in use: 33 bytes, now 3"
+        "dataset `a.jsonl`: changed while it was in use: 33 bytes, now 3"
     );
 }
 
@@ -348,7 +354,7 @@ fn folders_that_are_not_clear() {
     scratch.write("several/two/train.jsonl", "{}");
     assert_eq!(
         told("several"),
-        "dataset `several`: is several datasets, in 2 folders\nhint: give one of them: `several/one`, `several/two`"
+        "dataset `several`: contains several datasets, in 2 folders\nhint: pass one of them: `several/one`, `several/two`"
     );
     scratch.write("saved/state.json", "{}");
     assert!(told("saved").contains("save_to_disk"));
@@ -358,12 +364,12 @@ fn folders_that_are_not_clear() {
 #[test]
 fn addresses_and_names_of_the_hub() {
     let told = |name: &str| Dataset::open(Path::new(name)).unwrap_err();
-    assert_eq!(told("s3://bucket/train").to_string(), "dataset `s3://bucket/train`: is a remote address (`s3`)");
+    assert_eq!(told("s3://bucket/train").to_string(), "dataset `s3://bucket/train`: is a remote URL (`s3`)");
     let error = told("no-such-owner/no-such-dataset");
     assert!(error.to_string().contains("not in the hub's cache"), "{error}");
     assert_eq!(
         error.hint(),
-        Some("nothing is downloaded here: `hf download --repo-type dataset no-such-owner/no-such-dataset` does it")
+        Some("nothing is downloaded here: run `hf download --repo-type dataset no-such-owner/no-such-dataset`")
     );
 }
 

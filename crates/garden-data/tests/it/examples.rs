@@ -200,12 +200,12 @@ fn a_picture_that_fails_leaves_the_batch_as_it_was() {
     assert!(collator.add(example.clone(), &broken).unwrap_err().to_string().starts_with("picture `gray.jpg`: "));
     assert_eq!((collator.rows(), collator.patches()), (1, patches));
     let error = collator.add(example.clone(), &broken[..1]).unwrap_err();
-    assert_eq!(error.to_string(), "`rows.jsonl:4`: the example has 3 pictures; 1 are given");
+    assert_eq!(error.to_string(), "`rows.jsonl:4`: the example has 3 pictures; 1 were given");
     let mut small = Collator::new(&processor, 100);
     let error = small.add(example.clone(), &bad.pictures).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`rows.jsonl:4`: its pictures have 172 patches and would make 172 of the batch; buffers were made for 100"
+        "`rows.jsonl:4`: its pictures have 172 patches, 172 in the batch; the buffers hold 100"
     );
     collator.add(example, &bad.pictures).unwrap();
     let (rows, images) = collator.finish();
@@ -230,8 +230,8 @@ fn long_rows_are_refused_shrunk_or_dropped() {
     assert_eq!(
         error(&processor, &record, &with(most, TooLong::Refuse)),
         format!(
-            "`rows.jsonl:4`: the row has {just} tokens, {} of them of images; `max_length` is {most}: a larger `max_length`, a smaller \
-             `max_pixels`, or the policy `shrink` or `drop` would help",
+            "`rows.jsonl:4`: the row has {just} tokens, {} of them from images; `max_length` is {most}: raise `max_length`, lower \
+             `max_pixels`, or use the policy `shrink` or `drop`",
             whole.image_tokens
         )
     );
@@ -292,13 +292,10 @@ fn rows_that_cannot_be_trained_are_told() {
         &row(&[Message::text("user", "Hi.")]),
         "`rows.jsonl:9`: `messages` has no answer (role `assistant`), so nothing would be trained",
     );
-    check(
-        &row(&[Message::text("assistant", "Hi.")]),
-        "`rows.jsonl:9`: `messages[0]` is an answer, and nothing was asked",
-    );
+    check(&row(&[Message::text("assistant", "Hi.")]), "`rows.jsonl:9`: `messages[0]` is an answer without a question");
     check(
         &row(&[Message::with_images("user", 1, "Hi."), Message::text("assistant", "<|image_pad|>")]),
-        "`rows.jsonl:9`: the conversation has 2 places for images and 0 images",
+        "`rows.jsonl:9`: the conversation has 2 image placeholders and 0 images",
     );
     let mut thin = row(&[Message::with_images("user", 1, "Hi."), Message::text("assistant", "Yes.")]);
     let data = std::fs::read(testdata("data/recorded/pictures/rgb.png")).unwrap();
@@ -321,9 +318,9 @@ fn a_template_that_changes_earlier_turns_is_told() {
     let messages: Vec<Message> = roles.iter().zip(turns).map(|(role, text)| Message::text(role, text)).collect();
     assert_eq!(
         error(&processor, &row(&messages), &ExampleSettings::default()),
-        "`rows.jsonl:9`: the chat template writes `messages[1]` with what is before it otherwise when the conversation goes on: \
-         \"thought|b\" becomes \"b[user]c[assistant]thought|d\"; answers cannot be found in such texts. Rows with one answer each, or \
-         labels on all tokens, may do"
+        "`rows.jsonl:9`: the chat template writes `messages[1]` and everything before it differently when the conversation continues: \
+         \"thought|b\" becomes \"b[user]c[assistant]thought|d\"; answers cannot be found in such texts. Use rows with one answer each, or \
+         labels on all tokens"
     );
     let all = ExampleSettings { labels: Labels::All, ..ExampleSettings::default() };
     assert!(Example::of(&processor, &row(&messages), &all).is_ok());

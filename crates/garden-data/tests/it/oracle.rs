@@ -210,7 +210,7 @@ fn tables_are_read_as_the_parquet_crate_reads_them() {
                 // The second version has delta encodings, which pyarrow does not write by default: refused by name, never read wrongly.
                 Err(error) => {
                     assert!(
-                        has_deltas && error.to_string().contains("`PLAIN` and dictionaries are read"),
+                        has_deltas && error.to_string().contains("`PLAIN` and dictionaries are supported"),
                         "{about}, row {index}: {error}"
                     );
                     refused += 1;

@@ -147,7 +147,7 @@ fn bad_pictures_are_refused_with_their_name() {
 #[test]
 fn strips_are_refused_by_their_sides() {
     let error = ImageSettings::default().grid(3, 700).unwrap_err();
-    assert_eq!(error, "the picture has 3 x 700 pixels; its sides may differ by a factor of 200");
+    assert_eq!(error, "the picture has 3 x 700 pixels; its sides may differ by at most a factor of 200");
 }
 
 /// Cut off anywhere and with bytes changed, a file gives an error or a picture, never a panic.
@@ -213,9 +213,9 @@ fn damage_that_no_pixel_shows_is_refused() {
         (changed("rgb-transparent.png", 38, b"r"), "broken"),
         (changed("turned-3.png", 51, &[0x11]), "broken"),
         (changed("420.jpg", table + 21 + 5, &[0x25]), "more than 15 bits"),
-        (changed("420.jpg", 2, &[0x00]), "no JPEG"),
-        (changed("alpha.bmp", 54, &[1]), "in an order that no program writes"),
-        (changed("420.jpg", 3, &[0x08]), "marker 08, which means nothing"),
+        (changed("420.jpg", 2, &[0x00]), "not a JPEG"),
+        (changed("alpha.bmp", 54, &[1]), "an unknown order of colour bits"),
+        (changed("420.jpg", 3, &[0x08]), "an invalid marker 08"),
         (changed("gray-alpha.tiff", 131, &[0x41]), "not supported"),
         (changed("palette.bmp", 46, &[0, 0x80, 0x80, 0x80]), "2155905024 colours"),
     ];

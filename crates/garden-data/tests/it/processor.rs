@@ -70,28 +70,28 @@ fn other_tokenizers_are_refused_by_name() {
         let error = Changed::new("tokenizer", "tokenizer.json", from, to).error();
         assert_eq!(error, format!("`tokenizer.json`: {expected}"));
     };
-    check(r#""type": "BPE""#, r#""type": "Unigram""#, "field `model.type` is `Unigram`; `BPE` is supported");
-    check(r#""type": "NFC""#, r#""type": "NFKC""#, "field `normalizer.type` is `NFKC`; `NFC` is supported");
+    check(r#""type": "BPE""#, r#""type": "Unigram""#, "field `model.type` is `Unigram`; only `BPE` is supported");
+    check(r#""type": "NFC""#, r#""type": "NFKC""#, "field `normalizer.type` is `NFKC`; only `NFC` is supported");
     check(
         r#""byte_fallback": false"#,
         r#""byte_fallback": true"#,
-        r#"field `model.byte_fallback` is true; null, false or "" is supported"#,
+        r#"field `model.byte_fallback` is true; only null, false or "" is supported"#,
     );
     check(r#""lstrip": false"#, r#""lstrip": true"#, "field `added_tokens.0.lstrip` is true, which is not supported");
     check(
         r#""behavior": "Isolated""#,
         r#""behavior": "Removed""#,
-        "field `pre_tokenizer.pretokenizers.0.behavior` is `Removed`; `Isolated` is supported",
+        "field `pre_tokenizer.pretokenizers.0.behavior` is `Removed`; only `Isolated` is supported",
     );
     check(
         r#""use_regex": false"#,
         r#""use_regex": true"#,
-        "field `pre_tokenizer.pretokenizers.1.use_regex` is not false, which is the only value supported",
+        "field `pre_tokenizer.pretokenizers.1.use_regex` is not false, the only supported value",
     );
     check(
         r#""<|image_pad|>""#,
         r#""<|other|>""#,
-        "field `added_tokens` has no `<|image_pad|>`, which stands for images",
+        "field `added_tokens` has no `<|image_pad|>`, the placeholder for images",
     );
     check(r#""model": {"#, r#""models": {"#, "no tokenizer: missing field `model` at line 5229 column 1");
 }
@@ -105,10 +105,10 @@ fn settings_are_refused_by_name() {
     check(
         r#""min_pixels": 3136"#,
         r#""min_pixels": 99999"#,
-        "field `min_pixels` is 99999, more than max_pixels, 12544",
+        "field `min_pixels` is 99999, more than max_pixels (12544)",
     );
-    check(r#""patch_size": 14"#, r#""patch_size": -1"#, "field `patch_size` is -1; a whole number above 0 is needed");
-    check(r#""merge_size""#, r#""resample": 2, "merge_size""#, "field `resample` is 2; 3 (bicubic) is supported");
+    check(r#""patch_size": 14"#, r#""patch_size": -1"#, "field `patch_size` is -1; expected a whole number above 0");
+    check(r#""merge_size""#, r#""resample": 2, "merge_size""#, "field `resample` is 2; only 3 (bicubic) is supported");
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn templates_are_found_and_their_errors_named() {
 fn conversations_must_fit_their_pictures() {
     let processor = Processor::open(&model()).unwrap();
     let error = processor.prompt(&[Message::with_images("user", 2, "Which?")], &[]).unwrap_err();
-    assert_eq!(error.to_string(), "the conversation has 2 places for images and 0 images");
+    assert_eq!(error.to_string(), "the conversation has 2 image placeholders and 0 images");
     let file = PictureFile { name: "notes.txt", data: b"hello" };
     let error = processor.prompt(&[Message::with_images("user", 1, "Which?")], &[file]).unwrap_err();
-    assert_eq!(error.to_string(), "picture `notes.txt`: this is no JPEG, PNG, WebP, GIF, BMP or TIFF file");
+    assert_eq!(error.to_string(), "picture `notes.txt`: this is not a JPEG, PNG, WebP, GIF, BMP or TIFF file");
 }

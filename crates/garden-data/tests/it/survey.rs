@@ -208,12 +208,12 @@ fn each_kind_of_problem_is_told_by_place_and_field() {
         found.problems.iter().map(|problem| (problem.row, problem.field.as_str(), problem.problem.as_str())).collect();
     let expected = [
         ("image", "without bytes"),
-        ("image", "names `text.jpg`: this is no JPEG"),
+        ("image", "names `text.jpg`: this is not a JPEG"),
         ("image", "truncated"),
         ("image", "60000 x 60000 pixels"),
         ("image", "missing.jpg"),
-        ("image", "remote address"),
-        ("image", "no usable base64"),
+        ("image", "remote URL"),
+        ("image", "not usable base64"),
         ("response", "is the number 3"),
         ("", "broken JSON"),
         ("messages", "has no answer"),

@@ -46,7 +46,7 @@ impl CpuBf16 {
     fn works(&mut self) -> bool {
         if let Some(left) = &mut self.operations_left {
             if *left == 0 && self.failure.is_none() {
-                self.failure = Some(DeviceError { problem: "the device was lost, as it was told to be".into() });
+                self.failure = Some(DeviceError { problem: "the device was lost, as requested".into() });
             }
             *left = left.saturating_sub(1);
         }

@@ -175,7 +175,7 @@ impl Functions {
 impl Blas {
     pub fn find(most_major: i32) -> Result<Blas, Unavailable> {
         let (library, path) = find("libcublasLt", "cublas", most_major)?;
-        let hint = "install cuBLAS of CUDA 12 or newer";
+        let hint = "install cuBLAS from CUDA 12 or newer";
         let functions = Functions::of(library)
             .map_err(|name| Unavailable::new(format!("{} lacks {name}", path.display()), hint))?;
         let refused = |problem: String| Unavailable::new(format!("cuBLASLt cannot be used: {problem}"), hint);

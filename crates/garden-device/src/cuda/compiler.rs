@@ -46,7 +46,7 @@ impl Compiler {
     pub fn find(most_major: i32) -> Result<Compiler, Unavailable> {
         let (library, path) = find("libnvrtc", "cuda-nvrtc", most_major)?;
         let functions = Functions::of(library).map_err(|name| {
-            Unavailable::new(format!("{} lacks {name}", path.display()), "install NVRTC of CUDA 12 or newer")
+            Unavailable::new(format!("{} lacks {name}", path.display()), "install NVRTC from CUDA 12 or newer")
         })?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: two places of the right type.

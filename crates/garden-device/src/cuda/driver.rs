@@ -163,7 +163,7 @@ impl Driver {
             Unavailable::new(format!("the NVIDIA driver lacks {name}"), "install a driver for CUDA 12 or newer")
         })?;
         let functions = Arc::new(functions);
-        let hint = "look at `nvidia-smi`; a driver for CUDA 12 or newer is needed";
+        let hint = "check `nvidia-smi`; the driver must support CUDA 12 or newer";
         let refused = |failure: Failure| Unavailable::new(format!("the GPU cannot be used: {}", failure.text), hint);
         let check = |status: Status, what: &str| functions.check(status, what).map_err(refused);
         let (mut version, mut count, mut device) = (0, 0, 0);
@@ -174,12 +174,12 @@ impl Driver {
         }
         check(started, "starting the driver")?;
         // SAFETY: as above.
-        check(unsafe { (functions.driver_version)(&mut version) }, "asking for the driver's version")?;
+        check(unsafe { (functions.driver_version)(&mut version) }, "querying the driver's version")?;
         // SAFETY: as above.
         check(unsafe { (functions.device_count)(&mut count) }, "counting GPUs")?;
         if version < 12000 {
-            let found = format!("the NVIDIA driver runs CUDA {}.{}", version / 1000, version % 1000 / 10);
-            return Err(Unavailable::new(format!("{found}; 12.0 is needed"), "install a newer driver"));
+            let found = format!("the NVIDIA driver supports CUDA {}.{}", version / 1000, version % 1000 / 10);
+            return Err(Unavailable::new(format!("{found}; 12.0 is required"), "install a newer driver"));
         }
         if number >= count as usize {
             let problem = format!("there is no GPU {number}: this machine has {count}");
@@ -189,11 +189,11 @@ impl Driver {
         check(unsafe { (functions.device_get)(&mut device, number as c_int) }, "finding the GPU")?;
         let mut name = [0 as c_char; 256];
         // SAFETY: the buffer of the name has this size.
-        check(unsafe { (functions.device_name)(name.as_mut_ptr(), 256, device) }, "asking for the GPU's name")?;
+        check(unsafe { (functions.device_name)(name.as_mut_ptr(), 256, device) }, "querying the GPU's name")?;
         let attribute = |which: c_int| {
             let mut value = 0;
             // SAFETY: as above.
-            check(unsafe { (functions.device_attribute)(&mut value, which, device) }, "asking about the GPU")?;
+            check(unsafe { (functions.device_attribute)(&mut value, which, device) }, "querying the GPU")?;
             Ok::<c_int, Unavailable>(value)
         };
         let card = Card {
@@ -206,23 +206,23 @@ impl Driver {
         };
         if card.capability < 80 {
             let capability = format!("{}.{}", card.capability / 10, card.capability % 10);
-            let problem = format!("{} has compute capability {capability}; 8.0 is needed", card.name);
-            return Err(Unavailable::new(problem, "use a card since Ampere (A100, RTX 30), or `--device cpu`"));
+            let problem = format!("{} has compute capability {capability}; 8.0 is required", card.name);
+            return Err(Unavailable::new(problem, "use an Ampere card or newer (A100, RTX 30), or `--device cpu`"));
         }
         let (mut context, mut stream, mut copies) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-        let busy = "another process may hold the GPU alone or have all its memory: look at `nvidia-smi`";
+        let busy = "another process may have exclusive use of the GPU or all its memory: check `nvidia-smi`";
         let taken = |failure: Failure| {
             Unavailable::new(format!("the GPU {} cannot be used: {}", card.name, failure.text), busy)
         };
         // SAFETY: as above; the context is released when the driver is dropped.
         let retained = unsafe { (functions.context_retain)(&mut context, device) };
-        functions.check(retained, "making a context").map_err(taken)?;
+        functions.check(retained, "creating a context").map_err(taken)?;
         // SAFETY: a context just created.
         check(unsafe { (functions.context_set)(context) }, "using the context")?;
         // SAFETY: as above.
-        check(unsafe { (functions.stream_create)(&mut stream, NON_BLOCKING) }, "making a stream")?;
+        check(unsafe { (functions.stream_create)(&mut stream, NON_BLOCKING) }, "creating a stream")?;
         // SAFETY: as above.
-        check(unsafe { (functions.stream_create)(&mut copies, NON_BLOCKING) }, "making a stream")?;
+        check(unsafe { (functions.stream_create)(&mut copies, NON_BLOCKING) }, "creating a stream")?;
         Ok(Driver { functions, device, stream, copies, card })
     }
 
@@ -242,7 +242,7 @@ impl Driver {
         let (mut free, mut total) = (0, 0);
         // SAFETY: two places of the right type.
         let status = unsafe { (self.functions.memory_info)(&mut free, &mut total) };
-        self.functions.check(status, "asking for free memory")?;
+        self.functions.check(status, "querying free memory")?;
         Ok((free, total))
     }
 
@@ -303,7 +303,7 @@ impl Driver {
     pub fn zero(&self, address: Address, bytes: usize) -> Result<(), Failure> {
         // SAFETY: inside memory of this GPU.
         let status = unsafe { (self.functions.set_bytes)(address, 0, bytes, self.stream) };
-        self.functions.check(status, "filling memory of the GPU")
+        self.functions.check(status, "filling GPU memory")
     }
 
     /// Waits for all queued operations of a stream.
@@ -316,7 +316,7 @@ impl Driver {
     pub fn event(&self) -> Result<Event, Failure> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place of the right type.
-        self.functions.check(unsafe { (self.functions.event_create)(&mut handle, 0) }, "making an event")?;
+        self.functions.check(unsafe { (self.functions.event_create)(&mut handle, 0) }, "creating an event")?;
         Ok(Event { handle, functions: self.functions.clone() })
     }
 
@@ -378,7 +378,7 @@ impl Driver {
     pub fn allow_shared(&self, function: Function, bytes: usize) -> Result<(), Failure> {
         // SAFETY: a function of a loaded module.
         let status = unsafe { (self.functions.function_attribute)(function.0, FUNCTION_SHARED, bytes as c_int) };
-        self.functions.check(status, "asking for shared memory")
+        self.functions.check(status, "requesting shared memory")
     }
 
     /// Queues a kernel.
@@ -422,7 +422,7 @@ impl Driver {
                 std::ptr::null_mut(),
             )
         };
-        self.functions.check(status, "starting a kernel")
+        self.functions.check(status, "launching a kernel")
     }
 }
 
@@ -451,7 +451,7 @@ impl Event {
         let mut milliseconds = 0.0;
         // SAFETY: a place of the right type and two events of ours.
         let status = unsafe { (self.functions.event_elapsed)(&mut milliseconds, earlier.handle, self.handle) };
-        self.functions.check(status, "asking for the time between events")?;
+        self.functions.check(status, "querying the time between events")?;
         Ok(f64::from(milliseconds) / 1e3)
     }
 }

@@ -168,7 +168,7 @@ impl Kernels {
             driver.load(&cubin).ok()
         });
         if kept.iter().any(Option::is_none) {
-            tell(&format!("compiling kernels for {}, which is done once", driver.card.name));
+            tell(&format!("compiling kernels for {} (done once)", driver.card.name));
         }
         let compiled: Vec<Option<Result<Vec<u8>, String>>> = std::thread::scope(|scope| {
             let start = |(program, kept): (&'static Program, &Option<Module>)| {
@@ -197,7 +197,7 @@ impl Kernels {
             })?;
             let module = driver.load(&cubin).map_err(|failure| {
                 let (version, path) = (compiler.version, compiler.path.display());
-                let hint = format!("NVRTC is {version:?} of {path}; it must not be newer than the driver");
+                let hint = format!("NVRTC is {version:?} from {path}; it must not be newer than the driver");
                 Unavailable::new(format!("the kernels `{name}` cannot be loaded: {}", failure.text), hint)
             })?;
             find(driver, module, program, &mut functions)?;
@@ -244,7 +244,7 @@ fn find(
 ) -> Result<(), Unavailable> {
     for name in program.kernels {
         let function = driver.function(module, name).ok_or_else(|| {
-            Unavailable::new(format!("the kernels `{}` lack {name}", program.name), "this is a mistake of the program")
+            Unavailable::new(format!("the kernels `{}` lack {name}", program.name), "this is a bug in model-garden")
         })?;
         functions.insert(name, (function, SHARED_WITHOUT_ASKING));
     }

@@ -93,7 +93,7 @@ pub(super) fn find(name: &str, package: &str, most_major: i32) -> Result<(Librar
     Err(Unavailable::new(
         format!("the CUDA library {name} (version {newest}) was not found"),
         format!(
-            "install the CUDA toolkit, or `pip install nvidia-{package}` in the active environment, or name the folder with {FOLDER_VARIABLE}"
+            "install the CUDA toolkit, or `pip install nvidia-{package}` in the active environment, or set {FOLDER_VARIABLE} to its folder"
         ),
     ))
 }

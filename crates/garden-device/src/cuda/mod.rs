@@ -322,7 +322,7 @@ impl Device for Cuda {
                 true => format!("{} has {free} MiB free", self.driver.card.name),
                 false => failure.text,
             };
-            OutOfMemory { label: format!("everything that was planned; {why}"), bytes }
+            OutOfMemory { label: format!("the whole plan; {why}"), bytes }
         })
     }
 

@@ -109,7 +109,7 @@ fn check_json(file: &FileEntry) -> Result<(), Problem> {
     match error.is_io() {
         true => Err(Problem::Unreadable(error.into())),
         // What ends in the middle was cut, and zeros are no text; anything else is a format of somebody's own.
-        false if error.is_eof() || first == [0] => damaged(format!("is not whole JSON: {error}")),
+        false if error.is_eof() || first == [0] => damaged(format!("is not complete JSON: {error}")),
         false => Ok(()),
     }
 }
@@ -117,20 +117,20 @@ fn check_json(file: &FileEntry) -> Result<(), Problem> {
 fn check_safetensors(file: &FileEntry) -> Result<(), Problem> {
     let mut reader = BufReader::new(File::open(&file.path)?);
     if file.bytes < 8 {
-        return damaged(format!("is cut short: it has {} bytes, and the length of its header takes 8", file.bytes));
+        return damaged(format!("is truncated: it has {} bytes, and its header length alone takes 8", file.bytes));
     }
     let mut length = [0; 8];
     reader.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     if length < 2 {
-        return damaged(format!("does not begin with the length of a header: {length}"));
+        return damaged(format!("does not begin with a valid header length: {length}"));
     }
     // No cut makes such a beginning: it never was a safetensors file, whatever it is called, and cannot be checked.
     if length > LONGEST_HEADER {
         return Ok(());
     }
     if length > file.bytes - 8 {
-        return damaged(format!("is cut short: its header takes {length} bytes, and it has {}", file.bytes));
+        return damaged(format!("is truncated: its header takes {length} bytes, but it has {}", file.bytes));
     }
     let header: Header = match serde_json::from_reader(reader.take(length)) {
         Ok(header) => header,
@@ -139,7 +139,7 @@ fn check_safetensors(file: &FileEntry) -> Result<(), Problem> {
     match header.end.checked_add(8 + length) {
         Some(expected) if expected == file.bytes => Ok(()),
         Some(expected) if expected > file.bytes => {
-            damaged(format!("is cut short: it has {} of {expected} bytes", file.bytes))
+            damaged(format!("is truncated: it has {} of {expected} bytes", file.bytes))
         }
         _ => damaged(format!("is longer than its header says: it has {} bytes", file.bytes)),
     }
@@ -190,13 +190,13 @@ fn check_torch(file: &FileEntry, archive: Archive) -> Result<(), Problem> {
     let length = file.bytes.min(start.len() as u64) as usize;
     opened.read_exact(&mut start[..length])?;
     if length < 4 {
-        return damaged(format!("is cut short: it has {} bytes", file.bytes));
+        return damaged(format!("is truncated: it has {} bytes", file.bytes));
     }
     match start {
         [b'P', b'K', 3, 4, ..] => check_zip(&mut opened, file.bytes, archive),
         // Protocol 4 and later: the opcode of a frame, and how long it is.
         [0x80, 4..=255, 0x95, frame @ ..] if file.bytes < u64::from_le_bytes(frame).saturating_add(11) => {
-            damaged("is cut short: it ends inside a pickle")
+            damaged("is truncated: it ends inside a pickle")
         }
         [0, 0, 0, 0, ..] => damaged("begins with zeros instead of data"),
         _ => Ok(()),
@@ -212,7 +212,7 @@ fn check_zip(file: &mut File, bytes: u64, archive: Archive) -> Result<(), Proble
             return check_directory(file, &tail, place, bytes - tail.len() as u64, archive);
         }
     }
-    damaged("is cut short: the directory at the end of the zip archive is missing")
+    damaged("is truncated: the directory at the end of the zip archive is missing")
 }
 
 fn read_tail(file: &mut File, bytes: u64, length: usize) -> io::Result<Vec<u8>> {

@@ -56,7 +56,7 @@ pub fn check(checkpoint: &Path, entries: &Entries) -> Result<(), Flaw> {
 /// Whether nothing more is to come, as far as the writer is known.
 fn check_finished(checkpoint: &Path, entries: &Entries, folders: &[Folder]) -> Result<(), String> {
     if entries.files.is_empty() {
-        return Err("it holds no files".into());
+        return Err("it contains no files".into());
     }
     check_drafts(entries)?;
     folders.iter().try_for_each(Folder::check_finished)?;
@@ -70,7 +70,7 @@ fn check_drafts(entries: &Entries) -> Result<(), String> {
     let is_left_over = |file: &FileEntry| last.is_some() && file.modified <= last;
     let files = entries.files.iter().filter(|file| !is_left_over(file)).map(|file| &file.name);
     match entries.folders.iter().chain(files).find(|name| has_draft_name(name)) {
-        Some(name) => Err(format!("`{}` is a draft: somebody has not finished writing", name.display())),
+        Some(name) => Err(format!("`{}` is a draft that is still being written", name.display())),
         None => Ok(()),
     }
 }
@@ -84,7 +84,7 @@ pub fn has_draft_name(path: &Path) -> bool {
 fn check_whole(checkpoint: &Path, entries: &Entries) -> Result<(), String> {
     let holds_state = |file: &FileEntry| file.name.file_name().is_some_and(contents::holds_state);
     if !entries.files.iter().any(holds_state) {
-        return Err("it holds no file with weights or state".into());
+        return Err("it contains no weights or state".into());
     }
     // The rules that follow are those of the trainer itself; others who write some of its files have their own.
     let top = Folder::of(checkpoint, entries, Path::new(""));
@@ -96,14 +96,14 @@ fn check_whole(checkpoint: &Path, entries: &Entries) -> Result<(), String> {
     let is_other = |name: &str| NO_WEIGHTS.iter().any(|start| name.starts_with(start));
     let has_weights = |file: &FileEntry| contents::has_weights(&file.name) && !is_other(&file.name.to_string_lossy());
     if !entries.files.iter().any(has_weights) {
-        return Err("it holds no file with weights".into());
+        return Err("it contains no weights".into());
     }
     // The trainer starts with a fresh optimizer, without a word, if one of the two is missing. DeepSpeed and FSDP have other
     // names for them.
     let saved = top.has("scheduler.pt") || top.any("rng_state");
     let optimizer = top.any("optimizer") || top.any("global_step") || top.any("rank");
-    top.need("optimizer.pt", !saved || optimizer, "though the state of training was saved")?;
-    top.need("scheduler.pt", !top.has("optimizer.pt") || top.has("scheduler.pt"), "though `optimizer.pt` was saved")
+    top.need("optimizer.pt", !saved || optimizer, "although the training state was saved")?;
+    top.need("scheduler.pt", !top.has("optimizer.pt") || top.has("scheduler.pt"), "although `optimizer.pt` was saved")
 }
 
 /// Compares the step in the trainer's state with that in the folder's name.
@@ -114,7 +114,7 @@ fn check_step(path: &Path, step: u64) -> Result<(), String> {
     }
     match json::read::<TrainerState>(path) {
         Some(state) if state.global_step != step => {
-            Err(format!("`{TRAINER_STATE}` is of step {}, not {step}", state.global_step))
+            Err(format!("`{TRAINER_STATE}` is from step {}, not {step}", state.global_step))
         }
         _ => Ok(()),
     }
@@ -161,7 +161,7 @@ impl<'a> Folder<'a> {
         self.check_indexes()?;
         self.check_shards()?;
         let is_named = self.has(".metadata");
-        self.need("__0_0.distcp", self.any_ending("distcp") || !is_named, "though `.metadata` is there")?;
+        self.need("__0_0.distcp", self.any_ending("distcp") || !is_named, "although `.metadata` exists")?;
         self.check_latest()
     }
 
@@ -186,7 +186,7 @@ impl<'a> Folder<'a> {
         for index in self.files.iter().filter(|name| name.ends_with(".index.json")) {
             let path = self.checkpoint.join(self.name).join(index);
             for shard in json::read::<Index>(&path).into_iter().flat_map(|index| index.weight_map.into_values()) {
-                self.need(&shard, self.has(&shard), &format!("though `{index}` names it"))?;
+                self.need(&shard, self.has(&shard), &format!("although `{index}` names it"))?;
             }
         }
         Ok(())
@@ -203,7 +203,7 @@ impl<'a> Folder<'a> {
             let Ok(shards) = count.parse::<u64>() else { continue };
             if let Some(missing) = (first..first.saturating_add(shards)).find(|number| !numbers.contains(number)) {
                 let name = format!("{stem}-{missing:0width$}-of-{count}{ending}", width = count.len());
-                self.need(&name, false, "though other shards are there")?;
+                self.need(&name, false, "although other shards exist")?;
             }
         }
         Ok(())
@@ -219,7 +219,7 @@ impl<'a> Folder<'a> {
         let read = File::open(path).and_then(|file| file.take(LONGEST_NAME).read_to_string(&mut text));
         // What cannot be read was told already.
         let is_there = read.is_err() || self.folders.contains(text.trim());
-        self.need(text.trim(), is_there, "though `latest` names it")
+        self.need(text.trim(), is_there, "although `latest` names it")
     }
 }
 

@@ -214,7 +214,7 @@ fn a_cut_in_an_old_pickle_is_not_seen() {
     let scratch = Scratch::new();
     let bytes = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.";
     assert_eq!(why(&at(&scratch.write("step_1.pt", &bytes[..9]))), "complete");
-    assert_eq!(why(&at(&scratch.write("step_1.pt", &bytes[..3]))), "`step_1.pt` is cut short: it has 3 bytes");
+    assert_eq!(why(&at(&scratch.write("step_1.pt", &bytes[..3]))), "`step_1.pt` is truncated: it has 3 bytes");
     assert_eq!(why(&at(&scratch.write("step_1.pt", b""))), "`step_1.pt` is empty");
 }
 
@@ -223,14 +223,14 @@ fn each_missing_file_is_named() {
     let scratch = Scratch::new();
     let cases = [
         (full(5), "trainer_state.json", "`trainer_state.json` is missing, which the trainer writes last"),
-        (full(5), "model.safetensors", "it holds no file with weights"),
-        (full(5), "optimizer.pt", "`optimizer.pt` is missing, though the state of training was saved"),
-        (full(5), "scheduler.pt", "`scheduler.pt` is missing, though `optimizer.pt` was saved"),
-        (adapter(5), "adapter_model.safetensors", "it holds no file with weights"),
+        (full(5), "model.safetensors", "it contains no weights"),
+        (full(5), "optimizer.pt", "`optimizer.pt` is missing, although the training state was saved"),
+        (full(5), "scheduler.pt", "`scheduler.pt` is missing, although `optimizer.pt` was saved"),
+        (adapter(5), "adapter_model.safetensors", "it contains no weights"),
         (
             sharded(5),
             "model-00002-of-00002.safetensors",
-            "`model-00002-of-00002.safetensors` is missing, though `model.safetensors.index.json` names it",
+            "`model-00002-of-00002.safetensors` is missing, although `model.safetensors.index.json` names it",
         ),
         (deepspeed(5), "latest", "`latest` is missing, which DeepSpeed writes last"),
         (
@@ -248,7 +248,7 @@ fn each_missing_file_is_named() {
     }
     let shards =
         [("model-00001-of-00003.safetensors", safetensors()), ("model-00003-of-00003.safetensors", safetensors())];
-    let expected = "`model-00002-of-00003.safetensors` is missing, though other shards are there";
+    let expected = "`model-00002-of-00003.safetensors` is missing, although other shards exist";
     assert_eq!(why(&scratch.fill("step_5", &shards)), expected);
 }
 
@@ -305,26 +305,26 @@ fn what_is_wrong_is_said_in_words() {
         (
             "model.safetensors",
             safetensors()[..190].to_vec(),
-            "`model.safetensors` is cut short: it has 190 of 193 bytes",
+            "`model.safetensors` is truncated: it has 190 of 193 bytes",
         ),
         ("model.safetensors", longer, "`model.safetensors` is longer than its header says: it has 194 bytes"),
-        ("model.safetensors", vec![0; 193], "`model.safetensors` does not begin with the length of a header: 0"),
+        ("model.safetensors", vec![0; 193], "`model.safetensors` does not begin with a valid header length: 0"),
         ("optimizer.pt", vec![0; 100], "`optimizer.pt` begins with zeros instead of data"),
         (
             "optimizer.pt",
             torch()[..60].to_vec(),
-            "`optimizer.pt` is cut short: the directory at the end of the zip archive is missing",
+            "`optimizer.pt` is truncated: the directory at the end of the zip archive is missing",
         ),
         (
             "trainer_state.json",
             b"{\"a\": 1".to_vec(),
-            "`trainer_state.json` is not whole JSON: EOF while parsing an object at line 1 column 7",
+            "`trainer_state.json` is not complete JSON: EOF while parsing an object at line 1 column 7",
         ),
-        ("trainer_state.json", trainer_state(4), "`trainer_state.json` is of step 4, not 5"),
+        ("trainer_state.json", trainer_state(4), "`trainer_state.json` is from step 4, not 5"),
         ("vocab.txt", Vec::new(), "complete"),
         ("notes.json", b"{} // not what we read".to_vec(), "complete"),
-        ("model.safetensors.tmp", vec![1], "`model.safetensors.tmp` is a draft: somebody has not finished writing"),
-        (".tmpAb12", vec![1], "`.tmpAb12` is a draft: somebody has not finished writing"),
+        ("model.safetensors.tmp", vec![1], "`model.safetensors.tmp` is a draft that is still being written"),
+        (".tmpAb12", vec![1], "`.tmpAb12` is a draft that is still being written"),
         (".gitkeep", Vec::new(), "complete"),
     ];
     for (number, (name, bytes, expected)) in cases.into_iter().enumerate() {
@@ -336,8 +336,8 @@ fn what_is_wrong_is_said_in_words() {
         assert_eq!(why(&checkpoint), expected);
     }
     fs::create_dir(scratch.0.join("checkpoint-6")).unwrap();
-    assert_eq!(why(&at(&scratch.0.join("checkpoint-6"))), "it holds no files");
-    assert_eq!(why(&scratch.fill("checkpoint-7", &[("notes.txt", vec![1])])), "it holds no file with weights or state");
+    assert_eq!(why(&at(&scratch.0.join("checkpoint-6"))), "it contains no files");
+    assert_eq!(why(&scratch.fill("checkpoint-7", &[("notes.txt", vec![1])])), "it contains no weights or state");
 }
 
 #[test]
@@ -346,11 +346,11 @@ fn a_draft_left_over_from_an_earlier_try_does_not_count() {
     let checkpoint = scratch.fill("checkpoint-5", &full(5));
     let draft = fs::File::create(checkpoint.path.join(".tmpAb12")).unwrap();
     draft.set_modified(SystemTime::now() + Duration::from_secs(1)).unwrap();
-    assert_eq!(why(&checkpoint), "`.tmpAb12` is a draft: somebody has not finished writing");
+    assert_eq!(why(&checkpoint), "`.tmpAb12` is a draft that is still being written");
     draft.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
     assert_eq!(why(&checkpoint), "complete");
     fs::remove_file(checkpoint.path.join("trainer_state.json")).unwrap();
-    assert_eq!(why(&checkpoint), "`.tmpAb12` is a draft: somebody has not finished writing");
+    assert_eq!(why(&checkpoint), "`.tmpAb12` is a draft that is still being written");
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn odd_names_pipes_and_forbidden_files_do_no_harm() {
     let scratch = Scratch::new();
     let checkpoint = scratch.fill("checkpoint-5", &full(5));
     fs::write(checkpoint.path.join(OsStr::from_bytes(b"\xff\xfe.json")), "{").unwrap();
-    assert!(why(&checkpoint).contains("is not whole JSON"), "{}", why(&checkpoint));
+    assert!(why(&checkpoint).contains("is not complete JSON"), "{}", why(&checkpoint));
     fs::remove_file(checkpoint.path.join(OsStr::from_bytes(b"\xff\xfe.json"))).unwrap();
     fs::create_dir(scratch.0.join(OsStr::from_bytes(b"step_\xff7"))).unwrap();
     assert_eq!(find(&scratch.0).unwrap().len(), 2);

@@ -178,8 +178,8 @@ fn common_clock(traces: &[&Trace], notes: &mut Vec<String>) -> Clock {
         2 * known >= trace.len() && known >= 2
     };
     let clock = if traces.iter().all(has_times) { Clock::Time } else { Clock::Sample };
-    let along = if clock == Clock::Time { "time" } else { "the number of the sample, which may mean different things" };
-    notes.push(format!("not all traces have steps, so growth is compared along {along}"));
+    let along = if clock == Clock::Time { "time" } else { "sample number, which may mean different things" };
+    notes.push(format!("not all traces have steps, so growth is compared by {along}"));
     clock
 }
 
@@ -193,9 +193,8 @@ fn common_memory(traces: &[&Trace], only: Option<Quantity>, notes: &mut Vec<Stri
         return JudgedMemory::Unreclaimable;
     }
     if with_kinds > 0 {
-        notes.push(
-            "not all traces tell anonymous memory apart, so resident memory is compared, file pages included".into(),
-        );
+        notes
+            .push("not all traces record anonymous memory, so resident memory is compared, file pages included".into());
     }
     JudgedMemory::Total
 }
@@ -209,7 +208,7 @@ fn align(sides: &mut [Vec<Reading>; 2], clock: Clock, notes: &mut Vec<String>) {
         return;
     }
     if clock == Clock::Step && !ends.is_empty() {
-        notes.push("the runs are at different steps, so they are compared from where each trace begins".into());
+        notes.push("the runs cover different steps, so they are compared from the start of each trace".into());
     }
     for run in sides.iter_mut().flatten() {
         if let Some((from, _)) = run.ends() {
@@ -250,7 +249,7 @@ fn stretch(
     if let Some((begin, _)) = plateau {
         let place = if clock == Clock::Time { format!("{begin:.0} s") } else { format!("{} {begin:.0}", clock.unit()) };
         notes.push(format!(
-            "one of them grows until {place} and then stops, the other keeps growing: growth is compared from there on"
+            "one grows until {place} and stops, the other keeps growing: growth is compared from there on"
         ));
     }
     let growth = plateau
@@ -459,8 +458,8 @@ fn missing(comparison: &Comparison) -> String {
     let short = comparison.before.iter().chain(&comparison.after).find(|run| run.samples < FEWEST_BLOCKS);
     match short {
         Some(run) => format!("`{}` has {}", run.name, counted(run.samples, "sample")),
-        None if comparison.from.is_none() => "the runs have no range of the clock in common".into(),
-        None => "too few samples lie in what all runs cover".into(),
+        None if comparison.from.is_none() => "the runs do not overlap in steps or time".into(),
+        None => "too few samples in the range that all runs cover".into(),
     }
 }
 

@@ -34,8 +34,8 @@ pub(super) fn advice(comparison: &Comparison) -> String {
         (Effect::More, _) => "remove it",
         (Effect::None, _) if is_lower => "keep it if the lower level is needed",
         (Effect::None, Some(TimeEffect::Costs)) => "remove it",
-        (Effect::None, Some(TimeEffect::Saves)) => "it does nothing for growth; keep it for its speed",
-        (Effect::None, _) => "it does nothing for growth",
+        (Effect::None, Some(TimeEffect::Saves)) => "it does not reduce growth; keep it for its speed",
+        (Effect::None, _) => "it does not reduce growth",
         (Effect::Ends | Effect::Less, Some(TimeEffect::Costs)) => "it helps at that price until the cause is found",
         (Effect::Ends | Effect::Less, _) => "keep it until the cause is found",
     };
@@ -55,7 +55,7 @@ pub(super) fn growth(effect: Effect, growth: &GrowthContrast, clock: Clock) -> S
     let between = range(growth.difference);
     match effect {
         Effect::None => format!("no effect on growth ({between})"),
-        Effect::Ends => format!("ends the growth of {}: {} are left", rate(growth.before.value), range(growth.after)),
+        Effect::Ends => format!("ends the growth of {}: {} remain", rate(growth.before.value), range(growth.after)),
         Effect::Less => match growth.ratio {
             Some(ratio) if ratio.low >= HALF.0 && ratio.high <= HALF.1 => format!("halves the growth ({between})"),
             Some(ratio) if ratio.value > 0.0 => {
@@ -99,7 +99,7 @@ fn level(comparison: &Comparison) -> Option<String> {
     let is_told = matches!(comparison.effect, Effect::None | Effect::Unclear);
     let level = comparison.highest.as_ref().filter(|level| is_told && is_notable(level))?;
     let way = if level.difference < 0.0 { "lower" } else { "higher" };
-    Some(format!("the highest level is {} {way}", size(level.difference.abs())))
+    Some(format!("the peak is {} {way}", size(level.difference.abs())))
 }
 
 fn percent(share: f64) -> String {

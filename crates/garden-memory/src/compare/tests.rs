@@ -150,7 +150,7 @@ fn caches_of_two_sizes_are_compared_where_both_fill() {
     };
     let comparison = pair(cache(160, 1), cache(80, 2));
     assert_eq!(comparison.effect, Effect::None, "{}", comparison.summary);
-    assert!(comparison.summary.contains("the highest level is 240 MiB lower"), "{}", comparison.summary);
+    assert!(comparison.summary.contains("the peak is 240 MiB lower"), "{}", comparison.summary);
 }
 
 /// Both warm up along the same curve: noise in each run alone, but it cancels in their difference.
@@ -171,7 +171,7 @@ fn lower_peaks_on_the_same_floor_are_told() {
     };
     let comparison = pair(teeth(20, 1), teeth(3, 2));
     assert_eq!(comparison.effect, Effect::None, "{comparison:#?}");
-    assert!(comparison.summary.contains("the highest level is 170 MiB lower"), "{comparison:#?}");
+    assert!(comparison.summary.contains("the peak is 170 MiB lower"), "{comparison:#?}");
     assert_eq!(comparison.advice, "keep it if the lower level is needed");
 }
 
@@ -277,7 +277,7 @@ fn runs_at_different_steps_are_laid_side_by_side() {
     }
     let comparison = pair(one, resumed);
     assert_eq!(comparison.effect, Effect::None, "{comparison:#?}");
-    assert!(comparison.notes[0].contains("from where each trace begins"), "{:#?}", comparison.notes);
+    assert!(comparison.notes[0].contains("from the start of each trace"), "{:#?}", comparison.notes);
 }
 
 /// Memory recorded in whole MiB hides movements of up to one.

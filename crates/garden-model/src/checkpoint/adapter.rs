@@ -57,7 +57,7 @@ pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
     let path = folder.join(CONFIG);
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
     let value: Value =
-        serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))?;
+        serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("not JSON: {error}")))?;
     let config = config_of(&path, &value)?;
     let base = value.get("base_model_name_or_path").and_then(Value::as_str).map(String::from);
     Ok(Adapter { config, base, weights: Checkpoint::open_file(&folder.join(WEIGHTS))? })
@@ -66,7 +66,7 @@ pub fn read_adapter(folder: &Path) -> Result<Adapter, Error> {
 fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
     let kind = value.get("peft_type").and_then(Value::as_str).unwrap_or("");
     if kind != "LORA" {
-        return Err(Error::field(path, "peft_type", format!("is `{kind}`; `LORA` is supported")));
+        return Err(Error::field(path, "peft_type", format!("is `{kind}`; only `LORA` is supported")));
     }
     for field in ["use_dora", "lora_bias"] {
         if value.get(field).and_then(Value::as_bool) == Some(true) {
@@ -84,14 +84,14 @@ fn config_of(path: &Path, value: &Value) -> Result<LoraConfig, Error> {
         }
     }
     let number = |field: &str| {
-        value.get(field).and_then(Value::as_f64).ok_or_else(|| Error::field(path, field, "is missing or no number"))
+        value.get(field).and_then(Value::as_f64).ok_or_else(|| Error::field(path, field, "is missing or not a number"))
     };
     let targets = match value.get("target_modules") {
         Some(Value::String(pattern)) => Targets::Pattern(pattern.clone()),
         Some(Value::Array(names)) => {
             Targets::Names(names.iter().filter_map(|name| name.as_str().map(str::to_string)).collect())
         }
-        _ => return Err(Error::field(path, "target_modules", "is neither text nor a list")),
+        _ => return Err(Error::field(path, "target_modules", "is neither a string nor a list")),
     };
     let modules_to_save = match value.get("modules_to_save") {
         None | Some(Value::Null) => Vec::new(),
@@ -139,7 +139,9 @@ impl Adapter {
                 })?;
                 let tensor = self.weights.tensor(name)?;
                 match tensor.not_finite() {
-                    Some(place) => Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}"))),
+                    Some(place) => {
+                        Err(Error::tensor(tensor.path, name, format!("has a value that is not finite at {place}")))
+                    }
                     None => Ok(tensor),
                 }
             };
@@ -203,13 +205,13 @@ impl Adapter {
             };
             let tensor = self.weights.shaped(name, shape)?;
             if let Some(place) = tensor.not_finite() {
-                return Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}")));
+                return Err(Error::tensor(tensor.path, name, format!("has a value that is not finite at {place}")));
             }
             set(place, &tensor.values());
             tensor.forget();
         }
         match found.into_keys().next() {
-            Some(name) => Err(Error::tensor(self.weights.path(), name, "has no place in this model")),
+            Some(name) => Err(Error::tensor(self.weights.path(), name, "does not belong to this model")),
             None => Ok(()),
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn watch(path: &Path, file: &File, length: u64) -> Watched {
         drop(installed);
     });
     let words = format!(
-        "error: `{}` was cut off while it was in use\n\nhint: another program wrote to it; begin again when the file is whole\n",
+        "error: `{}` was truncated while it was in use\n\nhint: another program wrote to it; start again once the file is complete\n",
         path.display()
     );
     let mapped = Box::leak(Box::new(Mapped { file: file.as_raw_fd(), length, words }));

@@ -15,7 +15,7 @@ use crate::checkpoint::adapter::{Adapter, Pair};
 use crate::checkpoint::names::{HEAD, newer};
 use crate::checkpoint::nf4_checkpoint::{self, Packed};
 use crate::checkpoint::safetensors_writer::{
-    Place, Shard, copy_others, name_dtype, read_config, torch_name, write_config, write_index,
+    Place, Shard, copy_others, name_dtype, read_config, write_config, write_index,
 };
 use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Tensor, not_finite};
@@ -100,11 +100,7 @@ impl<'a> Merge<'a> {
     pub fn plan(base: &'a Checkpoint, adapter: &'a Adapter, settings: MergeSettings) -> Result<Merge<'a>, Error> {
         let config = read_config(base.path())?;
         if let (Some(name), PackedBase::Refuse) = (base.packed_weight(), settings.packed) {
-            return Err(Error::tensor(
-                base.path(),
-                name,
-                "has 4 bits: merge onto the checkpoint that it was made from",
-            ));
+            return Err(Error::tensor(base.path(), name, "has 4 bits: merge onto the original checkpoint"));
         }
         let model = Config::read(&base.path().join("config.json"))?;
         fits(base, adapter, &model)?;
@@ -121,7 +117,7 @@ impl<'a> Merge<'a> {
                     None => (stored.tensor.shape.to_vec(), stored.tensor.dtype, Source::Plain(stored.tensor)),
                 };
                 if was == Dtype::U8 {
-                    return Err(Error::tensor(path, stored.name, "is U8; F32, BF16 or F16 is needed"));
+                    return Err(Error::tensor(path, stored.name, "is U8; expected F32, BF16 or F16"));
                 }
                 let source = match saved.remove(&newer) {
                     Some(tensor) => Source::Plain(tensor),
@@ -144,7 +140,7 @@ impl<'a> Merge<'a> {
             }
         }
         match pairs.into_keys().map(|module| format!("{module}.weight")).chain(saved.into_keys()).next() {
-            Some(name) => Err(Error::tensor(base.path(), name, "is missing; the adapter has it")),
+            Some(name) => Err(Error::tensor(base.path(), name, "is missing, but the adapter has it")),
             None => Ok(Merge { base, config, settings, scale: adapter.config.scale(), items }),
         }
     }
@@ -309,11 +305,7 @@ impl Item<'_> {
             if let Some(place) = not_finite(self.dtype, bytes) {
                 let mut value = [0.0];
                 reader.read(part.start + place, &mut value);
-                let problem = match value[0].is_finite() {
-                    true => format!("is too large for {} at {}", torch_name(self.dtype), part.start + place),
-                    false => format!("has no finite number at {}", part.start + place),
-                };
-                return Err(Error::tensor(reader.path(), self.name, problem));
+                return Err(Error::not_written(reader.path(), self.name, self.dtype, part.start + place, value[0]));
             }
             shard.write_at(self.name, part.start * size, bytes)?;
             reader.forget(part);

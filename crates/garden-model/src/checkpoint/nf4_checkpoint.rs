@@ -74,7 +74,7 @@ impl<'a> Packed<'a> {
     ) -> Result<Option<Packed<'a>>, Error> {
         if checkpoint.has(&format!("{name}.{OTHER_STATE}")) {
             let path = checkpoint.path();
-            return Err(Error::tensor(path, name, "is packed as fp4; this program reads nf4"));
+            return Err(Error::tensor(path, name, "is packed as fp4; only nf4 is supported"));
         }
         let state_name = format!("{name}.{STATE}");
         if !checkpoint.has(&state_name) {
@@ -82,12 +82,12 @@ impl<'a> Packed<'a> {
         }
         let stored = checkpoint.any(&state_name)?;
         let wrong = |problem: String| Error::tensor(stored.path, &state_name, problem);
-        let state: Value = serde_json::from_slice(stored.bytes).map_err(|error| wrong(format!("no JSON: {error}")))?;
+        let state: Value = serde_json::from_slice(stored.bytes).map_err(|error| wrong(format!("not JSON: {error}")))?;
         let says = |field: &str, expected: Value| match state.get(field) {
             Some(value) if *value == expected => Ok(()),
             value => {
                 let there = value.map_or("nothing".into(), Value::to_string);
-                Err(wrong(format!("says {field} {there}; {expected} is needed")))
+                Err(wrong(format!("says {field} {there}; expected {expected}")))
             }
         };
         says("quant_type", "nf4".into())?;
@@ -97,7 +97,7 @@ impl<'a> Packed<'a> {
             Some("float32") => Dtype::F32,
             Some("bfloat16") => Dtype::Bf16,
             Some("float16") => Dtype::F16,
-            other => return Err(wrong(format!("says dtype {other:?}; float32, bfloat16 or float16 is needed"))),
+            other => return Err(wrong(format!("says dtype {other:?}; expected float32, bfloat16 or float16"))),
         };
         let values = rows * columns;
         let part = |name: String, dtype: Dtype, length: usize| -> Result<Tensor<'a>, Error> {
@@ -106,7 +106,7 @@ impl<'a> Packed<'a> {
             match tensor.dtype == dtype && there == length {
                 true => Ok(tensor),
                 false => {
-                    let problem = format!("has {there} values of {:?}; {length} of {dtype:?} are needed", tensor.dtype);
+                    let problem = format!("has {there} values of {:?}; expected {length} of {dtype:?}", tensor.dtype);
                     Err(Error::tensor(tensor.path, name, problem))
                 }
             }
@@ -114,7 +114,7 @@ impl<'a> Packed<'a> {
         let codes = part(name.to_string(), Dtype::U8, nf4::packed_length(values))?;
         let map = part(format!("{name}.quant_map"), Dtype::F32, nf4::CODES.len())?;
         if map.values() != nf4::CODES {
-            return Err(Error::tensor(map.path, format!("{name}.quant_map"), "is not the map of nf4"));
+            return Err(Error::tensor(map.path, format!("{name}.quant_map"), "is not the nf4 map"));
         }
         let blocks = nf4::blocks(values);
         let scales_name = format!("{name}.absmax");
@@ -139,7 +139,11 @@ impl<'a> Packed<'a> {
         };
         let (PackedScales::Plain(wide) | PackedScales::Double { scales: wide, .. }) = &scales;
         if let Some(place) = wide.not_finite() {
-            return Err(Error::tensor(wide.path, format!("{name}.absmax"), format!("has no finite number at {place}")));
+            return Err(Error::tensor(
+                wide.path,
+                format!("{name}.absmax"),
+                format!("has a value that is not finite at {place}"),
+            ));
         }
         Ok(Some(Packed { codes, scales, packed_from }))
     }
@@ -157,7 +161,7 @@ impl<'a> Packed<'a> {
                 .flatten()
                 .filter_map(|one| Some(one.as_u64()? as usize))
                 .collect();
-            let wrong = |_| Error::tensor(stored.path, &state_name, "says no shape of two numbers");
+            let wrong = |_| Error::tensor(stored.path, &state_name, "has no shape of two numbers");
             shape = given.try_into().map_err(wrong)?;
         }
         Ok(Packed::read(checkpoint, name, shape[0], shape[1])?.map(|packed| (shape, packed)))

@@ -40,11 +40,11 @@ pub fn pack_checkpoint(
     let mut config = read_config(from)?;
     if config.get("quantization_config").is_some() {
         let path = from.join("config.json");
-        return Err(Error::field(&path, "quantization_config", "is there already: the checkpoint is packed"));
+        return Err(Error::field(&path, "quantization_config", "already exists: the checkpoint is packed"));
     }
     fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
     if fs::read_dir(to).map_err(|error| Error::file(to, error))?.next().is_some() {
-        return Err(Error::broken(to, "the folder is not empty: give one that is, or a new one"));
+        return Err(Error::broken(to, "the folder is not empty: use a new or empty one"));
     }
     let packed = pack_files(&checkpoint, from, to, &mut config, settings, progress);
     if packed.is_err() {
@@ -91,7 +91,7 @@ fn pack_files(
         let writer = Shard::create(&to.join(path.file_name().unwrap_or_default()), places.collect())?;
         for stored in &tensors {
             if let Some(place) = stored.tensor.not_finite() {
-                return Err(Error::tensor(path, stored.name, format!("has no finite number at {place}")));
+                return Err(Error::tensor(path, stored.name, format!("has a value that is not finite at {place}")));
             }
             report.bytes_before += stored.tensor.bytes.len() as u64;
             if packs(stored) {

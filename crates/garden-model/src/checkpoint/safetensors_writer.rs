@@ -98,7 +98,7 @@ impl Shard {
 pub(crate) fn read_config(folder: &Path) -> Result<Value, Error> {
     let path = folder.join("config.json");
     let text = read_settings(&path).map_err(|error| Error::file(&path, error))?;
-    serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("no JSON: {error}")))
+    serde_json::from_str(&text).map_err(|error| Error::broken(&path, format!("not JSON: {error}")))
 }
 
 /// Writes `config.json`.

@@ -52,17 +52,17 @@ impl Sampling {
     /// Rejects invalid settings.
     pub fn check(&self) -> Result<(), Error> {
         let refused = |name: &str, given: String, allowed: &str| {
-            Err(Error::Sampling(format!("`{name}` is {given}; {allowed} is needed")))
+            Err(Error::Sampling(format!("`{name}` is {given}; expected {allowed}")))
         };
         let is_positive = |value: f32| value.is_finite() && value > 0.0;
         if self.max_new_tokens == 0 {
             return refused("max_new_tokens", "0".into(), "1 or more");
         }
         if let Some(temperature) = self.temperature.filter(|temperature| !is_positive(*temperature)) {
-            return refused("temperature", temperature.to_string(), "a number above 0, or none for the best token,");
+            return refused("temperature", temperature.to_string(), "a number above 0, or none for the best token");
         }
         if self.top_k == Some(0) {
-            return refused("top_k", "0".into(), "1 or more, or none for all tokens,");
+            return refused("top_k", "0".into(), "1 or more, or none for all tokens");
         }
         if let Some(top_p) = self.top_p.filter(|top_p| !(is_positive(*top_p) && *top_p <= 1.0)) {
             return refused("top_p", top_p.to_string(), "a number above 0 and at most 1");

@@ -149,7 +149,7 @@ impl<'a> Builder<'a> {
         let refused = [
             (config.is_tied, HEAD, "it is the same as the embedding in this model, and an adapter would untie the two"),
             (config.is_tied, EMBEDDING, "it is the same as the head in this model, and an adapter would untie the two"),
-            (true, PATCHES, "the convolution of patches is not supported"),
+            (true, PATCHES, "the patch convolution is not supported"),
         ];
         for (is_refused, tensor, why) in refused {
             if let Some(module) = lora.saved_module(tensor).filter(|_| is_refused) {
@@ -164,7 +164,7 @@ impl<'a> Builder<'a> {
         let Some((lora, _)) = &self.lora else { return Ok(()) };
         match lora.modules_to_save.iter().find(|module| !self.saved.contains(*module)) {
             Some(module) => Err(Error::Batch(format!(
-                "the model has no module `{module}` to save; `visual.merger`, `lm_head` and `embed_tokens` are some"
+                "the model has no module `{module}` to save; it has, for example, `visual.merger`, `lm_head` and `embed_tokens`"
             ))),
             None => Ok(()),
         }
@@ -244,10 +244,10 @@ impl<'a> Builder<'a> {
             return Ok(tensor);
         }
         if !tensor.has_values() {
-            return Err(Error::tensor(tensor.path, name, "has a shape and no values, which is enough for a plan only"));
+            return Err(Error::tensor(tensor.path, name, "has a shape but no values, which is only enough for a plan"));
         }
         match tensor.not_finite() {
-            Some(place) => Err(Error::tensor(tensor.path, name, format!("has no finite number at {place}"))),
+            Some(place) => Err(Error::tensor(tensor.path, name, format!("has a value that is not finite at {place}"))),
             None => Ok(tensor),
         }
     }
@@ -337,7 +337,7 @@ impl<'a> Builder<'a> {
         let stays_whole = self.is_full || self.is_saved(&full);
         let (buffer, scales, packed_from) = match Packed::read(self.checkpoint, &full, rows, columns)? {
             Some(packed) if stays_whole => {
-                let problem = "has 4 bits, which cannot be trained: train an adapter, or take a checkpoint of 16 bits";
+                let problem = "has 4 bits, which cannot be trained: train an adapter, or use a 16-bit checkpoint";
                 return Err(Error::tensor(packed.codes.path, full, problem));
             }
             Some(packed) => self.packed(&full, &packed)?,
@@ -441,7 +441,7 @@ impl<'a> Builder<'a> {
         }
         if let Some(module) = config.saved_module(&format!("{name}.weight")) {
             return Err(Error::Batch(format!(
-                "`{name}` would be trained as part of `{module}` (modules to save) and get an adapter: name it in one of the two"
+                "`{name}` would be trained as part of `{module}` (modules to save) and get an adapter: list it in only one of the two"
             )));
         }
         let (scale, dropout) = (config.scale(), config.dropout);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use garden_device::{Buffer, Device, Dtype, Moments, Part};
 
-use crate::checkpoint::safetensors_writer::{Place, Shard, torch_name};
+use crate::checkpoint::safetensors_writer::{Place, Shard};
 use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, not_finite};
 use crate::error::Error;
@@ -77,7 +77,7 @@ impl Model {
         let file = Checkpoint::open_file(path)?;
         let counts = file.whole_numbers(UPDATES)?;
         if counts.len() != self.parameters().len() {
-            let problem = format!("has {} numbers; {} are needed", counts.len(), self.parameters().len());
+            let problem = format!("has {} numbers; expected {}", counts.len(), self.parameters().len());
             return Err(Error::tensor(path, UPDATES, problem));
         }
         // All parameters of a part have the same number of updates.
@@ -102,7 +102,7 @@ impl Model {
                 let (tensor, length) = (file.any(&name)?, stored_length(parameter, buffer));
                 if tensor.dtype != buffer.dtype() || tensor.shape != [length] {
                     let found = format!("is {:?} {:?}", tensor.dtype, tensor.shape);
-                    let problem = format!("{found}, and this run keeps it as {:?} [{length}]", buffer.dtype());
+                    let problem = format!("{found}, but this run keeps it as {:?} [{length}]", buffer.dtype());
                     return Err(Error::tensor(path, name, problem));
                 }
                 match is_padded_alike(parameter, buffer) {
@@ -143,11 +143,7 @@ impl Model {
                 bytes.resize(values.len() * dtype.size(), 0);
                 dtype.narrow(&values, &mut bytes);
                 if let Some(place) = not_finite(dtype, &bytes) {
-                    let problem = match values[place].is_finite() {
-                        true => format!("is too large for {} at {}", torch_name(dtype), first + place),
-                        false => format!("has no finite number at {}", first + place),
-                    };
-                    return Err(Error::tensor(path, name, problem));
+                    return Err(Error::not_written(path, &name, dtype, first + place, values[place]));
                 }
                 shard.write_at(&name, first * dtype.size(), &bytes)?;
                 first += values.len();
@@ -178,7 +174,11 @@ impl Model {
         for parameter in self.parameters() {
             let tensor = file.shaped(&parameter.name, &parameter.shape)?;
             if let Some(place) = tensor.not_finite() {
-                return Err(Error::tensor(path, parameter.name.as_str(), format!("has no finite number at {place}")));
+                return Err(Error::tensor(
+                    path,
+                    parameter.name.as_str(),
+                    format!("has a value that is not finite at {place}"),
+                ));
             }
             parameter.set(device, &tensor.values());
             tensor.forget();

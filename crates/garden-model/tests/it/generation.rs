@@ -504,7 +504,7 @@ fn what_is_refused() {
     );
     assert_eq!(
         refusal(vec![text(vec![5]), text(Vec::new())], run.greedy()),
-        "row 1 has no tokens; 1 at least is needed"
+        "row 1 has no tokens; expected at least 1"
     );
     let large = Images { pixels: vec![0.0; 64 * run.config.vision.patch_values()], grids: vec![[1, 8, 8]] };
     assert_eq!(
@@ -516,26 +516,26 @@ fn what_is_refused() {
     );
     let mut setting = |sampling: Sampling| refusal(vec![text(vec![5])], sampling);
     let greedy = run.greedy();
-    assert_eq!(setting(Sampling { max_new_tokens: 0, ..greedy.clone() }), "`max_new_tokens` is 0; 1 or more is needed");
+    assert_eq!(setting(Sampling { max_new_tokens: 0, ..greedy.clone() }), "`max_new_tokens` is 0; expected 1 or more");
     for (temperature, shown) in [(0.0, "0"), (-1.0, "-1"), (f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
         assert_eq!(
             setting(Sampling { temperature: Some(temperature), ..greedy.clone() }),
-            format!("`temperature` is {shown}; a number above 0, or none for the best token, is needed")
+            format!("`temperature` is {shown}; expected a number above 0, or none for the best token")
         );
     }
     assert_eq!(
         setting(Sampling { top_k: Some(0), ..greedy.clone() }),
-        "`top_k` is 0; 1 or more, or none for all tokens, is needed"
+        "`top_k` is 0; expected 1 or more, or none for all tokens"
     );
     for (top_p, shown) in [(0.0, "0"), (1.5, "1.5"), (f32::NAN, "NaN")] {
         assert_eq!(
             setting(Sampling { top_p: Some(top_p), ..greedy.clone() }),
-            format!("`top_p` is {shown}; a number above 0 and at most 1 is needed")
+            format!("`top_p` is {shown}; expected a number above 0 and at most 1")
         );
     }
     assert_eq!(
         setting(Sampling { repetition_penalty: 0.0, ..greedy.clone() }),
-        "`repetition_penalty` is 0; a number above 0 is needed"
+        "`repetition_penalty` is 0; expected a number above 0"
     );
     // An adapter of another model.
     let other = runs().into_iter().find(|run| run.name() == "rslora").unwrap();

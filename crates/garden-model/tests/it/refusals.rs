@@ -102,7 +102,7 @@ fn configurations() {
     );
     check(
         &|value| value["text_config"]["hidden_act"] = json!("gelu"),
-        "`MODEL/config.json`: field `text_config.hidden_act` is `gelu`; `silu` is supported",
+        "`MODEL/config.json`: field `text_config.hidden_act` is `gelu`; only `silu` is supported",
     );
     check(
         &|value| value["text_config"]["rope_parameters"]["mrope_section"] = json!([1, 1, 1]),
@@ -110,7 +110,7 @@ fn configurations() {
     );
     check(
         &|value| value["text_config"]["num_hidden_layers"] = json!(-2),
-        "`MODEL/config.json`: field `text_config.num_hidden_layers` is -2; a whole number from 1 to 1048576 is needed",
+        "`MODEL/config.json`: field `text_config.num_hidden_layers` is -2; expected a whole number from 1 to 1048576",
     );
     check(
         &|value| value["text_config"]["num_hidden_layers"] = json!(5),
@@ -134,7 +134,7 @@ fn checkpoints() {
     fs::write(&shard, &bytes[..bytes.len() - 100]).unwrap();
     let text = cut.refusal();
     assert!(text.contains("00002-of-00002.safetensors`: "), "{text}");
-    assert!(text.contains("cut off") || text.contains("safetensors file"), "{text}");
+    assert!(text.contains("truncated") || text.contains("safetensors file"), "{text}");
     fs::remove_file(&shard).unwrap();
     assert!(cut.refusal().contains("00002-of-00002.safetensors`: No such file"), "{}", cut.refusal());
 
@@ -147,11 +147,11 @@ fn checkpoints() {
     let text = sick.refusal();
     assert!(
         text.starts_with("`MODEL/model.safetensors`: tensor `model.visual.")
-            && text.contains("has no finite number at "),
+            && text.contains("has a value that is not finite at "),
         "{text}"
     );
     fs::write(&path, b"not a checkpoint at all").unwrap();
-    assert!(sick.refusal().starts_with("`MODEL/model.safetensors`: no safetensors file: "), "{}", sick.refusal());
+    assert!(sick.refusal().starts_with("`MODEL/model.safetensors`: not a safetensors file: "), "{}", sick.refusal());
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn batches() {
     assert_eq!(refusal(&[row(vec![1, 160])], Images::default()), "row 0 has token 160; the model knows 0 to 159");
     assert_eq!(
         refusal(&[Row { tokens: vec![1, 2], labels: vec![1] }], Images::default()),
-        "row 0 has 2 tokens and 1 labels; as many as tokens are needed, and one at least"
+        "row 0 has 2 tokens and 1 labels; expected as many labels as tokens, and at least one"
     );
     assert_eq!(
         refusal(&[row(vec![1])], Images { pixels: pixels(6), grids: vec![[1, 2, 3]] }),
@@ -186,7 +186,7 @@ fn batches() {
     );
     assert_eq!(
         refusal(&[row(vec![1, image])], Images { pixels: pixels(3), grids: vec![[1, 2, 2]] }),
-        "4 patches of 96 values are needed; 288 values are given"
+        "expected 4 patches of 96 values; got 288 values"
     );
     let mut sick = pixels(4);
     sick[200] = f32::NAN;
@@ -236,9 +236,9 @@ fn adapters() {
     );
     fs::write(folder.join("adapter_config.json"), &config).unwrap();
     model.json("adapter/adapter_config.json", |value| value["target_modules"] = json!(["q_proj"]));
-    assert!(refusal().ends_with("has no place in this model"), "{}", refusal());
+    assert!(refusal().ends_with("does not belong to this model"), "{}", refusal());
     model.json("adapter/adapter_config.json", |value| value["target_modules"] = json!(["nothing"]));
-    assert_eq!(refusal(), "no linear of the model matches the adapter's targets: nothing would be trained");
+    assert_eq!(refusal(), "no linear layer of the model matches the adapter's targets: nothing would be trained");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_file_that_is_cut_off_while_it_is_in_use_is_refused() {
         let names: Vec<&str> = checkpoint.names().collect();
         for name in names {
             let problem = checkpoint.tensor(name).map(|tensor| tensor.values().len()).unwrap_err().to_string();
-            assert!(problem.contains("the file has 8 now: it was cut off while it was in use"), "{problem}");
+            assert!(problem.contains("the file now has 8: it was truncated while in use"), "{problem}");
         }
     });
 }
@@ -293,7 +293,7 @@ fn a_file_that_is_cut_off_within_a_tensor_ends_the_program_with_its_name() {
     fs::remove_dir_all(&folder).unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(2), "{:?}: {said}", done.status);
-    assert!(said.contains("model.safetensors` was cut off while it was in use"), "{said}");
+    assert!(said.contains("model.safetensors` was truncated while it was in use"), "{said}");
 }
 
 #[test]

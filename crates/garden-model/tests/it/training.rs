@@ -163,7 +163,7 @@ fn modules_that_cannot_be_saved_are_refused() {
     assert!(refused(&whole, "patch_embed").contains("convolution"));
     assert!(refused(&whole, "visual").contains("convolution"));
     assert!(refused(&whole, "classifier").contains("no module `classifier`"));
-    assert!(refused(&whole, "q_proj").contains("name it in one of the two"), "{}", refused(&whole, "q_proj"));
+    assert!(refused(&whole, "q_proj").contains("list it in only one of the two"), "{}", refused(&whole, "q_proj"));
     let packed =
         cases().into_iter().find(|case| !case.about["quantisation"].is_null() && with_lora(case).is_some()).unwrap();
     let told = refused(&packed, "input_layernorm");

@@ -55,7 +55,7 @@ pub(crate) fn render(page: &Page, report: Option<&Report>) -> String {
         charts_html(&charts),
         findings_html(&page.sections),
         samples_html(report.and_then(|report| report.samples.as_ref())),
-        made_html(page, if report.is_some() { "While reading" } else { "Notes" }, json.map(|_| name)),
+        made_html(page, if report.is_some() { "Input notes" } else { "Notes" }, json.map(|_| name)),
         "</main>".to_string(),
         json.map_or_else(String::new, |json| {
             format!("<script type=\"application/json\" id=\"{name}\">{}</script>", script_json(json))
@@ -121,7 +121,7 @@ fn charts_html(charts: &[Chart]) -> String {
         let data = script_json(&serde_json::to_string(chart).unwrap_or_default());
         format!(
             "<figure class=\"card {size}\" id=\"{id}\">\n<figcaption><h2>{}</h2>{note}</figcaption>\n\
-             <div class=\"chart\"></div>\n<noscript><p>Drawing needs JavaScript; what the chart shows is below.</p></noscript>\n\
+             <div class=\"chart\"></div>\n<noscript><p>The chart needs JavaScript; its content is below.</p></noscript>\n\
              {}\n<script type=\"application/json\">{data}</script>\n</figure>",
             escape(&chart.title),
             alternative(chart),
@@ -184,8 +184,8 @@ fn made_html(page: &Page, notes_title: &str, answer: Option<&str>) -> String {
     let inside = answer.map_or_else(String::new, |name| format!(" and the {name}"));
     format!(
         "<section class=\"card made\"><h2>How this was made</h2>\n\
-         <p>Made by model-garden {}{}. This page is one file that works offline; its charts{inside} are \
-         in it as JSON.</p>\n{}{notes}\n{}</section>",
+         <p>Made by model-garden {}{}. This page is a single file that works offline; it contains its charts{inside} \
+         as JSON.</p>\n{}{notes}\n{}</section>",
         escape(&page.version),
         command.unwrap_or_default(),
         block_html(&Block::Fields(fields)),

@@ -91,7 +91,7 @@ fn a_unit_that_nobody_states_is_guessed_and_said() {
             csv | 2 samples | rss | MiB | 0 skipped
               step 1 rss=5.31 GiB
               step 2 rss=5.31 GiB
-            note column `rss` states no unit: read as MiB because the median of its first values is not above 1,000,000; `--unit` overrides
+            note column `rss` has no unit: read as MiB because the median of its first values is not above 1,000,000; `--unit` overrides
         "#]],
     );
     check(
@@ -100,7 +100,7 @@ fn a_unit_that_nobody_states_is_guessed_and_said() {
             csv | 2 samples | rss | bytes | 0 skipped
               step 1 rss=5.31 GiB
               step 2 rss=5.31 GiB
-            note column `rss` states no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
+            note column `rss` has no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
         "#]],
     );
     let options = ReadOptions { unit: Some(Unit::Kib), ..Default::default() };
@@ -150,8 +150,8 @@ fn the_main_column_by_precedence_and_by_name() {
             csv | 2 samples | Heap Size | bytes | 0 skipped
               step 1 rss=4.77 MiB
               step 2 rss=5.72 MiB
-            note column `rss_mb` left out: `Heap Size` is used
-            note column `Heap Size` states no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
+            note column `rss_mb` ignored: using `Heap Size`
+            note column `Heap Size` has no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
         "#]],
     );
     check_column(
@@ -159,14 +159,14 @@ fn the_main_column_by_precedence_and_by_name() {
         "stack",
         expect![[r#"
         error: no column `stack` among `step`, `rss_mb`, `Heap Size`
-        hint: `--column` takes a name as the file spells it
+        hint: spell the `--column` name as in the file
     "#]],
     );
     check(
         "step,loss\n1,0.5\n2,0.4\n",
         expect![[r#"
         error: no memory column among `step`, `loss`
-        hint: name the column that holds it with `--column NAME`
+        hint: select the memory column with `--column NAME`
     "#]],
     );
 }
@@ -222,7 +222,7 @@ fn a_header_in_the_middle_is_another_run_if_steps_go_back() {
         expect![[r#"
             csv | 1 samples | rss_mb | MiB | 0 skipped
               step 1 rss=10.0 MiB
-            note column `rss_mb` appears more than once; the first is used
+            note column `rss_mb` appears more than once; using the first
         "#]],
     );
 }
@@ -278,7 +278,7 @@ fn memory_profiler() {
               t 1700000000.1234 rss=1.25 MiB
               t 1700000000.2234 rss=12.3 MiB
             origin command: /usr/bin/python3 train.py --epochs 3
-            note CHLD lines (child processes) left out: 1; MEM is judged
+            note CHLD lines (child processes) ignored: 1; MEM is judged
             note 1 line skipped: value is not a number (line 6, `MEM` = `oops`)
         "#]],
     );
@@ -301,14 +301,14 @@ fn json_lines() {
         expect![[r#"
             json lines | 1 samples | memory.rss | bytes | 0 skipped
               step 10 rss=5.31 GiB Eval
-            note column `memory.rss` states no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
+            note column `memory.rss` has no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
         "#]],
     );
     check(
         "{\"step\":1,\"loss\":0.5}\n{\"step\":2,\"loss\":0.4}\n",
         expect![[r#"
         error: no memory column among `step`, `loss`
-        hint: name the column that holds it with `--column NAME`
+        hint: select the memory column with `--column NAME`
     "#]],
     );
 }
@@ -321,7 +321,7 @@ fn a_json_list() {
             json array | 2 samples | mem_mb | MiB | 1 skipped
               step 1 rss=10.0 MiB
               step 2 rss=11.0 MiB
-            note 1 line skipped: the last object is not complete (line 6, `{"step"`)
+            note 1 line skipped: the last object is incomplete (line 6, `{"step"`)
         "#]],
     );
 }
@@ -345,7 +345,7 @@ fn our_own_format() {
             origin host: a
             origin cores: 2
             note 2 lines skipped: neither a sample nor an event (first: line 4, `{"step":84,"rss":-4}`)
-            note 1 line skipped: torn; the writer was stopped in it (line 7, `{"step":86,"rss":12`)
+            note 1 line skipped: torn; the writer stopped in the middle (line 7, `{"step":86,"rss":12`)
         "#]],
     );
     check(
@@ -356,7 +356,7 @@ fn our_own_format() {
               * Restart
               rss=2 B
             facts examples=9
-            note 1 line skipped: torn; the writer was stopped in it (line 3, `{"rss":`)
+            note 1 line skipped: torn; the writer stopped in the middle (line 3, `{"rss":`)
         "#]],
     );
     check(
@@ -371,14 +371,14 @@ fn our_own_format() {
     check(
         "{\"model_garden_trace\":7}\n",
         expect![[r#"
-        error: the trace has format version 7, and this program reads version 1
+        error: the trace has format version 7; this program reads version 1
         hint: read it with the version of model-garden that wrote it
     "#]],
     );
     check(
         "{\"model_garden_trace\":1,\"facts\":{\"examples\":-1}}\n",
         expect![[r#"
-        error: the trace's header (line 1) cannot be understood: invalid value: integer `-1`, expected u64 at line 1 column 46
+        error: cannot parse the trace's header (line 1): invalid value: integer `-1`, expected u64 at line 1 column 46
         hint: the first line should be {"model_garden_trace":1,"facts":{..}}
     "#]],
     );
@@ -497,21 +497,21 @@ fn files_that_are_no_traces() {
     check(
         "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore\n",
         expect![[r#"
-            error: not a memory trace: no known form was found; it begins with `Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed…`
-            hint: understood are: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's `mprofile_*.dat`; psrecord logs
+            error: not a memory trace: unknown format, beginning with `Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed…`
+            hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's `mprofile_*.dat`; psrecord logs
         "#]],
     );
     check(
         "10,5434\n20,7017\n",
         expect![[r#"
-        error: not a memory trace: no known form was found; it begins with `10,5434`
-        hint: a table needs a first line with column names, such as `step,rss_mb`
+        error: not a memory trace: unknown format, beginning with `10,5434`
+        hint: a table needs a header line, such as `step,rss_mb`
     "#]],
     );
     let junk: Vec<u8> = (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     expect![[r#"
         error: not a memory trace: the content is binary (not text)
-        hint: give the text file that the memory was logged to, not a model, archive or profile
+        hint: pass the text log with the memory values, not a model, archive or profile
     "#]]
     .assert_eq(&shown_with(&junk, &ReadOptions::default()));
     expect![[r#"
@@ -521,7 +521,7 @@ fn files_that_are_no_traces() {
     .assert_eq(&shown_with(b"\x1f\x8b\x08\x00", &ReadOptions::default()));
     expect![[r#"
         error: not a memory trace: the content is binary (not text)
-        hint: give the text file that the memory was logged to, not a model, archive or profile
+        hint: pass the text log with the memory values, not a model, archive or profile
     "#]]
     .assert_eq(&shown_with(&[0; 5000], &ReadOptions::default()));
 }

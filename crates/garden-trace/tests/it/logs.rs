@@ -319,7 +319,7 @@ fn resident_memory_is_preferred_to_a_vaguer_label() {
             training log | 2 samples | RSS | GiB | 1 skipped
               step 1 rss=5.00 GiB
               step 2 rss=6.00 GiB
-            note 1 line skipped: another kind of memory than the one judged (line 2, `Memory: 14 GB`)
+            note 1 line skipped: a different kind of memory than the one judged (line 2, `Memory: 14 GB`)
         "#]],
     );
 }
@@ -336,7 +336,7 @@ fn a_label_can_be_asked_for() {
     .assert_eq(&shown_with(log, &ask("System RAM")));
     expect![[r#"
         error: no column `heap` among `Step`, `System RAM`, `RAM`
-        hint: `--column` takes a name as the file spells it
+        hint: spell the `--column` name as in the file
     "#]]
     .assert_eq(&shown_with(log, &ask("heap")));
 }

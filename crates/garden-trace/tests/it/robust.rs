@@ -194,5 +194,5 @@ fn a_read_error_names_the_line() {
             Ok(11)
         }
     }
-    assert_eq!(read(Broken(false), &ReadOptions::default()).unwrap_err().to_string(), "cannot read on at line 1");
+    assert_eq!(read(Broken(false), &ReadOptions::default()).unwrap_err().to_string(), "reading failed at line 1");
 }

@@ -96,14 +96,14 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     let is_cpu = input.device == DeviceKind::Cpu;
     let own = match is_cpu {
         true => vec![
-            line("page ends", large * PAGE, format!("{large} buffers on pages of their own"), estimated),
-            line("program", CODE, "code and libraries, pages of files".to_string(), estimated),
+            line("page ends", large * PAGE, format!("{large} buffers rounded up to whole pages"), estimated),
+            line("program", CODE, "code and libraries, file pages".to_string(), estimated),
         ],
         false => vec![
             line(
                 "staging",
                 cuda::STAGING_BYTES as u64,
-                "memory that batches go through, most of it pinned".to_string(),
+                "buffers between host and GPU, mostly pinned".to_string(),
                 Exactness::Exact,
             ),
             line(
@@ -124,32 +124,35 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
         line(
             "decoding",
             loader_threads * input.reading_bytes,
-            format!("{loader_threads} threads, a row and its pictures of {} at most", Bytes(input.reading_bytes)),
+            format!(
+                "{loader_threads} threads, each with a row and its pictures, at most {}",
+                Bytes(input.reading_bytes)
+            ),
             estimated,
         ),
-        line("index", input.index_bytes, "where rows stand in their files".to_string(), Exactness::Exact),
+        line("index", input.index_bytes, "positions of rows in their files".to_string(), Exactness::Exact),
         line(
             "batch on the host",
             (plan.bytes(Purpose::Batch) - pixels) as u64,
-            "tokens, places and angles before they go to the device".to_string(),
+            "tokens, positions and angles before they go to the device".to_string(),
             estimated,
         ),
         line(
             "tokenizer",
             (file as f64 * TOKENIZER_FACTOR) as u64,
-            format!("and chat template, from a file of {:.1} MB", file as f64 / 1e6),
+            format!("with chat template, from a file of {:.1} MB", file as f64 / 1e6),
             estimated,
         ),
         line(
             "saving, evaluating",
             saving(plan).max(evaluating(input)),
-            "copies while a checkpoint is written, or rows of an evaluation".to_string(),
+            "copies while saving a checkpoint, or rows of an evaluation".to_string(),
             estimated,
         ),
         line(
             "threads",
             threads as u64 * COMPUTING_THREAD + loader_threads * LOADING_THREAD,
-            format!("{threads} that compute, {loader_threads} that load: stacks"),
+            format!("stacks of {threads} compute and {loader_threads} loader threads"),
             estimated,
         ),
     ];

@@ -28,13 +28,13 @@ impl RowShape {
         let grids = self.grids(recipe, images)?;
         let tokens = self.text_tokens + grids.iter().map(|grid| images.tokens(*grid)).sum::<usize>();
         if let Some(most) = recipe.max_length.filter(|most| tokens > *most) {
-            return Err(format!("a row of {tokens} tokens is longer than `max-length`, {most}"));
+            return Err(format!("a row of {tokens} tokens is longer than `max-length` ({most})"));
         }
         let row = Limits::of_row(config, tokens, self.trained, &grids);
         let rows = match recipe.batch() {
             BatchSize::Rows(rows) => rows,
             BatchSize::Tokens(most) if tokens > most => {
-                return Err(format!("a row of {tokens} tokens is longer than `batch-tokens`, {most}"));
+                return Err(format!("a row of {tokens} tokens is longer than `batch-tokens` ({most})"));
             }
             BatchSize::Tokens(most) => most / tokens.max(1),
         };

@@ -156,7 +156,7 @@ fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
         changes.push(Change::new(effect, settings, |recipe| recipe.recompute = Recompute::Layer));
     }
     if recipe.prefetch > SMALLEST_PREFETCH {
-        let effect = "same result; steps wait for rows that take long to read";
+        let effect = "same result; steps wait for rows that are slow to read";
         let settings = vec![("prefetch", "1MB".to_string())];
         changes.push(Change::new(effect, settings, |recipe| recipe.prefetch = SMALLEST_PREFETCH));
     }
@@ -167,7 +167,7 @@ fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
     }
     if let Some(tokens) = recipe.batch_tokens {
         let accumulation = recipe.gradient_accumulation * 2;
-        let effect = "about the same rows in each step; means are taken over fewer rows together";
+        let effect = "about the same rows in each step; the loss is averaged over fewer rows at a time";
         let settings =
             vec![("batch-tokens", (tokens / 2).to_string()), ("gradient-accumulation", accumulation.to_string())];
         changes.push(Change::new(effect, settings, move |recipe| {
@@ -175,7 +175,7 @@ fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
         }));
     } else if recipe.batch_size > 1 {
         let accumulation = recipe.gradient_accumulation * recipe.batch_size;
-        let effect = "the same rows in each step; means are taken row by row instead of over rows together";
+        let effect = "the same rows in each step; the loss is averaged row by row instead of over several rows";
         let settings = vec![("batch-size", "1".to_string()), ("gradient-accumulation", accumulation.to_string())];
         changes.push(Change::new(effect, settings, move |recipe| {
             (recipe.batch_size, recipe.gradient_accumulation) = (1, accumulation);
@@ -203,7 +203,7 @@ fn changes_of(recipe: &Recipe, largest_picture: Option<u64>) -> Vec<Change> {
         changes.push(Change::new(effect, settings, move |recipe| recipe.lora_r = rank));
     }
     if recipe.full {
-        let effect = "an adapter is trained instead of all weights";
+        let effect = "trains an adapter instead of all weights";
         let settings = vec![("full", "false".to_string())];
         changes.push(Change::new(effect, settings, |recipe| recipe.full = false));
         let effect = "and the decoder's weights are rounded to 4 bits";
@@ -227,12 +227,12 @@ pub fn loader_changes<E>(
         LoaderChange {
             setting: ("loader-threads".to_string(), threads.to_string()),
             costs_bytes: with_thread.saturating_sub(now),
-            gains: "one more row is read and decoded at a time: shorter steps while they wait for rows, nothing where they do not",
+            gains: "reads and decodes one more row at a time: shorter steps, but only if they wait for rows",
         },
         LoaderChange {
             setting: ("prefetch".to_string(), crate::recipe::written(prefetch)),
             costs_bytes: with_prefetch.saturating_sub(now),
-            gains: "more micro-batches wait: evens out rows that take long, nothing where rows take longer than steps on average",
+            gains: "keeps more micro-batches ready: evens out slow rows, but does not help if rows are slower than steps on average",
         },
     ])
 }

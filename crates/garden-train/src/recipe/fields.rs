@@ -108,7 +108,7 @@ pub const FIELDS: &[Field] = &[
         "batch-tokens",
         "N",
         &["max-batch-tokens"],
-        "Tokens per micro-batch at most, instead of a number of rows; rows are grouped once, the same way in every epoch",
+        "Maximum tokens per micro-batch, instead of a number of rows; rows are grouped once, the same way in every epoch",
     ).fixed(),
     field(
         STEPS,
@@ -164,14 +164,14 @@ pub const FIELDS: &[Field] = &[
         "lora-targets",
         "NAMES",
         &["lora-target-modules", "target-modules"],
-        "Target modules: names separated by commas, a regular expression, or all-linear for decoder, vision tower and merger [default: all linears of the decoder]",
+        "Target modules: comma-separated names, a regular expression, or all-linear for decoder, vision tower and merger [default: all linear layers of the decoder]",
     ).fixed(),
     field(
         ADAPTER,
         "modules-to-save",
         "NAMES",
         &[],
-        "Modules trained in full and saved with the adapter, as in PEFT: names separated by commas, such as visual.merger,lm_head",
+        "Modules trained in full and saved with the adapter, as in PEFT: comma-separated names, such as visual.merger,lm_head",
     ).fixed(),
     field(ADAPTER, "use-rslora", "", &[], "Scale by alpha / sqrt(rank)").fixed(),
     field(
@@ -282,7 +282,7 @@ pub const FIELDS: &[Field] = &[
         &[],
         "Answers to generate and score in each evaluation",
     ),
-    field(KEEPING, "max-new-tokens", "N", &[], "Maximum tokens of such an answer"),
+    field(KEEPING, "max-new-tokens", "N", &[], "Maximum tokens per generated answer"),
     field(KEEPING, "save-steps", "N", &[], "Steps between checkpoints"),
     field(KEEPING, "save-total-limit", "N", &[], "Checkpoints to keep, besides the best one"),
     field(
@@ -292,7 +292,7 @@ pub const FIELDS: &[Field] = &[
         &[],
         "Metric that selects the best checkpoint, which becomes the result: loss, exact_match, field_accuracy, mean_iou or iou_50",
     ),
-    field(KEEPING, "greater-is-better", "true|false", &[], "Whether a higher metric is better [default: true, but for loss]"),
+    field(KEEPING, "greater-is-better", "true|false", &[], "Whether a higher metric is better [default: true, except for loss]"),
     field(
         KEEPING,
         "early-stopping",
@@ -329,21 +329,21 @@ pub const FIELDS: &[Field] = &[
 
 /// Settings of Hugging Face's trainer that mean nothing here, and why: recipes and scripts that have them work all the same.
 pub const IGNORED: &[(&str, &str)] = &[
-    ("bf16", "the device decides: bf16 with sums of 32 bits on a GPU, 32 bits on a processor"),
-    ("fp16", "the device decides: bf16 with sums of 32 bits on a GPU, 32 bits on a processor"),
-    ("tf32", "the device decides: bf16 with sums of 32 bits on a GPU, 32 bits on a processor"),
-    ("do-train", "training is what this command does"),
-    ("do-eval", "there is an evaluation wherever there are rows for it"),
-    ("eval-strategy", "`eval-steps` says when"),
-    ("evaluation-strategy", "`eval-steps` says when"),
-    ("save-strategy", "`save-steps` says when"),
-    ("logging-strategy", "`logging-steps` says when"),
-    ("load-best-model-at-end", "the result is the best checkpoint wherever there is an evaluation"),
-    ("report-to", "logs for TensorBoard are always written"),
+    ("bf16", "the device decides: bf16 with 32-bit sums on a GPU, 32 bits on a CPU"),
+    ("fp16", "the device decides: bf16 with 32-bit sums on a GPU, 32 bits on a CPU"),
+    ("tf32", "the device decides: bf16 with 32-bit sums on a GPU, 32 bits on a CPU"),
+    ("do-train", "this command always trains"),
+    ("do-eval", "evaluations run whenever there are rows for them"),
+    ("eval-strategy", "use `eval-steps` instead"),
+    ("evaluation-strategy", "use `eval-steps` instead"),
+    ("save-strategy", "use `save-steps` instead"),
+    ("logging-strategy", "use `logging-steps` instead"),
+    ("load-best-model-at-end", "with evaluations, the result is always the best checkpoint"),
+    ("report-to", "TensorBoard logs are always written"),
     ("logging-dir", "logs are in the output folder"),
-    ("overwrite-output-dir", "earlier results are never written over: name another `output-dir`, or `resume`"),
-    ("remove-unused-columns", "fields that are not used are listed and left alone"),
-    ("save-safetensors", "it is always safetensors"),
+    ("overwrite-output-dir", "earlier results are never overwritten: use another `output-dir`, or `resume`"),
+    ("remove-unused-columns", "unused fields are listed and ignored"),
+    ("save-safetensors", "checkpoints are always safetensors"),
 ];
 
 /// Why a setting of Hugging Face's trainer means nothing here, if it is one of those.

@@ -8,11 +8,11 @@ use garden_train::{DeviceChoice, Recompute};
 use super::plan::preset;
 
 pub const BENCH_HELP: &str = "\
-Weights are random and made on the spot, so there is nothing to download. It measures what a step of training costs: micro-steps one after the other,
-then an update, and one wait; on a GPU by its own clock. Two steps go before those that count. Every row has one image and some text, of which the
-second half is trained by LoRA of rank 16 on the linears of the decoder; see docs/benchmarks.md.
+Random weights are made on the spot, so there is nothing to download. Each step is timed as in training: micro-steps one after the other, then an
+update, and one wait; on a GPU by its own clock. Two warm-up steps come first. Every row has one image and some text; LoRA of rank 16 on the decoder's
+linear layers trains on the second half of the text. See docs/benchmarks.md.
 
-Exit codes: 0 measured; 1 it would not fit into memory; 2 there is no such GPU, or the arguments cannot be used.
+Exit codes: 0 measured; 1 does not fit into memory; 2 no such GPU, or invalid arguments.
 
 Examples:
   model-garden bench --shape qwen2.5-vl-3b
@@ -23,7 +23,7 @@ Examples:
 /// Arguments of `model-garden bench`.
 #[derive(Debug, Args)]
 pub struct Bench {
-    /// A released model (qwen2.5-vl-3b, -7b, -32b or -72b), or `tiny`, which any machine trains.
+    /// A released model (qwen2.5-vl-3b, -7b, -32b or -72b), or `tiny`, which any machine can train.
     #[arg(long, value_name = "NAME", value_parser = shape)]
     pub shape: Shape,
 
@@ -31,27 +31,27 @@ pub struct Bench {
     #[arg(long)]
     pub load_in_4bit: bool,
 
-    /// What is made again in the backward pass instead of being kept.
+    /// Gradient checkpointing: what to recompute in the backward pass.
     #[arg(long, value_name = "WHAT", default_value = "layer", value_parser = recompute())]
     pub recompute: Recompute,
 
-    /// Train adapters of the vision tower, too.
+    /// Train adapters in the vision tower, too.
     #[arg(long)]
     pub vision: bool,
 
-    /// Keep only the first layers of decoder and vision tower, for machines that have no room for all.
+    /// Use only the first N layers of decoder and vision tower, for machines with too little memory.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub layers: Option<u32>,
 
-    /// Rows of a micro-step.
+    /// Rows per micro-step.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub batch_size: u32,
 
-    /// Tokens of each row's image; 0 for no image [default: 1024, for tiny 64].
+    /// Image tokens per row; 0 for no image [default: 1024, for tiny 64].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub image_tokens: Option<u32>,
 
-    /// Tokens of each row's text [default: 256, for tiny 32].
+    /// Text tokens per row [default: 256, for tiny 32].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     pub text_tokens: Option<u32>,
 
@@ -59,23 +59,23 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub gradient_accumulation: u32,
 
-    /// Steps that count.
+    /// Measured steps.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub steps: u32,
 
-    /// Where to compute; auto takes a GPU if there is one.
+    /// Where to compute; auto uses the GPU if there is one.
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = super::model::device)]
     pub device: DeviceChoice,
 
-    /// Threads of a processor [default: all cores].
+    /// Threads for computing on the CPU [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
-    /// Then make one more step in which every operation of the GPU is timed, and tell where the time went.
+    /// Time every GPU operation of one more step, and list where the time goes.
     #[arg(long)]
     pub kernels: bool,
 
-    /// Print everything that was measured as JSON.
+    /// Print all measurements as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -94,7 +94,7 @@ fn shape(name: &str) -> Result<Shape, String> {
         return Ok(Shape { name: "tiny", config: Config::tiny(), tokens: (64, 32) });
     }
     let of = |preset: Preset| Shape { name: preset.name, config: preset.config(), tokens: (1024, 256) };
-    preset(name).map(of).map_err(|problem| format!("{problem}, and tiny"))
+    preset(name).map(of).map_err(|problem| format!("{problem} or tiny"))
 }
 
 fn recompute() -> impl TypedValueParser<Value = Recompute> {

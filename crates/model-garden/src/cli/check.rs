@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum};
 use garden_data::{BoxFormat, ImagePaths, Labels, TextBoxes, TooLong};
 
 pub const CHECK_HELP: &str = "\
-Of images only headers are read, so a row takes less than a millisecond. A row that is too long is bad under `refuse`; under `shrink` and `drop` it
-is counted. Duplicates and empty answers are warnings. An image that is damaged behind its header is not found.
+Only the headers of images are read, so a row takes less than a millisecond. Rows that are too long are bad under `refuse`, and counted under `shrink`
+and `drop`. Duplicates and empty answers are warnings. Damage after an image's header is not detected.
 
-Exit codes: 0 every row can be used; 1 rows are bad; 2 the dataset or the model cannot be used.
+Exit codes: 0 every row is usable; 1 some rows are bad; 2 the dataset or the model cannot be used.
 
 Examples:
   model-garden check train.jsonl --base-model Qwen2.5-VL-3B-Instruct
@@ -23,59 +23,59 @@ pub struct Check {
     #[arg(value_name = "DATASET")]
     pub dataset: PathBuf,
 
-    /// The folder of a model: config.json, tokenizer.json, chat template, preprocessor_config.json.
+    /// Model folder: config.json, tokenizer.json, chat template, preprocessor_config.json.
     #[arg(long, value_name = "DIR")]
     pub base_model: PathBuf,
 
-    /// Which part of the dataset.
+    /// Split of the dataset.
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub split: String,
 
-    /// Files that rows may name as images: inside (those in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
+    /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
 
-    /// How boxes of `objects` are written: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
+    /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
     #[arg(long, value_name = "FORMAT", default_value = "plain")]
     pub box_format: BoxFormat,
 
-    /// What boxes are in that texts have as "bbox_2d": pixels of the resized picture, which stay, or of the original one, which are converted.
+    /// Units of "bbox_2d" boxes in texts: pixels of the resized image (kept), or of the original image (converted).
     #[arg(long = "bbox-2d", value_name = "resized|original", default_value = "resized")]
     pub bbox_2d: TextBoxes,
 
-    /// Tokens of a row at most [default: any number].
+    /// Maximum tokens per row [default: no limit].
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
 
-    /// What is done with longer rows: refuse, shrink or drop.
+    /// Refuse, shrink or drop rows that are too long.
     #[arg(long, value_name = "POLICY", default_value = "refuse")]
     pub on_long_row: TooLong,
 
-    /// Images are shrunk to so many pixels [default: what the model's preprocessor_config.json says].
+    /// Maximum pixels; larger images are shrunk [default: what the model's preprocessor_config.json says].
     #[arg(long, value_name = "N")]
     pub max_pixels: Option<u64>,
 
-    /// And enlarged to so many.
+    /// Minimum pixels; smaller images are enlarged.
     #[arg(long, value_name = "N")]
     pub min_pixels: Option<u64>,
 
-    /// Instructions for rows that have none of their own [default: what the chat template says].
+    /// System prompt for rows without one [default: what the chat template says].
     #[arg(long, value_name = "TEXT")]
     pub system_prompt: Option<String>,
 
-    /// A chat template (Jinja) instead of the model's own.
+    /// Chat template (Jinja) to use instead of the model's own.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
 
-    /// Which tokens are trained: assistant, completion or all.
+    /// Which tokens to train: assistant, completion or all.
     #[arg(long, value_name = "WHICH", default_value = "assistant")]
     pub labels: Labels,
 
-    /// Rows of a micro-batch.
+    /// Rows per micro-batch.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch_size: u32,
 
-    /// Micro-batches of a step.
+    /// Micro-batches per optimizer step.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub gradient_accumulation: u32,
 
@@ -83,7 +83,7 @@ pub struct Check {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
-    /// How to print the answer.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
     pub format: CheckFormat,
 }

@@ -8,10 +8,10 @@ use garden_memory::Bytes;
 use garden_train::DeviceChoice;
 
 pub const GENERATE_HELP: &str = "\
-The best token is taken at each place unless --temperature, --top-k or --top-p asks for draws. It ends at the end tokens of the model's
-generation_config.json. A line of --prompts is an object with `prompt`, and if wanted `image` or `images` and `system`; image paths begin at the file's folder.
+Decoding is greedy unless --temperature, --top-k or --top-p turns on sampling. Answers end at the end tokens of the model's generation_config.json. A line
+of --prompts is an object with `prompt` and optionally `image` or `images` and `system`; image paths are relative to the file's folder.
 
-Exit codes: 0 all prompts are answered; 2 something is wrong with the model, an image or the arguments.
+Exit codes: 0 all prompts answered; 2 a problem with the model, an image or the arguments.
 
 Examples:
   model-garden generate --model Qwen2.5-VL-3B-Instruct --image sign.jpg --prompt 'What does it say?'
@@ -21,55 +21,55 @@ Examples:
 /// Arguments of `model-garden generate`.
 #[derive(Debug, Args)]
 pub struct Generate {
-    /// The folder of a model: config.json, safetensors, tokenizer.json, chat template, preprocessor_config.json.
+    /// Model folder: config.json, safetensors, tokenizer.json, chat template, preprocessor_config.json.
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
 
-    /// The folder of an adapter in PEFT's layout.
+    /// Adapter folder in PEFT's layout.
     #[arg(long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
 
-    /// The prompt.
+    /// Prompt.
     #[arg(long, value_name = "TEXT", required_unless_present = "prompts")]
     pub prompt: Option<String>,
 
-    /// An image that goes before the prompt; give it several times for several.
+    /// Image to put before the prompt; may be repeated.
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
 
-    /// What the system says first [default: what the model's template says].
+    /// System prompt [default: what the chat template says].
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
 
-    /// A chat template (Jinja) [default: the one that the adapter was trained with, else the model's own].
+    /// Chat template (Jinja) [default: the one the adapter was trained with, else the model's own].
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
 
-    /// Prompts from a file of JSON lines, answered together.
+    /// JSON Lines file of prompts, answered together.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system"])]
     pub prompts: Option<PathBuf>,
 
-    /// Tokens of an answer at most.
+    /// Maximum tokens per answer.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_new_tokens: u32,
 
-    /// Draw tokens; above 1 more evenly, below 1 closer to the best.
+    /// Sampling temperature; above 1 more random, below 1 closer to greedy.
     #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
 
-    /// Draw from the best so many only.
+    /// Sample only from the N most likely tokens.
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
 
-    /// Draw from the best that have this probability together.
+    /// Sample only from the most likely tokens with this total probability.
     #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
 
-    /// Above 1: tokens that were there already get less likely.
+    /// Above 1, repeated tokens become less likely.
     #[arg(long, value_name = "R", default_value_t = 1.0)]
     pub repetition_penalty: f32,
 
-    /// What draws begin with: the same one gives the same answer.
+    /// Sampling seed; the same seed gives the same answer.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 
@@ -77,19 +77,19 @@ pub struct Generate {
     #[arg(long)]
     pub load_in_4bit: bool,
 
-    /// Images are shrunk to so many pixels [default: what the model's preprocessor_config.json says].
+    /// Maximum pixels; larger images are shrunk [default: what the model's preprocessor_config.json says].
     #[arg(long, value_name = "N")]
     pub max_pixels: Option<u64>,
 
-    /// And enlarged to so many.
+    /// Minimum pixels; smaller images are enlarged.
     #[arg(long, value_name = "N")]
     pub min_pixels: Option<u64>,
 
-    /// Where to compute: auto takes the GPU if there is one.
+    /// Where to compute; auto uses the GPU if there is one.
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto", value_parser = device)]
     pub device: DeviceChoice,
 
-    /// Threads, where the processor computes [default: all cores].
+    /// Threads for computing on the CPU [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
@@ -104,7 +104,7 @@ pub fn device(text: &str) -> Result<DeviceChoice, String> {
         "auto" => Ok(DeviceChoice::Auto),
         "cpu" => Ok(DeviceChoice::Cpu),
         "cuda" | "gpu" => Ok(DeviceChoice::Cuda),
-        _ => Err("there are auto, cpu and cuda".into()),
+        _ => Err("expected auto, cpu or cuda".into()),
     }
 }
 
@@ -124,63 +124,63 @@ pub struct Preview {
     #[arg(value_name = "DATASET")]
     pub dataset: PathBuf,
 
-    /// The folder of a model: tokenizer.json, chat template, preprocessor_config.json.
+    /// Model folder: tokenizer.json, chat template, preprocessor_config.json.
     #[arg(long, value_name = "DIR")]
     pub base_model: PathBuf,
 
-    /// Which part of the dataset.
+    /// Split of the dataset.
     #[arg(long, value_name = "NAME", default_value = "train")]
     pub split: String,
 
-    /// The row to begin with; the first is 1.
+    /// First row to show, counted from 1.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub row: u64,
 
-    /// How many rows.
+    /// Number of rows to show.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: u64,
 
-    /// Instructions for rows that have none of their own [default: what the chat template says].
+    /// System prompt for rows without one [default: what the chat template says].
     #[arg(long, value_name = "TEXT")]
     pub system_prompt: Option<String>,
 
-    /// A chat template (Jinja) instead of the model's own.
+    /// Chat template (Jinja) to use instead of the model's own.
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
 
-    /// Which tokens are trained: assistant, completion or all.
+    /// Which tokens to train: assistant, completion or all.
     #[arg(long, value_name = "WHICH", default_value = "assistant")]
     pub labels: Labels,
 
-    /// What structured answers are not asked for: off, conservative, moderate or aggressive.
+    /// Leave the structure of JSON answers out of the loss: off, conservative, moderate or aggressive.
     #[arg(long, value_name = "LEVEL", default_value = "off")]
     pub selective_loss: Level,
 
-    /// Files that rows may name as images: inside (those in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
+    /// Image files that rows may name: inside (in the dataset's folder) or anywhere [default: anywhere; for a dataset of the hub's cache, inside].
     #[arg(long, value_name = "WHERE")]
     pub image_paths: Option<ImagePaths>,
 
-    /// How boxes of `objects` are written: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
+    /// How to write the boxes of `objects`: plain ([x1, y1, x2, y2], as Qwen2.5-VL does) or tokens (between <|box_start|> and <|box_end|>).
     #[arg(long, value_name = "FORMAT", default_value = "plain")]
     pub box_format: BoxFormat,
 
-    /// What boxes are in that texts have as "bbox_2d": pixels of the resized picture, which stay, or of the original one, which are converted.
+    /// Units of "bbox_2d" boxes in texts: pixels of the resized image (kept), or of the original image (converted).
     #[arg(long = "bbox-2d", value_name = "resized|original", default_value = "resized")]
     pub bbox_2d: TextBoxes,
 
-    /// Tokens of a row at most.
+    /// Maximum tokens per row.
     #[arg(long, value_name = "N")]
     pub max_length: Option<usize>,
 
-    /// What is done with longer rows: refuse, shrink or drop.
+    /// Refuse, shrink or drop rows that are too long.
     #[arg(long, value_name = "POLICY", default_value = "refuse")]
     pub on_long_row: TooLong,
 
-    /// Images are shrunk to so many pixels [default: what the model's preprocessor_config.json says].
+    /// Maximum pixels; larger images are shrunk [default: what the model's preprocessor_config.json says].
     #[arg(long, value_name = "N")]
     pub max_pixels: Option<u64>,
 
-    /// Write the pictures of these rows as the model sees them, with their boxes drawn, as PNG files into this folder.
+    /// Write the rows' pictures as the model sees them, with their boxes drawn, to this folder as PNG files.
     #[arg(long, value_name = "DIR")]
     pub pictures: Option<PathBuf>,
 
@@ -190,8 +190,8 @@ pub struct Preview {
 }
 
 pub const QUANTISE_HELP: &str = "\
-Linears of the decoder are packed; the vision tower, the head, embeddings, norms and biases stay as they are. 4.13 bits for each packed
-weight: 4 for its code, 0.13 for the scales of its block of 64.
+The decoder's linear layers are packed; vision tower, head, embeddings, norms and biases stay as they are. A packed weight takes 4.13 bits:
+4 for its code, 0.13 for the scales of its block of 64.
 
 Examples:
   model-garden quantise Qwen2.5-VL-3B-Instruct Qwen2.5-VL-3B-Instruct-nf4
@@ -200,35 +200,35 @@ Examples:
 /// Arguments of `model-garden quantise`.
 #[derive(Debug, Args)]
 pub struct Quantise {
-    /// The folder of a checkpoint with 16 or 32 bits.
+    /// Checkpoint folder with 16- or 32-bit weights.
     #[arg(value_name = "DIR")]
     pub from: PathBuf,
 
-    /// A new folder for the packed one.
+    /// New folder for the packed checkpoint.
     #[arg(value_name = "OUT")]
     pub to: PathBuf,
 
-    /// Modules that are not packed, as parts of names between dots; give it several times [default: model.visual and lm_head].
+    /// Module to leave unpacked, as a part of names between dots; may be repeated [default: model.visual and lm_head].
     #[arg(long, value_name = "MODULE")]
     pub keep: Vec<String>,
 
-    /// Keep the scales of blocks in 32 bits: 4.5 bits for each weight.
+    /// Keep block scales in 32 bits: 4.5 bits per weight.
     #[arg(long)]
     pub single: bool,
 
-    /// Print what was done as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 pub const EXPORT_HELP: &str = "\
-W + scale B A in 32 bits, rounded once. Tensor by tensor: no more than a few megabytes of them are in memory at a time. Then the result is proven: every tensor's
-values in samples, and the logits of the merged model against those of the base with its adapter (which loads both, one after the other; --no-verify skips it).
+Computes W + scale B A in 32 bits, rounded once, tensor by tensor with a few megabytes in memory at a time. Then verifies the result: samples of every
+tensor's values, and the logits of the merged model against the base with its adapter (loads both, one after the other; --no-verify skips this).
 
-It is written beside OUT under the name OUT.partial, which becomes OUT when all is well.
+The result is written to OUT.partial and renamed to OUT on success.
 
-Exit codes: 0 written and proven; 2 something is wrong with the base, the adapter or the disk (nothing is left), or the proof failed (OUT.partial is left); 130
-stopped by Ctrl-C (nothing is left).
+Exit codes: 0 written and verified; 2 a problem with the base, the adapter or the disk (nothing is left), or verification failed (OUT.partial is left);
+130 stopped by Ctrl-C (nothing is left).
 
 Examples:
   model-garden export --base-model Qwen2.5-VL-3B-Instruct --adapter out/checkpoint-100 --output-dir Qwen2.5-VL-3B-mine
@@ -237,31 +237,31 @@ Examples:
 /// Arguments of `model-garden export`.
 #[derive(Debug, Args)]
 pub struct Export {
-    /// The folder of the model that the adapter was trained on, with 16 or 32 bits.
+    /// Folder of the model that the adapter was trained on, with 16- or 32-bit weights.
     #[arg(long, value_name = "DIR")]
     pub base_model: PathBuf,
 
-    /// The folder of an adapter in PEFT's layout.
+    /// Adapter folder in PEFT's layout.
     #[arg(long, value_name = "DIR")]
     pub adapter: PathBuf,
 
-    /// A new folder for the merged model.
+    /// New folder for the merged model.
     #[arg(long, value_name = "OUT")]
     pub output_dir: PathBuf,
 
-    /// What the values become; auto leaves each tensor what it is in the base.
+    /// Data type of the result; auto keeps that of each tensor in the base.
     #[arg(long, value_enum, default_value_t = ExportType::Auto)]
     pub dtype: ExportType,
 
-    /// Bytes of a file at most, unless one tensor has more.
+    /// Maximum file size, unless a single tensor is larger.
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     pub shard_size: Bytes,
 
-    /// Unpack a base of 4 bits and merge onto that, knowing that it is not what it was before it was packed.
+    /// Unpack a 4-bit base and merge onto that, although it differs from the weights before packing.
     #[arg(long, visible_alias = "dequantize")]
     pub dequantise: bool,
 
-    /// Do not load the result to compare it with the base and its adapter.
+    /// Skip comparing the result with the base and its adapter.
     #[arg(long)]
     pub no_verify: bool,
 
@@ -269,7 +269,7 @@ pub struct Export {
     #[arg(long, alias = "device-threads", value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
-    /// Print what was done and how it was proven as JSON.
+    /// Print the result and its verification as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -277,7 +277,7 @@ pub struct Export {
 /// What the values of a merged checkpoint become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ExportType {
-    /// What they are in the base.
+    /// As in the base.
     Auto,
     /// bfloat16: 8 bits of precision.
     Bfloat16,

@@ -7,15 +7,15 @@ use garden_model::{PRESETS, Preset};
 use super::train::RecipeFlags;
 
 pub const PLAN_HELP: &str = "\
-With --dataset the plan is for the largest micro-batch that its rows can make; else for rows of --text-tokens and --image. It takes the settings of
-training; those that do not change memory are ignored. It is for the GPU if there is one, or with --device cuda or --vram; else for the processor.
+With --dataset, plans for the largest micro-batch that its rows can make; otherwise for rows of --text-tokens and --image. Takes all training settings;
+those that do not affect memory are ignored. Plans for the GPU if there is one, or with --device cuda or --vram; otherwise for the CPU.
 
-Exit codes: 0 it fits; 1 it does not fit, with what would help; 2 the model, the dataset or the arguments cannot be used.
+Exit codes: 0 it fits; 1 it does not fit, with suggestions; 2 the model, the dataset or the arguments cannot be used.
 
 Examples:
   model-garden plan --shape qwen2.5-vl-3b --load-in-4bit --image 1024x1024 --text-tokens 256 --batch-size 2
   model-garden plan --shape qwen2.5-vl-7b --image 1280x720 --image 1280x720 --memory-limit 32GB --format json
-  model-garden plan --shape qwen2.5-vl-7b --load-in-4bit --image 1024x1024 --vram 24GB          # would it fit onto such a card?
+  model-garden plan --shape qwen2.5-vl-7b --load-in-4bit --image 1024x1024 --vram 24GB          # would it fit on such a card?
   model-garden plan --base-model DIR --dataset train.jsonl --batch-size 4 --recompute none";
 
 /// Arguments of `model-garden plan`.
@@ -25,23 +25,23 @@ pub struct Plan {
     #[arg(long, value_name = "NAME", value_parser = preset, conflicts_with_all = ["base-model", "dataset"])]
     pub shape: Option<Preset>,
 
-    /// An image of each row; give it several times for several.
+    /// Size of an image in each row; may be repeated.
     #[arg(long, value_name = "WIDTHxHEIGHT", value_parser = size, conflicts_with = "dataset")]
     pub image: Vec<(usize, usize)>,
 
-    /// Tokens of each row without those of its images.
+    /// Tokens per row, without images.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub text_tokens: u32,
 
-    /// Those of them that are trained [default: a quarter].
+    /// Trained tokens per row [default: a quarter of --text-tokens].
     #[arg(long, value_name = "N", conflicts_with = "dataset")]
     pub answer_tokens: Option<usize>,
 
-    /// Plan for a GPU with so much free memory, such as 24GB, whether there is one here or not.
+    /// Plan for a GPU with this much free memory, such as 24GB, even if there is none here.
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<Bytes>,
 
-    /// How to print the plan.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = PlanFormat::Text)]
     pub format: PlanFormat,
 
@@ -60,12 +60,12 @@ pub enum PlanFormat {
 
 pub(super) fn preset(name: &str) -> Result<Preset, String> {
     let names = || PRESETS.map(|preset| preset.name).join(", ");
-    Preset::find(name).ok_or_else(|| format!("there are {}", names()))
+    Preset::find(name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
 /// `1024x768`.
 fn size(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || "write it as WIDTHxHEIGHT, such as 1024x768".to_string();
+    let wrong = || "expected WIDTHxHEIGHT, such as 1024x768".to_string();
     let (width, height) = text.split_once(['x', 'X', '×']).ok_or_else(wrong)?;
     let side = |text: &str| text.trim().parse::<usize>().ok().filter(|side| (1..=100_000).contains(side));
     Ok((side(width).ok_or_else(wrong)?, side(height).ok_or_else(wrong)?))

@@ -7,26 +7,26 @@ use garden_train::{FIELDS, IGNORED};
 use serde_json::Value;
 
 pub const TRAIN_HELP: &str = "\
-Training runs in a process of its own under the guard: Ctrl-C once saves a checkpoint and ends, twice ends at once; before memory runs out it saves
-and starts again. Names of Hugging Face's trainer work too (--num_train_epochs, --per_device_train_batch_size, ...).
+Training runs in a separate process under the guard: Ctrl-C saves a checkpoint and stops, a second Ctrl-C quits immediately; before memory runs out it
+saves and restarts. Option names of Hugging Face's trainer work too (--num_train_epochs, --per_device_train_batch_size, ...).
 
-Exit codes: 0 trained; 1 it would not fit into memory; 2 something is wrong with the recipe, the model, the data or the disk; 75 to 77 stopped at the
-memory limit, with a checkpoint or without; 130 stopped by Ctrl-C with a checkpoint.
+Exit codes: 0 trained; 1 does not fit into memory; 2 a problem with the recipe, the model, the data or the disk; 75 to 77 stopped at the memory limit,
+with or without a checkpoint; 130 stopped by Ctrl-C with a checkpoint.
 
 Examples:
   model-garden train-vision --base-model Qwen/Qwen2.5-VL-3B-Instruct --dataset train.jsonl --output-dir out --load-in-4bit
   model-garden train-vision --config run.toml --learning-rate 1e-4 --output-dir out2
   model-garden train-vision --config run.toml --resume auto
-  model-garden train-vision --config run.toml --dry-run          # the memory plan and what is wrong, nothing else";
+  model-garden train-vision --config run.toml --dry-run          # the memory plan and any problems, no training";
 
 /// Arguments of `model-garden train-vision`.
 #[derive(Debug, Args)]
 pub struct TrainVision {
-    /// A recipe file (TOML) with any of these settings; flags are stronger.
+    /// Recipe file (TOML) with any of these settings; flags override it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Look at everything, print the plan, and train nothing.
+    /// Validate everything and print the memory plan, without training.
     #[arg(long)]
     pub dry_run: bool,
 
@@ -41,11 +41,11 @@ pub struct TrainVision {
 /// Arguments of `model-garden report`.
 #[derive(Debug, Args)]
 pub struct Report {
-    /// The output folder of a training run.
+    /// Output folder of a training run.
     #[arg(value_name = "OUTPUT_DIR")]
     pub folder: PathBuf,
 
-    /// Where the page goes [default: report.html in that folder].
+    /// Where to write the page [default: report.html in that folder].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -53,7 +53,7 @@ pub struct Report {
 /// Arguments of `model-garden devices`.
 #[derive(Debug, Args)]
 pub struct Devices {
-    /// Print it as JSON.
+    /// Print as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -124,8 +124,8 @@ pub struct TrainWorker {
 }
 
 pub const DEMO_HELP: &str = "\
-Draws 2880 pictures of shapes and 144 more that are held out, and fine-tunes a tiny Qwen2.5-VL (2.2 MB, part of this program) to answer in JSON what is in
-them. Takes about a minute. Guessing would be right in 31 % of fields.
+Draws 2880 pictures of shapes and 144 held-out ones, and fine-tunes a tiny Qwen2.5-VL (2.2 MB, part of this program) to describe them in JSON. Takes about
+a minute. Guessing would get 31 % of fields right.
 
 Examples:
   model-garden demo
@@ -134,23 +134,23 @@ Examples:
 /// Arguments of `model-garden demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// A new folder for pictures, base model and result.
+    /// New folder for pictures, base model and result.
     #[arg(long, value_name = "DIR", default_value = "model-garden-demo")]
     pub output_dir: PathBuf,
 
-    /// The pictures, the order of rows and the first adapter: any number.
+    /// Seed of the pictures, the row order and the new adapter.
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub seed: u64,
 
-    /// Where to compute: auto takes the GPU if there is one.
+    /// Where to compute; auto uses the GPU if there is one.
     #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto")]
     pub device: String,
 
-    /// Threads, where the processor computes [default: all cores].
+    /// Threads for computing on the CPU [default: all cores].
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
     pub threads: usize,
 
-    /// Fewer steps than two epochs: quicker, and less is learnt.
+    /// Stop after N steps instead of two epochs: faster, but learns less.
     #[arg(long, value_name = "N")]
     pub max_steps: Option<usize>,
 

@@ -24,7 +24,7 @@ pub fn run(arguments: &cli::Audit, printer: &Printer) -> Result<Outcome, Failure
         return Err(make_runs(arguments));
     }
     let record = read_audit(folder).map_err(|error| {
-        let hint = "a record is made with `model-garden audit module:function --workaround NAME --record FOLDER`";
+        let hint = "make a record with `model-garden audit module:function --workaround NAME --record FOLDER`";
         Failure::new(format!("cannot judge `{}`", folder.display()), &error, Some(hint.into()))
     })?;
     if arguments.forget {

@@ -40,7 +40,7 @@ struct Measured<'a> {
     work: Work,
     device: Opened,
     planned: Plan,
-    /// Steps that count.
+    /// Measured steps.
     steps: Vec<Step>,
     losses: Vec<f32>,
     /// From the start of the command until the weights were there, and until the first step was done.
@@ -98,7 +98,7 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
     }
 
     let device = opened.device();
-    let lacking = |error: &dyn std::error::Error| Failure::new("cannot take the memory that was planned", error, None);
+    let lacking = |error: &dyn std::error::Error| Failure::new("cannot allocate the planned memory", error, None);
     device.prepare(planned.total()).map_err(|error| lacking(&error))?;
     let checkpoint = Checkpoint::random(&work.config, SEED).map_err(|error| failed(&error))?;
     let mut model = build(arguments, &work, device, &checkpoint)?;
@@ -130,8 +130,8 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
         let seconds = start.elapsed().as_secs_f64();
         let loss = result.loss * scale;
         if !loss.is_finite() || !result.gradient_norm.is_finite() {
-            let why = format!("the loss is {loss}, the norm of all gradients {}", result.gradient_norm);
-            return Err(Failure { what: "the model computes nonsense".into(), causes: vec![why], hint: None });
+            let why = format!("the loss is {loss}, the gradient norm {}", result.gradient_norm);
+            return Err(Failure { what: "the results are not finite".into(), causes: vec![why], hint: None });
         }
         losses.push(loss);
         let stages = device.stage_times().map_err(|error| failed(&error))?;
@@ -198,11 +198,11 @@ fn open(choice: DeviceChoice, threads: usize, printer: &Printer) -> Result<Opene
     match Cuda::open_telling(0, &|line| printer.say(line)) {
         Ok(cuda) => Ok(Opened::Cuda(Box::new(cuda))),
         Err(unavailable) if choice == DeviceChoice::Auto && unavailable.is_absent => {
-            printer.say(&format!("model-garden: on the processor: {unavailable}"));
+            printer.say(&format!("model-garden: using the CPU: {unavailable}"));
             Ok(Opened::Cpu(Box::new(Cpu::new(threads))))
         }
         Err(unavailable) => Err(Failure {
-            what: "there is no GPU to measure".into(),
+            what: "no usable GPU to measure".into(),
             causes: vec![unavailable.to_string()],
             hint: Some(unavailable.hint),
         }),
@@ -281,7 +281,7 @@ fn refusal(work: &Work, opened: &Opened, planned: &Plan, free: Option<u64>) -> O
     // A processor has the pixels of the batch in the same memory.
     let (besides, place) = match opened {
         Opened::Cpu(_) => (work.pixel_bytes(), "host memory"),
-        Opened::Cuda(_) => (0, "the GPU's memory"),
+        Opened::Cuda(_) => (0, "GPU memory"),
     };
     let (needed, free) = (planned.total() as u64 + besides, free?);
     if needed <= free {
@@ -289,9 +289,9 @@ fn refusal(work: &Work, opened: &Opened, planned: &Plan, free: Option<u64>) -> O
     }
     let largest = Purpose::ALL.iter().map(|purpose| (planned.bytes(*purpose), purpose.name())).max()?;
     Some(Failure {
-        what: format!("{} of {place} are needed and {} are free", Bytes(needed), Bytes(free)),
+        what: format!("needs {} of {place}, but only {} is free", Bytes(needed), Bytes(free)),
         causes: vec![format!("most of it is {}: {}", largest.1, Bytes(largest.0 as u64))],
-        hint: Some("try --load-in-4bit, --recompute layer, a smaller --batch-size, or some --layers only".into()),
+        hint: Some("try --load-in-4bit, --recompute layer, a smaller --batch-size, or fewer --layers".into()),
     })
 }
 
@@ -326,7 +326,7 @@ fn warnings_of(measured: &Measured, before: Option<&GpuSample>) -> Vec<String> {
     if slowest > UNEVEN * fastest {
         let (fastest, slowest) = (1e3 * fastest, 1e3 * slowest);
         warnings.push(format!(
-            "steps took {fastest:.1} to {slowest:.1} ms: something else may run here; measure again when it is quiet"
+            "steps took {fastest:.1} to {slowest:.1} ms: another program may be running; measure again when the machine is idle"
         ));
     }
     let others = before.map_or(0, |before| before.by_process.len());

@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Experiment, Failure> {
     let what = || format!("cannot judge `{}`", path.display());
     let text = fs::read_to_string(path).map_err(|error| Failure::new(what(), &error, None))?;
     Experiment::read(&text).map_err(|error| {
-        let hint = "a record is made with `model-garden bisect module:function --record FILE`";
+        let hint = "make a record with `model-garden bisect module:function --record FILE`";
         Failure::new(what(), &error, Some(hint.into()))
     })
 }

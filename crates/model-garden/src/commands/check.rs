@@ -95,7 +95,7 @@ fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     let failed = |why: String| Failure {
         what: format!("cannot use `{}`", folder.display()),
         causes: vec![why],
-        hint: Some("--base-model is the folder of a model, with config.json and tokenizer.json".to_string()),
+        hint: Some("pass a model folder with config.json and tokenizer.json as --base-model".to_string()),
     };
     let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
@@ -106,11 +106,11 @@ fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
     images.min_pixels = arguments.min_pixels.unwrap_or(images.min_pixels);
     if images.min_pixels > images.max_pixels {
         let why = format!(
-            "images should have {} pixels at least and {} at most",
+            "images would have at least {} pixels and at most {}",
             grouped(images.min_pixels as usize),
             grouped(images.max_pixels as usize)
         );
-        let what = "--min-pixels and --max-pixels do not fit together".to_string();
+        let what = "--min-pixels is above --max-pixels".to_string();
         return Err(Failure { what, causes: vec![why], hint: None });
     }
     Ok((config, processor))

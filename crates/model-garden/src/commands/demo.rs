@@ -15,9 +15,9 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
     let folder = &arguments.output_dir;
     if folder.exists() {
         return Err(Failure {
-            what: format!("`{}` is there already", folder.display()),
+            what: format!("`{}` already exists", folder.display()),
             causes: Vec::new(),
-            hint: Some("remove it, or name another folder with --output-dir".into()),
+            hint: Some("remove it, or choose another folder with --output-dir".into()),
         });
     }
     let failed =
@@ -27,7 +27,7 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
     dataset::write(&data, arguments.seed, dataset::TRAINED, dataset::HELD_OUT).map_err(|error| failed(&error))?;
     let chance: f64 = dataset::FIELDS.iter().map(|(_, values)| 1.0 / *values as f64).sum::<f64>();
     printer.say(&format!(
-        "drawn: {} pictures to learn from and {} held out, in {}; guessing would be right in {:.0} % of fields",
+        "drew {} pictures to learn from and {} held-out ones in {}; guessing would get {:.0} % of fields right",
         dataset::TRAINED,
         dataset::HELD_OUT,
         data.display(),

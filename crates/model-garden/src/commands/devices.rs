@@ -88,11 +88,11 @@ fn text(look: &Look) -> String {
             let (major, minor) = (gpu.cuda_version / 1000, gpu.cuda_version % 1000 / 10);
             let pinned = match gpu.is_pinned {
                 true => "",
-                false => "\n  no pinned memory can be had here: batches are copied while the GPU waits",
+                false => "\n  no pinned memory available: the GPU waits while batches are copied",
             };
             format!(
-                "training computes on the GPU: {}, {free} free of {total}\n  driver for CUDA {major}.{minor}, which takes {driver} of it for itself; compute capability {}.{}\n  \
-                 products by {}{pinned}\n  --device cpu would compute on {cores} cores\n",
+                "training uses the GPU: {}, {free} free of {total}\n  driver for CUDA {major}.{minor} (memory: {driver}); compute capability {}.{}\n  \
+                 matrix products by {}{pinned}\n  --device cpu would use {cores} cores\n",
                 gpu.name,
                 gpu.capability / 10,
                 gpu.capability % 10,
@@ -101,10 +101,10 @@ fn text(look: &Look) -> String {
         }
         Look::Unusable { problem, hint } => {
             format!(
-                "training would stop: there is a GPU that cannot be used\n  {problem}\n  hint: {hint}\n  --device cpu computes on {cores} cores\n"
+                "training would fail: the GPU cannot be used\n  {problem}\n  hint: {hint}\n  --device cpu would use {cores} cores\n"
             )
         }
-        Look::Absent { problem, .. } => format!("training computes on the processor, {cores} cores: {problem}\n"),
+        Look::Absent { problem, .. } => format!("training uses the CPU, {cores} cores: {problem}\n"),
     }
 }
 
@@ -149,19 +149,19 @@ pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure
         (Look::Usable(gpu), _) => Ok(Chosen::Cuda(gpu)),
         (Look::Absent { .. }, DeviceChoice::Auto) => Ok(Chosen::Cpu),
         (Look::Unusable { problem, hint }, DeviceChoice::Auto) => Err(Failure {
-            what: "there is a GPU that cannot be used".into(),
+            what: "the GPU cannot be used".into(),
             causes: vec![problem],
-            hint: Some(format!("{hint}; `--device cpu` trains on the processor")),
+            hint: Some(format!("{hint}; or train on the CPU with `--device cpu`")),
         }),
         (Look::Unusable { problem, hint } | Look::Absent { problem, hint }, _) => {
-            Err(Failure { what: "there is no GPU to compute on".into(), causes: vec![problem], hint: Some(hint) })
+            Err(Failure { what: "no usable GPU".into(), causes: vec![problem], hint: Some(hint) })
         }
     }
     .inspect(|chosen| {
         if let Chosen::Cuda(gpu) = chosen {
             printer.say(&format!("computing on {}", gpu.name));
             if !gpu.is_pinned {
-                printer.say("note: the system gives no pinned memory here, so the GPU waits while batches are copied");
+                printer.say("note: no pinned memory available, so the GPU waits while batches are copied");
             }
         }
     })
@@ -169,14 +169,15 @@ pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure
 
 /// A look by a process that ends after it.
 fn look_elsewhere() -> Result<Look, Failure> {
-    let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
+    let program =
+        std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
     let looked =
         Command::new(program).args(["devices", "--json"]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let looked = looked.map_err(|error| Failure::new("cannot look for a GPU", &error, None))?;
+    let looked = looked.map_err(|error| Failure::new("cannot check for a GPU", &error, None))?;
     serde_json::from_slice(&looked.stdout).map_err(|_| Failure {
-        what: "the look for a GPU ended without an answer".into(),
+        what: "the check for a GPU ended without an answer".into(),
         causes: vec![looked.status.to_string()],
-        hint: Some("`model-garden devices` tells more; `--device cpu` trains on the processor".into()),
+        hint: Some("run `model-garden devices` for details, or train on the CPU with `--device cpu`".into()),
     })
 }
 
@@ -189,9 +190,9 @@ pub fn open_here(choice: DeviceChoice, threads: usize, printer: &Printer) -> Res
             Ok(cuda) => Ok(Box::new(cuda)),
             Err(unavailable) if unavailable.is_absent => open(DeviceKind::Cpu, threads, printer),
             Err(Unavailable { problem, hint, .. }) => Err(Failure {
-                what: "there is a GPU that cannot be used".into(),
+                what: "the GPU cannot be used".into(),
                 causes: vec![problem],
-                hint: Some(format!("{hint}; `--device cpu` computes on the processor")),
+                hint: Some(format!("{hint}; or use the CPU with `--device cpu`")),
             }),
         },
     }

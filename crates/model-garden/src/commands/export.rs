@@ -57,7 +57,7 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
     if let Some(trained) = super::trained_pictures(Some(&arguments.adapter))? {
         // Whoever loads the result shall see pictures as large as the adapter did in training.
         let bounded = trained.bound_files(&draft, |_| false);
-        bounded.map_err(|error| Failure::new("cannot write the size of pictures", &error, None))?;
+        bounded.map_err(|error| Failure::new("cannot write the image size settings", &error, None))?;
     }
     if let Some(template) = super::chat_template(None, Some(&arguments.adapter))? {
         let (to, older) = (draft.join(super::CHAT_TEMPLATE), draft.join("chat_template.json"));
@@ -84,8 +84,8 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
         return Ok(stopped(printer));
     }
     fs::rename(&draft, &arguments.output_dir).map_err(|error| {
-        let hint = format!("all of it is in `{}`: move it by hand", draft.display());
-        Failure::new(format!("cannot name the result `{}`", arguments.output_dir.display()), &error, Some(hint))
+        let hint = format!("the complete result is in `{}`: move it by hand", draft.display());
+        Failure::new(format!("cannot rename the result to `{}`", arguments.output_dir.display()), &error, Some(hint))
     })?;
     for note in &notes {
         printer.say(&format!("note: {note}"));
@@ -122,22 +122,22 @@ fn draft(output: &Path) -> Result<PathBuf, Failure> {
     };
     match fs::read_dir(output).map(|mut entries| entries.next().is_some()) {
         Ok(true) => {
-            return Err(refused("the folder is not empty".into(), "give one that is, or a new one, with --output-dir"));
+            return Err(refused("the folder is not empty".into(), "choose a new or empty folder with --output-dir"));
         }
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(refused(error.to_string(), "give a new folder with --output-dir"));
+            return Err(refused(error.to_string(), "choose a new folder with --output-dir"));
         }
         _ => {}
     }
     let Some(name) = output.file_name() else {
-        return Err(refused("it has no name".into(), "give a new folder with --output-dir"));
+        return Err(refused("it has no name".into(), "choose a new folder with --output-dir"));
     };
     let mut name = name.to_os_string();
     name.push(".partial");
     let draft = output.with_file_name(name);
     if draft.exists() {
-        let why = format!("`{}` is there: an export that was killed has left it, or one is running", draft.display());
-        return Err(refused(why, "remove it if none is running"));
+        let why = format!("`{}` already exists: another export is running, or was killed", draft.display());
+        return Err(refused(why, "remove it if no export is running"));
     }
     Ok(draft)
 }
@@ -163,31 +163,30 @@ fn look_at(arguments: &cli::Export, base: &Checkpoint, adapter: &Adapter) -> Res
     if changed == 0 {
         return Err(Failure {
             what: format!("the adapter `{}` changes nothing", arguments.adapter.display()),
-            causes: vec![format!("A or B is zero beside all {idle} linears, as before the first step of training")],
+            causes: vec![format!("A or B is zero in all {idle} linear layers, as before the first training step")],
             hint: Some(
-                "was it saved before it was trained, or from a model that lost it? The base is what would come out"
-                    .into(),
+                "was it saved before training, or from a model without it? The result would equal the base".into(),
             ),
         });
     }
     if idle > 0 {
         notes.push(format!(
-            "the adapter changes nothing in {idle} of its {} linears: A or B is zero there",
+            "the adapter changes nothing in {idle} of its {} linear layers: A or B is zero there",
             changed + idle
         ));
     }
     if let (Some(weight), false) = (base.packed_weight(), arguments.dequantise) {
         return Err(Failure {
-            what: format!("`{}` has weights of 4 bits", arguments.base_model.display()),
-            causes: vec![format!("`{weight}` is packed: merging onto it would keep the errors of packing for good")],
+            what: format!("`{}` has 4-bit weights", arguments.base_model.display()),
+            causes: vec![format!("`{weight}` is packed: merging onto it would make the packing errors permanent")],
             hint: Some(
-                "give the 16-bit checkpoint that it was made from as --base-model, or --dequantise to merge onto what the 4 bits stand for".into(),
+                "pass the original 16-bit checkpoint as --base-model, or --dequantise to merge onto the unpacked 4-bit weights".into(),
             ),
         });
     }
     if let Some(made_for) = adapter.base.as_deref().filter(|name| !is_called(&arguments.base_model, name)) {
         notes.push(format!(
-            "the adapter says that it was made for `{made_for}`; it is merged onto `{}`",
+            "the adapter names `{made_for}` as its base, but is merged onto `{}`",
             arguments.base_model.display()
         ));
     }
@@ -215,9 +214,9 @@ fn fits(arguments: &cli::Export, base: &Checkpoint, adapter: &Adapter, bytes: u6
     let needed = total.max(total - weights + bytes);
     let Some(room) = super::headroom().filter(|room| *room < needed) else { return Ok(()) };
     Err(Failure {
-        what: format!("the proof needs {} and {} are free", Bytes(needed), Bytes(room)),
+        what: format!("verification needs {}, but only {} is free", Bytes(needed), Bytes(room)),
         causes: vec!["it loads the base with its adapter and then the merged model".into()],
-        hint: Some("--no-verify writes it without the proof, with a few megabytes".into()),
+        hint: Some("--no-verify skips it and needs only a few megabytes".into()),
     })
 }
 
@@ -241,15 +240,13 @@ fn error_at(path: &Path, source: std::io::Error) -> Error {
 fn cannot_write(arguments: &cli::Export, error: &Error) -> Failure {
     let hint = match error {
         Error::File { source, .. } => match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                Some("the disk is full: nothing of the result was kept")
-            }
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Some("the disk is full; nothing was kept"),
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                Some("give a folder that you may write to with --output-dir")
+                Some("choose a writable folder with --output-dir")
             }
             _ => None,
         },
-        Error::Tensor { problem, .. } if problem.contains("too large") => Some("try --dtype bfloat16"),
+        Error::TooLarge { .. } => Some("try --dtype bfloat16"),
         _ => None,
     };
     Failure { hint: hint.map(String::from), ..cannot_merge(arguments, error) }
@@ -257,9 +254,9 @@ fn cannot_write(arguments: &cli::Export, error: &Error) -> Failure {
 
 fn unproven(draft: &Path, why: String) -> Failure {
     Failure {
-        what: "the merged model is not the base with its adapter".into(),
+        what: "the merged model differs from the base with its adapter".into(),
         causes: vec![why],
-        hint: Some(format!("what was written is in `{}`; do not use it", draft.display())),
+        hint: Some(format!("do not use the result in `{}`", draft.display())),
     }
 }
 
@@ -271,7 +268,7 @@ fn distrust(proof: &MergeProof) -> String {
             proof.difference.relative, proof.explained, proof.change.relative
         ),
         true => format!(
-            "a weight of `{}` is {:.2} distances away from what it should be; rounding is half a distance",
+            "a weight of `{}` is off by {:.2} rounding steps; rounding explains half a step",
             proof.roughest, proof.rounding
         ),
     }
@@ -295,15 +292,15 @@ fn told_as_text(arguments: &cli::Export, report: &MergeReport, proof: Option<&Me
         report.merged,
     );
     if report.unpacked > 0 {
-        text += &format!("{} weights of 4 bits were unpacked\n", report.unpacked);
+        text += &format!("{} 4-bit weights were unpacked\n", report.unpacked);
     }
-    let Some(proof) = proof else { return text + "not proven, as you wished\n" };
+    let Some(proof) = proof else { return text + "not verified (--no-verify)\n" };
     let (change, difference) = (&proof.change, &proof.difference);
     text += &format!(
-        "the adapter changes logits by {:.1e} of their size, the best token of {} places in {}\n",
+        "the adapter changes logits by {:.1e} of their size, and the best token at {} of {} positions\n",
         change.relative,
-        change.places,
-        change.places - change.same_best
+        change.places - change.same_best,
+        change.places
     );
     text + &format!(
         "merged and adapted differ by {:.1e} (at most {:.1e} of the largest logit; rounding explains {:.1e}), best tokens agree in {} of {}\n",

@@ -36,7 +36,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let begin = Instant::now();
     let questions = questions(arguments)?;
     let sampling = sampling(arguments)?;
-    sampling.check().map_err(|error| failure("cannot draw tokens that way", error))?;
+    sampling.check().map_err(|error| failure("invalid sampling settings", error))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), arguments.adapter.as_deref())?;
     let mut processor = Processor::open_with(model, template.as_ref())
         .map_err(|error| failure(format!("cannot use `{}`", model.display()), error))?;
@@ -48,19 +48,19 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     processor.images.min_pixels = arguments.min_pixels.unwrap_or(processor.images.min_pixels);
     if processor.images.min_pixels > processor.images.max_pixels {
         let (least, most) = (processor.images.min_pixels, processor.images.max_pixels);
-        let why = format!("images should have {least} pixels at least and {most} at most");
-        return Err(failure("--min-pixels and --max-pixels do not fit together", why));
+        let why = format!("images would have at least {least} pixels and at most {most}");
+        return Err(failure("--min-pixels is above --max-pixels", why));
     }
     let loaded = Loaded::open(arguments)?;
     processor
         .check(&loaded.config)
-        .map_err(|error| failure(format!("`{}` does not fit together", model.display()), error))?;
+        .map_err(|error| failure(format!("the files in `{}` do not match", model.display()), error))?;
     let prompts = questions.iter().map(|question| prompt(&processor, question)).collect::<Result<Vec<_>, _>>()?;
     // Beyond, a model says anything, and attention takes the square of the length to get there.
     let most = garden_input::read_max_positions(model).unwrap_or(usize::MAX);
     if let Some((question, prompt)) = questions.iter().zip(&prompts).find(|(_, prompt)| prompt.tokens.len() > most) {
         let why =
-            format!("it has {} tokens; the model was made for {most} (`max_position_embeddings`)", prompt.tokens.len());
+            format!("it has {} tokens; the model supports {most} (`max_position_embeddings`)", prompt.tokens.len());
         return Err(failure(format!("{}the prompt is too long", question.place), why));
     }
     let limits = GeneratorLimits::of(&prompts, sampling.max_new_tokens);
@@ -68,7 +68,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let plan = loaded.plan(device.profile(), limits)?;
     fits(&plan, &*device)?;
     if std::io::stderr().is_terminal() && plan.total() as u64 >= WORTH_A_WORD {
-        printer.say(&format!("model-garden: loading; {} are planned for all of it", Bytes(plan.total() as u64)));
+        printer.say(&format!("model-garden: loading; planned memory: {}", Bytes(plan.total() as u64)));
     }
     device.prepare(plan.total()).map_err(|error| failure("cannot load the model", error))?;
     let mut generator = loaded.build(&mut *device, limits)?;
@@ -134,33 +134,33 @@ fn questions(arguments: &cli::Generate) -> Result<Vec<Question>, Failure> {
         })
         .collect::<Result<_, _>>()?;
     if questions.is_empty() {
-        return Err(broken("there is no line in it".into()));
+        return Err(broken("it has no prompts".into()));
     }
     Ok(questions)
 }
 
 /// One line of a file of prompts.
 fn question(line: &str, folder: &Path, number: usize) -> Result<Question, String> {
-    let value: Value = serde_json::from_str(line).map_err(|error| format!("no JSON: {error}"))?;
-    let fields = value.as_object().ok_or("no object: `{\"prompt\": ...}` is needed")?;
+    let value: Value = serde_json::from_str(line).map_err(|error| format!("not JSON: {error}"))?;
+    let fields = value.as_object().ok_or("not an object: expected `{\"prompt\": ...}`")?;
     if let Some(other) = fields.keys().find(|key| !["prompt", "image", "images", "system"].contains(&key.as_str())) {
-        return Err(format!("field `{other}` is not known; prompt, image, images and system are"));
+        return Err(format!("unknown field `{other}`; expected prompt, image, images or system"));
     }
     let text = |name: &str| match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(format!("field `{name}` is {other}; a text is needed")),
+        Some(other) => Err(format!("field `{name}` is {other}; expected a string")),
     };
     let mut images: Vec<PathBuf> = text("image")?.into_iter().map(PathBuf::from).collect();
     match fields.get("images") {
         None | Some(Value::Null) => {}
         Some(Value::Array(all)) => {
             for one in all {
-                let path = one.as_str().ok_or_else(|| format!("field `images` has {one}; paths are needed"))?;
+                let path = one.as_str().ok_or_else(|| format!("field `images` has {one}; expected a path"))?;
                 images.push(path.into());
             }
         }
-        Some(other) => return Err(format!("field `images` is {other}; a list of paths is needed")),
+        Some(other) => return Err(format!("field `images` is {other}; expected a list of paths")),
     }
     Ok(Question {
         prompt: text("prompt")?.ok_or("field `prompt` is missing")?,
@@ -186,7 +186,7 @@ fn prompt(processor: &Processor, question: &Question) -> Result<Prompt, Failure>
     let files: Vec<PictureFile> = files.iter().map(|(name, data)| PictureFile { name, data }).collect();
     processor
         .prompt(&messages, &files)
-        .map_err(|error| failure(format!("{}cannot make a prompt", question.place), error))
+        .map_err(|error| failure(format!("{}cannot build the prompt", question.place), error))
 }
 
 fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
@@ -198,7 +198,7 @@ fn sampling(arguments: &cli::Generate) -> Result<Sampling, Failure> {
         top_p: arguments.top_p,
         repetition_penalty: arguments.repetition_penalty,
         end_tokens: garden_input::read_end_tokens(&arguments.model)
-            .map_err(|error| failure("cannot tell where answers end", error))?,
+            .map_err(|error| failure("cannot read the end tokens", error))?,
         seed: arguments.seed,
         has_logits: false,
     })
@@ -253,7 +253,7 @@ fn fits(plan: &Plan, device: &dyn Device) -> Result<(), Failure> {
     let Some(room) = room.filter(|room| *room < needed) else { return Ok(()) };
     let largest = Purpose::ALL.iter().map(|purpose| (plan.bytes(*purpose), purpose.name())).max().unwrap_or_default();
     Err(Failure {
-        what: format!("{} are needed and {} are free{whose}", Bytes(needed), Bytes(room)),
+        what: format!("needs {}, but only {} is free{whose}", Bytes(needed), Bytes(room)),
         causes: vec![format!("most of it is {}: {}", largest.1, Bytes(largest.0 as u64))],
         hint: Some("try --load-in-4bit, a smaller --max-pixels, or fewer --max-new-tokens".into()),
     })

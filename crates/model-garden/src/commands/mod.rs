@@ -69,7 +69,7 @@ fn trained_pictures(adapter: Option<&Path>) -> Result<Option<ImageSettings>, Fai
     let path = names.iter().find_map(|name| beside(adapter?, name));
     path.map(|path| ImageSettings::read(&path))
         .transpose()
-        .map_err(|error| Failure::new("cannot use the settings that the adapter was trained with", &error, None))
+        .map_err(|error| Failure::new("cannot use the adapter's image settings", &error, None))
 }
 
 /// A file of an adapter's folder, or for a checkpoint of a run that of the run's folder.

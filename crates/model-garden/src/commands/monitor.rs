@@ -116,8 +116,10 @@ impl Target {
         let open = |path: &PathBuf| {
             Channel::open_at(path, notices.clone()).map_err(|error| {
                 let hint = match error.kind() {
-                    io::ErrorKind::AddrInUse => "is another watcher at work? Name another path, or end it",
-                    _ => "name a path of fewer than 100 characters in an existing folder",
+                    io::ErrorKind::AddrInUse => {
+                        "another watcher may be using it: stop that one, or choose another path"
+                    }
+                    _ => "choose a path of fewer than 100 characters in an existing folder",
                 };
                 let hint = hint.to_string();
                 Failure::new(format!("cannot listen on `{}`", path.display()), &error, Some(hint))
@@ -149,8 +151,8 @@ fn find_target(arguments: &cli::Monitor) -> Result<Option<u32>, Failure> {
         Some(pid) => pid,
         None => find_training().first().map(|(identity, _)| identity.pid).ok_or_else(|| Failure {
             what: "no training process found".into(),
-            causes: vec!["no Python process of this machine can be looked at".into()],
-            hint: Some("start it with `model-garden monitor -- COMMAND`, or name it with --pid".into()),
+            causes: vec!["no Python process on this machine can be inspected".into()],
+            hint: Some("start it with `model-garden monitor -- COMMAND`, or pass its --pid".into()),
         })?,
     };
     match Identity::of(pid) {

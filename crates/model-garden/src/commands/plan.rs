@@ -130,7 +130,7 @@ fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Resul
     match vram {
         Some(_) if choice == DeviceChoice::Cpu => {
             let hint = "omit one of the two".to_string();
-            let what = "--vram is for a GPU, and --device cpu computes on the processor".to_string();
+            let what = "--vram is for a GPU, but --device cpu uses the CPU".to_string();
             return Err(Failure { what, causes: Vec::new(), hint: Some(hint) });
         }
         Some(free) => return Ok((DeviceKind::Cuda, GpuMemory::Imagined(free))),
@@ -178,10 +178,10 @@ fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
     let named = |name: &str| arguments.settings.0.iter().any(|(given, _)| given == name);
     if arguments.shape.is_none() && !named("base-model") {
         return Err(Failure {
-            what: "there is no model to plan for".into(),
+            what: "no model to plan for".into(),
             causes: Vec::new(),
             hint: Some(
-                "give --base-model with a folder, or --shape with a released model such as qwen2.5-vl-3b".into(),
+                "pass a folder with --base-model, or a released model such as qwen2.5-vl-3b with --shape".into(),
             ),
         });
     }
@@ -192,7 +192,7 @@ fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
 }
 
 fn wrong_setting(error: RecipeError) -> Failure {
-    Failure { what: "the settings cannot be used".into(), causes: vec![error.to_string()], hint: error.hint }
+    Failure { what: "invalid settings".into(), causes: vec![error.to_string()], hint: error.hint }
 }
 
 fn unusable(folder: &str, error: &dyn std::fmt::Display, hint: Option<String>) -> Failure {
@@ -292,7 +292,7 @@ impl Planning<'_> {
             }
             false => {
                 let limits = subject.row.limits(&subject.config, recipe, &subject.images).map_err(|problem| {
-                    Failure { what: "there can be no such rows".into(), causes: vec![problem], hint: None }
+                    Failure { what: "such rows are not possible".into(), causes: vec![problem], hint: None }
                 })?;
                 // A file has about a byte for each pixel.
                 let files: u64 = subject.row.pictures.iter().map(|(width, height)| (width * height) as u64).sum();

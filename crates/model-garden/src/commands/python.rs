@@ -18,7 +18,7 @@ try:
     runpy.run_module('MODULE', run_name='__main__', alter_sys=True)
 except Exception as error:
     if isinstance(error, ModuleNotFoundError) and (error.name or '').startswith('model_garden'):
-        print('error: ' + sys.executable + ' does not have the package `model-garden`\\n\\nhint: pip install the wheel (`make wheel`), or name another Python with --python', file=sys.stderr)
+        print('error: ' + sys.executable + ' does not have the package `model-garden`\\n\\nhint: pip install the wheel (`make wheel`), or choose another Python with --python', file=sys.stderr)
     else:
         import traceback
         traceback.print_exc()
@@ -27,7 +27,7 @@ except Exception as error:
 
 /// The file of this program, for Python to become it again.
 pub fn ourselves() -> Result<PathBuf, Failure> {
-    env::current_exe().map_err(|error| Failure::new("cannot find this program's own file", &error, None))
+    env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))
 }
 
 /// Becomes Python with a module of our package and these words; returns why that failed.
@@ -40,7 +40,7 @@ pub fn become_python(named: Option<&Path>, module: &str, words: Vec<OsString>) -
     let mut all: Vec<OsString> = vec!["-c".into(), START.replace("MODULE", module).into()];
     all.extend(words);
     let error = become_program(python.as_os_str(), &all);
-    let hint = "name a Python with --python, or activate its environment";
+    let hint = "choose a Python with --python, or activate its environment";
     Failure::new(format!("cannot start Python as `{}`", python.display()), &error, Some(hint.into()))
 }
 

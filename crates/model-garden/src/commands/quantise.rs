@@ -47,7 +47,7 @@ pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Fail
             format!("{told:#}\n")
         }
         false => format!(
-            "{} weights of `{}` have 4 bits now: {before} became {after} in `{}`\n",
+            "packed {} weights of `{}` into 4 bits: {before} became {after} in `{}`\n",
             report.packed,
             arguments.from.display(),
             arguments.to.display()

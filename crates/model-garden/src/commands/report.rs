@@ -17,7 +17,7 @@ pub fn run(arguments: &cli::Report, printer: &Printer) -> Result<Outcome, Failur
         what: format!("`{}` is not the output folder of a training run", folder.display()),
         causes: error.source().map(ToString::to_string).into_iter().collect(),
         hint: Some(
-            "name the --output-dir of `model-garden train-vision`; a trace alone is for `diagnose --format html`"
+            "pass the --output-dir of `model-garden train-vision`; for a trace alone, use `diagnose --format html`"
                 .into(),
         ),
     })?;

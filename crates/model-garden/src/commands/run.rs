@@ -58,7 +58,7 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     match (limit, smallest) {
         (Some(asked), Some(smallest)) if smallest < asked => {
             say(&format!(
-                "the limit is {smallest}, since this machine or container has no more than that ({asked} was asked for); \
+                "the limit is {smallest}, all that this machine or container has ({asked} was requested); \
                  trace: {}",
                 trace.display()
             ));
@@ -72,19 +72,19 @@ fn guard(arguments: &cli::Run, printer: &Printer) -> Result<Outcome, Failure> {
     match &checkpoint_dir {
         Some(folder) if folder.is_file() => {
             say(&format!(
-                "{} is a file, so no checkpoints can be seen there: name a folder with --checkpoint-dir",
+                "{} is a file, not a folder of checkpoints: pass the folder with --checkpoint-dir",
                 folder.display()
             ));
         }
-        Some(folder) => say(&format!("checkpoints are looked for in {}", folder.display())),
-        None => say("no folder of checkpoints is known: name it with --checkpoint-dir"),
+        Some(folder) => say(&format!("looking for checkpoints in {}", folder.display())),
+        None => say("no checkpoint folder is known: pass it with --checkpoint-dir"),
     }
     if arguments.resume_with.as_deref().is_some_and(|words| !words.is_empty() && !words.contains("{checkpoint}")) {
         say(
             "--resume-with does not mention {checkpoint}: the program must find it by itself, or in MODEL_GARDEN_RESUME",
         );
     }
-    say("how the program can be stopped is found out when it trains");
+    say("how to stop the program is detected once it trains");
     let fence = arguments.fence.then(|| build_fence(smallest, &mut say)).flatten();
     let config = GuardConfig {
         environment: Vec::new(),
@@ -192,13 +192,13 @@ fn output_dir(command: &[OsString]) -> Option<PathBuf> {
 /// Starts the same command again in the background, in a session of its own.
 fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
     let failed = |what: &str, error: &io::Error| {
-        let hint = "name a folder that you may write to with --state-dir".to_string();
+        let hint = "choose a writable folder with --state-dir".to_string();
         Failure::new(format!("{what} in `{}`", folder.display()), error, Some(hint))
     };
-    fs::create_dir_all(folder).map_err(|error| failed("cannot make the state folder", &error))?;
+    fs::create_dir_all(folder).map_err(|error| failed("cannot create the state folder", &error))?;
     let log = folder.join("supervisor.log");
     let file = File::create(&log).map_err(|error| failed("cannot write the supervisor's log", &error))?;
-    let program = std::env::current_exe().map_err(|error| failed("cannot find our own program", &error))?;
+    let program = std::env::current_exe().map_err(|error| failed("cannot find this program's executable", &error))?;
     let is_behind = |words: &[OsString]| words.iter().any(|word| word == "--");
     let mut words: Vec<OsString> = Vec::new();
     for word in std::env::args_os().skip(1) {
@@ -223,7 +223,7 @@ fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
         std::thread::sleep(LOOK_PAUSE);
     }
     Err(Failure {
-        what: format!("the supervisor in `{}` did not begin within {} s", folder.display(), BEGINNING.as_secs()),
+        what: format!("the supervisor in `{}` did not start within {} s", folder.display(), BEGINNING.as_secs()),
         causes: Vec::new(),
         hint: Some(format!("see {}", log.display())),
     })
@@ -260,21 +260,21 @@ fn stop(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
     let Some(pid) = find_supervisor(folder)? else {
         if let Some(program) = unguarded(folder) {
             return Err(Failure {
-                what: format!("the guard of this run was killed; the program still runs as process `{program}`"),
+                what: format!("the guard of this run was killed; the program is still running as process `{program}`"),
                 causes: Vec::new(),
                 hint: Some(format!(
-                    "ask it yourself: kill -TERM {program} if it saves on SIGTERM, else wait for a checkpoint"
+                    "end it yourself: with `kill -TERM {program}` if it saves on SIGTERM, else after its next checkpoint"
                 )),
             });
         }
-        printer.say("the run has ended already");
+        printer.say("the run has already ended");
         return exit_of(folder, printer);
     };
     ask_to_end(pid).map_err(|error| {
-        let hint = "ask as the user who started it".to_string();
+        let hint = "run this as the user who started it".to_string();
         Failure::new(format!("cannot ask process `{pid}` to stop"), &error, Some(hint))
     })?;
-    printer.say(&format!("asked process {pid} to save and end"));
+    printer.say(&format!("asked process {pid} to save and exit"));
     while find_supervisor(folder)?.is_some() {
         std::thread::sleep(LOOK_PAUSE);
     }
@@ -283,7 +283,7 @@ fn stop(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
 
 fn find_supervisor(folder: &Path) -> Result<Option<u32>, Failure> {
     supervisor_of(folder).map_err(|error| {
-        let hint = "name the folder that was given to `run --state-dir`".to_string();
+        let hint = "pass the folder that was given to `run --state-dir`".to_string();
         Failure::new(format!("no run has its state in `{}`", folder.display()), &error, Some(hint))
     })
 }
@@ -293,7 +293,7 @@ fn exit_of(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
     let path = folder.join("exit.json");
     let wrong = |error: &dyn std::error::Error| {
         let hint = "the supervisor was killed; see state.json, output.log and the trace".to_string();
-        Failure::new(format!("`{}` does not tell how the run ended", path.display()), error, Some(hint))
+        Failure::new(format!("`{}` does not say how the run ended", path.display()), error, Some(hint))
     };
     let text = fs::read(&path).map_err(|error| wrong(&error))?;
     let summary: Summary = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;

@@ -49,7 +49,8 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
     let resume = find_resume(&recipe, printer)?;
     let prepared = prepare(recipe, chosen.kind(), printer)?;
     if let Some(path) = &resume {
-        let changes = check_resume(&prepared.job, path).map_err(|error| failure("cannot resume from there", &error))?;
+        let changes =
+            check_resume(&prepared.job, path).map_err(|error| failure("cannot resume from this checkpoint", &error))?;
         changes.iter().for_each(|change| printer.say(&format!("changed: {change}")));
         printer.say(&format!("resuming from {}", path.display()));
     }
@@ -100,7 +101,7 @@ fn take_run_folder(folder: &Path, printer: &Printer) -> Result<RunLock, Failure>
         if last.is_none_or(|last| last.elapsed() >= WORD) {
             last = Some(Instant::now());
             printer.say(&format!(
-                "process {pid} still works in {}: waiting until it has saved and ended",
+                "process {pid} is still working in {}: waiting for it to save and exit",
                 folder.display()
             ));
         }
@@ -113,7 +114,7 @@ fn take_run_folder(folder: &Path, printer: &Printer) -> Result<RunLock, Failure>
 }
 
 fn in_use(error: &Error) -> Failure {
-    failure("one run folder, one trainer", error)
+    failure("the output folder is in use", error)
 }
 
 /// The checkpoint to go on from.
@@ -143,10 +144,10 @@ fn prepare(recipe: Recipe, device: DeviceKind, printer: &Printer) -> Result<Prep
     let mut tell = |done: usize, rows: usize| {
         if last.elapsed() >= WORD && done < rows {
             last = Instant::now();
-            printer.say(&format!("looking at rows: {done} of {rows}"));
+            printer.say(&format!("checking rows: {done} of {rows}"));
         }
     };
-    Prepared::of(recipe, device, &mut tell).map_err(|error| failure("the run cannot begin", &error))
+    Prepared::of(recipe, device, &mut tell).map_err(|error| failure("the run cannot start", &error))
 }
 
 /// Trains in a process of its own, and says what came of it.
@@ -228,7 +229,8 @@ fn keep_trace(folder: &Path) {
 
 fn config(prepared: &Prepared, job_path: &Path, state: StateFolder) -> Result<GuardConfig, Failure> {
     let (job, recipe) = (&prepared.job, &prepared.job.recipe);
-    let program = std::env::current_exe().map_err(|error| Failure::new("cannot find our own program", &error, None))?;
+    let program =
+        std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
     let command = vec![program.into_os_string(), "train-worker".into(), job_path.as_os_str().to_owned()];
     let around = garden_probe::memory_limit();
     Ok(GuardConfig {

@@ -14,20 +14,20 @@ const SEPARATOR: &str = " · ";
 
 /// What the explanations say: a key or a word, and what it means.
 const EXPLANATIONS: [(&str, &str); 16] = [
-    ("o  p", "show or hide the output, the processes"),
+    ("o  p", "show or hide output, processes"),
     ("c", "components or total in the chart"),
-    ("+  -", "shorter or longer time in the chart"),
+    ("+  -", "shorter or longer time span in the chart"),
     ("?", "close this"),
     ("", ""),
-    ("anon", "heap and stacks: nobody can take it back"),
-    ("shared", "/dev/shm, pinned buffers: not given back either"),
+    ("anon", "heap and stacks: cannot be reclaimed"),
+    ("shared", "/dev/shm, pinned buffers: not reclaimed either"),
     ("swap", "swapped out: still held, but not resident"),
     ("file", "pages of mapped files: reclaimed when needed"),
-    ("own", "a process's memory without what it shares with its parent"),
+    ("own", "a process's memory, except what it shares with its parent"),
     ("growth", "change since first seen; ▲ marks the fastest"),
-    ("avail", "what the machine could still give out"),
-    ("group", "use of the control group, caches included"),
-    ("pressure", "share of time in which someone waited for memory"),
+    ("avail", "memory the machine can still provide"),
+    ("group", "control group usage, including caches"),
+    ("pressure", "share of time spent waiting for memory"),
     ("dotted", "forecast: if it never ends, and if it is bounded"),
     ("", ""),
 ];

@@ -279,7 +279,7 @@ impl View {
     fn verdict(&self, picture: &Picture, area: Rect) -> Vec<Line<'static>> {
         let most = if area.height >= 30 { 3 } else { 2 };
         let Some(diagnosis) = picture.diagnosis else {
-            return vec![Line::styled("watching; a verdict needs a few samples more", self.palette.quiet())];
+            return vec![Line::styled("watching; a verdict needs a few more samples", self.palette.quiet())];
         };
         let badge = format!(" {} ", diagnosis.verdict.name().to_uppercase());
         let sentence = text::clean(&diagnosis.summary);

@@ -64,25 +64,25 @@ fn each_workaround_gets_a_sentence() {
                    nothing for growth.
 
             In numbers
-              growth without any   +2.00 MiB per step (95 %: 2.00 to 2.00)
-              step without any     20.0 ms (95 %: 20.0 to 20.0)
-              highest without any  344 MiB
+              baseline growth   +2.00 MiB per step (95 %: 2.00 to 2.00)
+              baseline step     20.0 ms (95 %: 20.0 to 20.0)
+              baseline peak  344 MiB
 
             Workarounds
               - gc.collect every step: no effect on growth (-0.49 to +1.19 KiB per step), costs 3.5 % of step
                 time (3.5 to 3.6): remove it
-              - keep=False: ends the growth of +2.00 MiB per step: -1.08 to +1.12 KiB per step are left, no
+              - keep=False: ends the growth of +2.00 MiB per step: -1.08 to +1.12 KiB per step remain, no
                 effect on step time (+0.1 to +0.1 %): keep it until the cause is found
               - size=2: doubles the growth (+2.00 to +2.00 MiB per step), no effect on step time (+0.1 to
                 +0.2 %): remove it
 
             Differences
-              workaround             growth                       step            highest level
+              workaround             growth                       step            peak
               gc.collect every step  -0.49 to +1.19 KiB per step  +3.5 to +3.6 %  -265 to +297 KiB
               keep=False             -2.00 to -2.00 MiB per step  +0.1 to +0.1 %  -144 to -143 MiB
               size=2                 +2.00 to +2.00 MiB per step  +0.1 to +0.2 %  +144 to +144 MiB
 
-            How it was done
+            Method
               - Each kind was run 3 times in a process of its own, the kinds taking turns; memory is that of the
                 process and all it started.
               - Growth is compared over steps 12 to 72.
@@ -113,7 +113,7 @@ fn scripts_pages_and_trackers_get_the_same() {
     browser.open(&page, 1400, "dark");
     assert_eq!(browser.troubles(), Vec::<String>::new());
     let curves = browser.ask("[...document.querySelectorAll('[data-curve]')].map((curve) => curve.dataset.curve)");
-    assert_eq!(curves, json!(["without any", name, "other"]));
+    assert_eq!(curves, json!(["baseline", name, "other"]));
     assert_eq!(browser.number("document.querySelectorAll('img').length"), 0.0);
 }
 
@@ -167,7 +167,7 @@ fn records_that_cannot_be_used_are_named() {
               caused by: cannot open `testdata/audit.json`
               caused by: No such file or directory (os error 2)
 
-            hint: a record is made with `model-garden audit module:function --workaround NAME --record FOLDER`
+            hint: make a record with `model-garden audit module:function --workaround NAME --record FOLDER`
         "#]],
     );
     let folder = record("audit-wrong", &[("gc.collect every step", 0, 20_000)]);
@@ -182,6 +182,9 @@ fn records_that_cannot_be_used_are_named() {
     assert!(
         told_of(&manifest.replace("\"model_garden_audit\":1", "\"model_garden_audit\":9")).contains("it has version 9")
     );
-    assert!(told_of(&manifest.replace("0-1.jsonl", "../0-1.jsonl")).contains("`../0-1.jsonl` is not a file beside it"));
+    assert!(
+        told_of(&manifest.replace("0-1.jsonl", "../0-1.jsonl"))
+            .contains("`../0-1.jsonl` is not a file in the same folder")
+    );
     assert!(told_of(&manifest.replace("0-1.jsonl", "gone.jsonl")).contains("gone.jsonl"));
 }

@@ -89,9 +89,9 @@ fn what_is_no_record_is_refused() {
         exit 2
         ----- stderr
         error: cannot judge `FOLDER/empty.json`
-          caused by: it is not a record of an experiment: EOF while parsing a value at line 1 column 0
+          caused by: not an experiment record: EOF while parsing a value at line 1 column 0
 
-        hint: a record is made with `model-garden bisect module:function --record FILE`
+        hint: make a record with `model-garden bisect module:function --record FILE`
     "#]],
     );
     tell(
@@ -101,9 +101,9 @@ fn what_is_no_record_is_refused() {
             exit 2
             ----- stderr
             error: cannot judge `FOLDER/other.json`
-              caused by: its format is `something` instead of `model-garden-bisect`
+              caused by: its format is `something`, not `model-garden-bisect`
 
-            hint: a record is made with `model-garden bisect module:function --record FILE`
+            hint: make a record with `model-garden bisect module:function --record FILE`
         "#]],
     );
     tell(
@@ -113,9 +113,9 @@ fn what_is_no_record_is_refused() {
         exit 2
         ----- stderr
         error: cannot judge `FOLDER/torn.json`
-          caused by: it is not a record of an experiment: EOF while parsing a value at line 1 column 2000
+          caused by: not an experiment record: EOF while parsing a value at line 1 column 2000
 
-        hint: a record is made with `model-garden bisect module:function --record FILE`
+        hint: make a record with `model-garden bisect module:function --record FILE`
     "#]],
     );
     let mut newer = record("failed");
@@ -127,9 +127,9 @@ fn what_is_no_record_is_refused() {
         exit 2
         ----- stderr
         error: cannot judge `FOLDER/newer.json`
-          caused by: it is of version 7; this program understands 1
+          caused by: it has version 7; this program reads 1
 
-        hint: a record is made with `model-garden bisect module:function --record FILE`
+        hint: make a record with `model-garden bisect module:function --record FILE`
     "#]],
     );
     newer["format"] = json!("coffee");
@@ -140,9 +140,9 @@ fn what_is_no_record_is_refused() {
         exit 2
         ----- stderr
         error: cannot judge `FOLDER/coffee.json`
-          caused by: its format is `coffee` instead of `model-garden-bisect`
+          caused by: its format is `coffee`, not `model-garden-bisect`
 
-        hint: a record is made with `model-garden bisect module:function --record FILE`
+        hint: make a record with `model-garden bisect module:function --record FILE`
     "#]],
     );
     fs::write(folder.join("binary.json"), [0xff, 0xfe, 0x00]).unwrap();
@@ -170,7 +170,7 @@ fn what_is_neither_a_record_nor_a_function_is_explained() {
         error: cannot start Python as `no/such/python`
           caused by: No such file or directory (os error 2)
 
-        hint: name a Python with --python, or activate its environment
+        hint: choose a Python with --python, or activate its environment
     "#]],
     );
     check(

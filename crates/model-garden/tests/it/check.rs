@@ -32,7 +32,7 @@ fn a_good_dataset() {
     expect![[r#"
         4 rows, all usable: 1 step per epoch at 2 x 4
 
-        Tokens of a row: median 62, 99 % up to 112, largest 112
+        Tokens per row: median 62, 99 % up to 112, largest 112
            54 -  55  ████████████████████████████████████████ 1
            56 -  63  ████████████████████████████████████████ 1
            64 -  79  ████████████████████████████████████████ 1
@@ -40,7 +40,7 @@ fn a_good_dataset() {
            96 - 111   0
                 112  ████████████████████████████████████████ 1
 
-        Image tokens of a row: median 8, 99 % up to 14, largest 14
+        Image tokens per row: median 8, 99 % up to 14, largest 14
                 6  ████████████████████████████████████████ 1
                 7   0
            8 -  9  ████████████████████████████████████████ 1
@@ -48,7 +48,7 @@ fn a_good_dataset() {
           12 - 13   0
                14  ████████████████████████████████████████ 1
 
-        Trained tokens of a row: median 9, 99 % up to 45, largest 45
+        Trained tokens per row: median 9, 99 % up to 45, largest 45
            6 -  7  ████████████████████████████████████████ 1
            8 - 11  ████████████████████████████████████████ 1
           12 - 15  ████████████████████████████████████████ 1
@@ -56,20 +56,20 @@ fn a_good_dataset() {
           24 - 31   0
           32 - 45  ████████████████████████████████████████ 1
 
-        Megapixels of an image: median 0.0063, 99 % up to 0.0072, largest 0.0072
+        Megapixels per image: median 0.0063, 99 % up to 0.0072, largest 0.0072
           0.0061 - 0.0067  ████████████████████████████████████████ 2
           0.0067 - 0.0072   0
                    0.0072  ████████████████████████████████████████ 2
 
         Largest row: testdata/data/datasets/chat.jsonl:4
-          112 tokens, 8 of them of 1 image (120 x 60)
+          112 tokens, 8 of them from 1 image (120 x 60)
         Largest micro-batch in any order
           189 tokens, 57 trained, 88 patches, 3 images
 
         Host memory for the data
               104 KiB  in Python with 4 images decoded in a list
-              459 KiB  here, whatever the number of images:
-                 64 B    index of the rows
+              459 KiB  here, regardless of the number of images:
+                 64 B    row index
               404 KiB    patches of the largest micro-batch
              42.2 KiB    largest image decoded, on 2 threads
              13.0 KiB    largest row compressed, on 2 threads
@@ -93,19 +93,19 @@ fn bad_rows_by_line_and_field() {
     let file = file.to_str().unwrap();
     let done = check(file, &[]);
     assert_eq!(done.status.code(), Some(1));
-    assert_eq!(first_line(&done), "31 of 34 rows are bad; the other 3 are 1 step per epoch at 2 x 4");
+    assert_eq!(first_line(&done), "31 of 34 rows are bad; the other 3 make 1 step per epoch at 2 x 4");
     let told = text(&done);
     for part in [
-        "rows.jsonl:2: field `response` is the number 3, not a text",
+        "rows.jsonl:2: field `response` is the number 3, not a string",
         "rows.jsonl:5: field `image` names `",
         "... and 11 more (--format json lists up to 1000)",
-        "warning: 1 row says and shows the same as an earlier one",
+        "warning: 1 row duplicates an earlier one",
         "rows.jsonl:3 is the same as ",
         "warning: 1 row has an empty answer",
     ] {
         assert!(told.contains(part), "`{part}` is missing: {told}");
     }
-    assert_eq!(told.matches("hint: paths are taken").count(), 1);
+    assert_eq!(told.matches("hint: paths are relative").count(), 1);
     let done = check(file, &["--format", "json"]);
     assert_eq!(done.status.code(), Some(1));
     let value: Value = serde_json::from_slice(&done.stdout).unwrap();

@@ -51,7 +51,7 @@ fn a_directory_is_refused() {
         error: cannot diagnose `testdata`
           caused by: cannot read `testdata`: it is a directory
 
-        hint: name one trace file in it
+        hint: pass a trace file inside it
     "#]],
     );
 }
@@ -66,7 +66,7 @@ fn an_unknown_column_lists_what_is_there() {
         error: cannot diagnose `testdata/production/run2.csv`
           caused by: no column `ram` among `step`, `rss_mb`, `tensors`, `tensors_cpu`, `tensors_gpu`
 
-        hint: `--column` takes a name as the file spells it
+        hint: spell the `--column` name as in the file
     "#]],
     );
 }
@@ -113,7 +113,7 @@ fn sizes_and_pairs_of_flags_are_checked() {
         expect![[r#"
             exit 2
             ----- stderr
-            error: invalid value '0' for '--steps-per-epoch <S>': a whole number of at least 1 is needed
+            error: invalid value '0' for '--steps-per-epoch <S>': expected a whole number of at least 1
 
             For more information, try '--help'.
         "#]],
@@ -139,7 +139,7 @@ fn input_that_is_no_trace_is_an_error_with_a_hint() {
         ----- stderr
         error: cannot diagnose standard input
           caused by: not a memory trace: the content is binary (not text)
-        hint: give the text file that the memory was logged to, not a model, archive or profile
+        hint: pass the text log with the memory values, not a model, archive or profile
     "#]],
     );
     check_input(
@@ -148,8 +148,8 @@ fn input_that_is_no_trace_is_an_error_with_a_hint() {
         exit 2
         ----- stderr
         error: cannot diagnose standard input
-          caused by: not a memory trace: no known form was found; it begins with `hello`
-        hint: understood are: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's `mprofile_*.dat`; psrecord logs
+          caused by: not a memory trace: unknown format, beginning with `hello`
+        hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's `mprofile_*.dat`; psrecord logs
     "#]],
     );
     check_input(
@@ -159,7 +159,7 @@ fn input_that_is_no_trace_is_an_error_with_a_hint() {
         ----- stderr
         error: cannot diagnose standard input
           caused by: no memory column among `step`, `loss`
-        hint: name the column that holds it with `--column NAME`
+        hint: select the memory column with `--column NAME`
     "#]],
     );
 }
@@ -171,11 +171,11 @@ fn too_little_data_says_what_is_missing() {
         expect![[r#"
         exit 3
         ----- stdout
-        INSUFFICIENT  Too little data: 1 usable sample of memory, at least 5 are needed.
+        INSUFFICIENT  Too little data: 1 usable memory sample, at least 5 are needed.
         Memory by sample: standard input, rss_mb
         ...
           1. Record more samples: one per step, or one every 10 steps over at least 50 steps.
-          2. Two passes over the same data show the difference between a cache and a leak best.
+          2. Two passes over the same data best separate a cache from a leak.
         Read: csv, 1 sample, column rss_mb (MiB), 0 skipped
     "#]],
     );
@@ -184,12 +184,12 @@ fn too_little_data_says_what_is_missing() {
         expect![[r#"
         exit 3
         ----- stdout
-        INSUFFICIENT  Too little data: 0 usable samples of memory, at least 5 are needed.
+        INSUFFICIENT  Too little data: 0 usable memory samples, at least 5 are needed.
         Forecast
           limit  32.0 GiB
         What to do
           1. Record more samples: one per step, or one every 10 steps over at least 50 steps.
-          2. Two passes over the same data show the difference between a cache and a leak best.
+          2. Two passes over the same data best separate a cache from a leak.
         Read: csv, 0 samples, 0 skipped
     "#]],
     );
@@ -208,7 +208,7 @@ fn unusable_values_are_counted_and_named() {
             ...
               - 1 line skipped: value is not a number (line 6, `rss_mb` = `n/a`)
               - 1 line skipped: value is infinite or larger than any machine's memory (line 9, `rss_mb` = `inf`)
-              - 1 sample skipped: the step goes back behind an earlier one
+              - 1 sample skipped: the step goes backwards
         "#]],
     );
 }

@@ -49,8 +49,8 @@ fn the_two_production_runs_grew_alike() {
               growth before     +169 MiB per step (95 %: 165 to 173)
               growth after      +168 MiB per step (95 %: 163 to 174)
               difference        -1.12 MiB per step (95 %: -2.83 MiB to +605 KiB)
-              highest level     15.4 GiB before, 15.2 GiB after: -177 MiB
-              level at the end  15.4 GiB before, 15.2 GiB after: -177 MiB
+              peak     15.4 GiB before, 15.2 GiB after: -177 MiB
+              final level  15.4 GiB before, 15.2 GiB after: -177 MiB
 
             Runs
                       run       verdict  samples  growth             step time  highest
@@ -58,11 +58,11 @@ fn the_two_production_runs_grew_alike() {
               after   run2.csv  settled  24       +168 MiB per step             15.2 GiB
 
             What to do
-              About the change: it does nothing for growth.
+              About the change: it does not reduce growth.
 
-            How it was compared
-              - Growth is compared over steps 10 to 70: the slope of the lows there.
-              - A difference within 16.9 MiB per step is no effect.
+            Method
+              - Growth is the slope of the lows over steps 10 to 70.
+              - Differences within 16.9 MiB per step count as no effect.
               - Intervals are 95 % and come from the noise within each run, correlated as it is. How much runs
                 of the same kind differ is not in them: repeat both to know it (--before, --after).
         "#]],
@@ -86,7 +86,7 @@ fn several_runs_of_each_kind_are_compared_by_their_differences() {
     assert_eq!(found["step_time"]["effect"], "costs");
     assert_eq!((found["before"].as_array().unwrap().len(), &found["after"][2]["name"]), (3, &Value::from("5.jsonl")));
     let text = told(&run(&["compare", "--before", a, b, c, "--after", d, e, f]));
-    assert!(text.contains("come from how much runs of the same kind differ"), "{text}");
+    assert!(text.contains("from the spread of runs of the same kind"), "{text}");
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn too_little_data_is_said_with_its_own_exit_code() {
             INSUFFICIENT  Not enough data to compare: `short.csv` has 3 samples.
 
             In numbers
-              highest level     5.42 GiB before, 102 MiB after: -5.32 GiB
-              level at the end  5.42 GiB before, 102 MiB after: -5.32 GiB
+              peak     5.42 GiB before, 102 MiB after: -5.32 GiB
+              final level  5.42 GiB before, 102 MiB after: -5.32 GiB
 
             Runs
                       run        verdict       samples  growth  step time  highest
@@ -138,9 +138,9 @@ fn too_little_data_is_said_with_its_own_exit_code() {
               after   short.csv  insufficient  3                           102 MiB
 
             What to do
-              To know more: record more of both.
+              To find out: record more of both.
 
-              - the runs are at different steps, so they are compared from where each trace begins
+              - the runs cover different steps, so they are compared from the start of each trace
         "#]],
     );
 }

@@ -24,7 +24,7 @@ fn train<'a>(dataset: &'a str, output: &'a str, device: &'a str) -> Vec<&'a str>
 fn without_a_gpu_the_processor_computes() {
     let output = hidden(&["devices"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.starts_with("training computes on the processor, "), "{text}");
+    assert!(output.status.success() && text.starts_with("training uses the CPU, "), "{text}");
     let look: Value = serde_json::from_slice(&hidden(&["devices", "--json"]).stdout).unwrap();
     assert_eq!(look["gpu"], "absent", "{look}");
     let folder = scratch("devices-none");
@@ -32,7 +32,7 @@ fn without_a_gpu_the_processor_computes() {
     let words = train(dataset.to_str().unwrap(), output.to_str().unwrap(), "cuda");
     let refused = hidden(&words);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(told(&refused).contains("there is no GPU to compute on"), "{}", told(&refused));
+    assert!(told(&refused).contains("no usable GPU"), "{}", told(&refused));
     assert!(!output.exists(), "nothing was begun");
 }
 
@@ -57,7 +57,7 @@ fn a_driver_that_is_none_is_named() {
     let (dataset, output) = (paths(&dataset), paths(&output));
     let refused = with_it(&train(&dataset, &output, "auto"));
     assert_eq!(refused.status.code(), Some(2));
-    assert!(told(&refused).contains("there is a GPU that cannot be used"), "{}", told(&refused));
+    assert!(told(&refused).contains("the GPU cannot be used"), "{}", told(&refused));
     assert!(told(&refused).contains("--device cpu"), "{}", told(&refused));
     // Whoever asks for the processor gets it.
     let trained = with_it(&train(&dataset, &output, "cpu"));

@@ -29,7 +29,7 @@ fn memory_that_is_known_by_bounds_is_marked() {
     let talk = told(&output);
     assert!(talk.contains("anon at most ") && talk.contains(", at least "), "{talk}");
     let notes = diagnose(trace, &[]).0["input"]["notes"].to_string();
-    assert!(notes.contains("known by bounds only"), "{notes}");
+    assert!(notes.contains("only bounds of"), "{notes}");
 }
 
 /// A parent with 100 MiB and five children; `work` is what each child does eighty times in eight seconds.

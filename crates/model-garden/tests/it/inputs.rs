@@ -57,7 +57,7 @@ fn threads_are_as_many_as_can_be_started() {
 #[test]
 fn a_processor_that_does_not_fit_its_model_is_refused_by_all() {
     let cases = [
-        ("\"merge_size\": 2", "\"merge_size\": 2147483648", "`merge_size` is 2147483648; 1024 is the most"),
+        ("\"merge_size\": 2", "\"merge_size\": 2147483648", "`merge_size` is 2147483648; the maximum is 1024"),
         (
             "\"merge_size\": 2",
             "\"merge_size\": 4",
@@ -77,7 +77,7 @@ fn a_processor_that_does_not_fit_its_model_is_refused_by_all() {
 fn pictures_are_not_enlarged_beyond_what_is_decoded() {
     let words = ["generate", "--model", MODEL, "--prompt", "a", "--image", "testdata/data/datasets/pictures/gate.jpg"];
     let huge = ["--min-pixels", "500000000000", "--max-pixels", "500000000000"];
-    refused(&run(&[&words[..], &huge].concat()), "178956970 are the most");
+    refused(&run(&[&words[..], &huge].concat()), "the maximum is 178956970");
 }
 
 /// What would clear a terminal, rename its window, or speak to it in eight bits.
@@ -160,7 +160,7 @@ fn rows_of_the_hub_stay_in_their_folder_unless_allowed() {
     assert_eq!(done.status.code(), Some(1), "{}", told(&done));
     let text = told(&done);
     assert!(text.contains("1 bad row") || text.contains("1 of 2"), "{text}");
-    assert!(text.contains("leads out of `") && text.contains("--image-paths anywhere"), "{text}");
+    assert!(text.contains("which is outside `") && text.contains("--image-paths anywhere"), "{text}");
     assert_eq!(check(&["--image-paths", "anywhere"]).status.code(), Some(0));
 }
 
@@ -172,7 +172,7 @@ fn prompts_beyond_the_model_s_positions_are_refused() {
     let line = |length: usize| json!({"prompt": "a", "system": "a".repeat(length)}).to_string() + "\n";
     fs::write(&prompts, line(10) + &line(70_000)).unwrap();
     let words = ["generate", "--model", MODEL, "--prompts", prompts.to_str().unwrap(), "--max-new-tokens", "1"];
-    refused(&bounded(&words), "the model was made for 1024 (`max_position_embeddings`)");
+    refused(&bounded(&words), "the model supports 1024 (`max_position_embeddings`)");
     refused(&bounded(&words), "line 2: the prompt is too long");
 }
 

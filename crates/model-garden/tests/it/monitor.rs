@@ -175,7 +175,7 @@ fn steps_are_found_by_a_pattern_of_the_user() {
 fn a_command_goes_on_when_the_watching_is_over() {
     let (output, _) = monitor("goes-on", &["--duration", "300ms"], &["sh", "-c", "sleep 3; echo still here"]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("still here"), "{}", told(&output));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("the command goes on"), "{}", told(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the command keeps running"), "{}", told(&output));
 }
 
 #[test]

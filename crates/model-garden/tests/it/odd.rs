@@ -118,7 +118,7 @@ fn a_checkpoint_of_another_run_is_not_ours() {
         let words = words(&folder, mode, "300", flags);
         let output = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(output.status.code(), Some(code), "{}", told(&output));
-        assert!(talk(&output).contains("checkpoints of an earlier run are there"), "{}", talk(&output));
+        assert!(talk(&output).contains("there are checkpoints of an earlier run"), "{}", talk(&output));
         assert!(
             !talk(&output).contains("checkpoint-500 is complete") && !talk(&output).contains("from out/checkpoint-500")
         );
@@ -160,7 +160,7 @@ fn a_trace_that_cannot_be_written_is_known_before_anything_runs() {
     for command in ["run", "monitor"] {
         let output = run(&[command, "-o", "/no/such/folder/trace.jsonl", "--", "sh", "-c", &script]);
         assert_eq!(output.status.code(), Some(2), "{}", told(&output));
-        assert!(talk(&output).contains("name a file in a folder that is there"), "{}", talk(&output));
+        assert!(talk(&output).contains("choose a file in an existing, writable folder"), "{}", talk(&output));
     }
     std::thread::sleep(Duration::from_millis(200));
     assert!(!marker.exists());

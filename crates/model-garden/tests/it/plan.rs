@@ -44,9 +44,9 @@ fn a_shape_says_whether_it_fits_and_what_for() {
     assert!(text.lines().next().unwrap().contains("fits into the limit of 64.0 GiB"), "{text}");
     for part in [
         "qwen2.5-vl-3b, LoRA of rank 16; micro-batches of 2 rows with 3250 tokens and 10952 patches",
-        "4 bits in the decoder's linears",
+        "4 bits in the decoder's linear layers",
         "minimum  recommended",
-        "a GPU computes: its memory",
+        "on a GPU: GPU memory",
         "--loader-threads 3 costs",
         "--prefetch 512MB costs",
     ] {
@@ -110,7 +110,7 @@ fn a_plan_for_a_gpu_says_what_fits_onto_it() {
     };
     let told = hidden(&[]);
     let text = String::from_utf8(told.stdout).unwrap();
-    assert!(text.lines().next().unwrap().contains("no GPU here could be looked at"), "{text}");
+    assert!(text.lines().next().unwrap().contains("no GPU here could be inspected"), "{text}");
     assert_eq!(told.status.code(), Some(0));
     let told: Value = serde_json::from_slice(&hidden(&["--format", "json"]).stdout).unwrap();
     assert!(told["gpu"]["available_bytes"].is_null() && told["gpu"]["needed_bytes"].is_u64(), "{}", told["gpu"]);
@@ -161,7 +161,7 @@ fn what_does_not_fit_is_said_with_what_would_help() {
     assert!(text.contains("6.00 GiB are allowed") && text.contains("--load-in-4bit"), "{text}");
     assert!(text.contains("and fits: --"), "{text}");
     let hopeless = plan(&["--shape", "qwen2.5-vl-72b", "--memory-limit", "1GB"]);
-    assert!(String::from_utf8(hopeless.stdout).unwrap().contains("All of them together are not enough"));
+    assert!(String::from_utf8(hopeless.stdout).unwrap().contains("Not enough even together"));
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn what_cannot_be_planned_is_named() {
         (vec!["--shape", "qwen9"], vec!["qwen2.5-vl-3b"]),
         (vec!["--shape", "qwen2.5-vl-3b", "--image", "big"], vec!["WIDTHxHEIGHT"]),
         (vec!["--shape", "qwen2.5-vl-3b", "--dataset", "x.jsonl"], vec!["cannot be used with"]),
-        (vec!["--shape", "qwen2.5-vl-3b", "--batch-size", "0"], vec!["batch-size", "1 at least"]),
-        (vec!["--shape", "qwen2.5-vl-3b", "--full", "--load-in-4bit"], vec!["exclude each other"]),
+        (vec!["--shape", "qwen2.5-vl-3b", "--batch-size", "0"], vec!["batch-size", "at least 1"]),
+        (vec!["--shape", "qwen2.5-vl-3b", "--full", "--load-in-4bit"], vec!["cannot be used with"]),
         (vec!["--shape", "qwen2.5-vl-3b", "--image", "10x90000"], vec!["factor of 200"]),
         (vec!["--base-model", "nowhere/at-all"], vec!["nowhere/at-all"]),
     ] {

@@ -95,7 +95,7 @@ fn run1_with_facts_is_growing_and_says_when_it_will_be_known() {
     assert_between(number(&found["forecast"]["decided_by_step"]), 83.0, 95.0);
     assert_between(number(&found["forecast"]["if_bounded"]["bytes"]) / GIB, 16.5, 19.0);
     assert_between(number(&found["forecast"]["if_unbounded"]["step"]), 155.0, 180.0);
-    assert!(found["advice"].to_string().contains("undiminished until step 166"), "{}", found["advice"]);
+    assert!(found["advice"].to_string().contains("undiminished at step 166"), "{}", found["advice"]);
     assert!(found["advice"].to_string().contains("twice"), "{}", found["advice"]);
 }
 

@@ -82,7 +82,7 @@ fn expected(happened: Happened, next: Next) -> Expected {
         (Happened::Empty, Next::Same) => Expected::Exact,
         (_, Next::Same) => Expected::Refused("has checkpoints of an earlier run"),
         (_, Next::ResumeWithOtherRows) if has_nothing => Expected::Anew,
-        (_, Next::ResumeWithOtherRows) => Expected::Refused("had other rows"),
+        (_, Next::ResumeWithOtherRows) => Expected::Refused("had different rows"),
         _ => Expected::Exact,
     }
 }
@@ -522,17 +522,17 @@ fn one_run_folder_has_one_trainer() {
     let begin = Instant::now();
     let mut said = String::new();
     let mut talk = BufReader::new(next.guard.stderr.take().unwrap());
-    while !said.contains("waiting until it has saved and ended") {
+    while !said.contains("waiting for it to save and exit") {
         assert!(begin.elapsed() < PATIENCE);
         assert!(talk.read_line(&mut said).unwrap() > 0, "{said}");
     }
-    assert!(said.contains(&format!("process {worker} still works in")), "{said}");
+    assert!(said.contains(&format!("process {worker} is still working in")), "{said}");
     assert!(next.guard.try_wait().unwrap().is_none());
     signal("-CONT", worker);
     talk.read_to_string(&mut said).unwrap();
     let ended = next.end();
     assert!(ended.status.success(), "{said}");
-    assert!(said.contains("going on from"), "{said}");
+    assert!(said.contains("resuming from"), "{said}");
     assert_eq!(losses(&output), losses(&whole));
 }
 

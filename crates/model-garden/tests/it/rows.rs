@@ -55,7 +55,7 @@ fn what_is_not_used_is_listed_and_calls_are_trained() {
     let done = run(&words("check", &file, &["--chat-template", TEMPLATE]));
     let text = String::from_utf8(done.stdout).unwrap();
     assert_eq!(done.status.code(), Some(0), "{text}");
-    for line in ["Not used: ", "  `id` of 3 rows, first ", "  `messages[].tool_call_id` of 3 rows, first "] {
+    for line in ["Unused fields: ", "  `id` in 3 rows, first ", "  `messages[].tool_call_id` in 3 rows, first "] {
         assert!(text.contains(line), "`{line}` is missing: {text}");
     }
     assert!(!text.contains("empty answer"), "{text}");

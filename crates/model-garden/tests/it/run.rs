@@ -135,7 +135,7 @@ fn one_that_only_saves_periodically_is_ended_just_after_a_checkpoint() {
         // is on trial: it may come to the limit and do the steps since its last checkpoint again.
         let ledger = found.ledger();
         let twice = ledger.len() - ledger.iter().collect::<BTreeSet<_>>().len();
-        let restarts = found.talk().matches("going on from").count();
+        let restarts = found.talk().matches("starting from").count();
         assert!(twice <= restarts + 8, "{twice} steps twice: {ledger:?}");
     }
 }
@@ -149,8 +149,8 @@ fn a_torn_checkpoint_is_skipped_and_said_so() {
     let found = guard("torn", &RESUME, &trainer);
     assert_eq!(found.code(), Some(0), "{}", told(&found.output));
     let talk = found.talk();
-    assert!(talk.contains("checkpoint-30 (now ") && talk.contains("is cut short"), "{talk}");
-    assert!(talk.contains("going on from") && talk.contains("checkpoint-20"), "{talk}");
+    assert!(talk.contains("checkpoint-30 (now ") && talk.contains("is truncated"), "{talk}");
+    assert!(talk.contains("starting from") && talk.contains("checkpoint-20"), "{talk}");
     assert!(each_once(&found.kept(), 50), "{:?}", found.kept());
 }
 
@@ -189,7 +189,7 @@ fn starts_that_bring_no_newer_checkpoint_go_to_the_limit_and_end() {
     assert_eq!(found.code(), Some(76), "{}", told(&found.output));
     let talk = found.talk();
     assert!(talk.contains("its last 3 starts brought no newer checkpoint"), "{talk}");
-    assert!(talk.contains("(without a newer checkpoint 1 of 2: it may go to the limit)"), "{talk}");
+    assert!(talk.contains("(no newer checkpoint, 1 of 2: it may go up to the limit)"), "{talk}");
     // All but the first one were ended at the limit, not before.
     let attempts = json(&folder.join("exit.json"))["attempts"].as_array().unwrap().clone();
     let highest: Vec<u64> = attempts.iter().map(|attempt| attempt["highest_bytes"].as_u64().unwrap() >> 20).collect();
@@ -205,7 +205,7 @@ fn only_starts_without_a_newer_checkpoint_count_as_restarts_used() {
     let found = guard("budget", &[&RESUME[..], &["--max-restarts", "0"]].concat(), &trainer);
     assert_eq!(found.code(), Some(0), "{}", told(&found.output));
     assert!(each_once(&found.ledger(), 140), "{:?}", found.ledger());
-    assert!(found.talk().matches("going on from").count() >= 2, "{}", found.talk());
+    assert!(found.talk().matches("starting from").count() >= 2, "{}", found.talk());
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_cache_that_fits_is_not_stopped_at_every_checkpoint() {
     let found = guard("cache", &RESUME, &[&trainer[..], &["--on_sigterm", "die"]].concat());
     assert_eq!(found.code(), Some(0), "{}", told(&found.output));
     let stops = found.talk().matches("stopping just after").count();
-    assert!(stops <= 1 && found.talk().matches("going on from").count() == stops, "{}", found.talk());
+    assert!(stops <= 1 && found.talk().matches("starting from").count() == stops, "{}", found.talk());
     assert!(each_once(&found.kept(), 150), "{:?}", found.kept());
     // Many small saves cost nothing, however much the cache grows between them.
     let trainer = ["--max_steps", "120", "--base", "60", "--grow", "3.5", "--cache_steps", "50", "--save_steps", "3"];
@@ -252,7 +252,7 @@ fn a_checkpoint_of_somebody_s_own_layout_is_gone_on_from() {
     let trainer = ["--max_steps", "80", "--base", "60", "--grow", "5", "--on_sigterm", "save", "--own_layout"];
     let found = guard("own-layout", &RESUME, &trainer);
     assert_eq!(found.code(), Some(0), "{}", told(&found.output));
-    assert!(found.talk().contains("going on from") && !found.talk().contains("skipping"), "{}", found.talk());
+    assert!(found.talk().contains("starting from") && !found.talk().contains("skipping"), "{}", found.talk());
     assert!(each_once(&found.ledger(), 80) && each_once(&found.kept(), 80), "{:?}", found.ledger());
 }
 
@@ -267,8 +267,8 @@ fn if_the_newest_checkpoint_cannot_be_gone_on_from_the_one_before_is_tried() {
     let found = guard("one-before", &RESUME, &trainer);
     assert_eq!(found.code(), Some(0), "{}", told(&found.output));
     let talk = found.talk();
-    assert!(talk.contains("checkpoint-20: it is left where it is, and the one before is tried"), "{talk}");
-    assert!(talk.contains("out/checkpoint-10 (without a newer checkpoint 1 of 5"), "{talk}");
+    assert!(talk.contains("checkpoint-20: leaving it in place and trying the one before"), "{talk}");
+    assert!(talk.contains("out/checkpoint-10 (no newer checkpoint, 1 of 5"), "{talk}");
     assert!(each_once(&found.kept(), 50) && found.folder.join("out/checkpoint-20").is_dir(), "{talk}");
     // Without another one the program's own code is ours.
     let trainer =
@@ -452,7 +452,7 @@ fn a_fence_ends_what_the_forecast_could_not_foresee() {
         garden_testing::skip("no fence can be built here");
     } else {
         // The kernel is usually first; if a sample came just before, the guard was.
-        let is_ended = talk.contains("was killed (signal 9") || talk.contains("hardly anything is left");
+        let is_ended = talk.contains("was killed (signal 9") || talk.contains("almost nothing is left");
         assert!(talk.contains("fence of 300 MiB") && is_ended, "{talk}");
         let found = diagnose(trace.to_str().unwrap(), &[]).0;
         let highest = found["processes"].as_array().unwrap().iter().map(|p| p["to_bytes"].as_u64().unwrap()).max();

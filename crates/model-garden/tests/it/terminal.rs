@@ -74,7 +74,7 @@ fn leaving_the_picture_leaves_the_command_alone() {
     check_given_back(&output);
     let text = String::from_utf8_lossy(&output.stdout);
     let after = &text[text.rfind(GIVEN_BACK).unwrap()..];
-    assert!(after.contains("the command goes on") && after.contains("not ended"), "{after}");
+    assert!(after.contains("the command keeps running") && after.contains("not ended"), "{after}");
 }
 
 #[test]

@@ -78,17 +78,17 @@ fn the_page_has_what_people_look_for() {
     let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
     let answer = between(&page, "<h1>", "</h1>");
     assert!(answer.starts_with("Trained 12 steps in ") && answer.contains("on held-out rows"), "{answer}");
-    for title in ["Loss", "Accuracy", "Learning rate", "Gradients", "Time of a step", "Memory"] {
+    for title in ["Loss", "Accuracy", "Learning rate", "Gradients", "Step time", "Memory"] {
         assert!(page.contains(&format!("<figcaption><h2>{title}</h2>")), "{title}");
     }
-    for title in ["What it answers", "Evaluations", "Memory", "Recipe"] {
+    for title in ["Answers", "Evaluations", "Memory", "Recipe"] {
         assert!(page.contains(&format!("<h2>{title}</h2>")), "{title}");
     }
     // With one start there is nothing to say about the guard.
     assert!(!page.contains("What the guard did"));
     assert_eq!(page.matches("<article class=\"exhibit").count(), 12);
     assert_eq!(page.matches("<img src=\"data:image/").count(), 12);
-    assert!(page.contains("≠ <mark>") && page.contains("right as a whole"), "no answers");
+    assert!(page.contains("≠ <mark>") && page.contains("fully correct"), "no answers");
     assert!(!page.contains("<img src=x") && !page.contains("src=\"http") && !page.contains("href=\"http"));
     let told: Value = serde_json::from_str(between(&page, "id=\"result\">", "</script>")).unwrap();
     assert_eq!((&told["done"], &told["steps"]), (&json!(true), &json!(12)));
@@ -126,7 +126,7 @@ fn the_page_can_be_made_again_anywhere() {
     std::fs::remove_file(moved.join(".guard/exit.json")).unwrap();
     assert!(run(&["report", moved.to_str().unwrap()]).status.success());
     let page = std::fs::read_to_string(moved.join("report.html")).unwrap();
-    assert!(page.contains("Not finished: the run did not come to its end"), "{}", between(&page, "<h1>", "</h1>"));
+    assert!(page.contains("Not finished: the run did not complete"), "{}", between(&page, "<h1>", "</h1>"));
     let nothing = run(&["report", "testdata"]);
     assert_eq!(nothing.status.code(), Some(2));
     assert!(told(&nothing).contains("`testdata` is not the output folder of a training run"), "{}", told(&nothing));

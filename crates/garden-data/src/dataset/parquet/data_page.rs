@@ -224,7 +224,7 @@ impl Page {
             3 if is_bool => Values::Bits(read_runs(&plain, present)?),
             0 => Values::Plain(plain),
             2 | 8 => Values::Indices(read_indices(&plain, present)?),
-            other => return Err(unsupported(format!("encoding {other}; `PLAIN` and dictionaries are read"))),
+            other => return Err(unsupported(format!("encoding {other}; only `PLAIN` and dictionaries are supported"))),
         };
         Ok(Page { repetition, definition, values })
     }
@@ -266,7 +266,7 @@ fn read_levels(bytes: &[u8], highest: u8, count: usize) -> io::Result<Vec<u8>> {
 fn read_bits(plain: &Plain, count: usize) -> io::Result<Vec<u32>> {
     let mut numbers = Vec::new();
     unpack(&plain.all()?, 1, count, &mut numbers);
-    if numbers.len() < count { Err(broken("a page of truth values")) } else { Ok(numbers) }
+    if numbers.len() < count { Err(broken("a page of booleans")) } else { Ok(numbers) }
 }
 
 /// Booleans in run-length encoding, with a length prefix.
@@ -389,7 +389,9 @@ impl Source {
             other => {
                 let name =
                     ["", "", "", "LZO", "Brotli", "LZ4", "", "LZ4"].get(other as usize).unwrap_or(&"an unknown codec");
-                return Err(unsupported(format!("compression with {name}; Snappy, Zstandard, gzip and none are read")));
+                return Err(unsupported(format!(
+                    "compression with {name}; only Snappy, Zstandard, gzip and none are supported"
+                )));
             }
         })
     }
@@ -450,7 +452,7 @@ impl Seek for Place {
             SeekFrom::Current(offset) => self.next.checked_add_signed(offset),
             SeekFrom::End(offset) => self.end.checked_add_signed(offset),
         };
-        self.next = next.filter(|next| *next >= self.start).ok_or_else(|| broken("a place outside of a page"))?;
+        self.next = next.filter(|next| *next >= self.start).ok_or_else(|| broken("a position outside its page"))?;
         Ok(self.next - self.start)
     }
 }

@@ -102,8 +102,8 @@ pub(crate) struct Footer {
 impl Footer {
     pub(crate) fn read(stored: &Stored, file: &File) -> Result<Footer, Error> {
         let cut_off = || {
-            Error::dataset(&stored.path, "is cut off: parquet files end with `PAR1`")
-                .with_hint("was it downloaded or copied to its end?")
+            Error::dataset(&stored.path, "is truncated: parquet files end with `PAR1`")
+                .with_hint("was it downloaded or copied completely?")
         };
         if stored.length < 12 {
             return Err(cut_off());
@@ -122,16 +122,16 @@ impl Footer {
     fn of(stored: &Stored, item: &Item) -> Result<Footer, Error> {
         let broken = |what: &str| Error::dataset(&stored.path, format!("has a broken footer: {what}"));
         let mut schema = Schema { elements: item.list(2), next: 0, ordinal: 0, leaves: Vec::new(), unread: Vec::new() };
-        let columns = schema.root().ok_or_else(|| broken("the schema does not fit together"))?;
+        let columns = schema.root().ok_or_else(|| broken("the schema is inconsistent"))?;
         if columns.is_empty() {
             let names: Vec<String> =
                 item.list(2).iter().skip(1).filter_map(|element| element.text(4)).take(20).collect();
             return Err(Error::dataset(
                 &stored.path,
-                format!("has no column that is known: it has {}", names.join(", ")),
+                format!("has no known column: it has {}", names.join(", ")),
             )
             .with_hint(
-                "columns are `messages`, `conversations`, or `prompt` and `response`, with `image` or `images`",
+                "known columns are `messages`, `conversations`, or `prompt` and `response`, with `image` or `images`",
             ));
         }
         let (leaves, unread) = (schema.leaves, schema.unread);
@@ -147,7 +147,7 @@ impl Footer {
             groups.push(Group {
                 first_row,
                 rows,
-                chunks: chunks.ok_or_else(|| broken("a column is outside of the file"))?,
+                chunks: chunks.ok_or_else(|| broken("a column is outside the file"))?,
             });
             first_row += rows;
         }

@@ -162,7 +162,7 @@ fn fields(nodes: &[Node], columns: &mut [&mut [Entry]]) -> io::Result<Object<'st
 
 fn value(node: &Node, columns: &mut [&mut [Entry]]) -> io::Result<Value<'static>> {
     let Some(level) = columns.first().and_then(|column| column.first()).map(|entry| entry.definition) else {
-        return Err(broken("columns that do not fit together"));
+        return Err(broken("inconsistent columns"));
     };
     if node.repeated {
         return if level < node.definition { Ok(Value::List(Vec::new())) } else { elements(node, columns) };
@@ -204,8 +204,8 @@ fn content(node: &Node, columns: &mut [&mut [Entry]]) -> io::Result<Value<'stati
             other => Ok(other),
         },
         Kind::Text => {
-            let text =
-                String::from_utf8(taken(columns)?).map_err(|_| broken(&format!("`{}` is no UTF-8 text", node.name)))?;
+            let text = String::from_utf8(taken(columns)?)
+                .map_err(|_| broken(&format!("`{}` is not UTF-8 text", node.name)))?;
             Ok(Value::Text(Cow::Owned(text)))
         }
         Kind::Bytes => Ok(Value::Bytes(taken(columns)?)),
@@ -214,7 +214,7 @@ fn content(node: &Node, columns: &mut [&mut [Entry]]) -> io::Result<Value<'stati
 }
 
 fn number_of(number: Number, bytes: &[u8]) -> io::Result<Value<'static>> {
-    let wide = |_| broken("a number of another size than its column says");
+    let wide = |_| broken("a number of another size than its column's");
     let four = || bytes.try_into().map_err(wide);
     let eight = || bytes.try_into().map_err(wide);
     Ok(match number {

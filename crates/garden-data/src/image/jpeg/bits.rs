@@ -256,7 +256,7 @@ impl<'a> Bits<'a> {
     #[cold]
     pub fn explained(&self, broken: Broken) -> String {
         match broken {
-            Broken::Code => self.broken("a code that does not exist"),
+            Broken::Code => self.broken("an invalid code"),
             Broken::Run => "a run of zeros leaves its block".to_string(),
         }
     }
@@ -297,7 +297,7 @@ impl<'a> Bits<'a> {
 
     /// Fails if more bits were taken than there were.
     pub fn check(&self) -> Result<(), String> {
-        if self.borrowed > self.count { Err(self.broken("nothing where more is needed")) } else { Ok(()) }
+        if self.borrowed > self.count { Err(self.broken("nothing where more is expected")) } else { Ok(()) }
     }
 
     fn broken(&self, what: &str) -> String {

@@ -95,7 +95,7 @@ pub(super) struct Segments<'a> {
 impl<'a> Segments<'a> {
     pub fn new(data: &'a [u8]) -> Result<Segments<'a>, String> {
         if !data.starts_with(&[0xff, 0xd8]) {
-            return Err("this is no JPEG file".to_string());
+            return Err("this is not a JPEG file".to_string());
         }
         let (header, tables) = (Header::default(), Tables::default());
         Ok(Segments { data, position: 2, header, tables, scan: None, is_over: false })
@@ -142,7 +142,7 @@ impl<'a> Segments<'a> {
     }
 
     fn truncated(&self) -> String {
-        format!("the file is truncated: it ends after {} bytes, and more segments are needed", self.data.len())
+        format!("the file is truncated: it ends after {} bytes, and more segments are expected", self.data.len())
     }
 
     fn contents(&mut self, marker: u8) -> Result<&'a [u8], String> {
@@ -164,7 +164,7 @@ impl<'a> Segments<'a> {
             0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => Err(format!(
                 "the picture is {}, which is not supported",
                 match marker {
-                    0xc3 | 0xc7 | 0xcb | 0xcf => "coded without loss",
+                    0xc3 | 0xc7 | 0xcb | 0xcf => "lossless",
                     _ => "hierarchical",
                 }
             )),
@@ -175,12 +175,12 @@ impl<'a> Segments<'a> {
             }
             0xdb => self.quantisation(contents),
             0xdd => {
-                let [high, low, ..] = contents else { return Err("the restart interval is cut off".to_string()) };
+                let [high, low, ..] = contents else { return Err("the restart interval is truncated".to_string()) };
                 self.tables.restart = usize::from(u16::from_be_bytes([*high, *low]));
                 Ok(())
             }
             // Reserved: no program writes them, so the file is corrupt.
-            0x02..=0xbf => Err(format!("there is a marker {marker:02x}, which means nothing")),
+            0x02..=0xbf => Err(format!("there is an invalid marker {marker:02x}")),
             0xe0 => {
                 self.header.is_jfif |= contents.starts_with(b"JFIF\0");
                 Ok(())
@@ -205,17 +205,17 @@ impl<'a> Segments<'a> {
 
     fn frame(&mut self, marker: u8, contents: &[u8]) -> Result<(), String> {
         let [precision, h1, h0, w1, w0, count, layout @ ..] = contents else {
-            return Err("the header of the frame is cut off".to_string());
+            return Err("the frame header is truncated".to_string());
         };
         if self.header.frame.is_some() {
             return Err("there are two frames".to_string());
         }
         if *precision != 8 {
-            return Err(format!("samples have {precision} bits; 8 are supported"));
+            return Err(format!("samples have {precision} bits; only 8 are supported"));
         }
         let (height, width) = (u16::from_be_bytes([*h1, *h0]), u16::from_be_bytes([*w1, *w0]));
         if !matches!(count, 1 | 3 | 4) || layout.len() < 3 * usize::from(*count) {
-            return Err(format!("there are {count} components; 1, 3 and 4 are supported"));
+            return Err(format!("there are {count} components; only 1, 3 and 4 are supported"));
         }
         let layout: Vec<[u8; 4]> = layout
             .chunks_exact(3)
@@ -226,7 +226,7 @@ impl<'a> Segments<'a> {
             .iter()
             .any(|[_, across, down, table]| !(1..=4).contains(across) || !(1..=4).contains(down) || *table > 3)
         {
-            return Err("the header of the frame has sampling factors or tables that do not exist".to_string());
+            return Err("the frame header has invalid sampling factors or tables".to_string());
         }
         let largest = |which: usize| layout.iter().map(|one| usize::from(one[which])).max().unwrap_or(1);
         self.header.frame = Some(Frame {
@@ -244,7 +244,7 @@ impl<'a> Segments<'a> {
         while let [kind, rest @ ..] = contents {
             let (size, index) = (1 + usize::from(kind >> 4), usize::from(kind & 15));
             if index > 3 || size > 2 || rest.len() < 64 * size {
-                return Err("a quantisation table is cut off or has a number that does not exist".to_string());
+                return Err("a quantisation table is truncated or has an invalid number".to_string());
             }
             let (table, after) = rest.split_at(64 * size);
             let steps =
@@ -259,7 +259,7 @@ impl<'a> Segments<'a> {
 
     fn huffman(&mut self, mut contents: &[u8]) -> Result<(), String> {
         while let [kind, rest @ ..] = contents {
-            let cut_off = || "a Huffman table is cut off or has a number that does not exist".to_string();
+            let cut_off = || "a Huffman table is truncated or has an invalid number".to_string();
             let (counts, rest) = rest.split_first_chunk::<16>().ok_or_else(cut_off)?;
             let symbols: usize = counts.iter().map(|count| usize::from(*count)).sum();
             let index = usize::from(kind & 15);

@@ -30,7 +30,7 @@ impl Scan {
     /// Reads the header, and sets up the components' quantisation tables and memory.
     pub fn read(segments: &Segments, frame: &Frame, components: &mut [Component]) -> Result<Scan, String> {
         let contents = segments.scan.unwrap_or_default();
-        let cut_off = || "the header of a scan is cut off".to_string();
+        let cut_off = || "a scan header is truncated".to_string();
         let (count, rest) = contents.split_first().ok_or_else(cut_off)?;
         let (named, rest) = rest.split_at_checked(2 * usize::from(*count)).ok_or_else(cut_off)?;
         let [first, last, bits, ..] = rest else { return Err(cut_off()) };
@@ -38,9 +38,9 @@ impl Scan {
         for one in named.chunks_exact(2) {
             let (id, tables) = (one[0], one[1]);
             let index = components.iter().position(|component| component.id == id);
-            let index = index.ok_or_else(|| format!("a scan names component {id}, which the frame has not"))?;
+            let index = index.ok_or_else(|| format!("a scan names component {id}, which the frame does not have"))?;
             if tables >> 4 > 3 || tables & 15 > 3 || parts.iter().any(|(other, ..)| *other == index) {
-                return Err("the header of a scan names a table or component that it cannot".to_string());
+                return Err("a scan header names an invalid table or component".to_string());
             }
             parts.push((index, usize::from(tables >> 4), usize::from(tables & 15)));
             components[index].prepare(&segments.tables, frame.is_progressive)?;
@@ -68,11 +68,7 @@ impl Scan {
             || (self.known != 0 && self.known != self.bit + 1)
             || (self.first > 0 && self.parts.len() > 1)
             || is_mixed;
-        if is_wrong {
-            Err("the header of a scan asks for frequencies or bits that it cannot".to_string())
-        } else {
-            Ok(())
-        }
+        if is_wrong { Err("a scan header has invalid frequencies or bits".to_string()) } else { Ok(()) }
     }
 
     /// Whether the scan has all components.
@@ -89,7 +85,7 @@ impl Scan {
         bits: &mut Bits,
         mut after_row: impl FnMut(usize, &[Component]) -> Result<(), String>,
     ) -> Result<(), String> {
-        let missing = || "a scan uses a Huffman table that the file has not defined".to_string();
+        let missing = || "a scan uses an undefined Huffman table".to_string();
         let (across, down) = self.units(frame, components);
         let is_interleaved = self.parts.len() > 1;
         let mut parts = Vec::new();
@@ -172,7 +168,7 @@ impl Scan {
         state: &mut State,
         bits: &mut Bits,
     ) -> Result<(), String> {
-        let missing = || "a scan uses a Huffman table that the file has not defined".to_string();
+        let missing = || "a scan uses an undefined Huffman table".to_string();
         let start = (row * component.blocks_across + column) * 64;
         let coefficients = &mut component.coefficients[start..start + 64];
         match (self.first, self.known) {

@@ -34,9 +34,9 @@ fn headline(measured: &Measured) -> String {
             format!(": {share:.0} % of the peak of the {}", cuda.card().name)
         }
         (Opened::Cuda(cuda), None) => format!(" on the {}", cuda.card().name),
-        (Opened::Cpu(cpu), _) => format!(" on {} of the processor", counted(cpu.threads(), "thread")),
+        (Opened::Cpu(cpu), _) => format!(" on {} of the CPU", counted(cpu.threads(), "thread")),
     };
-    format!("{} ms a micro-step, {rate} tokens/s{share}", milliseconds(measured.micro_step_seconds()))
+    format!("{} ms per micro-step, {rate} tokens/s{share}", milliseconds(measured.micro_step_seconds()))
 }
 
 /// What was measured.
@@ -45,8 +45,8 @@ fn subject(measured: &Measured) -> String {
     let weights = if arguments.load_in_4bit { "NF4" } else { "bf16" };
     let where_ = if arguments.vision { "decoder and vision tower" } else { "decoder" };
     let recompute = match arguments.recompute {
-        Recompute::Layer => "each layer made again",
-        Recompute::None => "nothing made again",
+        Recompute::Layer => "each layer recomputed",
+        Recompute::None => "nothing recomputed",
     };
     let image = match work.pixels() {
         Some((width, height)) => format!("{} image tokens ({width} x {height} pixels) and ", work.image_tokens),
@@ -64,7 +64,7 @@ fn subject(measured: &Measured) -> String {
     };
     format!(
         "{}, random {weights} weights, LoRA of rank {RANK} on the {where_}, {recompute}\n{layers}{} of {image}{} text tokens, {} of them trained; \
-         {} a step, {} after {WARM_UP}\n",
+         {} per step, {} after {WARM_UP} of warm-up\n",
         arguments.shape.name,
         counted(work.rows, "row"),
         work.text_tokens,
@@ -85,8 +85,8 @@ fn stages(measured: &Measured) -> String {
         let seconds = step.stages.seconds(stage);
         let share = format!("{:.0} %", 100.0 * seconds / step.seconds);
         let note = match stage {
-            Stage::Batch => "  making it and bringing it to the device",
-            Stage::Update => &format!("  {} ms once a step", milliseconds(seconds)),
+            Stage::Batch => "  assembling it and copying it to the device",
+            Stage::Update => &format!("  {} ms once per step", milliseconds(seconds)),
             _ => "",
         };
         text += &format!("  {:<10}{:>9}  {share:>5}{note}\n", stage.name(), milliseconds(seconds / micro_steps));
@@ -104,7 +104,7 @@ fn operations(measured: &Measured) -> String {
         return String::new();
     }
     let mut text = format!(
-        "\n{:>9}  {:>5}  {:>5}  {:>8}  one micro-step and an update, timed one by one\n",
+        "\n{:>9}  {:>5}  {:>5}  {:>8}  operations of one micro-step and an update, timed one by one\n",
         "ms", "share", "times", "us each"
     );
     for operation in &measured.operations {
@@ -131,20 +131,19 @@ fn arithmetic(measured: &Measured) -> String {
         }
     };
     let rate = written(measured.flop_per_second());
-    format!("{} {name} a micro-step, {rate} {name}/s{peak}{again}", written(flop.needed))
+    format!("{} {name} per micro-step, {rate} {name}/s{peak}{again}", written(flop.needed))
 }
 
 fn memory(measured: &Measured) -> String {
     let planned = measured.planned.total() as u64;
     let Some(gpu) = measured.gpu else { return format!("{} planned", Bytes(planned)) };
     let off = 100.0 * (gpu.own_bytes as f64 / planned as f64 - 1.0);
-    let driver =
-        gpu.with_driver_bytes.map_or_else(String::new, |all| format!(", {} with the driver's own", Bytes(all)));
+    let driver = gpu.with_driver_bytes.map_or_else(String::new, |all| format!(", {} with the driver's", Bytes(all)));
     format!("{} planned, {} measured ({off:+.1} %){driver}", Bytes(planned), Bytes(gpu.own_bytes))
 }
 
 fn host(measured: &Measured) -> String {
-    format!("{} resident, {} at most", Bytes(measured.host.rss), Bytes(measured.host.peak))
+    format!("{} resident, {} at peak", Bytes(measured.host.rss), Bytes(measured.host.peak))
 }
 
 fn start(measured: &Measured) -> String {

@@ -29,12 +29,12 @@ pub(super) fn write(checked: &Checked) -> String {
     text += &warnings(checked);
     if let Some(largest) = &survey.largest {
         let tokens = |count: u64| grouped(count as usize);
-        text += &chart("Tokens of a row", &survey.tokens, tokens);
-        text += &chart("Image tokens of a row", &survey.image_tokens, tokens);
-        text += &chart("Trained tokens of a row", &survey.trained_tokens, tokens);
+        text += &chart("Tokens per row", &survey.tokens, tokens);
+        text += &chart("Image tokens per row", &survey.image_tokens, tokens);
+        text += &chart("Trained tokens per row", &survey.trained_tokens, tokens);
         // As many digits as it takes to tell the bars of small images apart.
         let digits = if survey.pixels.most() < SMALL_IMAGES { 4 } else { 2 };
-        text += &chart("Megapixels of an image", &survey.pixels, |pixels| format!("{:.digits$}", pixels as f64 / 1e6));
+        text += &chart("Megapixels per image", &survey.pixels, |pixels| format!("{:.digits$}", pixels as f64 / 1e6));
         text += &sizes(survey, largest);
         text += &memory(survey, &checked.memory);
     }
@@ -67,7 +67,7 @@ fn headline(checked: &Checked) -> String {
             let are = if bad == 1 { "is" } else { "are" };
             let bad = format!("{} of {all} {are} bad{notes}", grouped(bad));
             let rest = grouped(tally.kept);
-            if tally.kept == 0 { bad } else { format!("{bad}; the other {rest} are {pace}") }
+            if tally.kept == 0 { bad } else { format!("{bad}; the other {rest} make {pace}") }
         }
     }
 }
@@ -95,10 +95,9 @@ fn ignored(survey: &Survey) -> String {
     if survey.ignored.is_empty() {
         return String::new();
     }
-    let mut text =
-        "\nNot used: fields that rows have and neither the program nor the chat template reads\n".to_string();
+    let mut text = "\nUnused fields: neither the program nor the chat template reads them\n".to_string();
     for one in survey.ignored.iter().take(SHOWN) {
-        text += &format!("  `{}` of {}, first {}\n", one.field, counted(one.rows, "row"), one.first);
+        text += &format!("  `{}` in {}, first {}\n", one.field, counted(one.rows, "row"), one.first);
     }
     if survey.ignored.len() > SHOWN || survey.more_ignored > 0 {
         let least = if survey.more_ignored > 0 { "at least " } else { "" };
@@ -131,10 +130,13 @@ fn warnings(checked: &Checked) -> String {
     };
     let pairs = survey.duplicates.iter().take(SHOWN_WARNINGS);
     let pairs = pairs.map(|one| format!("{} is the same as {}", place(one.row), place(one.first)));
-    let same = ["says and shows the same as an earlier one", "say and show the same as earlier ones"];
+    let same = ["duplicates an earlier one", "duplicate earlier ones"];
     warn(survey.duplicate_count, same, pairs.collect());
     let empty = survey.empty_answers.iter().take(SHOWN_WARNINGS).map(|row| place(*row));
-    let nothing = ["has an empty answer: it teaches to say nothing", "have empty answers: they teach to say nothing"];
+    let nothing = [
+        "has an empty answer, which teaches the model to say nothing",
+        "have empty answers, which teach the model to say nothing",
+    ];
     warn(survey.empty_answer_count, nothing, empty.collect());
     text
 }
@@ -179,7 +181,7 @@ fn sizes(survey: &Survey, largest: &Largest) -> String {
     let images = match largest.pictures.len() {
         0 => "no images".to_string(),
         count => format!(
-            "{} of them of {} ({})",
+            "{} of them from {} ({})",
             grouped(largest.image_tokens),
             counted(count, "image"),
             pictures.join(", ")
@@ -200,15 +202,15 @@ fn sizes(survey: &Survey, largest: &Largest) -> String {
 
 fn memory(survey: &Survey, memory: &Memory) -> String {
     if survey.pictures.count == 0 {
-        return format!("\nHost memory for the data: {} (index of the rows)\n", Bytes(memory.index));
+        return format!("\nHost memory for the data: {} (row index)\n", Bytes(memory.index));
     }
     let lines = [
         (
             memory.decoded_list,
             format!("in Python with {} decoded in a list", counted(survey.pictures.count as usize, "image")),
         ),
-        (memory.total(), "here, whatever the number of images:".to_string()),
-        (memory.index, "  index of the rows".to_string()),
+        (memory.total(), "here, regardless of the number of images:".to_string()),
+        (memory.index, "  row index".to_string()),
         (memory.patches, "  patches of the largest micro-batch".to_string()),
         (memory.pictures, format!("  largest image decoded, on {}", counted(memory.threads, "thread"))),
         (memory.rows, format!("  largest row compressed, on {}", counted(memory.threads, "thread"))),

@@ -41,11 +41,11 @@ fn verdict(answer: &Answer) -> String {
 fn gpu_headline(fit: &Fit, room: &GpuMemory) -> String {
     let (needed, there) = (Bytes(fit.needed_bytes), Bytes(fit.available_bytes));
     let whose = match room {
-        GpuMemory::Here(gpu) => format!("that {} has free", gpu.name),
+        GpuMemory::Here(gpu) => format!("free on {}", gpu.name),
         GpuMemory::Imagined(_) => "of --vram".to_string(),
         GpuMemory::Unknown => {
             return format!(
-                "needs {needed} of GPU memory; no GPU here could be looked at, so whether it fits is not known (`--vram 24GB` compares)"
+                "needs {needed} of GPU memory; no GPU here could be inspected, so whether it fits is unknown (compare with `--vram 24GB`)"
             );
         }
     };
@@ -53,7 +53,7 @@ fn gpu_headline(fit: &Fit, room: &GpuMemory) -> String {
         true => format!("needs {needed} of GPU memory and fits into the {there} {whose} ({} %)", fit.percent()),
         false => {
             let lacking = Bytes(fit.needed_bytes - fit.available_bytes);
-            format!("does not fit: needs {needed} of GPU memory, more than the {there} {whose} ({lacking} too few)")
+            format!("does not fit: needs {needed} of GPU memory, more than the {there} {whose} ({lacking} short)")
         }
     }
 }
@@ -63,9 +63,9 @@ fn host_headline(answer: &Answer) -> String {
     let (fit, needed) = (&answer.fits.host, Bytes(answer.fits.host.needed_bytes));
     let there = Bytes(fit.available_bytes);
     match (answer.available, fit.fits) {
-        (Available::Unknown, _) => format!("needs {needed} of host memory; how much is free is not known"),
+        (Available::Unknown, _) => format!("needs {needed} of host memory; free memory is unknown"),
         (Available::Free(_), true) => {
-            format!("needs {needed} of host memory and fits into the {there} that are free ({} %)", fit.percent())
+            format!("needs {needed} of host memory and fits into the {there} that is free ({} %)", fit.percent())
         }
         (Available::Limit(_), true) => {
             format!("needs {needed} of host memory and fits into the limit of {there} ({} %)", fit.percent())
@@ -73,7 +73,7 @@ fn host_headline(answer: &Answer) -> String {
         (available, false) => {
             let lacking = Bytes(fit.needed_bytes - fit.available_bytes);
             let what = if matches!(available, Available::Free(_)) { "free" } else { "allowed" };
-            format!("does not fit: needs {needed} of host memory, and {there} are {what} ({lacking} too few)")
+            format!("does not fit: needs {needed} of host memory, but only {there} is {what} ({lacking} short)")
         }
     }
 }
@@ -125,13 +125,13 @@ fn row(line: &PlanLine, device: &str, total: u64) -> String {
 
 /// What would help.
 fn advised(advice: &Advice) -> String {
-    let mut text = "\nWhat would help, what changes the result least first:\n".to_string();
+    let mut text = "\nWhat would help, smallest effect on the result first:\n".to_string();
     for saving in &advice.savings {
         let saves = Bytes(saving.saves_bytes);
         text += &format!("  {:<FLAGS$} saves {saves}: {}\n", flags(&saving.settings), saving.effect);
     }
     match &advice.combination {
-        None => text += "Nothing that is known here would.\n",
+        None => text += "No known change would.\n",
         Some(found) => {
             let needed = Bytes(found.total_bytes);
             text += &match (found.fits, found.changes) {
@@ -139,7 +139,7 @@ fn advised(advice: &Advice) -> String {
                 (true, number) => {
                     format!("With these {number} it needs {needed} and fits: {}\n", flags(&found.settings))
                 }
-                (false, _) => format!("All of them together are not enough: it would need {needed}.\n"),
+                (false, _) => format!("Not enough even together: it would need {needed}.\n"),
             };
         }
     }
@@ -157,14 +157,14 @@ fn flags(settings: &[(String, String)]) -> String {
 }
 
 fn requirements(requirements: &Requirements) -> String {
-    let mut text = format!("\n{:<28}  {:>9}  {:>11}\n", "what a machine needs", "minimum", "recommended");
+    let mut text = format!("\n{:<28}  {:>9}  {:>11}\n", "machine requirements", "minimum", "recommended");
     let mut add = |name: &str, need: &Need| {
         let (least, best) = (Bytes(need.minimum_bytes).to_string(), Bytes(need.recommended_bytes).to_string());
         text += &format!("{name:<28}  {least:>9}  {best:>11}\n");
     };
-    add("a processor computes: RAM", &requirements.processor);
-    add("a GPU computes: its memory", &requirements.gpu);
-    add("a GPU computes: RAM", &requirements.gpu_host);
+    add("on the CPU: RAM", &requirements.processor);
+    add("on a GPU: GPU memory", &requirements.gpu);
+    add("on a GPU: RAM", &requirements.gpu_host);
     text
 }
 

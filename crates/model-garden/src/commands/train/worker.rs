@@ -244,7 +244,7 @@ impl Observer for Teller<'_> {
         self.look();
         let mut words = format!("evaluation after step {}: loss {:.4}", report.step, report.loss);
         if let Some(share) = report.exact_match {
-            words += &format!(", {} of {} answers right", percent(share), report.answers);
+            words += &format!(", {} of {} answers correct", percent(share), report.answers);
         }
         if let Some(share) = report.field_accuracy {
             words += &format!(", {} of fields", percent(share));

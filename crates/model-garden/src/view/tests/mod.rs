@@ -79,7 +79,7 @@ fn a_leak_close_to_the_limit() {
 fn nothing_sampled_yet() {
     let expected = expect![[r#"
         sleep 1000                                                               0:00:00
-        watching; a verdict needs a few samples more
+        watching; a verdict needs a few more samples
         ─ memory ───────────────────────────────────────────────────────────────────────
 
 
