@@ -740,7 +740,9 @@ mod tests {
         assert!(error(&[("metric-for-best-model", "eval_mean_iou")]).hint.unwrap().contains("eval-split"));
         let unknown = error(&[("metric-for-best-model", "f1"), ("eval-split", "0.1")]);
         assert!(unknown.to_string().contains("cannot be \"f1\""), "{unknown}");
-        assert!(error(&[("batch-tokens", "100"), ("eval-batch-size", "1")]).to_string().contains("exclude"));
+        assert!(
+            error(&[("batch-tokens", "100"), ("eval-batch-size", "1")]).to_string().contains("cannot be used with")
+        );
         assert!(error(&[("learning-rate", "-1")]).to_string().contains("at least 0"));
         assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`base-model` is missing"));
         assert!(Recipe::read_file("epochs = = 3").unwrap_err().to_string().contains("line 1"));

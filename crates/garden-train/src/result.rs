@@ -53,7 +53,7 @@ pub(crate) fn write_result(
     let dtype = saved_dtype(&job.base)?;
     match model.write_checkpoint(device, &job.base, dtype, folder) {
         // Too large for 16 bits: a result that is twice as large is better than none.
-        Err(error @ ModelError::Tensor { .. }) if dtype == Dtype::F16 => {
+        Err(error @ ModelError::TooLarge { .. }) if dtype == Dtype::F16 => {
             observer.say(&format!("the result is saved in 32 bits: {error}"));
             model.write_checkpoint(device, &job.base, Dtype::F32, folder)?;
             Ok(Dtype::F32)

@@ -79,7 +79,7 @@ mod tests {
         let budget = Recipe { batch_tokens: Some(3 * 164 + 163), ..recipe.clone() };
         assert_eq!(shape.limits(&config, &budget, &ImageSettings::default()), Ok(expected));
         let small = Recipe { batch_tokens: Some(163), ..recipe.clone() };
-        assert!(shape.limits(&config, &small, &ImageSettings::default()).unwrap_err().contains("`batch-tokens`, 163"));
+        assert!(shape.limits(&config, &small, &ImageSettings::default()).unwrap_err().contains("`batch-tokens` (163)"));
         let short = Recipe { max_length: Some(100), ..recipe };
         assert!(shape.limits(&config, &short, &ImageSettings::default()).unwrap_err().contains("164 tokens"));
     }

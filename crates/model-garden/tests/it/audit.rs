@@ -60,19 +60,19 @@ fn each_workaround_gets_a_sentence() {
         expect![[r#"
             exit 0
             ----- stdout
-            HELPS  keep=False ends the growth; size=2 adds growth; gc.collect every step costs time and does
-                   nothing for growth.
+            HELPS  keep=False ends the growth; size=2 adds growth; gc.collect every step costs time and has no
+                   effect on growth.
 
             In numbers
-              baseline growth   +2.00 MiB per step (95 %: 2.00 to 2.00)
-              baseline step     20.0 ms (95 %: 20.0 to 20.0)
-              baseline peak  344 MiB
+              baseline growth  +2.00 MiB per step (95 %: 2.00 to 2.00)
+              baseline step    20.0 ms (95 %: 20.0 to 20.0)
+              baseline peak    344 MiB
 
             Workarounds
               - gc.collect every step: no effect on growth (-0.49 to +1.19 KiB per step), costs 3.5 % of step
                 time (3.5 to 3.6): remove it
-              - keep=False: ends the growth of +2.00 MiB per step: -1.08 to +1.12 KiB per step remain, no
-                effect on step time (+0.1 to +0.1 %): keep it until the cause is found
+              - keep=False: ends the growth of +2.00 MiB per step: -1.08 to +1.12 KiB per step remain, no effect
+                on step time (+0.1 to +0.1 %): keep it until the cause is found
               - size=2: doubles the growth (+2.00 to +2.00 MiB per step), no effect on step time (+0.1 to
                 +0.2 %): remove it
 
@@ -83,11 +83,10 @@ fn each_workaround_gets_a_sentence() {
               size=2                 +2.00 to +2.00 MiB per step  +0.1 to +0.2 %  +144 to +144 MiB
 
             Method
-              - Each kind was run 3 times in a process of its own, the kinds taking turns; memory is that of the
-                process and all it started.
+              - Each kind ran 3 times in its own process, taking turns; memory includes child processes.
               - Growth is compared over steps 12 to 72.
-              - The table has differences to the runs without any workaround, as 95 % intervals from how much
-                runs of the same kind differ (Welch's t).
+              - The table shows differences from the baseline (no workaround) as 95 % intervals, from the spread
+                of runs of the same kind (Welch's t).
         "#]],
     );
 }

@@ -46,14 +46,14 @@ fn the_two_production_runs_grew_alike() {
             SAME  No effect on growth (-2.83 to +0.59 MiB per step).
 
             In numbers
-              growth before     +169 MiB per step (95 %: 165 to 173)
-              growth after      +168 MiB per step (95 %: 163 to 174)
-              difference        -1.12 MiB per step (95 %: -2.83 MiB to +605 KiB)
-              peak     15.4 GiB before, 15.2 GiB after: -177 MiB
-              final level  15.4 GiB before, 15.2 GiB after: -177 MiB
+              growth before  +169 MiB per step (95 %: 165 to 173)
+              growth after   +168 MiB per step (95 %: 163 to 174)
+              difference     -1.12 MiB per step (95 %: -2.83 MiB to +605 KiB)
+              peak           15.4 GiB before, 15.2 GiB after: -177 MiB
+              final level    15.4 GiB before, 15.2 GiB after: -177 MiB
 
             Runs
-                      run       verdict  samples  growth             step time  highest
+                      run       verdict  samples  growth             step time  peak
               before  run1.csv  growing  7        +169 MiB per step             15.4 GiB
               after   run2.csv  settled  24       +168 MiB per step             15.2 GiB
 
@@ -63,8 +63,8 @@ fn the_two_production_runs_grew_alike() {
             Method
               - Growth is the slope of the lows over steps 10 to 70.
               - Differences within 16.9 MiB per step count as no effect.
-              - Intervals are 95 % and come from the noise within each run, correlated as it is. How much runs
-                of the same kind differ is not in them: repeat both to know it (--before, --after).
+              - Intervals are 95 %, from the autocorrelated noise within each run. They leave out how much runs
+                of the same kind differ: repeat both to include it (--before, --after).
         "#]],
     );
 }
@@ -129,11 +129,11 @@ fn too_little_data_is_said_with_its_own_exit_code() {
             INSUFFICIENT  Not enough data to compare: `short.csv` has 3 samples.
 
             In numbers
-              peak     5.42 GiB before, 102 MiB after: -5.32 GiB
+              peak         5.42 GiB before, 102 MiB after: -5.32 GiB
               final level  5.42 GiB before, 102 MiB after: -5.32 GiB
 
             Runs
-                      run        verdict       samples  growth  step time  highest
+                      run        verdict       samples  growth  step time  peak
               before  run1.csv   growing       7                           5.42 GiB
               after   short.csv  insufficient  3                           102 MiB
 

@@ -73,7 +73,7 @@ fn a_base_of_4_bits_is_merged_only_knowingly() {
     let (base, parent) = (case("nf4_saved_bfloat16"), folder("packed"));
     let to = parent.join("merged");
     let text = error(&export(&base, &base.join("adapter"), &to, &[]));
-    for told in ["4 bits", "--base-model", "--dequantise"] {
+    for told in ["4-bit", "--base-model", "--dequantise"] {
         assert!(text.contains(told), "`{told}` is not in: {text}");
     }
     assert!(entries(&parent).is_empty());
@@ -114,7 +114,7 @@ fn another_base_is_noted_and_an_idle_adapter_refused() {
         let _gone = fs::remove_dir_all(parent.join("merged"));
         done
     };
-    let noted = |done: &Output| String::from_utf8_lossy(&done.stderr).contains("was made for");
+    let noted = |done: &Output| String::from_utf8_lossy(&done.stderr).contains("as its base, but is merged onto");
     let other = run("Qwen/Qwen2.5-VL-7B-Instruct", false);
     assert!(other.status.success() && noted(&other));
     for same in ["somebody/decoder_lora", "/another/machine/Decoder_LoRA/", ""] {

@@ -158,7 +158,7 @@ fn what_does_not_fit_is_said_with_what_would_help() {
     let text = text(&done);
     assert_eq!(done.status.code(), Some(1));
     assert!(text.starts_with("does not fit: needs "), "{text}");
-    assert!(text.contains("6.00 GiB are allowed") && text.contains("--load-in-4bit"), "{text}");
+    assert!(text.contains("only 6.00 GiB is allowed") && text.contains("--load-in-4bit"), "{text}");
     assert!(text.contains("and fits: --"), "{text}");
     let hopeless = plan(&["--shape", "qwen2.5-vl-72b", "--memory-limit", "1GB"]);
     assert!(String::from_utf8(hopeless.stdout).unwrap().contains("Not enough even together"));

@@ -20,7 +20,7 @@ fn a_checkpoint_becomes_one_of_4_bits() {
     let _gone = fs::remove_dir_all(&to);
     let done = quantise(&[&case("nf4_on_load"), &to], &[]);
     let text = String::from_utf8(done.stdout).unwrap();
-    assert!(done.status.success() && text.starts_with("14 weights of "), "{text}");
+    assert!(done.status.success() && text.starts_with("packed 14 weights of "), "{text}");
     let config: serde_json::Value = serde_json::from_str(&fs::read_to_string(to.join("config.json")).unwrap()).unwrap();
     assert_eq!(config["quantization_config"]["bnb_4bit_quant_type"], "nf4");
     assert_eq!(config["hidden_size"].as_u64(), Some(64));

@@ -86,7 +86,7 @@ fn a_result_answers_with_the_template_it_was_trained_with() {
     let done = run(&[&fixed[..], &more, &template].concat());
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(done.status.code(), Some(0), "{said}");
-    let (note, begin) = (said.find("note: not used: `id` of 6 rows"), said.find("2 steps of 2 x 4 rows"));
+    let (note, begin) = (said.find("note: unused field `id` in 6 rows"), said.find("2 steps of 2 x 4 rows"));
     assert!(note.unwrap() < begin.unwrap(), "{said}");
     let read = |name: &str| std::fs::read_to_string(Path::new(output).join(name)).unwrap();
     assert_eq!(read("chat_template.jinja"), std::fs::read_to_string(repository(TEMPLATE)).unwrap());

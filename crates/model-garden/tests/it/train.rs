@@ -484,7 +484,7 @@ fn early_stopping_gives_the_best_step() {
     assert!(ended.status.success(), "{}", told(&ended));
     let told: Value = serde_json::from_slice(&ended.stdout).unwrap();
     let progress = &told["result"]["progress"];
-    let (step, best) = (progress["step"].as_u64().unwrap(), progress["best"][0].as_u64().unwrap());
+    let (step, best) = (progress["step"].as_u64().unwrap(), progress["best"]["step"].as_u64().unwrap());
     assert_eq!((told["result"]["end"].as_str(), step), (Some("early_stopping"), best + 4));
     assert_eq!(told["evaluations"]["last"]["step"].as_u64(), Some(best));
     assert_eq!(told["predictions"][0]["step"].as_u64(), Some(best));
@@ -550,7 +550,7 @@ fn micro_batches_by_tokens_are_bounded_planned_and_go_on_as_they_were() {
     let small = train(&dataset, &folder.join("small"), &["--batch-tokens", "30"]);
     assert_eq!(small.status.code(), Some(2));
     assert!(told(&small).contains("tokens; a micro-batch holds at most 30 (`batch-tokens`)"), "{}", told(&small));
-    assert!(told(&small).contains("hint: `--batch-tokens "), "{}", told(&small));
+    assert!(told(&small).contains("hint: use `--batch-tokens "), "{}", told(&small));
 }
 
 #[test]
@@ -586,8 +586,8 @@ fn the_best_checkpoint_is_chosen_by_the_metric_that_is_asked_for() {
     assert_eq!(evaluations(&lowest), evaluations(&highest));
     let most = losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let least = losses.iter().copied().fold(f64::INFINITY, f64::min);
-    assert_eq!(state(&highest)["progress"]["best"][1].as_f64(), Some(most));
-    assert_eq!(state(&lowest)["progress"]["best"][1].as_f64(), Some(least));
+    assert_eq!(state(&highest)["progress"]["best"]["metric"].as_f64(), Some(most));
+    assert_eq!(state(&lowest)["progress"]["best"]["metric"].as_f64(), Some(least));
     let page = std::fs::read_to_string(highest.join("README.md")).unwrap();
     assert!(page.contains("which had the highest loss on held-out rows"), "{page}");
     // By a share of answers, and by one that these rows cannot have.
