@@ -1,5 +1,7 @@
 //! Parquet tables that the `parquet` crate writes and reads: random rows, page sizes, codecs and versions of the format; ours must read the same.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::Path;
 use std::sync::Arc;
 
