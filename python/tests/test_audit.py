@@ -154,7 +154,7 @@ class Results(AuditCase):
             file.write(guarded.replace("if __name__ == '__main__':", "if True:"))
         done = run_program([sys.executable, script], cwd=self.folder)
         self.assertEqual(done.returncode, 1)
-        self.assertIn('behind `if __name__ == "__main__":`', done.stderr)
+        self.assertIn('under `if __name__ == "__main__":`', done.stderr)
 
 
 class Refusals(AuditCase):
