@@ -71,7 +71,7 @@ pub(crate) enum Reached {
 }
 
 /// What came of one start.
-pub(crate) struct Result {
+pub(crate) struct GuardedAttempt {
     pub attempt: Attempt,
     pub ending: Ending,
     pub reached: Option<Reached>,
@@ -159,7 +159,7 @@ impl<'k, 'a> Guard<'k, 'a> {
     }
 
     /// Follows the program until it and its children have ended.
-    pub(crate) fn follow(mut self) -> Result {
+    pub(crate) fn follow(mut self) -> GuardedAttempt {
         let ending = loop {
             // The recorder keeps what it cannot write to itself, so there is no error to act on.
             let Ok(Some(happening)) = self.live.next(None) else { continue };
@@ -200,7 +200,7 @@ impl<'k, 'a> Guard<'k, 'a> {
         self.look_for_saves(moment, true);
         let kept = self.settle_accounts(ending);
         let is_done = self.is_at_its_end();
-        Result { attempt: self.attempt, ending, reached: self.reached, kept, is_done }
+        GuardedAttempt { attempt: self.attempt, ending, reached: self.reached, kept, is_done }
     }
 
     /// Whether training goes on although the process that was started has ended, as with a program that becomes a daemon.

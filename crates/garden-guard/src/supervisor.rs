@@ -14,7 +14,7 @@ use crate::channel::{Channel, ENVIRONMENT};
 use crate::checkpoint::{Checkpoint, Flaw};
 use crate::config::{Error, GuardConfig, Observer, OnLimit, Remark};
 use crate::fence::Fence;
-use crate::guard::{Guard, GuardSession, Reach, Reached, Recovered, Result as Guarded};
+use crate::guard::{Guard, GuardSession, GuardedAttempt, Reach, Reached, Recovered};
 use crate::launch::{Ending, Launch, Notice, launch};
 use crate::live::Live;
 use crate::policy::Pace;
@@ -205,8 +205,8 @@ impl Supervisor<'_> {
     }
 
     /// Decides what follows an attempt.
-    fn next(&mut self, guarded: Guarded) -> Next {
-        let Guarded { attempt, ending, reached, kept, is_done } = guarded;
+    fn next(&mut self, guarded: GuardedAttempt) -> Next {
+        let GuardedAttempt { attempt, ending, reached, kept, is_done } = guarded;
         // A shell tells the end of its command by signal 9 as 137.
         let is_kill = matches!(ending, Ending::Signal(9) | Ending::Code(137));
         let was_killed = is_kill && reached.is_none() && !self.session.was_asked;

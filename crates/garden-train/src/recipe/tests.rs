@@ -1,0 +1,121 @@
+//! Tests of `recipe.rs`.
+
+use garden_model::{Targets, Training};
+
+use super::*;
+
+fn recipe(pairs: &[(&str, &str)]) -> Result<Recipe, RecipeError> {
+    let needed = [("base-model", "m"), ("dataset", "d"), ("output-dir", "o")];
+    let pairs = needed.iter().chain(pairs);
+    Recipe::from_values(pairs.map(|(name, value)| (name.to_string(), Value::String(value.to_string()))))
+}
+
+#[test]
+fn every_field_is_a_setting_and_every_setting_a_field() {
+    let all = Recipe { debug_leak: Some(Bytes(1)), debug_fail: Some(1), ..Recipe::default() };
+    let Ok(Value::Object(map)) = serde_json::to_value(all) else { panic!("a recipe is an object") };
+    let mut names: Vec<&str> = map.keys().map(String::as_str).collect();
+    let mut fields: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
+    names.sort_unstable();
+    fields.sort_unstable();
+    assert_eq!(names, fields);
+}
+
+#[test]
+fn names_of_the_hugging_face_trainer_are_understood() {
+    let found = recipe(&[
+        ("num_train_epochs", "1.5"),
+        ("per_device_train_batch_size", "4"),
+        ("gradient_accumulation_steps", "1e1"),
+        ("lr_scheduler_type", "constant_with_warmup"),
+        ("gradient_checkpointing", "False"),
+        ("optim", "adamw_bnb_8bit"),
+        ("dataloader_num_workers", "3"),
+        ("lora_alpha", "32"),
+        ("prefetch", "1GB"),
+        ("seed", "7"),
+    ])
+    .unwrap();
+    assert_eq!((found.epochs, found.batch_size, found.gradient_accumulation), (1.5, 4, 10));
+    assert_eq!((found.lr_scheduler, found.recompute), (Scheduler::ConstantWithWarmup, Recompute::None));
+    assert_eq!((found.optim, found.loader_threads, found.seed), (Optim::Adamw8Bit, 3, 7));
+    assert_eq!((found.lora_alpha, found.prefetch), (32.0, Bytes(1 << 30)));
+    let found =
+        recipe(&[("lr_scheduler_type", "cosine_with_min_lr"), ("min_lr", "1e-5"), ("optim", "paged_adamw_8bit")])
+            .unwrap();
+    assert_eq!((found.lr_scheduler, found.min_learning_rate), (Scheduler::Cosine, 1e-5));
+    assert_eq!(found.optim, Optim::Adamw8Bit);
+    assert_eq!(recipe(&[("optim", "adamw_torch_fused")]).unwrap().optim, Optim::Adamw);
+    let found = recipe(&[
+        ("metric_for_best_model", "eval_iou_50"),
+        ("greater_is_better", "True"),
+        ("eval-split", "0.1"),
+        ("full", "true"),
+        ("vision_tower_lr", "2e-6"),
+        ("mm_projector_lr", "1e-5"),
+    ])
+    .unwrap();
+    assert_eq!((found.metric_for_best_model, found.greater_is_better), (Metric::Iou50, Some(true)));
+    let optimizer = Recipe { learning_rate: 1e-5, ..found }.optimizer();
+    assert_eq!((optimizer.vision_factor, optimizer.merger_factor), (0.2, 1.0));
+    let Training::Lora(lora) = recipe(&[("target_modules", "all-linear")]).unwrap().training() else {
+        panic!("an adapter is trained")
+    };
+    assert_eq!(lora.targets, Targets::all());
+}
+
+#[test]
+fn every_setting_stands_in_the_list_and_its_help_has_its_default() {
+    let mut names: Vec<String> = Recipe::default().values().keys().cloned().collect();
+    // What is for tests alone is not there unless it is given.
+    let mut listed: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
+    listed.retain(|name| !name.starts_with("debug-"));
+    names.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(names, listed);
+    let described = |name: &str| fields::find(name).unwrap().described();
+    assert_eq!(described("learning-rate"), "Peak learning rate [default: 2e-4]");
+    assert_eq!(described("adam-epsilon"), "AdamW's epsilon [default: 1e-8]");
+    assert_eq!(described("epochs"), "Passes over the dataset [default: 3]");
+    assert_eq!(described("prefetch"), "Memory for prefetched micro-batches [default: 256MB]");
+    assert_eq!(described("eval-steps"), "Steps between evaluations [default: an epoch]");
+    assert!(!described("full").contains("default"));
+}
+
+#[test]
+fn a_recipe_survives_its_file() {
+    let found = recipe(&[("memory-limit", "28GB"), ("max-steps", "30"), ("lora-targets", "q_proj,v_proj")]).unwrap();
+    let again = Recipe::from_values(Recipe::read_file(&found.to_toml()).unwrap()).unwrap();
+    assert_eq!(found, again);
+    let by_tokens = recipe(&[("batch-tokens", "4096")]).unwrap();
+    assert_eq!(Recipe::from_values(Recipe::read_file(&by_tokens.to_toml()).unwrap()).unwrap(), by_tokens);
+    let listed =
+        Recipe::read_file("base_model = 'm'\ndataset = 'd'\noutput_dir = 'o'\nlora_targets = ['a', 'b']").unwrap();
+    assert_eq!(Recipe::from_values(listed).unwrap().lora_targets.as_deref(), Some("a,b"));
+}
+
+#[test]
+fn what_cannot_work_is_named() {
+    let error = |pairs: &[(&str, &str)]| recipe(pairs).unwrap_err();
+    assert_eq!(error(&[("learning-rat", "1")]).hint.unwrap(), "did you mean `learning-rate`?");
+    assert_eq!(error(&[("batch-size", "0")]).to_string(), "`batch-size` is 0; it must be at least 1");
+    assert!(error(&[("batch-size", "2"), ("batch-tokens", "99")]).to_string().contains("cannot be used with"));
+    let least = error(&[("lr-scheduler", "cosine_with_min_lr")]);
+    assert_eq!(least.to_string(), "`lr-scheduler` cosine_with_min_lr needs `min-learning-rate`");
+    assert!(error(&[("min-learning-rate", "1")]).to_string().contains("more than `learning-rate`"));
+    assert!(error(&[("min-learning-rate", "1e-5"), ("lr-scheduler", "linear")]).to_string().contains("`cosine`"));
+    assert!(error(&[("batch_size", "two")]).to_string().starts_with("`batch_size` cannot be \"two\""));
+    assert!(error(&[("full", "true"), ("load-in-4bit", "true")]).to_string().contains("cannot be used with"));
+    assert!(error(&[("eval-split", "1.5")]).to_string().contains("below 1"));
+    assert!(error(&[("use-rslora", "maybe")]).hint.unwrap().starts_with("true|false: "));
+    assert!(error(&[("early-stopping", "2")]).hint.unwrap().contains("eval-split"));
+    assert!(error(&[("vision-lr", "1e-5")]).to_string().contains("which is not trained"));
+    assert!(error(&[("merger-lr", "1e-5"), ("lora-targets", "q_proj,qkv")]).to_string().contains("the merger"));
+    assert!(error(&[("metric-for-best-model", "eval_mean_iou")]).hint.unwrap().contains("eval-split"));
+    let unknown = error(&[("metric-for-best-model", "f1"), ("eval-split", "0.1")]);
+    assert!(unknown.to_string().contains("cannot be \"f1\""), "{unknown}");
+    assert!(error(&[("batch-tokens", "100"), ("eval-batch-size", "1")]).to_string().contains("cannot be used with"));
+    assert!(error(&[("learning-rate", "-1")]).to_string().contains("at least 0"));
+    assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`base-model` is missing"));
+    assert!(Recipe::read_file("epochs = = 3").unwrap_err().to_string().contains("line 1"));
+}
