@@ -4,19 +4,24 @@ It is no child of this process: it would be part of the tree that it watches, ou
 any child of theirs. A shell starts it and ends, in a session of its own, so that Ctrl-C reaches the program and not its watcher. It ends
 by itself when the process that it watches has gone. Every wait has an end: a watcher that does not start or finish costs seconds, never the run.
 """
+import json
 import os
 import signal
+import textwrap
 import threading
 import time
 
 from .binary import find_binary
 from .events import Channel
+from .memory import format_bytes, format_change
 from .speech import warn_once
 
 START_TIMEOUT_S = 5.0
 # It judges the trace when it is told that the run has ended: milliseconds for short runs, seconds for millions of samples.
 FINISH_TIMEOUT_S = 15.0
 KILL_TIMEOUT_S = 2.0
+# As wide as the binary's own reports.
+COLUMNS = 100
 # A socket's path may have no more than 107 letters.
 LONGEST_FOLDER = 80
 # What `monitor --plain` says when its verdict changes begins with this.
@@ -26,35 +31,36 @@ LAUNCHER = 'report=$1; shift; "$@" >"$report" & echo $!'
 
 
 class Report:
-    """What the monitor found: its full `text`, the first lines of it, the `verdict` in one word, and the `trace`."""
+    """What the monitor found: its full `text`, the same as `data` (see docs/json.md), and the `trace`."""
 
-    def __init__(self, text, trace):
+    def __init__(self, text, data, trace):
         self.text = text
+        self.data = data
         self.trace = trace
 
     @property
     def verdict(self):
         """`flat`, `sawtooth`, `settled`, `growing`, `leak`, `insufficient`, or None if there is no report."""
-        word = self.text.split(None, 1)[0] if self.text.strip() else ""
-        return word.lower() or None
+        return self.data.get("verdict")
 
     @property
     def summary(self):
         """The verdict in a sentence, and the memory at the start and end with its growth."""
-        lines = self.text.splitlines()
-        blank = next((index for index, line in enumerate(lines) if not line.strip()), len(lines))
-        begin = lines.index("In numbers") + 1 if "In numbers" in lines else len(lines)
-        numbers = []
-        for line in lines[begin:]:
-            words = line.split(None, 1)
-            if len(words) < 2:
-                break
-            if words[0] == "memory":
-                # In a log, `memory 12 MiB` would be one more sample to whoever judges the log.
-                numbers.append("  from " + words[1].replace(" at the start, ", " at the start to ", 1))
-            elif words[0] == "growth":
-                numbers.append(line)
-        return "\n".join(lines[:blank] + numbers)
+        if not self.data:
+            return ""
+        head = f"{self.verdict.upper()}  "
+        lines = textwrap.wrap(self.data["summary"], COLUMNS, initial_indent=head, subsequent_indent=" " * len(head))
+        memory, growth = self.data["memory"], self.data["growth"]
+        if memory is not None:
+            # Not labelled `memory`: in a log that would be one more sample to whoever judges the log.
+            first, last = memory["first_bytes"], memory["last_bytes"]
+            lines.append(f"  from {format_bytes(first)} at the start to {format_bytes(last)} at the end ({format_change(last - first)})")
+        if growth["bytes_per_step"] is not None:
+            each = growth["bytes_per_example"]
+            lines.append(f"  growth {format_change(growth['bytes_per_step'])} per step" + (f", {format_change(each)} per example" if each is not None else ""))
+        elif growth["bytes_per_second"] is not None:
+            lines.append(f"  growth {format_change(60 * growth['bytes_per_second'])} per minute")
+        return "\n".join(lines)
 
 
 class OwnMonitor:
@@ -86,7 +92,7 @@ class OwnMonitor:
         import subprocess
 
         command = [binary, "monitor", "--pid", str(os.getpid()), "--plain", "--interval", str(interval)]
-        command += ["--channel", self._socket_path, "-o", self.trace]
+        command += ["--channel", self._socket_path, "-o", self.trace, "--report", self._data_path]
         reading, writing = os.pipe()
         # What it says ends when it ends, which is how its end is seen.
         self._reader = threading.Thread(
@@ -120,6 +126,10 @@ class OwnMonitor:
         return os.path.join(self._folder, "report")
 
     @property
+    def _data_path(self):
+        return os.path.join(self._folder, "report.json")
+
+    @property
     def is_running(self):
         """Whether the monitor has not ended yet."""
         return self._reader is not None and self._reader.is_alive()
@@ -141,16 +151,18 @@ class OwnMonitor:
         """Tells the monitor that the run has ended and waits for its report; None in a forked process, or the second time."""
         if self.pid is None or os.getpid() != self._owner:
             return None
-        text = ""
+        text, data = "", {}
         try:
             self.channel.tell(event="exit")
             text = self._wait_for_report()
+            with open(self._data_path, encoding="utf-8") as file:
+                data = json.load(file)
         except Exception as error:
             warn_once("monitor", f"no report from the monitor: {error}. Judge the trace with `model-garden diagnose`.")
         finally:
             self.channel.close()
             self._end_now()
-        return Report(text, self.trace)
+        return Report(text, data, self.trace)
 
     def _wait_for_report(self):
         self._reader.join(FINISH_TIMEOUT_S)

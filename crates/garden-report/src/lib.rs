@@ -27,7 +27,7 @@ mod text;
 mod thin;
 mod wrap;
 
-use garden_memory::{Diagnosis, RunFacts};
+use garden_memory::{Bytes, Diagnosis, RunFacts};
 use serde::Serialize;
 
 pub use audit::{Tried, audit};
@@ -118,7 +118,36 @@ impl Report<'_> {
 
 /// The diagnosis as JSON, with a newline at the end: the contract that scripts read.
 pub fn json(report: &Report) -> String {
-    json_text(report.diagnosis)
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        #[serde(flatten)]
+        diagnosis: &'a Diagnosis,
+        memory: Option<StartAndEnd>,
+    }
+    json_text(&Answer { diagnosis: report.diagnosis, memory: StartAndEnd::of(report) })
+}
+
+/// Memory at the start and at the end, which every reader looks for first.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct StartAndEnd {
+    /// The first place on the clock.
+    pub from: f64,
+    /// The last place on the clock.
+    pub to: f64,
+    /// Memory at the first place.
+    pub first_bytes: u64,
+    /// Memory at the last place.
+    pub last_bytes: u64,
+}
+
+impl StartAndEnd {
+    pub(crate) fn of(report: &Report) -> Option<StartAndEnd> {
+        let is_known = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
+        let (from, first) = *report.memory.points.iter().find(is_known)?;
+        let (to, last) = *report.memory.points.iter().rev().find(is_known)?;
+        let [first_bytes, last_bytes] = [first, last].map(|bytes| Bytes::from_f64(bytes).0);
+        (from < to).then_some(StartAndEnd { from, to, first_bytes, last_bytes })
+    }
 }
 
 /// An answer for scripts as JSON that is safe to show in a terminal, with a newline at the end.

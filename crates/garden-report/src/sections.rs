@@ -10,11 +10,11 @@ use garden_memory::{
     Verdict, counted, elapsed, format_change,
 };
 
-use crate::Report;
 use crate::clean::clean;
 use crate::format::{ClockWords, amount, knee_place, percent, phase_name, rate_per, rate_per_minute, whole};
 use crate::html::base64;
 use crate::page::News;
+use crate::{Report, StartAndEnd};
 
 /// Most causes in a report for people.
 const MOST_CAUSES: usize = 4;
@@ -351,15 +351,12 @@ fn known<const N: usize>(fields: [(&'static str, Option<String>); N]) -> Vec<Fie
     fields.into_iter().filter_map(|(name, value)| Some((Cow::from(name), value?))).collect()
 }
 
-/// Memory at the start and at the end, which every reader looks for first.
+/// Memory at the start and at the end in words.
 fn start_and_end(report: &Report, words: ClockWords) -> Option<String> {
-    let is_known = |point: &&(f64, f64)| point.0.is_finite() && point.1.is_finite();
-    let first = report.memory.points.iter().find(is_known)?;
-    let last = report.memory.points.iter().rev().find(is_known)?;
-    let (from, to) = (Bytes::from_f64(first.1), Bytes::from_f64(last.1));
-    let change = format_change(last.1 - first.1);
-    (first.0 < last.0)
-        .then(|| format!("{from} at the start, {to} at the end ({change}), {}", words.stretch(first.0, last.0)))
+    let StartAndEnd { from, to, first_bytes, last_bytes } = StartAndEnd::of(report)?;
+    let change = format_change(last_bytes as f64 - first_bytes as f64);
+    let stretch = words.stretch(from, to);
+    Some(format!("{} at the start, {} at the end ({change}), {stretch}", Bytes(first_bytes), Bytes(last_bytes)))
 }
 
 fn growth(diagnosis: &Diagnosis) -> Option<String> {

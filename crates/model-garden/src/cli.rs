@@ -305,7 +305,8 @@ pub struct Watching {
     #[arg(short, long, value_name = "TRACE")]
     pub output: Option<PathBuf>,
 
-    /// Write a report with charts to this file at the end: one page that works offline.
+    /// Write a report to this file at the end: a page with charts that works offline, or JSON, Markdown or text by its ending
+    /// (.json, .md, .txt).
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 

@@ -11,7 +11,7 @@ use garden_trace::{ReadOptions, ReadTrace, read_path};
 use crate::cli::Format;
 use crate::commands::Outcome;
 use crate::failure::Failure;
-use crate::printer::Printer;
+use crate::printer::{MOST_COLUMNS, Printer};
 
 /// Reads a trace for a command that `verb` names.
 pub fn read(path: &Path, options: &ReadOptions, verb: &str) -> Result<ReadTrace, Failure> {
@@ -146,10 +146,20 @@ pub fn check_page(page: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// Writes the report with charts. The watching was not in vain if that fails, so it is only said.
+/// The form of a report by the name of its file: a page, unless it says otherwise.
+fn format_of(path: &Path) -> Format {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("json") => Format::Json,
+        Some("md") => Format::Markdown,
+        Some("txt") => Format::Text,
+        _ => Format::Html,
+    }
+}
+
+/// Writes the report to a file. The watching was not in vain if that fails, so it is only said.
 pub fn write_page(judged: &JudgedTrace, trace: &Path, page: &Path, sections: Vec<Section>, printer: &Printer) {
-    let html = render(judged, &title(trace), Format::Html, Style::Plain, printer.columns(), sections);
-    match printer.write_file(page, &html) {
+    let text = render(judged, &title(trace), format_of(page), Style::Plain, MOST_COLUMNS, sections);
+    match printer.write_file(page, &text) {
         Ok(()) => printer.say(&format!("report: {}", page.display())),
         Err(failure) => printer.failure(&failure),
     }

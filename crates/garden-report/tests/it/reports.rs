@@ -73,10 +73,13 @@ fn an_empty_trace_as_text_and_markdown() {
 }
 
 #[test]
-fn json_is_the_diagnosis_alone() {
+fn json_is_the_diagnosis_with_the_memory_at_both_ends() {
     let case = run2();
-    let expected = serde_json::to_string_pretty(&case.diagnosis).unwrap() + "\n";
-    assert_eq!(json(&case.report()), expected);
+    let mut told: serde_json::Value = serde_json::from_str(&json(&case.report())).unwrap();
+    let memory = told.as_object_mut().unwrap().remove("memory").unwrap();
+    assert_eq!(told, serde_json::to_value(&case.diagnosis).unwrap());
+    let [first, last] = [case.memory.points.first(), case.memory.points.last()].map(|point| point.unwrap().1 as u64);
+    assert_eq!((memory["first_bytes"].as_u64(), memory["last_bytes"].as_u64()), (Some(first), Some(last)));
 }
 
 #[test]

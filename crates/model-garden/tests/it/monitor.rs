@@ -459,3 +459,20 @@ fn two_that_begin_in_the_same_second_have_a_trace_each() {
     }
     assert_eq!(files_in(&folder.join("model-garden/traces")).len(), 3);
 }
+
+/// The ending of the file says which form the report has; what it says is what `diagnose` says of the trace.
+#[test]
+fn a_report_has_the_form_of_its_file() {
+    for (name, beginning) in [("report.json", "{"), ("report.md", "## "), ("report.txt", ""), ("report.html", "<!")] {
+        let path = scratch(&format!("form-{name}")).join(name);
+        let (output, trace) =
+            monitor(&format!("form-of-{name}"), &["--report", path.to_str().unwrap()], &["sleep", "0.5"]);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{error}: {}", told(&output)));
+        assert!(text.starts_with(beginning), "{name}: {text}");
+        if name == "report.json" {
+            let report: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(report["verdict"], judged(&trace)["verdict"]);
+            assert!(report["memory"]["last_bytes"].is_u64(), "{text}");
+        }
+    }
+}
