@@ -260,6 +260,7 @@ fn every_field_of_the_contract_is_there_and_unknown_ones_are_null() {
         "growth",
         "knee",
         "level",
+        "memory",
         "forecast",
         "clock",
         "phases",
