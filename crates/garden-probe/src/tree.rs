@@ -5,6 +5,7 @@
 //! it); once in, it stays in until it exits, whichever process adopts it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use crate::process::{Identity, Process};
@@ -12,6 +13,8 @@ use crate::role::Role;
 
 /// Looks after which strangers are identified again: a process id may have been reused.
 const FORGET_STRANGERS_AFTER: u32 = 60;
+/// The longest time between a process id being given out and the process being listed.
+const FORK_TAKES: Duration = Duration::from_secs(2);
 
 /// A process tree under watch.
 #[derive(Debug)]
@@ -23,8 +26,9 @@ pub struct Tree {
     looks: u32,
     /// The process that adopts the tree's orphans; its children belong to the tree too.
     guardian: Option<u32>,
-    /// The newest process id at the last look.
+    /// The newest process id at the last look, and when it changed.
     newest: Option<u32>,
+    changed: Instant,
 }
 
 /// A process of the tree.
@@ -63,7 +67,9 @@ impl Tree {
         let root = Identity::of(pid).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let process = Process::open(root.clone())?;
         let members = BTreeMap::from([(pid, Member { process, origin: None, role: None })]);
-        let mut tree = Tree { root, members, strangers: HashSet::new(), looks: 0, guardian: None, newest: None };
+        let changed = Instant::now();
+        let mut tree =
+            Tree { root, members, strangers: HashSet::new(), looks: 0, guardian: None, newest: None, changed };
         tree.look();
         Ok(tree)
     }
@@ -101,12 +107,16 @@ impl Tree {
         if self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
             self.strangers.clear();
         }
-        // Without a newer process id there is no new process since the last look.
+        // Without a newer process id there is no new process since the last look, but one whose id was given out then may not have
+        // been listed yet: on a busy machine a fork takes its time.
         let newest = newest_process();
-        if newest.is_some() && newest == self.newest && !self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
+        if newest != self.newest {
+            (self.newest, self.changed) = (newest, Instant::now());
+        }
+        let is_settled = newest.is_some() && self.changed.elapsed() > FORK_TAKES;
+        if is_settled && !self.looks.is_multiple_of(FORGET_STRANGERS_AFTER) {
             return;
         }
-        self.newest = newest;
         let alive = process_ids();
         self.strangers.retain(|pid| alive.binary_search(pid).is_ok());
         // A watcher started by the tree it watches is not part of it: it would wait for itself to end.
