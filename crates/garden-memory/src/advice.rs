@@ -2,15 +2,21 @@
 
 use crate::bytes::Bytes;
 use crate::context::Context;
-use crate::diagnosis::{Cause, Clock, Forecast, Mechanism, Verdict};
+use crate::diagnosis::{Cause, Clock, Forecast, Headroom, Mechanism, Verdict};
 use crate::elapsed::elapsed;
 use crate::evidence::ten_times;
 use crate::phrasing::size;
-use crate::trace::Quantity;
+use crate::trace::{Quantity, Subject};
 
 /// The advice for a judged part, most important first.
-pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -> Vec<String> {
+pub(crate) fn advice(
+    context: &Context,
+    forecast: &Forecast,
+    headroom: Option<&Headroom>,
+    causes: &[Cause],
+) -> Vec<String> {
     let mut list = Vec::new();
+    let too_close = headroom.filter(|room| room.in_reach);
     match context.finding.verdict {
         Verdict::Leak => list.extend(advice_on_leak(context, forecast)),
         Verdict::Growing if context.finding.mechanism != Mechanism::FilePages => {
@@ -18,6 +24,12 @@ pub(crate) fn advice(context: &Context, forecast: &Forecast, causes: &[Cause]) -
         }
         Verdict::Settled | Verdict::Flat | Verdict::Sawtooth if above_limit(context).is_some() => {
             list.extend(above_limit(context));
+        }
+        Verdict::Settled | Verdict::Flat | Verdict::Sawtooth if too_close.is_some() => {
+            list.push(
+                "Make room before the run goes on: a smaller batch or fewer workers, evaluations that keep less, a larger limit."
+                    .into(),
+            );
         }
         Verdict::Settled if context.finding.mechanism == Mechanism::EpochFill => {
             let need = ten_times(context)
@@ -75,9 +87,20 @@ fn advice_on_leak(context: &Context, forecast: &Forecast) -> Vec<String> {
         let when = at.step.map_or(String::new(), |step| format!(" before step {step:.0}"));
         list.push(format!("Save a checkpoint and restart{when}, or the run dies at {}.", Bytes(limit)));
     }
-    list.push(format!("Find the leaking stage: {}. The stage that grows in every pass leaks.", bisect(context)));
+    list.push(match context.subject {
+        Subject::Device => ON_DEVICE.into(),
+        Subject::Machine | Subject::Container => WHICH_PROCESS.into(),
+        Subject::Process => {
+            format!("Find the leaking stage: {}. The stage that grows in every pass leaks.", bisect(context))
+        }
+    });
     list
 }
+
+const ON_DEVICE: &str = "Find out what the allocator holds: torch.cuda.memory_allocated() against memory_reserved() at each step. If the \
+     first grows, tensors are kept: torch.cuda.memory._record_memory_history() and _dump_snapshot() show where they were made.";
+const WHICH_PROCESS: &str =
+    "Find out which process grows: `model-garden monitor --pid PID` records a process and its children.";
 
 /// The command that bisects the pipeline.
 fn bisect(context: &Context) -> String {
@@ -93,11 +116,15 @@ fn bisect(context: &Context) -> String {
 
 fn advice_on_growth(context: &Context, forecast: &Forecast) -> Vec<String> {
     let mut list = Vec::new();
-    let to_know_now = format!(
-        "To find out now: {}. Growth in the first pass only is a cache, in every pass a leak. (Repeating one example \
-         shows nothing.)",
-        bisect(context)
-    );
+    let to_know_now = match context.subject {
+        Subject::Device => ON_DEVICE.into(),
+        Subject::Machine | Subject::Container => WHICH_PROCESS.into(),
+        Subject::Process => format!(
+            "To find out now: {}. Growth in the first pass only is a cache, in every pass a leak. (Repeating one example \
+             shows nothing.)",
+            bisect(context)
+        ),
+    };
     if context.finding.pausing {
         let until = forecast.decided_by_step.map_or(String::new(), |step| format!(" until step {step:.0}"));
         return vec![format!("Let it run{until}: a plateau of that length would settle it."), to_know_now];
@@ -169,7 +196,7 @@ fn missing_facts(context: &Context) -> Vec<String> {
                 .into(),
         );
     }
-    if moving && context.covariate(Quantity::Anon).is_none() {
+    if moving && context.subject == Subject::Process && context.covariate(Quantity::Anon).is_none() {
         list.push(
             "Record anonymous, file and shared memory separately (RssAnon, RssFile, RssShmem in /proc/PID/status) to \
              tell heap, file pages and pinned buffers apart."

@@ -1,4 +1,4 @@
-//! Weighs the known causes of growing host memory against the evidence in the trace.
+//! Weighs the known causes of growing memory, of the host or of a GPU, against the evidence in the trace.
 //!
 //! Naive Bayes with hand-set weights: each cause starts with a prior (how common it is) and is multiplied by a factor
 //! for every sign for or against it. The score is its share of the sum, which includes an unnamed cause, so that no
@@ -8,12 +8,12 @@
 //! (`NOT_LOADED`). The catalogue is in `catalogue.rs`.
 
 use crate::bytes::{Bytes, MIB};
-use crate::catalogue::{CATALOGUE, Entry, Home, Trait};
+use crate::catalogue::{CATALOGUE, Entry, Home, ON_A_DEVICE, Trait};
 use crate::context::Context;
 use crate::diagnosis::{Cause, Mechanism, RuledOut, Verdict};
 use crate::libraries::Library;
 use crate::phrasing::place;
-use crate::trace::Quantity;
+use crate::trace::{Quantity, Subject};
 
 /// The unnamed cause's weight, in the unit of priors: it fits every shape.
 const UNKNOWN: f64 = 4.5;
@@ -32,7 +32,8 @@ pub(crate) fn weigh_causes(context: &Context) -> (Vec<Cause>, Vec<RuledOut>) {
     if matches!(context.finding.mechanism, Mechanism::None) {
         return (Vec::new(), Vec::new());
     }
-    let asked = CATALOGUE.iter().filter(|entry| is_asked(entry, context));
+    let known = if context.subject == Subject::Device { ON_A_DEVICE } else { CATALOGUE };
+    let asked = known.iter().filter(|entry| is_asked(entry, context));
     let scales: Vec<(&Entry, Scales)> = asked.map(|entry| (entry, weigh(entry, context))).collect();
     let total: f64 =
         UNKNOWN + scales.iter().filter(|(_, s)| s.impossible.is_none()).map(|(_, s)| s.weight).sum::<f64>();

@@ -12,14 +12,16 @@ use crate::segments::Segment;
 use crate::series::{JudgedMemory, Series, Timeline};
 use crate::shape::Shape;
 use crate::stats::{Point, median, quantile};
-use crate::trace::{ProcessTrack, Quantity, RunFacts, Trace};
+use crate::trace::{ProcessTrack, Quantity, RunFacts, Subject, Trace};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
 /// Share of an epoch beyond its end after which the end of a fill shows, or one sample if that takes longer.
 const MARGIN: f64 = 0.06;
-/// Odds of a bounded growth against a leak where the growth slows down.
-const SLOWING_ODDS: f64 = 4.0;
+/// The share of leaks among simulated runs called growing, by the passes over the data since the growth began: below so many
+/// passes, this share. Half of the runs leak; `docs/diagnose.md` describes them, and a test measures the shares.
+const LEAKS_IF_STEADY: [(f64, f64); 4] = [(0.5, 0.29), (1.0, 0.59), (1.5, 0.75), (f64::INFINITY, 0.89)];
+const LEAKS_IF_SLOWING: [(f64, f64); 4] = [(1.0, 0.06), (2.0, 0.12), (3.0, 0.19), (f64::INFINITY, 0.34)];
 
 /// How a column other than the judged one moved while the judged one grew.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,7 @@ pub(crate) struct Context<'a> {
     pub shape: &'a Shape,
     pub series: &'a Series,
     pub memory: JudgedMemory,
+    pub subject: Subject,
     pub facts: &'a RunFacts,
     pub libraries: &'a Libraries,
     /// The Python module that was run, if the trace names it.
@@ -83,6 +86,7 @@ impl<'a> Context<'a> {
             shape,
             series: &judged.series,
             memory: judged.memory,
+            subject: trace.subject,
             facts,
             libraries: &trace.libraries,
             module: module(trace),
@@ -233,12 +237,9 @@ impl<'a> Context<'a> {
         quantile(&values, 1.0) - quantile(&values, 0.0)
     }
 
-    /// How likely the growth is to end, while that is undecided.
+    /// How likely the growth is to end, while that is undecided: the share of leaks among simulated runs that looked like this.
     ///
-    /// Leak and fill start even. A fill may last as long as the data allow: inside the first pass nothing speaks against it;
-    /// beyond it, the chance that a bounded growth of unknown length outlives its first pass so far is taken as
-    /// pass / length; with no epoch known, as even on a logarithmic scale from ten to a million steps (or seconds).
-    /// Growth that slows down is four times as likely to be bounded, however long it lasts.
+    /// Without the length of a pass, passes are taken to be even on a logarithmic scale from ten to a million steps (or seconds).
     pub(crate) fn likelihood(&self) -> Option<Likelihood> {
         if self.finding.verdict != Verdict::Growing || self.finding.pausing {
             return None;
@@ -248,13 +249,16 @@ impl<'a> Context<'a> {
         }
         let growth = self.finding.growth?;
         let length = (growth.to - growth.from).max(1.0);
-        let outlives = match (self.epoch(), self.pass_end()) {
-            (Some(_), Some(end)) if self.shape.last() <= end => 1.0,
-            (Some(epoch), _) => (epoch / length.max(epoch)).max(0.05),
-            _ => (1.0 - (length / 10.0).max(1.0).log10() / 5.0).max(0.05),
+        let table = if self.finding.slowing { &LEAKS_IF_SLOWING } else { &LEAKS_IF_STEADY };
+        let share = |passes: f64| table.iter().find(|(below, _)| passes < *below).map_or(0.5, |(_, share)| *share);
+        let leak = match self.epoch() {
+            Some(epoch) => share(length / epoch),
+            None => {
+                let over = ((length / 10.0).max(1.0).log10() / 5.0).min(1.0);
+                // Half of a pass that is not over yet is over, on average.
+                (1.0 - over) * share(0.5) + over * share(f64::MAX)
+            }
         };
-        let bounded_odds = if self.finding.slowing { outlives.max(1.0) * SLOWING_ODDS } else { outlives };
-        let leak = 1.0 / (1.0 + bounded_odds);
         Some(Likelihood { leak: round(leak, 2), bounded: round(1.0 - leak, 2) })
     }
 

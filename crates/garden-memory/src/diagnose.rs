@@ -3,14 +3,18 @@
 use std::ops::Range;
 
 use crate::advice::{advice, advice_for_too_few};
+use crate::bytes::Bytes;
 use crate::causes::weigh_causes;
 use crate::context::{Context, covariate, evaluation_height};
 use crate::diagnosis::*;
 use crate::evidence::evidence;
 use crate::forecast::forecast;
+use crate::headroom::headroom;
 use crate::judge::{FEWEST_SAMPLES, Finding, judge};
+use crate::passes::{Endless, Passes};
 use crate::phrasing::{about_bounds, out_of_order};
 use crate::processes::{changes, process_evidence};
+use crate::sensitivity::sensitivity;
 use crate::series::{JudgedMemory, Series, Timeline, seconds_per_unit, split_at_restarts};
 use crate::shape::Shape;
 use crate::stability::{Stability, check_stability};
@@ -26,7 +30,15 @@ pub struct Question {
     pub only: Option<Quantity>,
     /// Assert that the level stays where it is.
     pub stability: Option<Stability>,
+    /// The data has no passes, though it has steps: a stream.
+    pub no_epochs: bool,
+    /// Seconds after which straight growth without passes is a leak; infinite for never.
+    pub leak_after: Option<f64>,
 }
+
+/// Seconds after which straight growth without passes is a leak, unless the question says otherwise: few caches take a working day
+/// to fill at a steady pace.
+pub const LEAK_AFTER: f64 = 6.0 * 3600.0;
 
 /// One process's stretch of a trace, judged.
 pub(crate) struct Judged {
@@ -43,8 +55,8 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let timeline = Timeline::of(trace);
     let clock = timeline.clock;
     let parts = split_at_restarts(trace, &timeline);
-    let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
-    let (part, judged) = judged_part(trace, &parts, &timeline, question.only, epoch);
+    let passes = passes(trace, &timeline, question, &facts);
+    let (part, judged) = judged_part(trace, &parts, &timeline, question.only, passes);
     let samples_judged = part.len();
     let seconds = seconds_per_unit(trace, part.clone(), &timeline);
     let mut diagnosis = match &judged.shape {
@@ -61,7 +73,7 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     if parts.len() > 1 {
         diagnosis.parts = parts
             .iter()
-            .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, epoch, &facts))
+            .map(|part| judge_as_part(trace, part.clone(), &timeline, question.only, passes, &facts))
             .collect();
         let number = parts.iter().position(|one| *one == part).unwrap_or(parts.len() - 1);
         diagnosis.parts[number].decides = true;
@@ -87,6 +99,23 @@ pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
         diagnosis.input.notes.push(out_of_order(judged.series.out_of_order, clock));
     }
     diagnosis
+}
+
+/// What is known about passes over the data: their length, that there are none, or nothing.
+fn passes(trace: &Trace, timeline: &Timeline, question: &Question, facts: &RunFacts) -> Passes {
+    let is_on_steps = timeline.clock == Clock::Step;
+    if let Some(steps) = facts.epoch_steps().filter(|_| is_on_steps && !question.no_epochs) {
+        return Passes::Every(steps as f64);
+    }
+    // With steps, somebody trains on data that comes again; without them nothing does, as far as anybody knows.
+    let may_have_passes = is_on_steps && !question.no_epochs;
+    let seconds = if may_have_passes { None } else { seconds_per_unit(trace, 0..trace.len(), timeline) };
+    match (seconds, question.leak_after.unwrap_or(LEAK_AFTER)) {
+        (Some(seconds), after) if after.is_finite() && seconds > 0.0 => {
+            Passes::None(Endless { lasts: after / seconds, limit: facts.memory_limit.map(Bytes::as_f64) })
+        }
+        _ => Passes::Unknown,
+    }
 }
 
 /// Memory over the clock as a diagnosis of this trace judges it, for charts; evaluations included.
@@ -140,10 +169,10 @@ fn judged_part(
     parts: &[Range<usize>],
     timeline: &Timeline,
     only: Option<Quantity>,
-    epoch: Option<f64>,
+    passes: Passes,
 ) -> (Range<usize>, Judged) {
     let last = parts.last().cloned().unwrap_or(0..0);
-    let judge = |part: &Range<usize>| (part.clone(), judge_part(trace, part.clone(), timeline, only, epoch));
+    let judge = |part: &Range<usize>| (part.clone(), judge_part(trace, part.clone(), timeline, only, passes));
     let end = trace.events.last().filter(|event| event.before_sample == trace.len());
     let candidates = if end.is_some_and(|event| event.kind == EventKind::Exit) { parts } else { &[] };
     let mut tried = candidates.iter().rev().map(judge);
@@ -156,10 +185,10 @@ pub(crate) fn judge_part(
     part: Range<usize>,
     timeline: &Timeline,
     only: Option<Quantity>,
-    epoch: Option<f64>,
+    passes: Passes,
 ) -> Judged {
     let memory = only.map_or_else(|| main_memory(trace), JudgedMemory::Only);
-    let mut held = judge_memory(trace, part.clone(), timeline, memory, epoch);
+    let mut held = judge_memory(trace, part.clone(), timeline, memory, passes);
     if turns_private(trace, part.clone(), timeline, &held.finding) {
         held.finding.mechanism = Mechanism::CopyOnWrite;
         // Workers can copy no more than the parent has.
@@ -173,7 +202,7 @@ pub(crate) fn judge_part(
     if !has_file || matters(held.finding.verdict) {
         return held;
     }
-    let mut total = judge_memory(trace, part, timeline, JudgedMemory::Total, epoch);
+    let mut total = judge_memory(trace, part, timeline, JudgedMemory::Total, passes);
     if !is_of_file_pages_alone(&held, &total) {
         return held;
     }
@@ -222,11 +251,11 @@ fn judge_memory(
     part: Range<usize>,
     timeline: &Timeline,
     memory: JudgedMemory,
-    epoch: Option<f64>,
+    passes: Passes,
 ) -> Judged {
     let series = Series::of(trace, part, timeline, memory);
     let shape = if series.points.len() < FEWEST_SAMPLES { None } else { Shape::of(&series) };
-    let finding = shape.as_ref().map_or_else(Finding::nothing, |shape| judge(shape, epoch));
+    let finding = shape.as_ref().map_or_else(Finding::nothing, |shape| judge(shape, passes));
     Judged { series, memory, shape, finding }
 }
 
@@ -235,15 +264,18 @@ fn judge_as_part(
     part: Range<usize>,
     timeline: &Timeline,
     only: Option<Quantity>,
-    epoch: Option<f64>,
+    passes: Passes,
     facts: &RunFacts,
 ) -> Part {
-    let judged = judge_part(trace, part.clone(), timeline, only, epoch);
+    let judged = judge_part(trace, part.clone(), timeline, only, passes);
     let ends = judged.series.ends().unwrap_or((0.0, 0.0));
     let summary = match &judged.shape {
         Some(shape) => {
             let context = Context::gather(trace, part, timeline, &judged, shape, facts, None);
-            summary(&context, Some(&forecast(&context)))
+            {
+                let forecast = forecast(&context);
+                summary(&context, &forecast, headroom(&context, &forecast).as_ref())
+            }
         }
         None => too_few(judged.series.points.len()),
     };
@@ -264,24 +296,28 @@ fn tell(context: &Context) -> Diagnosis {
     let forecast = forecast(context);
     let (causes, ruled_out) = weigh_causes(context);
     let likelihood = context.likelihood();
+    let (headroom, sensitivity) = (headroom(context, &forecast), sensitivity(context));
     Diagnosis {
         verdict: finding.verdict,
         mechanism: finding.mechanism,
         confidence: Some(context.confidence()),
-        summary: summary(context, Some(&forecast)),
+        summary: summary(context, &forecast, headroom.as_ref()),
         likelihood,
         growth: context.growth(),
         knee: context.knee(),
         level: Some(context.level()),
-        evidence: evidence(context, likelihood.as_ref()),
-        advice: advice(context, &forecast, &causes),
+        evidence: evidence(context, likelihood.as_ref(), headroom.as_ref(), sensitivity.as_ref()),
+        advice: advice(context, &forecast, headroom.as_ref(), &causes),
         forecast,
+        headroom,
+        sensitivity,
         clock: context.clock,
         phases: context.phases(),
         causes,
         ruled_out,
         processes: Vec::new(),
         parts: Vec::new(),
+        series: Vec::new(),
         stability: None,
         input: Input::default(),
     }
@@ -298,6 +334,8 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         knee: None,
         level: None,
         forecast: Forecast { limit_bytes: facts.memory_limit.map(|limit| limit.0), ..Forecast::default() },
+        headroom: None,
+        sensitivity: None,
         clock,
         phases: Vec::new(),
         causes: Vec::new(),
@@ -306,6 +344,7 @@ fn insufficient(clock: Clock, samples: usize, facts: &RunFacts) -> Diagnosis {
         advice: advice_for_too_few(),
         processes: Vec::new(),
         parts: Vec::new(),
+        series: Vec::new(),
         stability: None,
         input: Input::default(),
     }

@@ -180,12 +180,35 @@ pub struct Plateau {
 pub struct Exhaustion {
     /// The step; `None` without steps.
     pub step: Option<f64>,
-    /// Earliest plausible moment, in steps or else seconds.
+    /// Earliest plausible moment: the step or, without steps, the distance from the last sample in seconds (or samples).
     pub low: f64,
-    /// Latest plausible moment, in steps or else seconds; `None` if it may never come.
+    /// Latest plausible moment, likewise; `None` if it may never come.
     pub high: Option<f64>,
     /// Seconds from the last sample on, if times are known.
     pub time_s: Option<f64>,
+}
+
+/// The room left below the memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Headroom {
+    /// Bytes from the present level to the limit; negative if the level is above it.
+    pub left_bytes: i64,
+    /// The largest rise above the level so far, evaluations included.
+    pub spike_bytes: u64,
+    /// Whether the limit is in reach: no room is left, another such spike would exceed it, or the growth reaches it before it has
+    /// lasted as long again.
+    pub in_reach: bool,
+}
+
+/// The slowest leak that would have shown in this trace.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// Bytes per training step; `None` without steps.
+    pub bytes_per_step: Option<f64>,
+    /// Bytes per second, if times are known.
+    pub bytes_per_second: Option<f64>,
+    /// The length of the stretch that was examined for growth, on the diagnosis's clock.
+    pub over: f64,
 }
 
 /// What a stretch of the run did.
@@ -311,6 +334,23 @@ pub struct Part {
     pub decides: bool,
 }
 
+/// The verdict on one of several series in a file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SeriesVerdict {
+    /// Its name, for example `GPU 1` or `rank 3`.
+    pub name: String,
+    /// Samples read.
+    pub samples: usize,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// Its mechanism.
+    pub mechanism: Mechanism,
+    /// Its answer in one sentence.
+    pub summary: String,
+    /// Whether the rest of the diagnosis is about this one.
+    pub decides: bool,
+}
+
 /// How one process of the tree changed over the deciding growth, or over the whole trace if nothing grew.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessChange {
@@ -400,6 +440,10 @@ pub struct Diagnosis {
     pub level: Option<Level>,
     /// The forecast.
     pub forecast: Forecast,
+    /// The room left below the limit; `None` without a limit.
+    pub headroom: Option<Headroom>,
+    /// If the verdict reassures: the slowest leak that would have shown.
+    pub sensitivity: Option<Sensitivity>,
     /// What the horizontal axis counts.
     pub clock: Clock,
     /// The run's stretches of growth, plateau and fall.
@@ -416,6 +460,8 @@ pub struct Diagnosis {
     pub processes: Vec<ProcessChange>,
     /// With restarts: the verdict on each process; the last one decides or, once the run has ended, the last with enough samples.
     pub parts: Vec<Part>,
+    /// With several series in a file (ranks, GPUs, processes): the verdict on each, in the file's order.
+    pub series: Vec<SeriesVerdict>,
     /// The outcome of the stability assertion, if there is one.
     pub stability: Option<StabilityCheck>,
     /// The input that was judged.
@@ -423,21 +469,15 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Whether the answer is bad news: a leak, a growth that exceeds the limit already or even if it is bounded, or a
-    /// failed assertion.
+    /// Whether the answer is bad news: a leak, a limit in reach, a bounded growth that exceeds it, or a failed assertion.
     pub fn is_bad_news(&self) -> bool {
         let over_limit = match (self.forecast.if_bounded, self.forecast.limit_bytes) {
-            (Some(plateau), Some(limit)) => plateau.bytes > limit,
-            _ => false,
-        };
-        let already_over = match (self.level, self.forecast.limit_bytes) {
-            (Some(level), Some(limit)) => level.bytes > limit,
+            (Some(plateau), Some(limit)) => self.mechanism != Mechanism::FilePages && plateau.bytes > limit,
             _ => false,
         };
         self.verdict == Verdict::Leak
-            || (self.verdict == Verdict::Growing
-                && self.mechanism != Mechanism::FilePages
-                && (over_limit || already_over))
+            || over_limit
+            || self.headroom.is_some_and(|room| room.in_reach)
             || self.stability.as_ref().is_some_and(|check| !check.passed)
     }
 }

@@ -1,19 +1,25 @@
 //! The evidence for a verdict: one sentence and one number for each observation.
 
-use crate::bytes::format_change;
+use crate::bytes::{MIB, format_change};
 use crate::context::{Context, Covariate};
-use crate::diagnosis::{Clock, Evidence, Likelihood, Mechanism, Verdict};
+use crate::diagnosis::{Clock, Evidence, Headroom, Likelihood, Mechanism, Sensitivity, Verdict};
 use crate::growth::Stretch;
+use crate::headroom::is_at_the_cap;
 use crate::libraries::Library;
 use crate::number::counted;
 use crate::phrasing::{place, rate, size};
 use crate::series::JudgedMemory;
-use crate::trace::Quantity;
+use crate::trace::{Quantity, Subject};
 use crate::trend::Trend;
 use crate::waves::Waves;
 
 /// The evidence for the verdict.
-pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Vec<Evidence> {
+pub(crate) fn evidence(
+    context: &Context,
+    likelihood: Option<&Likelihood>,
+    headroom: Option<&Headroom>,
+    sensitivity: Option<&Sensitivity>,
+) -> Vec<Evidence> {
     let mut list = Vec::new();
     let finding = context.finding;
     if let Some(earlier) = finding.earlier {
@@ -56,7 +62,13 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
         Evidence::number(text, stairs.step, "bytes")
     }));
     list.extend(end_of_run(context));
-    if finding.verdict == Verdict::Leak {
+    if finding.verdict == Verdict::Leak && finding.endless {
+        list.push(Evidence::words(
+            "No passes over data are known. Growth that has lasted so long (--leak-after), has added a tenth of the limit (or a \
+             quarter of the level) and shows no sign of slowing is called a leak; a cache that takes as long to fill would look the \
+             same.",
+        ));
+    } else if finding.verdict == Verdict::Leak {
         list.push(Evidence::words(
             "The rate held through another whole pass over examples already seen: no example cache does that.",
         ));
@@ -64,7 +76,7 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
     if let Some(odds) = likelihood.filter(|_| finding.mechanism != Mechanism::FilePages) {
         list.push(Evidence::number(
             format!(
-                "Odds from the length of the growth alone: {:.0} % a leak, {:.0} % bounded.",
+                "Odds, from simulated runs that looked like this: {:.0} % a leak, {:.0} % bounded.",
                 100.0 * odds.leak,
                 100.0 * odds.bounded
             ),
@@ -73,6 +85,9 @@ pub(crate) fn evidence(context: &Context, likelihood: Option<&Likelihood>) -> Ve
         ));
     }
     list.extend(creep_evidence(context));
+    list.extend(whose_memory(context).map(Evidence::words));
+    list.extend(room_evidence(context, headroom));
+    list.extend(sensitivity.and_then(|least| blind_spot(context, least)));
     if context.shape.points.len() < 12 {
         list.push(Evidence::words(format!(
             "{} samples show a straight line or its end, but not slow curvature, waves shorter than {:.0} {}s or \
@@ -264,16 +279,73 @@ fn end_of_run(context: &Context) -> Option<Evidence> {
     ))
 }
 
-/// A floor that creeps up by too little to be called growth.
-fn creep_evidence(context: &Context) -> Option<Evidence> {
-    if !matches!(context.finding.verdict, Verdict::Flat | Verdict::Sawtooth) {
-        return None;
+/// Whose memory it is, where that is not a process's.
+fn whose_memory(context: &Context) -> Option<&'static str> {
+    match context.subject {
+        Subject::Process => None,
+        Subject::Container => {
+            Some("This is a container's memory: of all its processes and, with most tools, of its page cache.")
+        }
+        Subject::Machine => Some("This is the memory of the whole machine: any program on it may have grown."),
+        Subject::Device => Some("This is GPU memory: the host's memory and its limit do not matter here."),
     }
-    let trend =
-        Trend::of(&context.shape.floor).filter(|trend| trend.rises(3.0) && trend.rise() < context.shape.material())?;
+}
+
+/// A limit in reach, and a plateau that may be the limit itself.
+fn room_evidence(context: &Context, headroom: Option<&Headroom>) -> Option<Evidence> {
+    let room = headroom.filter(|room| is_at_the_cap(context, room))?;
+    let limit = context.facts.memory_limit?;
     Some(Evidence::number(
         format!(
-            "The floor creeps up by {} over the whole trace; below {} this does not count as growth.",
+            "The plateau lies {} below the limit of {limit}. It may be the limit that ended the growth: a cgroup's or an allocator's \
+             limit, swapping, or page cache being dropped.",
+            size(room.left_bytes as f64)
+        ),
+        room.left_bytes as f64,
+        "bytes",
+    ))
+}
+
+/// What the verdict cannot exclude.
+fn blind_spot(context: &Context, least: &Sensitivity) -> Option<Evidence> {
+    let per_unit = match context.clock {
+        Clock::Time => least.bytes_per_second?,
+        Clock::Step => least.bytes_per_step?,
+        Clock::Sample => return None,
+    };
+    let left = context.facts.total_steps.filter(|_| context.clock == Clock::Step).map(|total| total as f64);
+    let by_the_end =
+        left.map(|total| total - context.shape.last()).filter(|&left| left > 0.0).map_or_else(String::new, |left| {
+            format!(" By the run's last step it would add up to {}.", size(per_unit * left))
+        });
+    Some(Evidence::number(
+        format!("A leak below {} would not show here.{by_the_end}", rate(context, per_unit)),
+        per_unit,
+        if context.clock == Clock::Step { "bytes/step" } else { "bytes/unit" },
+    ))
+}
+
+/// The smallest creep worth mentioning: a few arenas of Python's allocator.
+const CREEP: f64 = 4.0 * MIB as f64;
+
+/// The trend of a floor that creeps up by too little to be called growth: of the whole trace, or since the growth ended.
+pub(crate) fn creep(context: &Context) -> Option<Trend> {
+    let shape = context.shape;
+    let from = match context.finding.verdict {
+        Verdict::Flat | Verdict::Sawtooth => shape.first(),
+        Verdict::Settled => context.finding.knee?.0,
+        _ => return None,
+    };
+    let trend = Trend::of(shape.floor_between(from, shape.last()))?;
+    (trend.rises(3.0) && (CREEP..shape.material()).contains(&trend.rise())).then_some(trend)
+}
+
+fn creep_evidence(context: &Context) -> Option<Evidence> {
+    let trend = creep(context)?;
+    let since = if context.finding.verdict == Verdict::Settled { "since then" } else { "over the whole trace" };
+    Some(Evidence::number(
+        format!(
+            "The floor creeps up by {} {since}; below {} this does not count as growth.",
             size(trend.rise()),
             size(context.shape.material())
         ),

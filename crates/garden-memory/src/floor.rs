@@ -5,11 +5,14 @@
 //! bound the work: a million samples become at most about [`BLOCKS`] points.
 
 use crate::stats::Point;
-use crate::waves::{Waves, lows_of_teeth};
+use crate::waves::{Waves, has_dips, lows_of_teeth};
 
 /// Blocks of a long series. Enough to place a change within 1.5 % of the trace, and few enough for a quadratic search;
 /// the knee is refined on the raw samples afterwards.
 const BLOCKS: usize = 64;
+
+/// Fewest samples of a block in a series with dips, so that its middle one is not in a dip.
+const DIPS_PER_BLOCK: usize = 9;
 
 /// The floor of a series with the given waves.
 pub(crate) fn floor(points: &[Point], waves: Waves) -> Vec<Point> {
@@ -18,6 +21,8 @@ pub(crate) fn floor(points: &[Point], waves: Waves) -> Vec<Point> {
     let by_waves = match waves {
         Waves::Teeth(teeth) => return lows_around_teeth(points, by_count.max(1), teeth.period),
         Waves::Spikes { width, .. } => width + 2,
+        // The lowest samples of dips are not a level that memory keeps.
+        Waves::None if has_dips(points) => return typical(points, by_count.max(DIPS_PER_BLOCK)),
         Waves::None => 1,
     };
     lows(points, by_count.max(by_waves).max(1))
@@ -50,6 +55,16 @@ pub(crate) fn lows(points: &[Point], block: usize) -> Vec<Point> {
             lowest(&points[k * block..end])
         })
         .collect()
+}
+
+/// The middle sample of each block by size: what the level is between dips.
+fn typical(points: &[Point], block: usize) -> Vec<Point> {
+    let middle = |chunk: &[Point]| {
+        let mut sorted = chunk.to_vec();
+        sorted.sort_by(|a, b| a.y.total_cmp(&b.y));
+        sorted.get(sorted.len() / 2).copied()
+    };
+    points.chunks(block.max(1)).filter_map(middle).collect()
 }
 
 /// The lowest sample of each stretch between two events: the level that remains after an evaluation or a checkpoint.

@@ -68,7 +68,8 @@ fn exhaustion(context: &Context, growth: &Stretch) -> Option<Exhaustion> {
     if growth.rate.value <= 0.0 || left <= 0.0 {
         return None;
     }
-    let now = context.shape.last();
+    // Steps count from the beginning of the run, times from now on.
+    let now = if context.clock == Clock::Step { context.shape.last() } else { 0.0 };
     let place = |rate: f64| now + left / rate;
     let high = (growth.rate.low > 0.0).then(|| place(growth.rate.low).ceil());
     Some(Exhaustion {

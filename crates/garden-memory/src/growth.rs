@@ -72,7 +72,7 @@ fn break_at(shape: &Shape, k: usize) -> Option<Break> {
 pub(crate) fn rises_now(shape: &Shape) -> bool {
     let last = shape.segments.len() - 1;
     let first = first_growing(shape, 0, last);
-    shape.present_level() - shape.start_level(&shape.segments[first]) >= shape.material()
+    shape.present_level() - shape.start_level(&shape.segments[first]) >= shape.material_throughout()
 }
 
 /// A growth that is over and came in several pieces, none of them material alone.

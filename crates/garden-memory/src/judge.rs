@@ -7,11 +7,14 @@ use crate::diagnosis::{Mechanism, Verdict};
 use crate::growth::{
     Break, Stretch, ended_in_pieces, find_break, first_growing, rate_between, refine_knee, rises_now, stretch,
 };
+use crate::jumps::Jumps;
 use crate::leak::{LeakTest, UNDIMINISHED};
+use crate::passes::Passes;
 use crate::record_highs::thins_out;
+use crate::segments::Segment;
 use crate::shape::Shape;
-use crate::stats::{Point, median, theil_sen};
-use crate::sublinear::law_explains;
+use crate::stats::{Point, Rate, median, theil_sen};
+use crate::sublinear::{law_explains, power_of_time};
 use crate::trend::{Bend, Trend};
 use crate::waves::Waves;
 
@@ -20,7 +23,7 @@ pub(crate) const FEWEST_SAMPLES: usize = 5;
 /// One-sided normal quantile for "it rises": 1 in 740.
 const SURE: f64 = 3.0;
 /// A plateau must last this share of the growth before it.
-pub(crate) const PLATEAU_LENGTH: f64 = 0.15;
+pub(crate) const PLATEAU_LENGTH: f64 = 0.2;
 /// And have this many samples.
 pub(crate) const PLATEAU_SAMPLES: usize = 4;
 /// The rate after the knee must be below this share of the rate before it.
@@ -33,12 +36,25 @@ const STEADY: f64 = 0.6;
 const COVERS: f64 = 0.65;
 /// A knee less certain than this share of an epoch proves nothing by containing the epoch's end.
 const VAGUE: f64 = 0.25;
+/// A growth ended in a jump if that is this share of it, after a climb of this share.
+const LAST_JUMP: f64 = 0.15;
+const CLIMBED: f64 = 0.3;
+/// So many lows in rising order are no chance: 1 in 40,320.
+const MONOTONE: usize = 8;
+/// A last stretch of this share of the growth, at this share of the pace before it, has not slowed down.
+const LAST_PACE: (f64, f64) = (0.3, 0.9);
+/// A leak goes on if it keeps this share of its pace.
+const AS_FAST: f64 = 0.75;
+/// A rise of this many times the deepest fall on the way is no chance.
+const ONLY_CLIMBS: f64 = 4.0;
 /// A plateau before a growth makes it late if it lasts this share of the trace.
 const LATE: f64 = 0.15;
 /// A growth that is over within this share of the trace, and adds at most this share of the level, is start-up.
 const START_UP: f64 = 0.2;
 /// A dip is over within this share of the trace: a longer one may hide a growth.
 const DIP: f64 = 0.15;
+/// The typical level rises by at least this share of a floor's growth: by half where the tops stay, as below a collector's limit.
+const LIFTED: f64 = 0.2;
 /// A knee within this share of the trace is start-up rather than a cache.
 const EARLY: f64 = 0.12;
 
@@ -65,27 +81,42 @@ pub(crate) struct Finding {
     pub pausing: bool,
     /// The place on the clock at which a leak can be told from bounded growth, if the growth goes on.
     pub leak_known_at: Option<f64>,
+    /// Whether it is a leak by the rule for data without passes.
+    pub endless: bool,
+    /// The power of the time that growth which slows down follows.
+    pub power: Option<f64>,
+    /// The jumps of a growth that pauses between them.
+    pub jumps: Option<JumpCount>,
 }
 
-/// Judges a shape; `epoch` is the number of steps after which examples repeat.
-pub(crate) fn judge(shape: &Shape, epoch: Option<f64>) -> Finding {
+/// Jumps of a growth, counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JumpCount {
+    pub count: usize,
+    /// The last one's place on the clock.
+    pub last: f64,
+    /// Whether they get larger and rarer in proportion to the time.
+    pub doubles: bool,
+}
+
+/// Judges a shape.
+pub(crate) fn judge(shape: &Shape, passes: Passes) -> Finding {
     let levels = shape.segments.iter().flat_map(|s| [shape.start_level(s), shape.end_level(s)]);
     let lowest = levels.fold(f64::INFINITY, f64::min);
     let retained = shape.present_level() - lowest;
-    let is_real = shape.segments.len() > 1
-        || shape.staircase.is_some()
-        || Trend::of(&shape.floor).is_some_and(|trend| trend.rises(SURE));
-    if retained < shape.material().max(deepest_fall(shape)) || !is_real || is_dip(shape) {
+    let is_real = has_trend(shape) || only_climbs(&shape.floor) || ends_far_above(&shape.floor);
+    if retained < shape.material_throughout().max(deepest_fall(shape)) || !is_real || is_dip(shape) {
         return quiet(shape);
     }
     let broken = find_break(shape).or_else(|| if rises_now(shape) { None } else { ended_in_pieces(shape) });
     match broken {
-        Some(broken) => after_break(shape, &broken, epoch),
+        Some(broken) => after_break(shape, &broken, passes),
         None => {
-            let finding = still_growing(shape, 0, None, epoch);
+            let finding = still_growing(shape, 0, None, passes);
             // A floor that has come out of a dip is higher than in it, and may not rise at all.
             let rises = finding.growth.is_some_and(|growth| growth.rate.value > 0.0);
-            if rises || shape.staircase.is_some() { finding } else { quiet(shape) }
+            let lifts = finding.growth.is_some_and(|growth| lifts_the_level(shape, &growth));
+            if (rises || shape.staircase.is_some()) && lifts { finding } else { quiet(shape) }
         }
     }
 }
@@ -105,6 +136,9 @@ impl Finding {
             slowing: false,
             pausing: false,
             leak_known_at: None,
+            endless: false,
+            power: None,
+            jumps: None,
         }
     }
 }
@@ -128,7 +162,7 @@ fn is_dip(shape: &Shape) -> bool {
     let (before, after) = shape.floor.split_at(foot);
     let usual = median(&before.iter().map(|point| point.y).collect::<Vec<f64>>());
     // Half of what counts as growth: what is left of a dip on both sides must not come to one.
-    let slack = 0.5 * shape.material();
+    let slack = 0.5 * shape.material_throughout();
     let is_usual = |point: &Point| point.y >= usual - slack;
     let (Some(left), Some(back)) = (before.iter().rposition(is_usual), after.iter().position(is_usual)) else {
         return false;
@@ -137,6 +171,17 @@ fn is_dip(shape: &Shape) -> bool {
     let unseen = shape.length() / shape.floor.len() as f64;
     let is_short = after[back].x - before[left].x <= DIP * shape.length() + 2.0 * unseen;
     is_short && after.len() - back >= PLATEAU_SAMPLES && (shape.present_level() - usual).abs() < slack
+}
+
+/// Whether the typical level rises with the floor: dips that only get shallower lift the lows, but not the level.
+fn lifts_the_level(shape: &Shape, growth: &Stretch) -> bool {
+    let points = shape.points_between(growth.from, growth.to);
+    let edge = points.len() / 5;
+    if edge < PLATEAU_SAMPLES {
+        return true;
+    }
+    let typical = |points: &[Point]| median(&points.iter().map(|point| point.y).collect::<Vec<f64>>());
+    typical(&points[points.len() - edge..]) - typical(&points[..edge]) >= LIFTED * growth.rise
 }
 
 /// The deepest fall of the fitted floor after its lowest place: a floor that falls as far as it rises merely wanders.
@@ -152,19 +197,19 @@ fn deepest_fall(shape: &Shape) -> f64 {
 }
 
 /// Growth broke: decide whether it ended for good, and whether something else goes on underneath.
-fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
+fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
     let fill = broken.growth;
     let place = if fill.is_jump { (fill.to, fill.from, fill.to) } else { refine_knee(shape, broken.segment) };
     let tail = &shape.floor[shape.segments[broken.segment].start..];
     if broken.after > broken.may_follow(shape) || rises_underneath(shape, tail) {
-        let mut finding = still_growing(shape, broken.segment, Some(fill), epoch);
+        let mut finding = still_growing(shape, broken.segment, Some(fill), passes);
         finding.knee = Some(place);
         // One curve that slows down is not two growths.
-        return if finding.slowing { still_growing(shape, 0, None, epoch) } else { finding };
+        return if finding.slowing { still_growing(shape, 0, None, passes) } else { finding };
     }
     let pace = fill.rise / (fill.to - fill.from).max(shape.spacing);
     if theil_sen(tail).is_none_or(|rate| rate.value > PLATEAU_RATE * pace) {
-        return still_growing(shape, 0, None, epoch);
+        return still_growing(shape, 0, None, passes);
     }
     let border = shape.floor[shape.segments[broken.segment].start].x;
     let ended = shape.points_between(border, shape.last()).len() >= PLATEAU_SAMPLES
@@ -174,18 +219,34 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
     }
     // A leak in lumps pauses after each lump: growth that has outlived every bounded explanation does not end so soon.
     if !ended {
-        let going_on = still_growing(shape, 0, None, epoch);
+        let going_on = still_growing(shape, 0, None, passes);
         if going_on.verdict == Verdict::Leak {
             return going_on;
         }
     }
+    // A plateau that memory has just left upwards is over.
+    if ended && leaves_upwards(shape, place.0) {
+        return still_growing(shape, 0, None, passes);
+    }
+    // Nor does growth in jumps end before a pause that its rhythm makes unlikely.
+    let jumps = Jumps::of(shape);
+    let is_capacity = jumps.is_capacity(shape.origin());
+    let pauses = jumps.may_go_on() || ended_in_a_jump(shape, broken);
+    if ended && (is_capacity || pauses && !thins_out(shape, shape.first())) {
+        let going_on = still_growing(shape, 0, None, passes);
+        let (count, is_leak) = (jumps.list.len(), going_on.verdict == Verdict::Leak);
+        let last = jumps.list.last().map_or(place.0, |jump| jump.0);
+        let jumps = (count > 1).then_some(JumpCount { count, last, doubles: is_capacity });
+        let pausing = !is_leak && !is_capacity;
+        return Finding { pausing, jumps, knee: pausing.then_some(place), ..going_on };
+    }
     let late = is_late(shape, fill.from);
-    let aligned = is_aligned(shape, place, fill.from, late, epoch);
+    let aligned = is_aligned(shape, place, fill.from, late, passes.length());
     let pace = later_pace(shape, fill.from, place.0).filter(|_| !fill.is_jump);
     let slowing = pace.is_some_and(|pace| pace < STEADY);
     let is_steady = pace.is_none_or(|pace| (STEADY..=1.0 / STEADY).contains(&pace)) && !fill.is_jump;
     let mechanism = match () {
-        () if thins_out(shape, fill.from) => Mechanism::RecordHigh,
+        () if thins_out(shape, shape.first()) => Mechanism::RecordHigh,
         () if aligned && is_steady => Mechanism::EpochFill,
         () if slowing || place.0 - shape.first() < EARLY * shape.length() => Mechanism::WarmUp,
         () => Mechanism::CappedCache,
@@ -207,6 +268,25 @@ fn after_break(shape: &Shape, broken: &Break, epoch: Option<f64>) -> Finding {
     }
 }
 
+/// Whether the last samples stand above a plateau by a material amount, as none on it does: no spike, but a new growth.
+fn leaves_upwards(shape: &Shape, plateau: f64) -> bool {
+    let points = shape.points_between(plateau, shape.last());
+    let (Some(last), false) = (points.last(), matches!(shape.waves, Waves::Spikes { .. })) else { return false };
+    let before = &points[..points.len() - (points.len() / 20).clamp(1, 3)];
+    let top = before.iter().map(|point| point.y).fold(f64::NEG_INFINITY, f64::max);
+    before.len() >= PLATEAU_SAMPLES && last.y - top >= shape.material()
+}
+
+/// Whether a growth ended in a jump, so that the next jump may still come: a buffer that doubles rests for as long as it has grown.
+fn ended_in_a_jump(shape: &Shape, broken: &Break) -> bool {
+    let (before, after) = (&shape.segments[broken.segment - 1], &shape.segments[broken.segment]);
+    let jump = shape.start_level(after) - shape.end_level(before);
+    let fill = &broken.growth;
+    let rests = shape.last() - fill.to;
+    let climbed = shape.end_level(before) - shape.floor[0].y;
+    !fill.is_jump && jump >= LAST_JUMP * fill.rise && climbed >= CLIMBED * fill.rise && rests < fill.to - shape.first()
+}
+
 /// The rate of the later half of a growth as a share of the earlier half's; `None` if there are too few samples to say.
 fn later_pace(shape: &Shape, from: f64, to: f64) -> Option<f64> {
     let middle = 0.5 * (from + to);
@@ -220,42 +300,84 @@ fn later_pace(shape: &Shape, from: f64, to: f64) -> Option<f64> {
 
 /// Whether the floor after a knee still rises in its later half by a material amount.
 fn rises_underneath(shape: &Shape, tail: &[Point]) -> bool {
-    let later = if tail.len() >= 10 { &tail[tail.len() / 2..] } else { tail };
-    let (Some(whole), Some(later)) = (Trend::of(tail), Trend::of(later)) else { return false };
-    whole.rises(SURE) && later.rises(SURE) && (later.slope * whole.length).min(whole.rise()) >= shape.material()
+    let recent = if tail.len() >= 10 { &tail[tail.len() / 2..] } else { tail };
+    let (Some(whole), Some(later)) = (Trend::of(tail), Trend::of(recent)) else { return false };
+    let rise = (later.slope * whole.length).min(whole.rise());
+    let by_trend = whole.rises(SURE) && later.rises(SURE) && rise >= shape.material();
+    // A curve that slows down has no trend to speak of, but each low stands above the one before; the noise of the fill does not
+    // matter then.
+    let without_exception = recent.len() >= MONOTONE && recent.windows(2).all(|pair| pair[1].y > pair[0].y);
+    by_trend || (without_exception && rise >= shape.material_among(tail))
+}
+
+/// Whether the floor's movements are more than noise: several stretches explain it better than one, or one that surely rises.
+fn has_trend(shape: &Shape) -> bool {
+    let rises = |points: &[Point]| Trend::of(points).is_some_and(|trend| trend.rises(SURE));
+    shape.segments.len() > 1 || shape.staircase.is_some() || rises(&shape.floor)
+}
+
+/// Whether the last quarter of points lies above the first by more than the first one's own range.
+fn ends_far_above(points: &[Point]) -> bool {
+    let quarter = points.len() / 4;
+    let range = |points: &[Point]| {
+        points.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), p| (low.min(p.y), high.max(p.y)))
+    };
+    let ((low, high), (lowest, _)) = (range(&points[..quarter]), range(&points[points.len() - quarter..]));
+    quarter >= PLATEAU_SAMPLES && lowest - high > high - low
+}
+
+/// Whether points rise by a multiple of their deepest fall. A trend in jumps has residuals as correlated as a random walk's, and
+/// a test for a line cannot tell the two apart; but a random walk falls about as far as it rises.
+fn only_climbs(points: &[Point]) -> bool {
+    let (mut top, mut fall) = (f64::NEG_INFINITY, 0.0_f64);
+    for point in points {
+        top = top.max(point.y);
+        fall = fall.max(top - point.y);
+    }
+    let rise = points.last().zip(points.first()).map_or(0.0, |(last, first)| last.y - first.y);
+    let enough = if points.len() >= 8 { ONLY_CLIMBS * fall } else { f64::INFINITY };
+    points.len() >= FEWEST_SAMPLES && rise > 0.0 && (fall <= 0.0 || rise >= enough)
 }
 
 /// Growth goes on at the end of the trace, from segment `from` on at the earliest.
-fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Option<f64>) -> Finding {
+fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, passes: Passes) -> Finding {
     let last = shape.segments.len() - 1;
     let first = first_growing(shape, from, last);
     let start = shape.floor[shape.segments[first].start].x;
     let late = earlier.is_none() && is_late(shape, start);
     let now = shape.last();
     let whole = shape.floor_between(start, now);
-    let leak = epoch.map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
-    let is_leak = leak.as_ref().is_some_and(|test| test.holds(shape));
+    let leak = passes.length().map(|epoch| LeakTest::of(shape, start, late, earlier.is_some(), epoch));
+    let holds = has_trend(shape) && leak.as_ref().is_some_and(|test| test.holds(shape));
+    let is_endless = matches!(passes, Passes::None(rule) if rule.holds(shape, start));
+    let is_leak = holds || is_endless || was_a_leak(shape, start, passes);
     let bend = Bend::of(whole);
     let bends = bend.is_some_and(|bend| !bend.may_keep(UNDIMINISHED, SURE));
     let origin = if late { start } else { shape.origin() };
-    let slowing = !is_leak && (bends || law_explains(shape.floor_between(origin, now), origin));
+    let law = || law_explains(shape.floor_between(origin, now), origin);
+    let slowing = !is_leak && !keeps_its_last_pace(shape, start) && (bends || law());
+    let is_faster = bend.is_some_and(|bend| bend.surely_keeps(1.5, SURE));
     let present = match &leak {
-        Some(test) if is_leak => test.window_start,
         // Growth that changed its pace goes on at the present one.
-        _ if slowing || bend.is_some_and(|bend| bend.surely_keeps(1.5, SURE)) => {
-            shape.floor[shape.segments[last].start].x
-        }
+        _ if slowing || is_faster => shape.floor[shape.segments[last].start].x,
+        Some(test) if holds => test.window_start,
         _ => start,
     };
     let mut growth = stretch(shape, start, now);
     // Up to now, as the rate is: the last low may lie a little before.
     growth.rise = shape.segments[last].line.at(now) - shape.start_level(&shape.segments[first]);
     growth.rate = rate_between(shape, present, now).unwrap_or(growth.rate);
+    if growth.rate.low <= 0.0 {
+        // The median slope of a growth in a few jumps is that of the plateaus between them; its line has a slope of its own.
+        let mean = growth.rise / (now - start).max(shape.spacing);
+        growth.rate =
+            fitted_rate(shape.floor_between(present, now)).unwrap_or(Rate { value: mean, low: 0.0, high: 2.0 * mean });
+    }
     let mechanism = match () {
         () if shape.staircase.is_some() => Mechanism::Staircase,
         () if late && !grew_before(shape, first) => Mechanism::LateOnset,
         () if is_leak || !slowing => Mechanism::Linear,
-        () if thins_out(shape, start) => Mechanism::RecordHigh,
+        () if thins_out(shape, shape.first()) => Mechanism::RecordHigh,
         () => Mechanism::WarmUp,
     };
     Finding {
@@ -266,8 +388,43 @@ fn still_growing(shape: &Shape, from: usize, earlier: Option<Stretch>, epoch: Op
         late,
         slowing,
         leak_known_at: leak.map(|test| test.known_at),
+        endless: is_leak && matches!(passes, Passes::None(_)),
+        power: if slowing { power_of_time(shape.floor_between(origin, now), origin) } else { None },
         ..Finding::nothing()
     }
+}
+
+/// Whether the last long stretch of a growth is about as fast as the one before it: a fast beginning alone is no slowing.
+fn keeps_its_last_pace(shape: &Shape, start: f64) -> bool {
+    let [.., before, last] = shape.segments.as_slice() else { return false };
+    let length = |segment: &Segment| shape.floor[segment.end - 1].x - shape.floor[segment.start].x;
+    let is_long = length(last) >= LAST_PACE.0 * (shape.last() - start) && length(last) >= length(before);
+    let (earlier, later) = (before.line.slope, last.line.slope);
+    is_long && shape.floor[before.start].x >= start && earlier > 0.0 && later >= LAST_PACE.1 * earlier
+}
+
+/// The rate of a line, if it surely rises.
+fn fitted_rate(points: &[Point]) -> Option<Rate> {
+    let trend = Trend::of(points)?;
+    let high = trend.at_most(1.96);
+    let low = 2.0 * trend.slope - high;
+    (low > 0.0).then_some(Rate { value: trend.slope, low, high })
+}
+
+/// Whether growth was a leak already where it changed its pace for the last time: that it has become faster since, or in jumps, is
+/// no reason to begin anew.
+fn was_a_leak(shape: &Shape, changed: f64, passes: Passes) -> bool {
+    if matches!(passes, Passes::Unknown) || changed - shape.first() < LATE * shape.length() {
+        return false;
+    }
+    let Some(before) = shape.up_to(changed).filter(|before| before.points.len() >= FEWEST_SAMPLES) else {
+        return false;
+    };
+    let earlier = judge(&before, passes);
+    let Some(pace) = earlier.growth.map(|growth| growth.rate.value) else { return false };
+    // A plateau after a fill that was taken for a leak is the end of it.
+    let goes_on = rate_between(shape, changed, shape.last()).is_some_and(|rate| rate.value >= AS_FAST * pace);
+    earlier.verdict == Verdict::Leak && goes_on && shape.present_level() >= before.present_level()
 }
 
 /// Whether the segment before this one grew as well, so that the growth after it is not late.

@@ -6,11 +6,13 @@
 //! and come in more than a few jumps. Error rates and the population they were measured on are in `docs/diagnose.md`.
 
 use crate::growth::rate_between;
+use crate::jumps::Jumps;
 use crate::segments::Segment;
 use crate::shape::Shape;
-use crate::stats::Point;
-use crate::sublinear::law_explains;
-use crate::trend::{Bend, Trend, line_over_root, line_over_step};
+use crate::stats::{Point, median};
+use crate::sublinear::{FEWEST_FOR_POWERS, law_explains};
+use crate::trend::{Bend, Trend, line_over_power, line_over_step};
+use crate::waves::Waves;
 
 /// One-sided normal quantile for "it rises on examples seen before": 1 in 100.
 const LEAK_SURE: f64 = 2.33;
@@ -20,8 +22,20 @@ const AS_BEFORE: f64 = 0.75;
 const FEWEST_LUMPS: usize = 4;
 /// Log-likelihood ratio by which a square root may fit better than a line, by chance (1 time in 25 for a line).
 const ROOT_MAY_BE: f64 = 1.5;
+/// A power of the time that is easily taken for a line, and the ratio by which it may fit better.
+const NEARLY_STRAIGHT: f64 = 0.75;
+const NEARLY_MAY_BE: f64 = 0.5;
 /// Log-likelihood ratio that settles the matter: ten to one.
 const ROOT_IS_SURE: f64 = 2.3;
+/// Growth that slowed down must keep its new rate for this many passes, and contradict these powers of the time.
+const LATER_PASSES: f64 = 3.0;
+const LATER_POWERS: [f64; 2] = [0.5, 0.7];
+/// Fewest passes after the first whose levels show growth in every one: by chance one order in 24 is rising.
+const FEWEST_PASSES: usize = 4;
+/// Fewest passes in which jumps fall.
+const PASSES_WITH_JUMPS: usize = 3;
+/// Fewest stretches, each slower than the one before, that make a curve: by chance one order in 24.
+const FEWEST_TURNS: usize = 4;
 /// A leak's rate may not be significantly below this share of its earlier rate.
 pub(crate) const UNDIMINISHED: f64 = 0.9;
 
@@ -53,27 +67,70 @@ impl LeakTest {
         if now + 1.5 * shape.spacing + 0.02 * self.epoch < self.known_at {
             return false;
         }
-        let window = shape.floor_between(self.window_start, now);
+        let steadily = || self.holds_from(shape, self.window_start) && self.is_straight(shape);
+        let in_steps = || self.grows_in_every_pass(shape) || self.comes_in_even_jumps(shape);
+        let slows = self.follows_a_law(shape) || slows_at_each_turn(shape, self.growth_start);
+        !slows && (steadily() || self.holds_later(shape) || in_steps())
+    }
+
+    /// Whether each pass over the data stands above the one before, by about as much: evidence that a test for a straight line
+    /// misses where the floor steps up once per pass.
+    fn grows_in_every_pass(&self, shape: &Shape) -> bool {
+        let first = self.growth_start;
+        let whole = ((shape.last() - first + 1.5 * shape.spacing) / self.epoch).floor();
+        let level = |pass: usize| {
+            let from = first + pass as f64 * self.epoch;
+            let lows = shape.floor_between(from, from + self.epoch);
+            let values: Vec<f64> = lows.iter().map(|low| low.y).collect();
+            (!values.is_empty()).then(|| Point { x: from + 0.5 * self.epoch, y: median(&values) })
+        };
+        // The first pass may fill a cache.
+        let levels: Option<Vec<Point>> = (1..whole as usize).map(level).collect();
+        let Some(levels) = levels.filter(|levels| levels.len() >= FEWEST_PASSES) else { return false };
+        let rise = levels[levels.len() - 1].y - levels[0].y;
+        levels.windows(2).all(|pair| pair[1].y > pair[0].y)
+            && rise >= shape.material_leak(self.window_start)
+            && LATER_POWERS.iter().all(|&power| line_over_power(&levels, self.origin, power) >= ROOT_IS_SURE)
+    }
+
+    /// Whether the further passes grew in jumps that keep coming: evenly in time, not ever more rarely as records do.
+    fn comes_in_even_jumps(&self, shape: &Shape) -> bool {
+        let jumps = Jumps::of(shape).since(self.window_start);
+        let passes = jumps.list.iter().map(|jump| ((jump.0 - self.window_start) / self.epoch).floor() as usize);
+        let passes: std::collections::BTreeSet<usize> = passes.collect();
+        let rise: f64 = jumps.list.iter().map(|jump| jump.1).sum();
+        passes.len() >= PASSES_WITH_JUMPS
+            && jumps.list.len() >= FEWEST_LUMPS
+            && jumps.may_go_on()
+            && jumps.are_even(self.origin)
+            && rise >= shape.material_leak(self.window_start)
+    }
+
+    /// Whether growth that once slowed down has kept its rate ever since, for several passes: evidence against every law that
+    /// goes on slowing.
+    fn holds_later(&self, shape: &Shape) -> bool {
+        let latest = shape.last() - LATER_PASSES * self.epoch + 1.5 * shape.spacing;
+        let starts = shape.segments.iter().map(|segment| shape.floor[segment.start].x);
+        let mut starts = starts.filter(|&start| start > self.window_start && start <= latest);
+        starts.any(|start| {
+            let window = shape.floor_between(start, shape.last());
+            LATER_POWERS.iter().all(|&power| line_over_power(window, self.origin, power) >= ROOT_IS_SURE)
+                && self.holds_from(shape, start)
+        })
+    }
+
+    /// Whether the floor rises undiminished on examples seen before, from a place on.
+    fn holds_from(&self, shape: &Shape, from: f64) -> bool {
+        let now = shape.last();
+        let window = shape.floor_between(from, now);
         let (Some(trend), Some(bend)) = (Trend::of(window), Bend::of(window)) else { return false };
         bend.rises(LEAK_SURE)
-            && trend.rise() >= shape.material_leak(self.window_start)
+            && trend.rise() >= shape.material_leak(from)
             && self.has_company(shape, &trend, now)
             && bend.may_keep(UNDIMINISHED, 1.64)
             && line_over_step(window) > 0.0
-            && !self.comes_in_few_jumps(shape)
+            && !comes_in_few_jumps(shape, from)
             && self.beats_the_root(shape, window, now)
-            && !self.follows_a_law(shape)
-    }
-
-    /// Whether the further passes are plateaus with one to three jumps between them, as in a record process but not in a steady leak.
-    fn comes_in_few_jumps(&self, shape: &Shape) -> bool {
-        let inside: Vec<&Segment> =
-            shape.segments.iter().filter(|s| shape.floor[s.end - 1].x > self.window_start).collect();
-        let climbs: f64 = inside.iter().map(|s| (shape.end_level(s) - shape.start_level(s)).max(0.0)).sum();
-        let jumps = inside.windows(2).map(|w| shape.start_level(w[1]) - shape.end_level(w[0]));
-        let jumps: Vec<f64> = jumps.filter(|&jump| jump > 0.0).collect();
-        let jumped: f64 = jumps.iter().sum();
-        jumped > 2.0 * climbs && jumps.len() < FEWEST_LUMPS
     }
 
     /// Whether the growth from its origin on, earlier stretches included, is one smooth slowing curve.
@@ -83,11 +140,19 @@ impl LeakTest {
 
     /// The square root is the slowest law of healthy growth: a line must explain the further passes about as well.
     fn beats_the_root(&self, shape: &Shape, window: &[Point], now: f64) -> bool {
-        let here = line_over_root(window, self.origin);
-        let whole = line_over_root(shape.floor_between(self.growth_start, now), self.origin);
+        let here = line_over_power(window, self.origin, 0.5);
+        let whole = line_over_power(shape.floor_between(self.growth_start, now), self.origin, 0.5);
         // If the first pass looks like a root as well, the further ones must contradict a root by themselves.
         let needed = if !self.after_fill && whole < -ROOT_IS_SURE { ROOT_IS_SURE } else { -ROOT_MAY_BE };
         here >= needed
+    }
+
+    /// Whether a line explains the whole growth about as well as a power of the time just below it, such as a vocabulary's. Lows
+    /// between teeth or evaluations are too few to say.
+    fn is_straight(&self, shape: &Shape) -> bool {
+        let whole = shape.floor_between(self.growth_start, shape.last());
+        let too_few = matches!(shape.waves, Waves::Teeth(_)) || whole.len() < FEWEST_FOR_POWERS;
+        self.after_fill || too_few || line_over_power(whole, self.origin, NEARLY_STRAIGHT) >= -NEARLY_MAY_BE
     }
 
     /// Before a third epoch is over, the second must have grown as the first did.
@@ -98,4 +163,26 @@ impl LeakTest {
         let first_pass = rate_between(shape, self.growth_start, self.window_start);
         first_pass.is_some_and(|first| trend.slope >= AS_BEFORE * first.value)
     }
+}
+
+/// Whether each straight stretch of the growth is slower than the one before: a curve, whatever a jump in it does to a line.
+fn slows_at_each_turn(shape: &Shape, from: f64) -> bool {
+    let slopes: Vec<f64> = shape
+        .segments
+        .iter()
+        .filter(|segment| shape.floor[segment.start].x >= from)
+        .map(|segment| segment.line.slope)
+        .collect();
+    let falls = slopes.windows(2).all(|pair| pair[1] < pair[0]) && slopes.last().is_some_and(|&last| last > 0.0);
+    falls && slopes.len() >= FEWEST_TURNS
+}
+
+/// Whether the further passes are plateaus with one to three jumps between them, as in a record process but not in a steady leak.
+pub(crate) fn comes_in_few_jumps(shape: &Shape, from: f64) -> bool {
+    let inside: Vec<&Segment> = shape.segments.iter().filter(|s| shape.floor[s.end - 1].x > from).collect();
+    let climbs: f64 = inside.iter().map(|s| (shape.end_level(s) - shape.start_level(s)).max(0.0)).sum();
+    let jumps = inside.windows(2).map(|w| shape.start_level(w[1]) - shape.end_level(w[0]));
+    let jumps: Vec<f64> = jumps.filter(|&jump| jump > 0.0).collect();
+    let jumped: f64 = jumps.iter().sum();
+    jumped > 2.0 * climbs && jumps.len() < FEWEST_LUMPS
 }

@@ -4,7 +4,8 @@ use crate::bytes::MIB;
 use crate::floor::{floor, lows, lows_between};
 use crate::segments::{Noise, Segment, band, segment};
 use crate::series::{Series, condense};
-use crate::stats::{Line, Point, median};
+use crate::stats::{Line, Point, median, rank_trend};
+use crate::trend::Trend;
 use crate::waves::{Waves, find_waves};
 
 /// Growth below this is not reported, however significant: Python's own arenas and counters move that much.
@@ -15,8 +16,14 @@ const MATERIAL_LEAK_BYTES: f64 = 32.0 * MIB as f64;
 const MATERIAL_SHARE: f64 = 0.001;
 /// Growth must also stand out from the floor's own noise band by this factor (about five standard deviations).
 const MATERIAL_NOISE: f64 = 1.5;
-/// And from the teeth above the floor by this share: a floor that creeps by a twentieth of a tooth is still a floor.
-const MATERIAL_TOOTH: f64 = 1.0 / 3.0;
+/// A floor that rises beyond doubt from one end to the other needs to stand out less from its noise.
+const BEYOND_DOUBT: (f64, f64) = (4.5, 0.5);
+/// Ranks show a rise that a trend cannot where noise is far from Gaussian, as with dips: 1 in 30,000 by chance. Of a few lows
+/// between teeth less is asked: 1 in 400.
+const RANKS_RISE: f64 = 4.0;
+const LOWS_RISE: f64 = 2.8;
+/// And from the teeth above the floor by this share, or by one in the number of lows: a few lows do not show their noise.
+const MATERIAL_TOOTH: f64 = 0.05;
 /// Number of lows on which the noise of a possible leak is measured.
 const DEEP_LOWS: usize = 12;
 /// A run whose first sample is at one of its first steps was seen from its beginning.
@@ -35,12 +42,16 @@ pub(crate) struct Shape {
     /// Straight stretches of the floor.
     pub segments: Vec<Segment>,
     pub noise: Noise,
+    /// How many noise bands a growth from one end to the other must span to count.
+    noise_bands: f64,
     /// Whether the floor rises at the events rather than between them.
     pub staircase: Option<Staircase>,
     /// Distance between samples on the clock.
     pub spacing: f64,
     /// Where the samples begin, start-up included.
     first_sample: f64,
+    /// Places of evaluations and checkpoints between the samples.
+    events: Vec<f64>,
 }
 
 /// A floor that steps up at events.
@@ -58,17 +69,32 @@ impl Shape {
         let first_sample = series.points.first()?.x;
         let start_up = (series.points.len() / START_UP.0).min(START_UP.1);
         let points = condense(series.points[start_up..].to_vec());
+        Shape::of_points(points, &series.events, spacing, first_sample)
+    }
+
+    /// The shape as it was at a place on the clock; `None` if nothing is left of it.
+    pub(crate) fn up_to(&self, place: f64) -> Option<Shape> {
+        let points = between(&self.points, self.first(), place).to_vec();
+        Shape::of_points(points, &self.events, self.spacing, self.first_sample)
+    }
+
+    fn of_points(points: Vec<Point>, events: &[f64], spacing: f64, first_sample: f64) -> Option<Shape> {
         let (first, last) = (points.first()?.x, points.last()?.x);
         let waves = find_waves(&points);
-        let events: Vec<f64> = series.events.iter().copied().filter(|&x| x > first && x < last).collect();
-        let staircase = if matches!(waves, Waves::Teeth(_)) { None } else { find_staircase(&points, &events) };
+        let events: Vec<f64> = events.iter().copied().filter(|&x| x > first && x < last).collect();
+        let has_teeth = matches!(waves, Waves::Teeth(_));
+        let staircase = if has_teeth { None } else { find_staircase(&points, &events) };
         let floor = match staircase {
             // Nothing happens between the steps, so one low per stretch says it all, without correlated noise.
             Some(_) => lows_between(&points, &events),
             None => floor(&points, waves),
         };
         let cut = segment(&floor);
-        Some(Shape { points, waves, floor, segments: cut.segments, noise: cut.noise, staircase, spacing, first_sample })
+        let is_sure = Trend::of(&floor).is_some_and(|trend| trend.rises(BEYOND_DOUBT.0))
+            || rank_trend(&floor) >= if has_teeth { LOWS_RISE } else { RANKS_RISE };
+        let noise_bands = if is_sure { BEYOND_DOUBT.1 } else { MATERIAL_NOISE };
+        let (segments, noise) = (cut.segments, cut.noise);
+        Some(Shape { points, waves, floor, segments, noise, noise_bands, staircase, spacing, first_sample, events })
     }
 
     pub(crate) fn first(&self) -> f64 {
@@ -113,6 +139,16 @@ impl Shape {
         self.material_above(MATERIAL_NOISE * self.noise.amplitude)
     }
 
+    /// The least growth of some points of the floor worth reporting, by their own noise.
+    pub(crate) fn material_among(&self, points: &[Point]) -> f64 {
+        self.material_above(MATERIAL_NOISE * band(&Line::fit(points).residuals(points), 2.0))
+    }
+
+    /// The least growth from one end of the trace to the other worth reporting: if it is beyond doubt, noise matters less.
+    pub(crate) fn material_throughout(&self) -> f64 {
+        self.material_above(self.noise_bands * self.noise.amplitude)
+    }
+
     /// The least growth worth calling a leak: it must stand out from noise twice as far, since a run is judged again and
     /// again, but fewer and deeper lows may show less noise.
     pub(crate) fn material_leak(&self, from: f64) -> f64 {
@@ -122,15 +158,16 @@ impl Shape {
             _ => lows(points, points.len().div_ceil(DEEP_LOWS).max(1)),
         };
         let hidden = band(&Line::fit(&deep).residuals(&deep), 2.0);
-        self.material_above(2.0 * MATERIAL_NOISE * hidden.min(self.noise.amplitude)).max(MATERIAL_LEAK_BYTES)
+        let bands = if matches!(self.waves, Waves::Teeth(_)) { self.noise_bands } else { MATERIAL_NOISE };
+        self.material_above(2.0 * bands * hidden.min(self.noise.amplitude)).max(MATERIAL_LEAK_BYTES)
     }
 
     fn material_above(&self, noise: f64) -> f64 {
         let tooth = match self.waves {
-            Waves::Teeth(teeth) => teeth.height,
+            Waves::Teeth(teeth) => teeth.height * MATERIAL_TOOTH.max(1.0 / self.floor.len().max(1) as f64),
             _ => 0.0,
         };
-        MATERIAL_BYTES.max(MATERIAL_SHARE * self.present_level()).max(noise).max(MATERIAL_TOOTH * tooth)
+        MATERIAL_BYTES.max(MATERIAL_SHARE * self.present_level()).max(noise).max(tooth)
     }
 
     /// Floor points within a stretch of the clock.

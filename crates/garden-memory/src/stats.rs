@@ -90,6 +90,21 @@ pub(crate) fn normal_tail(z: f64) -> f64 {
     (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt() * poly
 }
 
+/// Kendall's (1938) rank correlation of points with their order, as a normal variable; 0 below four points.
+///
+/// Correlated noise widens its distribution by about (1 + phi) / (1 - phi) (Hamed & Rao 1998, leading term).
+pub(crate) fn rank_trend(points: &[Point]) -> f64 {
+    let n = points.len() as f64;
+    if points.len() < 4 {
+        return 0.0;
+    }
+    let sign = |earlier: &Point, later: &Point| later.y.total_cmp(&earlier.y) as i8 as f64;
+    let of_one = |at: usize| points[at + 1..].iter().map(|later| sign(&points[at], later)).sum::<f64>();
+    let score: f64 = (0..points.len()).map(of_one).sum();
+    let phi = autocorrelation(&Line::fit(points).residuals(points));
+    score / (n * (n - 1.0) * (2.0 * n + 5.0) / 18.0 * (1.0 + phi) / (1.0 - phi)).sqrt()
+}
+
 /// A straight line by least squares.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Line {

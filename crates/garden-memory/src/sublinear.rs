@@ -13,6 +13,9 @@ const LAW_PARAMETERS: f64 = 3.0;
 /// Parameters of one line, and of two lines with the cut between them.
 const LINE_PARAMETERS: [f64; 2] = [2.0, 5.0];
 
+/// Fewer points cannot tell a power of the time near 1 from a line.
+pub(crate) const FEWEST_FOR_POWERS: usize = 16;
+
 /// Whether a slowing law that began at `origin` explains the points better than a line or two.
 pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
     let Some(last) = points.last() else { return false };
@@ -20,7 +23,7 @@ pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
     if points.len() < 8 || length <= 0.0 {
         return false;
     }
-    let candidates = laws(length).into_iter().map(|law| residuals_of(points, origin, &law));
+    let candidates = laws(length, points.len()).into_iter().map(|law| residuals_of(points, origin, &law));
     let best_law = candidates.min_by(|a, b| squares(a).total_cmp(&squares(b)));
     let Some(law) = best_law else { return false };
     let lines = [Line::fit(points).residuals(points), two_lines(points)];
@@ -33,13 +36,41 @@ pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {
     criterion(&law, LAW_PARAMETERS) < leak
 }
 
+/// Powers of the time to choose from; above the last it is a line, below the first a logarithm fits as well.
+const POWERS: [f64; 6] = [0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+
+/// The power of the time since `origin` that the points follow, if a power explains them better than any other law.
+pub(crate) fn power_of_time(points: &[Point], origin: f64) -> Option<f64> {
+    let length = points.last()?.x - origin;
+    if points.len() < FEWEST_FOR_POWERS || length <= 0.0 {
+        return None;
+    }
+    let error = |law: &dyn Fn(f64) -> f64| squares(&residuals_of(points, origin, law));
+    let (power, best) =
+        POWERS.into_iter().map(|power| (power, error(&|t: f64| t.powf(power)))).min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let others = curved(length).into_iter().map(|law| error(&law)).fold(f64::INFINITY, f64::min);
+    (best < others).then_some(power)
+}
+
 fn squares(residuals: &[f64]) -> f64 {
     residuals.iter().map(|r| r * r).sum()
 }
 
 /// The shapes that slow down to a third of their first rate or less within the length.
-fn laws(length: f64) -> Vec<Box<dyn Fn(f64) -> f64>> {
+fn laws(length: f64, points: usize) -> Vec<Box<dyn Fn(f64) -> f64>> {
     let mut laws: Vec<Box<dyn Fn(f64) -> f64>> = vec![Box::new(f64::sqrt)];
+    for power in [0.6, 0.7, 0.8] {
+        if points >= FEWEST_FOR_POWERS {
+            laws.push(Box::new(move |t: f64| t.powf(power)));
+        }
+    }
+    laws.extend(curved(length));
+    laws
+}
+
+/// Logarithms and saturating exponentials.
+fn curved(length: f64) -> Vec<Box<dyn Fn(f64) -> f64>> {
+    let mut laws: Vec<Box<dyn Fn(f64) -> f64>> = Vec::new();
     for share in [0.005, 0.015, 0.05, 0.1, 0.2, 0.35, 0.5] {
         let constant = share * length;
         laws.push(Box::new(move |t| (t / constant).ln_1p()));

@@ -2,23 +2,43 @@
 
 use crate::bytes::Bytes;
 use crate::context::Context;
-use crate::diagnosis::{Clock, Forecast, Mechanism, Part, Verdict};
+use crate::diagnosis::{Clock, Forecast, Headroom, Mechanism, Part, Verdict};
 use crate::elapsed::elapsed;
-use crate::judge::FEWEST_SAMPLES;
+use crate::evidence::creep;
+use crate::judge::{FEWEST_SAMPLES, JumpCount};
 use crate::number::counted;
 use crate::phrasing::{place, rate, size};
 use crate::waves::Waves;
 
 /// The answer in one plain sentence.
-pub(crate) fn summary(context: &Context, forecast: Option<&Forecast>) -> String {
+pub(crate) fn summary(context: &Context, forecast: &Forecast, headroom: Option<&Headroom>) -> String {
     let level = Bytes(context.level().bytes);
-    match context.finding.verdict {
+    let answer = match context.finding.verdict {
         Verdict::Flat => flat(context, level),
         Verdict::Sawtooth => sawtooth(context),
         Verdict::Settled => settled(context, level),
         Verdict::Growing => growing(context, forecast),
         Verdict::Leak => leak(context, forecast),
         Verdict::Insufficient => too_few(context.series.points.len()),
+    };
+    match headroom.filter(|room| room.in_reach && context.finding.verdict != Verdict::Leak) {
+        Some(room) => format!("{answer} {}", too_little_room(context, room)),
+        None => answer,
+    }
+}
+
+/// The limit is in reach: how far it is, and what would reach it.
+pub(crate) fn too_little_room(context: &Context, room: &Headroom) -> String {
+    let limit = context.facts.memory_limit.unwrap_or_default();
+    let left = room.left_bytes;
+    match () {
+        () if left < 0 => format!("It is above the limit of {limit} by {}.", Bytes(left.unsigned_abs())),
+        () if room.spike_bytes >= left.unsigned_abs() => format!(
+            "The limit is in reach: {} of {limit} are left, and memory has risen above its level by up to {}.",
+            Bytes(left.unsigned_abs()),
+            Bytes(room.spike_bytes)
+        ),
+        () => format!("The limit is in reach: {} of {limit} are left.", Bytes(left.unsigned_abs())),
     }
 }
 
@@ -85,16 +105,23 @@ fn settled(context: &Context, level: Bytes) -> String {
             place(context, knee)
         );
     }
-    format!(
+    let answer = format!(
         "Memory grew {} until {}, {why}; the level since then is {level}.",
         rate(context, growth.rate.value),
         place(context, knee)
-    )
+    );
+    match creep(context) {
+        Some(trend) => format!("{answer} It still creeps up, by {}: too little to judge.", rate(context, trend.slope)),
+        None => answer,
+    }
 }
 
-fn growing(context: &Context, forecast: Option<&Forecast>) -> String {
+fn growing(context: &Context, forecast: &Forecast) -> String {
     let Some(growth) = context.finding.growth else { return String::new() };
     let pace = rate(context, growth.rate.value);
+    if let Some(jumps) = context.finding.jumps {
+        return in_jumps(context, &jumps);
+    }
     if context.finding.pausing {
         let at = context.finding.knee.map_or(growth.to, |knee| knee.0);
         return format!(
@@ -107,23 +134,47 @@ fn growing(context: &Context, forecast: Option<&Forecast>) -> String {
             "Memory grows {pace}, but only in pages of mapped files, which the kernel can reclaim: harmless."
         );
     }
-    let when = match forecast.and_then(|f| f.decided_by_step) {
+    let when = match forecast.decided_by_step {
         Some(step) => format!("step {step:.0} will decide"),
         None if context.epoch().is_none() && context.clock == Clock::Step => {
             "pass --steps-per-epoch to find out when this can be decided".into()
         }
         None => "these numbers cannot decide it".into(),
     };
-    let slowing = if context.finding.slowing { ", ever more slowly," } else { "" };
+    let slowing = match context.finding.power {
+        Some(power) => format!(", ever more slowly (like the {power:.1}th power of the {}s),", context.clock.unit()),
+        None if context.finding.slowing => ", ever more slowly,".into(),
+        None => String::new(),
+    };
     format!(
         "Memory grows {pace}{slowing} and stands at {}; too early to tell a leak from a bounded fill: {when}.",
         size(context.present())
     )
 }
 
-fn leak(context: &Context, forecast: Option<&Forecast>) -> String {
+/// Growth in jumps that pauses.
+fn in_jumps(context: &Context, jumps: &JumpCount) -> String {
+    let (count, last, level) = (jumps.count, place(context, jumps.last), size(context.present()));
+    if jumps.doubles {
+        return format!(
+            "Memory grows in ever larger and rarer jumps, like a list whose capacity doubles: {count} so far, the last at {last}, \
+             to {level}. Whatever fills it grows steadily, so the next will be the largest."
+        );
+    }
+    format!("Memory grew in {count} jumps to {level}, the last at {last}; too early to say that no other will come.")
+}
+
+fn leak(context: &Context, forecast: &Forecast) -> String {
     let Some(growth) = context.finding.growth else { return String::new() };
     let how = match context.finding.mechanism {
+        _ if context.finding.jumps.is_some() => {
+            format!("the floor rises in jumps that keep coming, {} on average", rate(context, growth.rate.value))
+        }
+        _ if context.finding.endless => format!(
+            "the floor has risen {} for {} and does not slow down",
+            rate(context, growth.rate.value),
+            elapsed((growth.to - growth.from) * context.seconds_per_unit.unwrap_or(1.0))
+        ),
         Mechanism::Staircase => {
             let step = context.shape.staircase.map_or(0.0, |s| s.step);
             format!("each evaluation or checkpoint leaves {} behind ({})", size(step), rate(context, growth.rate.value))
@@ -142,7 +193,7 @@ fn leak(context: &Context, forecast: Option<&Forecast>) -> String {
             )
         }
     };
-    let end = match forecast.and_then(|f| f.if_unbounded.zip(f.limit_bytes)) {
+    let end = match forecast.if_unbounded.zip(forecast.limit_bytes) {
         Some((at, limit)) => {
             let step = at.step.map_or(String::new(), |step| format!(" at step {step:.0}"));
             let time = at.time_s.map_or(String::new(), |s| format!(", in {}", elapsed(s)));

@@ -254,6 +254,21 @@ impl ProcessTrack {
     }
 }
 
+/// Whose memory the judged samples hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// A process or a process tree.
+    #[default]
+    Process,
+    /// A container or cgroup: all its processes, and often its page cache.
+    Container,
+    /// A whole machine: every program that runs on it.
+    Machine,
+    /// A GPU: memory of the device, not of the host.
+    Device,
+}
+
 /// Facts about a run besides its memory. Every field may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -327,6 +342,8 @@ impl RunFacts {
 pub struct Trace {
     /// Facts about the run.
     pub facts: RunFacts,
+    /// Whose memory it is.
+    pub subject: Subject,
     /// Where the trace comes from (command, host, versions), as name and value.
     pub origin: Vec<(String, String)>,
     /// Events, in the order in which they happened.

@@ -110,11 +110,11 @@ impl Bend {
     }
 }
 
-/// Log-likelihood ratio of a straight line over a square root that began at `origin`; positive where the line fits better.
+/// Log-likelihood ratio of a straight line over a power of the time since `origin`; positive where the line fits better.
 ///
 /// Both have two parameters, so the ratio of their squared errors says it all; correlated points count as fewer.
-pub(crate) fn line_over_root(points: &[Point], origin: f64) -> f64 {
-    let bent: Vec<Point> = points.iter().map(|p| Point { x: (p.x - origin).max(0.0).sqrt(), y: p.y }).collect();
+pub(crate) fn line_over_power(points: &[Point], origin: f64, power: f64) -> f64 {
+    let bent: Vec<Point> = points.iter().map(|p| Point { x: (p.x - origin).max(0.0).powf(power), y: p.y }).collect();
     let line = Line::fit(points).residuals(points);
     let root = Line::fit(&bent).residuals(&bent);
     let squares = |residuals: &[f64]| residuals.iter().map(|r| r * r).sum::<f64>();

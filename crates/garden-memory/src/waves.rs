@@ -31,11 +31,21 @@ const THRESHOLD_SIGMAS: f64 = 6.0;
 const THRESHOLD_RANGE: f64 = 0.05;
 const THRESHOLD_BYTES: f64 = MIB as f64;
 
+/// Fewer teeth than this must take back at least this share of their climb: noise on a growing level looks like two or three.
+const MANY_TEETH: usize = 4;
+const RETURNED: f64 = 0.65;
+
 /// Finds the waves of a series.
 pub(crate) fn find_waves(points: &[Point]) -> Waves {
     let turns = turning_points(points, threshold(points));
     let waves: Vec<Wave> = turns.windows(3).filter_map(|w| Wave::of(points, w[0], w[1], w[2])).collect();
     teeth(points, &waves).map(Waves::Teeth).or_else(|| spikes(&waves)).unwrap_or(Waves::None)
+}
+
+/// Whether a series leaves its level downwards now and then for a short while, as where workers restart: spikes, upside down.
+pub(crate) fn has_dips(points: &[Point]) -> bool {
+    let upside_down: Vec<Point> = points.iter().map(|point| Point { x: point.x, y: -point.y }).collect();
+    matches!(find_waves(&upside_down), Waves::Spikes { .. })
 }
 
 /// The lows between the teeth of a series.
@@ -110,7 +120,8 @@ impl Wave {
 
     /// A slow straight climb and a sudden drop that takes back a third of it or more.
     fn is_tooth(&self) -> bool {
-        let is_sudden = self.down <= (self.up / 16).max(2) && self.up >= 2 * self.down;
+        // Noise may put the highest sample a little before the drop.
+        let is_sudden = self.down <= (self.up / 16).max((self.up / 5).clamp(2, 4)) && self.up >= 2 * self.down;
         self.up >= 3 && is_sudden && (0.3..=0.7).contains(&self.mean_up) && 3.0 * self.drop >= self.climb
     }
 
@@ -126,6 +137,8 @@ fn teeth(points: &[Point], waves: &[Wave]) -> Option<Teeth> {
     let covered: usize = teeth.iter().map(|tooth| tooth.up + tooth.down).sum();
     // Teeth must be the rule: most of the waves, and most of the time.
     let is_rule = teeth.len() >= 2 && teeth.len() * 10 >= waves.len() * 6 && covered * 2 >= points.len();
+    let returned = median(&teeth.iter().map(|tooth| tooth.drop / tooth.climb).collect::<Vec<_>>());
+    let is_rule = is_rule && (teeth.len() >= MANY_TEETH || returned >= RETURNED);
     is_rule.then(|| Teeth {
         count: teeth.len(),
         height: median(&teeth.iter().map(|tooth| tooth.drop).collect::<Vec<_>>()),

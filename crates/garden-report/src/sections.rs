@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use garden_memory::{
     Bytes, Cause, Clock, Diagnosis, Exhaustion, Input, Mechanism, Part, Phase, ProcessChange, RuledOut, RunFacts,
-    Verdict, counted, elapsed, format_change,
+    SeriesVerdict, Verdict, counted, elapsed, format_change,
 };
 
 use crate::clean::clean;
@@ -189,6 +189,7 @@ impl Block {
 struct Findings {
     evidence: Option<Section>,
     phases: Option<Section>,
+    series: Option<Section>,
     attempts: Option<Section>,
     processes: Option<Section>,
     forecast: Option<Section>,
@@ -206,6 +207,7 @@ impl Findings {
         Findings {
             evidence: section("Evidence", vec![Block::Bullets(evidence)]),
             phases: section("Phases", phases(diagnosis, words)),
+            series: section("Series", vec![Block::Bullets(series(diagnosis))]),
             attempts: section(attempts_title(diagnosis), vec![Block::Bullets(attempts(diagnosis, words))]),
             processes: section("Processes", processes(diagnosis)),
             forecast: section("Forecast", vec![Block::Fields(forecast(diagnosis, report.facts, words))]),
@@ -227,17 +229,17 @@ fn attempts_title(diagnosis: &Diagnosis) -> &'static str {
 
 /// The sections beneath the numbers: observations before conclusions, and advice near the end, where a terminal stops.
 pub(crate) fn findings(report: &Report) -> Vec<Section> {
-    let Findings { evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability } =
+    let Findings { evidence, phases, series, attempts, processes, forecast, causes, ruled_out, advice, stability } =
         Findings::of(report);
-    let own = [evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability];
+    let own = [series, evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability];
     own.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
 }
 
 /// The sections in the order in which the reader of a page wants them.
 pub(crate) fn findings_of_page(report: &Report) -> Vec<Section> {
-    let Findings { evidence, phases, attempts, processes, forecast, causes, ruled_out, advice, stability } =
+    let Findings { evidence, phases, series, attempts, processes, forecast, causes, ruled_out, advice, stability } =
         Findings::of(report);
-    let own = [evidence, causes, advice, forecast, stability, phases, attempts, processes, ruled_out];
+    let own = [series, evidence, causes, advice, forecast, stability, phases, attempts, processes, ruled_out];
     own.into_iter().flatten().chain(report.sections.iter().cloned()).collect()
 }
 
@@ -409,6 +411,15 @@ fn attempts(diagnosis: &Diagnosis, words: ClockWords) -> Vec<String> {
     diagnosis.parts.iter().map(sentence).collect()
 }
 
+/// The verdicts on all series of the file, the one that decides first.
+fn series(diagnosis: &Diagnosis) -> Vec<String> {
+    let mut all: Vec<&SeriesVerdict> = diagnosis.series.iter().collect();
+    all.sort_by_key(|one| !one.decides);
+    let sentence =
+        |one: &&SeriesVerdict| format!("{}, {}: {}", clean(&one.name), one.verdict.name(), clean(&one.summary));
+    all.iter().map(sentence).collect()
+}
+
 /// The processes that changed most; a single process adds nothing to the rest of the report.
 fn processes(diagnosis: &Diagnosis) -> Vec<Block> {
     if diagnosis.processes.len() < 2 {
@@ -463,18 +474,21 @@ fn exhaustion(end: Exhaustion, words: ClockWords) -> Option<String> {
     let at = end.step.filter(|step| step.is_finite()).map(|step| format!("at step {}", whole(step)));
     let ahead =
         end.time_s.filter(|time| time.is_finite()).map(|time| format!("{} after the last sample", elapsed(time)));
+    // Like the moment itself: a step where there are steps, else a time from the last sample on.
+    let moment =
+        |place: f64| if end.step.is_none() && end.time_s.is_some() { elapsed(place) } else { words.number(place) };
     let interval = end.low.is_finite().then(|| match end.high.filter(|high| high.is_finite()) {
-        Some(high) => words.range(end.low, high),
-        None => format!("{} or later, perhaps never", words.number(end.low)),
+        Some(high) if end.step.is_some() => words.range(end.low, high),
+        Some(high) => format!("{} to {}", moment(end.low), moment(high)),
+        None => format!("{} or later, perhaps never", moment(end.low)),
     });
-    // The interval is on the clock, so it follows the step where there is one.
     let interval = interval.map(|range| format!(" (95 %: {range})")).unwrap_or_default();
     let when = match (at, ahead) {
         (Some(at), Some(ahead)) => format!("{at}{interval}, {ahead}"),
         (Some(at), None) => format!("{at}{interval}"),
         (None, Some(ahead)) => format!("{ahead}{interval}"),
         (None, None) if interval.is_empty() => return None,
-        (None, None) => format!("by {}{interval}", words.name()),
+        (None, None) => format!("{}s from now{interval}", words.name()),
     };
     Some(format!("the limit is reached {when}"))
 }

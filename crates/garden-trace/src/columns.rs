@@ -1,32 +1,45 @@
-//! Which column of a table (or key of JSON objects) is what, and in which unit: shared by `table.rs` and `jsonl.rs`.
+//! What each column of a table (or key of JSON objects) is used for, in which unit, and how rows become samples.
 //!
-//! The memory to judge is the requested column, else RSS, else PSS, else plain "memory" or "ram". It becomes the trace's
-//! `Rss`, under the file's own name.
+//! `choice.rs` chooses the memory to judge. It becomes the trace's `Rss`, under the file's own name.
 
 use std::borrow::Cow;
 
-use garden_memory::{Activity, MIB, Quantity, Sample};
+use garden_memory::{Activity, Bytes, MIB, Quantity, Sample, Subject};
 
 use crate::ReadOptions;
-use crate::amount::{Amount, Problem};
+use crate::amount::{Amount, Comma, Problem, parse_amount};
 use crate::epochs::EpochLength;
-use crate::error::Error;
-use crate::names::{Meaning, understand, words};
-use crate::reading::{Reading, show_value};
+use crate::names::{Meaning, understand};
+use crate::reading::{BareColumn, Reading, show_value};
 use crate::time::parse_time;
-use crate::unit::factor_name;
-
-/// A median above this is a number of bytes: as MiB it would be a terabyte.
-const BYTES_ABOVE: f64 = 1e6;
+use crate::unit_rule::{Convention, Evidence, decide};
 
 /// What one column is used for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Use {
     Step,
-    Time { seconds_per_unit: f64 },
+    Time {
+        seconds_per_unit: f64,
+    },
     Epoch,
     Activity,
-    Value { quantity: Quantity, factor: u64 },
+    Value {
+        quantity: Quantity,
+        factor: u64,
+        unit: Stated,
+    },
+    /// The memory that there is, beside the memory in use.
+    Limit {
+        /// The unit; none if it is that of the judged column.
+        factor: Option<u64>,
+    },
+}
+
+/// Whether the name of a column (or the caller) states its unit; if not, the factor is provisional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stated {
+    Yes,
+    No,
 }
 
 /// The columns in use, the main one first.
@@ -34,23 +47,38 @@ pub(crate) enum Use {
 pub(crate) struct Columns {
     pub(crate) names: Vec<String>,
     pub(crate) used: Vec<(usize, Use)>,
+    pub(crate) subject: Subject,
     notes: Vec<String>,
-    // Columns whose unit neither the name nor the caller states, with the values seen so far.
-    unstated: Vec<(usize, Vec<f64>)>,
+    unstated: Vec<Unstated>,
+}
+
+/// A column whose unit neither the name nor the caller states.
+#[derive(Clone, Debug)]
+struct Unstated {
+    index: usize,
+    quantity: Quantity,
+    convention: Convention,
+    evidence: Evidence,
 }
 
 impl Columns {
-    /// Decides what each named column is.
-    pub(crate) fn choose(names: Vec<String>, options: &ReadOptions) -> Result<Self, Error> {
-        let main = main_column(&names, options)?;
-        let mut columns = Columns { names, used: Vec::new(), notes: Vec::new(), unstated: Vec::new() };
+    /// Decides the use of all columns beside the main one; `others` are main columns of other series.
+    pub(crate) fn beside(
+        names: Vec<String>,
+        main: usize,
+        others: &[usize],
+        convention: Convention,
+        options: &ReadOptions,
+    ) -> Self {
+        let subject = Subject::default();
+        let mut columns = Columns { names, used: Vec::new(), subject, notes: Vec::new(), unstated: Vec::new() };
         let asked = options.unit.map(|unit| unit.factor());
         let stated = understand(&columns.names[main]).factor;
-        columns.add_amount(main, Quantity::Rss, asked.or(stated));
-        for index in 0..columns.names.len() {
+        columns.add_amount(main, Quantity::Rss, asked.or(stated), convention);
+        for index in (0..columns.names.len()).filter(|index| !others.contains(index)) {
             columns.add(index, main, options);
         }
-        Ok(columns)
+        columns
     }
 
     fn add(&mut self, index: usize, main: usize, options: &ReadOptions) {
@@ -59,10 +87,10 @@ impl Columns {
         let axis = match name.meaning {
             _ if index == main && name.meaning != Meaning::Quantity(Quantity::Pss) => return,
             Meaning::Unknown | Meaning::Memory => return,
-            Meaning::Quantity(quantity) if quantity.is_count() => Use::Value { quantity, factor: 1 },
+            Meaning::Quantity(quantity) if quantity.is_count() => Use::Value { quantity, factor: 1, unit: Stated::Yes },
             Meaning::Quantity(quantity) => {
                 let own = if index == main { asked.or(name.factor) } else { name.factor.or(asked) };
-                return self.add_amount(index, quantity, own);
+                return self.add_amount(index, quantity, own, Convention::None);
             }
             Meaning::Step => Use::Step,
             Meaning::Time(seconds_per_unit) => Use::Time { seconds_per_unit },
@@ -74,15 +102,37 @@ impl Columns {
         }
     }
 
-    fn add_amount(&mut self, index: usize, quantity: Quantity, factor: Option<u64>) {
-        let amount = Use::Value { quantity, factor: factor.unwrap_or(MIB) };
+    fn add_amount(&mut self, index: usize, quantity: Quantity, factor: Option<u64>, convention: Convention) {
+        let unit = if factor.is_some() { Stated::Yes } else { Stated::No };
+        let amount = Use::Value { quantity, factor: factor.unwrap_or(MIB), unit };
         if self.taken(amount, index) {
             return;
         }
         self.used.push((index, amount));
-        if factor.is_none() && !self.unstated.iter().any(|(other, _)| *other == index) {
-            self.unstated.push((index, Vec::new()));
+        if factor.is_none() {
+            self.unstated.push(Unstated { index, quantity, convention, evidence: Evidence::default() });
         }
+    }
+
+    /// Uses a column as the limit, in its own unit or that of the judged column.
+    pub(crate) fn add_limit(&mut self, index: usize) {
+        let judged = match self.used[0].1 {
+            Use::Value { factor, unit: Stated::Yes, .. } => Some(factor),
+            _ => None,
+        };
+        let factor = understand(&self.names[index]).factor.or(judged);
+        self.used.push((index, Use::Limit { factor }));
+    }
+
+    /// Stops using a column.
+    pub(crate) fn forget(&mut self, index: usize) {
+        self.used.retain(|(used, _)| *used != index);
+        self.unstated.retain(|unstated| unstated.index != index);
+    }
+
+    /// Adds a note on the choice.
+    pub(crate) fn note(&mut self, text: String) {
+        self.notes.push(text);
     }
 
     /// Whether another column already has this use; the first one keeps it.
@@ -100,36 +150,26 @@ impl Columns {
         true
     }
 
-    /// Takes in a value from the head of the file, for guessing units.
+    /// Takes in a value from the head of the file, for provisional units.
     pub(crate) fn observe(&mut self, index: usize, amount: Amount) {
-        if let Some((_, values)) = self.unstated.iter_mut().find(|(unstated, _)| *unstated == index)
-            && amount.factor.is_none()
-            && amount.value.is_finite()
-        {
-            values.push(amount.value);
+        for unstated in self.unstated.iter_mut().filter(|unstated| unstated.index == index) {
+            if amount.factor.is_none() {
+                unstated.evidence.observe(amount.value);
+            }
         }
     }
 
-    /// Guesses units that are not stated, and notes the guesses.
-    pub(crate) fn guess_units(&mut self) {
-        for (index, mut values) in std::mem::take(&mut self.unstated) {
-            if values.is_empty() {
-                continue;
-            }
-            let middle = values.len() / 2;
-            let (_, median, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-            let (factor, side) = if *median > BYTES_ABOVE { (1, "above") } else { (MIB, "not above") };
-            self.notes.push(format!(
-                "column `{}` has no unit: read as {} because the median of its first values is {side} 1,000,000; \
-                 `--unit` overrides",
-                self.names[index],
-                factor_name(factor)
-            ));
-            for (used, what) in &mut self.used {
-                if let Use::Value { factor: guessed, .. } = what
-                    && *used == index
+    /// Chooses provisional units by the head of the file; the rows below decide in the end.
+    pub(crate) fn settle(&mut self, machine: Option<Bytes>) {
+        for unstated in &self.unstated {
+            let name = &self.names[unstated.index];
+            let decided = decide(name, &unstated.evidence, unstated.convention, machine);
+            let guessed = decided.map_or(MIB, |decision| decision.unit.factor());
+            for (index, used) in &mut self.used {
+                if let Use::Value { quantity, factor, unit: Stated::No } = used
+                    && (*index, *quantity) == (unstated.index, unstated.quantity)
                 {
-                    *guessed = factor;
+                    *factor = guessed;
                 }
             }
         }
@@ -143,31 +183,18 @@ impl Columns {
     /// Declares the columns to the reading.
     pub(crate) fn introduce(&self, reading: &mut Reading) {
         for &(index, used) in &self.used {
-            if let Use::Value { quantity, .. } = used {
-                reading.trace.names.insert(quantity, self.names[index].clone());
+            let Use::Value { quantity, factor, unit } = used else { continue };
+            reading.names.insert(quantity, self.names[index].clone());
+            if unit == Stated::No {
+                let unstated = self.unstated.iter().find(|unstated| unstated.quantity == quantity);
+                let convention = unstated.map_or(Convention::None, |unstated| unstated.convention);
+                let name = self.names[index].clone();
+                let column = BareColumn { name, convention, provisional: factor, in_log: None };
+                reading.declare_bare(quantity, column);
             }
         }
         self.notes.iter().for_each(|note| reading.note(note.as_str()));
     }
-}
-
-fn main_column(names: &[String], options: &ReadOptions) -> Result<usize, Error> {
-    if let Some(asked) = &options.column {
-        let missing = || Error::NoSuchColumn { asked: asked.clone(), available: names.to_vec() };
-        return find_column(names, asked).ok_or_else(missing);
-    }
-    let meanings: Vec<Meaning> = names.iter().map(|name| understand(name).meaning).collect();
-    [Meaning::Quantity(Quantity::Rss), Meaning::Quantity(Quantity::Pss), Meaning::Memory]
-        .iter()
-        .find_map(|wanted| meanings.iter().position(|meaning| meaning == wanted))
-        .ok_or_else(|| Error::NoMemoryColumn { columns: names.to_vec() })
-}
-
-/// Finds a column by its exact name, else by its letters and digits alone.
-pub(crate) fn find_column(names: &[String], asked: &str) -> Option<usize> {
-    let bare = |name: &str| words(name).concat();
-    let exact = names.iter().position(|name| name.trim() == asked.trim());
-    exact.or_else(|| names.iter().position(|name| !bare(name).is_empty() && bare(name) == bare(asked)))
 }
 
 /// The activity that a phase or label names.
@@ -185,19 +212,35 @@ pub(crate) fn activity_of(label: &str) -> Activity {
 /// A row being assembled.
 pub(crate) struct Row {
     pub(crate) sample: Sample,
+    /// The numbers that state no unit.
+    bare: Vec<(Quantity, f64)>,
+    main_factor: Option<u64>,
+    limit: Option<u64>,
+    bare_limit: Option<f64>,
+    is_container: bool,
     epoch: Option<f64>,
     epochs: EpochLength,
 }
 
 impl Row {
     pub(crate) fn new() -> Self {
-        Row { sample: Sample::default(), epoch: None, epochs: EpochLength::new() }
+        Row {
+            sample: Sample::default(),
+            bare: Vec::new(),
+            main_factor: None,
+            limit: None,
+            bare_limit: None,
+            is_container: false,
+            epoch: None,
+            epochs: EpochLength::new(),
+        }
     }
 
     /// Begins a new row.
     pub(crate) fn clear(&mut self) {
         self.sample = Sample::default();
-        self.epoch = None;
+        self.bare.clear();
+        (self.main_factor, self.limit, self.bare_limit, self.epoch) = (None, None, None, None);
     }
 
     /// Takes in one cell; `amount` is called only if a number is needed, `text` only for words and times.
@@ -219,22 +262,56 @@ impl Row {
                 Err(Problem::Missing) => return Err(Problem::Missing),
                 _ => self.sample.time_s = Some(parse_time(&text()).ok_or(Problem::NotANumber)?),
             },
-            Use::Value { quantity, factor } => self.sample.set(quantity, amount()?.scaled(factor)?),
+            Use::Value { quantity, factor, unit } => {
+                let amount = match amount() {
+                    Err(Problem::NotANumber) => self.set_part(&text())?,
+                    amount => amount?,
+                };
+                self.sample.set(quantity, amount.scaled(factor)?);
+                if unit == Stated::No && amount.factor.is_none() {
+                    self.bare.push((quantity, amount.value));
+                } else if quantity == Quantity::Rss {
+                    self.main_factor = Some(amount.factor.unwrap_or(factor));
+                }
+            }
+            Use::Limit { factor } => self.set_limit(amount().ok(), factor),
         }
         Ok(())
     }
 
-    /// Ends the row and adds its sample to the trace.
-    pub(crate) fn push(&mut self, reading: &mut Reading) {
+    fn set_limit(&mut self, amount: Option<Amount>, factor: Option<u64>) {
+        match amount.and_then(|amount| amount.factor).or(factor) {
+            Some(factor) => self.limit = amount.and_then(|amount| amount.scaled(factor).ok()),
+            None => self.bare_limit = amount.map(|amount| amount.value),
+        }
+    }
+
+    /// Takes in a cell such as `1.5GiB / 31GiB`, as docker prints it: memory in use, and the limit.
+    fn set_part(&mut self, text: &str) -> Result<Amount, Problem> {
+        let (part, whole) = text.split_once(" / ").ok_or(Problem::NotANumber)?;
+        let parse = |text: &str| parse_amount(text.as_bytes(), Comma::Thousands);
+        self.limit = Some(parse(whole)?.scaled(1)?);
+        self.is_container = true;
+        parse(part)
+    }
+
+    /// Ends the row and adds its sample to the present series.
+    pub(crate) fn push(&mut self, subject: Subject, reading: &mut Reading) {
         if let (Some(step), Some(epoch)) = (self.sample.step, self.epoch) {
             self.epochs.observe(step, epoch);
         }
-        reading.trace.push(&self.sample);
+        let series = reading.current();
+        self.main_factor.iter().for_each(|&factor| series.saw_factor(factor));
+        self.limit.iter().for_each(|&limit| series.saw_limit(limit));
+        self.bare_limit.iter().for_each(|&limit| series.saw_bare_limit(limit));
+        series.trace.subject = if self.is_container { Subject::Container } else { subject };
+        reading.push_bare(&self.sample, &self.bare);
     }
 
     /// Ends the reading: records the facts learned from the rows.
     pub(crate) fn finish(&self, reading: &mut Reading) {
-        reading.trace.facts.steps_per_epoch = self.epochs.steps();
+        let steps = self.epochs.steps();
+        reading.learn(|facts| facts.steps_per_epoch = steps);
     }
 }
 

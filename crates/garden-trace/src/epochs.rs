@@ -5,6 +5,7 @@
 //! claimed.
 
 /// The bounds on the steps per epoch from the pairs so far.
+#[derive(Clone)]
 pub(crate) struct EpochLength {
     low: f64,
     high: f64,

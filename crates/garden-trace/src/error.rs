@@ -4,6 +4,19 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use garden_memory::Bytes;
+
+use crate::unit::Unit;
+
+/// What a column's highest value would be in a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitReading {
+    /// The unit.
+    pub unit: Unit,
+    /// The highest value, read in that unit.
+    pub most: Bytes,
+}
+
 /// Why no trace could be read.
 #[derive(Debug)]
 pub enum Error {
@@ -64,11 +77,81 @@ pub enum Error {
         /// The columns that are there.
         available: Vec<String>,
     },
+    /// Numbers without a unit, of which several units (or none) make a process's memory.
+    AmbiguousUnit {
+        /// The column, or the label in a log.
+        column: String,
+        /// The highest value, as the file has it.
+        example: f64,
+        /// What it would be in each unit in question.
+        readings: Vec<UnitReading>,
+        /// Whether those units are possible at all.
+        is_possible: bool,
+    },
+    /// A file with several series, of which none was selected.
+    Several {
+        /// The names of the series, in the order of the file.
+        names: Vec<String>,
+    },
+    /// The series asked for does not exist, or more than one has that name.
+    NoSuchSeries {
+        /// The name asked for.
+        asked: String,
+        /// The series that are there.
+        available: Vec<String>,
+    },
+    /// The output of a known tool that does not show used memory.
+    NoUsedMemory {
+        /// The tool, and what its output lacks.
+        problem: &'static str,
+        /// What to record instead.
+        advice: &'static str,
+    },
     /// No known format.
     Unrecognised {
         /// The first line that is not blank, shortened.
         first_line: String,
+        /// The line that comes closest to showing memory, and what it lacks.
+        closest: Option<Closest>,
     },
+}
+
+/// The line of an unknown file that comes closest to showing memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closest {
+    /// Its number.
+    pub line: u64,
+    /// Its beginning.
+    pub text: String,
+    /// What it lacks.
+    pub lack: Lack,
+}
+
+/// What a line that mentions memory lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// It shows a percentage.
+    Share,
+    /// It shows free or available memory.
+    Free,
+    /// It shows a limit or the memory installed.
+    Total,
+    /// It shows virtual memory.
+    Virtual,
+    /// It has no number behind a label such as `RAM:`.
+    Label,
+}
+
+impl Lack {
+    fn text(self) -> &'static str {
+        match self {
+            Lack::Share => "it shows a percentage",
+            Lack::Free => "it shows free memory",
+            Lack::Total => "it shows a total",
+            Lack::Virtual => "it shows virtual memory",
+            Lack::Label => "no amount follows a label such as `RAM:`",
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -87,8 +170,22 @@ impl fmt::Display for Error {
             Error::NoMemoryColumn { columns } => write!(f, "no memory column among {}", listed(columns)),
             Error::NoSuchColumn { asked, available } if available.is_empty() => write!(f, "no column `{asked}`"),
             Error::NoSuchColumn { asked, available } => write!(f, "no column `{asked}` among {}", listed(available)),
-            Error::Unrecognised { first_line } => {
+            Error::AmbiguousUnit { column, example, readings, is_possible } => {
+                ambiguous(f, column, *example, readings, *is_possible)
+            }
+            Error::Several { names } => write!(f, "{} series in one file: {}", names.len(), listed(names)),
+            Error::NoSuchSeries { asked, available } if available.is_empty() => {
+                write!(f, "no series `{asked}`: the file has only one, without a name")
+            }
+            Error::NoSuchSeries { asked, available } => {
+                write!(f, "no single series `{asked}` among {}", listed(available))
+            }
+            Error::NoUsedMemory { problem, .. } => f.write_str(problem),
+            Error::Unrecognised { first_line, closest: None } => {
                 write!(f, "not a memory trace: unknown format, beginning with `{first_line}`")
+            }
+            Error::Unrecognised { closest: Some(Closest { line, text, lack }), .. } => {
+                write!(f, "no memory in use found; closest is line {line}, `{text}`: {}", lack.text())
             }
         }
     }
@@ -121,8 +218,26 @@ impl Error {
             Error::Record { .. } => "create a record with `model-garden audit ... --record FOLDER`".to_string(),
             Error::NoMemoryColumn { .. } => "select the memory column with `--column NAME`".to_string(),
             Error::NoSuchColumn { .. } => "spell the `--column` name as in the file".to_string(),
-            Error::Unrecognised { first_line } if looks_like_numbers(first_line) => {
-                "a table needs a header line, such as `step,rss_mb`".to_string()
+            Error::AmbiguousUnit { readings, .. } => {
+                let flags = readings
+                    .iter()
+                    .map(|reading| format!("`--unit {}` ({} at most)", reading.unit.flag(), reading.most));
+                format!("pass {}", any_of(flags.collect()))
+            }
+            Error::Several { .. } => "choose one with `--select NAME`".to_string(),
+            Error::NoSuchSeries { available, .. } if available.is_empty() => "leave out `--select`".to_string(),
+            Error::NoSuchSeries { available, .. } => format!("choose one with `--select`: {}", listed(available)),
+            Error::NoUsedMemory { advice, .. } => (*advice).to_string(),
+            Error::Unrecognised { closest: Some(Closest { lack, .. }), .. } => match lack {
+                Lack::Label => format!("name the label with `--column NAME`; {UNDERSTOOD}"),
+                _ => {
+                    "record memory in use instead: `model-garden monitor --pid PID`, `ps -p PID -o pid,rss,cmd` or `free -m`"
+                        .to_string()
+                }
+            },
+            Error::Unrecognised { first_line, .. } if looks_like_numbers(first_line) => {
+                let of_ps = if first_line.contains([',', ';']) { "" } else { "; keep the one of `ps`" };
+                format!("a table needs a header line, such as `step,rss_mb`{of_ps}")
             }
             Error::Unrecognised { .. } => UNDERSTOOD.to_string(),
         })
@@ -130,8 +245,32 @@ impl Error {
 }
 
 const UNDERSTOOD: &str = "known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON \
-    lines such as {\"step\":10,\"rss_mb\":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's \
+    lines such as {\"step\":10,\"rss_mb\":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, \
+    `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's \
     `mprofile_*.dat`; psrecord logs";
+
+fn ambiguous(
+    f: &mut fmt::Formatter<'_>,
+    column: &str,
+    example: f64,
+    readings: &[UnitReading],
+    is_possible: bool,
+) -> fmt::Result {
+    if is_possible {
+        let named = readings.iter().map(|reading| format!("{} ({})", reading.unit.name(), reading.most));
+        return write!(f, "column `{column}` has no unit: {example} may be {}", any_of(named.collect()));
+    }
+    let amounts = readings.iter().map(|reading| reading.most.to_string());
+    write!(f, "column `{column}` has no unit, and {example} fits none: {}", any_of(amounts.collect()))
+}
+
+/// Texts with commas and an "or" between them.
+fn any_of(texts: Vec<String>) -> String {
+    match texts.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{} or {last}", before.join(", ")),
+        _ => texts.concat(),
+    }
+}
 
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 12;
@@ -143,8 +282,9 @@ fn listed(names: &[String]) -> String {
 }
 
 fn looks_like_numbers(line: &str) -> bool {
-    line.contains(|c: char| c.is_ascii_digit())
-        && line.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | ';' | '\t' | ' ' | '-' | '+' | 'e' | 'E'))
+    let mut words = line.split([',', ';', '\t', ' ']).filter(|word| !word.is_empty());
+    words.clone().count() > 1 && words.all(|word| word.parse::<f64>().is_ok())
+        || line.split_whitespace().take(2).filter(|word| word.parse::<u64>().is_ok()).count() == 2
 }
 
 /// Shortens a piece of the file for a message, and keeps it on one line.

@@ -1,38 +1,54 @@
 //! Trace files: our own JSON Lines format, and readers for the formats people already have.
 //!
-//! [`read`] looks at the first 64 KiB, recognises the format by its content (never by the file's name) and streams the
-//! rest line by line, so memory stays bounded by the samples kept, whatever the file is. Unusable input is skipped,
-//! counted and reported; only a file in which nothing is recognised is an error. Traces are not judged here.
+//! [`read_all`] looks at the first 64 KiB, recognises the format by its content (never by the file's name) and streams
+//! the rest line by line, so memory stays bounded by the samples kept, whatever the file is. A file may hold several
+//! series; each becomes a trace. Unusable input is skipped, counted and reported. A file in which nothing is recognised
+//! is an error, and so is one whose numbers could be of several units. Traces are not judged here.
 
 mod amount;
 mod audit;
+mod choice;
+mod closest;
 mod columns;
+mod ends;
 mod epochs;
 mod error;
+mod headless;
+mod identity;
 mod json;
 mod jsonl;
 mod lines;
 mod listener;
 mod log;
+mod moments;
 mod mprof;
 mod names;
 mod own;
+mod plain;
+mod prometheus;
 mod psrecord;
 mod reading;
 mod recognise;
+mod series;
+mod several;
+mod skips;
+mod stamps;
 mod table;
 mod time;
+mod tools;
 mod unit;
+mod unit_row;
+mod unit_rule;
 mod writer;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use garden_memory::{Input, Trace};
+use garden_memory::{Bytes, Input, Trace};
 
 pub use audit::{AuditRecord, NamedTrace, read_audit};
-pub use error::Error;
+pub use error::{Closest, Error, Lack, UnitReading};
 pub use listener::{Heard, Listener};
 pub use own::last_time_s;
 pub use unit::Unit;
@@ -49,6 +65,10 @@ pub struct ReadOptions {
     pub column: Option<String>,
     /// The unit of that column, and of every number that states none.
     pub unit: Option<Unit>,
+    /// The series to read, by its name or a unique part of it.
+    pub select: Option<String>,
+    /// This machine's memory, which rules out impossible units; `None` if unknown.
+    pub machine: Option<Bytes>,
 }
 
 /// A trace, and how it was read.
@@ -58,20 +78,32 @@ pub struct ReadTrace {
     pub trace: Trace,
     /// The recognised format, the column used, and what was skipped.
     pub input: Input,
+    /// Which of several series it is, such as `GPU 1` or `rank 3`; `None` for the only one.
+    pub name: Option<String>,
 }
 
-/// Reads the trace in a file.
+/// Reads the only series in a file.
 pub fn read_path(path: &Path, options: &ReadOptions) -> Result<ReadTrace, Error> {
+    only(read_all_path(path, options)?)
+}
+
+/// Reads the only series from anything that yields bytes, such as standard input.
+pub fn read(reader: impl Read, options: &ReadOptions) -> Result<ReadTrace, Error> {
+    only(read_all(reader, options)?)
+}
+
+/// Reads all series in a file, in the order of their first sample; never empty.
+pub fn read_all_path(path: &Path, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
     let failed = |source| Error::Open { path: path.to_path_buf(), source };
     let file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.is_dir() {
         return Err(Error::Directory { path: path.to_path_buf() });
     }
-    read(file, options)
+    read_all(file, options)
 }
 
-/// Reads a trace from anything that yields bytes, such as standard input.
-pub fn read(reader: impl Read, options: &ReadOptions) -> Result<ReadTrace, Error> {
+/// Reads all series from anything that yields bytes, in the order of their first sample; never empty.
+pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
     let source = Source::open(reader)?;
     let head = source.head_lines();
     let format = recognise::recognise(&source, &head, options)?;
@@ -83,11 +115,24 @@ pub fn read(reader: impl Read, options: &ReadOptions) -> Result<ReadTrace, Error
         Format::Psrecord(header) => psrecord::read(&mut lines, header, options, &mut reading)?,
         Format::JsonLines(columns) => jsonl::read_lines(&mut lines, columns, &mut reading)?,
         Format::JsonArray(columns) => jsonl::read_array(&mut lines, columns, &mut reading)?,
+        Format::Prometheus(form) => prometheus::read(&mut lines, *form, options, &mut reading)?,
+        Format::Plain(plain) => plain::read(&mut lines, *plain, options, &mut reading)?,
+        Format::Tools => tools::read(&mut lines, options, &mut reading)?,
         Format::Table(layout) => table::read(&mut lines, layout, &mut reading)?,
         Format::Log => log::read(&mut lines, &head, options, &mut reading)?,
     }
-    if matches!(format, Format::Log) && reading.trace.is_empty() {
+    if matches!(format, Format::Log) && reading.is_empty() {
         return Err(recognise::explain_nothing(&head, options));
     }
-    Ok(reading.finish())
+    reading.finish(options)
+}
+
+fn only(mut all: Vec<ReadTrace>) -> Result<ReadTrace, Error> {
+    match all.pop() {
+        Some(only) if all.is_empty() => Ok(only),
+        last => {
+            let names = all.into_iter().chain(last).filter_map(|read| read.name).collect();
+            Err(Error::Several { names })
+        }
+    }
 }

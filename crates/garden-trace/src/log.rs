@@ -11,25 +11,36 @@ mod events;
 mod facts;
 mod labels;
 mod line;
+mod marks;
 mod memo;
+mod ranks;
+mod tally;
 
+use std::collections::HashMap;
 use std::io::Read;
 
-use garden_memory::{Activity, EventKind, MIB, Quantity, RunFacts};
+use garden_memory::{Activity, Event, EventKind, MIB, Quantity, RunFacts, Sample, Subject};
 
 use crate::ReadOptions;
 use crate::amount::Amount;
+use crate::choice::ONLY_A_PEAK;
 use crate::error::Error;
+use crate::identity::{Identity, Who};
 use crate::lines::{HeadLine, LineEnd, Lines};
-use crate::reading::{Reading, TOO_LONG, show_line};
+use crate::names::is_of_kernel;
+use crate::reading::{BareColumn, Reading, TOO_LONG, TOO_MANY_SERIES, show_line};
 use crate::time::Midnights;
 use crate::unit::factor_name;
+use crate::unit_rule::{Convention, KERNEL, LOGS, PSUTIL};
 
 use amounts::Stamp;
 use bars::Bars;
 use facts::Facts;
 use labels::Kind;
+pub(crate) use line::strip_colours;
 use line::{LogLine, Main, Parser};
+use marks::Marks;
+use tally::Tally;
 
 /// Reads the lines that show memory, and the events and facts between them.
 pub(crate) fn read<R: Read>(
@@ -39,35 +50,56 @@ pub(crate) fn read<R: Read>(
     reading: &mut Reading,
 ) -> Result<(), Error> {
     let mut parser = Parser::new(options.column.as_deref());
-    let default_factor = options.unit.map_or(MIB, |unit| unit.factor());
-    let mut log = Log { judged: judged_kind(&mut parser, head), default_factor, ..Log::default() };
+    parser.look_ahead(head);
+    let marks = Marks::of(&parser.lines_with_memory(head));
+    let mut logs = Logs { factor: options.unit.map(|unit| unit.factor()), marks, ..Logs::default() };
     while let Some(line) = lines.next()? {
         if line.end == LineEnd::TooLong {
+            reading.leave();
             reading.skip_line(TOO_LONG, line.number, || show_line(line.text));
             continue;
         }
         let parsed = parser.parse(line.text);
-        log.take(&parsed, line.number, reading);
+        logs.take(&parsed, line.number, reading);
     }
-    log.finish(reading);
+    logs.finish(reading);
     match &options.column {
-        Some(asked) if reading.trace.is_empty() && !parser.labels.is_empty() => {
+        Some(asked) if reading.is_empty() && !parser.labels.is_empty() => {
             Err(Error::NoSuchColumn { asked: asked.clone(), available: std::mem::take(&mut parser.labels) })
         }
         _ => Ok(()),
     }
 }
 
+/// Whether a line shows memory that the log reader would judge.
+pub(crate) struct Scout(Parser);
+
+impl Scout {
+    pub(crate) fn new(options: &ReadOptions) -> Self {
+        Scout(Parser::new(options.column.as_deref()))
+    }
+
+    pub(crate) fn shows_memory(&mut self, line: &str) -> bool {
+        self.0.parse(line.as_bytes()).mains.iter().any(Option::is_some)
+    }
+}
+
+/// Whether a line has an amount of memory or a percentage.
+pub(crate) fn has_amount(line: &str) -> bool {
+    let mut found = Vec::new();
+    amounts::scan(&line.to_ascii_lowercase(), &mut found);
+    found.iter().any(|number| number.factor.is_some() || number.kind == amounts::NumberKind::Percent)
+}
+
 /// The log reader for a listener: one line at a time, without memory values.
 pub(crate) struct Hearing {
     parser: Parser,
     log: Log,
-    reading: Reading,
 }
 
 impl Default for Hearing {
     fn default() -> Self {
-        Hearing { parser: Parser::new(None), log: Log::default(), reading: Reading::new("output") }
+        Hearing { parser: Parser::new(None), log: Log::default() }
     }
 }
 
@@ -76,12 +108,16 @@ impl Hearing {
     pub(crate) fn take(&mut self, line: &[u8], events: &mut Vec<EventKind>) -> Option<f64> {
         let before = self.log.told_step.take();
         let parsed = self.parser.parse(line);
-        self.log.take(&parsed, 0, &mut self.reading);
+        let (mut told_events, shows_memory) = (Vec::new(), parsed.mains.iter().any(Option::is_some));
+        self.log.take(&parsed, &mut told_events);
+        if shows_memory {
+            self.log.saw_sample(&parsed);
+        }
+        // The caller measures between any two lines.
+        self.log.just_restarted = false;
         let told = self.log.told_step;
         self.log.told_step = told.or(before);
-        events.extend(self.reading.trace.events.iter().map(|event| event.kind));
-        // Only steps and events matter here; the samples of a long run must not pile up.
-        self.reading = Reading::new("output");
+        events.extend(told_events.iter().map(|event| event.kind));
         told
     }
 
@@ -91,18 +127,233 @@ impl Hearing {
     }
 }
 
-/// Which kind of label to judge where a log has several: the best one that is not rare in the first 64 KiB.
-fn judged_kind(parser: &mut Parser, head: &[HeadLine]) -> Option<Kind> {
-    let mut counts = [0usize; 3];
-    for line in head {
-        let parsed = parser.parse(line.text.as_bytes());
-        for (count, main) in counts.iter_mut().zip(&parsed.mains) {
-            *count += usize::from(main.is_some());
+/// The lines of a file, told apart by the rank that wrote them.
+#[derive(Default)]
+struct Logs {
+    /// The lines that name no rank.
+    shared: Log,
+    ranks: Vec<(Identity, Log)>,
+    /// Their places, by identity.
+    places: HashMap<Identity, usize>,
+    /// The series, by place among those of the reading, of each kind of memory.
+    kinds: Vec<Kind>,
+    tally: Tally,
+    marks: Marks,
+    /// The unit that the caller gave for numbers without one.
+    factor: Option<u64>,
+    bare: Option<BareColumn>,
+    key: Vec<u8>,
+}
+
+impl Logs {
+    fn take(&mut self, line: &LogLine<'_>, number: u64, reading: &mut Reading) {
+        reading.leave();
+        let identity = ranks::identity_of(line.lower, line.keywords.rank);
+        let Some(identity) = identity.or_else(|| self.marks.identity_of(line.lower)) else {
+            // What no rank claims is true for all of them.
+            for (_, log) in &mut self.ranks {
+                log.take(line, &mut Vec::new());
+            }
+            let mut events = Vec::new();
+            let place = self.shared.take(line, &mut events);
+            events.iter().for_each(|event| reading.push_event(event.kind, event.step, event.time_s));
+            return self.take_memory(None, Shown { line, number, place }, reading);
+        };
+        let index = match self.places.get(&identity) {
+            Some(&index) => index,
+            None if self.ranks.len() >= MOST_RANKS => {
+                return reading.skip_line(TOO_MANY_SERIES, number, || show_line(line.clean.as_bytes()));
+            }
+            None => {
+                self.places.insert(identity.clone(), self.ranks.len());
+                self.ranks.push((identity, self.shared.clone()));
+                self.ranks.len() - 1
+            }
+        };
+        let mut events = Vec::new();
+        let place = self.ranks[index].1.take(line, &mut events);
+        for event in &events {
+            let of_rank =
+                reading.series.iter_mut().filter(|series| series.identity.as_ref() == Some(&self.ranks[index].0));
+            of_rank.for_each(|series| series.trace.push_event(event.kind, event.step, event.time_s));
+        }
+        self.take_memory(Some(index), Shown { line, number, place }, reading);
+    }
+
+    /// Adds the memory that a line shows to the series of its kinds.
+    fn take_memory(&mut self, rank: Option<usize>, shown: Shown<'_>, reading: &mut Reading) {
+        let line = shown.line;
+        let is_shown = |kind: &Kind| line.mains[*kind as usize].is_some();
+        let strong = || Kind::ALL.into_iter().filter(|kind| kind.is_strong()).filter(is_shown);
+        let weak = if strong().next().is_none() { Kind::ALL.into_iter().find(is_shown) } else { None };
+        let kinds = || strong().chain(weak);
+        if kinds().next().is_none() {
+            return;
+        }
+        self.tally.count(kinds(), shown.number, line.clean);
+        for kind in kinds() {
+            if kind == Kind::Device && line.gpus.len() > 1 {
+                for (gpu, main) in &line.gpus {
+                    self.take_sample(Of { rank, kind, gpu: Some(*gpu) }, main, shown, reading);
+                }
+            } else if let Some(main) = &line.mains[kind as usize] {
+                let gpu = line.gpus.first().map(|(gpu, _)| *gpu).filter(|_| kind == Kind::Device);
+                self.take_sample(Of { rank, kind, gpu }, main, shown, reading);
+            }
+        }
+        self.log(rank).saw_sample(line);
+    }
+
+    fn log(&mut self, rank: Option<usize>) -> &mut Log {
+        match rank {
+            Some(index) => &mut self.ranks[index].1,
+            None => &mut self.shared,
         }
     }
-    let most = counts.iter().copied().max().filter(|&most| most > 0)?;
-    let kinds = [Kind::Rss, Kind::Pss, Kind::Memory];
-    kinds.into_iter().zip(counts).find(|(_, count)| 4 * count >= most).map(|(kind, _)| kind)
+
+    fn take_sample(&mut self, of: Of, main: &Main, shown: Shown<'_>, reading: &mut Reading) {
+        let Shown { line, number, .. } = shown;
+        if !self.enter(of, reading) {
+            return reading.skip_line(TOO_MANY_SERIES, number, || show_line(line.clean.as_bytes()));
+        }
+        let amount = Amount { value: main.value, factor: main.factor };
+        let bytes = match amount.scaled(self.factor.unwrap_or(MIB)) {
+            Ok(bytes) => bytes,
+            Err(problem) => return reading.skip_line(problem.reason(), number, || show_line(line.clean.as_bytes())),
+        };
+        let sample = self.sample_of(of, bytes, shown);
+        if !reading.trace().names.contains_key(&Quantity::Rss) {
+            reading.name_main(&line.name_of(main));
+            reading.trace().subject = subject_of(of.kind);
+        }
+        if main.factor.is_none() {
+            self.saw_bare(line, main, number);
+        }
+        match main.factor.or(self.factor) {
+            Some(factor) => {
+                reading.saw_factor(factor);
+                reading.push(&sample);
+            }
+            None => reading.push_bare(&sample, &[(Quantity::Rss, main.value)]),
+        }
+    }
+
+    fn sample_of(&mut self, of: Of, bytes: u64, Shown { line, place, .. }: Shown<'_>) -> Sample {
+        let mut sample = if of.kind == Kind::Device { Sample::default() } else { line.others.clone() };
+        (sample.step, sample.time_s, sample.activity) = (place.step, place.time_s, place.activity);
+        let log = self.log(of.rank);
+        match of.kind {
+            Kind::Device => log.device = Some(bytes),
+            // DeepSpeed prints the GPU's memory on the line before.
+            Kind::Machine => log.device.take().into_iter().for_each(|bytes| sample.set(Quantity::Gpu, bytes)),
+            _ => {}
+        }
+        sample.set(Quantity::Rss, bytes);
+        sample
+    }
+
+    fn saw_bare(&mut self, line: &LogLine<'_>, main: &Main, number: u64) {
+        let bare = self.bare.get_or_insert_with(|| {
+            let name = line.name_of(main);
+            let convention = convention(&name, line.lower);
+            BareColumn { convention, name, provisional: MIB, in_log: Some((0, number)) }
+        });
+        if let Some((count, _)) = &mut bare.in_log {
+            *count += 1;
+        }
+    }
+
+    /// Turns to the series of a rank's (or GPU's) memory of a kind; false if there are too many.
+    fn enter(&mut self, Of { rank, kind, gpu }: Of, reading: &mut Reading) -> bool {
+        let byte = |number: Option<usize>| number.map_or([0; 4], |number| (number as u32 + 1).to_le_bytes());
+        self.key.clear();
+        self.key.push(kind as u8);
+        self.key.extend(byte(rank));
+        self.key.extend(byte(gpu.map(|gpu| gpu as usize)));
+        let of_rank = rank.map(|rank| self.ranks[rank].0.clone());
+        let identity = || match (of_rank, gpu) {
+            (rank, None) => rank,
+            (None, Some(gpu)) => Some(Identity::of(Who::Gpu, gpu.to_string())),
+            (Some(mut rank), Some(gpu)) => {
+                rank.parts.extend(Identity::of(Who::Gpu, gpu.to_string()).parts);
+                Some(rank)
+            }
+        };
+        let is_entered = reading.enter_optional(&self.key, identity);
+        // The first series is the reading's own, which a log does not use.
+        self.kinds.resize(self.kinds.len().max(reading.series.len() - 1), kind);
+        is_entered
+    }
+
+    /// Chooses the kind to judge, and leaves the others out.
+    fn finish(self, reading: &mut Reading) {
+        reading.leave();
+        for series in &mut reading.series {
+            let of_rank = series.identity.as_ref().and_then(|identity| self.places.get(identity));
+            series.trace.facts = of_rank.map_or(&self.shared, |&index| &self.ranks[index].1).facts.finish();
+        }
+        let Some(judged) = self.tally.best() else { return };
+        let mut kinds = std::iter::once(judged).chain(self.kinds);
+        reading.series.retain(|_| kinds.next() == Some(judged));
+        if matches!(judged, Kind::Peak | Kind::DevicePeak) {
+            reading.note(format!("only a peak is shown, which never falls: {ONLY_A_PEAK}"));
+        }
+        self.tally.report(judged, reading);
+        match (self.bare, self.factor) {
+            (Some(bare), None) => reading.declare_bare(Quantity::Rss, bare),
+            (Some(BareColumn { in_log: Some((count, first)), .. }), Some(factor)) => {
+                let unit = factor_name(factor);
+                reading
+                    .note(format!("values without a unit are read as {unit} ({count} of them, first: line {first})"));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// More ranks than any run has.
+const MOST_RANKS: usize = 10_000;
+
+fn subject_of(kind: Kind) -> Subject {
+    match kind {
+        Kind::Rss | Kind::Pss | Kind::Memory | Kind::Peak => Subject::Process,
+        Kind::Machine => Subject::Machine,
+        Kind::Device | Kind::DevicePeak => Subject::Device,
+    }
+}
+
+/// Who writes numbers under such a label, in such a line in lower case.
+fn convention(label: &str, line: &str) -> Convention {
+    match () {
+        _ if is_of_kernel(label) => KERNEL,
+        // What `psutil.Process().memory_info()` looks like in print.
+        _ if line.contains("pmem(rss=") => PSUTIL,
+        _ => LOGS,
+    }
+}
+
+/// Whose memory it is, and of which kind.
+#[derive(Clone, Copy)]
+struct Of {
+    rank: Option<usize>,
+    kind: Kind,
+    gpu: Option<u32>,
+}
+
+/// A line, its number, and where in the run it stands.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    line: &'a LogLine<'a>,
+    number: u64,
+    place: Place,
+}
+
+/// Where in the run a line stands.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    step: Option<f64>,
+    time_s: Option<f64>,
+    activity: Activity,
 }
 
 /// The source of a log's times; the first one seen stays.
@@ -115,10 +366,8 @@ enum TimeSource {
 }
 
 /// The state from earlier lines.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Log {
-    judged: Option<Kind>,
-    default_factor: u64,
     facts: Facts,
     time_source: Option<TimeSource>,
     midnights: Midnights,
@@ -131,19 +380,24 @@ struct Log {
     bars: Bars,
     // The step at which the running evaluation began.
     evaluating: Option<f64>,
-    bare_values: usize,
-    first_bare: u64,
+    // The GPU's memory on an earlier line.
+    device: Option<u64>,
+    // The step of the present line's memory.
+    memory_step: Option<f64>,
+    // Whether nothing was measured since the last restart.
+    just_restarted: bool,
 }
 
 impl Log {
-    fn take(&mut self, line: &LogLine<'_>, number: u64, reading: &mut Reading) {
+    /// Takes in a line; returns where memory that it shows stands in the run.
+    fn take(&mut self, line: &LogLine<'_>, events: &mut Vec<Event>) -> Place {
         if events::begins_training(line.lower, line.keywords) {
             self.facts.in_evaluation = false;
         }
         let step = self.global_step(line);
-        let time = self.time_of(line);
+        let time_s = self.time_of(line);
         if let Some(kind) = events::event_in(line.lower, line.keywords) {
-            self.take_event(kind, step, time, reading);
+            self.take_event(kind, step, time_s, events);
         }
         self.facts.take(line, step.or(line.bar_step()).or(self.last_step));
         if let Some(step) = step
@@ -155,53 +409,19 @@ impl Log {
         let bar = self.training_bar(line);
         let told = step.or(bar);
         self.told_step = told.or(self.told_step);
-        if let Some(main) = self.choose(line) {
-            self.take_sample(main, line, step.or(line.bar_step()).or(self.told_step), time, number, reading);
-        } else if line.mains.iter().any(Option::is_some) {
-            reading.skip_line("a different kind of memory than the one judged", number, || {
-                show_line(line.clean.as_bytes())
-            });
-        }
+        self.memory_step = step.or(line.bar_step()).or(self.told_step);
+        let in_evaluation = self.evaluating.is_some() || events::is_evaluation_line(line.lower, line.keywords);
+        let activity = if in_evaluation { Activity::Eval } else { Activity::Train };
         self.last_step = step.or(self.last_step);
         self.last_epoch = line.epoch.map(|(epoch, _)| epoch).or(self.last_epoch);
+        Place { step: self.memory_step, time_s, activity }
     }
 
-    fn choose<'a>(&mut self, line: &'a LogLine<'_>) -> Option<&'a Main> {
-        let best = [Kind::Rss, Kind::Pss, Kind::Memory].into_iter().find(|&kind| line.mains[kind as usize].is_some());
-        let judged = *self.judged.get_or_insert(best?);
-        line.mains[judged as usize].as_ref()
-    }
-
-    fn take_sample(
-        &mut self,
-        main: &Main,
-        line: &LogLine<'_>,
-        step: Option<f64>,
-        time_s: Option<f64>,
-        number: u64,
-        reading: &mut Reading,
-    ) {
-        let amount = Amount { value: main.value, factor: main.factor };
-        let bytes = match amount.scaled(self.default_factor) {
-            Ok(bytes) => bytes,
-            Err(problem) => return reading.skip_line(problem.reason(), number, || show_line(line.clean.as_bytes())),
-        };
-        if main.factor.is_none() {
-            self.bare_values += 1;
-            self.first_bare = if self.bare_values == 1 { number } else { self.first_bare };
-        }
-        let mut sample = line.others.clone();
-        (sample.step, sample.time_s) = (step, time_s);
-        let in_evaluation = self.evaluating.is_some() || events::is_evaluation_line(line.lower, line.keywords);
-        sample.activity = if in_evaluation { Activity::Eval } else { Activity::Train };
-        sample.set(Quantity::Rss, bytes);
-        if !reading.trace.names.contains_key(&Quantity::Rss) {
-            reading.name_main(&line.name_of(main));
-        }
-        reading.saw_factor(main.factor.unwrap_or(self.default_factor));
-        reading.trace.push(&sample);
+    /// Learns from the fact that a line shows memory.
+    fn saw_sample(&mut self, line: &LogLine<'_>) {
         self.facts.saw_total(line.total_steps());
-        self.last_step = sample.step.or(self.last_step);
+        self.last_step = self.memory_step.or(self.last_step);
+        self.just_restarted = false;
     }
 
     /// The step of a bar that counts training steps.
@@ -248,14 +468,11 @@ impl Log {
         counts.then_some(seconds)
     }
 
-    fn take_event(&mut self, kind: EventKind, step: Option<f64>, time: Option<f64>, reading: &mut Reading) {
+    fn take_event(&mut self, kind: EventKind, step: Option<f64>, time_s: Option<f64>, events: &mut Vec<Event>) {
         let step = step.or(self.last_step);
         match kind {
             EventKind::Restart => {
-                let nothing_since = reading.trace.events.last().is_some_and(|event| {
-                    event.kind == EventKind::Restart && event.before_sample == reading.trace.len()
-                });
-                if nothing_since {
+                if std::mem::replace(&mut self.just_restarted, true) {
                     return;
                 }
                 (self.last_step, self.told_step, self.last_epoch, self.step_offset) = (None, None, None, 0.0);
@@ -270,23 +487,11 @@ impl Log {
             EventKind::EvalEnd => self.end_evaluation(),
             _ => {}
         }
-        reading.trace.push_event(kind, step, time);
+        events.push(Event { kind, before_sample: 0, step, time_s });
     }
 
     fn end_evaluation(&mut self) {
         self.evaluating = None;
         self.facts.in_evaluation = false;
-    }
-
-    fn finish(&self, reading: &mut Reading) {
-        reading.trace.facts = self.facts.finish();
-        if self.bare_values > 0 {
-            reading.note(format!(
-                "values without a unit are read as {} ({} of them, first: line {}); `--unit` overrides",
-                factor_name(self.default_factor),
-                self.bare_values,
-                self.first_bare
-            ));
-        }
     }
 }

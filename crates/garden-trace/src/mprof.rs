@@ -70,17 +70,17 @@ fn take_sample(rest: &[u8], line: u64, reading: &mut Reading) {
     sample.time_s = time_s;
     sample.set(Quantity::Rss, bytes);
     reading.saw_factor(MIB);
-    reading.trace.push(&sample);
+    reading.push(&sample);
 }
 
 /// mprof appends, so a second command in the file is another run.
 fn take_command(rest: &[u8], reading: &mut Reading) {
-    if !reading.trace.is_empty() {
-        reading.trace.push_event(EventKind::Restart, None, None);
+    if !reading.is_empty() {
+        reading.push_event(EventKind::Restart, None, None);
     }
     let command = shorten_command(rest);
-    reading.trace.origin.retain(|(name, _)| name != "command");
-    reading.trace.origin.push(("command".to_string(), command));
+    reading.trace().origin.retain(|(name, _)| name != "command");
+    reading.trace().origin.push(("command".to_string(), command));
 }
 
 fn shorten_command(rest: &[u8]) -> String {

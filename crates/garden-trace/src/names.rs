@@ -48,6 +48,25 @@ pub(crate) fn understand(name: &str) -> Name {
     Name { meaning: words.axis().or_else(amount).unwrap_or(Meaning::Unknown), factor }
 }
 
+/// Whether a name is the kernel's, whose numbers are KiB: `VmRSS`, `RssAnon`, `ru_maxrss`.
+pub(crate) fn is_of_kernel(name: &str) -> bool {
+    let joined = words(name).concat();
+    ["vmrss", "vmhwm", "vmswap", "rssanon", "rssfile", "rssshmem", "maxrss"].iter().any(|known| joined.contains(known))
+}
+
+/// Whether a name means the highest memory so far: `peak_rss_mb`, `ru_maxrss`, `max memory`.
+pub(crate) fn understand_peak(name: &str) -> bool {
+    const PEAKS: [&str; 6] = ["peak", "max", "maximum", "hwm", "highest", "ru"];
+    let mut words = words(name);
+    if ["maxrss", "vmhwm"].iter().any(|known| words.concat().contains(known)) {
+        return true;
+    }
+    let count = words.len();
+    words.retain(|word| !PEAKS.contains(&word.as_str()));
+    let meaning = understand(&words.join("_")).meaning;
+    words.len() < count && matches!(meaning, Meaning::Memory | Meaning::Quantity(Quantity::Rss | Quantity::Pss))
+}
+
 /// Cuts a name at punctuation and before inner capitals: `rssMiB` gives `rss` and `mib`.
 pub(crate) fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
@@ -56,8 +75,7 @@ pub(crate) fn words(name: &str) -> Vec<String> {
         let starts = !previous.is_alphanumeric() || (previous.is_lowercase() && c.is_uppercase());
         if c.is_alphanumeric() {
             match words.last_mut() {
-                // The B of MiB belongs to the unit before it.
-                Some(last) if !starts || (c == 'B' && matches!(last.as_str(), "ki" | "mi" | "gi" | "ti")) => {
+                Some(last) if !starts || (c == 'B' && previous.is_alphanumeric() && awaits_byte(last)) => {
                     last.extend(c.to_lowercase());
                 }
                 _ => words.push(c.to_lowercase().collect()),
@@ -68,10 +86,26 @@ pub(crate) fn words(name: &str) -> Vec<String> {
     words.into_iter().flat_map(unglue).collect()
 }
 
+/// The words of a name, except its unit.
+pub(crate) fn words_without_unit(name: &str) -> Vec<String> {
+    let mut words = words(name);
+    take_unit(&mut words);
+    words
+}
+
+/// Whether a capital B that follows ends a unit, as in `kB`, `MiB` and `rsskB`, rather than beginning a word.
+fn awaits_byte(word: &str) -> bool {
+    const PREFIXES: [&str; 8] = ["ki", "mi", "gi", "ti", "k", "m", "g", "t"];
+    let stem = PREFIXES.iter().find_map(|prefix| word.strip_suffix(prefix));
+    stem.is_some_and(|stem| stem.is_empty() || BEFORE_UNITS.contains(&stem))
+}
+
+/// Words to which people glue a unit.
+const BEFORE_UNITS: [&str; 13] =
+    ["rss", "maxrss", "mem", "memory", "ram", "pss", "uss", "vram", "swap", "anon", "file", "shmem", "gpu"];
+
 /// Separates a unit from the word it is glued to, as in `rssmb`.
 fn unglue(word: String) -> Vec<String> {
-    const BEFORE_UNITS: [&str; 12] =
-        ["rss", "mem", "memory", "ram", "pss", "uss", "vram", "swap", "anon", "file", "shmem", "gpu"];
     let glued = ["mib", "kib", "gib", "mb", "kb", "gb"]
         .into_iter()
         .find_map(|unit| word.strip_suffix(unit).filter(|stem| BEFORE_UNITS.contains(stem)).map(|stem| (stem, unit)));
@@ -87,9 +121,9 @@ fn take_unit(words: &mut Vec<String>) -> Option<u64> {
     let (at, factor) = words.iter().enumerate().find_map(|(at, word)| {
         let factor = match word.as_str() {
             "bytes" | "byte" => 1,
-            "kb" | "kib" => KIB,
-            "mb" | "mib" | "megabytes" => MIB,
-            "gb" | "gib" | "gigabytes" => GIB,
+            "kb" | "kib" | "kbyte" | "kbytes" | "kilobyte" | "kilobytes" | "kibibytes" => KIB,
+            "mb" | "mib" | "mbyte" | "mbytes" | "megabyte" | "megabytes" | "mebibytes" => MIB,
+            "gb" | "gib" | "gbyte" | "gbytes" | "gigabyte" | "gigabytes" | "gibibytes" => GIB,
             "tb" | "tib" => TIB,
             "b" if at == last && at > 0 => 1,
             "k" if at == last && at > 0 => KIB,
@@ -99,7 +133,11 @@ fn take_unit(words: &mut Vec<String>) -> Option<u64> {
         };
         Some((at, factor))
     })?;
-    words.remove(at);
+    let unit = words.remove(at);
+    // The plural of `KByte(s)` stands apart.
+    if unit.ends_with("byte") && words.get(at).is_some_and(|word| word == "s") {
+        words.remove(at);
+    }
     Some(factor)
 }
 
@@ -109,8 +147,8 @@ pub(crate) fn is_other_amount(word: &str) -> bool {
     const CHANGES: [&str; 9] =
         ["delta", "change", "diff", "difference", "growth", "grew", "increase", "increased", "rate"];
     const SHARES: [&str; 9] = ["percent", "pct", "perc", "percentage", "util", "utilization", "load", "per", "speed"];
-    const THE_MACHINE: [&str; 8] =
-        ["available", "avail", "free", "remaining", "left", "capacity", "installed", "threshold"];
+    const THE_MACHINE: [&str; 9] =
+        ["available", "avail", "free", "unused", "remaining", "left", "capacity", "installed", "threshold"];
     const NOT_RESIDENT: [&str; 5] = ["virtual", "vms", "vsz", "virt", "vmsize"];
     const NOT_MEMORY: [&str; 7] = ["temp", "temperature", "power", "bandwidth", "fragmentation", "min", "minimum"];
     let lists: [&[&str]; 6] = [&HIGHEST, &CHANGES, &SHARES, &THE_MACHINE, &NOT_RESIDENT, &NOT_MEMORY];
@@ -227,8 +265,12 @@ impl Words<'_> {
         let found = exact.iter().find(|(words, _)| self.any(words)).map(|(_, quantity)| *quantity);
         match found {
             Some(Quantity::File) if self.any(&["name", "path", "open", "line", "id", "size"]) => None,
+            // Visitors without a name are no memory.
+            Some(Quantity::Anon) if self.any(&["user", "users", "count", "sessions", "requests"]) => None,
             Some(Quantity::Swap) if self.any(&["total"]) => None,
             Some(quantity) => Some(Meaning::Quantity(quantity)),
+            // What `top` calls resident memory; without a unit it may be a resolution or a result.
+            None if factor.is_some() && self.joined() == "res" => Some(Meaning::Quantity(Quantity::Rss)),
             None => self.is_plain_memory().then_some(Meaning::Memory),
         }
     }
@@ -266,6 +308,19 @@ mod tests {
             ("rss_b", known(Rss), Some(1)),
             ("rssmb", known(Rss), Some(MIB)),
             ("system.proc.memory.rssMB", known(Rss), Some(MIB)),
+            ("RSS [kB]", known(Rss), Some(KIB)),
+            ("rss_kB", known(Rss), Some(KIB)),
+            ("RSS/kB", known(Rss), Some(KIB)),
+            ("RSS in kB", known(Rss), Some(KIB)),
+            ("rsskB", known(Rss), Some(KIB)),
+            ("rss_kiB", known(Rss), Some(KIB)),
+            ("rss_mB", known(Rss), Some(MIB)),
+            ("RES_kB", known(Rss), Some(KIB)),
+            ("rssB", known(Rss), Some(1)),
+            ("memB", Meaning::Memory, Some(1)),
+            ("Memory_KByte(s)", Meaning::Memory, Some(KIB)),
+            ("memory (kByte)", Meaning::Memory, Some(KIB)),
+            ("Memory MByte", Meaning::Memory, Some(MIB)),
             ("VmRSS", known(Rss), None),
             ("RssAnon", known(Anon), None),
             ("anon_kib", known(Anon), Some(KIB)),
@@ -305,6 +360,8 @@ mod tests {
             "steps_per_epoch",
             "",
             "gpu_id",
+            "res",
+            "anonymous_users",
             "grad_norm",
             "time_per_step",
         ] {

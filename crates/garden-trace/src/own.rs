@@ -175,11 +175,11 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading
     while let Some(line) = lines.next()? {
         take_line(&line, main, reading)?;
     }
-    let judged = main.unwrap_or(if reading.trace.has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss });
-    if judged == Quantity::Pss && !reading.trace.has(Quantity::Rss) {
-        judge_pss(&mut reading.trace);
+    let judged = main.unwrap_or(if reading.trace().has(Quantity::Rss) { Quantity::Rss } else { Quantity::Pss });
+    if judged == Quantity::Pss && !reading.trace().has(Quantity::Rss) {
+        judge_pss(reading.trace());
     }
-    if reading.trace.has(Quantity::Rss) {
+    if reading.trace().has(Quantity::Rss) {
         reading.name_main(judged.name());
         reading.saw_factor(1);
     }
@@ -197,6 +197,7 @@ fn judge_pss(trace: &mut Trace) {
         trace.push(&sample);
     }
     (trace.facts, trace.origin, trace.events) = (recorded.facts, recorded.origin, recorded.events);
+    trace.subject = recorded.subject;
     (trace.processes, trace.libraries) = (recorded.processes, recorded.libraries);
 }
 
@@ -213,11 +214,11 @@ fn take_header(text: &[u8], reading: &mut Reading) -> Result<(), Error> {
     if header.model_garden_trace.as_u64() != Some(VERSION) {
         return Err(Error::Version { found: shorten(&header.model_garden_trace.to_string()) });
     }
-    let earlier = std::mem::take(&mut reading.trace.facts);
-    reading.trace.facts = header.facts.or(earlier);
+    let earlier = std::mem::take(&mut reading.trace().facts);
+    reading.trace().facts = header.facts.or(earlier);
     for (name, value) in header.origin.0 {
-        reading.trace.origin.retain(|(known, _)| *known != name);
-        reading.trace.origin.push((name, value));
+        reading.trace().origin.retain(|(known, _)| *known != name);
+        reading.trace().origin.push((name, value));
     }
     Ok(())
 }
@@ -231,12 +232,12 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         if at > 0 {
             reading.skip_line(TORN, line.number, || show_line(&line.text[..at]));
         }
-        reading.trace.push_event(EventKind::Restart, None, None);
+        reading.push_event(EventKind::Restart, None, None);
         return take_header(&line.text[at..], reading);
     }
     if let Some(process) = introduction(line.text) {
-        let sample = reading.trace.len();
-        let earlier = reading.trace.processes.iter_mut().rev().find(|track| track.pid == process.pid);
+        let sample = reading.trace().len();
+        let earlier = reading.trace().processes.iter_mut().rev().find(|track| track.pid == process.pid);
         if let Some(earlier) = earlier.filter(|earlier| earlier.gone.is_none()) {
             if earlier.command == process.command {
                 // The same process, whose role in the run is now better known.
@@ -246,18 +247,18 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
             // Another process, or the same one after an `exec`.
             earlier.gone = Some(sample);
         }
-        reading.trace.processes.push(process);
+        reading.trace().processes.push(process);
         return Ok(());
     }
     if let Some(facts) = learnt_facts(line.text) {
-        let earlier = std::mem::take(&mut reading.trace.facts);
-        reading.trace.facts = facts.or(earlier);
+        let earlier = std::mem::take(&mut reading.trace().facts);
+        reading.trace().facts = facts.or(earlier);
         return Ok(());
     }
     if let Some(names) = loaded_libraries(line.text) {
         match names {
-            Some(names) => reading.trace.libraries.add(names),
-            None => reading.trace.libraries = Libraries::Incomplete,
+            Some(names) => reading.trace().libraries.add(names),
+            None => reading.trace().libraries = Libraries::Incomplete,
         }
         return Ok(());
     }
@@ -349,7 +350,7 @@ enum Taken {
 fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Reading) -> Result<Taken, serde_json::Error> {
     if let Some(name) = record.event {
         let kind = event_kind(name).ok_or_else(|| serde_json::Error::custom("unknown event"))?;
-        reading.trace.push_event(kind, record.step, record.time_s);
+        reading.push_event(kind, record.step, record.time_s);
         return Ok(Taken::Kept);
     }
     let mut sample = record.sample();
@@ -361,9 +362,9 @@ fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Readin
         return Ok(Taken::Empty);
     }
     if let Some(levels) = &record.processes {
-        take_levels(levels, &mut reading.trace);
+        take_levels(levels, reading.trace());
     }
-    reading.trace.push(&sample);
+    reading.push(&sample);
     Ok(Taken::Kept)
 }
 

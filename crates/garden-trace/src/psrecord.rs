@@ -8,7 +8,7 @@ use garden_memory::{MIB, Quantity, Sample};
 
 use crate::ReadOptions;
 use crate::amount::{Amount, Comma, Problem, parse_amount};
-use crate::columns::find_column;
+use crate::choice::find_column;
 use crate::error::Error;
 use crate::lines::{HeadLine, LineEnd, Lines};
 use crate::reading::{Reading, TOO_LONG, show_line, show_value};
@@ -52,7 +52,7 @@ pub(crate) fn read<R: Read>(
             match sample_of(line.text, main, time) {
                 Ok(sample) => {
                     reading.saw_factor(MIB);
-                    reading.trace.push(&sample);
+                    reading.push(&sample);
                 }
                 Err(problem) => {
                     let cell = cell(line.text, main).unwrap_or(line.text);

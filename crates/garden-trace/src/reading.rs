@@ -1,40 +1,181 @@
-//! A trace being read: the samples so far, and a count of everything unusable.
+//! A file being read: the samples so far, each in the series it belongs to, and a count of everything unusable.
+//!
+//! Readers call [`Reading::enter`] with the identity of a row before they push its sample; a reader of a format without
+//! identities never does, and all its samples are one series. Units that no row states are decided at the end, from all
+//! rows (`unit_rule.rs`).
 
-use garden_memory::{Input, Quantity, Trace};
+use std::collections::{BTreeMap, HashMap};
 
-use crate::ReadTrace;
-use crate::error::shorten;
-use crate::unit::factor_name;
+use garden_memory::{Bytes, EventKind, GIB, Input, MIB, Quantity, RunFacts, Sample, Subject, TIB, Trace};
 
-/// A skipped part of the input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// A whole line, and with it a sample.
-    Line,
-    /// One value of a line whose sample was kept.
-    Value,
+use crate::error::Error;
+use crate::identity::Identity;
+use crate::series::{Limit, Series, unit_text};
+use crate::skips::{Part, Skips};
+use crate::unit_rule::{Convention, Decision, Evidence, decide, decide_by_total};
+use crate::{ReadOptions, ReadTrace, ends, moments, several};
+
+pub(crate) use crate::skips::{TOO_LONG, show_line, show_value};
+
+/// Most series of one file; more would be a column of ever new values.
+const MOST_SERIES: usize = 10_000;
+
+/// Ends each value in the key of a row's identity.
+pub(crate) const KEY_END: u8 = 0x1f;
+/// The reason given for rows of further series.
+pub(crate) const TOO_MANY_SERIES: &str = "more than 10,000 series";
+
+/// How the numbers of a column that state no unit get one.
+#[derive(Clone, Debug)]
+pub(crate) struct BareColumn {
+    /// The column's name, or the label in a log.
+    pub(crate) name: String,
+    pub(crate) convention: Convention,
+    /// The factor with which its samples were pushed.
+    pub(crate) provisional: u64,
+    /// In a log: how many values have no unit, and the line of the first.
+    pub(crate) in_log: Option<(usize, u64)>,
 }
 
-struct Skip {
-    part: Part,
-    reason: &'static str,
-    count: usize,
-    first: String,
+/// What it means that the identities of a file follow each other in blocks and never alternate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// Several series, one below the other.
+    #[default]
+    Series,
+    /// One series that was restarted, as long as its clock runs on.
+    Restarts,
 }
 
 /// The state filled in by every reader.
 pub(crate) struct Reading {
-    pub(crate) trace: Trace,
     format: &'static str,
+    pub(crate) blocks: Blocks,
+    /// Series whose peak never exceeds this are left out, if others do.
+    pub(crate) least_peak: Option<u64>,
+    /// The names of columns, for all series.
+    pub(crate) names: BTreeMap<Quantity, String>,
+    /// The first one has no identity.
+    pub(crate) series: Vec<Series>,
+    bare: BTreeMap<Quantity, BareColumn>,
     notes: Vec<String>,
-    skips: Vec<Skip>,
-    // One bit per power of 1024 used as the unit of a main value.
-    factors: u64,
+    skips: Skips,
+    places: HashMap<Box<[u8]>, usize>,
+    // The series of the present row; none where the row belongs to all of them.
+    scope: Option<usize>,
+    // The series entered last, and its key.
+    last: Option<usize>,
+    last_key: Vec<u8>,
+    rows: u64,
 }
 
 impl Reading {
     pub(crate) fn new(format: &'static str) -> Self {
-        Reading { trace: Trace::default(), format, notes: Vec::new(), skips: Vec::new(), factors: 0 }
+        Reading {
+            format,
+            blocks: Blocks::default(),
+            least_peak: None,
+            names: BTreeMap::new(),
+            series: vec![Series::default()],
+            bare: BTreeMap::new(),
+            notes: Vec::new(),
+            skips: Skips::default(),
+            places: HashMap::new(),
+            scope: None,
+            last: None,
+            last_key: Vec::new(),
+            rows: 0,
+        }
+    }
+
+    /// Turns to the series of a key; `identity` is called for a new one. False if there are too many series.
+    pub(crate) fn enter(&mut self, key: &[u8], identity: impl FnOnce() -> Identity) -> bool {
+        self.enter_optional(key, || Some(identity()))
+    }
+
+    /// Turns to the series of a key, which may have no identity.
+    pub(crate) fn enter_optional(&mut self, key: &[u8], identity: impl FnOnce() -> Option<Identity>) -> bool {
+        // Most files with an identity have one series, whose key never changes.
+        if self.last.is_some() && self.last_key == key {
+            self.scope = self.last;
+            return true;
+        }
+        let place = match self.places.get(key) {
+            Some(&place) => place,
+            None if self.series.len() > MOST_SERIES => {
+                self.scope = None;
+                return false;
+            }
+            None => {
+                let mut series = Series { identity: identity(), ..Series::default() };
+                // What happened before its first sample happened to all.
+                series.trace.events.clone_from(&self.series[0].trace.events);
+                series.trace.events.iter_mut().for_each(|event| event.before_sample = 0);
+                self.series.push(series);
+                self.places.insert(key.into(), self.series.len() - 1);
+                self.series.len() - 1
+            }
+        };
+        (self.scope, self.last) = (Some(place), Some(place));
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        true
+    }
+
+    /// Turns to what all series share.
+    pub(crate) fn leave(&mut self) {
+        self.scope = None;
+    }
+
+    /// The present series.
+    pub(crate) fn current(&mut self) -> &mut Series {
+        let place = self.scope.unwrap_or(0);
+        &mut self.series[place]
+    }
+
+    /// The place of the present series among all.
+    pub(crate) fn place(&self) -> usize {
+        self.scope.unwrap_or(0)
+    }
+
+    /// The present series' trace.
+    pub(crate) fn trace(&mut self) -> &mut Trace {
+        &mut self.current().trace
+    }
+
+    /// Whether no series has a sample.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.series.iter().all(|series| series.trace.is_empty())
+    }
+
+    /// Adds a sample to the present series.
+    pub(crate) fn push(&mut self, sample: &Sample) {
+        self.push_bare(sample, &[]);
+    }
+
+    /// Adds a sample with numbers that state no unit; the sample has them by the provisional factor.
+    pub(crate) fn push_bare(&mut self, sample: &Sample, bare: &[(Quantity, f64)]) {
+        self.rows += 1;
+        let row = self.rows;
+        self.current().push(sample, bare, row);
+    }
+
+    /// Adds an event to the present series, or to all of them.
+    pub(crate) fn push_event(&mut self, kind: EventKind, step: Option<f64>, time_s: Option<f64>) {
+        match self.scope {
+            Some(place) => self.series[place].trace.push_event(kind, step, time_s),
+            None => self.series.iter_mut().for_each(|series| series.trace.push_event(kind, step, time_s)),
+        }
+    }
+
+    /// Changes the facts of all series.
+    pub(crate) fn learn(&mut self, change: impl Fn(&mut RunFacts)) {
+        self.series.iter_mut().for_each(|series| change(&mut series.trace.facts));
+    }
+
+    /// Declares a column whose numbers state no unit.
+    pub(crate) fn declare_bare(&mut self, quantity: Quantity, column: BareColumn) {
+        self.bare.insert(quantity, column);
     }
 
     /// Adds a note, once.
@@ -47,81 +188,240 @@ impl Reading {
 
     /// Counts an unusable line; `detail` shows the first one of its kind.
     pub(crate) fn skip_line(&mut self, reason: &'static str, line: u64, detail: impl FnOnce() -> String) {
-        self.skip(Part::Line, reason, line, detail);
+        self.skips_here().add(Part::Line, reason, line, detail);
     }
 
     /// Counts an unusable value in a usable line.
     pub(crate) fn skip_value(&mut self, reason: &'static str, line: u64, detail: impl FnOnce() -> String) {
-        self.skip(Part::Value, reason, line, detail);
+        self.skips_here().add(Part::Value, reason, line, detail);
     }
 
-    fn skip(&mut self, part: Part, reason: &'static str, line: u64, detail: impl FnOnce() -> String) {
-        match self.skips.iter_mut().find(|skip| skip.part == part && skip.reason == reason) {
-            Some(skip) => skip.count += 1,
-            None => {
-                let detail = detail();
-                let first = if detail.is_empty() { format!("line {line}") } else { format!("line {line}, {detail}") };
-                self.skips.push(Skip { part, reason, count: 1, first });
-            }
+    /// Counts several unusable lines of one kind.
+    pub(crate) fn skip_lines(&mut self, reason: &'static str, count: usize, first: String) {
+        self.skips_here().add_lines(reason, count, first);
+    }
+
+    fn skips_here(&mut self) -> &mut Skips {
+        match self.scope {
+            Some(place) => &mut self.series[place].skips,
+            None => &mut self.skips,
         }
     }
 
     /// Records the unit of a value of the main column.
     pub(crate) fn saw_factor(&mut self, factor: u64) {
-        self.factors |= 1 << (factor.trailing_zeros() / 10).min(63);
+        self.current().saw_factor(factor);
     }
 
-    /// Sets the file's name for the main column.
+    /// Sets the file's name for the main column of the present series.
     pub(crate) fn name_main(&mut self, name: &str) {
-        self.trace.names.insert(Quantity::Rss, name.to_string());
+        self.trace().names.insert(Quantity::Rss, name.to_string());
     }
 
-    /// Ends the reading: the trace, with notes on what was skipped.
-    pub(crate) fn finish(mut self) -> ReadTrace {
-        self.notes.extend(self.skips.iter().map(describe));
+    /// Ends the reading: units, restarts and ends are decided, and each series becomes a trace.
+    pub(crate) fn finish(mut self, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
+        self.drop_empty();
+        self.settle_units(options)?;
+        several::split_by_place(&mut self.series, self.format);
+        several::join_restarts(&mut self.series, self.blocks);
+        if self.format != OWN {
+            self.series.iter_mut().for_each(ends::settle);
+        }
+        if let [only] = self.series.as_mut_slice()
+            && self.format != OWN
+        {
+            moments::note(&only.trace).into_iter().for_each(|note| only.note(note));
+        }
+        let notes = several::leave_out(&mut self.series, self.least_peak);
+        self.notes.extend(notes);
+        let names = several::names(&self.series);
+        let chosen = several::select(&names, &self.series, options.select.as_deref())?;
+        let series = std::mem::take(&mut self.series).into_iter().zip(names);
+        let chosen = series.enumerate().filter(|(place, _)| chosen.is_none_or(|chosen| chosen == *place));
+        Ok(chosen.map(|(_, (series, name))| self.finish_series(series, name, options)).collect())
+    }
+
+    /// Drops series without a sample, except the only one; what they skipped counts for all.
+    fn drop_empty(&mut self) {
+        let keep_first = self.is_empty();
+        let mut kept = Vec::new();
+        for (place, series) in std::mem::take(&mut self.series).into_iter().enumerate() {
+            if !series.trace.is_empty() || (keep_first && place == 0) {
+                kept.push(series);
+            } else {
+                self.skips.extend(series.skips);
+            }
+        }
+        self.series = kept;
+    }
+
+    fn finish_series(&self, mut series: Series, name: Option<String>, options: &ReadOptions) -> ReadTrace {
+        if self.format != OWN {
+            series.notes.extend(implausible(&series, options));
+        }
+        let (format, factors) = (series.format.unwrap_or(self.format), series.factors);
+        let mut trace = series.trace;
+        for (quantity, name) in &self.names {
+            trace.names.entry(*quantity).or_insert_with(|| name.clone());
+        }
+        if let Limit::Constant(bytes) = series.limit {
+            trace.facts.memory_limit.get_or_insert(Bytes(bytes));
+        }
+        let mut skips = self.skips.clone();
+        skips.extend(series.skips);
+        let mut notes = self.notes.clone();
+        notes.extend(series.notes);
+        notes.extend(skips.notes());
         let input = Input {
-            format: self.format.to_string(),
-            samples: self.trace.len(),
-            column: self.trace.names.get(&Quantity::Rss).cloned(),
+            format: format.to_string(),
+            samples: trace.len(),
+            column: trace.names.get(&Quantity::Rss).cloned(),
             judged: None,
-            unit: unit_text(self.factors),
-            skipped: self.skips.iter().map(|skip| skip.count).sum(),
-            notes: self.notes,
+            unit: unit_text(factors),
+            skipped: skips.count(),
+            notes,
         };
-        ReadTrace { trace: self.trace, input }
+        ReadTrace { trace, input, name }
+    }
+
+    /// Decides the unit of the numbers that state none, from all rows.
+    fn settle_units(&mut self, options: &ReadOptions) -> Result<(), Error> {
+        let columns = std::mem::take(&mut self.bare);
+        let mut factors: BTreeMap<Quantity, Option<u64>> = BTreeMap::new();
+        if let Some(main) = columns.get(&Quantity::Rss)
+            && self.has_bare(Quantity::Rss)
+        {
+            let factor = self.settle_main(main, options)?;
+            factors.insert(Quantity::Rss, factor);
+        }
+        for (quantity, column) in columns.iter().filter(|(quantity, _)| **quantity != Quantity::Rss) {
+            if self.has_bare(*quantity) {
+                let factor = self.settle_side(*quantity, column, factors.get(&Quantity::Rss).copied().flatten());
+                factors.insert(*quantity, Some(factor));
+            }
+        }
+        let provisional = |quantity: Quantity| columns.get(&quantity).map(|column| column.provisional);
+        let changed = factors.iter().any(|(quantity, factor)| *factor != provisional(*quantity));
+        for series in &mut self.series {
+            if let (Some(Some(factor)), true) =
+                (factors.get(&Quantity::Rss), series.bare.iter().any(|bare| bare.quantity == Quantity::Rss))
+            {
+                series.saw_factor(*factor);
+            }
+            factors.get(&Quantity::Rss).copied().flatten().iter().for_each(|&factor| series.settle_limit(factor));
+            if changed {
+                let first = series.bare.first().map_or(0.0, |bare| bare.value);
+                let dropped = series.scale(|quantity| factors.get(&quantity).copied().flatten());
+                series.skips.add_lines("value without a unit", dropped, format!("`{first}`"));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_bare(&self, quantity: Quantity) -> bool {
+        self.series.iter().any(|series| series.bare.iter().any(|bare| bare.quantity == quantity))
+    }
+
+    /// The factor of the judged column's bare numbers; none if they cannot be told while others state a unit.
+    fn settle_main(&mut self, column: &BareColumn, options: &ReadOptions) -> Result<Option<u64>, Error> {
+        let evidence = self.evidence(Quantity::Rss);
+        let machine = self.known_limit(options);
+        let by_total = self.bare_total().and_then(|total| decide_by_total(&evidence, total, machine));
+        match by_total.map_or_else(|| decide(&column.name, &evidence, column.convention, machine), Ok) {
+            Ok(decision) => {
+                self.note(note_of(column, &decision));
+                Ok(Some(decision.unit.factor()))
+            }
+            Err(_) if self.series.iter().any(|series| series.factors != 0) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The factor of a column beside the judged one: the same unit, unless it is another device's or only its own fits.
+    fn settle_side(&mut self, quantity: Quantity, column: &BareColumn, main: Option<u64>) -> u64 {
+        let fallback = main.or_else(|| self.only_factor()).unwrap_or(MIB);
+        let shares = main.is_some() && quantity != Quantity::Gpu;
+        let limit = Some(Bytes(self.series.iter().map(Series::peak).max().unwrap_or(0).max(GIB)));
+        let own = || decide(&column.name, &self.evidence(quantity), Convention::None, limit).ok();
+        let decided = if shares { None } else { own() };
+        let factor = decided.map_or(fallback, |decision| decision.unit.factor());
+        let unit = crate::unit::factor_name(factor);
+        self.note(format!("column `{}` has no unit: read as {unit}; `--unit` overrides", column.name));
+        factor
+    }
+
+    fn only_factor(&self) -> Option<u64> {
+        let factors = self.series.iter().fold(0, |all, series| all | series.factors);
+        (factors.count_ones() == 1).then(|| 1 << (10 * factors.trailing_zeros()))
+    }
+
+    fn evidence(&self, quantity: Quantity) -> Evidence {
+        let mut evidence = Evidence::default();
+        for series in &self.series {
+            let mut bare = series.bare.iter().filter(|bare| bare.quantity == quantity).peekable();
+            let has_stated = series.factors != 0 && quantity == Quantity::Rss;
+            if !has_stated {
+                bare.for_each(|bare| evidence.observe(bare.value));
+                continue;
+            }
+            for index in 0..series.trace.len() {
+                match bare.next_if(|bare| bare.sample == index) {
+                    Some(bare) => evidence.observe(bare.value),
+                    None => {
+                        let stated = series.trace.value(index, quantity).map(|bytes| bytes as f64);
+                        stated.into_iter().for_each(|bytes| evidence.observe_stated(bytes));
+                    }
+                }
+            }
+        }
+        evidence
+    }
+
+    /// The largest memory printed beside the memory in use, in the same unit.
+    fn bare_total(&self) -> Option<f64> {
+        let totals = self.series.iter().filter_map(|series| match series.bare_limit {
+            Limit::Constant(value) => Some(value),
+            _ => None,
+        });
+        totals.max_by(f64::total_cmp)
+    }
+
+    /// The memory within which the values must lie, as far as is known.
+    fn known_limit(&self, options: &ReadOptions) -> Option<Bytes> {
+        let printed = self.series.iter().filter_map(|series| match series.limit {
+            Limit::Constant(bytes) => Some(Bytes(bytes)),
+            _ => series.trace.facts.memory_limit,
+        });
+        // No GPU has more memory, whatever the host has.
+        const LARGEST_GPU: Bytes = Bytes(512 * GIB);
+        let is_device = self.series.iter().any(|series| series.trace.subject == Subject::Device);
+        printed.max().or(if is_device { Some(LARGEST_GPU) } else { options.machine })
     }
 }
 
-fn describe(skip: &Skip) -> String {
-    let noun = match (skip.part, skip.count) {
-        (Part::Line, 1) => "line",
-        (Part::Line, _) => "lines",
-        (Part::Value, 1) => "value",
-        (Part::Value, _) => "values",
-    };
-    let first = if skip.count == 1 { "" } else { "first: " };
-    format!("{} {noun} skipped: {} ({first}{})", skip.count, skip.reason, skip.first)
-}
+/// The format whose values are certain.
+pub(crate) const OWN: &str = "model-garden trace";
 
-fn unit_text(factors: u64) -> Option<String> {
-    let named: Vec<&str> =
-        (0..5).filter(|bit| factors >> bit & 1 == 1).map(|bit| factor_name(1u64 << (10 * bit))).collect();
-    match named.as_slice() {
-        [] => None,
-        [one] => Some((*one).to_string()),
-        several => Some(format!("mixed: {}", several.join(", "))),
+fn note_of(column: &BareColumn, decision: &Decision) -> String {
+    let unit = decision.unit.name();
+    match column.in_log {
+        Some((count, first)) => {
+            let why = if decision.unit.factor() == MIB { "" } else { decision.why.as_str() };
+            format!(
+                "values without a unit are read as {unit} ({count} of them, first: line {first}){why}; `--unit` overrides"
+            )
+        }
+        None => format!("column `{}` has no unit: read as {unit}{}; `--unit` overrides", column.name, decision.why),
     }
 }
 
-/// Shows a value with its name, as in `rss_mb` = `n/a`.
-pub(crate) fn show_value(name: &str, value: &[u8]) -> String {
-    format!("`{name}` = `{}`", shorten(&String::from_utf8_lossy(value)))
+/// A note on a level that hardly any process has.
+fn implausible(series: &Series, options: &ReadOptions) -> Option<String> {
+    let peak = series.peak();
+    let too_high = options.machine.is_none_or(|machine| peak / 4 > machine.0) && peak > 4 * TIB;
+    // A tool's unit is known, and a shell is small.
+    let too_low = peak < 4 * MIB && !series.trace.is_empty() && series.format.is_none();
+    let judgement = if too_high { "more than nearly any machine has" } else { "less than nearly any program takes" };
+    (too_high || too_low)
+        .then(|| format!("the highest value is {}, {judgement}: check the column and its unit", Bytes(peak)))
 }
-
-/// Shows the beginning of a line.
-pub(crate) fn show_line(line: &[u8]) -> String {
-    format!("`{}`", shorten(&String::from_utf8_lossy(&line[..line.len().min(300)])))
-}
-
-/// The reason given for lines beyond the limit of `lines.rs`.
-pub(crate) const TOO_LONG: &str = "longer than 1 MiB";

@@ -4,18 +4,21 @@
 //! memory, the file is examined once more for the most helpful error.
 
 use crate::ReadOptions;
-use crate::columns::Columns;
+use crate::choice::Choice;
 use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, Source};
-use crate::{jsonl, mprof, own, psrecord, table};
+use crate::{closest, headless, jsonl, mprof, own, plain, prometheus, psrecord, several, table, tools};
 
 /// A recognised format, with details learned on the way.
 pub(crate) enum Format {
     Own,
     MemoryProfiler,
     Psrecord(psrecord::Header),
-    JsonLines(Columns),
-    JsonArray(Columns),
+    JsonLines(Choice),
+    JsonArray(Choice),
+    Prometheus(prometheus::Form),
+    Tools,
+    Plain(plain::Plain),
     Table(table::Layout),
     Log,
 }
@@ -29,6 +32,10 @@ impl Format {
             Format::Psrecord(_) => "psrecord",
             Format::JsonLines(_) => "json lines",
             Format::JsonArray(_) => "json array",
+            Format::Prometheus(_) => "prometheus",
+            Format::Plain(plain::Plain::NvidiaSmi) => several::NVIDIA_SMI,
+            Format::Plain(plain::Plain::Amounts) => "amounts",
+            Format::Tools => "output of tools",
             Format::Table(layout) => layout.format_name(),
             Format::Log => "training log",
         }
@@ -50,6 +57,9 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     if let Some(header) = psrecord::recognise(head) {
         return Ok(Format::Psrecord(header));
     }
+    if let Some(form) = prometheus::recognise(&source.head) {
+        return Ok(Format::Prometheus(form));
+    }
     if let Some(columns) = jsonl::recognise_array(&source.head, options) {
         return columns.map(Format::JsonArray);
     }
@@ -57,7 +67,18 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     if let Some(Ok(columns)) = jsonl::recognise_lines(head, options) {
         return Ok(Format::JsonLines(columns));
     }
-    Ok(table::recognise(head, options).map_or(Format::Log, Format::Table))
+    if tools::recognise(head, options) {
+        return Ok(Format::Tools);
+    }
+    if let Some(layout) = table::recognise(head, options) {
+        return Ok(Format::Table(layout));
+    }
+    if let Some(plain) = plain::recognise(head) {
+        // Numbers under the name of something else are not memory, however alike they look.
+        let foreign = plain::foreign_heading(head).and_then(|names| Choice::of(names, options).err());
+        return foreign.map_or(Ok(Format::Plain(plain)), Err);
+    }
+    headless::recognise(head, options).map_or(Ok(Format::Log), |layout| layout.map(Format::Table))
 }
 
 /// The error for a log without a single memory value.
@@ -69,13 +90,16 @@ pub(crate) fn explain_nothing(head: &[HeadLine], options: &ReadOptions) -> Error
         && let Some((delimiter, names)) = table::header_names(&first.text)
         && table::fits(&second.text, delimiter, &names)
     {
-        return match Columns::choose(names.clone(), options) {
+        return match Choice::of(names.clone(), options) {
             Err(error) => error,
             Ok(_) => Error::NoMemoryColumn { columns: names },
         };
     }
+    if let Some(error) = closest::known_tool(head) {
+        return error;
+    }
     let first_line = head.first().map(|line| shorten(&line.text)).unwrap_or_default();
-    Error::Unrecognised { first_line }
+    Error::Unrecognised { first_line, closest: closest::find(head) }
 }
 
 /// Share of odd bytes that no text reaches, whatever its encoding, and that random bytes exceed twice over.

@@ -7,15 +7,17 @@
 use std::io::Read;
 use std::ops::Range;
 
-use garden_memory::{EventKind, Quantity};
+use garden_memory::EventKind;
 
-use crate::ReadOptions;
 use crate::amount::{Comma, parse_amount};
-use crate::columns::{Columns, Row, Use, skip_cell};
+use crate::choice::{Choice, Variant};
+use crate::columns::{Row, skip_cell};
 use crate::error::Error;
+use crate::identity::{Identity, Who};
 use crate::lines::{HeadLine, Line, LineEnd, Lines};
 use crate::names::{Meaning, understand};
-use crate::reading::{Reading, TOO_LONG, show_line, show_value};
+use crate::reading::{KEY_END, Reading, TOO_LONG, TOO_MANY_SERIES, show_line, show_value};
+use crate::{ReadOptions, several, unit_row};
 
 /// Lines within which the header must stand, below a title or the output of a start-up script.
 const HEADER_WITHIN: usize = 40;
@@ -26,17 +28,27 @@ pub(crate) struct Layout {
     delimiter: u8,
     header_line: u64,
     header: String,
-    columns: Columns,
+    choice: Choice,
+    /// Whether only their order tells GPUs apart: the header comes again above the rows of each moment.
+    by_order: bool,
 }
 
 impl Layout {
     pub(crate) fn format_name(&self) -> &'static str {
         match self.delimiter {
+            _ if self.choice.is_nvidia() => several::NVIDIA_SMI,
             b'\t' => "tsv",
             b';' => "csv (semicolons)",
             b'|' => "table",
             _ => "csv",
         }
+    }
+
+    /// The layout of rows of `nvidia-smi` without a header, under the names that it would have.
+    pub(crate) fn headless(names: Result<Vec<String>, Error>, options: &ReadOptions) -> Result<Layout, Error> {
+        let mut choice = Choice::of(names?, options)?;
+        choice.settle_headless();
+        Ok(Layout { delimiter: b',', header_line: 0, header: String::new(), choice, by_order: false })
     }
 
     fn comma(&self) -> Comma {
@@ -48,15 +60,21 @@ impl Layout {
 pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Layout> {
     let candidates = head.iter().enumerate().take(HEADER_WITHIN).filter(|(_, line)| !line.text.starts_with('#'));
     for (at, line) in candidates {
-        let Some((delimiter, names)) = header_names(&line.text) else { continue };
-        let rows = &head[at + 1..];
+        let lone = || lone_column(&line.text, options).filter(|_| at == 0);
+        let Some((delimiter, mut names)) = header_names(&line.text).or_else(lone) else { continue };
+        let mut rows = &head[at + 1..];
         if !rows.first().is_none_or(|row| fits(&row.text, delimiter, &names)) {
             continue;
         }
-        let Ok(columns) = Columns::choose(names, options) else { continue };
+        let mut header_line = line.number;
+        if let Some(units) = rows.first().filter(|row| unit_row::state(&row.text, delimiter, &mut names)) {
+            (header_line, rows) = (units.number, &rows[1..]);
+        }
+        unit_row::state_by_comments(&head[..at], &mut names);
+        let Ok(choice) = Choice::of(names, options) else { continue };
         let header = line.text.clone();
-        let mut layout = Layout { delimiter, header_line: line.number, header, columns };
-        observe_units(&mut layout, rows);
+        let mut layout = Layout { delimiter, header_line, header, choice, by_order: false };
+        observe(&mut layout, rows, options);
         return Some(layout);
     }
     None
@@ -83,6 +101,12 @@ pub(crate) fn header_names(line: &str) -> Option<(u8, Vec<String>)> {
     plausible.then_some((delimiter, names))
 }
 
+/// The only column of a table, if the caller asks for it by name; memory is recognised without that.
+fn lone_column(line: &str, options: &ReadOptions) -> Option<(u8, Vec<String>)> {
+    let is_asked = options.column.as_ref().is_some_and(|asked| asked.trim() == line.trim());
+    is_asked.then(|| (b',', vec![line.trim().to_string()]))
+}
+
 /// Whether a line can be a row below this header: nearly as many fields, and a number among them.
 pub(crate) fn fits(line: &str, delimiter: u8, names: &[String]) -> bool {
     let mut fields = Vec::new();
@@ -94,31 +118,51 @@ pub(crate) fn fits(line: &str, delimiter: u8, names: &[String]) -> bool {
     is_header_again || (near && (has_number || fields.len() == names.len() && names.len() > 1))
 }
 
-fn observe_units(layout: &mut Layout, rows: &[HeadLine]) {
+/// Takes in the head of the file, for provisional units and identities.
+fn observe(layout: &mut Layout, rows: &[HeadLine], options: &ReadOptions) {
     let comma = layout.comma();
     let mut fields = Vec::new();
-    for row in rows {
+    for row in rows.iter().filter(|row| row.text != layout.header) {
         split(row.text.as_bytes(), layout.delimiter, &mut fields);
         for (index, field) in fields.iter().enumerate() {
             if let Ok(amount) = parse_amount(&row.text.as_bytes()[field.clone()], comma) {
-                layout.columns.observe(index, amount);
+                layout.choice.observe(index, amount);
+            }
+            if layout.choice.wants_text(index) {
+                layout.choice.observe_text(index, &row.text[field.clone()]);
             }
         }
     }
-    layout.columns.guess_units();
+    layout.choice.settle(options);
+    let is_repeated = rows.iter().any(|row| row.text == layout.header);
+    layout.by_order = is_repeated && layout.choice.is_nvidia() && layout.choice.identity.is_empty();
 }
 
 /// Reads the rows below the header.
 pub(crate) fn read<R: Read>(lines: &mut Lines<R>, layout: &Layout, reading: &mut Reading) -> Result<(), Error> {
-    layout.columns.introduce(reading);
-    let mut rows = Rows { layout, row: Row::new(), fields: Vec::new(), header_repeated: false, repeats: Vec::new() };
+    layout.choice.introduce(reading);
+    let mut rows = Rows {
+        layout,
+        row: Row::new(),
+        fields: Vec::new(),
+        key: Vec::new(),
+        header_repeated: false,
+        repeats: Vec::new(),
+        rows: 0,
+    };
     while let Some(line) = lines.next()? {
         if line.number > layout.header_line && line.text[0] != b'#' && !is_ruler(line.text) {
             rows.take(&line, reading);
         }
     }
     rows.row.finish(reading);
-    if let Some(first) = rows.repeats.first() {
+    // The first series of the reading has no identity, and no rows.
+    if layout.by_order && reading.series.len() > 2 {
+        reading.note(several::BY_ORDER);
+    } else if !layout.by_order && layout.choice.is_untold() {
+        reading.note("the rows have no `index`: those of several GPUs could not be told apart");
+    }
+    if let Some(first) = rows.repeats.first().filter(|_| !layout.choice.is_nvidia()) {
         reading.note(format!("the header is repeated {} times (first: line {first})", rows.repeats.len()));
     }
     Ok(())
@@ -133,49 +177,87 @@ struct Rows<'a> {
     layout: &'a Layout,
     row: Row,
     fields: Vec<Range<usize>>,
+    key: Vec<u8>,
     // Whether the previous line repeated the header, and the numbers of all lines that did.
     header_repeated: bool,
     repeats: Vec<u64>,
+    /// The number of rows since the last header.
+    rows: u64,
 }
 
 impl Rows<'_> {
     fn take(&mut self, line: &Line<'_>, reading: &mut Reading) {
+        reading.leave();
         if line.end == LineEnd::TooLong {
             return reading.skip_line(TOO_LONG, line.number, || show_line(line.text));
         }
-        split(line.text, self.layout.delimiter, &mut self.fields);
-        if let Err(reason) = self.check_length(line.text) {
-            return reading.skip_line(reason, line.number, || show_line(line.text));
+        if line.text == self.layout.header.as_bytes() {
+            self.header_repeated = true;
+            self.rows = 0;
+            return self.repeats.push(line.number);
         }
+        split(line.text, self.layout.delimiter, &mut self.fields);
+        for variant in &self.layout.choice.variants {
+            if let Err(reason) = self.check_length(line.text, variant) {
+                return reading.skip_line(reason, line.number, || show_line(line.text));
+            }
+            if !self.enter(line.text, variant, reading) {
+                return reading.skip_line(TOO_MANY_SERIES, line.number, || show_line(line.text));
+            }
+            self.take_variant(line, variant, reading);
+        }
+        self.header_repeated = false;
+    }
+
+    /// Turns to the series of a row; false if there are too many.
+    fn enter(&mut self, line: &[u8], variant: &Variant, reading: &mut Reading) -> bool {
+        let choice = &self.layout.choice;
+        if let Some(identity) = &variant.series {
+            return reading.enter(identity.name(|_| true).as_bytes(), || identity.clone());
+        }
+        if self.layout.by_order {
+            self.rows += 1;
+            let place = (self.rows - 1).to_string();
+            return reading.enter(place.as_bytes(), || Identity::of(Who::Gpu, place.clone()));
+        }
+        if choice.identity.is_empty() {
+            return true;
+        }
+        self.key.clear();
+        for &(index, _) in &choice.identity {
+            let cell = self.fields.get(index).map_or(&[][..], |field| line[field.clone()].trim_ascii());
+            self.key.extend_from_slice(cell);
+            self.key.push(KEY_END);
+        }
+        let cell = |index: usize| std::str::from_utf8(line.get(self.fields.get(index)?.clone())?).ok();
+        reading.enter(&self.key, || choice.identity_of(cell))
+    }
+
+    fn take_variant(&mut self, line: &Line<'_>, variant: &Variant, reading: &mut Reading) {
+        let columns = &variant.columns;
         self.row.clear();
-        for &(index, what) in &self.layout.columns.used {
+        for &(index, what) in &columns.used {
             let Some(cell) = self.fields.get(index).map(|field| &line.text[field.clone()]) else { continue };
-            let amount = || {
-                let amount = parse_amount(cell, self.layout.comma());
-                if let (Ok(amount), Use::Value { quantity: Quantity::Rss, factor }) = (amount, what) {
-                    reading.saw_factor(amount.factor.unwrap_or(factor));
-                }
-                amount
-            };
+            let amount = || parse_amount(cell, self.layout.comma());
             let text = || String::from_utf8_lossy(cell);
             let Err(problem) = self.row.set(what, amount, text) else { continue };
-            if index != self.layout.columns.main() {
-                skip_cell(reading, problem, line.number, &self.layout.columns.names[index], cell);
-            } else if line.text == self.layout.header.as_bytes() {
-                self.header_repeated = true;
-                return self.repeats.push(line.number);
+            if index != columns.main() {
+                skip_cell(reading, problem, line.number, &columns.names[index], cell);
             } else {
-                let name = &self.layout.columns.names[index];
+                let name = &columns.names[index];
                 return reading.skip_line(problem.reason(), line.number, || show_value(name, cell));
             }
         }
         self.mark_restart(reading);
-        self.row.push(reading);
+        self.row.push(columns.subject, reading);
+        if variant.series.is_some() {
+            reading.name_main(&columns.names[columns.main()]);
+        }
     }
 
     /// Checks the number of fields: extra ones mean commas in numbers, and a row that ends with the memory value may be torn there.
-    fn check_length(&self, line: &[u8]) -> Result<(), &'static str> {
-        let columns = &self.layout.columns;
+    fn check_length(&self, line: &[u8], variant: &Variant) -> Result<(), &'static str> {
+        let columns = &variant.columns;
         let extra = self.fields.get(columns.names.len()..).unwrap_or(&[]);
         if extra.iter().any(|field| !line[field.clone()].trim_ascii().is_empty()) {
             return Err("more fields than the header has");
@@ -188,19 +270,19 @@ impl Rows<'_> {
     }
 
     /// Marks a restart: a header in the middle followed by a smaller step means another run wrote to the same file.
-    fn mark_restart(&mut self, reading: &mut Reading) {
-        if !std::mem::take(&mut self.header_repeated) || reading.trace.is_empty() {
+    fn mark_restart(&self, reading: &mut Reading) {
+        let trace = reading.trace();
+        if !self.header_repeated || trace.is_empty() {
             return;
         }
-        let last = reading.trace.len() - 1;
-        let (now, sample) = (&self.row.sample, &reading.trace);
-        let goes_back = match (now.step, sample.step(last), now.time_s, sample.time_s(last)) {
+        let (last, now) = (trace.len() - 1, &self.row.sample);
+        let goes_back = match (now.step, trace.step(last), now.time_s, trace.time_s(last)) {
             (Some(step), Some(before), _, _) => step <= before,
             (_, _, Some(time), Some(before)) => time <= before,
             _ => false,
         };
         if goes_back {
-            reading.trace.push_event(EventKind::Restart, None, None);
+            trace.push_event(EventKind::Restart, None, None);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Times in files: seconds, dates with a time of day, and clocks such as `12:00:03`.
 //!
-//! Only differences matter to a trace, so a date without a zone is taken as UTC. Dates without a time and names of months
-//! are not understood.
+//! Only differences matter to a trace, so a date without a zone is taken as UTC. Dates without a time are not understood,
+//! and names of months only in lines of `date`.
 
 const DAY_S: f64 = 86_400.0;
 
@@ -136,8 +136,47 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
+/// Reads what `date` writes, such as `Mon Jan 15 12:00:03 UTC 2024` or `Mon 15 Jan 2024 12:00:03 PM CET`, at the
+/// beginning of a line; returns seconds since 1970 and the length.
+pub(crate) fn date_prefix(line: &str) -> Option<(f64, usize)> {
+    const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    // Nearly all lines fail here.
+    DAYS.iter().find(|day| line.starts_with(*day))?;
+    let (mut month, mut day, mut year, mut seconds, mut shift, mut end) = (None, None, None, None, 0.0, 0);
+    let places = line.split(' ').scan(0, |from, word| {
+        let to = *from + word.len();
+        *from = to + 1;
+        Some((to, word))
+    });
+    for (to, word) in places.filter(|(_, word)| !word.is_empty()).skip(1).take(6) {
+        let bare = word.trim_end_matches(',');
+        let clock = clock_at(bare.as_bytes()).filter(|clock| clock.length == bare.len());
+        let number = Some(bare).filter(|bare| bare.len() <= 4).and_then(|bare| digits(bare.as_bytes()));
+        let is_complete = month.is_some() && day.is_some() && year.is_some() && seconds.is_some();
+        match (clock, number) {
+            (Some(clock), _) if seconds.is_none() => seconds = Some(clock.seconds),
+            (_, Some(number)) if bare.len() == 4 && year.is_none() => year = Some(number),
+            (_, Some(number)) if bare.len() <= 2 && day.is_none() => day = Some(number),
+            (None, None) if bare == "PM" && seconds.is_some_and(|seconds| seconds < DAY_S / 2.0) => shift = DAY_S / 2.0,
+            (None, None) if bare == "AM" && seconds.is_some_and(|seconds| seconds >= DAY_S / 2.0) => {
+                shift = -DAY_S / 2.0;
+            }
+            (None, None) if month.is_none() && MONTHS.contains(&bare) => {
+                month = MONTHS.iter().position(|name| *name == bare).map(|at| at as i64 + 1);
+            }
+            // The zone, or the half of the day that goes without saying.
+            (None, None) if seconds.is_some() && bare.len() <= 5 && bare.bytes().all(|b| b.is_ascii_uppercase()) => {}
+            _ if is_complete => break,
+            _ => return None,
+        }
+        end = to;
+    }
+    Some((days_since_1970(year?, month?, day?) as f64 * DAY_S + seconds? + shift, end))
+}
+
 /// Makes clocks run on past midnight.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Midnights {
     days: f64,
     last: Option<f64>,
@@ -179,6 +218,20 @@ mod tests {
         for text in ["", "nan", "2023-13-01 00:00:00", "12:3", "noon", "1:2:3:4"] {
             assert_eq!(parse_time(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn lines_of_date() {
+        for line in [
+            "Mon Jan 15 10:00:00 UTC 2024",
+            "Mon Jan 15 10:00:00 AM UTC 2024",
+            "Mon 15 Jan 2024 10:00:00 CET",
+            "Mon Jan 15 10:00:00 2024",
+        ] {
+            assert_eq!(date_prefix(line), Some((1_705_312_800.0, line.len())), "{line}");
+        }
+        assert_eq!(date_prefix("Mon Jan 15 10:00:00 PM UTC 2024 4000"), Some((1_705_356_000.0, 31)));
+        assert_eq!(date_prefix("Monday is a day"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The unit of a file's numbers.
+//! The units that a file's numbers can have; `unit_rule.rs` decides which one a bare number has.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,6 +27,21 @@ impl Unit {
             Unit::Gib => GIB,
             Unit::Bytes => 1,
         }
+    }
+
+    /// The value of `--unit` for it.
+    pub(crate) fn flag(self) -> &'static str {
+        match self {
+            Unit::Mib => "mib",
+            Unit::Kib => "kib",
+            Unit::Gib => "gib",
+            Unit::Bytes => "bytes",
+        }
+    }
+
+    /// Its name for people.
+    pub(crate) fn name(self) -> &'static str {
+        factor_name(self.factor())
     }
 }
 

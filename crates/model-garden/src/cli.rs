@@ -404,19 +404,23 @@ Verdicts and exit codes:
   growing       too early to tell; 1 if even the bounded forecast exceeds the limit
   leak          unbounded growth of the floor                                     1
   insufficient  too little data, and what is missing                              3
-  A failed --stable-after or --stable-between exits with 1, unreadable input or wrong arguments with 2.
+  A memory limit in reach exits with 1, whatever the verdict, as does a failed --stable-after or --stable-between;
+  unreadable input or wrong arguments with 2.
 
 Examples:
   model-garden diagnose train.log --examples 663 --batch-size 2 --gradient-accumulation 4
   model-garden diagnose memory.csv --steps-per-epoch 83 --memory-limit 32GB --format json
   model-garden diagnose memory.csv --steps-per-epoch 83 --format html -o report.html
   mprof run train.py && model-garden diagnose mprofile_*.dat
+  nvidia-smi --query-gpu=timestamp,index,memory.used,memory.total --format=csv -l 1 > gpus.csv
+  model-garden diagnose gpus.csv --select 'GPU 1'
   grep RAM train.log | model-garden diagnose -";
 
 /// Arguments of `model-garden diagnose`.
 #[derive(Debug, Args)]
 pub struct Diagnose {
-    /// The trace: our own format, CSV, TSV, JSON lines, a training log, mprof or psrecord output; `-` for standard input.
+    /// The trace: our own format, CSV, TSV, JSON lines, a training log, the output of ps, free, top, nvidia-smi, docker or mprof;
+    /// `-` for standard input.
     ///
     /// The format is recognised by the content, not by the name.
     pub trace: PathBuf,
@@ -440,8 +444,25 @@ pub struct Diagnose {
     #[arg(long)]
     pub unit: Option<Unit>,
 
+    /// Of several series in the file (ranks, GPUs, processes, containers): judge only this one, for example `GPU 1`.
+    #[arg(long, value_name = "NAME")]
+    pub select: Option<String>,
+
+    /// The data has no epochs (a stream, a server): judge growth by its length in time, not by passes over the data.
+    #[arg(long)]
+    pub no_epochs: bool,
+
+    /// Without epochs: call steady growth a leak once it has lasted this long, for example 30m, or `never` [default: 6h].
+    #[arg(long, value_name = "DURATION", value_parser = leak_after)]
+    pub leak_after: Option<f64>,
+
     #[command(flatten)]
     pub gate: Gate,
+}
+
+/// Seconds after which growth without epochs is a leak; infinite for never.
+fn leak_after(text: &str) -> Result<f64, String> {
+    if text == "never" { Ok(f64::INFINITY) } else { duration(text).map(|time| time.as_secs_f64()) }
 }
 
 /// What memory must do for a run to pass: a gate for CI.
@@ -537,6 +558,10 @@ pub struct Compare {
     /// Unit of the compared column, whatever its name says, and of values without one: mib, kib, gib or bytes.
     #[arg(long)]
     pub unit: Option<Unit>,
+
+    /// Of several series in each file (ranks, GPUs, processes): compare this one, for example `rank 0`.
+    #[arg(long, value_name = "NAME")]
+    pub select: Option<String>,
 }
 
 const AUDIT_HELP: &str = "\

@@ -6,27 +6,44 @@ use std::path::{Path, PathBuf};
 
 use garden_memory::{Question, Stability, Verdict};
 use garden_report::{JudgedTrace, Section, Style};
-use garden_trace::{ReadOptions, ReadTrace, read_path};
+use garden_trace::{ReadOptions, ReadTrace, read_all, read_all_path, read_path};
 
 use crate::cli::Format;
 use crate::commands::Outcome;
 use crate::failure::Failure;
 use crate::printer::{MOST_COLUMNS, Printer};
 
-/// Reads a trace for a command that `verb` names.
+/// Reads the only series of a trace for a command that `verb` names.
 pub fn read(path: &Path, options: &ReadOptions, verb: &str) -> Result<ReadTrace, Failure> {
     let is_standard_input = path == Path::new("-");
     let read =
         if is_standard_input { garden_trace::read(io::stdin().lock(), options) } else { read_path(path, options) };
-    read.map_err(|error| {
-        let name = if is_standard_input { "standard input".into() } else { format!("`{}`", path.display()) };
-        Failure::new(format!("cannot {verb} {name}"), &error, error.hint())
-    })
+    read.map_err(|error| cannot(verb, path, &error))
+}
+
+/// Reads all series of a trace.
+pub fn read_series(path: &Path, options: &ReadOptions, verb: &str) -> Result<Vec<ReadTrace>, Failure> {
+    let is_standard_input = path == Path::new("-");
+    let read = if is_standard_input { read_all(io::stdin().lock(), options) } else { read_all_path(path, options) };
+    read.map_err(|error| cannot(verb, path, &error))
+}
+
+fn cannot(verb: &str, path: &Path, error: &garden_trace::Error) -> Failure {
+    let name = if path == Path::new("-") { "standard input".into() } else { format!("`{}`", path.display()) };
+    Failure::new(format!("cannot {verb} {name}"), error, error.hint())
 }
 
 /// Judges what was read, with this machine's limit where no other is known.
 pub fn judge(read: ReadTrace, question: Question) -> JudgedTrace {
     JudgedTrace::of(read.trace, read.input, question, garden_probe::memory_limit())
+}
+
+/// Judges each of several series; the one that decides, with the verdicts on all.
+pub fn judge_series(read: Vec<ReadTrace>, question: &Question) -> Option<JudgedTrace> {
+    let is_alone = read.len() == 1;
+    let judged = read.into_iter().map(|read| (read.name.clone().unwrap_or_default(), judge(read, question.clone())));
+    let mut judged: Vec<(String, JudgedTrace)> = judged.collect();
+    if is_alone { judged.pop().map(|(_, only)| only) } else { JudgedTrace::that_decides(judged) }
 }
 
 /// The report in one of its forms, with what the caller has to add.

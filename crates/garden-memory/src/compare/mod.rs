@@ -18,6 +18,7 @@ use crate::diagnose::judge_part;
 use crate::diagnosis::{Clock, Verdict};
 use crate::judge::Finding;
 use crate::number::counted;
+use crate::passes::Passes;
 use crate::series::{JudgedMemory, Series, Timeline, clock_of, condense, split_at_restarts};
 use crate::shape::{MATERIAL_BYTES, Shape, between};
 use crate::stats::{Point, median};
@@ -106,8 +107,9 @@ impl Reading {
             notes.push(format!("`{}` was restarted: its last process is compared", run.name));
         }
         let last = parts.last().cloned().unwrap_or(0..0);
-        let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step).map(|steps| steps as f64);
-        let judged = judge_part(trace, last.clone(), &timeline, question.only, epoch);
+        let epoch = facts.epoch_steps().filter(|_| clock == Clock::Step);
+        let passes = epoch.map_or(Passes::Unknown, |steps| Passes::Every(steps as f64));
+        let judged = judge_part(trace, last.clone(), &timeline, question.only, passes);
         let series = Series::of(trace, last.clone(), &timeline, memory);
         let pace = if clock == Clock::Step { Pace::of(trace, last, &timeline) } else { Pace::default() };
         let samples = series.points.len();

@@ -64,7 +64,7 @@ fn nonsense(random: &mut Random) -> (Trace, Question) {
         max_variation: random.chance(0.5).then(|| Bytes(random.bits())),
         max_growth: random.chance(0.5).then(|| Bytes(random.bits())),
     });
-    (trace, Question { facts, only: None, stability })
+    (trace, Question { facts, stability, ..Question::default() })
 }
 
 fn assert_sane(diagnosis: &Diagnosis) {

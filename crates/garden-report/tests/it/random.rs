@@ -203,6 +203,16 @@ impl Random {
             }),
             level: self.maybe(|random| Level { bytes: random.bytes(), low: random.bytes(), high: random.bytes() }),
             forecast: self.forecast(),
+            headroom: self.maybe(|random| Headroom {
+                left_bytes: random.bytes() as i64,
+                spike_bytes: random.bytes(),
+                in_reach: random.next().is_multiple_of(2),
+            }),
+            sensitivity: self.maybe(|random| Sensitivity {
+                bytes_per_step: random.maybe(Random::number),
+                bytes_per_second: random.maybe(Random::number),
+                over: random.number(),
+            }),
             clock: self.pick(&[Clock::Step, Clock::Time, Clock::Sample]),
             phases: self.list(15, Random::phase),
             causes: self.list(6, Random::cause),
@@ -211,6 +221,14 @@ impl Random {
             advice: self.list(12, Random::words),
             processes: self.list(10, Random::process),
             parts: self.list(4, Random::part),
+            series: self.list(3, |random| SeriesVerdict {
+                name: random.words(),
+                samples: random.bytes() as usize,
+                verdict: Growing,
+                mechanism: Mechanism::Linear,
+                summary: random.words(),
+                decides: random.next().is_multiple_of(2),
+            }),
             stability: self.maybe(|random| StabilityCheck {
                 passed: random.next().is_multiple_of(2),
                 after_step: random.number(),

@@ -114,11 +114,14 @@ fn number_at(text: &[u8], whole: (u64, usize)) -> (usize, Option<Found>) {
     let (value, digits) = digits_at(text, whole);
     let plain = Found { label: 0..0, after: 0..0, value, factor: None, over: None, kind: NumberKind::Plain };
     // Most numbers end here: neither a unit nor a percent sign nor a slash can follow.
-    if !text.get(digits).is_some_and(|&byte| is_glue(byte) || matches!(byte, b' ' | b'%' | b'/')) {
+    if !text.get(digits).is_some_and(|&byte| is_glue(byte) || matches!(byte, b' ' | b'%' | b'/' | b'(')) {
         return (digits, Some(plain));
     }
     let glued = text[digits..].iter().take_while(|&&byte| is_glue(byte)).count();
-    let (factor, unit) = unit_at(&text[digits..]);
+    let (factor, unit) = match unit_at(&text[digits..]) {
+        (None, _) => bracketed_unit_at(&text[digits..]),
+        found => found,
+    };
     let is_seconds = matches!(&text[digits..digits + glued], b"s" | b"sec");
     if factor.is_none() && glued > 0 && !is_seconds {
         return (digits + glued, None);
@@ -184,13 +187,28 @@ fn digits_at(text: &[u8], (number, whole): (u64, usize)) -> (f64, usize) {
     (value.unwrap_or(f64::NAN), length)
 }
 
-/// The unit after a number; a single letter must stand close to it.
+/// A unit in brackets after a number, as in `126572 (kb)`.
+fn bracketed_unit_at(text: &[u8]) -> (Option<u64>, usize) {
+    let blanks = skip_blanks(text, 0);
+    let Some(inside) = text.get(blanks..).and_then(|text| text.strip_prefix(b"(")) else { return (None, 0) };
+    let letters = inside.iter().take(6).take_while(|byte| byte.is_ascii_alphabetic()).count();
+    if letters < 2 || inside.get(letters) != Some(&b')') {
+        return (None, 0);
+    }
+    let factor = std::str::from_utf8(&inside[..letters]).ok().and_then(unit_factor);
+    (factor, if factor.is_some() { blanks + letters + 2 } else { 0 })
+}
+
+/// The unit after a number; a single letter apart from it must end its clause, as in `(14.5 g)`.
 fn unit_at(text: &[u8]) -> (Option<u64>, usize) {
     let blanks = text.iter().take(2).take_while(|&&byte| byte == b' ').count();
     let letters = text[blanks..].iter().take(6).take_while(|byte| byte.is_ascii_alphabetic()).count();
     let end = blanks + letters;
     let ends_there = !text.get(end).is_some_and(|&byte| byte.is_ascii_alphanumeric() || byte == b'_');
-    let is_unit = ends_there && letters > usize::from(blanks > 0);
+    let ends_clause = || text.get(end).is_none_or(|byte| matches!(byte, b')' | b']' | b',' | b';' | b'|' | b'}'));
+    let is_lone_letter =
+        || blanks == 1 && letters == 1 && matches!(text[blanks], b'k' | b'm' | b'g' | b't') && ends_clause();
+    let is_unit = ends_there && (letters > usize::from(blanks > 0) || is_lone_letter());
     if !is_unit {
         return (None, 0);
     }

@@ -10,7 +10,7 @@ use super::line::{Bar, LogLine};
 const MOST_INNER: usize = 8;
 
 /// The bars so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Bars {
     followed: Option<Followed>,
     /// Totals of bars drawn while the followed one was not full.
@@ -18,6 +18,7 @@ pub(super) struct Bars {
 }
 
 /// The bar that counts training steps, as far as is known.
+#[derive(Clone)]
 struct Followed {
     name: Name,
     total: f64,

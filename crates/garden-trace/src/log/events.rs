@@ -10,6 +10,8 @@ pub(super) struct Keywords {
     evaluation: bool,
     checkpoint: bool,
     epoch: bool,
+    /// The word "rank", which marks lines of distributed runs.
+    pub(super) rank: bool,
 }
 
 impl Keywords {
@@ -28,6 +30,7 @@ impl Keywords {
             found.evaluation |= is(b"eva", letters) | is(b"val", letters);
             found.checkpoint |= is(b"che", letters);
             found.epoch |= is(b"epo", letters);
+            found.rank |= is(b"ran", letters);
         }
         found
     }

@@ -8,6 +8,7 @@ use super::line::LogLine;
 use crate::epochs::EpochLength;
 
 /// The facts stated by the lines so far; the first statement of a fact counts.
+#[derive(Clone)]
 pub(super) struct Facts {
     stated: RunFacts,
     total_batch: Option<u64>,

@@ -17,7 +17,7 @@ pub(crate) enum Label {
     Epoch,
     Elapsed,
     Fact(Fact),
-    /// The process's memory.
+    /// Memory that may be judged.
     Main(Kind),
     /// Another quantity.
     Other(Quantity),
@@ -28,12 +28,31 @@ pub(crate) enum Label {
     Unknown,
 }
 
-/// How the memory was measured, the best first.
+/// Whose memory it is and how it was measured, the best to judge first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Rss,
     Pss,
     Memory,
+    /// The whole machine's memory in use.
+    Machine,
+    /// A GPU's memory.
+    Device,
+    /// The process's highest memory so far.
+    Peak,
+    /// A GPU's highest memory so far.
+    DevicePeak,
+}
+
+impl Kind {
+    /// All kinds, the best first.
+    pub(crate) const ALL: [Kind; 7] =
+        [Kind::Rss, Kind::Pss, Kind::Memory, Kind::Machine, Kind::Device, Kind::Peak, Kind::DevicePeak];
+
+    /// Whether it is the process's present memory.
+    pub(crate) fn is_strong(self) -> bool {
+        matches!(self, Kind::Rss | Kind::Pss | Kind::Memory)
+    }
 }
 
 /// A fact about the run that a banner states.
@@ -71,6 +90,42 @@ impl<'a> Words<'a> {
     /// The words, in the order of the line.
     pub(crate) fn list(&self) -> &[&'a str] {
         &self.words[MOST_WORDS - self.count..]
+    }
+
+    /// The words without units at the end.
+    pub(crate) fn list_without_unit(&self) -> &[&'a str] {
+        let end = self.list().iter().rposition(|word| unit_word(word).is_none()).map_or(0, |last| last + 1);
+        &self.list()[..end]
+    }
+
+    /// Whether the words name the memory of a part of the program: `data_mem`, `activation memory`.
+    pub(crate) fn names_part(&self) -> bool {
+        const PARTS: [&str; 17] = [
+            "data",
+            "dataset",
+            "model",
+            "param",
+            "params",
+            "parameter",
+            "parameters",
+            "weights",
+            "activation",
+            "activations",
+            "optimizer",
+            "optim",
+            "grad",
+            "gradient",
+            "gradients",
+            "cache",
+            "buffer",
+        ];
+        let memory = self.list().iter().rposition(|word| is_memory(word));
+        memory.and_then(|at| at.checked_sub(1)).is_some_and(|before| PARTS.contains(&self.list()[before]))
+    }
+
+    /// Whether the words are `total memory`, of the machine or of all parts.
+    pub(crate) fn names_total(&self) -> bool {
+        matches!(self.list_without_unit(), ["total", memory] if is_memory(memory))
     }
 
     fn any(&self, wanted: impl Fn(&str) -> bool) -> bool {
@@ -140,6 +195,17 @@ impl<'a> Words<'a> {
     }
 
     fn memory(&self) -> Label {
+        // DeepSpeed's `CPU Virtual Memory:  used =` is psutil's `virtual_memory().used`: the machine's.
+        if self.ends_with(&["virtual", "memory", "used"]) {
+            return Label::Main(Kind::Machine);
+        }
+        if self.is_peak() {
+            return Label::Main(if self.is_gpu() { Kind::DevicePeak } else { Kind::Peak });
+        }
+        // DeepSpeed's `MA` is the memory allocated on the GPU.
+        if *self.list() == ["ma"] {
+            return Label::Gpu;
+        }
         let names_resident = self.any(|word| matches!(word, "rss" | "pss" | "vmrss"));
         let not_the_process = |word: &str| matches!(word, "total" | "system" | "sys" | "node" | "disk" | "baseline");
         if self.any(is_other_amount) || (!names_resident && self.any(not_the_process)) {
@@ -173,6 +239,19 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Whether the words mean the highest memory of the process: `peak RSS`, `Maximum resident set size (kbytes)`.
+    fn is_peak(&self) -> bool {
+        let peak = |word: &str| matches!(word, "peak" | "max" | "maximum" | "hwm" | "highest");
+        let memory = |word: &str| matches!(word, "rss" | "memory" | "mem" | "ram" | "resident" | "vram");
+        let other = |word: &str| is_other_amount(word) && !peak(word) && !matches!(word, "maxrss" | "vmhwm");
+        let total = |word: &str| matches!(word, "total" | "system" | "sys" | "per" | "limit");
+        let means_peak = self.any(|word| matches!(word, "maxrss" | "vmhwm")) || (self.any(peak) && self.any(memory));
+        let ends_well = self.list().last().is_some_and(|last| {
+            memory(last) || is_filler(last) || matches!(*last, "maxrss" | "vmhwm" | "allocated" | "vram")
+        });
+        means_peak && ends_well && !self.any(other) && !self.any(total)
+    }
+
     fn tensors(&self) -> Quantity {
         match self.list().last().copied() {
             Some("cpu") => Quantity::TensorsCpu,
@@ -202,14 +281,18 @@ impl<'a> Words<'a> {
     }
 }
 
+fn is_memory(word: &str) -> bool {
+    matches!(word, "memory" | "mem" | "ram")
+}
+
 fn names_gpu(word: &str) -> bool {
     ["gpu", "cuda", "vram"].iter().any(|start| word.starts_with(start))
 }
 
 fn unit_word(word: &str) -> Option<u64> {
     match word {
-        "kb" | "kib" => Some(KIB),
-        "mb" | "mib" => Some(MIB),
+        "kb" | "kib" | "kbytes" => Some(KIB),
+        "mb" | "mib" | "mbytes" => Some(MIB),
         "gb" | "gib" => Some(GIB),
         "bytes" => Some(1),
         _ => None,
@@ -280,6 +363,10 @@ pub(crate) fn postfix(clause: &str) -> Option<Postfix> {
     if clause.trim_end().ends_with([':', '=']) {
         return None;
     }
+    // A wide gap separates columns, as between the figures of DeepSpeed.
+    if clause.starts_with("   ") {
+        return None;
+    }
     let mut words = clause.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let first = words.next()?;
     let decided = match first {
@@ -329,7 +416,10 @@ mod tests {
             ("rss_mb=", Main(Kind::Rss)),
             ("memory: cpu ", Main(Kind::Memory)),
             ("gpu memory: ", Other(Quantity::Gpu)),
-            ("max memory allocated: ", Unknown),
+            ("max memory allocated: ", Main(Kind::DevicePeak)),
+            ("peak rss: ", Main(Kind::Peak)),
+            ("maximum resident set size (kbytes): ", Main(Kind::Peak)),
+            ("max_ma ", Unknown),
             ("memory allocated: ", Other(Quantity::Gpu)),
             ("gpu: ", Gpu),
             ("cpu: ", Cpu),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use garden_memory::{MIB, Quantity, Sample};
+use garden_memory::{Quantity, Sample};
 
 use super::amounts::{Found, NumberKind, Stamp, scan};
 use super::events::Keywords;
@@ -10,7 +10,9 @@ use super::facts::whole;
 use super::labels::{Fact, Kind, Label, Postfix, Words, postfix, postfix_clause};
 use super::memo::Memo;
 use crate::amount::Amount;
+use crate::lines::HeadLine;
 use crate::names::words;
+use crate::unit_rule::bare_factor;
 
 /// A reading of the process's memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +22,15 @@ pub(super) struct Main {
     pub(super) factor: Option<u64>,
     /// Its name in the line.
     pub(super) name: Name,
+    fit: Fit,
+}
+
+/// How well a label fits; the better one of a line is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fit {
+    /// The memory of a part, such as `data_mem`, or a label that merely contains the requested name.
+    Loose,
+    Exact,
 }
 
 /// The name of a value.
@@ -54,7 +65,9 @@ pub(super) struct LogLine<'a> {
     pub(super) epoch: Option<(f64, Option<f64>)>,
     pub(super) bar: Option<Bar>,
     /// Memory by kind of label, in the order of [`Kind`].
-    pub(super) mains: [Option<Main>; 3],
+    pub(super) mains: [Option<Main>; Kind::ALL.len()],
+    /// The memory of numbered GPUs, as in `GPU 0: 10 GB, GPU 1: 11 GB`.
+    pub(super) gpus: Vec<(u32, Main)>,
     /// All other quantities, as a sample without step and time.
     pub(super) others: Sample,
     pub(super) facts: Vec<(Fact, u64)>,
@@ -74,6 +87,11 @@ impl LogLine<'_> {
         }
     }
 
+    /// Whether the line shows the memory of a part of the program, so that a total beside it is the whole.
+    fn shows_part(&self) -> bool {
+        self.mains[Kind::Memory as usize].as_ref().is_some_and(|main| main.fit == Fit::Loose)
+    }
+
     /// The total behind the step or the bar.
     pub(super) fn total_steps(&self) -> Option<f64> {
         match self.step {
@@ -87,6 +105,8 @@ impl LogLine<'_> {
 pub(super) struct Parser {
     // The words of the requested label, joined.
     asked: Option<String>,
+    // Whether some label is exactly the requested one, so that longer ones are others.
+    is_exact: bool,
     /// With a requested label: the labels of the amounts seen.
     pub(super) labels: Vec<String>,
     clean: String,
@@ -108,6 +128,9 @@ struct Gap {
     postfix: Option<Postfix>,
     counts_tensors: bool,
     begins_with_letter: bool,
+    /// Whether it names the memory of a part of the program, or of all its parts.
+    is_part: bool,
+    is_total: bool,
 }
 
 impl Gap {
@@ -123,6 +146,8 @@ impl Gap {
             postfix: postfix(postfix_clause(text)),
             counts_tensors: begin.starts_with("tensors"),
             begins_with_letter: begin.starts_with(char::is_alphabetic),
+            is_part: words.names_part(),
+            is_total: words.names_total(),
         }
     }
 }
@@ -136,12 +161,32 @@ impl Parser {
         let asked = asked.map(|asked| words(asked).concat());
         Parser {
             asked,
+            is_exact: false,
             labels: Vec::new(),
             clean: String::new(),
             lower: String::new(),
             found: Vec::new(),
             gaps: Memo::new(Gap::of),
         }
+    }
+
+    /// Looks for labels that are exactly the requested one.
+    pub(super) fn look_ahead(&mut self, head: &[HeadLine]) {
+        if self.asked.is_some() {
+            head.iter().for_each(|line| drop(self.parse(line.text.as_bytes())));
+        }
+    }
+
+    /// The lines that show memory, in lower case.
+    pub(super) fn lines_with_memory(&mut self, head: &[HeadLine]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for line in head {
+            let parsed = self.parse(line.text.as_bytes());
+            if parsed.mains.iter().any(Option::is_some) {
+                lines.push(parsed.lower.to_string());
+            }
+        }
+        lines
     }
 
     /// Parses a line.
@@ -159,6 +204,8 @@ impl Parser {
         // The label that an unlabelled number inherits from the number before it, and its range.
         let mut left = (Label::Unknown, 0..0);
         let mut counts_tensors = false;
+        // The index in `GPU 1:`, for the amount behind it.
+        let mut gpu = None;
         // The text after a number usually is the label of the next one.
         let mut shared = None;
         for (index, number) in self.found.iter().enumerate() {
@@ -170,18 +217,39 @@ impl Parser {
             shared = is_shared.then_some(after);
             let inherits = before.label == Label::Nothing;
             let (label, place) = if inherits { left } else { (before.label, number.label.clone()) };
+            let label = in_context(label, &self.lower, &place, gpu);
             let factor = number.factor.or(before.factor);
             counts_tensors |= after.counts_tensors;
-            let context = Context { number, label, inherits, place: place.clone(), factor, after, counts_tensors };
+            let only_asked = self.asked.is_some();
+            let context = Context {
+                number,
+                label,
+                inherits,
+                place: place.clone(),
+                factor,
+                after,
+                counts_tensors,
+                gpu,
+                only_asked,
+                fit: if before.is_part && !inherits { Fit::Loose } else { Fit::Exact },
+            };
             match &self.asked {
                 Some(asked) if !inherits => {
                     remember(&mut self.labels, &self.clean[number.label.clone()]);
-                    let words = Words::of(&self.lower[number.label.clone()]);
-                    let matches = words.list().concat().contains(asked.as_str()) && !asked.is_empty();
-                    context.take_asked(matches, &mut line);
+                    let fit = Words::of(&self.lower[number.label.clone()]).fit_of(asked);
+                    self.is_exact |= fit == Some(Fit::Exact);
+                    let fit = fit.filter(|&fit| fit == Fit::Exact || !self.is_exact);
+                    Context { fit: fit.unwrap_or(Fit::Loose), ..context }.take_asked(fit.is_some(), &mut line);
+                }
+                None if before.is_total && !inherits && line.shows_part() => {
+                    Context { label: Label::Main(Kind::Memory), ..context }.take(&mut line);
                 }
                 _ => context.take(&mut line),
             }
+            gpu = match label {
+                Label::Gpu | Label::Other(Quantity::Gpu) if factor.is_none() => gpu_index(number),
+                _ => None,
+            };
             // `GPU 0: 10 GB` and `RAM: 45% (14.5 GB)`: the second number belongs to the first one's label.
             let is_bare = number.factor.is_none() && number.over.is_none() && number.kind != NumberKind::Change;
             left = match label {
@@ -207,6 +275,11 @@ struct Context<'a> {
     after: Gap,
     /// Whether the line counts tensors, so that `CPU: 330` is a number of them.
     counts_tensors: bool,
+    /// The index of the GPU named just before.
+    gpu: Option<u32>,
+    /// Whether only a requested label is judged.
+    only_asked: bool,
+    fit: Fit,
 }
 
 impl Context<'_> {
@@ -214,7 +287,10 @@ impl Context<'_> {
     fn take_asked(&self, matches: bool, line: &mut LogLine<'_>) {
         let is_level = matches!(self.number.kind, NumberKind::Plain);
         match self.label {
-            _ if matches && is_level => self.set_main(Kind::Memory, line),
+            Label::Gpu | Label::Other(Quantity::Gpu) if matches && is_level => {
+                self.put_main(Kind::Device, line, Name::Label(self.place.clone()));
+            }
+            _ if matches && is_level => self.put_main(Kind::Memory, line, Name::Label(self.place.clone())),
             Label::Main(_) => {}
             _ => self.take(line),
         }
@@ -281,7 +357,12 @@ impl Context<'_> {
     }
 
     fn set_main(&self, kind: Kind, line: &mut LogLine<'_>) {
-        self.add_main(kind, line, Name::Label(self.place.clone()));
+        let name = match kind {
+            Kind::Machine if line.lower.contains("svmem(") => Name::Given("virtual_memory().used"),
+            Kind::Machine => Name::Given("CPU Virtual Memory used"),
+            _ => Name::Label(self.place.clone()),
+        };
+        self.add_main(kind, line, name);
     }
 
     fn name_main(&self, kind: Kind, line: &mut LogLine<'_>, name: &'static str) {
@@ -289,13 +370,28 @@ impl Context<'_> {
     }
 
     fn add_main(&self, kind: Kind, line: &mut LogLine<'_>, name: Name) {
-        let main = Main { value: self.number.value, factor: self.factor, name };
-        line.mains[kind as usize].get_or_insert(main);
+        if !self.only_asked {
+            self.put_main(kind, line, name);
+        }
+    }
+
+    fn put_main(&self, kind: Kind, line: &mut LogLine<'_>, name: Name) {
+        let main = Main { value: self.number.value, factor: self.factor, name, fit: self.fit };
+        let place = &mut line.mains[kind as usize];
+        if place.as_ref().is_none_or(|before| before.fit < self.fit) {
+            *place = Some(main);
+        }
     }
 
     fn set_amount(&self, quantity: Quantity, line: &mut LogLine<'_>) {
         let amount = Amount { value: self.number.value, factor: self.factor };
-        if let Ok(bytes) = amount.scaled(MIB) {
+        if quantity == Quantity::Gpu {
+            let name = if self.gpu.is_some() { Name::Given("GPU memory") } else { Name::Label(self.place.clone()) };
+            let main = Main { value: self.number.value, factor: self.factor, name: name.clone(), fit: self.fit };
+            self.gpu.iter().for_each(|&gpu| line.gpus.push((gpu, main.clone())));
+            self.add_main(Kind::Device, line, name);
+        }
+        if let Ok(bytes) = amount.scaled(bare_factor(amount.value)) {
             set_once(&mut line.others, quantity, bytes);
         }
     }
@@ -308,6 +404,41 @@ impl Context<'_> {
             set_once(&mut line.others, quantity, count);
         }
     }
+}
+
+impl Words<'_> {
+    /// How well the words fit the requested label, whose words are joined.
+    fn fit_of(&self, asked: &str) -> Option<Fit> {
+        let own = self.list().concat();
+        let is_same = own == asked || self.list_without_unit().concat() == asked;
+        let contains = !asked.is_empty() && own.contains(asked);
+        if is_same && contains { Some(Fit::Exact) } else { contains.then_some(Fit::Loose) }
+    }
+}
+
+/// The meaning of a label where the rest of the line adds to it; `gpu` is an index just before.
+fn in_context(label: Label, line: &str, place: &Range<usize>, gpu: Option<u32>) -> Label {
+    match label {
+        // psutil's `svmem(total=.., used=..)` is the machine's memory.
+        Label::Unknown if line[place.clone()].ends_with(" used=") && line.contains("svmem(") => {
+            Label::Main(Kind::Machine)
+        }
+        // `GPU 0 memory: 5 GB` is the GPU's, though the words before the amount do not say so.
+        Label::Main(Kind::Memory) if gpu.is_some() && !names_host(&line[place.clone()]) => Label::Other(Quantity::Gpu),
+        _ => label,
+    }
+}
+
+/// The index of a GPU, if the number can be one.
+fn gpu_index(number: &Found) -> Option<u32> {
+    const MOST_GPUS: f64 = 64.0;
+    let is_index = number.kind == NumberKind::Plain && number.over.is_none() && number.value.fract() == 0.0;
+    (is_index && (0.0..MOST_GPUS).contains(&number.value)).then_some(number.value as u32)
+}
+
+/// Whether a label in lower case speaks of host memory.
+fn names_host(label: &str) -> bool {
+    label.split(|c: char| !c.is_alphanumeric()).any(|word| matches!(word, "ram" | "rss" | "cpu" | "host" | "process"))
 }
 
 fn set_once(sample: &mut Sample, quantity: Quantity, value: u64) {
@@ -325,7 +456,7 @@ fn short_name(label: &str) -> String {
     let words = last.split_whitespace().rev();
     let mut few: Vec<&str> = match last.split_whitespace().count() {
         1 => words.collect(),
-        _ => words.skip_while(is_place).take(3).collect(),
+        _ => words.skip_while(is_place).take(if last.contains("set size") { 5 } else { 3 }).collect(),
     };
     few.reverse();
     let name = few.join(" ");
@@ -352,7 +483,7 @@ fn unix_stamp(found: &[Found], line: &str) -> Option<Stamp> {
 }
 
 /// Removes the escape sequences of terminal colours.
-fn strip_colours(text: &str, clean: &mut String) {
+pub(crate) fn strip_colours(text: &str, clean: &mut String) {
     clean.clear();
     let mut rest = text;
     while let Some(escape) = rest.find('\x1b') {

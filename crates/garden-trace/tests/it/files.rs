@@ -12,7 +12,7 @@ fn check(text: &str, expected: Expect) {
 }
 
 fn check_column(text: &str, column: &str, expected: Expect) {
-    let options = ReadOptions { column: Some(column.to_string()), unit: None };
+    let options = ReadOptions { column: Some(column.to_string()), ..Default::default() };
     expected.assert_eq(&shown_with(text.as_bytes(), &options));
 }
 
@@ -91,7 +91,7 @@ fn a_unit_that_nobody_states_is_guessed_and_said() {
             csv | 2 samples | rss | MiB | 0 skipped
               step 1 rss=5.31 GiB
               step 2 rss=5.31 GiB
-            note column `rss` has no unit: read as MiB because the median of its first values is not above 1,000,000; `--unit` overrides
+            note column `rss` has no unit: read as MiB, since as KiB it would be at most 5.31 MiB; `--unit` overrides
         "#]],
     );
     check(
@@ -100,7 +100,7 @@ fn a_unit_that_nobody_states_is_guessed_and_said() {
             csv | 2 samples | rss | bytes | 0 skipped
               step 1 rss=5.31 GiB
               step 2 rss=5.31 GiB
-            note column `rss` has no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
+            note column `rss` has no unit: read as bytes, since as KiB it would be at least 5.31 TiB; `--unit` overrides
         "#]],
     );
     let options = ReadOptions { unit: Some(Unit::Kib), ..Default::default() };
@@ -147,11 +147,11 @@ fn the_main_column_by_precedence_and_by_name() {
         table,
         "heap size",
         expect![[r#"
-            csv | 2 samples | Heap Size | bytes | 0 skipped
-              step 1 rss=4.77 MiB
-              step 2 rss=5.72 MiB
+            csv | 2 samples | Heap Size | KiB | 0 skipped
+              step 1 rss=4.77 GiB
+              step 2 rss=5.72 GiB
             note column `rss_mb` ignored: using `Heap Size`
-            note column `Heap Size` has no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
+            note column `Heap Size` has no unit: read as KiB, since as bytes it would be at most 5.72 MiB and as MiB at least 4.77 TiB; `--unit` overrides
         "#]],
     );
     check_column(
@@ -301,7 +301,7 @@ fn json_lines() {
         expect![[r#"
             json lines | 1 samples | memory.rss | bytes | 0 skipped
               step 10 rss=5.31 GiB Eval
-            note column `memory.rss` has no unit: read as bytes because the median of its first values is above 1,000,000; `--unit` overrides
+            note column `memory.rss` has no unit: read as bytes, since as KiB it would be at least 5.31 TiB; `--unit` overrides
         "#]],
     );
     check(
@@ -498,15 +498,15 @@ fn files_that_are_no_traces() {
         "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore\n",
         expect![[r#"
             error: not a memory trace: unknown format, beginning with `Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed…`
-            hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's `mprofile_*.dat`; psrecord logs
+            hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's `mprofile_*.dat`; psrecord logs
         "#]],
     );
     check(
         "10,5434\n20,7017\n",
         expect![[r#"
-        error: not a memory trace: unknown format, beginning with `10,5434`
-        hint: a table needs a header line, such as `step,rss_mb`
-    "#]],
+            error: not a memory trace: unknown format, beginning with `10,5434`
+            hint: a table needs a header line, such as `step,rss_mb`
+        "#]],
     );
     let junk: Vec<u8> = (0..4000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     expect![[r#"
@@ -560,4 +560,32 @@ fn the_production_runs_read_the_same_from_table_and_log() {
         assert_eq!(table.step(index), log.step(index));
         assert_eq!(table.value(index, Quantity::Rss), log.value(index, Quantity::Rss));
     }
+}
+
+#[test]
+fn a_table_without_memory_is_never_a_list_of_amounts() {
+    for header in ["step,loss,lr", "id,count,items", "step,baseline_memory_mb,memory_growth_mb"] {
+        let rows: String = (0..50).map(|row| format!("{row},{},{}\n", 900 - row, 100 + row)).collect();
+        let seen = shown(&format!("{header}\n{rows}"));
+        assert!(seen.starts_with("error: no memory column among"), "{header}: {seen}");
+    }
+    for header in ["timestamp,available_mb", "timestamp;frei", "timestamp\tvms", "timestamp,memory_percent"] {
+        let delimiter = header.chars().find(|c| !c.is_alphanumeric()).unwrap();
+        let rows: String = (10..50).map(|row| format!("2025-03-01 22:{row}:00{delimiter}{}\n", 9000 - row)).collect();
+        let seen = shown(&format!("{header}\n{rows}"));
+        assert!(seen.starts_with("error: no memory column among"), "{header}: {seen}");
+    }
+    for header in ["loss", "available_mb", "percent", "swap", "tokens", "time free", "# free memory in MB"] {
+        let seen = shown(&format!("{header}\n{}", "50000\n50100\n".repeat(10)));
+        assert!(seen.starts_with("error: no memory column among"), "{header}: {seen}");
+    }
+    let asked = ReadOptions { column: Some("arena".to_string()), ..ReadOptions::default() };
+    let seen = shown_with(b"arena\n5000\n5001\n", &asked);
+    assert!(seen.starts_with("csv | 2 samples | arena | MiB"), "{seen}");
+    assert!(shown("0,100,300\n1,101,301\n2,102,302\n").starts_with("error: "));
+    assert!(shown("7,100,300\n8,101,301\n9,102,302\n").starts_with("error: "));
+    let titled = format!("memory of the trainer\n{}", "4,000\n4,030\n".repeat(10));
+    assert!(shown(&titled).starts_with("amounts | 20 samples"));
+    let stamped: String = (0..20).map(|second| format!("{},4000\n", 1_700_000_000 + second)).collect();
+    assert!(shown(&stamped).starts_with("amounts | 20 samples"), "{}", shown(&stamped));
 }

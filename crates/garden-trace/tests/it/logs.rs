@@ -2,7 +2,8 @@
 
 use crate::common::{shown, shown_with};
 use expect_test::{Expect, expect};
-use garden_trace::{ReadOptions, Unit};
+use garden_memory::{Bytes, Quantity};
+use garden_trace::{ReadOptions, Unit, read};
 
 fn check(log: &str, expected: Expect) {
     expected.assert_eq(&shown(log));
@@ -133,7 +134,7 @@ fn epochs_of_dictionary_logs_give_the_epoch_length() {
         let epoch = f64::from(step) / 83.0;
         log += &format!("Step {step}: RAM: 5434 MB\n{{'loss': 0.5, 'learning_rate': 1e-05, 'epoch': {epoch:.2}}}\n");
     }
-    let read = garden_trace::read(log.as_bytes(), &ReadOptions::default()).unwrap();
+    let read = read(log.as_bytes(), &ReadOptions::default()).unwrap();
     assert_eq!(read.trace.facts.steps_per_epoch, Some(83));
     assert_eq!(read.trace.len(), 24);
 }
@@ -306,7 +307,7 @@ fn values_without_a_unit_are_mebibytes_unless_told() {
         training log | 2 samples | VmRSS | KiB | 0 skipped
           rss=5.31 GiB
           rss=5.31 GiB
-        note values without a unit are read as KiB (1 of them, first: line 1); `--unit` overrides
+        note values without a unit are read as KiB (1 of them, first: line 1)
     "#]]
     .assert_eq(&shown_with(b"VmRSS: 5564416\nVmRSS: 5564418 kB\n", &options));
 }
@@ -327,7 +328,7 @@ fn resident_memory_is_preferred_to_a_vaguer_label() {
 #[test]
 fn a_label_can_be_asked_for() {
     let log = b"Step 1: System RAM: 14 GB, RAM: 5 GB\nStep 2: System RAM: 15 GB, RAM: 6 GB\n";
-    let ask = |label: &str| ReadOptions { column: Some(label.to_string()), unit: None };
+    let ask = |label: &str| ReadOptions { column: Some(label.to_string()), ..Default::default() };
     expect![[r#"
         training log | 2 samples | System RAM | GiB | 0 skipped
           step 1 rss=14.0 GiB
@@ -368,7 +369,7 @@ fn log_lines_inside_json() {
 #[test]
 fn memory_on_a_line_of_its_own_has_the_step_told_before_it() {
     let steps = |log: &str| -> Vec<Option<f64>> {
-        let trace = garden_trace::read(log.as_bytes(), &ReadOptions::default()).unwrap().trace;
+        let trace = read(log.as_bytes(), &ReadOptions::default()).unwrap().trace;
         (0..trace.len()).map(|index| trace.step(index)).collect()
     };
     let lines = "Step 10: loss 1.2\n  RAM: 5552 MB\nStep 20: loss 1.1\n  RAM: 7159 MB\n";
@@ -377,4 +378,28 @@ fn memory_on_a_line_of_its_own_has_the_step_told_before_it() {
     assert_eq!(steps(bars), [Some(10.0), Some(20.0)]);
     let other = "Map: 100%|###| 663/663 [00:30<00:00, 22.1 examples/s]\nRAM: 5552 MB\nRAM: 5553 MB\n";
     assert_eq!(steps(other), [None, None]);
+}
+
+/// The judged label and its first value, with or without a requested label.
+fn judged(text: &str, column: Option<&str>) -> String {
+    let options = ReadOptions { column: column.map(str::to_string), ..ReadOptions::default() };
+    let read = read(text.as_bytes(), &options).expect("memory is shown");
+    let first = Bytes(read.trace.value(0, Quantity::Rss).expect("memory is judged"));
+    format!("{} {first}, {} samples", read.input.column.expect("a label is judged"), read.trace.len())
+}
+
+#[test]
+fn the_label_that_fits_best_is_judged() {
+    let peaks = "step 0 peak_rss=9000MB rss=4000MB\nstep 1 peak_rss=9000MB rss=4001MB\n";
+    assert_eq!(judged(peaks, Some("rss")), "rss 3.91 GiB, 2 samples");
+    assert_eq!(judged(peaks, Some("peak_rss")), "peak_rss 8.79 GiB, 2 samples");
+    assert_eq!(judged(&format!("peak_rss=9000MB\n{peaks}"), Some("rss")), "rss 3.91 GiB, 2 samples");
+    let deepspeed = "MA 10.00 GB         Max_MA 20.0 GB         CA 22.0 GB         Max_CA 23 GB\n".repeat(2);
+    assert_eq!(judged(&deepspeed, Some("MA")), "MA 10.0 GiB, 2 samples");
+    assert_eq!(judged(&deepspeed, Some("Max_MA")), "Max_MA 20.0 GiB, 2 samples");
+    let parts = "step 0 data_mem=200MB model_mem=300MB mem=4000MB\nstep 1 data_mem=200MB model_mem=300MB mem=4001MB\n";
+    assert_eq!(judged(parts, None), "mem 3.91 GiB, 2 samples");
+    let total = "step 0 params memory 300MB, activation memory 500MB, total memory 4000MB\n".repeat(2);
+    assert_eq!(judged(&total, None), "total memory 3.91 GiB, 2 samples");
+    assert!(read(&b"step 0 unused memory 41.0GB\nstep 1 unused memory 40.9GB\n"[..], &ReadOptions::default()).is_err());
 }

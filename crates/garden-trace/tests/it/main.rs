@@ -5,3 +5,6 @@ mod files;
 mod listener;
 mod logs;
 mod robust;
+mod several;
+mod tools;
+mod units;

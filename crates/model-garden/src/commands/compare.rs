@@ -19,7 +19,12 @@ pub fn run(arguments: &cli::Compare, printer: &Printer) -> Result<Outcome, Failu
         None => (arguments.before.as_slice(), arguments.after.as_slice()),
     };
     let names: Vec<String> = names(&[before, after].concat());
-    let options = ReadOptions { column: arguments.column.clone(), unit: arguments.unit };
+    let options = ReadOptions {
+        column: arguments.column.clone(),
+        unit: arguments.unit,
+        select: arguments.select.clone(),
+        machine: garden_probe::memory_limit(),
+    };
     let read =
         |paths: &[PathBuf]| paths.iter().map(|path| read(path, &options, "compare")).collect::<Result<Vec<_>, _>>();
     let (old, new) = (read(before)?, read(after)?);

@@ -7,19 +7,26 @@ use garden_trace::ReadOptions;
 use super::Outcome;
 use crate::cli;
 use crate::failure::Failure;
-use crate::judging::{judge, outcome, read, render, title};
+use crate::judging::{judge_series, outcome, read_series, render, title};
 use crate::printer::{MOST_COLUMNS, Printer};
 
 /// Runs the command.
 pub fn run(arguments: &cli::Diagnose, printer: &Printer) -> Result<Outcome, Failure> {
-    let options = ReadOptions { column: arguments.column.clone(), unit: arguments.unit };
-    let read = read(&arguments.trace, &options, "diagnose")?;
+    let options = ReadOptions {
+        column: arguments.column.clone(),
+        unit: arguments.unit,
+        select: arguments.select.clone(),
+        machine: arguments.facts.memory_limit.or(garden_probe::memory_limit()),
+    };
     let question = Question {
         facts: RunFacts::from(&arguments.facts),
         only: arguments.column.is_some().then_some(Quantity::Rss),
         stability: arguments.gate.stability(),
+        no_epochs: arguments.no_epochs,
+        leak_after: arguments.leak_after,
     };
-    let judged = judge(read, question);
+    let read = read_series(&arguments.trace, &options, "diagnose")?;
+    let Some(judged) = judge_series(read, &question) else { return Ok(Outcome::NotEnoughData) };
     let style = if arguments.output.is_none() && printer.has_colour() { Style::Colour } else { Style::Plain };
     let columns = if arguments.output.is_none() { printer.columns() } else { MOST_COLUMNS };
     let text = render(&judged, &title(&arguments.trace), arguments.format, style, columns, Vec::new());

@@ -145,12 +145,12 @@ fn input_that_is_no_trace_is_an_error_with_a_hint() {
     check_input(
         b"hello\nworld\n",
         expect![[r#"
-        exit 2
-        ----- stderr
-        error: cannot diagnose standard input
-          caused by: not a memory trace: unknown format, beginning with `hello`
-        hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; mprof's `mprofile_*.dat`; psrecord logs
-    "#]],
+            exit 2
+            ----- stderr
+            error: cannot diagnose standard input
+              caused by: not a memory trace: unknown format, beginning with `hello`
+            hint: known formats: a model-garden trace; CSV or TSV with a header such as `step,rss_mb`; JSON lines such as {"step":10,"rss_mb":5434}; training logs with lines such as `Step 10: RAM: 5434 MB`; output of `ps`, `free`, `top -b`, `pidstat -r`, `nvidia-smi`, `docker stats` and `kubectl top`; Prometheus range queries; mprof's `mprofile_*.dat`; psrecord logs
+        "#]],
     );
     check_input(
         b"step,loss\n1,2\n",
@@ -262,6 +262,8 @@ fn every_field_of_the_contract_is_there_and_unknown_ones_are_null() {
         "level",
         "memory",
         "forecast",
+        "headroom",
+        "sensitivity",
         "clock",
         "phases",
         "processes",
@@ -270,6 +272,7 @@ fn every_field_of_the_contract_is_there_and_unknown_ones_are_null() {
         "evidence",
         "advice",
         "parts",
+        "series",
         "stability",
         "input",
     ];

@@ -15,6 +15,7 @@ mod forked;
 mod gates;
 mod generate;
 mod inputs;
+mod loops;
 mod make;
 mod monitor;
 mod odd;

@@ -68,9 +68,22 @@ pub enum Kind {
     LeakUnderSawtooth,
     LateLeak,
     StaircaseLeak,
+    // Later kinds stand at the end, so that the draws of the earlier ones stay the same.
+    EpochTeeth,
+    PowerLaw,
+    RisingDips,
+    EpochStaircase,
+    Lumps,
+    LeakUnderLargeSawtooth,
+    LeakBelowACap,
+    FasterLeak,
+    SlowerLeak,
+    DoublingBuffer,
+    ChurningHeap,
+    LeakWithDips,
 }
 
-pub const HEALTHY: [Kind; 13] = [
+pub const HEALTHY: [Kind; 16] = [
     Kind::Flat,
     Kind::Spikes,
     Kind::GrowingPeaks,
@@ -84,10 +97,67 @@ pub const HEALTHY: [Kind; 13] = [
     Kind::SecondFill,
     Kind::Sawtooth,
     Kind::LongSawtooth,
+    Kind::EpochTeeth,
+    Kind::PowerLaw,
+    Kind::RisingDips,
 ];
 
-pub const LEAKS: [Kind; 5] =
-    [Kind::LinearLeak, Kind::LeakUnderFill, Kind::LeakUnderSawtooth, Kind::LateLeak, Kind::StaircaseLeak];
+pub const LEAKS: [Kind; 14] = [
+    Kind::LinearLeak,
+    Kind::LeakUnderFill,
+    Kind::LeakUnderSawtooth,
+    Kind::LateLeak,
+    Kind::StaircaseLeak,
+    Kind::EpochStaircase,
+    Kind::Lumps,
+    Kind::LeakUnderLargeSawtooth,
+    Kind::LeakBelowACap,
+    Kind::FasterLeak,
+    Kind::SlowerLeak,
+    Kind::DoublingBuffer,
+    Kind::ChurningHeap,
+    Kind::LeakWithDips,
+];
+
+impl Kind {
+    /// Leaks at one rate, for which the second pass over the data decides.
+    pub fn is_steady(self) -> bool {
+        use Kind::*;
+        matches!(
+            self,
+            LinearLeak | LeakUnderFill | LeakUnderSawtooth | LateLeak | StaircaseLeak | ChurningHeap | LeakWithDips
+        )
+    }
+}
+
+/// Kinds that make sense without passes over data.
+pub const HEALTHY_SERVICES: [Kind; 10] = [
+    Kind::Flat,
+    Kind::Spikes,
+    Kind::WarmUp,
+    Kind::CappedCache,
+    Kind::RecordHigh,
+    Kind::Logarithm,
+    Kind::SquareRoot,
+    Kind::PowerLaw,
+    Kind::SecondFill,
+    Kind::EpochTeeth,
+];
+
+pub const LEAKING_SERVICES: [Kind; 4] =
+    [Kind::LinearLeak, Kind::LeakUnderSawtooth, Kind::FasterLeak, Kind::ChurningHeap];
+
+/// The same run as a service would show it: no steps, and an hour or two for what was an epoch, so that no cache fills for longer
+/// than the rule for data without passes allows.
+pub fn without_passes(mut run: Run) -> Run {
+    let epoch = run.facts.steps_per_epoch.unwrap_or(50) as f64;
+    let first = run.samples[0].step.unwrap_or(0.0);
+    for sample in &mut run.samples {
+        sample.time_s = sample.step.take().map(|step| (step - first) * 2.0 * 3600.0 / epoch);
+    }
+    run.facts = RunFacts::default();
+    run
+}
 
 /// A drawn run: every sample of it, to be cut where one wants to look.
 pub struct Run {
@@ -147,7 +217,14 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
     let base = random.scale(256.0, 8192.0) * MIB as f64 + 5.0 * sigma;
     let shape = shape_of(kind, size, epoch, steps, random);
     // Teeth are sampled at every step: a few samples per tooth show no teeth.
-    let has_teeth = matches!(kind, Kind::Sawtooth | Kind::LeakUnderSawtooth);
+    let has_teeth = matches!(
+        kind,
+        Kind::Sawtooth
+            | Kind::LeakUnderSawtooth
+            | Kind::LeakUnderLargeSawtooth
+            | Kind::LeakBelowACap
+            | Kind::RisingDips
+    );
     let every = if !has_teeth && steps > 200.0 && random.chance(0.3) { random.between(2.0, 6.0).floor() } else { 1.0 };
     let missing = if random.chance(0.3) { random.between(0.05, 0.3) } else { 0.0 };
     // Evaluations disturb some of the runs; a staircase needs them.
@@ -257,5 +334,72 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
         }
         Kind::LateLeak => Box::new(move |t, _| size * (t - start).max(0.0) / (steps - start)),
         Kind::StaircaseLeak => Box::new(move |_, evaluated| size * evaluated / 8.0),
+        Kind::EpochTeeth => {
+            // Workers forked anew for each epoch: they grow at once, steadily or ever more slowly, and end with it.
+            let constant = random.scale(0.01, 1.0) * epoch;
+            let climb = move |t: f64| (-t / constant).exp_m1() / (-epoch / constant).exp_m1();
+            Box::new(move |t, _| size * climb(t % epoch))
+        }
+        Kind::PowerLaw => {
+            let power = random.between(0.6, 0.8);
+            Box::new(move |t, _| size * (t / steps).powf(power))
+        }
+        Kind::RisingDips => {
+            // A level with dips that get shallower: the lows rise, the level does not.
+            let every = random.between(8.0, 30.0).round();
+            let constant = random.between(0.2, 1.0) * steps;
+            Box::new(move |t, _| if t % every < every * 0.2 { size * (1.0 - (-t / constant).exp()) } else { size })
+        }
+        Kind::EpochStaircase => Box::new(move |t, _| size * (t / epoch).floor() / (steps / epoch).floor()),
+        Kind::Lumps => {
+            let count = random.between(6.0, 30.0).round() as usize;
+            let mut places: Vec<f64> = (0..count).map(|_| random.unit() * steps).collect();
+            places.sort_by(f64::total_cmp);
+            Box::new(move |t, _| size * places.partition_point(|&place| place <= t) as f64 / count as f64)
+        }
+        Kind::LeakUnderLargeSawtooth => {
+            let period = random.between(0.1, 0.8) * epoch;
+            let tooth = size * random.between(1.0, 4.0);
+            Box::new(move |t, _| size * t / steps + tooth * (t / period).fract())
+        }
+        Kind::LeakBelowACap => {
+            // A collector that runs whenever the heap reaches a size: the floor rises towards a fixed top.
+            let period = random.between(0.1, 0.5) * epoch;
+            let top = size * random.between(1.2, 3.0);
+            Box::new(move |t, _| {
+                let low = size * t / steps;
+                low + (top - low) * (t / period).fract()
+            })
+        }
+        Kind::FasterLeak => {
+            let faster = steps - random.between(0.5, 1.5) * epoch;
+            let factor = random.between(2.0, 6.0);
+            let whole = faster + factor * (steps - faster);
+            Box::new(move |t, _| size * (t + (factor - 1.0) * (t - faster).max(0.0)) / whole)
+        }
+        Kind::SlowerLeak => {
+            let slower = random.between(0.15, 0.35) * steps;
+            let whole = slower + 0.5 * (steps - slower);
+            Box::new(move |t, _| size * (t - 0.5 * (t - slower).max(0.0)) / whole)
+        }
+        Kind::DoublingBuffer => {
+            // The capacity of a list that only grows: the next one when it is full.
+            let factor = random.between(1.5, 2.0);
+            let first = random.between(4.0, 20.0);
+            let capacity = move |t: f64| factor.powf(((t.max(first) / first).ln() / factor.ln()).floor() + 1.0);
+            Box::new(move |t, _| size * capacity(t) / capacity(steps))
+        }
+        Kind::LeakWithDips => {
+            // Workers that restart at the end of each epoch.
+            let (length, depth) = (random.between(1.0, 3.0).round(), size * random.between(0.3, 2.0));
+            Box::new(move |t, _| depth + size * t / steps - if t % epoch >= epoch - length { depth } else { 0.0 })
+        }
+        Kind::ChurningHeap => {
+            // Pages come back only when everything on them is freed, so the level sticks to recent maxima.
+            let reach = random.between(3.0, 20.0).round() as usize;
+            let drawn: Vec<f64> = (0..steps as usize + reach + 1).map(|_| random.unit()).collect();
+            let sticky: Vec<f64> = drawn.windows(reach).map(|near| near.iter().copied().fold(0.0, f64::max)).collect();
+            Box::new(move |t, _| size * t / steps + 0.3 * size * sticky[(t as usize).min(sticky.len() - 1)])
+        }
     }
 }

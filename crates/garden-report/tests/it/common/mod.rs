@@ -56,6 +56,8 @@ pub fn blank() -> Diagnosis {
         knee: None,
         level: None,
         forecast: Forecast::default(),
+        headroom: None,
+        sensitivity: None,
         clock: Clock::Step,
         phases: Vec::new(),
         causes: Vec::new(),
@@ -64,6 +66,7 @@ pub fn blank() -> Diagnosis {
         advice: Vec::new(),
         processes: Vec::new(),
         parts: Vec::new(),
+        series: Vec::new(),
         stability: None,
         input: Input::default(),
     }
@@ -291,7 +294,7 @@ pub fn leak() -> Case {
         },
         level: Some(Level { bytes: mib(6800.0), low: mib(6750.0), high: mib(6850.0) }),
         forecast: Forecast {
-            if_unbounded: Some(Exhaustion { step: None, low: start + 13_500.0, high: None, time_s: Some(1990.0) }),
+            if_unbounded: Some(Exhaustion { step: None, low: 1890.0, high: None, time_s: Some(1990.0) }),
             limit_bytes: Some(mib(7500.0)),
             ..Forecast::default()
         },

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use garden_memory::{Activity, Bytes, Quantity, RunFacts};
-use garden_trace::{ReadOptions, ReadTrace, read};
+use garden_memory::{Activity, Bytes, Quantity, RunFacts, Subject};
+use garden_trace::{ReadOptions, ReadTrace, read, read_all};
 
 /// Reads a text without options and renders the outcome.
 pub fn shown(text: &str) -> String {
@@ -18,8 +18,30 @@ pub fn shown_with(bytes: &[u8], options: &ReadOptions) -> String {
     }
 }
 
+/// Reads all series of a text without options and renders the outcome.
+pub fn all_shown(text: &str) -> String {
+    all_shown_with(text.as_bytes(), &ReadOptions::default())
+}
+
+/// Reads all series and renders the outcome, errors included.
+pub fn all_shown_with(bytes: &[u8], options: &ReadOptions) -> String {
+    match read_all(bytes, options) {
+        Ok(all) => all.iter().map(render_named).collect(),
+        Err(error) => format!("error: {error}\nhint: {}\n", error.hint().unwrap_or_default()),
+    }
+}
+
+fn render_named(read: &ReadTrace) -> String {
+    let name = read.name.as_ref().map_or(String::new(), |name| format!("== {name}\n"));
+    let subject = match read.trace.subject {
+        Subject::Process => String::new(),
+        other => format!("subject {other:?}\n"),
+    };
+    name + &subject + &render(read)
+}
+
 fn render(read: &ReadTrace) -> String {
-    let ReadTrace { trace, input } = read;
+    let ReadTrace { trace, input, .. } = read;
     let mut out = String::new();
     let known = |text: &Option<String>| text.clone().unwrap_or("-".to_string());
     let (column, unit) = (known(&input.column), known(&input.unit));
