@@ -45,7 +45,7 @@ pub(crate) struct Jumps {
 impl Jumps {
     /// The jumps of the floor; none if it grew smoothly.
     pub(crate) fn of(shape: &Shape) -> Jumps {
-        let rise = shape.floor.last().zip(shape.floor.first()).map_or(0.0, |(last, first)| last.y - first.y);
+        let rise = rise_of(&shape.floor);
         let is_growth = |list: &Vec<(f64, f64)>| {
             let jumped: f64 = list.iter().map(|jump| jump.1).sum();
             list.len() >= FEWEST && jumped >= SHARE * rise && jumped <= rise / SHARE
@@ -77,7 +77,7 @@ impl Jumps {
         evidence >= EVEN && later >= KEEPS_SIZE * earlier
     }
 
-    pub(crate) fn gaps(&self) -> Vec<f64> {
+    fn gaps(&self) -> Vec<f64> {
         self.list.windows(2).map(|pair| pair[1].0 - pair[0].0).collect()
     }
 
@@ -118,14 +118,18 @@ impl Jumps {
     }
 }
 
+/// The rise from the first low to the last.
+fn rise_of(floor: &[Point]) -> f64 {
+    floor.last().zip(floor.first()).map_or(0.0, |(last, first)| last.y - first.y)
+}
+
 /// Jumps between neighbouring lows, from a level that was never reached before to one that was never left again.
 fn between_lows(floor: &[Point]) -> Vec<(f64, f64)> {
     let steps: Vec<f64> = floor.windows(2).map(|pair| pair[1].y - pair[0].y).collect();
     let usual = median(&steps);
     let deviations: Vec<f64> = steps.iter().map(|step| (step - usual).abs()).collect();
-    let rise = floor.last().zip(floor.first()).map_or(0.0, |(last, first)| last.y - first.y);
     // 1.4826 makes the median absolute deviation a standard deviation for Gaussian noise.
-    let least = (usual + STANDS_OUT * 1.4826 * median(&deviations)).max(SMALLEST * rise);
+    let least = (usual + STANDS_OUT * 1.4826 * median(&deviations)).max(SMALLEST * rise_of(floor));
     let stays = |at: usize| {
         let level = 0.5 * (floor[at].y + floor[at + 1].y);
         floor[..=at].iter().all(|p| p.y < level) && floor[at + 1..].iter().all(|p| p.y > level)
@@ -148,7 +152,6 @@ fn between_stretches(shape: &Shape) -> Vec<(f64, f64)> {
         let size = (shape.start_level(&pair[1]) - highest).min(shape.start_level(&pair[1]) - before);
         (0.5 * (shape.floor[pair[0].end - 1].x + shape.floor[pair[1].start].x), size)
     };
-    let rise = shape.floor.last().zip(shape.floor.first()).map_or(0.0, |(last, first)| last.y - first.y);
-    let least = shape.noise.sigma.max(SMALLEST * rise);
+    let least = shape.noise.sigma.max(SMALLEST * rise_of(&shape.floor));
     shape.segments.windows(2).map(jump).filter(|jump| jump.1 > least).collect()
 }

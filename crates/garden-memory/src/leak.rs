@@ -23,8 +23,9 @@ const FEWEST_LUMPS: usize = 4;
 /// Log-likelihood ratio by which a square root may fit better than a line, by chance (1 time in 25 for a line).
 const ROOT_MAY_BE: f64 = 1.5;
 /// A power of the time that is easily taken for a line, and the ratio by which it may fit better.
-const NEARLY_STRAIGHT: f64 = 0.75;
-const NEARLY_MAY_BE: f64 = 0.5;
+const NEARLY_STRAIGHT: (f64, f64) = (0.75, 0.5);
+/// One-sided normal quantile for "it slows down": 1 in 20.
+pub(crate) const SLOWS: f64 = 1.64;
 /// Log-likelihood ratio that settles the matter: ten to one.
 const ROOT_IS_SURE: f64 = 2.3;
 /// Growth that slowed down must keep its new rate for this many passes, and contradict these powers of the time.
@@ -78,17 +79,11 @@ impl LeakTest {
     fn grows_in_every_pass(&self, shape: &Shape) -> bool {
         let first = self.growth_start;
         let whole = ((shape.last() - first + 1.5 * shape.spacing) / self.epoch).floor();
-        let level = |pass: usize| {
-            let from = first + pass as f64 * self.epoch;
-            let lows = shape.floor_between(from, from + self.epoch);
-            let values: Vec<f64> = lows.iter().map(|low| low.y).collect();
-            (!values.is_empty()).then(|| Point { x: from + 0.5 * self.epoch, y: median(&values) })
-        };
         // The first pass may fill a cache.
-        let levels: Option<Vec<Point>> = (1..whole as usize).map(level).collect();
+        let levels = levels(shape, first + self.epoch, self.epoch, (whole as usize).saturating_sub(1));
         let Some(levels) = levels.filter(|levels| levels.len() >= FEWEST_PASSES) else { return false };
         let rise = levels[levels.len() - 1].y - levels[0].y;
-        levels.windows(2).all(|pair| pair[1].y > pair[0].y)
+        each_above_the_last(&levels)
             && rise >= shape.material_leak(self.window_start)
             && LATER_POWERS.iter().all(|&power| line_over_power(&levels, self.origin, power) >= ROOT_IS_SURE)
     }
@@ -127,7 +122,7 @@ impl LeakTest {
         bend.rises(LEAK_SURE)
             && trend.rise() >= shape.material_leak(from)
             && self.has_company(shape, &trend, now)
-            && bend.may_keep(UNDIMINISHED, 1.64)
+            && bend.may_keep(UNDIMINISHED, SLOWS)
             && line_over_step(window) > 0.0
             && !comes_in_few_jumps(shape, from)
             && self.beats_the_root(shape, window, now)
@@ -152,7 +147,7 @@ impl LeakTest {
     fn is_straight(&self, shape: &Shape) -> bool {
         let whole = shape.floor_between(self.growth_start, shape.last());
         let too_few = matches!(shape.waves, Waves::Teeth(_)) || whole.len() < FEWEST_FOR_POWERS;
-        self.after_fill || too_few || line_over_power(whole, self.origin, NEARLY_STRAIGHT) >= -NEARLY_MAY_BE
+        self.after_fill || too_few || is_nearly_a_line(whole, self.origin)
     }
 
     /// Before a third epoch is over, the second must have grown as the first did.
@@ -163,6 +158,26 @@ impl LeakTest {
         let first_pass = rate_between(shape, self.growth_start, self.window_start);
         first_pass.is_some_and(|first| trend.slope >= AS_BEFORE * first.value)
     }
+}
+
+/// Whether a line explains points about as well as a power of the time since `origin` that is easily taken for one.
+pub(crate) fn is_nearly_a_line(points: &[Point], origin: f64) -> bool {
+    line_over_power(points, origin, NEARLY_STRAIGHT.0) >= -NEARLY_STRAIGHT.1
+}
+
+/// The typical low of each of `count` stretches of a length, in their middles; `None` if one of them has no low.
+pub(crate) fn levels(shape: &Shape, from: f64, length: f64, count: usize) -> Option<Vec<Point>> {
+    let level = |number: usize| {
+        let from = from + number as f64 * length;
+        let lows: Vec<f64> = shape.floor_between(from, from + length).iter().map(|low| low.y).collect();
+        (!lows.is_empty()).then(|| Point { x: from + 0.5 * length, y: median(&lows) })
+    };
+    (0..count).map(level).collect()
+}
+
+/// Whether each level stands above the one before.
+pub(crate) fn each_above_the_last(levels: &[Point]) -> bool {
+    levels.windows(2).all(|pair| pair[1].y > pair[0].y)
 }
 
 /// Whether each straight stretch of the growth is slower than the one before: a curve, whatever a jump in it does to a line.

@@ -4,12 +4,11 @@
 //! (`leak.rs`). A server, a stream or a plain service has no passes. There a straight line is a leak once it has lasted long
 //! enough, has added a material share of the limit, and shows no sign of slowing down.
 
-use crate::leak::comes_in_few_jumps;
+use crate::leak::{SLOWS, UNDIMINISHED, comes_in_few_jumps, each_above_the_last, is_nearly_a_line, levels};
 use crate::record_highs::thins_out;
 use crate::shape::Shape;
-use crate::stats::median;
 use crate::sublinear::law_explains;
-use crate::trend::{Bend, Trend, line_over_power, line_over_step};
+use crate::trend::{Bend, Trend, line_over_step};
 
 /// What is known about passes over the data.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +46,8 @@ const SHARE_OF_LIMIT: f64 = 0.1;
 const SHARE_OF_LEVEL: f64 = 0.25;
 /// The growth must have risen in each of this many parts.
 const PARTS: usize = 8;
-/// One-sided normal quantiles for "it rises" and for "it slows down".
+/// One-sided normal quantile for "it rises": 1 in 740.
 const SURE: f64 = 3.0;
-const SLOWS: f64 = 1.64;
-/// The rate may not be significantly below this share of its earlier rate.
-const UNDIMINISHED: f64 = 0.9;
-/// A power of the time that is easily taken for a line, and the log-likelihood ratio by which it may fit better.
-const NEARLY_STRAIGHT: (f64, f64) = (0.75, 0.5);
 
 impl Endless {
     /// Whether growth since `start` is a leak.
@@ -70,7 +64,7 @@ impl Endless {
             && line_over_step(floor) > 0.0
             && !comes_in_few_jumps(shape, start)
             && !thins_out(shape, start)
-            && line_over_power(floor, start, NEARLY_STRAIGHT.0) >= -NEARLY_STRAIGHT.1
+            && is_nearly_a_line(floor, start)
             && !law_explains(floor, start)
     }
 }
@@ -78,11 +72,5 @@ impl Endless {
 /// Whether each part of the growth stands above the one before.
 fn rises_in_each_part(shape: &Shape, start: f64) -> bool {
     let length = (shape.last() - start) / PARTS as f64;
-    let level = |part: usize| {
-        let from = start + part as f64 * length;
-        let values: Vec<f64> = shape.floor_between(from, from + length).iter().map(|low| low.y).collect();
-        (!values.is_empty()).then(|| median(&values))
-    };
-    let levels: Option<Vec<f64>> = (0..PARTS).map(level).collect();
-    levels.is_some_and(|levels| levels.windows(2).all(|pair| pair[1] > pair[0]))
+    levels(shape, start, length, PARTS).is_some_and(|levels| each_above_the_last(&levels))
 }
