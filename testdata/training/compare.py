@@ -43,6 +43,9 @@ TOLERANCES = {
     "learning rate": 1e-9,
     "weights": 1e-3,
     "evaluation loss": 1e-5,
+    # The same tokens have the largest logit on both sides: their shares are equal, but for the last bit of a division.
+    "token accuracy": 1e-12,
+    "evaluation token accuracy": 1e-12,
     "merged logits": 1e-4,
     "events": 1e-6,
 }
@@ -92,6 +95,12 @@ RUNS = {
 DEFAULT_RUNS = ["decoder", "decoder, tokens", "vision, rslora", "vision, rslora, tokens"]
 
 
+def count_hits(logits, labels):
+    """Labels that are the argmax of their logits, and all labels."""
+    trained = labels != -100
+    return int(((logits.argmax(-1) == labels) & trained).sum()), int(trained.sum())
+
+
 def load_base(folder):
     return Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
 
@@ -135,9 +144,23 @@ class Rows:
 
 
 class InOrder(Trainer):
-    """The trainer itself, but that rows come in their order, and that parts of the model may have rates of their own."""
+    """The trainer itself, but that rows come in their order, that parts of the model may have rates of their own, and that it counts hits, as TRL's does."""
 
     factors = {}
+    hits, tokens = 0, 0
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs["labels"]
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        hits, tokens = count_hits(outputs.logits[:, :-1].detach(), labels[:, 1:])
+        self.hits, self.tokens = self.hits + hits, self.tokens + tokens
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs, *rest):
+        if "loss" in logs:
+            logs["mean_token_accuracy"] = self.hits / self.tokens
+            self.hits = self.tokens = 0
+        super().log(logs, *rest)
 
     def _get_train_sampler(self, train_dataset=None):
         return SequentialSampler(self.train_dataset)
@@ -226,7 +249,9 @@ def compare_steps(ours, theirs):
     losses = [apart(our["loss"], their["loss"]) for our, their in pairs]
     norms = [apart(our["grad_norm"], their["grad_norm"]) for our, their in pairs]
     rates = [0.0 if our["learning_rate"] == their["learning_rate"] else apart(our["learning_rate"], their["learning_rate"]) for our, their in pairs]
+    accuracies = [abs(our["mean_token_accuracy"] - their["mean_token_accuracy"]) for our, their in pairs]
     return {
+        "token accuracy": max(accuracies), "last token accuracy": [ours[-1]["mean_token_accuracy"], theirs[-1]["mean_token_accuracy"]],
         "loss, first 10 steps": max(losses[:10]), "loss": max(losses), "loss, mean": sum(losses) / len(losses), "gradient norm": max(norms),
         "learning rate": max(rates), "first loss": [ours[0]["loss"], theirs[0]["loss"]], "last loss": [ours[-1]["loss"], theirs[-1]["loss"]],
         "steps that were clipped": sum(line["grad_norm"] > SETTINGS["norm"] for line in theirs),
@@ -244,18 +269,18 @@ def compare_weights(first, ours, theirs):
 
 
 def evaluate(model, rows, messages):
-    """The mean loss of a trained token, and the mean of the means of micro-batches, as Trainer.evaluate has it."""
-    total, tokens, means = 0.0, 0, []
+    """The mean loss of a trained token, the share of hits, and the mean of the mean losses of micro-batches, as Trainer.evaluate has it."""
+    total, tokens, all_hits, means = 0.0, 0, 0, []
     for begin in range(0, len(messages), SETTINGS["batch"]):
         batch = rows.collate(messages[begin : begin + SETTINGS["batch"]])
         labels = batch.pop("labels")[:, 1:]
         with torch.no_grad():
             logits = model(**batch).logits[:, :-1]
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-        trained = int(labels.ne(-100).sum())
-        total, tokens = total + losses.double().sum().item(), tokens + trained
+        hits, trained = count_hits(logits, labels)
+        total, tokens, all_hits = total + losses.double().sum().item(), tokens + trained, all_hits + hits
         means.extend([losses.sum().item() / trained] * len(labels))
-    return total / tokens, sum(means) / len(means)
+    return total / tokens, all_hits / tokens, sum(means) / len(means)
 
 
 def make_prompts(arguments, messages):
@@ -301,8 +326,9 @@ def compare_answers(arguments, rows, messages, log, folder):
     model = PeftModel.from_pretrained(load_base(arguments.model), folder).eval()
     taken, written = get_peft_model_state_dict(model), load_file(folder / "adapter_model.safetensors")
     assert taken.keys() == written.keys() and all(torch.equal(taken[name], written[name]) for name in written), "peft did not take every tensor"
-    by_token, by_batch = evaluate(model, rows, messages)
-    told = min(line["eval_loss"] for line in log if "eval_loss" in line and line["step"] > 0)
+    by_token, accuracy, by_batch = evaluate(model, rows, messages)
+    best = min((line for line in log if "eval_loss" in line and line["step"] > 0), key=lambda line: line["eval_loss"])
+    told, told_accuracy = best["eval_loss"], best["eval_mean_token_accuracy"]
     theirs, logits, lead = answers_theirs(model, rows, prompts)
     with model.disable_adapter():
         without, _, _ = answers_theirs(model, rows, prompts)
@@ -317,6 +343,7 @@ def compare_answers(arguments, rows, messages, log, folder):
     far = max((one - other).abs().max().item() for one, other in zip(merged_logits, logits)) if all(same) else float("nan")
     return {
         "evaluation loss": apart(told, by_token), "evaluation loss, ours and theirs": [told, by_token], "evaluation loss as Trainer.evaluate has it": by_batch,
+        "evaluation token accuracy": abs(told_accuracy - accuracy), "evaluation token accuracy, ours and theirs": [told_accuracy, accuracy],
         "prompts": len(prompts), "same answers": sum(one == other for one, other in zip(ours, theirs)),
         "same answers, merged, in transformers": sum(one == other for one, other in zip(merged_theirs, theirs)),
         "same answers, merged, in the binary": sum(one == other for one, other in zip(merged_ours, theirs)),
@@ -350,7 +377,11 @@ def compare_events(folder, log):
     events = EventAccumulator(str(folder / "runs"), size_guidance={"scalars": 0})
     events.Reload()
     found = {}
-    for tag, name in {"train/loss": "loss", "train/learning_rate": "learning_rate", "train/grad_norm": "grad_norm", "eval/loss": "eval_loss"}.items():
+    tags = {
+        "train/loss": "loss", "train/mean_token_accuracy": "mean_token_accuracy", "train/learning_rate": "learning_rate", "train/grad_norm": "grad_norm",
+        "eval/loss": "eval_loss", "eval/mean_token_accuracy": "eval_mean_token_accuracy",
+    }
+    for tag, name in tags.items():
         expected = [(line["step"], line[name]) for line in log if name in line]
         scalars = [(event.step, event.value) for event in events.Scalars(tag)]
         assert [step for step, _ in scalars] == [step for step, _ in expected], tag

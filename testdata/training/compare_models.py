@@ -30,12 +30,13 @@ def line(model, name, parts):
     steps, weights, answers = parts["steps"], parts["weights"], parts["answers"]
     figures = {
         "loss, first 10 steps": steps["loss, first 10 steps"], "loss": steps["loss"], "gradient norm": steps["gradient norm"], "learning rate": steps["learning rate"],
-        "weights": weights["weights"], "worst": weights["weights, worst matrix"], "evaluation": answers["evaluation loss"], "merged logits": answers["merged logits"],
+        "weights": weights["weights"], "worst": weights["weights, worst matrix"], "evaluation": answers["evaluation loss"],
+        "token accuracy": steps["token accuracy"], "in evaluations": answers["evaluation token accuracy"], "merged logits": answers["merged logits"],
     }
     told = "; ".join(f"{figure} {value:.1e}" for figure, value in figures.items())
     same = "/".join(str(answers[key]) for key in answers if key.startswith("same answers"))
     first, last = steps["first loss"][0], steps["last loss"][0]
-    return f"{model}: {name}: {told}; same answers {same} of {answers['prompts']}; {weights['matrices']} tensors, loss {first:.3f} to {last:.3f}"
+    return f"{model}: {name}: {told}; same answers {same} of {answers['prompts']}; {weights['matrices']} tensors, loss {first:.3f} to {last:.3f}, last accuracy {steps['last token accuracy'][0]:.3f}"
 
 
 def main():

@@ -391,12 +391,21 @@ pub trait Device {
     /// Dropout: y = x / (1 - rate) or 0, by a random number for (seed, index). The same seed gives the same choice.
     fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write);
 
-    /// Each row's loss for its target, f32 `[rows]`, and in place of the logits `[rows, vocabulary]`, activations, the gradient of the summed losses
-    /// times the loss scale of the step's scalars.
-    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer);
+    /// Each row's loss for its target and whether that is a hit, f32 `[rows]`, and in place of the logits `[rows, vocabulary]`, activations, the gradient
+    /// of the summed losses times the loss scale of the step's scalars. A hit is 1 where the target is the first of the largest logits, as an
+    /// argmax has it, else 0.
+    fn cross_entropy(
+        &mut self,
+        logits: Buffer,
+        targets: Buffer,
+        losses: Buffer,
+        hits: Buffer,
+        rows: usize,
+        scalars: Buffer,
+    );
 
-    /// `sum [1] +=` the loss scale of the step's scalars times the sum of the losses; both f32.
-    fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer);
+    /// `sums [2] +=` the loss scale of the step's scalars times the sum of the losses, and the sum of the hits, which is not scaled; all f32.
+    fn add_losses(&mut self, losses: Buffer, hits: Buffer, sums: Buffer, scalars: Buffer);
 
     /// `sum [1] +=` sum of squares of x; both f32.
     fn add_squares(&mut self, x: Buffer, sum: Buffer);

@@ -114,8 +114,8 @@ impl Device for Planner {
     fn gather(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: usize) {}
     fn scatter(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: usize) {}
     fn dropout(&mut self, _: Buffer, _: Buffer, _: f32, _: Seed, _: Write) {}
-    fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}
-    fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
+    fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}
+    fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}
     fn best_of_rows(&mut self, _: Buffer, _: Buffer, _: usize) {}
     fn add_squares(&mut self, _: Buffer, _: Buffer) {}
     fn repeat(&mut self, _: Buffer, _: usize, _: &mut dyn FnMut(&mut dyn Device)) {}

@@ -52,6 +52,8 @@ impl Training {
 pub struct StepResult {
     /// The sum over its batches of scale times loss.
     pub loss: f32,
+    /// Targets of its batches whose logit no other one exceeded.
+    pub hits: usize,
     /// The norm of all gradients at the update, before clipping.
     pub gradient_norm: f32,
 }
@@ -105,7 +107,7 @@ struct Workspace {
     scalars: Buffer,
     /// The step's scalars with separate learning rates for vision tower and merger, if they have them.
     group_scalars: [Buffer; 2],
-    /// The step's loss, and the sum of squares of all gradients: f32 `[2]`.
+    /// The step's loss, its hits, and the sum of squares of all gradients: f32 `[3]`.
     results: Buffer,
     /// Input buffers of the batches on the device at once, used in turn.
     batches: Vec<BatchInputs>,
@@ -219,7 +221,7 @@ impl Model {
         parameter.set(device, values);
     }
 
-    /// Starts a step: clears the gradients and the loss of the previous one.
+    /// Starts a step: clears the gradients, the loss and the hits of the previous one.
     pub fn begin_step(&self, device: &mut dyn Device) {
         device.mark(Stage::Update);
         device.zero(self.gradients);
@@ -260,8 +262,8 @@ impl Model {
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
         let dx = part(workspace.dx);
         network.head.loss(pass.device, text, part(workspace.inputs[text.layers]), dx, given.asked, &workspace.head);
-        let losses = workspace.head.losses.first(given.asked.rows);
-        pass.device.add_losses(losses, workspace.results.first(1), workspace.scalars);
+        let [losses, hits] = [workspace.head.losses, workspace.head.hits].map(|buffer| buffer.first(given.asked.rows));
+        pass.device.add_losses(losses, hits, workspace.results.first(2), workspace.scalars);
         pass.device.mark(Stage::Backward);
         for (index, layer) in network.layers.iter().enumerate().rev() {
             let (x, mut saved) = (part(workspace.inputs[index]), *workspace.saved.of(index));
@@ -312,6 +314,11 @@ impl Model {
         Ok(downloaded(device, self.workspace.head.losses.first(batch.targets()))?)
     }
 
+    /// Whether each target that counts is a hit, in order, of the batch that was learnt or evaluated last: 1 if no logit was above the target's, else 0.
+    pub fn hits(&self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
+        Ok(downloaded(device, self.workspace.head.hits.first(batch.targets()))?)
+    }
+
     /// Logits `[tokens, vocabulary]` of a batch.
     pub fn logits(&mut self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<f32>, Error> {
         self.displace();
@@ -343,7 +350,7 @@ impl Model {
         if gradient_scale != 1.0 {
             device.scale(self.gradients, self.workspace.scalars);
         }
-        let squares = self.workspace.results.part(1, 1);
+        let squares = self.workspace.results.part(2, 1);
         // Gradients of parameters that took no part are zero.
         device.add_squares(self.gradients, squares);
         let taking_part = self.trained.iter().filter(|parameter| had_images || parameter.part == Part::Decoder);
@@ -365,9 +372,11 @@ impl Model {
     /// Waits for the end of a step; an error if the device failed meanwhile.
     pub fn step_result(&self, device: &mut dyn Device) -> Result<StepResult, Error> {
         device.mark(Stage::Idle);
-        let mut results = [0.0; 2];
+        let mut results = [0.0; 3];
         device.download(self.workspace.results, &mut results)?;
-        Ok(StepResult { loss: results[0], gradient_norm: results[1].sqrt() })
+        let [loss, hits, squares] = results;
+        // f32 counts exactly up to 16,777,216.
+        Ok(StepResult { loss, hits: hits as usize, gradient_norm: squares.sqrt() })
     }
 
     fn vision_context<'a>(&'a self, given: &'a Given) -> VisionContext<'a> {
@@ -479,7 +488,7 @@ impl Workspace {
         let mut scalars = |label: &str| device.buffer(Purpose::Batch, label, Dtype::I32, StepScalars::LENGTH);
         let group_scalars = [scalars("scalars of the vision tower")?, scalars("scalars of the merger")?];
         let scalars = scalars("scalars")?;
-        let results = device.buffer(Purpose::Workspace, "loss and sum of squares", Dtype::F32, 2)?;
+        let results = device.buffer(Purpose::Workspace, "loss, hits and sum of squares", Dtype::F32, 3)?;
         let (put, placed) = (0, None);
         Ok(Workspace {
             linear,

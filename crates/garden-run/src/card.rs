@@ -170,6 +170,7 @@ fn numbers(record: &RunRecord) -> String {
         let at_first = |text: String| if first.step < own.step { text } else { String::new() };
         add("loss on held-out rows", at_first(format!("{:.4}", first.loss)), format!("{:.4}", own.loss));
         let shares = [
+            ("token accuracy on held-out rows", first.mean_token_accuracy, own.mean_token_accuracy),
             ("fully correct answers", first.exact_match, own.exact_match),
             ("correct fields of JSON answers", first.field_accuracy, own.field_accuracy),
             ("box overlap (mean IoU)", first.mean_iou, own.mean_iou),

@@ -1,13 +1,14 @@
-//! The charts of a training run: loss, accuracy, learning rate, gradients, time, and the memory that the judge drew with the plan in it.
+//! The charts of a training run: loss, accuracy of tokens and of answers, learning rate, gradients, time, and the memory that the judge drew with the plan in it.
 
 use std::collections::BTreeSet;
 
 use garden_report::{Axis, Chart, ChartKind, Curve, Level, LevelKind, Mark, Role, Scale, Shape, Size, Tone, Unit};
 use garden_train::{EvalReport, Metric, StepLine};
 
+use crate::format::capital;
 use crate::record::RunRecord;
 
-/// A loss with more values than this is drawn smoothed, with the values themselves behind it.
+/// A curve of training steps with more values than this is drawn smoothed, with the values themselves behind it.
 const NOISY: usize = 120;
 /// How many values a smoothed one weighs, as a share of all.
 const SMOOTHED: f64 = 0.03;
@@ -20,7 +21,15 @@ const MOST_EPOCHS: usize = 20;
 
 /// All charts, in the order of the page.
 pub fn charts(record: &RunRecord) -> Vec<Chart> {
-    let own = [loss(record), accuracy(record), fields(record), rate(record), norm(record), time(record)];
+    let own = [
+        loss(record),
+        token_accuracy(record),
+        accuracy(record),
+        fields(record),
+        rate(record),
+        norm(record),
+        time(record),
+    ];
     let own =
         own.into_iter().filter(|chart| chart.curves.iter().any(|curve| curve.values.iter().any(|v| v.is_finite())));
     own.chain(memory(record)).collect()
@@ -75,24 +84,34 @@ impl<'a> Draft<'a> {
         let values = self.record.evaluations.iter().filter_map(|report| Some((report.step, value(report)?)));
         self.curve(name, Role::Dotted, Tone::Next, values)
     }
+
+    /// What both training rows and held-out rows have, and the words for which rows there were.
+    fn of_both(
+        &self,
+        of_step: impl Fn(&StepLine) -> Option<f64>,
+        of_evaluation: impl Fn(&EvalReport) -> Option<f64>,
+    ) -> (Vec<Curve>, &'static str) {
+        let steps = self.record.steps.iter().filter_map(|step| Some((step.step, of_step(step)?)));
+        let values: Vec<(usize, f64)> = steps.collect();
+        let mut curves = Vec::new();
+        if values.len() > NOISY {
+            curves.push(self.curve("training, smoothed", Role::Line, Tone::Next, smoothed(&values).into_iter()));
+            curves.push(self.curve("training", Role::Line, Tone::Muted, values.into_iter()));
+        } else {
+            curves.push(self.curve("training", Role::Line, Tone::Next, values.into_iter()));
+        }
+        if self.record.evaluations.is_empty() {
+            return (curves, "on training rows");
+        }
+        curves.push(self.of_evaluations("held-out rows", of_evaluation));
+        (curves, "on training rows and on held-out rows")
+    }
 }
 
 fn loss(record: &RunRecord) -> Chart {
     let draft = Draft::new(record);
-    let mut curves = Vec::new();
-    let values = || record.steps.iter().map(|step| (step.step, step.loss));
-    if record.steps.len() > NOISY {
-        curves.push(draft.curve("training, smoothed", Role::Line, Tone::Next, smoothed(values()).into_iter()));
-        curves.push(draft.curve("training", Role::Line, Tone::Muted, values()));
-    } else {
-        curves.push(draft.curve("training", Role::Line, Tone::Next, values()));
-    }
-    let is_evaluated = !record.evaluations.is_empty();
-    if is_evaluated {
-        curves.push(draft.of_evaluations("held-out rows", |report| Some(report.loss)));
-    }
-    let note = if is_evaluated { "On training rows and on held-out rows." } else { "On training rows." };
-    let mut chart = draft.chart("Loss", note, Unit::Number, curves);
+    let (curves, rows) = draft.of_both(|step| Some(step.loss), |report| Some(report.loss));
+    let mut chart = draft.chart("Loss", &format!("{}.", capital(rows)), Unit::Number, curves);
     chart.size = Size::Large;
     chart.marks = marks(record);
     chart.scale = scale(&chart.curves);
@@ -110,11 +129,12 @@ fn scale(curves: &[Curve]) -> Scale {
 }
 
 /// A mean in which a value weighs less the longer ago it was.
-fn smoothed(values: impl ExactSizeIterator<Item = (usize, f64)>) -> Vec<(usize, f64)> {
+fn smoothed(values: &[(usize, f64)]) -> Vec<(usize, f64)> {
     let share = 1.0 / (SMOOTHED * values.len() as f64).max(3.0);
     let mut mean = None;
     values
-        .map(|(step, value)| {
+        .iter()
+        .map(|&(step, value)| {
             let next = mean.map_or(value, |mean: f64| mean + share * (value - mean));
             mean = Some(next);
             (step, next)
@@ -139,6 +159,13 @@ fn marks(record: &RunRecord) -> Vec<Mark> {
     let epoch = |number: usize| mark("epoch", format!("epoch {number}"), (number * each) as f64, Shape::Line);
     let epochs = (1..=epochs).filter(|number| epochs <= MOST_EPOCHS && number * each < last).map(epoch);
     best.into_iter().chain(starts).chain(epochs).collect()
+}
+
+fn token_accuracy(record: &RunRecord) -> Chart {
+    let draft = Draft::new(record);
+    let (curves, rows) = draft.of_both(|step| step.mean_token_accuracy, |report| report.mean_token_accuracy);
+    let note = format!("Share of tokens that the model ranks first, given the right ones before them, {rows}.");
+    shares(&draft, "Token accuracy", &note, curves)
 }
 
 fn accuracy(record: &RunRecord) -> Chart {

@@ -117,6 +117,9 @@ fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
         add("held-out loss", format!("{:.3} → {:.3}{end}", first.loss, result.loss));
         let shares = |value: fn(&EvalReport) -> Option<f64>| Some((value(first)?, value(result)?));
         let words = |(before, after): (f64, f64)| format!("{} → {}", percent(before), percent(after));
+        if let Some(shares) = shares(|report| report.mean_token_accuracy) {
+            add("token accuracy", words(shares));
+        }
         if let Some(shares) = shares(|report| report.exact_match) {
             add("correct answers", words(shares));
         }
@@ -137,6 +140,7 @@ fn numbers(record: &RunRecord) -> Vec<garden_report::Field> {
 }
 
 fn evaluations(record: &RunRecord) -> Option<Section> {
+    let has_accuracy = record.evaluations.iter().any(|report| report.mean_token_accuracy.is_some());
     let has_answers = record.evaluations.iter().any(|report| report.exact_match.is_some());
     let has_fields = record.evaluations.iter().any(|report| report.field_accuracy.is_some());
     let has_boxes = record.evaluations.iter().any(|report| report.mean_iou.is_some());
@@ -144,6 +148,7 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     let by = format!(" (best by {})", record.job.recipe.metric_for_best_model.name());
     let share = |share: Option<f64>| share.map(percent).unwrap_or_default();
     let mut header: Vec<Cow<'static, str>> = vec!["after step".into(), "loss".into()];
+    header.extend(has_accuracy.then_some(Cow::from("token accuracy")));
     header.extend(has_answers.then_some(Cow::from("correct answers")));
     header.extend(has_fields.then_some(Cow::from("correct fields")));
     if has_boxes {
@@ -153,6 +158,7 @@ fn evaluations(record: &RunRecord) -> Option<Section> {
     let row = |report: &EvalReport| {
         let mark = if Some(report.step) == best { by.as_str() } else { "" };
         let mut cells = vec![format!("{}{mark}", report.step), format!("{:.4}", report.loss)];
+        cells.extend(has_accuracy.then(|| share(report.mean_token_accuracy)));
         cells.extend(has_answers.then(|| share(report.exact_match)));
         cells.extend(has_fields.then(|| share(report.field_accuracy)));
         if has_boxes {

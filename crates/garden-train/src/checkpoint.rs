@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::job::Job;
 use crate::log::Log;
+use crate::observer::StepReport;
 use crate::recipe::{DeviceKind, FIELDS, Field, OnResume, Recipe};
 
 const STATE: &str = "garden_state.json";
@@ -38,7 +39,7 @@ pub struct Progress {
     pub skipped: usize,
     /// Rows that were too long and were left out.
     pub dropped: usize,
-    /// Losses since the last line of the log.
+    /// Losses and hits since the last line of the log.
     pub window: LossWindow,
     /// The best evaluation so far.
     pub best: Option<Best>,
@@ -51,7 +52,8 @@ pub struct Progress {
     pub seconds: f64,
 }
 
-/// Losses that the next line of the log averages.
+/// Losses that the next line of the log averages, and hits of which it gives the share. Checkpoints of earlier versions have no hits: their share is then of
+/// the steps since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "WrittenWindow")]
 pub struct LossWindow {
@@ -59,6 +61,30 @@ pub struct LossWindow {
     pub sum: f64,
     /// The number of steps.
     pub steps: usize,
+    /// Trained tokens whose logit no other one exceeded.
+    pub hits: u64,
+    /// All trained tokens.
+    pub trained: u64,
+}
+
+impl LossWindow {
+    /// Adds a step.
+    pub(crate) fn add(&mut self, report: &StepReport) {
+        self.sum += report.loss;
+        self.steps += 1;
+        self.hits += report.hits as u64;
+        self.trained += report.trained as u64;
+    }
+
+    /// The mean loss of the steps.
+    pub(crate) fn loss(&self) -> f64 {
+        self.sum / self.steps as f64
+    }
+
+    /// The share of hits; every token counts alike, whatever the loss is divided by.
+    pub(crate) fn accuracy(&self) -> Option<f64> {
+        (self.trained > 0).then(|| self.hits as f64 / self.trained as f64)
+    }
 }
 
 /// An evaluation that was better than those before it.
@@ -85,7 +111,14 @@ pub(crate) struct RowCounts {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WrittenWindow {
-    Named { sum: f64, steps: usize },
+    Named {
+        sum: f64,
+        steps: usize,
+        #[serde(default)]
+        hits: u64,
+        #[serde(default)]
+        trained: u64,
+    },
     List(f64, usize),
 }
 
@@ -105,8 +138,10 @@ enum WrittenRows {
 
 impl From<WrittenWindow> for LossWindow {
     fn from(written: WrittenWindow) -> LossWindow {
-        let (WrittenWindow::Named { sum, steps } | WrittenWindow::List(sum, steps)) = written;
-        LossWindow { sum, steps }
+        match written {
+            WrittenWindow::Named { sum, steps, hits, trained } => LossWindow { sum, steps, hits, trained },
+            WrittenWindow::List(sum, steps) => LossWindow { sum, steps, ..LossWindow::default() },
+        }
     }
 }
 
@@ -515,6 +550,17 @@ mod tests {
             files,
         };
         fs::write(path.join(STATE), serde_json::to_vec(&state).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_window_without_hits_has_no_accuracy() {
+        for written in ["[3.0, 2]", r#"{"sum": 3.0, "steps": 2}"#] {
+            let window: LossWindow = serde_json::from_str(written).unwrap();
+            assert_eq!((window.loss(), window.accuracy()), (1.5, None), "{written}");
+        }
+        let window = LossWindow { sum: 3.0, steps: 2, hits: 3, trained: 4 };
+        let again: LossWindow = serde_json::from_str(&serde_json::to_string(&window).unwrap()).unwrap();
+        assert_eq!((again, again.accuracy()), (window, Some(0.75)));
     }
 
     /// A run may be killed between any two steps of a replacement.

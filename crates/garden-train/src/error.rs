@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use garden_data::Problem;
+
 /// Why a run cannot begin or go on.
 #[derive(Debug)]
 pub enum Error {
@@ -57,8 +59,8 @@ pub enum Error {
         count: usize,
         /// Of how many.
         rows: usize,
-        /// What is wrong with the first one.
-        first: String,
+        /// What is wrong with the first ones.
+        problems: Vec<Problem>,
     },
     /// An evaluation does not have the number by which the best one is chosen.
     NoMetric {
@@ -150,8 +152,10 @@ impl fmt::Display for Error {
                 write!(f, "the adapter `{path}` was made with `{field}` {found}, but the recipe says {given}")
             }
             Error::NotFinite { step, what } => write!(f, "the {what} is NaN or infinite at step {step}"),
-            Error::BadRows { count, rows, first } => {
-                write!(f, "{count} of {rows} rows cannot be used; the first: {first}")
+            Error::BadRows { count, rows, problems } => {
+                let first =
+                    problems.first().map_or_else(String::new, |problem| format!("; the first: {}", words(problem)));
+                write!(f, "{count} of {rows} rows cannot be used{first}")
             }
             Error::NoMetric { name, needs } => {
                 write!(f, "choosing the best checkpoint by `{name}` needs {needs}")
@@ -189,4 +193,10 @@ impl From<garden_model::Error> for Error {
     fn from(error: garden_model::Error) -> Error {
         Error::Model(error)
     }
+}
+
+/// A problem with its place.
+pub(crate) fn words(problem: &Problem) -> String {
+    let field = if problem.field.is_empty() { String::new() } else { format!("field `{}` ", problem.field) };
+    format!("`{}`: {field}{}", problem.place, problem.problem)
 }

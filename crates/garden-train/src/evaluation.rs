@@ -53,6 +53,15 @@ pub(crate) struct Evaluation {
     end_tokens: Vec<i32>,
 }
 
+/// What the model says to the right answers, token by token.
+struct TeacherForced {
+    /// The mean loss of a token.
+    loss: f64,
+    /// The share of tokens whose logit no other one exceeded.
+    accuracy: Option<f64>,
+    rows: usize,
+}
+
 /// A row that an answer is wanted for.
 struct Question {
     row: usize,
@@ -87,7 +96,8 @@ impl Evaluation {
         wants_end: &mut dyn FnMut() -> bool,
     ) -> Result<Option<EvalReport>, Error> {
         let begin = Instant::now();
-        let Some((loss, rows)) = self.loss(job, model, device, wants_end)? else { return Ok(None) };
+        let forced = self.teacher_forced(job, model, device, wants_end)?;
+        let Some(TeacherForced { loss, accuracy, rows }) = forced else { return Ok(None) };
         let (score, answers) = match self.answers(job, device, step, wants_end) {
             Err(Error::Model(garden_model::Error::Stopped)) => return Ok(None),
             answered => answered?,
@@ -95,6 +105,7 @@ impl Evaluation {
         Ok(Some(EvalReport {
             step,
             loss,
+            mean_token_accuracy: accuracy,
             rows,
             answers,
             exact_match: score.exact_match(),
@@ -117,14 +128,14 @@ impl Evaluation {
         }
     }
 
-    /// The mean loss of a trained token, and how many rows there were.
-    fn loss(
+    /// Loss and accuracy over the trained tokens of all rows; nothing if somebody wants an end meanwhile.
+    fn teacher_forced(
         &self,
         job: &Job,
         model: &mut Model,
         device: &mut dyn Device,
         wants_end: &mut dyn FnMut() -> bool,
-    ) -> Result<Option<(f64, usize)>, Error> {
+    ) -> Result<Option<TeacherForced>, Error> {
         let Some(rows) = &job.eval else { return Ok(None) };
         let batches = rows.batches(job.recipe.eval_batch(), None);
         let numbers = 0..batches.per_epoch();
@@ -132,7 +143,7 @@ impl Evaluation {
         // Structure counts here even where it is not trained: losses can be compared from run to run.
         settings.example.selective = SelectiveLoss::default();
         let mut loader = Loader::new(self.dataset.clone(), self.processor.clone(), batches, settings, numbers);
-        let (mut sum, mut trained, mut count) = (0.0, 0, 0);
+        let (mut sum, mut hits, mut trained, mut count) = (0.0, 0.0, 0, 0);
         while let Some(made) = loader.next() {
             if wants_end() {
                 return Ok(None);
@@ -146,10 +157,12 @@ impl Evaluation {
             let batch = Batch::new(model.config(), &made.rows, made.images)?;
             let losses = model.evaluate(device, &batch)?;
             sum += losses.iter().map(|loss| f64::from(*loss)).sum::<f64>();
+            hits += model.hits(device, &batch)?.iter().map(|hit| f64::from(*hit)).sum::<f64>();
             trained += losses.len();
             loader.give_back(batch.into_pixels());
         }
-        Ok(Some((sum / trained.max(1) as f64, count)))
+        let accuracy = (trained > 0).then(|| hits / trained as f64);
+        Ok(Some(TeacherForced { loss: sum / trained.max(1) as f64, accuracy, rows: count }))
     }
 
     /// Answers some rows, spread evenly over all.

@@ -36,7 +36,7 @@ pub use plan::{
 pub use prepare::{Prepared, check_output};
 pub use recipe::{
     DeviceChoice, DeviceKind, FIELDS, Field, IGNORED, MOST_THREADS, OnResume, Optim, Recipe, RecipeError, Recompute,
-    Scheduler, ignored,
+    Scheduler, find_field, ignored,
 };
 pub use run_end::{End, Proof, RUN_END, Resident, RunEnd};
 pub use schedule::Schedule;

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::checkpoint::Progress;
+use crate::checkpoint::{LossWindow, Progress};
 use crate::error::Error;
 use crate::observer::{EvalReport, StepReport};
 use crate::tensorboard::EventFile;
@@ -42,6 +42,9 @@ pub struct StepLine {
     pub epoch: f64,
     /// Their mean loss.
     pub loss: f64,
+    /// The share of their trained tokens whose logit no other one exceeded, as TRL names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_token_accuracy: Option<f64>,
     /// The norm of all gradients before clipping.
     #[serde(default = "unknown", deserialize_with = "or_unknown")]
     pub grad_norm: f64,
@@ -70,6 +73,8 @@ pub struct EvalLine {
     #[serde(default)]
     epoch: f64,
     eval_loss: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eval_mean_token_accuracy: Option<f64>,
     #[serde(default)]
     eval_rows: usize,
     #[serde(default)]
@@ -102,11 +107,12 @@ fn rounded(number: f64) -> f64 {
 }
 
 impl StepLine {
-    pub(crate) fn of(report: &StepReport, loss: f64, tokens: u64) -> StepLine {
+    pub(crate) fn of(report: &StepReport, window: &LossWindow, tokens: u64) -> StepLine {
         StepLine {
             step: report.step,
             epoch: rounded(report.epoch),
-            loss,
+            loss: window.loss(),
+            mean_token_accuracy: window.accuracy(),
             grad_norm: report.gradient_norm,
             learning_rate: report.rate,
             step_seconds: rounded(report.seconds),
@@ -123,6 +129,7 @@ impl EvalLine {
             step: report.step,
             epoch: rounded(epoch),
             eval_loss: report.loss,
+            eval_mean_token_accuracy: report.mean_token_accuracy,
             eval_rows: report.rows,
             eval_runtime: rounded(report.seconds),
             eval_answers: report.exact_match.map(|_| report.answers),
@@ -139,6 +146,7 @@ impl EvalLine {
         EvalReport {
             step: self.step,
             loss: self.eval_loss,
+            mean_token_accuracy: self.eval_mean_token_accuracy,
             rows: self.eval_rows,
             answers: self.eval_answers.unwrap_or(0),
             exact_match: self.eval_exact_match,
@@ -284,8 +292,10 @@ mod tests {
         log.file.write_all(b"{\"step\": 4, \"note\": 1}\n").unwrap();
         let read = read_log(&folder);
         assert_eq!(read.len(), 6);
-        assert!(matches!(&read[0], LogLine::Evaluation(line) if line.clone().report().loss == 0.5));
+        let LogLine::Evaluation(first) = read[0].clone() else { panic!("{:?}", read[0]) };
+        assert_eq!((first.clone().report().loss, first.report().mean_token_accuracy), (0.5, None));
         assert!(matches!(read[1], LogLine::Step(line) if line.grad_norm.is_nan() && line.loss == 0.5));
+        assert!(matches!(read[1], LogLine::Step(line) if line.mean_token_accuracy.is_none()));
         log.file.set_len(end).unwrap();
         let mut list = Vec::new();
         log.copy_as_list(&mut list).unwrap();

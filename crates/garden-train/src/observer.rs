@@ -23,6 +23,10 @@ pub struct StepReport {
     pub rate: f64,
     /// Tokens that were read.
     pub tokens: usize,
+    /// Tokens that were trained.
+    pub trained: usize,
+    /// Of these, tokens whose logit no other one exceeded.
+    pub hits: usize,
     /// Seconds that it took, and those of them that it waited for rows.
     pub seconds: f64,
     /// Seconds that it waited for rows.
@@ -40,6 +44,9 @@ pub struct EvalReport {
     pub step: usize,
     /// The mean loss of a trained token.
     pub loss: f64,
+    /// The share of trained tokens whose logit no other one exceeded.
+    #[serde(default)]
+    pub mean_token_accuracy: Option<f64>,
     /// Rows that were read.
     pub rows: usize,
     /// Rows for which an answer was generated.

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use garden_data::{
-    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Problem,
-    Processor, SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
+    BatchSize, Batches, COMMON_SHARE, Dataset, ExampleSettings, ImagePaths, KeyCounter, Level, MAX_PIXELS, Processor,
+    SelectiveLoss, Survey, SurveySettings, TemplateFile, model_folder,
 };
 use garden_model::{Config, GeneratorLimits, LoraConfig, Training, read_adapter};
 
-use crate::error::Error;
+use crate::error::{Error, words};
 use crate::job::{Job, Rows};
 use crate::recipe::{DeviceKind, Recipe};
 
@@ -171,8 +171,8 @@ impl Looker<'_> {
         let usable = survey.rows - survey.left_out.len();
         let first = survey.problems.first();
         match first {
-            Some(problem) if self.recipe.on_bad_row == garden_data::BadRow::Stop => {
-                Err(Error::BadRows { count: survey.problem_count, rows, first: words(problem) })
+            Some(_) if self.recipe.on_bad_row == garden_data::BadRow::Stop => {
+                Err(Error::BadRows { count: survey.problem_count, rows, problems: survey.problems })
             }
             _ if usable == 0 => {
                 let why = first.map_or_else(|| "all are too long".to_string(), words);
@@ -203,12 +203,6 @@ fn notes_of(survey: &Survey, dataset: &Dataset) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// A problem with its place.
-fn words(problem: &Problem) -> String {
-    let field = if problem.field.is_empty() { String::new() } else { format!("field `{}` ", problem.field) };
-    format!("`{}`: {field}{}", problem.place, problem.problem)
 }
 
 /// The split of a dataset that is meant for evaluation: `validation`, else `test`; a file, or a folder that knows no splits, is taken as it is.

@@ -12,7 +12,7 @@ use garden_memory::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-pub use fields::{FIELDS, Field, IGNORED, OnResume, ignored};
+pub use fields::{FIELDS, Field, IGNORED, OnResume, find as find_field, ignored};
 pub(crate) use size::written;
 
 use crate::metric::Metric;

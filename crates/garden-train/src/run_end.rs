@@ -63,6 +63,12 @@ pub struct RunEnd {
     pub first_loss: Option<f64>,
     /// The last one.
     pub last_loss: Option<f64>,
+    /// The share of trained tokens whose logit no other one exceeded, as logged with the first loss.
+    #[serde(default)]
+    pub first_mean_token_accuracy: Option<f64>,
+    /// The same as logged with the last loss.
+    #[serde(default)]
+    pub last_mean_token_accuracy: Option<f64>,
     /// The last evaluation.
     pub evaluation: Option<EvalReport>,
     /// What the result was proven by.

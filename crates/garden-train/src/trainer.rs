@@ -12,7 +12,7 @@ use garden_model::{
 };
 use garden_random::spread;
 
-use crate::checkpoint::{self, Best, LossWindow, Progress};
+use crate::checkpoint::{self, Best, Progress};
 use crate::error::Error;
 use crate::evaluation::Evaluation;
 use crate::initial::draw_adapter;
@@ -267,6 +267,8 @@ impl<'a> Run<'a> {
             gradient_norm,
             rate: self.schedule.rate(number),
             tokens: group.tokens,
+            trained: group.trained,
+            hits: result.hits,
             seconds: begin.elapsed().as_secs_f64(),
             waited: group.waited,
             idle: times.seconds(Stage::Idle),
@@ -308,11 +310,10 @@ impl<'a> Run<'a> {
 
     /// Tells a step to whoever watches, and writes it to the log when it is time.
     fn tell(&mut self, report: &StepReport) -> Result<(), Error> {
-        self.progress.window.sum += report.loss;
-        self.progress.window.steps += 1;
+        self.progress.window.add(report);
         if report.step.is_multiple_of(self.job.recipe.logging_steps) || report.step == report.steps {
-            let LossWindow { sum, steps } = std::mem::take(&mut self.progress.window);
-            self.log.add(&LogLine::Step(StepLine::of(report, sum / steps as f64, self.progress.tokens)))?;
+            let window = std::mem::take(&mut self.progress.window);
+            self.log.add(&LogLine::Step(StepLine::of(report, &window, self.progress.tokens)))?;
         }
         self.observer.stepped(report);
         Ok(())

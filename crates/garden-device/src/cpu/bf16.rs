@@ -330,11 +330,19 @@ impl Device for CpuBf16 {
     fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write) {
         self.run([x], [y], |cpu, [x], [y]| cpu.dropout(x, y, rate, seed, write));
     }
-    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer) {
-        self.run([], [logits], |cpu, [], [logits]| cpu.cross_entropy(logits, targets, losses, rows, scalars));
+    fn cross_entropy(
+        &mut self,
+        logits: Buffer,
+        targets: Buffer,
+        losses: Buffer,
+        hits: Buffer,
+        rows: usize,
+        scalars: Buffer,
+    ) {
+        self.run([], [logits], |cpu, [], [logits]| cpu.cross_entropy(logits, targets, losses, hits, rows, scalars));
     }
-    fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {
-        self.run([], [], |cpu, [], []| cpu.add_losses(losses, sum, scalars));
+    fn add_losses(&mut self, losses: Buffer, hits: Buffer, sums: Buffer, scalars: Buffer) {
+        self.run([], [], |cpu, [], []| cpu.add_losses(losses, hits, sums, scalars));
     }
     fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
         self.run([logits], [], |cpu, [logits], []| cpu.best_of_rows(logits, best, rows));

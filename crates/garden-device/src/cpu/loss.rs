@@ -1,4 +1,4 @@
-//! Cross entropy of a chunk of rows: the loss of each, and its gradient in place of the logits.
+//! Cross entropy of a chunk of rows: the loss of each, whether its target has the largest logit, and its gradient in place of the logits.
 
 use super::exponential::exp;
 use super::sums::{highest, sum};
@@ -10,23 +10,27 @@ pub(super) fn cross_entropy(
     logits: &mut [f32],
     targets: &[i32],
     losses: &mut [f32],
+    hits: &mut [f32],
     rows: usize,
     scale: f32,
 ) {
     let width = logits.len() / rows.max(1);
-    assert_eq!((targets.len(), losses.len(), logits.len()), (rows, rows, rows * width));
-    threads.by_rows_with(logits, width, losses, |first, logits, losses| {
-        for ((logits, loss), target) in logits.chunks_exact_mut(width).zip(losses).zip(&targets[first..]) {
-            *loss = row(logits, *target as usize, scale);
+    assert_eq!((targets.len(), losses.len(), hits.len(), logits.len()), (rows, rows, rows, rows * width));
+    threads.by_rows_with(logits, width, [losses, hits], |first, logits, [losses, hits]| {
+        let results = losses.iter_mut().zip(hits).zip(&targets[first..]);
+        for (logits, ((loss, hit), target)) in logits.chunks_exact_mut(width).zip(results) {
+            (*loss, *hit) = row(logits, *target as usize, scale);
         }
     });
 }
 
 widest! {
-    /// The loss of one row; its logits are replaced by their gradient.
-    fn row(logits: &mut [f32], target: usize, scale: f32) -> f32 {
+    /// The loss of one row, and 1 if its target is the first of the largest logits, else 0; the logits are replaced by their gradient.
+    fn row(logits: &mut [f32], target: usize, scale: f32) -> (f32, f32) {
         let highest = highest(logits);
         let asked = logits[target];
+        // Equal ones are rare, and so is a scan for them.
+        let is_hit = asked >= highest && !logits[..target].contains(&asked);
         for logit in logits.iter_mut() {
             *logit = exp(*logit - highest);
         }
@@ -35,7 +39,8 @@ widest! {
         let factor = (f64::from(scale) / sum) as f32;
         logits.iter_mut().for_each(|logit| *logit *= factor);
         logits[target] -= scale;
-        (sum.ln() + f64::from(highest) - f64::from(asked)) as f32
+        let loss = (sum.ln() + f64::from(highest) - f64::from(asked)) as f32;
+        (loss, if is_hit { 1.0 } else { 0.0 })
     }
 }
 

@@ -366,10 +366,18 @@ impl Device for Cpu {
         elementwise::dropout(&self.threads, x.f32(), y.f32(), rate, seed, write);
     }
 
-    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer) {
+    fn cross_entropy(
+        &mut self,
+        logits: Buffer,
+        targets: Buffer,
+        losses: Buffer,
+        hits: Buffer,
+        rows: usize,
+        scalars: Buffer,
+    ) {
         let scale = self.scalars(scalars).loss_scale;
-        let ([targets], [logits, losses]) = self.arena.views([targets], [logits, losses]);
-        loss::cross_entropy(&self.threads, logits.f32(), targets.i32(), losses.f32(), rows, scale);
+        let ([targets], [logits, losses, hits]) = self.arena.views([targets], [logits, losses, hits]);
+        loss::cross_entropy(&self.threads, logits.f32(), targets.i32(), losses.f32(), hits.f32(), rows, scale);
     }
 
     fn best_of_rows(&mut self, logits: Buffer, best: Buffer, rows: usize) {
@@ -381,12 +389,15 @@ impl Device for Cpu {
         }
     }
 
-    fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {
+    fn add_losses(&mut self, losses: Buffer, hits: Buffer, sums: Buffer, scalars: Buffer) {
         let scale = f64::from(self.scalars(scalars).loss_scale);
-        let ([losses], [sum]) = self.arena.views([losses], [sum]);
-        let all: f64 = losses.f32().iter().map(|loss| f64::from(*loss)).sum();
-        let sum = &mut sum.f32()[0];
-        *sum = (f64::from(*sum) + scale * all) as f32;
+        let ([losses, hits], [sums]) = self.arena.views([losses, hits], [sums]);
+        let (losses, hits, sums) = (losses.f32(), hits.f32(), sums.f32());
+        assert_eq!((losses.len(), sums.len()), (hits.len(), 2));
+        let total = |values: &[f32]| values.iter().map(|value| f64::from(*value)).sum::<f64>();
+        for (sum, added) in sums.iter_mut().zip([scale * total(losses), total(hits)]) {
+            *sum = (f64::from(*sum) + added) as f32;
+        }
     }
 
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {

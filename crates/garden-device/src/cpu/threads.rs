@@ -79,18 +79,21 @@ impl Threads {
         self.each(y.number(), |_, index| work(index * values, unsafe { y.part(index) }));
     }
 
-    /// As `by_rows`, with one value of `z` for each row of `y`.
+    /// As `by_rows`, with one value of each of `z` for each row of `y`.
     pub fn by_rows_with(
         &self,
         y: &mut [f32],
         width: usize,
-        z: &mut [f32],
-        work: impl Fn(usize, &mut [f32], &mut [f32]) + Sync,
+        z: [&mut [f32]; 2],
+        work: impl Fn(usize, &mut [f32], [&mut [f32]; 2]) + Sync,
     ) {
         let rows = Self::rows(width);
-        let (y, z) = (Parts::of(y, rows * width), Parts::of(z, rows));
-        // SAFETY: each piece is asked for once.
-        self.each(z.number(), |_, index| unsafe { work(index * rows, y.part(index), z.part(index)) });
+        let (y, [one, other]) = (Parts::of(y, rows * width), z.map(|z| Parts::of(z, rows)));
+        self.each(one.number(), |_, index| {
+            // SAFETY: each piece is asked for once.
+            let (y, z) = unsafe { (y.part(index), [one.part(index), other.part(index)]) };
+            work(index * rows, y, z);
+        });
     }
 
     /// As `by_rows`, for two buffers of the same width.

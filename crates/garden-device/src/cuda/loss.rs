@@ -12,25 +12,30 @@ pub(super) fn cross_entropy(
     logits: Buffer,
     targets: Buffer,
     losses: Buffer,
+    hits: Buffer,
     rows: usize,
     scalars: Buffer,
 ) {
     let width = logits.length() / rows.max(1);
-    assert_eq!((targets.length(), losses.length(), logits.length()), (rows, rows, rows * width));
+    let lengths = [targets, losses, hits, logits].map(|buffer| buffer.length());
+    assert_eq!(lengths, [rows, rows, rows, rows * width]);
     let arguments = [
         cuda.activation(logits),
         cuda.of(targets, Dtype::I32),
         cuda.of(losses, Dtype::F32),
+        cuda.of(hits, Dtype::F32),
         Argument::I32(width as i32),
         cuda.of(scalars, Dtype::I32),
     ];
     cuda.launch("cross_entropy_bf16", [rows, 1, 1], [1024, 1, 1], 0, &arguments);
 }
 
-pub(super) fn add_losses(cuda: &mut Cuda, losses: Buffer, sum: Buffer, scalars: Buffer) {
+pub(super) fn add_losses(cuda: &mut Cuda, losses: Buffer, hits: Buffer, sums: Buffer, scalars: Buffer) {
+    assert_eq!((losses.length(), sums.length()), (hits.length(), 2));
     let arguments = [
         cuda.of(losses, Dtype::F32),
-        cuda.of(sum, Dtype::F32),
+        cuda.of(hits, Dtype::F32),
+        cuda.of(sums, Dtype::F32),
         cuda.of(scalars, Dtype::I32),
         Argument::I64(losses.length() as i64),
     ];

@@ -628,12 +628,20 @@ impl Device for Cuda {
         elementwise::dropout(self, x, y, rate, seed, write);
     }
 
-    fn cross_entropy(&mut self, logits: Buffer, targets: Buffer, losses: Buffer, rows: usize, scalars: Buffer) {
-        loss::cross_entropy(self, logits, targets, losses, rows, scalars);
+    fn cross_entropy(
+        &mut self,
+        logits: Buffer,
+        targets: Buffer,
+        losses: Buffer,
+        hits: Buffer,
+        rows: usize,
+        scalars: Buffer,
+    ) {
+        loss::cross_entropy(self, logits, targets, losses, hits, rows, scalars);
     }
 
-    fn add_losses(&mut self, losses: Buffer, sum: Buffer, scalars: Buffer) {
-        loss::add_losses(self, losses, sum, scalars);
+    fn add_losses(&mut self, losses: Buffer, hits: Buffer, sums: Buffer, scalars: Buffer) {
+        loss::add_losses(self, losses, hits, sums, scalars);
     }
 
     fn add_squares(&mut self, x: Buffer, sum: Buffer) {

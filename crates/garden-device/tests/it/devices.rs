@@ -78,6 +78,7 @@ on_every_device! {
     dropout,
     losses,
     losses_of_a_large_vocabulary,
+    hits_of_equal_logits,
     best_of_rows,
     sums_of_losses,
     sums_of_squares,
@@ -674,14 +675,32 @@ fn dropout(bench: &mut Bench) {
 fn cross_entropy(bench: &mut Bench, rows: usize, vocabulary: usize, size: f32, loss_scale: f32) {
     let given: Vec<f32> = bench.random.values(rows * vocabulary).iter().map(|value| size * value).collect();
     let logits = bench.activations(&given);
-    let targets: Vec<i32> = (0..rows).map(|_| bench.random.below(vocabulary) as i32).collect();
-    let (targets, losses) = (bench.i32(&targets), bench.unfilled_f32(rows));
+    let values = rounded(bench.dtype(), &given);
+    let logits_of = |row: usize| &values[row * vocabulary..][..vocabulary];
+    // About half of the rows ask for their largest logit: chance would hardly ever hit it.
+    let targets: Vec<usize> = (0..rows)
+        .map(|row| match bench.random.below(2) {
+            0 => (0..vocabulary).max_by(|a, b| logits_of(row)[*a].total_cmp(&logits_of(row)[*b])).unwrap(),
+            _ => bench.random.below(vocabulary),
+        })
+        .collect();
+    let is_first_of_largest = |(row, target): (usize, &usize)| {
+        let (logits, asked) = (logits_of(row), logits_of(row)[*target]);
+        logits.iter().all(|logit| *logit <= asked) && logits[..*target].iter().all(|logit| *logit < asked)
+    };
+    let expected: Vec<f32> = targets.iter().enumerate().map(|row| f32::from(is_first_of_largest(row))).collect();
+    let targets = bench.i32(&targets.iter().map(|target| *target as i32).collect::<Vec<i32>>());
+    let (losses, hits) = (bench.unfilled_f32(rows), bench.unfilled_f32(rows));
     let scalars = bench.scalars(StepScalars { loss_scale, gradient_scale: 9.0, ..StepScalars::default() });
     // The gradient of the target is its share less one, and a loss the difference of two logarithms: f32 beside numbers of that size.
-    let outputs = [Output::values(logits).of_terms(loss_scale), Output::values(losses).of_terms(1.0)];
+    let outputs =
+        [Output::values(logits).of_terms(loss_scale), Output::values(losses).of_terms(1.0), Output::exact(hits)];
     bench.run(&format!("[{rows}, {vocabulary}] up to {size}"), &outputs, |device, side| {
-        device.cross_entropy(logits.on(side), targets.on(side), losses.on(side), rows, scalars.on(side));
+        let [logits, targets, losses, hits, scalars] =
+            [logits, targets, losses, hits, scalars].map(|pair| pair.on(side));
+        device.cross_entropy(logits, targets, losses, hits, rows, scalars);
     });
+    assert_eq!(bench.got(hits), expected, "[{rows}, {vocabulary}] up to {size}");
 }
 
 fn losses(bench: &mut Bench) {
@@ -693,6 +712,37 @@ fn losses(bench: &mut Bench) {
 fn losses_of_a_large_vocabulary(bench: &mut Bench) {
     let (rows, size) = (bench.random.between(1, 4), bench.random.of(&[0.1, 5.0, 80.0, 3e4]));
     cross_entropy(bench, rows, bench.random.0 as usize % 2 + 5000, size, 0.5);
+}
+
+/// The first of several largest logits is a hit, also of those that 16 bits make equal. What is no number is none, and hides no hit.
+fn hits_of_equal_logits(bench: &mut Bench) {
+    let width = bench.random.of(&[4, 400, 1500, 5003]);
+    let places = [0, 1, 2, 3].map(|part| bench.random.between(part * width / 4, (part + 1) * width / 4 - 1));
+    let equal_in_16_bits = f32::from(rounded(bench.dtype(), &[3.001]) == [3.0]);
+    // The logits at these places, all others being lower; the one that is asked for; whether it is a hit.
+    let cases = [
+        ([2.0, 3.0, 1.0, 3.0], 0, 0.0),
+        ([2.0, 3.0, 1.0, 3.0], 1, 1.0),
+        ([2.0, 3.0, 1.0, 3.0], 3, 0.0),
+        ([2.0, 3.0, 3.001, 1.0], 1, equal_in_16_bits),
+        ([2.0, 3.0, 3.001, 1.0], 2, 1.0 - equal_in_16_bits),
+        ([f32::NAN, 3.0, 1.0, 1.0], 0, 0.0),
+        ([f32::NAN, 3.0, 1.0, 1.0], 1, 1.0),
+    ];
+    let mut given = vec![-1.0; cases.len() * width];
+    for (row, (values, ..)) in given.chunks_exact_mut(width).zip(cases) {
+        places.iter().zip(values).for_each(|(place, value)| row[*place] = value);
+    }
+    let (rows, logits) = (cases.len(), bench.activations(&given));
+    let targets = bench.i32(&cases.map(|(_, asked, _)| places[asked] as i32));
+    let [losses, hits] = [rows; 2].map(|rows| bench.unfilled_f32(rows));
+    let scalars = bench.scalars(StepScalars { loss_scale: 1.0, ..StepScalars::default() });
+    bench.run_unchecked("equal logits", &[logits, losses, hits].map(Output::scratch), |device, side| {
+        let [logits, targets, losses, hits, scalars] =
+            [logits, targets, losses, hits, scalars].map(|pair| pair.on(side));
+        device.cross_entropy(logits, targets, losses, hits, rows, scalars);
+    });
+    assert_eq!(bench.got(hits), cases.map(|(.., hit)| hit), "{width} logits");
 }
 
 /// Places of the largest, exactly; of equal ones the first, and none where there is no number to choose.
@@ -712,13 +762,17 @@ fn best_of_rows(bench: &mut Bench) {
 fn sums_of_losses(bench: &mut Bench) {
     let rows = bench.random.between(1, 3000);
     let losses: Vec<f32> = bench.random.values(rows).iter().map(|loss| 5.0 + 4.0 * loss).collect();
-    let (losses, sum) = (bench.f32(&losses), bench.some_f32(1));
+    let (losses, sums) = (bench.f32(&losses), bench.f32(&[0.5, 7.0]));
+    let given: Vec<f32> = (0..rows).map(|_| bench.random.below(2) as f32).collect();
+    let hits = bench.f32(&given);
     let scalars = bench.scalars(StepScalars { loss_scale: 1.0 / rows as f32, ..StepScalars::default() });
     for _ in 0..2 {
-        bench.run("losses", &[Output::values(sum)], |device, side| {
-            device.add_losses(losses.on(side), sum.on(side), scalars.on(side));
+        bench.run("losses", &[Output::values(sums)], |device, side| {
+            device.add_losses(losses.on(side), hits.on(side), sums.on(side), scalars.on(side));
         });
     }
+    // A count, whatever the losses are scaled by.
+    assert_eq!(bench.got(sums)[1], 7.0 + 2.0 * given.iter().sum::<f32>());
 }
 
 fn sums_of_squares(bench: &mut Bench) {

@@ -340,19 +340,19 @@ fn losses() {
         let (rows, vocabulary, scale) = (bench.random.between(1, 20), bench.random.between(2, 60), 0.3);
         let targets: Vec<i32> = (0..rows).map(|_| bench.random.below(vocabulary) as i32).collect();
         let targets = bench.whole(&targets);
-        let (logits, work, losses) =
-            (bench.empty(rows * vocabulary), bench.empty(rows * vocabulary), bench.empty(rows));
+        let [logits, work] = [rows * vocabulary; 2].map(|length| bench.empty(length));
+        let [losses, hits] = [rows; 2].map(|rows| bench.empty(rows));
         let scalars = bench.scalars(StepScalars { loss_scale: scale, ..StepScalars::default() });
         bench.cpu.copy(logits, work);
-        bench.cpu.cross_entropy(work, targets, losses, rows, scalars);
+        bench.cpu.cross_entropy(work, targets, losses, hits, rows, scalars);
         let gradient = bench.get(work);
         bench.check("loss", logits, losses, &vec![scale; rows], &gradient, |cpu| {
             cpu.copy(logits, work);
-            cpu.cross_entropy(work, targets, losses, rows, scalars);
+            cpu.cross_entropy(work, targets, losses, hits, rows, scalars);
         });
         // Large logits are no trouble.
         bench.set(logits, &vec![3e4; rows * vocabulary]);
-        bench.cpu.cross_entropy(logits, targets, losses, rows, scalars);
+        bench.cpu.cross_entropy(logits, targets, losses, hits, rows, scalars);
         assert!(bench.get(losses).iter().all(|loss| (loss - (vocabulary as f32).ln()).abs() < 1e-3));
     }
 }

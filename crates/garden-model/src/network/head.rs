@@ -28,6 +28,8 @@ pub(crate) struct HeadWorkspace {
     logits: Buffer,
     /// The loss of each row, f32 `[targets]`.
     pub losses: Buffer,
+    /// 1 where the target is the first of the largest logits, else 0, f32 `[targets]`.
+    pub hits: Buffer,
     /// Rows of logits that exist at once.
     pub chunk: usize,
 }
@@ -55,6 +57,7 @@ impl HeadWorkspace {
         let back = mode.back(targets);
         let chunk = device.profile().logit_rows.min(targets);
         let losses = device.buffer(Purpose::Workspace, "losses", Dtype::F32, back)?;
+        let hits = device.buffer(Purpose::Workspace, "hits", Dtype::F32, back)?;
         let mut make =
             |name: &str, rows: usize, width: usize| activations(device, Purpose::Workspace, name, rows, width);
         Ok(HeadWorkspace {
@@ -63,6 +66,7 @@ impl HeadWorkspace {
             gradient: make("head gradient", back, text.hidden)?,
             logits: make("logits of a chunk", chunk, text.vocabulary)?,
             losses,
+            hits,
             chunk: chunk.max(1),
         })
     }
@@ -75,7 +79,7 @@ impl HeadWorkspace {
 }
 
 impl Head {
-    /// The loss of every target, and the gradient of the loss scale times their sum in dx `[tokens, hidden]`.
+    /// The loss of every target, whether it is a hit, and the gradient of the loss scale times their sum in dx `[tokens, hidden]`.
     pub fn loss(
         &self,
         device: &mut dyn Device,
@@ -95,8 +99,9 @@ impl Head {
                 [normed, gradient].map(|buffer| buffer.part(first * text.hidden, count * text.hidden));
             let logits = workspace.logits.first(count * text.vocabulary);
             device.matmul(normed, &self.weight, logits, count, 1.0, Write::Set);
-            let losses = workspace.losses.part(first, count);
-            device.cross_entropy(logits, targets.part(first, count), losses, count, scalars);
+            let [targets, losses, hits] =
+                [targets, workspace.losses, workspace.hits].map(|buffer| buffer.part(first, count));
+            device.cross_entropy(logits, targets, losses, hits, count, scalars);
             if let Some(weight) = &self.gradient {
                 device.weight_gradient(logits, normed, weight, count, 1.0);
             }

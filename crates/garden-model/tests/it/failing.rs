@@ -83,6 +83,7 @@ fn a_step_that_fails_leaves_what_was_saved() {
         let what = format!("after {operations} operations");
         assert_lost(model.step_result(&mut device), &what);
         assert_lost(model.losses(&mut device, batch), &what);
+        assert_lost(model.hits(&mut device, batch), &what);
         assert_lost(model.logits(&mut device, batch), &what);
         assert_lost(model.evaluate(&mut device, batch), &what);
         let parameter = &model.parameters()[0];

@@ -10,13 +10,14 @@
 
 use std::collections::HashMap;
 
-use crate::case::{Case, Make, cases, find, is_f32, on_every_device, planner};
+use crate::case::{Case, Make, cases, find, is_f32, on_every_device, planner, rows_and_images};
 use garden_device::{Cpu, Device};
-use garden_model::{GradientCheckpointing, Model, Optimizer, Training};
+use garden_model::{Batch, GradientCheckpointing, Model, Optimizer, Training};
 
 on_every_device! {
     logits_loss_and_every_gradient,
     ten_steps_of_training,
+    hits_are_targets_that_an_argmax_of_the_logits_names,
     training_all_weights_of_a_padded_model,
     the_plan_is_what_is_used,
     batches_that_are_placed_ahead_change_nothing,
@@ -256,6 +257,52 @@ fn train(make: Make, case: &Case, recompute: GradientCheckpointing) {
     );
 }
 
+/// Recorded targets are random and never hit, so others take their place: by turns the token with the largest logit, and the one with the least. On f32 the
+/// logits are those of transformers.
+fn hits_are_targets_that_an_argmax_of_the_logits_names(make: Make) {
+    for case in cases() {
+        let device = &mut *make();
+        let mut model = case.build(device, GradientCheckpointing::PerLayer);
+        let vocabulary = case.config.text.vocabulary;
+        let logits = match is_f32(make) {
+            true => case.tensors("outputs.safetensors").tensor("logits").unwrap().values(),
+            false => model.logits(device, &case.batches[0]).unwrap(),
+        };
+        let (mut rows, images) = rows_and_images(&case.folder.join(case.about["batches"][0].as_str().unwrap()));
+        let (mut first, mut expected) = (0, Vec::new());
+        for row in &mut rows {
+            for place in 1..row.tokens.len() {
+                if row.labels[place] < 0 {
+                    continue;
+                }
+                let logits = &logits[(first + place - 1) * vocabulary..][..vocabulary];
+                let mut order: Vec<usize> = (0..vocabulary).collect();
+                order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+                // Other shapes of a product may round a logit below 8 to the next of 16 bits: the two largest have to be further apart.
+                let (is_clear, is_hit) = (logits[order[0]] - logits[order[1]] > 0.07, expected.len() % 2 == 0);
+                row.labels[place] = match is_hit && is_clear {
+                    true => order[0] as i32,
+                    false => order[vocabulary - 1] as i32,
+                };
+                expected.push(f32::from(is_hit && is_clear));
+            }
+            first += row.tokens.len();
+        }
+        let count = expected.iter().sum::<f32>() as usize;
+        assert!(count > 0 && count < expected.len(), "{}: {count} of {} are hits", case.name(), expected.len());
+        let batch = Batch::new(&case.config, &rows, images).unwrap();
+        model.evaluate(device, &batch).unwrap();
+        assert_eq!(model.hits(device, &batch).unwrap(), expected, "{}", case.name());
+        // A step counts those of all its batches, whatever their losses are scaled by, and forgets those of the step before.
+        for batches in [1, 3] {
+            model.begin_step(device);
+            (0..batches).for_each(|_| model.learn(device, &batch, 0.01, 0).unwrap());
+            assert_eq!(model.hits(device, &batch).unwrap(), expected, "{}", case.name());
+            assert_eq!(model.step_result(device).unwrap().hits, batches * count, "{}", case.name());
+        }
+    }
+}
+
 /// The next batch may be on the device while this one is computed with, and what comes between may take its place: the same bits all the same.
 fn batches_that_are_placed_ahead_change_nothing(make: Make) {
     let case = cases().into_iter().find(|case| case.batches.len() > 1).unwrap();
@@ -283,7 +330,7 @@ fn batches_that_are_placed_ahead_change_nothing(make: Make) {
                 assert!(!model.has_placed());
             }
             let result = model.step_result(device).unwrap();
-            results.extend([result.loss.to_bits(), result.gradient_norm.to_bits()]);
+            results.extend([result.loss.to_bits(), result.hits as u32, result.gradient_norm.to_bits()]);
         }
         results
     };

@@ -353,7 +353,7 @@ pub fn ignored(given: &str) -> Option<&'static str> {
 }
 
 /// The setting of this name, or of this other name.
-pub(super) fn find(given: &str) -> Option<&'static Field> {
+pub fn find(given: &str) -> Option<&'static Field> {
     let name = given.replace('_', "-");
     FIELDS.iter().find(|field| field.name == name || field.aliases.contains(&name.as_str()))
 }

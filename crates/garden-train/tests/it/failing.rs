@@ -6,16 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use garden_device::{CpuBf16, Plan};
-use garden_train::{DeviceKind, EvalReport, Observer, Prepared, Recipe, StepReport, newest, train};
+use garden_train::{DeviceKind, EvalReport, LogLine, Observer, Prepared, Recipe, StepReport, newest, read_log, train};
 
-/// Keeps the losses of steps.
+/// Keeps the losses and hits of steps.
 #[derive(Default)]
-struct Losses(Vec<(usize, u64)>);
+struct Losses(Vec<(usize, u64, usize)>);
 
 impl Observer for Losses {
     fn began(&mut self, _: usize, _: &Plan) {}
     fn stepped(&mut self, report: &StepReport) {
-        self.0.push((report.step, report.loss.to_bits()));
+        self.0.push((report.step, report.loss.to_bits(), report.hits));
     }
     fn evaluating(&mut self) {}
     fn evaluated(&mut self, _: &EvalReport) {}
@@ -48,13 +48,24 @@ fn prepared(folder: &Path, output: &str) -> Prepared {
         gradient_accumulation: 2,
         save_steps: 1,
         save_total_limit: 10,
+        // Lines of the log are about steps before and after a checkpoint.
+        logging_steps: 4,
         warmup_steps: 0,
+        // So high that some tokens are learnt at once.
+        learning_rate: 2e-2,
         lora_r: 3,
         threads: 1,
         loader_threads: 1,
         ..Recipe::default()
     };
     Prepared::of(recipe, DeviceKind::Cpu, &mut |_, _| ()).unwrap()
+}
+
+/// Step, mean loss and share of hits of each line of a log.
+fn logged(output: &Path) -> Vec<(usize, f64, Option<f64>)> {
+    let lines = read_log(output).into_iter();
+    let steps = lines.filter_map(|line| if let LogLine::Step(step) = line { Some(step) } else { None });
+    steps.map(|step| (step.step, step.loss, step.mean_token_accuracy)).collect()
 }
 
 #[test]
@@ -91,6 +102,9 @@ fn a_lost_device_ends_a_run_with_its_last_checkpoint_whole() {
     let (from, mut rest) = (newest(&output).0.unwrap(), Losses::default());
     train(&job, Some(&from), &mut CpuBf16::new(1), &mut rest).unwrap();
     assert_eq!(rest.0, expected.0[seen.0.len()..]);
+    let log = logged(&folder.join("whole"));
+    assert!(log.len() == 2 && log.iter().all(|(.., accuracy)| accuracy.is_some_and(|share| share > 0.0)), "{log:?}");
+    assert_eq!(logged(&output), log);
     let result = |output: PathBuf| fs::read(output.join("adapter_model.safetensors")).unwrap();
     assert!(result(output) == result(folder.join("whole")), "the result has other bits");
     fs::remove_dir_all(&folder).unwrap();

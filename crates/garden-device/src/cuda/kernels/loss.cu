@@ -1,11 +1,11 @@
 // Cross entropy, and sums of losses and squares. All sums have a fixed order.
 
-// Each row's loss for its target, and the gradient of the loss scale times their sum in place of the logits [rows, width].
-// A row with a negative target is none: its loss and its gradient are 0.
+// Each row's loss for its target, whether that is the first of the largest logits (1 or 0), and the gradient of the loss scale times the summed losses in place of
+// the logits [rows, width]. A row with a negative target is none: its loss, its hit and its gradient are 0.
 // Grid (rows), block 1024. A thread keeps the highest of its logits and the sum of e^(logit - highest), so one pass finds both; the
 // second pass writes the gradient.
 template <class T>
-__device__ void cross_entropy(T *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
+__device__ void cross_entropy(T *logits, const int *targets, float *losses, float *hits, int width, const Scalars *scalars) {
     const float scale = scalars->loss_scale;
     logits += (i64)blockIdx.x * width;
     const int target = targets[blockIdx.x];
@@ -15,7 +15,7 @@ __device__ void cross_entropy(T *logits, const int *targets, float *losses, int 
             float none[decltype(count)::value] = {};
             store(logits + column, none);
         });
-        if (threadIdx.x == 0) losses[blockIdx.x] = 0.0f;
+        if (threadIdx.x == 0) losses[blockIdx.x] = hits[blockIdx.x] = 0.0f;
         return;
     }
     const float asked = widen(logits[target]);
@@ -38,34 +38,46 @@ __device__ void cross_entropy(T *logits, const int *targets, float *losses, int 
     // A thread without logits has the sum 0, and e^-infinity is 0.
     const double total = block_sum((double)(sum * expf(highest - top)));
     const float factor = (float)(scale / total);
-    each_of_row(width, aligned, [=](int column, auto count) {
+    bool is_earlier = false;
+    each_of_row(width, aligned, [&](int column, auto count) {
         constexpr int N = decltype(count)::value;
         float a[N];
         load(logits + column, a);
 #pragma unroll
         for (int i = 0; i < N; i++) {
+            is_earlier |= a[i] == top && column + i < target;
             a[i] = __expf(a[i] - top) * factor;
             if (column + i == target) a[i] -= scale;
         }
         store(logits + column, a);
     });
-    if (threadIdx.x == 0) losses[blockIdx.x] = (float)(log(total) + (double)top - (double)asked);
+    const bool has_earlier = __syncthreads_or(is_earlier);
+    if (threadIdx.x == 0) {
+        losses[blockIdx.x] = (float)(log(total) + (double)top - (double)asked);
+        hits[blockIdx.x] = asked >= top && !has_earlier ? 1.0f : 0.0f;
+    }
 }
 
-extern "C" __global__ void cross_entropy_bf16(bf16 *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
-    cross_entropy(logits, targets, losses, width, scalars);
+extern "C" __global__ void cross_entropy_bf16(bf16 *logits, const int *targets, float *losses, float *hits, int width, const Scalars *scalars) {
+    cross_entropy(logits, targets, losses, hits, width, scalars);
 }
 
-extern "C" __global__ void cross_entropy_f32(float *logits, const int *targets, float *losses, int width, const Scalars *scalars) {
-    cross_entropy(logits, targets, losses, width, scalars);
+extern "C" __global__ void cross_entropy_f32(float *logits, const int *targets, float *losses, float *hits, int width, const Scalars *scalars) {
+    cross_entropy(logits, targets, losses, hits, width, scalars);
 }
 
-// sum [1] += the loss scale times the sum of the losses [n]. Grid (1), block 1024.
-extern "C" __global__ void add_losses(const float *x, float *sum, const Scalars *scalars, i64 n) {
-    double own = 0.0;
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) own += x[i];
-    const double all = block_sum(own);
-    if (threadIdx.x == 0) sum[0] = (float)((double)sum[0] + (double)scalars->loss_scale * all);
+// sums [2] += the loss scale times the sum of the losses [n], and the sum of the hits [n]. Grid (1), block 1024.
+extern "C" __global__ void add_losses(const float *losses, const float *hits, float *sums, const Scalars *scalars, i64 n) {
+    double own_losses = 0.0, own_hits = 0.0;
+    for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
+        own_losses += losses[i];
+        own_hits += hits[i];
+    }
+    const double all_losses = block_sum(own_losses), all_hits = block_sum(own_hits);
+    if (threadIdx.x == 0) {
+        sums[0] = (float)((double)sums[0] + (double)scalars->loss_scale * all_losses);
+        sums[1] = (float)((double)sums[1] + all_hits);
+    }
 }
 
 // partial [blocks] = sums of squares of the parts of x [n]. Grid min(512, ceil(n / 2048)), block 256: the grid is the order of the sum, so it

@@ -158,8 +158,13 @@ impl Case {
     }
 }
 
-/// Rows and images of a recorded batch.
 fn batch(config: &Config, file: &Path) -> Batch {
+    let (rows, images) = rows_and_images(file);
+    Batch::new(config, &rows, images).unwrap()
+}
+
+/// Rows and images of a recorded batch.
+pub fn rows_and_images(file: &Path) -> (Vec<Row>, Images) {
     let tensors = Checkpoint::open_file(file).unwrap();
     let whole = |name: &str| tensors.whole_numbers(name).unwrap();
     let (tokens, labels, starts) = (whole("packed.input_ids"), whole("packed.labels"), whole("packed.row_starts"));
@@ -181,7 +186,7 @@ fn batch(config: &Config, file: &Path) -> Batch {
         },
         false => Images::default(),
     };
-    Batch::new(config, &rows, images).unwrap()
+    (rows, images)
 }
 
 /// The recorded cases, and those of the folder GARDEN_REFERENCE.
