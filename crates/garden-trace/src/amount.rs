@@ -55,9 +55,15 @@ impl Amount {
             number if number.is_nan() => Err(Problem::Missing),
             number if number.abs() >= LARGEST => Err(Problem::TooLarge),
             number if number < 0.0 => Err(Problem::Negative),
-            number => Ok(number.round() as u64),
+            number => Ok(rounded(number)),
         }
     }
+}
+
+/// The nearest whole number; `f64::round` is a call where the processor's instruction for it is not assumed.
+fn rounded(number: f64) -> u64 {
+    let whole = number as u64;
+    whole + u64::from(number - whole as f64 >= 0.5)
 }
 
 /// Reads a cell.
@@ -185,6 +191,13 @@ mod tests {
         }
         for text in ["", ".", "1.2.3", "-1", "1e5", "1234567890123456", " 1", "12345678901234.56"] {
             assert_eq!(plain_decimal(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn rounding_as_the_library_does() {
+        for number in [0.0, 0.49999999999999994, 0.5, 1.5, 2.4999, 2.5, 4503599627370497.5, 9.1e18] {
+            assert_eq!(rounded(number), number.round() as u64, "{number}");
         }
     }
 

@@ -46,10 +46,10 @@ impl Choice {
         let plain = main_column(&names, &wide, options);
         let variants = match plain {
             Err(_) if !wide.is_empty() => {
-                let others: Vec<usize> = wide.iter().map(|(index, ..)| *index).collect();
-                let variant = |(index, who, number): &Wide| {
-                    let identity = Identity::of(*who, number.clone());
-                    Variant { series: Some(identity), columns: choose(&names, *index, &others, options) }
+                let others: Vec<usize> = wide.iter().map(|(index, _)| *index).collect();
+                let variant = |(index, identity): &Wide| Variant {
+                    series: Some(identity.clone()),
+                    columns: choose(&names, *index, &others, options),
                 };
                 wide.iter().map(variant).collect()
             }
@@ -205,7 +205,9 @@ fn choose(names: &[String], main: usize, others: &[usize], options: &ReadOptions
     if let Some(total) = total_beside(names, main) {
         columns.add_limit(total);
     }
-    if meaning == Meaning::Unknown && options.column.is_none() {
+    if machine_used(names) == Some(main) {
+        columns.subject = Subject::Machine;
+    } else if meaning == Meaning::Unknown && options.column.is_none() {
         columns.note(format!("`{name}` is a peak, which never falls: {ONLY_A_PEAK}"));
     }
     columns
@@ -229,7 +231,7 @@ fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result
         return find_column(names, asked).ok_or_else(missing);
     }
     let meanings: Vec<Meaning> = names.iter().map(|name| understand(name).meaning).collect();
-    let is_free = |at: &usize| !wide.iter().any(|(index, ..)| index == at);
+    let is_free = |at: &usize| !wide.iter().any(|(index, _)| index == at);
     let find = |wanted: &dyn Fn(usize) -> bool| (0..names.len()).filter(is_free).find(|&at| wanted(at));
     // `rss_mb` is the process's; `initial_rss_mb` and `children_rss_mb` say more words for something else.
     let is = |meaning: Meaning| {
@@ -247,36 +249,67 @@ fn main_column(names: &[String], wide: &[Wide], options: &ReadOptions) -> Result
     let device = || find(&|at| gpu(at) && says_memory(at)).or_else(|| find(&|at| gpu(at) && is_lone(at)));
     let peak = || find(&|at| understand_peak(&names[at]));
     let missing = || Error::NoMemoryColumn { columns: names.to_vec() };
-    host.or_else(device).or_else(|| if wide.is_empty() { peak() } else { None }).ok_or_else(missing)
+    let of_wide = || if wide.is_empty() { peak().or_else(|| machine_used(names)) } else { None };
+    host.or_else(device).or_else(of_wide).ok_or_else(missing)
+}
+
+/// The memory in use of a machine, in a table with the columns of `free`: total, used and free.
+fn machine_used(names: &[String]) -> Option<usize> {
+    let find = |wanted: &str| names.iter().position(|name| words_without_unit(name) == [wanted]);
+    find("total").and(find("free").or_else(|| find("available"))).and(find("used"))
 }
 
 /// A column of a wide table: its index, and the series that it is.
-type Wide = (usize, Who, String);
+type Wide = (usize, Identity);
 
-/// Two or more columns of memory that differ only in a number.
+/// Columns that differ only in the values of their identities.
+struct WideGroup {
+    whose: Vec<Who>,
+    rest: String,
+    members: Vec<Wide>,
+}
+
+/// Two or more columns of memory that differ only in a number, or in the name of a run in front.
 fn wide_group(names: &[String]) -> Vec<Wide> {
-    let is_memory = |name: &String| {
+    let is_memory = |name: &str| {
         let meaning = understand(name).meaning;
         matches!(meaning, Meaning::Memory | Meaning::Quantity(Quantity::Rss | Quantity::Pss | Quantity::Gpu))
     };
-    let mut groups: Vec<((Who, String), Vec<Wide>)> = Vec::new();
+    let has_runs = has_several_runs(names);
+    let mut groups: Vec<WideGroup> = Vec::new();
     for (index, name) in names.iter().enumerate() {
-        let Some((who, number, rest)) = wide_column(name) else { continue };
+        let run = name.split_once(RUN_ENDS).filter(|_| has_runs);
+        let own = run.map_or(name.as_str(), |(_, own)| own);
+        let numbered = wide_column(own);
         // Without its number, `rank0_rss` is a memory column; `gpu0_mb` is one with it.
-        let is_series = is_memory(&rest) || (who == Who::Gpu && is_memory(name));
+        let is_series = match &numbered {
+            Some((who, _, rest)) => is_memory(rest) || (*who == Who::Gpu && is_memory(own)),
+            None => run.is_some() && is_memory(own),
+        };
         if !is_series {
             continue;
         }
-        let member = (index, who, number);
-        match groups.iter_mut().find(|(key, _)| *key == (who, rest.clone())) {
-            Some((_, members)) => members.push(member),
-            None => groups.push(((who, rest), vec![member])),
+        let run = run.map(|(run, _)| Part { who: Who::Named, value: run.trim().to_string() });
+        let rest = numbered.as_ref().map_or(own.to_string(), |(_, _, rest)| rest.clone());
+        let number = numbered.map(|(who, value, _)| Part { who, value });
+        let identity = Identity { parts: run.into_iter().chain(number).collect(), detail: None };
+        let whose: Vec<Who> = identity.parts.iter().map(|part| part.who).collect();
+        match groups.iter_mut().find(|group| group.whose == whose && group.rest == rest) {
+            Some(group) => group.members.push((index, identity)),
+            None => groups.push(WideGroup { whose, rest, members: vec![(index, identity)] }),
         }
     }
     // Host memory first, then the group of GPUs' memory in use.
-    let group =
-        groups.into_iter().filter(|(_, members)| members.len() > 1).min_by_key(|((who, _), _)| *who == Who::Gpu);
-    group.map(|(_, members)| members).unwrap_or_default()
+    let wide = groups.into_iter().filter(|group| group.members.len() > 1);
+    wide.min_by_key(|group| group.whose.contains(&Who::Gpu)).map(|group| group.members).unwrap_or_default()
+}
+
+/// What stands between the name of a run and that of its column, in what W&B exports.
+const RUN_ENDS: &str = " - ";
+
+fn has_several_runs(names: &[String]) -> bool {
+    let mut runs = names.iter().filter_map(|name| Some(name.split_once(RUN_ENDS)?.0));
+    runs.next().is_some_and(|first| runs.any(|run| run != first))
 }
 
 fn identity_columns(names: &[String], main: usize) -> Vec<(usize, Who)> {

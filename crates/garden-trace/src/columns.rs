@@ -9,9 +9,9 @@ use garden_memory::{Activity, Bytes, MIB, Quantity, Sample, Subject};
 use crate::ReadOptions;
 use crate::amount::{Amount, Comma, Problem, parse_amount};
 use crate::epochs::EpochLength;
+use crate::moment::{Form, parse_moment};
 use crate::names::{Meaning, understand};
 use crate::reading::{BareColumn, Reading, show_value};
-use crate::time::parse_time;
 use crate::unit_rule::{Convention, Evidence, decide};
 
 /// What one column is used for.
@@ -220,6 +220,7 @@ pub(crate) struct Row {
     is_container: bool,
     epoch: Option<f64>,
     epochs: EpochLength,
+    time_form: Form,
 }
 
 impl Row {
@@ -233,12 +234,14 @@ impl Row {
             is_container: false,
             epoch: None,
             epochs: EpochLength::new(),
+            time_form: Form::Exact,
         }
     }
 
     /// Begins a new row.
     pub(crate) fn clear(&mut self) {
         self.sample = Sample::default();
+        self.time_form = Form::Exact;
         self.bare.clear();
         (self.main_factor, self.limit, self.bare_limit, self.epoch) = (None, None, None, None);
     }
@@ -260,7 +263,10 @@ impl Row {
                 }
                 Ok(Amount { value, .. }) if value.abs() < 1e11 => self.sample.time_s = Some(value),
                 Err(Problem::Missing) => return Err(Problem::Missing),
-                _ => self.sample.time_s = Some(parse_time(&text()).ok_or(Problem::NotANumber)?),
+                _ => {
+                    let moment = parse_moment(&text()).ok_or(Problem::NotANumber)?;
+                    (self.sample.time_s, self.time_form) = (Some(moment.seconds), moment.form);
+                }
             },
             Use::Value { quantity, factor, unit } => {
                 let amount = match amount() {
@@ -300,6 +306,7 @@ impl Row {
         if let (Some(step), Some(epoch)) = (self.sample.step, self.epoch) {
             self.epochs.observe(step, epoch);
         }
+        reading.times.saw(self.time_form);
         let series = reading.current();
         self.main_factor.iter().for_each(|&factor| series.saw_factor(factor));
         self.limit.iter().for_each(|&limit| series.saw_limit(limit));

@@ -7,8 +7,8 @@ use crate::ReadOptions;
 use crate::amount::{Comma, parse_amount};
 use crate::error::Error;
 use crate::lines::HeadLine;
+use crate::moment::parse_moment;
 use crate::table::Layout;
-use crate::time::parse_time;
 
 /// No machine has more GPUs.
 const MOST_GPUS: f64 = 64.0;
@@ -17,6 +17,22 @@ const MOST_GPUS: f64 = 64.0;
 struct Cells<'h> {
     columns: Vec<Vec<&'h str>>,
 }
+
+/// Whether rows begin with a time stamp that only `nvidia-smi` writes: `2025/03/01 22:00:00.123, 30000`.
+pub(crate) fn has_stamps_of_nvidia(head: &[HeadLine]) -> bool {
+    let is_stamp = |line: &HeadLine| {
+        let stamp = line.text.split(", ").next().unwrap_or_default();
+        stamp.len() == STAMP.len()
+            && stamp.bytes().zip(STAMP.bytes()).all(|(byte, form)| match form {
+                b'0' => byte.is_ascii_digit(),
+                _ => byte == form,
+            })
+    };
+    !head.is_empty() && head.iter().all(is_stamp)
+}
+
+/// The form of the stamps of `nvidia-smi`.
+const STAMP: &str = "0000/00/00 00:00:00.000";
 
 /// The layout of rows without a header, if they are of `nvidia-smi`.
 pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Result<Layout, Error>> {
@@ -49,7 +65,7 @@ impl Cells<'_> {
     }
 
     fn is_stamp(&self, column: usize) -> bool {
-        self.all(column, |cell| cell.contains(':') && parse_time(cell).is_some())
+        self.all(column, |cell| cell.contains(':') && parse_moment(cell).is_some())
     }
 
     fn values(&self, column: usize) -> Option<Vec<f64>> {

@@ -13,6 +13,7 @@ mod columns;
 mod ends;
 mod epochs;
 mod error;
+mod gpustat;
 mod headless;
 mod identity;
 mod json;
@@ -20,6 +21,7 @@ mod jsonl;
 mod lines;
 mod listener;
 mod log;
+mod moment;
 mod moments;
 mod mprof;
 mod names;
@@ -35,6 +37,7 @@ mod skips;
 mod stamps;
 mod table;
 mod time;
+mod times;
 mod tools;
 mod unit;
 mod unit_row;
@@ -116,8 +119,9 @@ pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrac
         Format::JsonLines(columns) => jsonl::read_lines(&mut lines, columns, &mut reading)?,
         Format::JsonArray(columns) => jsonl::read_array(&mut lines, columns, &mut reading)?,
         Format::Prometheus(form) => prometheus::read(&mut lines, *form, options, &mut reading)?,
+        Format::Gpustat => gpustat::read(&mut lines, &mut reading)?,
         Format::Plain(plain) => plain::read(&mut lines, *plain, options, &mut reading)?,
-        Format::Tools => tools::read(&mut lines, options, &mut reading)?,
+        Format::Tools => tools::read(&mut lines, &head, options, &mut reading)?,
         Format::Table(layout) => table::read(&mut lines, layout, &mut reading)?,
         Format::Log => log::read(&mut lines, &head, options, &mut reading)?,
     }

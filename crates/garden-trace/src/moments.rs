@@ -2,6 +2,8 @@
 //!
 //! Nothing tells which process wrote which sample, so they are not separated; the report says what it looks like.
 
+use std::ops::Range;
+
 use garden_memory::{Quantity, Trace};
 
 /// Moments that must agree.
@@ -13,12 +15,17 @@ const APART: f64 = 1.25;
 
 /// The note on a trace whose moments have several samples each, at separate levels.
 pub(crate) fn note(trace: &Trace) -> Option<String> {
-    let moments = moments(trace);
-    let count = moments.get(moments.len() / 2)?.len();
-    let is_same =
-        |moment: &&Vec<u64>| moment.len() == count && has_levels(moment) && order(moment) == order(&moments[0]);
-    let alike = moments.iter().filter(is_same).count();
-    let is_mixed = count > 1 && alike >= FEWEST_MOMENTS && alike as f64 >= MOST_MOMENTS * moments.len() as f64;
+    // Nearly all files have a moment for each sample, and nothing is kept of those.
+    let total = Moments { trace, from: 0 }.count();
+    let middle = Moments { trace, from: 0 }.nth(total / 2)?;
+    let count = middle.len();
+    if count < 2 {
+        return None;
+    }
+    let order = order(trace, &Moments { trace, from: 0 }.next()?);
+    let is_same = |moment: &Range<usize>| moment.len() == count && self::order(trace, moment) == order;
+    let alike = Moments { trace, from: 0 }.filter(is_same).filter(|moment| has_levels(trace, moment)).count();
+    let is_mixed = alike >= FEWEST_MOMENTS && alike as f64 >= MOST_MOMENTS * total as f64;
     is_mixed.then(|| {
         format!(
             "{count} samples share each step or time stamp, at levels far apart, as if {count} series were mixed in this file: \
@@ -27,30 +34,41 @@ pub(crate) fn note(trace: &Trace) -> Option<String> {
     })
 }
 
-/// The judged values, by moment.
-fn moments(trace: &Trace) -> Vec<Vec<u64>> {
-    let moment = |index: usize| trace.step(index).or(trace.time_s(index));
-    let mut moments: Vec<Vec<u64>> = Vec::new();
-    for index in 0..trace.len() {
-        let Some(value) = trace.value(index, Quantity::Rss) else { continue };
-        let is_same = index > 0 && moment(index).is_some() && moment(index) == moment(index - 1);
-        match moments.last_mut() {
-            Some(last) if is_same => last.push(value),
-            _ => moments.push(vec![value]),
-        }
-    }
-    moments
+/// The samples of each step or time, one after the other.
+struct Moments<'t> {
+    trace: &'t Trace,
+    from: usize,
 }
 
-fn has_levels(moment: &[u64]) -> bool {
-    let mut sorted = moment.to_vec();
+impl Iterator for Moments<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let moment = |index: usize| self.trace.step(index).or(self.trace.time_s(index));
+        let from = self.from;
+        if from >= self.trace.len() {
+            return None;
+        }
+        let first = moment(from);
+        let same = |index: &usize| first.is_some() && moment(*index) == first;
+        self.from += 1 + (from + 1..self.trace.len()).take_while(same).count();
+        Some(from..self.from)
+    }
+}
+
+fn level(trace: &Trace, index: usize) -> u64 {
+    trace.value(index, Quantity::Rss).unwrap_or(0)
+}
+
+fn has_levels(trace: &Trace, moment: &Range<usize>) -> bool {
+    let mut sorted: Vec<u64> = moment.clone().map(|index| level(trace, index)).collect();
     sorted.sort_unstable();
     sorted.windows(2).all(|pair| pair[1] as f64 > APART * pair[0] as f64)
 }
 
 /// The places of the values by their size.
-fn order(moment: &[u64]) -> Vec<usize> {
+fn order(trace: &Trace, moment: &Range<usize>) -> Vec<usize> {
     let mut places: Vec<usize> = (0..moment.len()).collect();
-    places.sort_by_key(|&place| moment[place]);
+    places.sort_by_key(|&place| level(trace, moment.start + place));
     places
 }

@@ -246,6 +246,9 @@ impl Words<'_> {
     }
 
     fn memory(&self, factor: Option<u64>) -> Option<Meaning> {
+        if self.is_share_of_gpu(factor) {
+            return None;
+        }
         if self.is_gpu() {
             let states_memory =
                 factor.is_some() || !self.any(&["usage", "id", "name", "count", "index", "num", "load", "fan"]);
@@ -273,6 +276,14 @@ impl Words<'_> {
             None if factor.is_some() && self.joined() == "res" => Some(Meaning::Quantity(Quantity::Rss)),
             None => self.is_plain_memory().then_some(Meaning::Memory),
         }
+    }
+
+    /// What W&B calls `system.gpu.0.memory` and `system.gpu.0.memoryAllocated` are percentages; the amounts are in bytes.
+    fn is_share_of_gpu(&self, factor: Option<u64>) -> bool {
+        let gpu = self.0.windows(2).position(|pair| pair[0] == "system" && pair[1] == "gpu");
+        let behind = gpu.map_or(&[][..], |at| &self.0[at + 2..]);
+        let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
+        factor.is_none() && behind.first().is_some_and(is_number) && behind.get(1).is_some_and(|word| word == "memory")
     }
 
     fn is_gpu(&self) -> bool {

@@ -4,6 +4,8 @@
 //! another run that was appended. A sample is kept if it has any quantity at all; a trace without RSS is judged by its
 //! PSS.
 
+mod plain_sample;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -228,6 +230,12 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
         reading.skip_line(TOO_LONG, line.number, || show_line(line.text));
         return Ok(());
     }
+    if let Some(sample) = plain_sample::read(line.text) {
+        if let Taken::Empty = take_sample(sample, main, reading) {
+            reading.skip_line(NO_VALUE, line.number, || show_line(line.text));
+        }
+        return Ok(());
+    }
     if let Some(at) = find_header(line.text) {
         if at > 0 {
             reading.skip_line(TORN, line.number, || show_line(&line.text[..at]));
@@ -264,7 +272,7 @@ fn take_line(line: &Line<'_>, main: Option<Quantity>, reading: &mut Reading) -> 
     }
     match serde_json::from_slice::<Record<'_>>(line.text).and_then(|record| take_record(&record, main, reading)) {
         Ok(Taken::Kept) => {}
-        Ok(Taken::Empty) => reading.skip_line("no value", line.number, || show_line(line.text)),
+        Ok(Taken::Empty) => reading.skip_line(NO_VALUE, line.number, || show_line(line.text)),
         Err(_) if line.end == LineEnd::File => {
             reading.skip_line(TORN, line.number, || show_line(line.text));
         }
@@ -318,8 +326,7 @@ fn introduction(line: &[u8]) -> Option<ProcessTrack> {
 }
 
 /// Takes in the memory of processes from this sample on; a process id means its latest process.
-fn take_levels(levels: &BTreeMap<u32, Option<u64>>, trace: &mut Trace) {
-    let sample = trace.len();
+fn take_levels(levels: &BTreeMap<u32, Option<u64>>, sample: usize, trace: &mut Trace) {
     for (pid, level) in levels {
         let Some(track) = trace.processes.iter_mut().rev().find(|track| track.pid == *pid) else { continue };
         match level {
@@ -329,6 +336,7 @@ fn take_levels(levels: &BTreeMap<u32, Option<u64>>, trace: &mut Trace) {
     }
 }
 
+const NO_VALUE: &str = "no value";
 const TORN: &str = "torn; the writer stopped in the middle";
 
 /// The position of a header in a line: at the beginning, or after the torn last line of the run before.
@@ -353,19 +361,24 @@ fn take_record(record: &Record<'_>, main: Option<Quantity>, reading: &mut Readin
         reading.push_event(kind, record.step, record.time_s);
         return Ok(Taken::Kept);
     }
-    let mut sample = record.sample();
+    let place = reading.trace().len();
+    let taken = take_sample(record.sample(), main, reading);
+    if let (Taken::Kept, Some(levels)) = (&taken, &record.processes) {
+        take_levels(levels, place, reading.trace());
+    }
+    Ok(taken)
+}
+
+fn take_sample(mut sample: Sample, main: Option<Quantity>, reading: &mut Reading) -> Taken {
     if let Some(main) = main {
-        let Some(value) = sample.get(main) else { return Ok(Taken::Empty) };
+        let Some(value) = sample.get(main) else { return Taken::Empty };
         sample.set(Quantity::Rss, value);
     }
     if sample.is_empty() {
-        return Ok(Taken::Empty);
-    }
-    if let Some(levels) = &record.processes {
-        take_levels(levels, reading.trace());
+        return Taken::Empty;
     }
     reading.push(&sample);
-    Ok(Taken::Kept)
+    Taken::Kept
 }
 
 /// Bytes at the end of a trace in which its last time is looked for: hundreds of lines.

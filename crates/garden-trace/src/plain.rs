@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::lines::{HeadLine, LineEnd, Lines};
 use crate::names::{is_other_amount, words};
 use crate::reading::{BareColumn, Reading, TOO_LONG, show_line};
-use crate::stamps::Stamps;
+use crate::stamps::{ShortClocks, Stamps};
 use crate::table::header_names;
 use crate::unit_rule::Convention;
 
@@ -41,7 +41,7 @@ pub(crate) fn recognise(head: &[HeadLine]) -> Option<Plain> {
     if counts_rows(head) {
         return None;
     }
-    let mut stamps = Stamps::default();
+    let mut stamps = Stamps::new(ShortClocks::AreStamps);
     let (mut amounts, mut known, mut of_nvidia) = (0, 0, 0);
     for line in head {
         match parse(&line.text, &mut stamps) {
@@ -63,7 +63,7 @@ fn is_of_nvidia(line: &str) -> bool {
 }
 
 fn parse(line: &str, stamps: &mut Stamps) -> Line {
-    if let Some(amount) = amount_of(line) {
+    if let Some(amount) = amount_of(line).filter(|_| !stamps.is_next_number(line)) {
         return Line::Amount(amount);
     }
     let before = stamps.count();
@@ -99,7 +99,7 @@ const MOST_WORDS: usize = 3;
 
 /// The names in a heading above the amounts that says that they are something other than memory in use.
 pub(crate) fn foreign_heading(head: &[HeadLine]) -> Option<Vec<String>> {
-    let mut stamps = Stamps::default();
+    let mut stamps = Stamps::new(ShortClocks::AreStamps);
     let is_comment = |line: &&HeadLine| line.text.starts_with('#');
     if let Some(comment) = head.iter().take_while(is_comment).find(|line| names_other_amount(&line.text)) {
         return Some(vec![comment.text.trim_start_matches(['#', ' ']).to_string()]);
@@ -143,7 +143,7 @@ pub(crate) fn read<R: Read>(
     let column = BareColumn { name: COLUMN.to_string(), convention: Convention::None, provisional: MIB, in_log: None };
     reading.declare_bare(Quantity::Rss, column);
     let factor = options.unit.map(|unit| unit.factor());
-    let mut amounts = Amounts { stamps: Stamps::default(), last_stamp: 0, factor };
+    let mut amounts = Amounts { stamps: Stamps::new(ShortClocks::AreStamps), last_stamp: 0, factor };
     while let Some(line) = lines.next()? {
         let taken = match line.end {
             LineEnd::TooLong => Err(TOO_LONG),
@@ -182,6 +182,7 @@ impl Amounts {
         self.last_stamp = stamp.map_or(self.last_stamp, |stamp| stamp.number);
         let mut sample = Sample::default();
         sample.time_s = stamp.map(|stamp| stamp.time_s);
+        stamp.iter().for_each(|stamp| reading.times.saw(stamp.form));
         sample.set(Quantity::Rss, bytes);
         match amount.factor.or(self.factor) {
             Some(factor) => {

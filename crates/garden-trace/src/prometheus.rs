@@ -105,16 +105,28 @@ const INSTANT: Error = Error::NoUsedMemory {
     advice: "use a range query: `/api/v1/query_range?query=..&start=..&end=..&step=15s`",
 };
 
-const FREE: Error = Error::NoUsedMemory {
-    problem: "this metric of Prometheus is not memory in use",
-    advice: "query memory in use, such as `process_resident_memory_bytes`, `container_memory_working_set_bytes` or \
-        `node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes`",
+const ADVICE: &str = "query memory in use, such as `process_resident_memory_bytes`, `container_memory_working_set_bytes` \
+    or `node_memory_MemTotal_bytes - node_memory_MemAvailable_bytes`";
+
+const FREE: Error = Error::NoUsedMemory { problem: "this metric of Prometheus is not memory in use", advice: ADVICE };
+
+const SHARE: Error =
+    Error::NoUsedMemory { problem: "this metric of Prometheus is a share of memory, not an amount", advice: ADVICE };
+
+const VIRTUAL: Error = Error::NoUsedMemory {
+    problem: "this metric of Prometheus is virtual memory, most of which a process never uses",
+    advice: ADVICE,
 };
 
 fn take(found: &Found, labels: &BTreeSet<String>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
     let name = found.metric.get("__name__").map_or("value", String::as_str);
-    if ["MemAvailable", "MemFree", "MemTotal", "_limit", "FB_FREE", "FB_TOTAL"].iter().any(|part| name.contains(part)) {
-        return Err(FREE);
+    let lower = name.to_ascii_lowercase();
+    let has = |parts: &[&str]| parts.iter().any(|part| lower.contains(part));
+    match () {
+        _ if has(&["memavailable", "memfree", "memtotal", "_limit", "fb_free", "fb_total"]) => return Err(FREE),
+        _ if has(&["percent", "_pct", "ratio", "utilization", "mem_copy_util"]) => return Err(SHARE),
+        _ if has(&["virtual", "_vsize", "vms"]) => return Err(VIRTUAL),
+        _ => {}
     }
     let part = |label: &String| {
         let value = found.metric.get(label).map_or("", String::as_str);

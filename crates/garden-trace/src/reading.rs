@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::identity::Identity;
 use crate::series::{Limit, Series, unit_text};
 use crate::skips::{Part, Skips};
+use crate::times::Times;
 use crate::unit_rule::{Convention, Decision, Evidence, decide, decide_by_total};
 use crate::{ReadOptions, ReadTrace, ends, moments, several};
 
@@ -57,6 +58,8 @@ pub(crate) struct Reading {
     pub(crate) names: BTreeMap<Quantity, String>,
     /// The first one has no identity.
     pub(crate) series: Vec<Series>,
+    /// The forms of the times.
+    pub(crate) times: Times,
     bare: BTreeMap<Quantity, BareColumn>,
     notes: Vec<String>,
     skips: Skips,
@@ -77,6 +80,7 @@ impl Reading {
             least_peak: None,
             names: BTreeMap::new(),
             series: vec![Series::default()],
+            times: Times::default(),
             bare: BTreeMap::new(),
             notes: Vec::new(),
             skips: Skips::default(),
@@ -222,6 +226,10 @@ impl Reading {
     pub(crate) fn finish(mut self, options: &ReadOptions) -> Result<Vec<ReadTrace>, Error> {
         self.drop_empty();
         self.settle_units(options)?;
+        if self.format != OWN {
+            let notes = self.times.settle(&mut self.series);
+            notes.into_iter().for_each(|note| self.note(note));
+        }
         several::split_by_place(&mut self.series, self.format);
         several::join_restarts(&mut self.series, self.blocks);
         if self.format != OWN {

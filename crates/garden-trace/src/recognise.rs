@@ -7,7 +7,7 @@ use crate::ReadOptions;
 use crate::choice::Choice;
 use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, Source};
-use crate::{closest, headless, jsonl, mprof, own, plain, prometheus, psrecord, several, table, tools};
+use crate::{closest, gpustat, headless, jsonl, mprof, own, plain, prometheus, psrecord, several, table, tools};
 
 /// A recognised format, with details learned on the way.
 pub(crate) enum Format {
@@ -17,6 +17,7 @@ pub(crate) enum Format {
     JsonLines(Choice),
     JsonArray(Choice),
     Prometheus(prometheus::Form),
+    Gpustat,
     Tools,
     Plain(plain::Plain),
     Table(table::Layout),
@@ -33,6 +34,7 @@ impl Format {
             Format::JsonLines(_) => "json lines",
             Format::JsonArray(_) => "json array",
             Format::Prometheus(_) => "prometheus",
+            Format::Gpustat => "gpustat",
             Format::Plain(plain::Plain::NvidiaSmi) => several::NVIDIA_SMI,
             Format::Plain(plain::Plain::Amounts) => "amounts",
             Format::Tools => "output of tools",
@@ -60,6 +62,9 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     if let Some(form) = prometheus::recognise(&source.head) {
         return Ok(Format::Prometheus(form));
     }
+    if gpustat::recognise(&source.head) {
+        return Ok(Format::Gpustat);
+    }
     if let Some(columns) = jsonl::recognise_array(&source.head, options) {
         return columns.map(Format::JsonArray);
     }
@@ -72,6 +77,11 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     }
     if let Some(layout) = table::recognise(head, options) {
         return Ok(Format::Table(layout));
+    }
+    if headless::has_stamps_of_nvidia(head)
+        && let Some(layout) = headless::recognise(head, options)
+    {
+        return layout.map(Format::Table);
     }
     if let Some(plain) = plain::recognise(head) {
         // Numbers under the name of something else are not memory, however alike they look.

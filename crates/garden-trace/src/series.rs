@@ -139,12 +139,31 @@ impl Series {
             }
         }
         places.push(self.trace.len());
-        self.trace.events = old.events;
+        self.trace.events.clone_from(&old.events);
         for event in &mut self.trace.events {
             event.before_sample = places[event.before_sample.min(places.len() - 1)];
         }
+        self.keep_surroundings(old);
+    }
+
+    /// Takes over what a trace has beside its samples and events.
+    fn keep_surroundings(&mut self, old: Trace) {
         (self.trace.facts, self.trace.subject, self.trace.origin) = (old.facts, old.subject, old.origin);
         (self.trace.processes, self.trace.libraries, self.trace.names) = (old.processes, old.libraries, old.names);
+    }
+
+    /// Turns the order of the samples round.
+    pub(crate) fn reverse(&mut self) {
+        let old = std::mem::take(&mut self.trace);
+        for index in (0..old.len()).rev() {
+            self.trace.push(&old.sample(index));
+        }
+        let turned = |event: &garden_memory::Event| garden_memory::Event {
+            before_sample: old.len().saturating_sub(event.before_sample),
+            ..*event
+        };
+        self.trace.events = old.events.iter().rev().map(turned).collect();
+        self.keep_surroundings(old);
     }
 
     /// Appends a later series of the same thing, after a restart.

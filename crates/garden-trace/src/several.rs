@@ -186,7 +186,7 @@ pub(crate) fn select(names: &[Option<String>], series: &[Series], asked: Option<
     let has_value = |part: &Part| part.value.to_lowercase() == wanted;
     let by_value =
         |place: usize| series[place].identity.as_ref().is_some_and(|identity| identity.parts.iter().any(has_value));
-    let exact: Vec<usize> = (0..all.len()).filter(|&place| all[place] == asked.trim()).collect();
+    let exact: Vec<usize> = (0..all.len()).filter(|&place| all[place].to_lowercase() == wanted).collect();
     let value: Vec<usize> = (0..all.len()).filter(|&place| by_value(place)).collect();
     let part: Vec<usize> = (0..all.len()).filter(|&place| all[place].to_lowercase().contains(&wanted)).collect();
     let found = [exact, value, part].into_iter().find(|found| !found.is_empty()).unwrap_or_default();

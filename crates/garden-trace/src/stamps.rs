@@ -1,6 +1,7 @@
 //! Time stamps beside amounts, as loops of tools write them: in front of a row, on a line between snapshots (`date`), or in `top`'s first line.
 
-use crate::time::{Midnights, clock_at, date_prefix, date_time_at};
+use crate::moment::{Form, Moment, moment_at};
+use crate::time::{DAY_S, Midnights, clock_at, in_seconds};
 
 /// What may stand between a stamp and the rest of a line.
 const AFTER: [char; 8] = [']', ':', '-', ',', ';', '|', ' ', '\t'];
@@ -9,6 +10,8 @@ const AFTER: [char; 8] = [']', ':', '-', ',', ';', '|', ' ', '\t'];
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stamp {
     pub(crate) time_s: f64,
+    /// What `times.rs` has yet to decide about it.
+    pub(crate) form: Form,
     pub(crate) number: u64,
 }
 
@@ -19,6 +22,14 @@ enum Source {
     Clock,
 }
 
+/// Whether a clock of two parts, such as `09:00`, is a stamp; among other columns it may be a process's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ShortClocks {
+    #[default]
+    AreNot,
+    AreStamps,
+}
+
 /// The stamps so far.
 #[derive(Default)]
 pub(crate) struct Stamps {
@@ -26,9 +37,16 @@ pub(crate) struct Stamps {
     source: Option<Source>,
     midnights: Midnights,
     count: u64,
+    short_clocks: ShortClocks,
+    // Whether the latest stamp was a mere number.
+    is_number: bool,
 }
 
 impl Stamps {
+    pub(crate) fn new(short_clocks: ShortClocks) -> Stamps {
+        Stamps { short_clocks, ..Stamps::default() }
+    }
+
     /// The latest stamp.
     pub(crate) fn now(&self) -> Option<Stamp> {
         self.now
@@ -43,61 +61,68 @@ impl Stamps {
     pub(crate) fn strip<'l>(&mut self, line: &'l str) -> &'l str {
         if let Some(rest) = line.strip_prefix("top - ") {
             if let Some(clock) = clock_at(rest.as_bytes()).filter(|clock| clock.parts == 3) {
-                self.saw(Source::Clock, clock.seconds);
+                self.saw(Moment { seconds: clock.seconds, form: Form::Clock, length: 0 });
             }
             return "";
         }
-        if let Some((seconds, length)) = date_prefix(line) {
-            self.saw(Source::Date, seconds);
-            return line[length..].trim_start_matches(AFTER);
+        if let Some(moment) = heading(line) {
+            self.saw(moment);
+            return "";
         }
         let text = line.trim_start_matches(['[', '#']).trim_start();
-        let Some((source, seconds, length)) = leading(text) else { return line };
-        self.saw(source, seconds);
-        text[length..].trim_start_matches(AFTER)
+        let is_wanted =
+            |moment: &Moment| moment.form != Form::ShortClock || self.short_clocks == ShortClocks::AreStamps;
+        let written = moment_at(text).filter(is_wanted);
+        let is_number = written.is_none();
+        let found = written.or_else(|| unix(text));
+        let Some(moment) = found.filter(|moment| ends(text, moment.length)) else { return line };
+        self.saw(moment);
+        self.is_number = is_number;
+        text[moment.length..].trim_start_matches(AFTER)
     }
 
-    fn saw(&mut self, source: Source, seconds: f64) {
+    /// Whether a line that is a mere number goes on with the seconds since 1970 that the stamps before it were.
+    pub(crate) fn is_next_number(&self, line: &str) -> bool {
+        let last = self.now.filter(|_| self.is_number).map(|stamp| stamp.time_s);
+        let next = unix(line).filter(|moment| moment.length == line.len());
+        last.zip(next).is_some_and(|(last, next)| (last..last + DAY_S).contains(&next.seconds))
+    }
+
+    fn saw(&mut self, moment: Moment) {
+        let source = if matches!(moment.form, Form::Clock | Form::ShortClock) { Source::Clock } else { Source::Date };
         if *self.source.get_or_insert(source) != source {
             return;
         }
-        let time_s = if source == Source::Clock { self.midnights.unroll(seconds) } else { seconds };
-        self.count += 1;
-        self.now = Some(Stamp { time_s, number: self.count });
-    }
-}
-
-/// The stamp at the beginning of a text: its source, its seconds and its length.
-fn leading(text: &str) -> Option<(Source, f64, usize)> {
-    let bytes = text.as_bytes();
-    if !bytes.first()?.is_ascii_digit() {
-        return None;
-    }
-    if let Some((seconds, length)) = date_time_at(bytes).filter(|(_, length)| ends(text, *length)) {
-        return Some((Source::Date, seconds, length));
-    }
-    if let Some(clock) = clock_at(bytes).filter(|clock| clock.parts == 3 && ends(text, clock.length)) {
-        let rest = text[clock.length..].trim_start();
-        let half = ["AM", "PM"].into_iter().find(|half| rest.starts_with(half));
-        let length = text.len() - rest.len() + half.map_or(0, str::len);
-        let hour = clock.seconds / 3600.0;
-        let seconds = match half {
-            Some("PM") if hour < 12.0 => clock.seconds + 43_200.0,
-            Some("AM") if hour >= 12.0 => clock.seconds - 43_200.0,
-            _ => clock.seconds,
+        // All series of a file share the clock, so it runs on here.
+        let (time_s, form) = match moment.form {
+            Form::Clock => (self.midnights.unroll(moment.seconds), Form::Exact),
+            form => (moment.seconds, form),
         };
-        return Some((Source::Clock, seconds, if half.is_some() { length } else { clock.length }));
+        self.count += 1;
+        self.now = Some(Stamp { time_s, form, number: self.count });
     }
-    unix(text).map(|(seconds, length)| (Source::Date, seconds, length))
 }
 
-/// Seconds since 1970: ten digits, perhaps with decimals.
-fn unix(text: &str) -> Option<(f64, usize)> {
+/// The time in a line that stands above a snapshot: `Timestamp : Sat Mar  1 22:00:00 2025` of `nvidia-smi -q`, and
+/// `host  Sat Mar  1 22:00:00 2025  550.54.15` of `gpustat`.
+fn heading(line: &str) -> Option<Moment> {
+    if let Some(rest) = line.strip_prefix("Timestamp ") {
+        return moment_at(rest.trim_start().strip_prefix(':')?.trim_start());
+    }
+    // Nearly all lines fail here.
+    let (_, rest) = line.split_once("  ").filter(|(host, _)| !host.contains(' '))?;
+    let moment = moment_at(rest.trim_start()).filter(|moment| moment.form == Form::Exact)?;
+    let version = rest.trim_start()[moment.length..].trim();
+    version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.').then_some(moment).filter(|_| !version.is_empty())
+}
+
+/// Seconds since 1970, perhaps with decimals, or milli-, micro- or nanoseconds.
+fn unix(text: &str) -> Option<Moment> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let whole = text[..end].split('.').next()?;
-    let seconds = text[..end].parse::<f64>().ok()?;
-    let plausible = whole.len() == 10 && (1e9..4e9).contains(&seconds) && ends(text, end);
-    plausible.then_some((seconds, end))
+    let seconds = in_seconds(text[..end].parse::<f64>().ok()?);
+    let plausible = matches!(whole.len(), 10 | 13 | 16 | 19) && (1e9..4e9).contains(&seconds);
+    plausible.then_some(Moment { seconds, form: Form::Exact, length: end })
 }
 
 /// Whether a stamp ends at this length, and not in the middle of a word.

@@ -44,6 +44,7 @@ enum Tool {
     Status,
     Meminfo,
     Rollup,
+    Gpustat,
 }
 
 impl Tool {
@@ -61,6 +62,7 @@ impl Tool {
             Tool::Status => "/proc/PID/status",
             Tool::Meminfo => "/proc/meminfo",
             Tool::Rollup => "/proc/PID/smaps_rollup",
+            Tool::Gpustat => "gpustat",
         }
     }
 }
@@ -112,11 +114,11 @@ struct Tools {
 }
 
 impl Tools {
-    fn new(options: &ReadOptions) -> Tools {
+    fn new(options: &ReadOptions, head: &[HeadLine]) -> Tools {
         Tools {
             stamps: Stamps::default(),
             kernel: Kernel::default(),
-            free: Free::new(options),
+            free: Free::new(options, head),
             processes: Processes::default(),
             containers: Containers::default(),
             gpus: Gpus::default(),
@@ -159,7 +161,7 @@ fn clean(text: &[u8]) -> Cow<'_, str> {
 
 /// Whether the head of a file is the output of tools, rather than a log that shows some of it once.
 pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> bool {
-    let (mut tools, mut told) = (Tools::new(options), Vec::new());
+    let (mut tools, mut told) = (Tools::new(options, head), Vec::new());
     let mut scout = Scout::new(options);
     let (mut claimed, mut memory_lines) = (0, 0);
     for line in head {
@@ -183,8 +185,13 @@ pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> bool {
 const MOST_LOOKED_AT: usize = 50;
 
 /// Reads the samples of all tools.
-pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading: &mut Reading) -> Result<(), Error> {
-    let mut samples = Samples { tools: Tools::new(options), last_stamps: Vec::new() };
+pub(crate) fn read<R: Read>(
+    lines: &mut Lines<R>,
+    head: &[HeadLine],
+    options: &ReadOptions,
+    reading: &mut Reading,
+) -> Result<(), Error> {
+    let mut samples = Samples { tools: Tools::new(options, head), last_stamps: Vec::new() };
     let mut told = Vec::new();
     while let Some(line) = lines.next()? {
         reading.leave();
@@ -207,7 +214,8 @@ pub(crate) fn read<R: Read>(lines: &mut Lines<R>, options: &ReadOptions, reading
     if let Some(note) = samples.tools.processes.note() {
         reading.note(note);
     }
-    Ok(())
+    let refusal = samples.tools.free.refusal().or_else(|| samples.tools.processes.refusal());
+    refusal.map_or(Ok(()), Err)
 }
 
 /// Puts samples into their series.
@@ -232,6 +240,7 @@ impl Samples {
         let stamp = told.stamp.or(self.tools.stamps.now());
         let mut sample = told.sample;
         sample.time_s = self.fresh(stamp, reading.place());
+        stamp.iter().for_each(|stamp| reading.times.saw(stamp.form));
         let series = reading.current();
         series.format = Some(told.tool.name());
         series.trace.subject = told.subject;

@@ -76,7 +76,9 @@ impl Evidence {
     }
 
     fn is_possible(&self, unit: Unit, limit: u64) -> bool {
-        self.is_form_of(unit) && (LEAST..=limit as f64).contains(&self.most(unit))
+        // Whole pages of bytes, as psutil gives them, may be those of a small process.
+        let least = if unit == Unit::Bytes && self.pages { LEAST_KNOWN } else { LEAST };
+        self.is_form_of(unit) && (least..=limit as f64).contains(&self.most(unit))
     }
 
     /// Whether every value is a whole number of pages in bytes, which values in KiB hardly ever are.
@@ -155,7 +157,7 @@ pub(crate) fn decide(
 pub(crate) fn decide_by_total(evidence: &Evidence, total: f64, machine: Option<Bytes>) -> Option<Decision> {
     /// The least memory of a machine that trains anything.
     const LEAST_TOTAL: u64 = GIB;
-    let factor = total_factor(total, machine);
+    let factor = total_unit(total, Pages::Not, machine)?;
     let unit = ALL.into_iter().find(|unit| unit.factor() == factor)?;
     let bytes = Bytes::from_f64(total * factor as f64);
     let is_plausible = evidence.highest <= total && (LEAST_TOTAL..=LARGEST).contains(&bytes.0);
@@ -252,13 +254,56 @@ pub(crate) fn bare_factor(value: f64) -> u64 {
     if value > BYTES_ABOVE && value.fract() == 0.0 { 1 } else { MIB }
 }
 
-/// The unit in which a machine's total memory is written: machines have 2 GiB to 2 TiB, so only one unit fits.
-pub(crate) fn total_factor(total: f64, machine: Option<Bytes>) -> u64 {
+/// What all figures of a machine's memory are multiples of; the kernel counts it in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// 4,096: bytes.
+    OfBytes,
+    /// 4: KiB.
+    OfKib,
+    Not,
+}
+
+impl Pages {
+    /// Judges figures; none of them, or zeros alone, show nothing.
+    pub(crate) fn of(figures: impl Iterator<Item = f64>) -> Pages {
+        let (mut seen, mut bytes, mut kib) = (false, true, true);
+        for figure in figures.filter(|figure| *figure != 0.0) {
+            seen = true;
+            bytes &= figure % PAGE == 0.0;
+            kib &= figure % (PAGE / KIB as f64) == 0.0;
+        }
+        match () {
+            _ if seen && bytes => Pages::OfBytes,
+            _ if seen && kib => Pages::OfKib,
+            _ => Pages::Not,
+        }
+    }
+}
+
+/// The factor in which a machine's total memory is written, or none if two of them fit.
+///
+/// Machines have 2 GiB to 2 TiB, so one factor fits; a smaller machine's total fits the factor below as well. Of bytes
+/// and KiB the figures tell, but MiB of a small machine and GiB of a large one look alike.
+pub(crate) fn total_unit(total: f64, pages: Pages, machine: Option<Bytes>) -> Option<u64> {
+    /// The least memory of a machine that runs anything.
+    const LEAST_MACHINE: f64 = 128.0 * MIB as f64;
     let known =
         |&factor: &u64| machine.is_some_and(|machine| (total * factor as f64 / machine.as_f64() - 1.0).abs() < 0.1);
     let fits = |&factor: &u64| (2.0 * GIB as f64..2.0 * TIB as f64).contains(&(total * factor as f64));
     let factors = [1, KIB, MIB, GIB];
-    factors.iter().copied().find(|factor| known(factor)).or(factors.into_iter().find(fits)).unwrap_or(KIB)
+    if let Some(factor) = factors.iter().copied().find(known) {
+        return Some(factor);
+    }
+    let factor = factors.into_iter().find(fits).unwrap_or(KIB);
+    let may_be_small = total * (factor / KIB) as f64 >= LEAST_MACHINE;
+    match (factor, pages) {
+        _ if !may_be_small => Some(factor),
+        (KIB, Pages::OfBytes) => Some(1),
+        (MIB, Pages::OfBytes | Pages::OfKib) => Some(KIB),
+        (GIB, _) => None,
+        _ => Some(factor),
+    }
 }
 
 #[cfg(test)]
@@ -322,8 +367,15 @@ mod tests {
     #[test]
     fn a_total_tells_its_unit() {
         for (total, factor) in [(64_000.0, MIB), (65_536_000.0, KIB), (6.7e10, 1), (62.0, GIB), (24_105.0, MIB)] {
-            assert_eq!(total_factor(total, None), factor, "{total}");
+            assert_eq!(total_unit(total, Pages::Not, None), Some(factor), "{total}");
         }
-        assert_eq!(total_factor(3_145_728.0, Some(Bytes(3 * TIB))), MIB);
+        assert_eq!(total_unit(3_145_728.0, Pages::Not, Some(Bytes(3 * TIB))), Some(MIB));
+        // A machine of 960 MiB, or one of 960 GiB.
+        assert_eq!(total_unit(983_040.0, Pages::OfKib, None), Some(KIB));
+        assert_eq!(total_unit(983_041.0, Pages::Not, None), Some(MIB));
+        assert_eq!(total_unit(1_006_632_960.0, Pages::OfBytes, None), Some(1));
+        assert_eq!(total_unit(1_006_632_960.0, Pages::OfKib, None), Some(KIB));
+        assert_eq!(total_unit(961.0, Pages::Not, None), None);
+        assert_eq!(total_unit(961.0, Pages::Not, Some(Bytes(GIB))), Some(MIB));
     }
 }

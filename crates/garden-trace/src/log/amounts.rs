@@ -9,6 +9,7 @@ use garden_memory::unit_factor;
 
 use crate::amount::plain_decimal;
 use crate::lines::find_byte;
+use crate::moment::day_clock_at;
 use crate::time::{DATE_LENGTH, clock_at, date_at, date_time_at};
 
 /// A number in a line.
@@ -68,7 +69,7 @@ pub(crate) fn scan(line: &str, found: &mut Vec<Found>) -> Option<Stamp> {
         // Most numbers are not times: a time begins with up to four digits and one of these.
         if digits <= 4
             && matches!(rest.get(digits), Some(b'-' | b'/' | b':'))
-            && let Some((length, time)) = time_at(bytes, digit)
+            && let Some((length, time)) = time_at(line, digit)
         {
             stamp = stamp.or(time);
             (at, label_from) = (digit + length, digit + length);
@@ -94,7 +95,8 @@ fn is_glue(byte: u8) -> bool {
 }
 
 /// A date or clock at a place of the line: its length, and the stamp if it is one.
-fn time_at(line: &[u8], at: usize) -> Option<(usize, Option<Stamp>)> {
+fn time_at(text: &str, at: usize) -> Option<(usize, Option<Stamp>)> {
+    let line = text.as_bytes();
     let rest = &line[at..];
     if let Some((seconds, length)) = date_time_at(rest) {
         return Some((length, Some(Stamp::Date(seconds))));
@@ -102,7 +104,7 @@ fn time_at(line: &[u8], at: usize) -> Option<(usize, Option<Stamp>)> {
     if date_at(rest).is_some() {
         return Some((DATE_LENGTH, None));
     }
-    let clock = clock_at(rest)?;
+    let clock = day_clock_at(&text[at..])?;
     // tqdm's elapsed and remaining times stand around a `<`.
     let in_bar = rest.get(clock.length) == Some(&b'<') || (at > 0 && line[at - 1] == b'<');
     let is_stamp = clock.parts == 3 && at < STAMP_WITHIN && !in_bar;

@@ -4,9 +4,10 @@
 //! Only the clause that ends at the number counts, and only fillers may follow the deciding word, so a sentence that
 //! merely mentions memory is not taken for a reading.
 
-use garden_memory::{GIB, KIB, MIB, Quantity};
+use garden_memory::Quantity;
 
 use crate::names::is_other_amount;
+use crate::unit::Unit;
 
 /// The meaning of a number's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +138,7 @@ impl<'a> Words<'a> {
     }
 
     /// The unit that the label itself states, as in `rss_mb=`.
-    pub(crate) fn factor(&self) -> Option<u64> {
+    pub(crate) fn unit(&self) -> Option<Unit> {
         self.list().iter().rev().find_map(|word| unit_word(word))
     }
 
@@ -289,12 +290,12 @@ fn names_gpu(word: &str) -> bool {
     ["gpu", "cuda", "vram"].iter().any(|start| word.starts_with(start))
 }
 
-fn unit_word(word: &str) -> Option<u64> {
+fn unit_word(word: &str) -> Option<Unit> {
     match word {
-        "kb" | "kib" | "kbytes" => Some(KIB),
-        "mb" | "mib" | "mbytes" => Some(MIB),
-        "gb" | "gib" => Some(GIB),
-        "bytes" => Some(1),
+        "kb" | "kib" | "kbytes" => Some(Unit::Kib),
+        "mb" | "mib" | "mbytes" => Some(Unit::Mib),
+        "gb" | "gib" => Some(Unit::Gib),
+        "bytes" => Some(Unit::Bytes),
         _ => None,
     }
 }

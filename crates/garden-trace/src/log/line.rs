@@ -12,6 +12,8 @@ use super::memo::Memo;
 use crate::amount::Amount;
 use crate::lines::HeadLine;
 use crate::names::words;
+use crate::time::in_seconds;
+use crate::unit::Unit;
 use crate::unit_rule::bare_factor;
 
 /// A reading of the process's memory.
@@ -121,12 +123,13 @@ struct Gap {
     /// The meaning of the number after it.
     label: Label,
     /// The unit in the label.
-    factor: Option<u64>,
+    unit: Option<Unit>,
     /// For a step or epoch: the meaning of an unlabelled number after it.
     after_axis: Label,
     /// Its meaning for the number before it.
     postfix: Option<Postfix>,
     counts_tensors: bool,
+    /// Whether it begins with a word that may say what the number before it counts.
     begins_with_letter: bool,
     /// Whether it names the memory of a part of the program, or of all its parts.
     is_part: bool,
@@ -141,11 +144,11 @@ impl Gap {
         let begin = text.trim_start();
         Gap {
             label,
-            factor: words.factor(),
+            unit: words.unit(),
             after_axis: if is_axis { words.after_axis(text) } else { Label::Unknown },
             postfix: postfix(postfix_clause(text)),
             counts_tensors: begin.starts_with("tensors"),
-            begins_with_letter: begin.starts_with(char::is_alphabetic),
+            begins_with_letter: begin.starts_with(char::is_alphabetic) && !begins_with_key(begin),
             is_part: words.names_part(),
             is_total: words.names_total(),
         }
@@ -190,17 +193,20 @@ impl Parser {
     }
 
     /// Parses a line.
-    pub(super) fn parse(&mut self, text: &[u8]) -> LogLine<'_> {
-        match std::str::from_utf8(text) {
-            Ok(text) => strip_colours(text, &mut self.clean),
-            Err(_) => strip_colours(&String::from_utf8_lossy(text), &mut self.clean),
-        }
+    pub(super) fn parse<'l>(&'l mut self, text: &'l [u8]) -> LogLine<'l> {
+        let clean = match std::str::from_utf8(text) {
+            Ok(text) if !text.contains('\x1b') => text,
+            _ => {
+                strip_colours(&String::from_utf8_lossy(text), &mut self.clean);
+                &self.clean
+            }
+        };
         self.lower.clear();
-        self.lower.push_str(&self.clean);
+        self.lower.push_str(clean);
         self.lower.make_ascii_lowercase();
         let stamp = scan(&self.lower, &mut self.found);
         let keywords = Keywords::of(&self.lower);
-        let mut line = LogLine { clean: &self.clean, lower: &self.lower, keywords, stamp, ..LogLine::default() };
+        let mut line = LogLine { clean, lower: &self.lower, keywords, stamp, ..LogLine::default() };
         // The label that an unlabelled number inherits from the number before it, and its range.
         let mut left = (Label::Unknown, 0..0);
         let mut counts_tensors = false;
@@ -218,7 +224,7 @@ impl Parser {
             let inherits = before.label == Label::Nothing;
             let (label, place) = if inherits { left } else { (before.label, number.label.clone()) };
             let label = in_context(label, &self.lower, &place, gpu);
-            let factor = number.factor.or(before.factor);
+            let factor = number.factor.or(before.unit.map(Unit::factor));
             counts_tensors |= after.counts_tensors;
             let only_asked = self.asked.is_some();
             let context = Context {
@@ -235,7 +241,7 @@ impl Parser {
             };
             match &self.asked {
                 Some(asked) if !inherits => {
-                    remember(&mut self.labels, &self.clean[number.label.clone()]);
+                    remember(&mut self.labels, &clean[number.label.clone()]);
                     let fit = Words::of(&self.lower[number.label.clone()]).fit_of(asked);
                     self.is_exact |= fit == Some(Fit::Exact);
                     let fit = fit.filter(|&fit| fit == Fit::Exact || !self.is_exact);
@@ -429,6 +435,12 @@ fn in_context(label: Label, line: &str, place: &Range<usize>, gpu: Option<u32>) 
     }
 }
 
+/// Whether a text begins with the key of the next value, as in ` batch=4`.
+fn begins_with_key(text: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '/');
+    text.trim_start_matches(is_word).starts_with(['=', ':'])
+}
+
 /// The index of a GPU, if the number can be one.
 fn gpu_index(number: &Found) -> Option<u32> {
     const MOST_GPUS: f64 = 64.0;
@@ -478,8 +490,9 @@ fn remember(labels: &mut Vec<String>, label: &str) {
 fn unix_stamp(found: &[Found], line: &str) -> Option<Stamp> {
     let first = found.first()?;
     let begins_line = !line[first.label.clone()].contains(char::is_alphanumeric) && first.label.start == 0;
-    let plausible = (1e9..1e10).contains(&first.value) && first.factor.is_none() && first.kind == NumberKind::Plain;
-    (begins_line && plausible).then_some(Stamp::Date(first.value))
+    let seconds = in_seconds(first.value);
+    let plausible = (1e9..1e10).contains(&seconds) && first.factor.is_none() && first.kind == NumberKind::Plain;
+    (begins_line && plausible).then_some(Stamp::Date(seconds))
 }
 
 /// Removes the escape sequences of terminal colours.

@@ -1,5 +1,5 @@
-//! `nvidia-smi` as a drawn table, and `nvidia-smi dmon -s m` and `pmon -s m`: memory in use of each GPU, or of each
-//! process on it.
+//! `nvidia-smi` as a drawn table (with its MIG devices), as a list (`-q`), and as `dmon -s m` and `pmon -s m`; `gpustat`:
+//! memory in use of each GPU, or of each process on it.
 //!
 //! The forms with `--query-gpu` are tables with commas, which `table.rs` and `headless.rs` read.
 
@@ -15,7 +15,18 @@ pub(super) struct Gpus {
     is_drawn: bool,
     /// The GPU of the first of its lines in the drawn table.
     drawn: Option<String>,
+    /// Whether the rows are those of MIG devices.
+    in_mig: bool,
     monitor: Option<Monitor>,
+    listed: Option<Listed>,
+}
+
+/// The GPU that `nvidia-smi -q` lists at present.
+struct Listed {
+    gpu: String,
+    /// Whether the figures are those of its own memory, and not of the window that the host sees.
+    in_memory: bool,
+    total: Option<u64>,
 }
 
 /// The header of `dmon` or `pmon`, by position.
@@ -39,18 +50,57 @@ impl Gpus {
             }
             return if self.monitor.is_some() { Claim::Yes } else { Claim::No };
         }
+        if let Some(one) = gpustat_row(line) {
+            told.push(one);
+            return Claim::Yes;
+        }
+        if self.take_listed(line, told) == Claim::Yes {
+            return Claim::Yes;
+        }
         match &self.monitor {
             Some(monitor) => monitor.take(line, told),
             None => Claim::No,
         }
     }
 
+    /// The lines of `nvidia-smi -q`: `GPU 00000000:07:00.0`, then `FB Memory Usage` with `Used : 30000 MiB` below it.
+    fn take_listed(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+        if let Some(bus) = line.strip_prefix("GPU ").map(str::trim).filter(|bus| is_bus(bus)) {
+            self.listed = Some(Listed { gpu: bus.to_string(), in_memory: false, total: None });
+            return Claim::Yes;
+        }
+        if line.trim_matches('=') == "NVSMI LOG" || is_listed_fact(line) {
+            return Claim::Yes;
+        }
+        let Some(listed) = &mut self.listed else { return Claim::No };
+        let Some((key, value)) = line.split_once(" : ") else {
+            // A heading; what else has neither a colon nor a digit is none of ours.
+            listed.in_memory = line == "FB Memory Usage";
+            return if line.contains([':', '=']) { Claim::No } else { Claim::Yes };
+        };
+        let (key, amount) = (key.trim(), value.trim().strip_suffix(" MiB").and_then(Figure::parse));
+        match (key, amount.and_then(|figure| figure.bytes(MIB))) {
+            ("Total", Some(bytes)) if listed.in_memory => listed.total = Some(bytes),
+            ("Used", Some(bytes)) if listed.in_memory => {
+                let mut one = Told::new(Tool::NvidiaSmi, Subject::Device, "FB Memory Usage: Used", bytes, MIB);
+                one.limit = listed.total;
+                told.push(one.of(Identity::of(Who::Gpu, listed.gpu.clone())));
+            }
+            _ => {}
+        }
+        Claim::Yes
+    }
+
     /// Two lines tell of each GPU: `|   0  NVIDIA A100 .. | 00000000:07:00.0 Off |` and `| .. | 1234MiB / 81920MiB | .. |`.
     fn take_drawn(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
         self.is_drawn |= line.contains("NVIDIA-SMI") || line.contains("Memory-Usage");
+        self.in_mig = match () {
+            _ if line.contains("MIG devices:") => true,
+            _ if line.contains("NVIDIA-SMI") || line.contains("Processes:") => false,
+            _ => self.in_mig,
+        };
         let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
         let first = cells.first().and_then(|cell| cell.split_whitespace().next());
-        let is_bus = |word: &str| word.matches(':').count() == 2 && word.contains('.');
         if let Some(index) = first.filter(|index| index.parse::<u32>().is_ok())
             && cells.get(1).and_then(|cell| cell.split_whitespace().next()).is_some_and(is_bus)
         {
@@ -68,12 +118,51 @@ impl Gpus {
             let mut one =
                 Told::new(Tool::NvidiaSmi, Subject::Device, "Memory-Usage", bytes, used.factor.unwrap_or(MIB));
             one.limit = total.bytes(1);
-            let index = self.drawn.take().unwrap_or_else(|| "0".to_string());
-            told.push(one.of(Identity::of(Who::Gpu, index)));
+            let identity = match self.in_mig {
+                true => mig_device(cells.first().copied().unwrap_or_default()),
+                false => Some(Identity::of(Who::Gpu, self.drawn.take().unwrap_or_else(|| "0".to_string()))),
+            };
+            // The second row of a MIG device is the window that the host sees of it.
+            told.extend(identity.map(|identity| one.of(identity)));
             return Claim::Yes;
         }
         if self.is_drawn { Claim::Yes } else { Claim::No }
     }
+}
+
+fn is_bus(word: &str) -> bool {
+    word.matches(':').count() == 2 && word.contains('.') && !word.contains(' ')
+}
+
+/// Whether a line is one of those above the first GPU of `nvidia-smi -q`.
+fn is_listed_fact(line: &str) -> bool {
+    let key = line.split_once(" : ").map(|(key, _)| key.trim());
+    matches!(key, Some("Driver Version" | "CUDA Version" | "Attached GPUs" | "Timestamp"))
+}
+
+/// The MIG device of a row that begins with GPU, GPU instance, compute instance and device.
+fn mig_device(cell: &str) -> Option<Identity> {
+    let numbers: Option<Vec<u32>> = cell.split_whitespace().map(|word| word.parse().ok()).collect();
+    let [gpu, _, _, device] = numbers?[..] else { return None };
+    let part = |who, value: String| Part { who, value };
+    Some(Identity {
+        parts: vec![part(Who::Gpu, gpu.to_string()), part(Who::Device, format!("MIG {device}"))],
+        detail: None,
+    })
+}
+
+/// A row such as `[0] NVIDIA A100 | 35'C,  80 % | 30000 / 81920 MB | user(29000M)`.
+fn gpustat_row(line: &str) -> Option<Told> {
+    let (index, rest) = line.strip_prefix('[')?.split_once(']')?;
+    index.parse::<u32>().ok()?;
+    let usage = |cell: &str| {
+        let (used, total) = cell.trim().strip_suffix(" MB")?.split_once(" / ")?;
+        Some((Figure::parse(used.trim())?.bytes(MIB)?, Figure::parse(total.trim())?.bytes(MIB)?))
+    };
+    let (used, total) = rest.split('|').skip(1).find_map(usage)?;
+    let mut one = Told::new(Tool::Gpustat, Subject::Device, "memory.used", used, MIB);
+    one.limit = Some(total);
+    Some(one.of(Identity::of(Who::Gpu, index)))
 }
 
 impl Monitor {

@@ -1,6 +1,7 @@
 //! Files of `/proc`, written again and again into one file: `status` and `smaps_rollup` of a process, and `meminfo`.
 //!
-//! Each dump is one sample with all its quantities. A dump ends where a key comes again, so `grep VmRSS` works too.
+//! Each dump is one sample with all its quantities. A dump ends where a key comes again, so `grep VmRSS` works too, and `grep -H`
+//! of several processes.
 
 use std::collections::BTreeMap;
 
@@ -53,6 +54,13 @@ impl Kernel {
         if line.ends_with("[rollup]") || line.starts_with("HugePages_") {
             return Claim::Yes;
         }
+        let (pid, line) = grepped(line).map_or((None, line), |(pid, line)| (Some(pid), line));
+        if let Some(pid) = pid {
+            if self.pid.as_deref() != Some(pid) {
+                self.finish(told);
+            }
+            self.pid = Some(pid.to_string());
+        }
         let Some((key, value)) = line.split_once(':') else { return Claim::No };
         let mut words = value.split_whitespace();
         let (first, second, third) = (words.next(), words.next(), words.next());
@@ -70,6 +78,7 @@ impl Kernel {
         };
         if self.values.contains_key(known) {
             self.finish(told);
+            self.pid = pid.map(str::to_string);
         }
         if self.values.is_empty() {
             self.stamp = stamp;
@@ -102,6 +111,13 @@ impl Kernel {
             told.push(Told { identity, stamp: self.stamp, ..one });
         }
     }
+}
+
+/// The process and the rest of a line such as `/proc/4711/status:VmRSS: 5000 kB`, which `grep` of several files prints.
+fn grepped(line: &str) -> Option<(&str, &str)> {
+    let (pid, rest) = line.strip_prefix("/proc/")?.split_once('/')?;
+    let rest = rest.strip_prefix("status:").or_else(|| rest.strip_prefix("smaps_rollup:"))?;
+    pid.bytes().all(|byte| byte.is_ascii_digit()).then_some((pid, rest))
 }
 
 fn sample_of(values: &BTreeMap<&'static str, u64>) -> Option<Told> {

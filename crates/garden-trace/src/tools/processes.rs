@@ -7,13 +7,17 @@
 use garden_memory::{KIB, Quantity, Subject};
 
 use super::{Claim, Figure, Told, Tool};
-use crate::identity::Identity;
+use crate::error::Error;
+use crate::identity::{Identity, Who};
 
 /// Reads rows of processes.
 #[derive(Default)]
 pub(super) struct Processes {
     layout: Option<Layout>,
     left_out: usize,
+    /// Without process ids: the names below the present header, and whether one came twice.
+    names: Vec<String>,
+    is_mixed: bool,
 }
 
 /// The columns of a header, by position.
@@ -38,6 +42,7 @@ impl Processes {
     pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
         if let Some(layout) = Layout::of(line) {
             self.layout = Some(layout);
+            self.names.clear();
             return Claim::Yes;
         }
         if let Some(claim) = take_summary(line, told) {
@@ -47,15 +52,33 @@ impl Processes {
         let row = self.layout.as_ref().and_then(|layout| layout.row(&words));
         let row = row.or_else(|| is_aux(&words).then(|| Layout::of(AUX)?.row(&words)).flatten());
         let Some(row) = row else { return Claim::No };
-        let program = row.identity.as_ref().and_then(|identity| identity.detail.as_deref()).map(program_of);
+        let program = row.identity.as_ref().and_then(command_of).map(program_of);
         let is_kernel_thread =
             program.is_some_and(|name| name.starts_with('[')) && row.sample.get(Quantity::Rss) == Some(0);
         if matches!(program, Some("grep" | "egrep" | "fgrep" | "rg" | "pgrep" | "ps")) {
             self.left_out += 1;
         } else if !is_kernel_thread {
+            self.check_name(&row);
             told.push(row);
         }
         Claim::Yes
+    }
+
+    /// Without a process id only the name tells processes apart, which must not come twice below one header.
+    fn check_name(&mut self, row: &Told) {
+        let Some(identity) = row.identity.as_ref().filter(|identity| identity.parts[0].who == Who::Named) else {
+            return;
+        };
+        let name = &identity.parts[0].value;
+        self.is_mixed |= self.names.contains(name);
+        self.names.push(name.clone());
+    }
+
+    /// The refusal of rows that cannot be told apart.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let problem = "several processes of `ps` have one name, and their rows have no pid";
+        let advice = "record the pid too: `while sleep 1; do ps -p PID -o pid,rss,cmd; done`";
+        self.is_mixed.then_some(Error::NoUsedMemory { problem, advice })
     }
 
     /// A note on what was left out.
@@ -78,7 +101,8 @@ impl Layout {
         let find = |wanted: &[&str]| words.iter().position(|word| wanted.contains(word));
         let rss = find(&["RSS", "RSZ", "RSSIZE", "RES"])?;
         let (pid, command) = (find(&["PID", "TGID"]), find(&["COMMAND", "CMD", "Command", "ARGS"]));
-        let is_header = words.iter().all(|word| word.parse::<f64>().is_err()) && (pid.is_some() || words.len() == 1);
+        let is_lone = words.len() == 1 || (words.len() == 2 && command.is_some());
+        let is_header = words.iter().all(|word| word.parse::<f64>().is_err()) && (pid.is_some() || is_lone);
         let tool = match () {
             _ if find(&["TIME+"]).is_some() || words[rss] == "RES" => Tool::Top,
             _ if find(&["minflt/s"]).is_some() => Tool::Pidstat,
@@ -116,17 +140,18 @@ impl Layout {
         let amount = |column: usize| Figure::parse(words.get(place(column))?);
         let rss = amount(self.rss)?;
         let told = Told::new(self.tool, Subject::Process, self.column, rss.bytes(KIB)?, rss.factor.unwrap_or(KIB));
-        let mut told = match self.pid {
-            Some(pid) => {
+        let command = self.command.map(|at| {
+            let from = place(at);
+            let to = words.len().saturating_sub(self.count - at - 1);
+            words.get(from..to).unwrap_or_default().join(" ")
+        });
+        let mut told = match (self.pid, command) {
+            (Some(pid), command) => {
                 let pid = words.get(place(pid)).filter(|pid| pid.parse::<u32>().is_ok())?;
-                let command = self.command.map(|at| {
-                    let from = place(at);
-                    let to = words.len().saturating_sub(self.count - at - 1);
-                    words.get(from..to).unwrap_or_default().join(" ")
-                });
                 told.of(Identity::process(pid, command.as_deref()))
             }
-            None => told,
+            (None, Some(command)) => told.of(Identity::of(Who::Named, command)),
+            (None, None) => told,
         };
         for &(column, quantity) in &self.others {
             if let Some(bytes) = amount(column).and_then(|figure| figure.bytes(KIB)) {
@@ -154,6 +179,12 @@ fn is_aux(words: &[&str]) -> bool {
         && is_terminal
         && is_state
         && time.contains(':')
+}
+
+/// The command line of a process.
+fn command_of(identity: &Identity) -> Option<&str> {
+    let name = identity.parts.iter().find(|part| part.who == Who::Named).map(|part| part.value.as_str());
+    identity.detail.as_deref().or(name)
 }
 
 /// The name of a command line's program.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::common::{shown, shown_with};
+use crate::common::{all, all_shown, mebibytes, shown, shown_with};
 use expect_test::{Expect, expect};
-use garden_memory::{Activity, Bytes, EventKind, Libraries, ProcessTrack, Quantity, RunFacts, Sample};
+use garden_memory::{Activity, Bytes, EventKind, GIB, Libraries, ProcessTrack, Quantity, RunFacts, Sample, Subject};
 use garden_trace::{Error, ReadOptions, Unit, Writer, read, read_path};
 
 fn check(text: &str, expected: Expect) {
@@ -588,4 +588,18 @@ fn a_table_without_memory_is_never_a_list_of_amounts() {
     assert!(shown(&titled).starts_with("amounts | 20 samples"));
     let stamped: String = (0..20).map(|second| format!("{},4000\n", 1_700_000_000 + second)).collect();
     assert!(shown(&stamped).starts_with("amounts | 20 samples"), "{}", shown(&stamped));
+}
+
+#[test]
+fn a_table_with_the_columns_of_free() {
+    for (header, limit) in [("time,total,used,free", 62.5), ("time,total_mb,used_mb,free_mb,percent", 62.5)] {
+        let columns = header.split(',').count();
+        let row = |i: u64| ["0", "64000", &(30_000 + i).to_string(), "1000", "47"][..columns].join(",");
+        let text = format!("{header}\n{}\n{}\n", row(0), row(84));
+        let read = &all(&text)[0];
+        assert_eq!((mebibytes(read), read.trace.subject), (vec![30_000, 30_084], Subject::Machine), "{header}");
+        let limit = Bytes::from_f64(limit * GIB as f64);
+        assert_eq!(read.trace.facts.memory_limit, Some(limit), "{header}");
+    }
+    assert!(all_shown("time,used,free\n0,3,4\n1,3,4\n").starts_with("error: no memory column"));
 }

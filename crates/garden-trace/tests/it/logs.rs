@@ -1,6 +1,6 @@
 //! Training logs as people have them: a text in, what was read out.
 
-use crate::common::{shown, shown_with};
+use crate::common::{all, all_shown, mebibytes, shown, shown_with};
 use expect_test::{Expect, expect};
 use garden_memory::{Bytes, Quantity};
 use garden_trace::{ReadOptions, Unit, read};
@@ -402,4 +402,16 @@ fn the_label_that_fits_best_is_judged() {
     let total = "step 0 params memory 300MB, activation memory 500MB, total memory 4000MB\n".repeat(2);
     assert_eq!(judged(&total, None), "total memory 3.91 GiB, 2 samples");
     assert!(read(&b"step 0 unused memory 41.0GB\nstep 1 unused memory 40.9GB\n"[..], &ReadOptions::default()).is_err());
+}
+
+#[test]
+fn a_bare_number_before_the_key_of_the_next_value() {
+    for line in ["rss=4000 batch=4", "rss=4000 k=5", "rss: 4000 lr: 0.1", "rss=4000 m/s=3", "loss=2 rss=4000 MFU=40%"] {
+        let read = all(&format!("{line}\n").repeat(3)).remove(0);
+        assert_eq!(mebibytes(&read), [4000; 3], "{line}");
+    }
+    // A word that may be the number's own unit is not passed over.
+    for line in ["rss=4000 pages", "memory 12 percent of 30"] {
+        assert!(all_shown(&format!("{line}\n").repeat(3)).starts_with("error:"), "{line}");
+    }
 }

@@ -2,9 +2,11 @@
 
 mod common;
 mod files;
+mod gpus;
 mod listener;
 mod logs;
 mod robust;
 mod several;
+mod times;
 mod tools;
 mod units;

@@ -2,18 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::common::{all_shown, all_shown_with};
-use expect_test::{Expect, expect};
+use crate::common::{all, all_shown, all_shown_with, check, mebibytes, series};
+use expect_test::expect;
 use garden_memory::{EventKind, MIB, Quantity, Subject};
 use garden_trace::{Error, ReadOptions, ReadTrace, read, read_all};
-
-fn check(text: &str, expected: Expect) {
-    expected.assert_eq(&all_shown(text));
-}
-
-fn all(text: &str) -> Vec<ReadTrace> {
-    read_all(text.as_bytes(), &ReadOptions::default()).expect("the text is readable")
-}
 
 fn names(text: &str) -> Vec<String> {
     all(text).into_iter().map(|one| one.name.unwrap_or("-".to_string())).collect()
@@ -521,4 +513,37 @@ fn series_that_nothing_tells_apart_are_pointed_out() {
     let rows = |i: u32| format!("{i},{}\n{i},{}\n", 8000 + 10 * i, 8001 + 10 * i);
     let text = format!("step,rss_mb\n{}", (0..20).map(rows).collect::<String>());
     assert!(!all_shown(&text).contains("as if"));
+}
+
+#[test]
+fn runs_side_by_side_in_an_export_of_wandb() {
+    let column = |run: &str| {
+        let name = format!("{run} - system.proc.memory.rssMB");
+        format!("\"{name}\",\"{name}__MIN\",\"{name}__MAX\"")
+    };
+    let mut text = format!("\"Relative Time (Process)\",{},{}\n", column("cool-run-1"), column("red-2"));
+    for i in 0..4 {
+        text += &format!("\"{}\",\"{}\",\"4000\",\"7000\",\"9000\",\"9000\",\"9000\"\n", 15 * i, 5000 + i);
+    }
+    let expected = [("cool-run-1".to_string(), vec![5000, 5001, 5002, 5003]), ("red-2".to_string(), vec![9000; 4])];
+    assert_eq!(series(&text), expected);
+
+    let gpus = |columns: [&str; 4]| {
+        format!("Step,{}\n", columns.join(",")) + "0,1000000000,2000000000,55.2,54\n1,1000000001,2000000000,55.2,54\n"
+    };
+    let bytes = "system.gpu.0.memoryAllocatedBytes";
+    let share = "system.gpu.0.memory";
+    let text =
+        gpus([&format!("a - {bytes}"), &format!("b - {bytes}"), &format!("a - {share}"), &format!("b - {share}")]);
+    assert_eq!(series(&text).iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_series_is_selected_whatever_the_case_of_its_letters() {
+    let text: String = (0..30).map(|i| format!("[rank{}]: step {i} RAM: {} MB\n", i % 12, 4000 + i)).collect();
+    for asked in ["rank 1", "RANK 1", "Rank 1", " rank 1 "] {
+        let options = ReadOptions { select: Some(asked.to_string()), ..ReadOptions::default() };
+        let read = read(text.as_bytes(), &options).unwrap();
+        assert_eq!(mebibytes(&read), [4001, 4013, 4025], "{asked}");
+    }
 }

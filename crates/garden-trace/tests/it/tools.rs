@@ -2,24 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::common::{all_shown, all_shown_with};
-use expect_test::{Expect, expect};
+use crate::common::{all, all_shown_with, check, mebibytes, refusal, series};
+use expect_test::expect;
 use garden_memory::{Bytes, GIB, MIB, Quantity, Subject};
-use garden_trace::{ReadOptions, ReadTrace, Unit, read, read_all};
-
-fn check(text: &str, expected: Expect) {
-    expected.assert_eq(&all_shown(text));
-}
-
-fn all(text: &str) -> Vec<ReadTrace> {
-    read_all(text.as_bytes(), &ReadOptions::default()).expect("the text is readable")
-}
-
-fn mebibytes(read: &ReadTrace) -> Vec<u64> {
-    (0..read.trace.len())
-        .map(|index| read.trace.value(index, Quantity::Rss).expect("every sample has it") / MIB)
-        .collect()
-}
+use garden_trace::{ReadOptions, Unit, read, read_all};
 
 #[test]
 fn free_in_a_loop_without_headers() {
@@ -327,169 +313,6 @@ fn kubectl_top() {
 }
 
 #[test]
-fn nvidia_smi_as_a_query() {
-    let rows = "2024/01/15 12:00:03.123, 0, 1234 MiB, 24576 MiB\n2024/01/15 12:00:03.125, 1, 4321 MiB, 24576 MiB\n\
-                2024/01/15 12:00:04.123, 0, 1235 MiB, 24576 MiB\n2024/01/15 12:00:04.125, 1, 4322 MiB, 24576 MiB\n";
-    let header = "timestamp, index, memory.used [MiB], memory.total [MiB]\n";
-    let queried = all_shown(&format!("{header}{rows}"));
-    expect![[r#"
-        == GPU 0
-        subject Device
-        nvidia-smi | 2 samples | memory.used [MiB] | MiB | 0 skipped
-          t 1705320003.123 rss=1.21 GiB
-          t 1705320004.123 rss=1.21 GiB
-        facts memory_limit=25769803776
-        == GPU 1
-        subject Device
-        nvidia-smi | 2 samples | memory.used [MiB] | MiB | 0 skipped
-          t 1705320003.125 rss=4.22 GiB
-          t 1705320004.125 rss=4.22 GiB
-        facts memory_limit=25769803776
-    "#]]
-    .assert_eq(&queried);
-    assert_eq!(all_shown(rows), queried);
-    assert_eq!(all_shown(&format!("{header}{}", rows.replace(" MiB", ""))), queried);
-    assert_eq!(all_shown(&rows.replace(" MiB", "")), queried);
-}
-
-#[test]
-fn nvidia_smi_without_an_index() {
-    let mut text = "timestamp, memory.used [MiB]\n".to_string();
-    for second in 0..9 {
-        for (gpu, used) in [(0, 1000 + second), (1, 9000 + second)] {
-            writeln!(text, "2024/01/15 12:00:0{second}.12{gpu}, {used} MiB").unwrap();
-        }
-    }
-    let read = all(&text);
-    assert_eq!(read.iter().map(|one| one.name.as_deref().unwrap()).collect::<Vec<_>>(), ["GPU 0", "GPU 1"]);
-    assert_eq!(mebibytes(&read[1]), (9000..9009).collect::<Vec<u64>>());
-    check(
-        "1234 MiB\n1235 MiB\n1236 MiB\n",
-        expect![[r#"
-        subject Device
-        nvidia-smi | 3 samples | value | MiB | 0 skipped
-          rss=1.21 GiB
-          rss=1.21 GiB
-          rss=1.21 GiB
-        note read as `memory.used` of one GPU; to tell several apart, query `index,memory.used`
-    "#]],
-    );
-}
-
-#[test]
-fn gpus_of_one_name_are_told_apart_by_their_order() {
-    let rows =
-        |i: u32| format!("name, memory.used [MiB]\nNVIDIA A100, {} MiB\nNVIDIA A100, {} MiB\n", 1000 + i, 9000 + i);
-    let read = all(&(0..4).map(rows).collect::<String>());
-    assert_eq!(read.iter().map(|one| one.name.as_deref().unwrap()).collect::<Vec<_>>(), ["GPU 0", "GPU 1"]);
-    assert_eq!(mebibytes(&read[1]), [9000, 9001, 9002, 9003]);
-}
-
-#[test]
-fn nvidia_smi_with_columns_that_cannot_be_told() {
-    check(
-        "0, 1234 MiB, 23000 MiB, 24576 MiB\n0, 1235 MiB, 22999 MiB, 24576 MiB\n",
-        expect![[r#"
-        error: rows of `nvidia-smi` without a header: the column of memory in use is unclear
-        hint: leave out `noheader`, or query `--query-gpu=timestamp,index,memory.used,memory.total`
-    "#]],
-    );
-}
-
-#[test]
-fn nvidia_smi_by_process() {
-    let rows = "pid, used_gpu_memory [MiB]\n4711, 1234 MiB\n4712, 2000 MiB\n4711, 1235 MiB\n4712, [N/A]\n4711, 1236 MiB\n4712, 2001 MiB\n";
-    check(
-        rows,
-        expect![[r#"
-        == pid 4711
-        subject Device
-        nvidia-smi | 3 samples | used_gpu_memory [MiB] | MiB | 0 skipped
-          rss=1.21 GiB
-          rss=1.21 GiB
-          rss=1.21 GiB
-        == pid 4712
-        subject Device
-        nvidia-smi | 2 samples | used_gpu_memory [MiB] | MiB | 1 skipped
-          rss=1.95 GiB
-          rss=1.95 GiB
-        note 1 line skipped: value is not a number (line 5, `used_gpu_memory [MiB]` = `[N/A]`)
-    "#]],
-    );
-}
-
-#[test]
-fn nvidia_smi_as_it_draws_its_table() {
-    let table = |first: u32, second: u32| {
-        format!(
-            "Mon Jan 15 12:00:0{} 2024       \n\
-+---------------------------------------------------------------------------------------+\n\
-| NVIDIA-SMI 535.129.03             Driver Version: 535.129.03   CUDA Version: 12.2     |\n\
-|-----------------------------------------+----------------------+----------------------+\n\
-| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |\n\
-| Fan  Temp   Perf          Pwr:Usage/Cap |         Memory-Usage | GPU-Util  Compute M. |\n\
-|=========================================+======================+======================|\n\
-|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |                    0 |\n\
-| N/A   32C    P0              63W / 400W |  {first:>5}MiB / 81920MiB |      0%      Default |\n\
-|                                         |                      |             Disabled |\n\
-|   1  NVIDIA A100-SXM4-80GB          On  | 00000000:0F:00.0 Off |                    0 |\n\
-| N/A   32C    P0              63W / 400W |  {second:>5}MiB / 81920MiB |      0%      Default |\n\
-+-----------------------------------------+----------------------+----------------------+\n\
-| Processes:                                                                            |\n\
-|    0   N/A  N/A      4711      C   python3                                    1230MiB |\n\
-+---------------------------------------------------------------------------------------+\n",
-            first % 10
-        )
-    };
-    check(
-        &(table(1234, 77) + &table(1235, 78)),
-        expect![[r#"
-        == GPU 0
-        subject Device
-        nvidia-smi | 2 samples | Memory-Usage | MiB | 0 skipped
-          t 1705320004 rss=1.21 GiB
-          t 1705320005 rss=1.21 GiB
-        facts memory_limit=85899345920
-        == GPU 1
-        subject Device
-        nvidia-smi | 2 samples | Memory-Usage | MiB | 0 skipped
-          t 1705320004 rss=77.0 MiB
-          t 1705320005 rss=78.0 MiB
-        facts memory_limit=85899345920
-    "#]],
-    );
-}
-
-#[test]
-fn nvidia_smi_as_a_monitor() {
-    check(
-        "# gpu     fb   bar1\n# Idx     MB     MB\n    0   1234      5\n    1    900      5\n    0   1235      5\n    1    901      5\n",
-        expect![[r#"
-            == GPU 0
-            subject Device
-            nvidia-smi | 2 samples | fb | MiB | 0 skipped
-              rss=1.21 GiB
-              rss=1.21 GiB
-            == GPU 1
-            subject Device
-            nvidia-smi | 2 samples | fb | MiB | 0 skipped
-              rss=900 MiB
-              rss=901 MiB
-        "#]],
-    );
-    check(
-        "# gpu        pid  type    fb   command\n# Idx          #   C/G    MB   name\n\
-         \x20   0       4711     C  1234   python3\n    1          -     -     -   -\n    0       4711     C  1235   python3\n",
-        expect![[r#"
-            subject Device
-            nvidia-smi | 2 samples | fb | MiB | 0 skipped
-              rss=1.21 GiB
-              rss=1.21 GiB
-        "#]],
-    );
-}
-
-#[test]
 fn prometheus_range_queries() {
     check(
         r#"{"status":"success","data":{"resultType":"matrix","result":[
@@ -610,4 +433,72 @@ fn the_unit_of_a_tool_is_not_asked_for() {
     let options = ReadOptions { unit: Some(Unit::Mib), ..ReadOptions::default() };
     let shown = all_shown_with(b"  PID   RSS CMD\n7 416000 x\n  PID   RSS CMD\n7 416001 x\n", &options);
     assert!(shown.contains("note `--unit` is ignored: the unit of `ps` is known"), "{shown}");
+}
+
+#[test]
+fn free_of_small_machines_and_of_old_versions() {
+    let small = |unit: f64| {
+        let row = |used: u64| {
+            let figure = |kib: u64| (kib as f64 * 1024.0 / unit) as u64;
+            let figures = [983_040, used, 600_000, 4_000, 983_040 - used - 600_000, 700_000].map(figure);
+            format!("Mem: {}\n", figures.map(|figure| figure.to_string()).join(" "))
+        };
+        (0..5).map(|i| row(200_000 + 4 * i)).collect::<String>()
+    };
+    for unit in [1.0, 1024.0] {
+        let read = &all(&small(unit))[0];
+        assert_eq!(read.trace.value(4, Quantity::Rss), Some(200_016 * 1024), "{unit}");
+        assert_eq!(read.trace.facts.memory_limit, Some(Bytes(960 * MIB)), "{unit}");
+    }
+    expect![[r#"
+        error: column `total` has no unit: 960 may be MiB (960 MiB) or GiB (960 GiB)
+        hint: pass `--unit mib` (960 MiB at most) or `--unit gib` (960 GiB at most)
+    "#]]
+    .assert_eq(&refusal(&small(MIB as f64)));
+    let options = ReadOptions { machine: Some(Bytes(GIB)), ..ReadOptions::default() };
+    let read = read_all(small(MIB as f64).as_bytes(), &options).unwrap();
+    assert_eq!(mebibytes(&read[0])[0], 195);
+
+    let header = "             total       used       free     shared    buffers     cached\n";
+    let row = "Mem:         64000      62000       2000        100       1000      40000\n";
+    let below = "-/+ buffers/cache:      21000      43000\nSwap:         8000          0       8000\n";
+    for text in [format!("{header}{row}{below}").repeat(3), row.repeat(3)] {
+        let read = &all(&text)[0];
+        assert_eq!((mebibytes(read), read.input.skipped), (vec![21_000; 3], 0), "{text}");
+        assert_eq!(read.input.column.as_deref(), Some("used - buffers - cached"));
+    }
+}
+
+#[test]
+fn processes_that_grep_or_a_name_tells_apart() {
+    let mut grepped = String::new();
+    let mut named = String::new();
+    for i in 0..4 {
+        writeln!(grepped, "/proc/4711/status:VmRSS:\t {} kB", 8_192_000 + 1024 * i).unwrap();
+        writeln!(grepped, "/proc/12/status:VmRSS:\t  204800 kB").unwrap();
+        write!(named, "  RSS COMMAND\n{} python\n204800 ps\n409600 redis\n", 8_192_000 + 1024 * i).unwrap();
+    }
+    let rising = vec![8_000, 8_001, 8_002, 8_003];
+    assert_eq!(series(&grepped), [("pid 4711".to_string(), rising.clone()), ("pid 12".to_string(), vec![200; 4])]);
+    assert_eq!(series(&named), [("python".to_string(), rising), ("redis".to_string(), vec![400; 4])]);
+    expect![[r#"
+        error: several processes of `ps` have one name, and their rows have no pid
+        hint: record the pid too: `while sleep 1; do ps -p PID -o pid,rss,cmd; done`
+    "#]]
+    .assert_eq(&refusal(&named.replace("redis", "python")));
+}
+
+#[test]
+fn metrics_of_prometheus_that_are_not_resident_memory() {
+    let answer =
+        |name: &str| format!("[{{\"metric\":{{\"__name__\":\"{name}\"}},\"values\":[[1,\"30\"],[2,\"31\"]]}}]");
+    for (name, expected) in [
+        ("container_memory_usage_percent", "is a share of memory"),
+        ("node_memory_utilization", "is a share of memory"),
+        ("instance:memory_utilisation:ratio", "is a share of memory"),
+        ("process_virtual_memory_bytes", "is virtual memory"),
+        ("node_memory_MemAvailable_bytes", "is not memory in use"),
+    ] {
+        assert!(refusal(&answer(name)).contains(expected), "{name}");
+    }
 }

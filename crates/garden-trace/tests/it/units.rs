@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::common::{all_shown_with, shown};
+use crate::common::{all_shown_with, shown, shown_with};
 use expect_test::{Expect, expect};
-use garden_memory::{Bytes, GIB, Quantity};
+use garden_memory::{Bytes, GIB, MIB, Quantity};
 use garden_trace::{Error, ReadOptions, Unit, read};
 
 fn on(machine_gib: u64) -> ReadOptions {
@@ -269,4 +269,18 @@ fn conventions_come_before_the_size_of_this_machine() {
     ] {
         assert_eq!(summary(text, &on(31)), expected, "{text}");
     }
+}
+
+#[test]
+fn whole_pages_are_bytes_however_small_the_process() {
+    let rows = |step: u64| (0..20).map(|i| format!("{{\"rss\":{}}}\n", 18_874_368 + step * i)).collect::<String>();
+    let options = ReadOptions { machine: Some(Bytes(24 * GIB)), ..ReadOptions::default() };
+    let small = read(rows(4096).as_bytes(), &options).unwrap();
+    assert_eq!(small.trace.value(0, Quantity::Rss), Some(18 * MIB));
+    // One value that never changes may as well be KiB.
+    let refused = shown_with(rows(0).as_bytes(), &options);
+    assert!(refused.contains("may be bytes (18.0 MiB) or KiB (18.0 GiB)"), "{refused}");
+    // What is not whole pages is KiB.
+    let large = read(rows(4).as_bytes(), &options).unwrap();
+    assert_eq!(large.trace.value(0, Quantity::Rss), Some(18 * GIB));
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use garden_memory::{Activity, Bytes, Quantity, RunFacts, Subject};
+use expect_test::Expect;
+use garden_memory::{Activity, Bytes, MIB, Quantity, RunFacts, Subject};
 use garden_trace::{ReadOptions, ReadTrace, read, read_all};
 
 /// Reads a text without options and renders the outcome.
@@ -96,4 +97,32 @@ fn facts(facts: &RunFacts) -> String {
         ("memory_limit", facts.memory_limit.map(|limit| limit.0)),
     ];
     known.iter().filter_map(|(name, value)| value.map(|value| format!("{name}={value}"))).collect::<Vec<_>>().join(" ")
+}
+
+/// Compares what is read of a text with what is expected.
+pub fn check(text: &str, expected: Expect) {
+    expected.assert_eq(&all_shown(text));
+}
+
+/// All series of a text that is readable.
+pub fn all(text: &str) -> Vec<ReadTrace> {
+    read_all(text.as_bytes(), &ReadOptions::default()).expect("the text is readable")
+}
+
+/// The judged values in MiB.
+pub fn mebibytes(read: &ReadTrace) -> Vec<u64> {
+    let value = |index| read.trace.value(index, Quantity::Rss).expect("every sample has it") / MIB;
+    (0..read.trace.len()).map(value).collect()
+}
+
+/// The names of the series of a text, each with its judged values in MiB.
+pub fn series(text: &str) -> Vec<(String, Vec<u64>)> {
+    all(text).iter().map(|read| (read.name.clone().unwrap_or_default(), mebibytes(read))).collect()
+}
+
+/// The error and the hint of a text that is refused.
+pub fn refusal(text: &str) -> String {
+    let shown = all_shown(text);
+    assert!(shown.starts_with("error:"), "{shown}");
+    shown
 }
