@@ -49,6 +49,16 @@ pub(crate) struct Judged {
     pub finding: Finding,
 }
 
+/// The verdict alone, without the words and what only they need. What a reassuring one could not have seen costs as much as the verdict several times over.
+pub fn verdict(trace: &Trace, question: &Question) -> Verdict {
+    let facts = question.facts.clone().or(trace.facts.clone());
+    let timeline = Timeline::of(trace);
+    let parts = split_at_restarts(trace, &timeline);
+    let passes = passes(trace, &timeline, question, &facts);
+    let (_, judged) = judged_part(trace, &parts, &timeline, question.only, passes);
+    judged.shape.map_or(Verdict::Insufficient, |_| judged.finding.verdict)
+}
+
 /// Judges a trace: the pure core of every command.
 pub fn diagnose(trace: &Trace, question: &Question) -> Diagnosis {
     let facts = question.facts.clone().or(trace.facts.clone());

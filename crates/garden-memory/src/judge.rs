@@ -230,7 +230,7 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
     }
     // Nor does growth in jumps end before a pause that its rhythm makes unlikely.
     let jumps = Jumps::of(shape);
-    let is_capacity = jumps.is_capacity(shape.origin());
+    let is_capacity = jumps.growth_factor(shape.origin()).is_some();
     let pauses = jumps.may_go_on() || ended_in_a_jump(shape, broken);
     if ended && (is_capacity || pauses && !thins_out(shape, shape.first())) {
         let going_on = still_growing(shape, 0, None, passes);

@@ -2,11 +2,11 @@
 //!
 //! A leak in lumps, a buffer that grows to the largest batch so far and a list whose capacity doubles all rise in jumps
 //! between plateaus. Their rhythm tells them apart: lumps come evenly, records get rarer like 1/n (`record_highs.rs`), and
-//! the capacity of a list stays in proportion to the time.
+//! the jumps of a capacity grow by the same factor as the time between them.
 
 use crate::segments::Segment;
 use crate::shape::Shape;
-use crate::stats::{Line, Point, median};
+use crate::stats::{Point, median};
 
 /// A jump exceeds the usual difference between neighbouring lows by this many standard deviations of such differences.
 const STANDS_OUT: f64 = 6.0;
@@ -29,10 +29,11 @@ const REGULAR_SILENCE: f64 = 1.5;
 const EVEN: f64 = 0.5;
 /// Later jumps add at least this share of what as many earlier ones did.
 const KEEPS_SIZE: f64 = 0.6;
-/// Jumps in proportion to the time have a slope between these on logarithmic scales, which explains this share of their variance.
-const PROPORTIONAL: (f64, f64, f64) = (0.6, 1.6, 0.9);
-/// The last gap of a growing capacity is at least this much longer than the first.
-const LENGTHENS: f64 = 1.2;
+/// Factors by which libraries let a capacity grow (1.5 to 2), with room for noise, and how far each jump's may be from the mean.
+const FACTORS: (f64, f64) = (1.3, 2.3);
+const SAME_FACTOR: f64 = 1.25;
+/// Sizes that grow like a lower power of the time are those of a content that slows down, such as a vocabulary.
+const STEADY_CONTENT: f64 = 0.9;
 
 /// The jumps of a growth, in order.
 #[derive(Clone, Debug, Default)]
@@ -99,22 +100,27 @@ impl Jumps {
         (count * mean / (count * mean + silence)).powf(count) > SILENCE
     }
 
-    /// Whether each jump is in proportion to the time since `origin`, as the gaps are: the capacity of something that grows
-    /// steadily, and grows again when it is full.
-    pub(crate) fn is_capacity(&self, origin: f64) -> bool {
-        let gaps = self.gaps();
+    /// The factor between one jump and the next, if it is the same for all of them, in size and in time since `origin`: a capacity
+    /// that grows by a factor whenever a content that grows steadily has filled it.
+    pub(crate) fn growth_factor(&self, origin: f64) -> Option<f64> {
         if self.list.len() < FEWEST || self.list[0].0 <= origin {
-            return false;
+            return None;
         }
-        let lengthens = gaps[gaps.len() - 1] >= LENGTHENS * gaps[0];
-        let logarithms = |&(at, size): &(f64, f64)| Point { x: (at - origin).ln(), y: size.ln() };
-        let points: Vec<Point> = self.list.iter().map(logarithms).collect();
-        let line = Line::fit(&points);
-        let squares = |residuals: &[f64]| residuals.iter().map(|r| r * r).sum::<f64>();
-        let mean = Line { slope: 0.0, ..line };
-        let explained = 1.0 - squares(&line.residuals(&points)) / squares(&mean.residuals(&points)).max(1e-12);
-        let (least, most, needed) = PROPORTIONAL;
-        lengthens && (least..=most).contains(&line.slope) && explained >= needed
+        let logarithms = |of: &dyn Fn(&(f64, f64)) -> f64| -> Vec<f64> {
+            self.list.windows(2).map(|pair| (of(&pair[1]) / of(&pair[0])).ln()).collect()
+        };
+        let (times, sizes) = (logarithms(&|jump| jump.0 - origin), logarithms(&|jump| jump.1));
+        let sum = |ratios: &[f64]| ratios.iter().sum::<f64>();
+        let mean = (sum(&times) + sum(&sizes)) / (times.len() + sizes.len()) as f64;
+        let is_same = times.iter().chain(&sizes).all(|ratio| (ratio - mean).abs() <= SAME_FACTOR.ln());
+        let is_steady = sum(&sizes) >= STEADY_CONTENT * sum(&times);
+        Some(mean.exp()).filter(|factor| is_same && is_steady && (FACTORS.0..=FACTORS.1).contains(factor))
+    }
+
+    /// Whether it is too early for the next jump of a capacity that grows by this factor.
+    pub(crate) fn next_may_come(&self, origin: f64, factor: f64) -> bool {
+        let due = |last: &(f64, f64)| (last.0 - origin) * factor * SAME_FACTOR;
+        self.list.last().is_some_and(|last| self.last - origin <= due(last))
     }
 }
 

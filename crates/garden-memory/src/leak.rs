@@ -33,6 +33,8 @@ const LATER_PASSES: f64 = 3.0;
 const LATER_POWERS: [f64; 2] = [0.5, 0.7];
 /// Fewest passes after the first whose levels show growth in every one: by chance one order in 24 is rising.
 const FEWEST_PASSES: usize = 4;
+/// A buffer must have been full at least so often after the first pass: once may be the last example of it.
+const FEWEST_REFILLS: usize = 2;
 /// Fewest passes in which jumps fall.
 const PASSES_WITH_JUMPS: usize = 3;
 /// Fewest stretches, each slower than the one before, that make a curve: by chance one order in 24.
@@ -71,7 +73,19 @@ impl LeakTest {
         let steadily = || self.holds_from(shape, self.window_start) && self.is_straight(shape);
         let in_steps = || self.grows_in_every_pass(shape) || self.comes_in_even_jumps(shape);
         let slows = self.follows_a_law(shape) || slows_at_each_turn(shape, self.growth_start);
-        !slows && (steadily() || self.holds_later(shape) || in_steps())
+        !slows && (steadily() || self.holds_later(shape) || in_steps()) || self.outgrows_its_capacity(shape)
+    }
+
+    /// Whether a buffer that grows by a factor when it is full was full again and again after the first pass: its content grows
+    /// like a straight line, though the jumps get rarer.
+    fn outgrows_its_capacity(&self, shape: &Shape) -> bool {
+        let jumps = Jumps::of(shape);
+        let factor = jumps.growth_factor(self.origin);
+        let later = jumps.since(self.window_start);
+        let rise: f64 = later.list.iter().map(|jump| jump.1).sum();
+        factor.is_some_and(|factor| later.next_may_come(self.origin, factor))
+            && later.list.len() >= FEWEST_REFILLS
+            && rise >= shape.material_leak(self.window_start)
     }
 
     /// Whether each pass over the data stands above the one before, by about as much: evidence that a test for a straight line

@@ -40,7 +40,7 @@ mod waves;
 pub use bytes::{Bytes, GIB, KIB, MIB, ParseBytesError, TIB, format_between, format_change, unit_factor};
 pub use compare::{CompareQuestion, Run, compare};
 pub use comparison::*;
-pub use diagnose::{LEAK_AFTER, Question, diagnose, judged_places, judged_series, quantity_series};
+pub use diagnose::{LEAK_AFTER, Question, diagnose, judged_places, judged_series, quantity_series, verdict};
 pub use diagnosis::*;
 pub use elapsed::{elapsed, short_time, time_unit};
 pub use libraries::Libraries;

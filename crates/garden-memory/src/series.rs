@@ -254,8 +254,9 @@ impl Series {
         let mut evaluations = evaluations_in(trace, &part).into_iter().peekable();
         let mut latest = f64::NEG_INFINITY;
         let mut was_aside = false;
-        let mut samples = Vec::new();
-        let (mut places, mut ranges) = (Vec::new(), Vec::new());
+        let is_measured = series.bounds == Bounds::None;
+        let mut samples = Vec::with_capacity(part.len());
+        let (mut places, mut levels, mut ranges) = (Vec::with_capacity(part.len()), Vec::new(), Vec::new());
         for index in part.clone() {
             let (Some(x), Some(range)) = (timeline.place(index), memory.at(trace, index)) else { continue };
             if leaves_bounds_out && memory.is_bound(trace, index) {
@@ -267,9 +268,14 @@ impl Series {
             }
             latest = x;
             places.push((index, x));
-            ranges.push(range);
+            // Where everything was measured, there is one way through the bounds.
+            match is_measured {
+                true => levels.push(range.0),
+                false => ranges.push(range),
+            }
         }
-        for ((index, x), y) in places.into_iter().zip(way_through(&ranges)) {
+        let levels = if is_measured { levels } else { way_through(&ranges) };
+        for ((index, x), y) in places.into_iter().zip(levels) {
             while evaluations.peek().is_some_and(|range| range.end <= index) {
                 evaluations.next();
             }

@@ -78,6 +78,13 @@ impl Shape {
         Shape::of_points(points, &self.events, self.spacing, self.first_sample)
     }
 
+    /// The shape that these samples would have with straight growth added to them; `None` if nothing is left of it.
+    pub(crate) fn with_growth(&self, per_unit: f64) -> Option<Shape> {
+        let first = self.first();
+        let points = self.points.iter().map(|point| Point { x: point.x, y: point.y + per_unit * (point.x - first) });
+        Shape::of_points(points.collect(), &self.events, self.spacing, self.first_sample)
+    }
+
     fn of_points(points: Vec<Point>, events: &[f64], spacing: f64, first_sample: f64) -> Option<Shape> {
         let (first, last) = (points.first()?.x, points.last()?.x);
         let waves = find_waves(&points);

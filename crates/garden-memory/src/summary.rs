@@ -94,7 +94,9 @@ fn settled(context: &Context, level: Bytes) -> String {
             "where every example had been seen once, and not since: bounded by the dataset, not a leak"
         }
         Mechanism::FilePages => "all of it pages of mapped files, which the kernel can reclaim: harmless",
-        Mechanism::RecordHigh => "in ever rarer jumps to a new high: bounded by the largest batch, not a leak",
+        Mechanism::RecordHigh => {
+            "in ever rarer jumps, like a buffer that fits the largest batch so far: bounded, not a leak"
+        }
         Mechanism::WarmUp => "a warm-up, now over: bounded, not a leak",
         _ => "and not since: bounded, not a leak",
     };
@@ -167,6 +169,10 @@ fn in_jumps(context: &Context, jumps: &JumpCount) -> String {
 fn leak(context: &Context, forecast: &Forecast) -> String {
     let Some(growth) = context.finding.growth else { return String::new() };
     let how = match context.finding.mechanism {
+        _ if context.finding.jumps.is_some_and(|jumps| jumps.doubles) => format!(
+            "the floor rises in ever larger and rarer jumps, like a list whose capacity doubles, {} on average",
+            rate(context, growth.rate.value)
+        ),
         _ if context.finding.jumps.is_some() => {
             format!("the floor rises in jumps that keep coming, {} on average", rate(context, growth.rate.value))
         }

@@ -358,7 +358,7 @@ pub struct Trace {
     steps: Vec<f64>,
     times: Vec<f64>,
     activities: Vec<Activity>,
-    columns: BTreeMap<Quantity, Column>,
+    columns: [Option<Column>; Quantity::ALL.len()],
 }
 
 impl Trace {
@@ -378,14 +378,10 @@ impl Trace {
         self.steps.push(sample.step.unwrap_or(f64::NAN));
         self.times.push(sample.time_s.unwrap_or(f64::NAN));
         self.activities.push(sample.activity);
-        for quantity in Quantity::ALL {
-            match (self.columns.get_mut(&quantity), sample.get(quantity)) {
+        for (column, &value) in self.columns.iter_mut().zip(&sample.values) {
+            match (column, value) {
                 (Some(column), value) => column.push(value),
-                (None, Some(value)) => {
-                    let mut column = Column::absent(index);
-                    column.push(Some(value));
-                    self.columns.insert(quantity, column);
-                }
+                (column @ None, Some(_)) => column.insert(Column::absent(index)).push(value),
                 (None, None) => {}
             }
         }
@@ -404,12 +400,12 @@ impl Trace {
 
     /// Whether any sample has this quantity.
     pub fn has(&self, quantity: Quantity) -> bool {
-        self.columns.contains_key(&quantity)
+        self.columns[quantity as usize].is_some()
     }
 
     /// A quantity of one sample.
     pub fn value(&self, index: usize, quantity: Quantity) -> Option<u64> {
-        self.columns.get(&quantity)?.get(index)
+        self.columns[quantity as usize].as_ref()?.get(index)
     }
 
     /// Whether a sample's anonymous and resident memory are upper bounds, not measurements.

@@ -81,6 +81,7 @@ pub enum Kind {
     DoublingBuffer,
     ChurningHeap,
     LeakWithDips,
+    SlowingCapacity,
 }
 
 pub const HEALTHY: [Kind; 16] = [
@@ -266,6 +267,11 @@ fn draw_process(kind: Kind, random: &mut Random) -> Run {
 
 type Shape = Box<dyn Fn(f64, f64) -> f64>;
 
+/// The capacity of a buffer that began with 1 and grows by a factor whenever its content has filled it.
+fn capacity(factor: f64, content: f64) -> f64 {
+    factor.powf((content.max(1.0).ln() / factor.ln()).floor() + 1.0)
+}
+
 /// Bytes above the base at a step, after so many evaluations.
 fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) -> Shape {
     let start = random.between(0.25, 0.5) * steps;
@@ -386,8 +392,14 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
             // The capacity of a list that only grows: the next one when it is full.
             let factor = random.between(1.5, 2.0);
             let first = random.between(4.0, 20.0);
-            let capacity = move |t: f64| factor.powf(((t.max(first) / first).ln() / factor.ln()).floor() + 1.0);
-            Box::new(move |t, _| size * capacity(t) / capacity(steps))
+            Box::new(move |t, _| size * capacity(factor, t / first) / capacity(factor, steps / first))
+        }
+        Kind::SlowingCapacity => {
+            // The hash table of a vocabulary: the same for a content that grows ever more slowly.
+            let (factor, power) = (random.between(1.5, 2.0), random.between(0.5, 0.8));
+            let first = random.between(4.0, 20.0);
+            let content = move |t: f64| (t / first).powf(power);
+            Box::new(move |t, _| size * capacity(factor, content(t)) / capacity(factor, content(steps)))
         }
         Kind::LeakWithDips => {
             // Workers that restart at the end of each epoch.
