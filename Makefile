@@ -8,15 +8,15 @@ BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 # Tests that draw at random, as cargo and unittest name them. All of them draw by GARDEN_SEED, which is 1 unless it is set.
-RANDOM := error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws train::a_killed_run
+RANDOM := error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::kills train::a_killed_run
 RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests bench-gpu parity
+.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests bench-gpu parity serve-fuzz
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:
 	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.89 or newer: https://rustup.rs"; exit 2; }
@@ -66,17 +66,17 @@ lints:
 documentation:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 
-# The package needs nothing, but its tests are about images and arrays: without a network those skip themselves.
+# The package needs nothing, but its tests are about images and arrays, and the server's about OpenAI's client: without a network those skip themselves.
 python: ## run the tests of the Python package with the binary of this build
 	@mkdir -p $(TARGET); export CUDA_VISIBLE_DEVICES=; \
 	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null; then \
 		echo "skipped: the tests of the Python package need Python 3.9 or newer" | tee $(TARGET)/python.tests; exit 0; fi; \
 	python=$(PYTHON); \
-	if ! $(PYTHON) -c 'import PIL, numpy' 2>/dev/null; then \
+	if ! $(PYTHON) -c 'import PIL, numpy, openai' 2>/dev/null; then \
 		python=$(TARGET)/python-venv/bin/python; \
-		$$python -c 'import PIL, numpy' 2>/dev/null || { $(PYTHON) -m venv $(TARGET)/python-venv \
-			&& $$python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 10 pillow numpy; } >/dev/null 2>&1 \
-			|| { echo "Pillow and numpy could not be installed: the tests that need them are skipped"; python=$(PYTHON); }; \
+		$$python -c 'import PIL, numpy, openai' 2>/dev/null || { $(PYTHON) -m venv $(TARGET)/python-venv \
+			&& $$python -m pip install --quiet --disable-pip-version-check --retries 1 --timeout 10 pillow numpy openai; } >/dev/null 2>&1 \
+			|| { echo "Pillow, numpy and openai could not be installed: the tests that need them are skipped"; python=$(PYTHON); }; \
 	fi; \
 	$(CARGO) build --workspace --locked --quiet && MODEL_GARDEN_BINARY="$(TARGET)/debug/model-garden" && export MODEL_GARDEN_BINARY \
 		&& { $(call told,python,$$python -u python/tests $(PYTHON_TESTS)); }
@@ -156,6 +156,14 @@ parity: build ## train beside transformers and peft, and have them read what we 
 	GARDEN_PYTHON=$$python GARDEN_TENSORBOARD=$$python $(CARGO) test --locked -p garden-model -p garden-train -p model-garden --test it -- $(PARITY_TESTS) \
 		> $(TARGET)/parity.tests 2>&1; code=$$?; grep -E '^test |^test result|panicked|^skipped: ' $(TARGET)/parity.tests; \
 	if [ $$code != 0 ] || grep -q '^skipped: .*\(GARDEN_\|has no\)' $(TARGET)/parity.tests; then echo "failed: see $(TARGET)/parity.tests"; exit 1; fi
+
+# The packages of testdata/server/requirements.txt are installed beside the build. Another seed draws other requests.
+serve-fuzz: setup ## fuzz the server through its OpenAPI description and with broken requests: make serve-fuzz SEED=7
+	@python=$(TARGET)/fuzz-venv/bin/python; packages=testdata/server/requirements.txt; \
+	cmp -s $$packages $(TARGET)/fuzz-venv/installed.txt || { $(PYTHON) -m venv $(TARGET)/fuzz-venv \
+		&& $$python -m pip install --quiet --disable-pip-version-check -r $$packages && cp $$packages $(TARGET)/fuzz-venv/installed.txt; } \
+		|| { echo "error: the packages of $$packages could not be installed"; exit 2; }; \
+	$(CARGO) build --locked -p model-garden && $$python testdata/server/fuzz.py --binary $(TARGET)/debug/model-garden --work $(TARGET)/fuzz --seed $(or $(SEED),1)
 
 fmt: ## format the code
 	$(CARGO) fmt --all

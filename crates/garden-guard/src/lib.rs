@@ -2,6 +2,7 @@
 //! signals processes.
 
 mod attempt;
+mod brief;
 mod channel;
 pub mod checkpoint;
 mod config;
@@ -23,6 +24,7 @@ mod terminal;
 mod watch;
 
 pub use attempt::{Attempt, Outcome, Skipped, Summary, Troubles};
+pub use brief::{Brief, run_briefly};
 pub use channel::{Channel, Command, ENVIRONMENT, Message};
 pub use config::{Error, GuardConfig, Observer, OnLimit, Remark};
 pub use fence::Fence;
@@ -31,6 +33,6 @@ pub use launch::{Ending, Launch, Launched, Notice, OutputMode, become_program, l
 pub use live::{Happening, Live};
 pub use recorder::Recorder;
 pub use signals::{Stop, ask_to_end, listen_for_stops, pass_stop_on};
-pub use state::{StateFolder, supervisor_of, unguarded};
+pub use state::{StateFolder, Told, read_state, supervisor_of, unguarded};
 pub use supervisor::{RESUME, origin, supervise};
 pub use watch::Watch;

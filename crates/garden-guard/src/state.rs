@@ -46,6 +46,26 @@ pub(crate) struct State<'a> {
     pub command: Vec<String>,
 }
 
+/// What another process can know of a run from its `state.json`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Told {
+    /// The last step that the program told.
+    pub step: Option<f64>,
+    /// How many there will be.
+    pub total_steps: Option<u64>,
+    /// Memory that it holds.
+    pub held_bytes: u64,
+    /// The judge's verdict so far.
+    pub verdict: Option<String>,
+    /// The same in a sentence.
+    pub summary: Option<String>,
+}
+
+/// What the supervisor of a folder has told last.
+pub fn read_state(folder: &Path) -> Option<Told> {
+    serde_json::from_slice(&fs::read(folder.join("state.json")).ok()?).ok()
+}
+
 /// The folder of a supervisor that is alive: ours.
 #[derive(Debug)]
 pub struct StateFolder {

@@ -14,6 +14,7 @@ mod bench;
 mod check;
 mod model;
 mod plan;
+mod serve;
 mod train;
 
 use bench::BENCH_HELP;
@@ -24,6 +25,8 @@ use model::{EXPORT_HELP, GENERATE_HELP, PREVIEW_HELP, QUANTISE_HELP};
 pub use model::{Export, ExportType, Generate, Preview, Quantise};
 use plan::PLAN_HELP;
 pub use plan::{Plan, PlanFormat};
+use serve::SERVE_HELP;
+pub use serve::{Serve, ServeJob};
 use train::{DEMO_HELP, TRAIN_HELP};
 pub use train::{Demo, Devices, RecipeFlags, Report, TrainVision, TrainWorker};
 
@@ -140,6 +143,17 @@ pub enum Command {
 
     /// Show which device training would use, and if not the GPU, why.
     Devices(Devices),
+
+    /// Serve fine-tuning jobs to clients of OpenAI's API: uploads, a queue, live memory verdicts, results.
+    ///
+    /// The same client code and the same JSONL files work by changing the base URL. Each job is a guarded process of its own, which outlives the server; a
+    /// restarted server finds its jobs again.
+    #[command(after_long_help = SERVE_HELP)]
+    Serve(Serve),
+
+    /// Process of a job, started by `serve`.
+    #[command(hide = true)]
+    ServeJob(ServeJob),
 
     /// Training process, started by `train-vision`.
     #[command(hide = true)]

@@ -17,6 +17,7 @@ mod python;
 pub mod quantise;
 pub mod report;
 pub mod run;
+pub mod serve;
 pub mod train;
 
 use std::path::{Path, PathBuf};

@@ -98,18 +98,32 @@ pub struct Planned {
     /// The answer, and of which run.
     pub headline: String,
     pub text: String,
+    /// Everything as JSON.
+    pub told: Value,
+}
+
+/// Which part of a GPU's memory a plan may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuShare {
+    /// What is free now.
+    Free,
+    /// All of it, for a job that waits for its turn.
+    All,
 }
 
 /// Plans a job.
-pub fn of_job(prepared: &Prepared, chosen: Chosen, printer: &Printer) -> Result<Planned, Failure> {
+pub fn of_job(prepared: &Prepared, chosen: Chosen, share: GpuShare, printer: &Printer) -> Result<Planned, Failure> {
     let recipe = &prepared.job.recipe;
     let subject = Subject::of_folder(recipe, RowShape::default(), true)?;
     let surveys = HashMap::from([(key(recipe), prepared.clone())]);
     let device = chosen.kind();
-    let gpu = chosen.gpu().cloned().map_or(GpuMemory::Unknown, GpuMemory::Here);
+    let gpu = chosen.gpu().cloned().map_or(GpuMemory::Unknown, |gpu| match share {
+        GpuShare::Free => GpuMemory::Here(gpu),
+        GpuShare::All => GpuMemory::Here(Gpu { free_bytes: gpu.total_bytes, ..gpu }),
+    });
     let answer = answer(recipe, Planning { subject: &subject, printer, surveys, device, gpu })?;
-    let (headline, text) = (text::headline(&answer), text::write(&answer));
-    Ok(Planned { headline, text, fits: answer.fits.all(), plan: answer.plan })
+    let (headline, text, told) = (text::headline(&answer), text::write(&answer), told(&answer));
+    Ok(Planned { headline, text, told, fits: answer.fits.all(), plan: answer.plan })
 }
 
 /// Runs the command.

@@ -15,6 +15,7 @@ use garden_train::{
     has_checkpoints, ignored, newest, recover,
 };
 
+use super::plan::GpuShare;
 use super::{Outcome, devices};
 use crate::cli;
 use crate::failure::Failure;
@@ -55,7 +56,7 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
         printer.say(&format!("resuming from {}", path.display()));
     }
     prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
-    let planned = super::plan::of_job(&prepared, chosen, printer)?;
+    let planned = super::plan::of_job(&prepared, chosen, GpuShare::Free, printer)?;
     if is_dry || !planned.fits {
         printer.out(&planned.text)?;
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });

@@ -390,10 +390,10 @@ fn log(output: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Step, loss and norm of gradients of every step, as they are written.
-fn losses(output: &Path) -> Vec<[Value; 3]> {
+/// Step, loss, accuracy and norm of gradients of every step, as they are written.
+fn losses(output: &Path) -> Vec<[Value; 4]> {
     let lines = log(output).into_iter().filter(|line| line.get("loss").is_some());
-    lines.map(|line| ["step", "loss", "grad_norm"].map(|name| line[name].clone())).collect()
+    lines.map(|line| ["step", "loss", "mean_token_accuracy", "grad_norm"].map(|name| line[name].clone())).collect()
 }
 
 /// The steps of all evaluations in the log.

@@ -60,13 +60,15 @@ fn start(dataset: &Path, output: &Path, more: &[&str]) -> Child {
     model_garden(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Step, loss, norm of gradients and rate of every step that the log has, as they are written.
-fn losses(output: &Path) -> Vec<[Value; 4]> {
+/// Step, loss, accuracy, norm of gradients and rate of every step that the log has, as they are written.
+fn losses(output: &Path) -> Vec<[Value; 5]> {
     let text = std::fs::read_to_string(output.join("log.jsonl")).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines
         .filter(|line| line.get("loss").is_some())
-        .map(|line| ["step", "loss", "grad_norm", "learning_rate"].map(|name| line[name].clone()))
+        .map(|line| {
+            ["step", "loss", "mean_token_accuracy", "grad_norm", "learning_rate"].map(|name| line[name].clone())
+        })
         .collect()
 }
 

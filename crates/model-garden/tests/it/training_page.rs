@@ -78,7 +78,7 @@ fn the_page_has_what_people_look_for() {
     let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
     let answer = between(&page, "<h1>", "</h1>");
     assert!(answer.starts_with("Trained 12 steps in ") && answer.contains("on held-out rows"), "{answer}");
-    for title in ["Loss", "Accuracy", "Learning rate", "Gradients", "Step time", "Memory"] {
+    for title in ["Loss", "Token accuracy", "Accuracy", "Learning rate", "Gradients", "Step time", "Memory"] {
         assert!(page.contains(&format!("<figcaption><h2>{title}</h2>")), "{title}");
     }
     for title in ["Answers", "Evaluations", "Memory", "Recipe"] {
@@ -159,6 +159,40 @@ fn the_card_is_one_of_the_hubs() {
     }
     // Nobody else needs to know where things are here.
     assert!(!card.contains(folder.parent().unwrap().to_str().unwrap()), "{card}");
+}
+
+/// One number for each line of the log, which everything else that tells of it repeats.
+#[test]
+fn the_token_accuracy_is_wherever_the_loss_is() {
+    let folder = trained();
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let log: Vec<Value> = read("log.jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let shares = |loss: &str, name: &str| -> Vec<f64> {
+        let lines = log.iter().filter(|line| line.get(loss).is_some());
+        lines.map(|line| line[name].as_f64().unwrap()).collect()
+    };
+    let (steps, evaluations) = (shares("loss", "mean_token_accuracy"), shares("eval_loss", "eval_mean_token_accuracy"));
+    assert_eq!(evaluations.len(), 4);
+    for shares in [&steps, &evaluations] {
+        assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{shares:?}");
+        assert!(shares.last() > shares.first(), "{shares:?}");
+    }
+    let state: Value = serde_json::from_str(&read("checkpoint-12/trainer_state.json")).unwrap();
+    assert_eq!(state["log_history"], json!(log));
+    let result: Value = serde_json::from_str(&read("result.json")).unwrap();
+    assert_eq!(result["first_mean_token_accuracy"], json!(steps[0]));
+    assert_eq!(result["last_mean_token_accuracy"], json!(steps.last()));
+    assert_eq!(result["evaluation"]["mean_token_accuracy"], json!(evaluations[3]));
+    let events =
+        std::fs::read_dir(folder.join("runs")).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+    let events: Vec<u8> = events.flatten().collect();
+    for (tag, values) in [("train/mean_token_accuracy", &steps), ("eval/mean_token_accuracy", &evaluations)] {
+        let found = events.windows(tag.len()).filter(|bytes| *bytes == tag.as_bytes()).count();
+        assert_eq!(found, values.len(), "{tag}");
+    }
+    let words = format!("{:.1} %", 100.0 * evaluations[3]);
+    assert!(between(&read("report.html"), "<h2>Evaluations</h2>", "</table>").contains(&words), "{words}");
+    assert!(read("README.md").contains("| token accuracy on held-out rows |"), "{}", read("README.md"));
 }
 
 #[test]

@@ -55,11 +55,14 @@ pub fn failure(error: &Error) -> Failure {
 fn run_end(job: &Job, finish: Finish, teller: &Teller, seconds: f64, gpu: Option<usize>) -> RunEnd {
     // From the log, which has all starts of the run.
     let log = read_log(&job.recipe.output_dir);
-    let losses = || log.iter().filter_map(|line| if let LogLine::Step(step) = line { Some(step.loss) } else { None });
+    let steps = || log.iter().filter_map(|line| if let LogLine::Step(step) = line { Some(step) } else { None });
+    let (first, last) = (steps().next(), steps().next_back());
     RunEnd {
         end: finish.end,
-        first_loss: losses().next(),
-        last_loss: losses().next_back(),
+        first_loss: first.map(|step| step.loss),
+        last_loss: last.map(|step| step.loss),
+        first_mean_token_accuracy: first.and_then(|step| step.mean_token_accuracy),
+        last_mean_token_accuracy: last.and_then(|step| step.mean_token_accuracy),
         evaluation: finish.evaluation,
         proof: finish.proof,
         seconds: finish.progress.seconds,
@@ -243,6 +246,9 @@ impl Observer for Teller<'_> {
     fn evaluated(&mut self, report: &EvalReport) {
         self.look();
         let mut words = format!("evaluation after step {}: loss {:.4}", report.step, report.loss);
+        if let Some(share) = report.mean_token_accuracy {
+            words += &format!(", token accuracy {}", percent(share));
+        }
         if let Some(share) = report.exact_match {
             words += &format!(", {} of {} answers correct", percent(share), report.answers);
         }

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 pub mod browser;
+pub mod http;
 
 use std::collections::BTreeMap;
 use std::io::Write;

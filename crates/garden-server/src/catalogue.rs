@@ -1,0 +1,106 @@
+//! The models that can be fine-tuned or used: folders that the operator has named, and results of jobs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde_json::{Value, json};
+
+use crate::Server;
+use crate::error::ApiError;
+use crate::job::{JobRecord, Work};
+
+/// A base model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub name: String,
+    pub folder: PathBuf,
+    pub created: i64,
+}
+
+impl Base {
+    pub fn json(&self) -> Value {
+        json!({"id": self.name, "object": "model", "created": self.created, "owned_by": "local"})
+    }
+}
+
+/// A model that a job starts from.
+#[derive(Clone, Debug)]
+pub(crate) enum Found {
+    Base(Base),
+    /// The result of a job, and its base.
+    Result(Box<JobRecord>, Base),
+}
+
+/// All base models: folders with a `config.json`, among those that were named and in them. Names from outside are compared with these, never opened.
+pub(crate) fn bases(folders: &[PathBuf]) -> Vec<Base> {
+    let mut bases: Vec<Base> = Vec::new();
+    for folder in folders {
+        let inside = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        for folder in std::iter::once(folder.clone()).chain(inside) {
+            let Some(base) = base_of(&folder) else { continue };
+            if bases.iter().all(|known| known.name != base.name) {
+                bases.push(base);
+            }
+        }
+    }
+    bases.sort_by(|one, other| one.name.cmp(&other.name));
+    bases
+}
+
+fn base_of(folder: &Path) -> Option<Base> {
+    let changed = fs::metadata(folder.join("config.json")).ok()?.modified().ok()?;
+    let folder = folder.canonicalize().ok()?;
+    let name = folder.file_name()?.to_str()?.to_string();
+    let created = changed.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+    Some(Base { name, folder, created })
+}
+
+/// Finds a model by its name, an alias, or the name of a result.
+pub(crate) fn find(server: &Server, name: &str) -> Result<Found, ApiError> {
+    if name.starts_with("ft:") {
+        let job = server.store.job_of_result(name)?.ok_or_else(|| no_model(server, name))?;
+        let base = find_base(server, &job.base)?;
+        return Ok(Found::Result(Box::new(job), base));
+    }
+    Ok(Found::Base(find_base(server, name)?))
+}
+
+fn find_base(server: &Server, name: &str) -> Result<Base, ApiError> {
+    let name = server.settings.aliases.get(name).map_or(name, String::as_str);
+    let found = bases(&server.settings.models).into_iter().find(|base| base.name == name);
+    found.ok_or_else(|| no_model(server, name))
+}
+
+fn no_model(server: &Server, name: &str) -> ApiError {
+    let names: Vec<String> = bases(&server.settings.models).into_iter().map(|base| base.name).collect();
+    let aliases: Vec<&str> = server.settings.aliases.keys().map(String::as_str).collect();
+    let known = match (names.is_empty(), aliases.is_empty()) {
+        (true, _) => "the server knows no base models: start it with --models DIR".to_string(),
+        (false, true) => format!("base models here: {}", names.join(", ")),
+        (false, false) => format!("base models here: {}; aliases: {}", names.join(", "), aliases.join(", ")),
+    };
+    let missing = ApiError::missing("model", name);
+    let message = format!("{}; {known}", missing.message);
+    ApiError { message, param: Some("model".into()), ..missing }.with_code("model_not_found")
+}
+
+/// The name of a job's result.
+pub(crate) fn result_name(job: &JobRecord) -> String {
+    let suffix = job.suffix.as_deref().unwrap_or_default();
+    let id = job.id();
+    format!("ft:{}::{suffix}:{}", job.base, &id[id.len().saturating_sub(8)..])
+}
+
+/// A result in OpenAI's shape.
+pub(crate) fn result_json(job: &JobRecord) -> Value {
+    json!({
+        "id": job.result_model, "object": "model", "created": job.finished_at.unwrap_or(job.created_at),
+        "owned_by": "local", "model_garden": {"job": job.id(), "base_model": job.base},
+    })
+}
+
+/// Whether a job trains a model.
+pub(crate) fn trains(job: &JobRecord) -> bool {
+    matches!(job.order.work, Work::Training { .. })
+}

@@ -1,0 +1,145 @@
+//! What goes wrong with a request, in the shape that clients of OpenAI's API know.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// What is wrong and what would help, in words.
+    pub message: String,
+    /// The field that is wrong, where it is one.
+    pub param: Option<String>,
+    /// What a program can tell it by.
+    pub code: Option<&'static str>,
+    /// More of ours, under `model_garden`.
+    pub details: Option<Value>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code: None, details: None }
+    }
+
+    /// A request that cannot be met as it is.
+    pub fn invalid(message: impl Into<String>) -> ApiError {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// A field that cannot be what it is.
+    pub fn field(param: &str, message: impl Into<String>) -> ApiError {
+        ApiError { param: Some(param.to_string()), code: Some("invalid_value"), ..ApiError::invalid(message) }
+    }
+
+    /// Something that is not there.
+    pub fn missing(what: &str, id: &str) -> ApiError {
+        let message = format!("no {what} `{}` is here", shortened(id));
+        ApiError { code: Some("not_found"), ..ApiError::new(StatusCode::NOT_FOUND, message) }
+    }
+
+    /// Something that cannot be done as things are now.
+    pub fn conflict(message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("conflict"), ..ApiError::new(StatusCode::CONFLICT, message) }
+    }
+
+    /// Something that is not allowed.
+    pub fn forbidden(message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("forbidden"), ..ApiError::new(StatusCode::FORBIDDEN, message) }
+    }
+
+    /// No key, or a wrong one.
+    pub fn unauthorised(message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("invalid_api_key"), ..ApiError::new(StatusCode::UNAUTHORIZED, message) }
+    }
+
+    /// More than is taken.
+    pub fn too_large(message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("too_large"), ..ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message) }
+    }
+
+    /// More often than is taken.
+    pub fn too_often() -> ApiError {
+        let message = "too many requests: wait a second before the next one";
+        ApiError { code: Some("rate_limit_exceeded"), ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, message) }
+    }
+
+    /// A body that does not come.
+    pub fn too_slow() -> ApiError {
+        let message = "the request's body came too slowly, or not at all";
+        ApiError { code: Some("timeout"), ..ApiError::new(StatusCode::REQUEST_TIMEOUT, message) }
+    }
+
+    /// No space, neither by quota nor on the disk.
+    pub fn no_space(message: impl Into<String>) -> ApiError {
+        ApiError { code: Some("insufficient_storage"), ..ApiError::new(StatusCode::INSUFFICIENT_STORAGE, message) }
+    }
+
+    /// A method that a path does not have.
+    pub fn method() -> ApiError {
+        let message = "this path does not have that method; GET /openapi.json lists both";
+        ApiError { code: Some("method_not_allowed"), ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message) }
+    }
+
+    /// Something on our side. The words are for the operator's log too, and hold nothing secret.
+    pub fn internal(what: &str, error: &dyn std::fmt::Display) -> ApiError {
+        let message = format!("{what}: {error}");
+        ApiError { code: Some("internal_error"), ..ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message) }
+    }
+
+    /// With more of ours.
+    pub fn with_details(self, details: Value) -> ApiError {
+        ApiError { details: Some(details), ..self }
+    }
+
+    /// With another code.
+    pub fn with_code(self, code: &'static str) -> ApiError {
+        ApiError { code: Some(code), ..self }
+    }
+
+    /// The body of the answer.
+    pub fn body(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        let mut error = json!({"message": self.message, "type": kind, "param": self.param, "code": self.code});
+        if let Some(details) = &self.details {
+            error["model_garden"] = details.clone();
+        }
+        json!({ "error": error })
+    }
+}
+
+/// Names from outside are not repeated at any length.
+fn shortened(id: &str) -> String {
+    const SHOWN: usize = 80;
+    match id.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &id[..end]),
+        None => id.to_string(),
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut answer =
+            (self.status, [(header::CONTENT_TYPE, "application/json")], self.body().to_string()).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        answer
+    }
+}
+
+impl From<crate::store::StoreError> for ApiError {
+    fn from(error: crate::store::StoreError) -> ApiError {
+        ApiError::internal("the server's database cannot be used", &error)
+    }
+}

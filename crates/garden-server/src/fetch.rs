@@ -1,0 +1,379 @@
+//! Pictures that rows name by address: fetched before the rows are looked at, and only from where anybody could fetch them.
+//!
+//! A client that names `http://169.254.169.254/` wants our machine to ask for it. So every name is resolved here, each connection goes to an address that was
+//! checked, and a redirect is a new name. Addresses of a private network are refused unless the operator has allowed them one by one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, BufWriter, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{fmt, io};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use ureq::config::Config;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+
+/// Bytes of the largest picture.
+const LARGEST: u64 = 20 << 20;
+/// Bytes of all pictures of a job.
+const ALL: u64 = 64 << 30;
+/// Pictures that are fetched at the same time.
+const AT_ONCE: usize = 8;
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Redirects that are followed.
+const REDIRECTS: u32 = 3;
+/// How pictures begin, and how their files' names end.
+const KINDS: [(&[u8], &str); 7] = [
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG", "png"),
+    (b"GIF8", "gif"),
+    (b"RIFF", "webp"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+];
+
+/// A picture that cannot be had.
+#[derive(Debug)]
+pub struct FetchError {
+    /// The line of the row, from 1.
+    pub line: usize,
+    /// The field.
+    pub field: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, field `{}`: {}", self.line, self.field, self.problem)
+    }
+}
+
+/// Fetches what the rows of a file name by address, and replaces the addresses by files in the folder `images` beside it; how many there were. Whoever is
+/// killed in the midst leaves the rows as they were.
+pub fn fetch_pictures(rows: &Path, allowed: &[IpAddr]) -> Result<usize, FetchError> {
+    let folder = rows.parent().unwrap_or(Path::new(".")).join("images");
+    let broken = |error: io::Error| FetchError {
+        line: 0,
+        field: String::new(),
+        problem: format!("the rows cannot be read or written: {error}"),
+    };
+    let mut wanted: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for (index, line) in lines(rows).map_err(broken)?.enumerate() {
+        let Some(mut row) = named(&line.map_err(broken)?) else { continue };
+        each_url(&mut row, &mut |field, url| {
+            wanted.entry(url.clone()).or_insert_with(|| (index + 1, field.to_string()));
+        });
+    }
+    if wanted.is_empty() {
+        return Ok(0);
+    }
+    fs::create_dir_all(&folder).map_err(broken)?;
+    let files = fetch_all(&wanted, &folder, allowed)?;
+    let draft = rows.with_extension("draft");
+    let write = || -> io::Result<()> {
+        let mut out = BufWriter::new(File::create(&draft)?);
+        for line in lines(rows)? {
+            let line = line?;
+            match named(&line) {
+                Some(mut row) => {
+                    each_url(&mut row, &mut |_, url| {
+                        if let Some(file) = files.get(url.as_str()) {
+                            *url = format!("images/{file}");
+                        }
+                    });
+                    writeln!(out, "{row}")?;
+                }
+                None => out.write_all(&line).and_then(|()| out.write_all(b"\n"))?,
+            }
+        }
+        out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        fs::rename(&draft, rows)
+    };
+    write().map_err(broken)?;
+    Ok(wanted.len())
+}
+
+fn lines(path: &Path) -> io::Result<impl Iterator<Item = io::Result<Vec<u8>>>> {
+    Ok(BufReader::new(File::open(path)?).split(b'\n'))
+}
+
+/// A row that may name something by address; all others are left as they are, to the byte.
+fn named(line: &[u8]) -> Option<Value> {
+    let has = line.windows(8).any(|part| part.starts_with(b"http://") || part == b"https://");
+    has.then(|| serde_json::from_slice(line).ok()).flatten()
+}
+
+/// Every address of a picture in a row, with its field.
+fn each_url(row: &mut Value, take: &mut dyn FnMut(&str, &mut String)) {
+    let messages = row.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
+    for (number, message) in messages.enumerate() {
+        let parts = message.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
+        for (part_number, part) in parts.enumerate() {
+            let Some(place) = part.get_mut("image_url") else { continue };
+            let (place, end) = if place.is_object() { (&mut place["url"], ".url") } else { (place, "") };
+            if let Value::String(url) = place
+                && (url.starts_with("http://") || url.starts_with("https://"))
+            {
+                take(&format!("messages[{number}].content[{part_number}].image_url{end}"), url);
+            }
+        }
+    }
+}
+
+/// Fetches all of them; the names of their files. One that cannot be had is an error, and the first of these in the order of rows is told.
+fn fetch_all(
+    wanted: &BTreeMap<String, (usize, String)>,
+    folder: &Path,
+    allowed: &[IpAddr],
+) -> Result<BTreeMap<String, String>, FetchError> {
+    let agent = agent(allowed);
+    let urls: Vec<&String> = wanted.keys().collect();
+    let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let files = Mutex::new(BTreeMap::new());
+    let errors: Mutex<Vec<FetchError>> = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(url) = urls.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let done = fetch(&agent, url, folder, &bytes);
+            match done {
+                Ok(file) => drop(files.lock().map(|mut files| files.insert((*url).clone(), file))),
+                Err(problem) => {
+                    let (line, field) = wanted[*url].clone();
+                    let problem = format!("`{url}` {problem}");
+                    drop(errors.lock().map(|mut errors| errors.push(FetchError { line, field, problem })));
+                }
+            }
+            if errors.lock().map_or(true, |errors| errors.len() > AT_ONCE) {
+                break;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(urls.len()) {
+            scope.spawn(work);
+        }
+    });
+    let errors = errors.into_inner().unwrap_or_default();
+    match errors.into_iter().min_by_key(|error| error.line) {
+        Some(first) => Err(first),
+        None => Ok(files.into_inner().unwrap_or_default()),
+    }
+}
+
+fn agent(allowed: &[IpAddr]) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .timeout_global(Some(PATIENCE))
+        .max_redirects(REDIRECTS)
+        // One in the environment would connect for us, to an address that nobody checked.
+        .proxy(None)
+        .user_agent("model-garden")
+        .build();
+    ureq::Agent::with_parts(config, DefaultConnector::default(), Checked { allowed: allowed.to_vec() })
+}
+
+fn fetch(agent: &ureq::Agent, url: &str, folder: &Path, all: &AtomicU64) -> Result<String, String> {
+    let name: String = Sha256::digest(url.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let known = KINDS.iter().map(|(_, end)| format!("{name}.{end}")).find(|name| folder.join(name).exists());
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let mut answer = agent.get(url).call().map_err(|error| format!("cannot be fetched: {error}"))?;
+    let mut picture = Vec::new();
+    let read = answer.body_mut().as_reader().take(LARGEST + 1).read_to_end(&mut picture);
+    read.map_err(|error| format!("cannot be fetched: {error}"))?;
+    if picture.len() as u64 > LARGEST {
+        return Err(format!("has more than {} MiB", LARGEST >> 20));
+    }
+    if all.fetch_add(picture.len() as u64, Ordering::Relaxed) > ALL {
+        return Err(format!("would be more than the {} GiB that all pictures of a job may have", ALL >> 30));
+    }
+    let kind = KINDS.iter().find(|(begin, _)| picture.starts_with(begin));
+    let (_, end) = kind.ok_or_else(|| "is not a picture: neither JPEG, PNG, GIF, WebP, BMP nor TIFF".to_string())?;
+    let file = format!("{name}.{end}");
+    let draft = folder.join(format!("{file}.draft"));
+    let written = fs::write(&draft, &picture).and_then(|()| fs::rename(&draft, folder.join(&file)));
+    written.map_err(|error| format!("cannot be kept: {error}"))?;
+    Ok(file)
+}
+
+/// Gives only addresses that may be connected to.
+#[derive(Debug)]
+struct Checked {
+    allowed: Vec<IpAddr>,
+}
+
+impl Resolver for Checked {
+    fn resolve(&self, uri: &Uri, _: &Config, _: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let (scheme, authority) = uri.scheme().zip(uri.authority()).ok_or(ureq::Error::HostNotFound)?;
+        let place = DefaultResolver::host_and_port(scheme, authority).ok_or(ureq::Error::HostNotFound)?;
+        let mut found = self.empty();
+        let mut refused = None;
+        for address in place.to_socket_addrs().map_err(|_| ureq::Error::HostNotFound)? {
+            let ip = address.ip().to_canonical();
+            if is_public(ip) || self.allowed.contains(&ip) {
+                if found.len() < 16 {
+                    found.push(address);
+                }
+            } else {
+                refused = Some(ip);
+            }
+        }
+        match (found.is_empty(), refused) {
+            (false, _) => Ok(found),
+            (true, Some(ip)) => {
+                Err(ureq::Error::Other(format!("its host is {ip}, which is not a public address").into()))
+            }
+            (true, None) => Err(ureq::Error::HostNotFound),
+        }
+    }
+}
+
+/// Whether an address is one of the internet's, by the registries of special addresses.
+fn is_public(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => is_public_v6(ip),
+    }
+}
+
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let is_special = ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_multicast()
+        || ip.is_broadcast()
+        || ip.is_documentation()
+        || a == 0
+        // Between a provider and its customers.
+        || (a == 100 && (64..128).contains(&b))
+        || (a, b, c) == (192, 0, 0)
+        || (a, b, c) == (192, 88, 99)
+        // Benchmarks.
+        || (a == 198 && (b == 18 || b == 19))
+        || a >= 240;
+    !is_special
+}
+
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let parts = ip.segments();
+    // Addresses of the older kind inside others: through a translator, and 6to4.
+    let inner = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
+    match parts {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => return is_public_v4(inner(high, low)),
+        [0x2002, high, low, ..] => return is_public_v4(inner(high, low)),
+        _ => {}
+    }
+    // Of all others only 2000::/3 is in use, and not all of that.
+    parts[0] & 0xe000 == 0x2000
+        && !(parts[0] == 0x2001 && parts[1] < 0x200)
+        && !(parts[0] == 0x2001 && parts[1] == 0xdb8)
+        && parts[0] != 0x3fff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn only_addresses_of_the_internet_are_public() {
+        let public = |text: &str| is_public(text.parse().unwrap());
+        for yes in ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808"] {
+            assert!(public(yes), "{yes}");
+        }
+        for no in [
+            "127.0.0.1",
+            "127.8.8.8",
+            "10.1.2.3",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "192.0.0.8",
+            "203.0.113.5",
+            "240.0.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fc00::1",
+            "fd12::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "2001::1",
+            "ff02::1",
+        ] {
+            assert!(!public(no), "{no}");
+        }
+    }
+
+    /// A server of pictures on this machine: `/ok` is one, `/away` redirects to another address of this machine, `/text` is none.
+    fn pictures() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().take(20) {
+                let mut stream = stream.unwrap();
+                let mut request = [0; 2048];
+                let count = stream.read(&mut request).unwrap();
+                let asked = String::from_utf8_lossy(&request[..count]).into_owned();
+                let answer: Vec<u8> = match asked.split(' ').nth(1) {
+                    Some("/ok") => b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nConnection: close\r\n\r\n\x89PNG1234".to_vec(),
+                    Some("/away") => format!("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.2:{port}/ok\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes(),
+                    _ => b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\ntext".to_vec(),
+                };
+                drop(stream.write_all(&answer));
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn pictures_are_fetched_from_where_they_may_be() {
+        let folder = std::env::temp_dir().join(format!("garden-fetch-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let rows = folder.join("training_file.jsonl");
+        let port = pictures();
+        let row = |path: &str| {
+            format!(
+                r#"{{"messages": [{{"role": "user", "content": [{{"type": "image_url", "image_url": {{"url": "http://127.0.0.1:{port}{path}"}}}}]}}]}}"#
+            )
+        };
+        let here = [IpAddr::from([127, 0, 0, 1])];
+        let plain = "{\"a\":  1.50}";
+        fs::write(&rows, format!("{plain}\n{}\n{}\n", row("/ok"), row("/ok"))).unwrap();
+        let error = fetch_pictures(&rows, &[]).unwrap_err();
+        assert_eq!((error.line, error.field.as_str()), (2, "messages[0].content[0].image_url.url"));
+        assert!(error.problem.contains("127.0.0.1, which is not a public address"), "{error}");
+        assert_eq!(fetch_pictures(&rows, &here).unwrap(), 1);
+        let text = fs::read_to_string(&rows).unwrap();
+        assert!(text.starts_with(&format!("{plain}\n")), "other rows stay as they are: {text}");
+        let row_now: Value = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
+        let file = row_now["messages"][0]["content"][0]["image_url"]["url"].as_str().unwrap();
+        assert_eq!(fs::read(folder.join(file)).unwrap(), b"\x89PNG1234");
+        assert_eq!(fetch_pictures(&rows, &here).unwrap(), 0, "nothing is left to fetch");
+        for (path, words) in [("/away", "127.0.0.2, which is not a public address"), ("/text", "is not a picture")] {
+            fs::write(&rows, row(path)).unwrap();
+            let error = fetch_pictures(&rows, &here).unwrap_err();
+            assert!(error.problem.contains(words), "{error}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,488 @@
+//! `/v1/files` and `/v1/uploads`: rows come in, results go out. Nothing of them is ever held in memory as a whole.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::multipart::Field;
+use axum::extract::{FromRequest as _, Multipart, Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::IntoResponse as _;
+use md5::{Digest as _, Md5};
+use serde_json::{Value, json};
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::Server;
+use crate::answer::{Answer, Query, UrlPath, json_answer, list};
+use crate::body::{Fields, Pace, SMALL, read, read_fields};
+use crate::disk::extension_of;
+use crate::error::ApiError;
+use crate::id::new_id;
+use crate::store::{FileRecord, PartRecord, UploadRecord};
+
+/// What files may be for. Only `fine-tune` is of use here; the others are kept for clients that bring them.
+const PURPOSES: [&str; 5] = ["fine-tune", "vision", "user_data", "batch", "assistants"];
+/// What results are.
+pub(crate) const RESULTS: &str = "fine-tune-results";
+/// Letters of a file's name at most.
+const LONGEST_NAME: usize = 255;
+/// The largest part of an upload, as OpenAI has it.
+const LARGEST_PART: u64 = 64 << 20;
+/// How long an upload may take, in seconds.
+const UPLOAD_TIME: i64 = 3600;
+/// Files may expire after an hour to 30 days.
+const EXPIRES: (i64, i64) = (3600, 2_592_000);
+/// Parts of an upload at most.
+const MOST_PARTS: usize = 8192;
+/// Bytes that are read from or written to the disk at once.
+const PIECE: usize = 64 << 10;
+
+/// A file in OpenAI's shape.
+pub(crate) fn file_json(file: &FileRecord) -> Value {
+    json!({
+        "id": file.id, "object": "file", "bytes": file.bytes, "created_at": file.created_at, "filename": file.filename,
+        "purpose": file.purpose, "status": "processed", "status_details": null, "expires_at": file.expires_at,
+    })
+}
+
+/// `POST /v1/files`.
+pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) -> Answer {
+    let mut form = Multipart::from_request(request, &server)
+        .await
+        .map_err(|error| ApiError::invalid(format!("a file is sent as multipart/form-data: {error}")))?;
+    let mut pace = Pace::new();
+    let (mut purpose, mut seconds, mut anchor) = (None, None, None);
+    let mut received: Option<(Incoming, String)> = None;
+    while let Some(field) = pace.wait(form.next_field()).await?.map_err(unreadable)? {
+        match field.name().unwrap_or_default() {
+            "purpose" => purpose = Some(text_of(field, &mut pace).await?),
+            "expires_after[seconds]" => seconds = Some(text_of(field, &mut pace).await?),
+            "expires_after[anchor]" => anchor = Some(text_of(field, &mut pace).await?),
+            "file" if received.is_some() => return Err(ApiError::field("file", "one file at a time")),
+            "file" => {
+                let filename = file_name(field.file_name().unwrap_or("upload.jsonl"))?;
+                let incoming = receive(&server, field, &mut pace, server.settings.max_file_bytes).await?;
+                received = Some((incoming, filename));
+            }
+            other => return Err(ApiError::field(other, format!("`{other}` is not a parameter here"))),
+        }
+    }
+    let Some((incoming, filename)) = received else {
+        return Err(ApiError::field("file", "`file` is missing").with_code("missing_required_parameter"));
+    };
+    let purpose = purpose
+        .ok_or_else(|| ApiError::field("purpose", "`purpose` is missing").with_code("missing_required_parameter"))?;
+    check_purpose(&purpose)?;
+    let now = server.now();
+    let expires_at = match (seconds, anchor) {
+        (None, None) => None,
+        (seconds, anchor) => Some(now + expiry(seconds.and_then(|text| text.parse().ok()), anchor.as_deref())?),
+    };
+    let id = new_id("file-");
+    let extension = extension_of(&filename, &purpose);
+    let file = FileRecord { id, bytes: incoming.bytes, created_at: now, filename, purpose, extension, expires_at };
+    let record = file.clone();
+    let kept = Arc::clone(&server);
+    server
+        .blocking(move || {
+            keep(&kept, &incoming, &record)?;
+            Ok(kept.store.add_file(&record)?)
+        })
+        .await?;
+    json_answer(&file_json(&file))
+}
+
+/// `GET /v1/files`.
+pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
+    let page = query.page(10_000)?;
+    let purpose = query.get("purpose").map(str::to_string);
+    query.only(&["after", "limit", "order", "purpose"])?;
+    let found = server.with_store(move |store| store.files(&page, purpose.as_deref())).await?;
+    json_answer(&list(&found, file_json))
+}
+
+/// `GET /v1/files/{id}`.
+pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    json_answer(&file_json(&find(&server, id).await?))
+}
+
+/// `DELETE /v1/files/{id}`. Jobs that use it have their own name for it.
+pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let file = find(&server, id).await?;
+    let kept = Arc::clone(&server);
+    let id = file.id.clone();
+    server.blocking(move || remove(&kept, &file)).await?;
+    json_answer(&json!({"id": id, "object": "file", "deleted": true}))
+}
+
+/// Forgets a file, and then removes it.
+pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
+    server.store.delete_file(&file.id)?;
+    // What cannot be removed now is when the server starts next.
+    drop(std::fs::remove_file(server.disk.file(file)));
+    Ok(())
+}
+
+/// `GET /v1/files/{id}/content`.
+pub(crate) async fn content(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let file = find(&server, id).await?;
+    // Whether rows are what their name says is not known before they are read.
+    let kind = if file.extension == "csv" { "text/csv" } else { "application/octet-stream" };
+    send_file(&server.disk.file(&file), kind).await
+}
+
+/// A file of ours as an answer, piece by piece.
+pub(crate) async fn send_file(path: &Path, kind: &'static str) -> Answer {
+    let gone = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => ApiError::missing("file", "of this name"),
+        _ => ApiError::internal("a file cannot be read", &error),
+    };
+    let file = File::open(path).await.map_err(gone)?;
+    let length = file.metadata().await.map_err(gone)?.len();
+    // No more than was promised: a log may grow while it is read.
+    let stream = futures_util::stream::unfold(file.take(length), |mut file| async {
+        let mut piece = vec![0; PIECE];
+        match file.read(&mut piece).await {
+            Ok(0) => None,
+            Ok(count) => {
+                piece.truncate(count);
+                Some((Ok(piece), file))
+            }
+            Err(error) => Some((Err(error), file)),
+        }
+    });
+    let mut answer = Body::from_stream(stream).into_response();
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    // It is what a client has sent, and no page of ours.
+    headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
+    Ok(answer)
+}
+
+/// A file that is here and whose time is not over.
+pub(crate) async fn find(server: &Arc<Server>, id: String) -> Result<FileRecord, ApiError> {
+    let asked = id.clone();
+    let found = server.with_store(move |store| store.file(&asked)).await?;
+    let now = server.now();
+    found.filter(|file| file.expires_at.is_none_or(|at| at > now)).ok_or_else(|| ApiError::missing("file", &id))
+}
+
+/// `POST /v1/uploads`.
+pub(crate) async fn begin_upload(State(server): State<Arc<Server>>, body: Body) -> Answer {
+    let mut fields = read_fields(body).await?;
+    let most = i64::try_from(server.settings.max_file_bytes).unwrap_or(i64::MAX);
+    let filename = file_name(&fields.needed_text("filename")?)?;
+    let purpose = fields.needed_text("purpose")?;
+    check_purpose(&purpose)?;
+    let bytes = fields.whole("bytes", 1, most)?.ok_or_else(|| fields.wrong("bytes", "is missing"))?;
+    // What the bytes are is seen when they are read.
+    let _ = fields.needed_text("mime_type")?;
+    let file_expires_after = match fields.object("expires_after")? {
+        None => None,
+        Some(mut expires) => {
+            let (seconds, anchor) = (expires.whole("seconds", EXPIRES.0, EXPIRES.1)?, expires.text("anchor")?);
+            expires.end()?;
+            Some(expiry(seconds, anchor.as_deref())?)
+        }
+    };
+    fields.end()?;
+    let now = server.now();
+    let upload = UploadRecord {
+        id: new_id("upload_"),
+        bytes: bytes.unsigned_abs(),
+        created_at: now,
+        filename,
+        purpose,
+        expires_at: now + UPLOAD_TIME,
+        status: "pending".into(),
+        file: None,
+        file_expires_after,
+    };
+    let record = upload.clone();
+    server.with_store(move |store| store.add_upload(&record)).await?;
+    json_answer(&upload_json(&upload, None))
+}
+
+/// `POST /v1/uploads/{id}/parts`.
+pub(crate) async fn add_part(
+    State(server): State<Arc<Server>>,
+    UrlPath(id): UrlPath<String>,
+    request: Request,
+) -> Answer {
+    let upload = pending(&server, id).await?;
+    let mut form = Multipart::from_request(request, &server)
+        .await
+        .map_err(|error| ApiError::invalid(format!("a part is sent as multipart/form-data: {error}")))?;
+    let mut pace = Pace::new();
+    let mut received = None;
+    while let Some(field) = pace.wait(form.next_field()).await?.map_err(unreadable)? {
+        match field.name().unwrap_or_default() {
+            "data" if received.is_none() => received = Some(receive(&server, field, &mut pace, LARGEST_PART).await?),
+            other => return Err(ApiError::field(other, format!("`{other}` is not a parameter here"))),
+        }
+    }
+    let incoming =
+        received.ok_or_else(|| ApiError::field("data", "`data` is missing").with_code("missing_required_parameter"))?;
+    let part = PartRecord { id: new_id("part_"), upload: upload.id, bytes: incoming.bytes, created_at: server.now() };
+    let (record, kept) = (part.clone(), Arc::clone(&server));
+    server
+        .blocking(move || {
+            let known = kept.store.parts(&record.upload)?;
+            let sum: u64 = known.iter().map(|part| part.bytes).sum();
+            if known.len() >= MOST_PARTS || sum + record.bytes > kept.settings.max_file_bytes {
+                return Err(ApiError::too_large("the parts of this upload are too many, or too large together"));
+            }
+            kept.disk.keep(&incoming.path, &kept.disk.part(&record.id)).map_err(|error| no_disk(&error))?;
+            match kept.store.add_part(&record)? {
+                true => Ok(()),
+                false => {
+                    drop(std::fs::remove_file(kept.disk.part(&record.id)));
+                    Err(ApiError::conflict("this upload is not pending any more"))
+                }
+            }
+        })
+        .await?;
+    json_answer(&json!({
+        "id": part.id, "object": "upload.part", "created_at": part.created_at, "upload_id": part.upload,
+    }))
+}
+
+/// `POST /v1/uploads/{id}/complete`.
+pub(crate) async fn complete_upload(
+    State(server): State<Arc<Server>>,
+    UrlPath(id): UrlPath<String>,
+    body: Body,
+) -> Answer {
+    let mut fields = read_fields(body).await?;
+    let order = fields.texts("part_ids")?.ok_or_else(|| fields.wrong("part_ids", "is missing"))?;
+    let digest = fields.text("md5")?;
+    fields.end()?;
+    let upload = pending(&server, id).await?;
+    let kept = Arc::clone(&server);
+    let (upload, file) = server.blocking(move || complete(&kept, upload, &order, digest.as_deref())).await?;
+    json_answer(&upload_json(&upload, Some(&file)))
+}
+
+/// Puts the parts together, in the order that the client says.
+fn complete(
+    server: &Server,
+    upload: UploadRecord,
+    order: &[String],
+    digest: Option<&str>,
+) -> Result<(UploadRecord, FileRecord), ApiError> {
+    let parts = server.store.parts(&upload.id)?;
+    let mut bytes = 0;
+    for (index, id) in order.iter().enumerate() {
+        let Some(part) = parts.iter().find(|part| part.id == *id) else {
+            return Err(ApiError::field("part_ids", "a part of `part_ids` is not one of this upload"));
+        };
+        if order[..index].contains(id) {
+            return Err(ApiError::field("part_ids", "a part is named twice in `part_ids`"));
+        }
+        bytes += part.bytes;
+    }
+    if bytes != upload.bytes {
+        let problem = format!("the parts have {bytes} bytes, the upload was to have {}", upload.bytes);
+        return Err(ApiError::field("part_ids", problem));
+    }
+    let path = server.disk.incoming(&new_id("upload-"));
+    let incoming = Incoming { path, bytes, reserved: None };
+    let join = || -> std::io::Result<String> {
+        let mut all = std::fs::File::create(&incoming.path)?;
+        let mut sum = Md5::new();
+        let mut piece = vec![0; PIECE];
+        for id in order {
+            let mut part = std::fs::File::open(server.disk.part(id))?;
+            loop {
+                let count = std::io::Read::read(&mut part, &mut piece)?;
+                if count == 0 {
+                    break;
+                }
+                sum.update(&piece[..count]);
+                std::io::Write::write_all(&mut all, &piece[..count])?;
+            }
+        }
+        all.sync_all()?;
+        Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    };
+    let found = join().map_err(|error| no_disk(&error))?;
+    if digest.is_some_and(|digest| !digest.eq_ignore_ascii_case(&found)) {
+        return Err(ApiError::field("md5", format!("the bytes that came have the MD5 digest {found}")));
+    }
+    let now = server.now();
+    let (filename, purpose) = (upload.filename.clone(), upload.purpose.clone());
+    let extension = extension_of(&filename, &purpose);
+    let expires_at = upload.file_expires_after.map(|seconds| now + seconds);
+    let file = FileRecord { id: new_id("file-"), bytes, created_at: now, filename, purpose, extension, expires_at };
+    keep(server, &incoming, &file)?;
+    if !server.store.end_upload(&upload.id, "completed", Some(&file))? {
+        drop(std::fs::remove_file(server.disk.file(&file)));
+        return Err(ApiError::conflict("this upload is not pending any more"));
+    }
+    parts.iter().for_each(|part| drop(std::fs::remove_file(server.disk.part(&part.id))));
+    Ok((UploadRecord { status: "completed".into(), file: Some(file.id.clone()), ..upload }, file))
+}
+
+/// `POST /v1/uploads/{id}/cancel`.
+pub(crate) async fn cancel_upload(
+    State(server): State<Arc<Server>>,
+    UrlPath(id): UrlPath<String>,
+    body: Body,
+) -> Answer {
+    Fields::parse_optional(&read(body, SMALL).await?)?.end()?;
+    let upload = pending(&server, id).await?;
+    let kept = Arc::clone(&server);
+    let upload = server.blocking(move || end(&kept, upload, "cancelled")).await?;
+    json_answer(&upload_json(&upload, None))
+}
+
+/// Ends an upload without a file.
+pub(crate) fn end(server: &Server, upload: UploadRecord, status: &str) -> Result<UploadRecord, ApiError> {
+    let parts = server.store.parts(&upload.id)?;
+    if !server.store.end_upload(&upload.id, status, None)? {
+        return Err(ApiError::conflict("this upload is not pending any more"));
+    }
+    parts.iter().for_each(|part| drop(std::fs::remove_file(server.disk.part(&part.id))));
+    Ok(UploadRecord { status: status.into(), ..upload })
+}
+
+async fn pending(server: &Arc<Server>, id: String) -> Result<UploadRecord, ApiError> {
+    let asked = id.clone();
+    let found = server.with_store(move |store| store.upload(&asked)).await?;
+    let upload = found.ok_or_else(|| ApiError::missing("upload", &id))?;
+    match upload.status.as_str() {
+        "pending" if upload.expires_at > server.now() => Ok(upload),
+        "pending" => Err(ApiError::conflict("this upload has expired")),
+        status => Err(ApiError::conflict(format!("this upload is {status}"))),
+    }
+}
+
+fn upload_json(upload: &UploadRecord, file: Option<&FileRecord>) -> Value {
+    json!({
+        "id": upload.id, "object": "upload", "bytes": upload.bytes, "created_at": upload.created_at,
+        "filename": upload.filename, "purpose": upload.purpose, "status": upload.status,
+        "expires_at": upload.expires_at, "file": file.map(file_json),
+    })
+}
+
+/// A file that has come and that nobody sees yet; it is gone with this.
+#[derive(Debug)]
+struct Incoming {
+    path: PathBuf,
+    bytes: u64,
+    /// What of the quota it takes until it is known.
+    reserved: Option<Reserved>,
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // Nothing is there any more if it was kept.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+/// Bytes that are coming, which the store does not know of yet.
+#[derive(Debug)]
+struct Reserved {
+    server: Arc<Server>,
+    bytes: u64,
+}
+
+impl Reserved {
+    fn grow(&mut self, bytes: u64, stored: u64) -> Result<(), ApiError> {
+        self.bytes += bytes;
+        let coming = self.server.coming.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        match stored + coming > self.server.settings.quota_bytes {
+            true => Err(ApiError::no_space(format!(
+                "files here may have {} bytes together: delete some that are not needed",
+                self.server.settings.quota_bytes
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.server.coming.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Writes what comes to the disk.
+async fn receive(
+    server: &Arc<Server>,
+    mut field: Field<'_>,
+    pace: &mut Pace,
+    limit: u64,
+) -> Result<Incoming, ApiError> {
+    let stored = server.with_store(|store| store.bytes()).await?;
+    let path = server.disk.incoming(&new_id("file-"));
+    let mut file = File::create(&path).await.map_err(|error| no_disk(&error))?;
+    let mut reserved = Reserved { server: Arc::clone(server), bytes: 0 };
+    let mut incoming = Incoming { path, bytes: 0, reserved: None };
+    while let Some(piece) = pace.wait(field.chunk()).await?.map_err(unreadable)? {
+        pace.count(piece.len(), limit)?;
+        reserved.grow(piece.len() as u64, stored)?;
+        incoming.bytes += piece.len() as u64;
+        file.write_all(&piece).await.map_err(|error| no_disk(&error))?;
+    }
+    file.flush().await.map_err(|error| no_disk(&error))?;
+    file.sync_all().await.map_err(|error| no_disk(&error))?;
+    incoming.reserved = Some(reserved);
+    Ok(incoming)
+}
+
+fn keep(server: &Server, incoming: &Incoming, file: &FileRecord) -> Result<(), ApiError> {
+    server.disk.keep(&incoming.path, &server.disk.file(file)).map_err(|error| no_disk(&error))
+}
+
+async fn text_of(mut field: Field<'_>, pace: &mut Pace) -> Result<String, ApiError> {
+    let mut text = Vec::new();
+    while let Some(piece) = pace.wait(field.chunk()).await?.map_err(unreadable)? {
+        text.extend_from_slice(&piece);
+        if text.len() > LONGEST_NAME {
+            return Err(ApiError::invalid("a field that is no file is too long"));
+        }
+    }
+    String::from_utf8(text).map_err(|_| ApiError::invalid("a field is no text"))
+}
+
+fn check_purpose(purpose: &str) -> Result<(), ApiError> {
+    match PURPOSES.contains(&purpose) {
+        true => Ok(()),
+        false => Err(ApiError::field("purpose", format!("`purpose` has to be one of {}", PURPOSES.join(", ")))),
+    }
+}
+
+/// The last part of a name, which is only ever shown.
+fn file_name(given: &str) -> Result<String, ApiError> {
+    let name = given.rsplit(['/', '\\']).next().unwrap_or_default();
+    match name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+        true => Err(ApiError::field("filename", "the file needs a name of 1 to 255 bytes")),
+        false => Ok(name.to_string()),
+    }
+}
+
+/// Seconds after which a file is deleted, where somebody wants that.
+fn expiry(seconds: Option<i64>, anchor: Option<&str>) -> Result<i64, ApiError> {
+    let (least, most) = EXPIRES;
+    let seconds = seconds.filter(|seconds| (least..=most).contains(seconds));
+    let problem = format!("`expires_after` needs `anchor` \"created_at\" and `seconds` from {least} to {most}");
+    seconds.filter(|_| anchor == Some("created_at")).ok_or_else(|| ApiError::field("expires_after", problem))
+}
+
+fn unreadable(error: axum::extract::multipart::MultipartError) -> ApiError {
+    ApiError::invalid(format!("the form cannot be read: {}", error.body_text()))
+}
+
+fn no_disk(error: &std::io::Error) -> ApiError {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            ApiError::no_space("the server's disk is full")
+        }
+        _ => ApiError::internal("the server's folder cannot be written", error),
+    }
+}

@@ -1,0 +1,583 @@
+//! `/v1/fine_tuning/jobs`: from a request to a job, and a job in OpenAI's shape.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use garden_train::{DeviceChoice, Recipe, find_field};
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use crate::Server;
+use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer, list};
+use crate::body::{Fields, SMALL, read, read_fields};
+use crate::catalogue::{Found, find};
+use crate::error::ApiError;
+use crate::follow::{checkpoints, progress};
+use crate::id::{new_id, new_seed};
+use crate::job::{Hyperparameters, JobOrder, JobRecord, Status, Wish, Work};
+use crate::store::{EventRecord, NewEvent, Page};
+
+/// Settings that say where things are or are for tests: those are the server's.
+const SERVERS_OWN: [&str; 11] = [
+    "base-model",
+    "dataset",
+    "eval-dataset",
+    "output-dir",
+    "adapter",
+    "chat-template",
+    "resume",
+    "image-paths",
+    "device",
+    "debug-leak",
+    "debug-fail",
+];
+/// How long a new job is waited for: most are looked at within that, and a client that is told at once what is wrong need not ask again.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// Letters of what a client may attach.
+const LONGEST: (usize, usize) = (64, 512);
+/// Priorities.
+const PRIORITIES: (i64, i64) = (-100, 100);
+/// What is wrong with a job that needs more memory than there is.
+pub(crate) const DOES_NOT_FIT: &str = "does_not_fit";
+/// How rows of the operator's folders are named.
+const DATASET: &str = "dataset:";
+
+/// `POST /v1/fine_tuning/jobs`.
+pub(crate) async fn create(State(server): State<Arc<Server>>, body: Body) -> Answer {
+    let mut fields = read_fields(body).await?;
+    let kept = Arc::clone(&server);
+    let submit = move || {
+        let (job, abandoned) = submission(&kept, &mut fields)?;
+        add(&kept, &job)?;
+        abandoned.keep();
+        Ok(job)
+    };
+    let job = server.blocking(submit).await?;
+    let job = wait_for_findings(&server, job).await?;
+    // A job that can never run here is no job.
+    if job.error.as_ref().is_some_and(|error| error.code == DOES_NOT_FIT) {
+        let kept = Arc::clone(&server);
+        return server.blocking(move || Err(refuse(&kept, &job)?)).await;
+    }
+    json_answer(&server.job_json(job).await?)
+}
+
+/// Forgets a job that does not fit, and says why, with the plan and the changes that would help.
+fn refuse(server: &Server, job: &JobRecord) -> Result<ApiError, ApiError> {
+    let plan = server.disk.job(job.id()).read_findings().and_then(|found| found.plan);
+    let message = job.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
+    crate::queue::forget(server, job.id())?;
+    let details = json!({"plan": plan.map(|plan| plan.told)});
+    Ok(ApiError::field("model", message).with_code(DOES_NOT_FIT).with_details(details))
+}
+
+async fn wait_for_findings(server: &Arc<Server>, job: JobRecord) -> Result<JobRecord, ApiError> {
+    let deadline = Instant::now() + FIRST_LOOK;
+    let mut changes = server.changes.subscribe();
+    let id = job.id().to_string();
+    loop {
+        let asked = id.clone();
+        let found = server.with_store(move |store| store.job(&asked)).await?;
+        let found = found.ok_or_else(|| ApiError::missing("fine-tuning job", &id))?;
+        let is_known = found.status != Status::ValidatingFiles;
+        if is_known || timeout_at(deadline, changes.changed()).await.is_err() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Makes a job of a request, and its folder, which is gone unless it is kept.
+pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRecord, Abandoned), ApiError> {
+    let model = fields.needed_text("model")?;
+    let training_file = fields.needed_text("training_file")?;
+    let validation_file = fields.text("validation_file")?;
+    let suffix = suffix_of(fields)?;
+    let seed = fields.whole("seed", 0, i64::from(u32::MAX))?.map_or_else(|| u64::from(new_seed()), i64::unsigned_abs);
+    let metadata = metadata_of(fields)?;
+    refuse_integrations(fields)?;
+    let asked = hyperparameters_of(fields)?;
+    let (priority, settings) = match fields.object("model_garden")? {
+        None => (0, Map::new()),
+        Some(mut ours) => {
+            let priority = ours.whole("priority", PRIORITIES.0, PRIORITIES.1)?.unwrap_or(0);
+            let settings = ours.object("recipe")?.map(|mut recipe| recipe.rest()).unwrap_or_default();
+            ours.end()?;
+            (priority, settings)
+        }
+    };
+    std::mem::replace(fields, Fields::empty()).end()?;
+    let found = find(server, &model)?;
+    let id = new_id("ftjob-");
+    let folder = server.disk.job(&id);
+    let failed = |error: std::io::Error| ApiError::internal("the job's folder cannot be made", &error);
+    fs::create_dir_all(folder.0.join("rows")).map_err(failed)?;
+    // Until the job is known the folder is nobody's, and goes with an error.
+    let abandoned = Abandoned(Some(folder.0.clone()));
+    let mut values: Vec<(String, Value)> = Vec::new();
+    let mut set = |name: &str, value: Value| values.push((name.to_string(), value));
+    let base = match &found {
+        Found::Base(base) => base.clone(),
+        Found::Result(parent, base) => {
+            set("adapter", json!(server.disk.job(parent.id()).output()));
+            for name in [
+                "lora-r",
+                "lora-alpha",
+                "use-rslora",
+                "lora-targets",
+                "modules-to-save",
+                "finetune-vision",
+                "load-in-4bit",
+            ] {
+                let setting = parent.recipe().map(|recipe| recipe.setting(name)).unwrap_or_default();
+                if !setting.is_empty() {
+                    set(name, Value::String(setting));
+                }
+            }
+            base.clone()
+        }
+    };
+    set("base-model", json!(base.folder));
+    set("output-dir", json!(folder.output()));
+    set("image-paths", json!("inside"));
+    set("seed", json!(seed));
+    set("logging-steps", json!(1));
+    set("dataset", json!(rows_of(server, &training_file, "training_file", &folder)?));
+    if let Some(file) = &validation_file {
+        set("eval-dataset", json!(rows_of(server, file, "validation_file", &folder)?));
+    }
+    if let Some(epochs) = asked.n_epochs {
+        set("epochs", json!(epochs));
+    }
+    if let Some(rows) = asked.batch_size {
+        // As many rows at once as by default, where that is possible.
+        let at_once = if rows % 2 == 0 { 2 } else { 1 };
+        set("batch-size", json!(at_once));
+        set("gradient-accumulation", json!(rows / at_once));
+    }
+    if let Some(times) = asked.learning_rate_multiplier {
+        set("learning-rate", json!(times * Recipe::default().learning_rate));
+    }
+    let device = match server.settings.device {
+        DeviceChoice::Auto => "auto",
+        DeviceChoice::Cpu => "cpu",
+        DeviceChoice::Cuda => "cuda",
+    };
+    set("device", json!(device));
+    for (name, value) in settings {
+        let param = format!("model_garden.recipe.{name}");
+        match find_field(&name) {
+            Some(field) if SERVERS_OWN.contains(&field.name) => {
+                return Err(ApiError::field(&param, format!("`{name}` is the server's own to decide")));
+            }
+            // Another `save-steps` than ours counts.
+            _ => set(&name, value),
+        }
+    }
+    let recipe = Recipe::from_values(values).map_err(|error| {
+        let hint = error.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+        ApiError::field(&format!("model_garden.recipe.{}", error.name), format!("{error}{hint}"))
+    })?;
+    let memory = server.memory().map(|bytes| bytes.0);
+    let order = JobOrder {
+        id,
+        work: Work::Training { recipe: Box::new(recipe) },
+        memory,
+        fetch: server.settings.fetch.clone(),
+    };
+    let job = JobRecord {
+        created_at: server.now(),
+        status: Status::ValidatingFiles,
+        wish: Wish::GoOn,
+        priority,
+        model,
+        base: base.name,
+        suffix,
+        seed,
+        asked,
+        training_file,
+        validation_file,
+        metadata,
+        findings: None,
+        started_at: None,
+        finished_at: None,
+        error: None,
+        trained_tokens: None,
+        result_model: None,
+        is_result_deleted: false,
+        result_file: None,
+        starts: 0,
+        newest_step: None,
+        not_before: 0,
+        order,
+    };
+    Ok((job, abandoned))
+}
+
+/// Writes the order down, makes the job known, and wakes the queue.
+pub(crate) fn add(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
+    let failed = |error: std::io::Error| ApiError::internal("the job's folder cannot be written", &error);
+    server.disk.job(job.id()).write_order(&job.order).map_err(failed)?;
+    server.store.add_job(job)?;
+    let created = NewEvent::of("created", format!("Created fine-tuning job: {}", job.id()));
+    server.store.add_events(job.id(), server.now(), &[created])?;
+    server.wake();
+    Ok(())
+}
+
+/// Commands are jobs only where the operator wants that: whoever may send one may do anything that the server's user may.
+pub(crate) fn refuse_unless_commands(server: &Server) -> Result<(), ApiError> {
+    match server.settings.allow_commands {
+        true => Ok(()),
+        false => Err(ApiError::forbidden("commands are not allowed here: start the server with --allow-commands")),
+    }
+}
+
+/// A folder that is removed unless it is kept.
+pub(crate) struct Abandoned(pub Option<PathBuf>);
+
+impl Abandoned {
+    pub fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        if let Some(folder) = &self.0 {
+            drop(fs::remove_dir_all(folder));
+        }
+    }
+}
+
+/// Rows by the name of a file that was sent, or of one in the operator's folders. What was sent gets a second name in the job's folder.
+pub(crate) fn rows_of(
+    server: &Server,
+    name: &str,
+    param: &str,
+    folder: &crate::job::JobFolder,
+) -> Result<PathBuf, ApiError> {
+    if let Some(dataset) = name.strip_prefix(DATASET) {
+        let entries =
+            server.settings.datasets.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        // Compared with what is there, never opened as it is.
+        let found =
+            entries.filter(|entry| entry.file_name().to_str() == Some(dataset)).map(|entry| entry.path()).next();
+        let missing = ApiError::missing("dataset", dataset);
+        return found.ok_or_else(|| ApiError { param: Some(param.into()), ..missing });
+    }
+    let missing = || ApiError { param: Some(param.into()), ..ApiError::missing("file", name) };
+    let now = server.now();
+    let file = server.store.file(name)?.filter(|file| file.expires_at.is_none_or(|at| at > now)).ok_or_else(missing)?;
+    if file.purpose != "fine-tune" {
+        let problem = format!("the file's purpose is `{}`; rows have the purpose `fine-tune`", file.purpose);
+        return Err(ApiError::field(param, problem));
+    }
+    let rows = folder.rows(param, &file.extension);
+    match fs::hard_link(server.disk.file(&file), &rows) {
+        Ok(()) => Ok(rows),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(missing()),
+        Err(error) => Err(ApiError::internal("the rows cannot be linked", &error)),
+    }
+}
+
+fn suffix_of(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(suffix) = fields.text("suffix")?.filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
+    let is_plain = |letter: char| letter.is_alphanumeric() || "-_. ".contains(letter);
+    match suffix.chars().count() <= LONGEST.0 && suffix.chars().all(is_plain) {
+        true => Ok(Some(suffix.trim().replace(' ', "-"))),
+        false => Err(fields.wrong("suffix", "has to have 1 to 64 letters, digits, `-`, `_`, `.` or spaces")),
+    }
+}
+
+pub(crate) fn metadata_of(fields: &mut Fields) -> Result<Option<BTreeMap<String, String>>, ApiError> {
+    let Some(mut object) = fields.object("metadata")? else { return Ok(None) };
+    let (longest_key, longest_value) = LONGEST;
+    let mut metadata = BTreeMap::new();
+    for (key, value) in object.rest() {
+        let Value::String(value) = value else { return Err(fields.wrong("metadata", "has to have texts as values")) };
+        if key.chars().count() > longest_key || value.chars().count() > longest_value {
+            let problem = format!("may have keys of {longest_key} and values of {longest_value} letters");
+            return Err(fields.wrong("metadata", &problem));
+        }
+        metadata.insert(key, value);
+    }
+    match metadata.len() > MOST_PAIRS {
+        true => Err(fields.wrong("metadata", &format!("may have {MOST_PAIRS} pairs at most"))),
+        false => Ok(Some(metadata)),
+    }
+}
+
+fn refuse_integrations(fields: &mut Fields) -> Result<(), ApiError> {
+    match fields.value("integrations") {
+        None => Ok(()),
+        Some(Value::Array(items)) if items.is_empty() => Ok(()),
+        Some(_) => Err(fields
+            .wrong(
+                "integrations",
+                "are not supported: metrics are in the job's events, its result file and, for TensorBoard, its folder",
+            )
+            .with_code("unsupported")),
+    }
+}
+
+/// The hyper-parameters of `method`, or the older ones at the top.
+fn hyperparameters_of(fields: &mut Fields) -> Result<Hyperparameters, ApiError> {
+    let older = fields.object("hyperparameters")?.map(hyperparameters).transpose()?;
+    let Some(mut method) = fields.object("method")? else { return Ok(older.unwrap_or_default()) };
+    let kind = method.needed_text("type")?;
+    match kind.as_str() {
+        "supervised" => {}
+        "dpo" | "reinforcement" => {
+            let problem = format!("`{kind}` is not supported here: only `supervised` is");
+            return Err(ApiError::field("method.type", problem).with_code("unsupported_method"));
+        }
+        _ => return Err(method.wrong("type", "has to be `supervised`")),
+    }
+    let newer = match method.object("supervised")? {
+        None => None,
+        Some(mut supervised) => {
+            let newer = supervised.object("hyperparameters")?.map(hyperparameters).transpose()?;
+            supervised.end()?;
+            newer
+        }
+    };
+    method.end()?;
+    match (older, newer) {
+        (Some(_), Some(_)) => {
+            let problem = "`hyperparameters` and `method.supervised.hyperparameters` are the same: send one of them";
+            Err(ApiError::field("hyperparameters", problem))
+        }
+        (older, newer) => Ok(newer.or(older).unwrap_or_default()),
+    }
+}
+
+fn hyperparameters(mut fields: Fields) -> Result<Hyperparameters, ApiError> {
+    // What is left to us is as if it were not there.
+    for name in ["n_epochs", "batch_size", "learning_rate_multiplier"] {
+        fields.forget(name, &Value::String("auto".into()));
+    }
+    let n_epochs = fields.whole("n_epochs", 1, 1000)?;
+    let batch_size = fields.whole("batch_size", 1, 4096)?;
+    let learning_rate_multiplier = fields.real("learning_rate_multiplier")?;
+    if learning_rate_multiplier.is_some_and(|times| !(times > 0.0 && times <= 1000.0)) {
+        return Err(fields.wrong("learning_rate_multiplier", "has to be above 0 and at most 1000"));
+    }
+    fields.end()?;
+    Ok(Hyperparameters {
+        n_epochs: n_epochs.and_then(|number| u32::try_from(number).ok()),
+        batch_size: batch_size.and_then(|number| u32::try_from(number).ok()),
+        learning_rate_multiplier,
+    })
+}
+
+/// `GET /v1/fine_tuning/jobs`.
+pub(crate) async fn all(State(server): State<Arc<Server>>, query: Query) -> Answer {
+    let page = Page { is_ascending: false, ..query.page(100)? };
+    query.only(&["after", "limit", "metadata", "metadata[]"])?;
+    let filter = query.metadata()?;
+    let kept = Arc::clone(&server);
+    let value = server
+        .blocking(move || {
+            let found = kept.store.jobs(&page, &filter)?;
+            Ok(list(&found, |job| job_json(&kept, job)))
+        })
+        .await?;
+    json_answer(&value)
+}
+
+/// `GET /v1/fine_tuning/jobs/{id}`.
+pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let job = server.job(id).await?;
+    json_answer(&server.job_json(job).await?)
+}
+
+/// `POST /v1/fine_tuning/jobs/{id}/cancel`.
+pub(crate) async fn cancel(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, body: Body) -> Answer {
+    wish(server, id, body, Wish::Cancel).await
+}
+
+/// `POST /v1/fine_tuning/jobs/{id}/pause`.
+pub(crate) async fn pause(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, body: Body) -> Answer {
+    wish(server, id, body, Wish::Pause).await
+}
+
+/// `POST /v1/fine_tuning/jobs/{id}/resume`.
+pub(crate) async fn resume(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, body: Body) -> Answer {
+    wish(server, id, body, Wish::GoOn).await
+}
+
+/// `POST /api/jobs/{id}/finish`: it ends where it is, and what it has learnt is the result.
+pub(crate) async fn finish(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, body: Body) -> Answer {
+    wish(server, id, body, Wish::Finish).await
+}
+
+async fn wish(server: Arc<Server>, id: String, body: Body, wish: Wish) -> Answer {
+    Fields::parse_optional(&read(body, SMALL).await?)?.end()?;
+    let kept = Arc::clone(&server);
+    let job = server.blocking(move || change_wish(&kept, &id, wish)).await?;
+    server.wake();
+    json_answer(&server.job_json(job).await?)
+}
+
+/// Notes what somebody wants; what nothing works on changes at once.
+fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiError> {
+    let mut refused = None;
+    let mut event = None;
+    let now = server.now();
+    let changed = server.store.change_job(id, |job| {
+        let is_worked_on = matches!(job.status, Status::Running | Status::ValidatingFiles) && job.starts > 0;
+        let problem = match (wish, job.status) {
+            (_, status) if status.is_final() => Some(format!("this job is {}: nothing can be changed", status.name())),
+            (Wish::Pause, Status::Paused) => Some("this job is paused already".into()),
+            (Wish::Pause, Status::ValidatingFiles) => {
+                Some("this job cannot be paused before its files are checked".into())
+            }
+            (Wish::GoOn, Status::Queued | Status::ValidatingFiles) => Some("this job is not paused".into()),
+            (Wish::GoOn, Status::Running) if job.wish != Wish::Pause => Some("this job is not paused".into()),
+            (Wish::Finish, Status::ValidatingFiles | Status::Queued) => {
+                Some("this job has not learnt anything yet".into())
+            }
+            (Wish::Finish, _) if job.recipe().is_none() => Some("only a fine-tuning job has something to keep".into()),
+            _ => None,
+        };
+        refused = problem;
+        if refused.is_some() {
+            return false;
+        }
+        job.wish = wish;
+        match wish {
+            Wish::Cancel if !is_worked_on => {
+                (job.status, job.finished_at, job.wish) = (Status::Cancelled, Some(now), Wish::GoOn);
+                event = Some("The job has been cancelled.");
+            }
+            Wish::Pause if !is_worked_on => {
+                (job.status, job.wish) = (Status::Paused, Wish::GoOn);
+                event = Some("The job has been paused.");
+            }
+            Wish::GoOn if job.status == Status::Paused => {
+                (job.status, job.not_before, job.starts) = (Status::Queued, 0, 0);
+                event = Some("The job goes on: it waits for its turn.");
+            }
+            Wish::Finish if job.status == Status::Paused => {
+                (job.status, job.not_before, job.starts) = (Status::Queued, 0, 0);
+                event = Some("The job will be finished with what it has learnt.");
+            }
+            _ => {}
+        }
+        true
+    })?;
+    let job = changed.ok_or_else(|| ApiError::missing("fine-tuning job", id))?;
+    if let Some(problem) = refused {
+        return Err(ApiError::conflict(problem));
+    }
+    if let Some(message) = event {
+        server.store.add_events(id, now, &[NewEvent::of(new_id("wish-"), message)])?;
+        server.changed();
+    }
+    Ok(job)
+}
+
+/// `GET /v1/fine_tuning/jobs/{id}/events`, the newest first.
+pub(crate) async fn events(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>, query: Query) -> Answer {
+    let page = query.page(1000)?;
+    query.only(&["after", "limit"])?;
+    let after = page.after.as_deref().map(|after| {
+        let number = after.strip_prefix(EVENT).and_then(|number| number.parse::<i64>().ok());
+        number
+            .map(|number| number.to_string())
+            .ok_or_else(|| ApiError::field("after", "`after` is not the id of an event"))
+    });
+    let page = Page { after: after.transpose()?, ..page };
+    server.job(id.clone()).await?;
+    let found = server.with_store(move |store| store.events(&id, &page)).await?;
+    json_answer(&list(&found, event_json))
+}
+
+/// How names of events begin.
+const EVENT: &str = "ftevent-";
+
+/// An event in OpenAI's shape.
+pub(crate) fn event_json(event: &EventRecord) -> Value {
+    json!({
+        "id": format!("{EVENT}{:012}", event.seq), "object": "fine_tuning.job.event", "created_at": event.created_at,
+        "level": event.level.name(), "message": event.message, "data": event.data,
+        "type": if event.data.is_some() { "metrics" } else { "message" },
+    })
+}
+
+/// `GET /v1/fine_tuning/jobs/{id}/checkpoints`, the newest first.
+pub(crate) async fn all_checkpoints(
+    State(server): State<Arc<Server>>,
+    UrlPath(id): UrlPath<String>,
+    query: Query,
+) -> Answer {
+    let page = query.page(100)?;
+    query.only(&["after", "limit"])?;
+    let job = server.job(id).await?;
+    let kept = Arc::clone(&server);
+    let found = server.blocking(move || checkpoints(&kept, &job)).await?;
+    let start = match &page.after {
+        None => 0,
+        Some(after) => found.iter().position(|one| one["id"] == json!(after)).map_or(found.len(), |index| index + 1),
+    };
+    let rest: Vec<Value> = found.into_iter().skip(start).collect();
+    let has_more = rest.len() > page.limit;
+    let rows = rest.into_iter().take(page.limit).collect();
+    json_answer(&list(&crate::store::Listed { rows, has_more }, Value::clone))
+}
+
+/// A job in OpenAI's shape, and what that has no room for under `model_garden`.
+pub(crate) fn job_json(server: &Server, job: &JobRecord) -> Value {
+    let now = progress(server, job);
+    let auto = |value: Option<Value>| value.unwrap_or_else(|| json!("auto"));
+    let recipe = job.recipe();
+    // What was left to us is told once it is decided.
+    let hyperparameters = match recipe.filter(|_| job.status != Status::ValidatingFiles) {
+        Some(recipe) => json!({
+            "n_epochs": auto(whole_or_none(recipe.epochs)),
+            "batch_size": recipe.batch_tokens.is_none().then_some(recipe.batch_size * recipe.gradient_accumulation).map_or_else(|| json!("auto"), |rows| json!(rows)),
+            "learning_rate_multiplier": recipe.learning_rate / Recipe::default().learning_rate,
+        }),
+        None => json!({
+            "n_epochs": auto(job.asked.n_epochs.map(Value::from)),
+            "batch_size": auto(job.asked.batch_size.map(Value::from)),
+            "learning_rate_multiplier": auto(job.asked.learning_rate_multiplier.map(Value::from)),
+        }),
+    };
+    let status = match job.status {
+        // What their clients know comes closest.
+        Status::Paused => Status::Queued,
+        status => status,
+    };
+    let is_over = job.status.is_final();
+    json!({
+        "id": job.id(), "object": "fine_tuning.job", "created_at": job.created_at, "model": job.model,
+        "status": status.name(), "organization_id": "local", "training_file": job.training_file,
+        "validation_file": job.validation_file, "seed": job.seed, "metadata": job.metadata, "integrations": [],
+        "hyperparameters": hyperparameters,
+        "method": {"type": "supervised", "supervised": {"hyperparameters": hyperparameters}},
+        "error": job.error, "finished_at": job.finished_at,
+        "fine_tuned_model": job.result_model.as_ref().filter(|_| job.status == Status::Succeeded),
+        "trained_tokens": job.trained_tokens.filter(|_| is_over),
+        "result_files": job.result_file.iter().collect::<Vec<_>>(),
+        "estimated_finish": now.estimated_finish,
+        "user_provided_suffix": job.suffix,
+        "model_garden": {
+            "status": job.status.name(), "wish": job.wish, "priority": job.priority, "base_model": job.base,
+            "started_at": job.started_at, "step": now.step, "total_steps": now.total_steps,
+            "memory_bytes": now.memory_bytes, "memory_planned_bytes": job.findings.as_ref().and_then(|found| found.plan.as_ref()).map(|plan| plan.host_bytes),
+            "verdict": now.verdict, "summary": now.summary,
+            "notes": job.findings.as_ref().map(|found| &found.notes),
+            "problems": job.findings.as_ref().map(|found| &found.problems),
+        },
+    })
+}
+
+fn whole_or_none(number: f64) -> Option<Value> {
+    (number.fract() == 0.0).then(|| json!(number as u64))
+}

@@ -1,0 +1,377 @@
+//! `model-garden serve`: jobs, files and models behind the API that clients of OpenAI's fine-tuning already speak.
+//!
+//! The server itself does little: it keeps what clients send ([`store`], `disk.rs`), decides which job runs (`queue.rs`), and reads what the
+//! processes that do the work leave in their folders ([`job`]). Each job is a process of its own that outlives the server, and whatever has to read a file of
+//! a client is one, too. So a broken picture or a trace of a gigabyte costs the server nothing, and its memory after a job is what it was before.
+
+mod answer;
+mod body;
+mod catalogue;
+mod disk;
+mod error;
+pub mod fetch;
+mod files;
+mod follow;
+mod gate;
+mod id;
+pub mod job;
+mod jobs;
+mod live;
+mod models;
+pub mod openapi;
+mod ours;
+mod queue;
+mod routes;
+pub mod store;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fmt, io};
+
+use garden_memory::Bytes;
+use garden_train::DeviceChoice;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+
+use disk::Disk;
+use error::ApiError;
+use gate::{Keys, Peer, Rates};
+use job::JobRecord;
+use store::{Store, StoreError};
+
+/// How long the first line of a request may take.
+const HEADERS: Duration = Duration::from_secs(15);
+/// Bytes of a request without its body.
+const LONGEST_HEAD: usize = 64 << 10;
+/// Connections at the same time.
+const CONNECTIONS: usize = 1024;
+/// How long requests that are answered may take when the server is to end.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// Threads that answer, and those that read and write files for them.
+const THREADS: usize = 2;
+const BLOCKING: usize = 16;
+
+/// How a server is set up.
+pub struct Settings {
+    /// Where it listens.
+    pub host: IpAddr,
+    /// The port; 0 for any.
+    pub port: u16,
+    /// Its folder.
+    pub data_dir: PathBuf,
+    /// Folders of base models.
+    pub models: Vec<PathBuf>,
+    /// Folders of datasets.
+    pub datasets: Vec<PathBuf>,
+    /// Other names of base models.
+    pub aliases: BTreeMap<String, String>,
+    /// Names by which it may be called.
+    pub allowed_hosts: Vec<String>,
+    /// Keys that open it; none for everybody.
+    pub keys: Vec<String>,
+    /// Whether pictures that rows name by address are fetched, and from which addresses of a private network.
+    pub fetch: Option<Vec<IpAddr>>,
+    /// Whether commands are jobs.
+    pub allow_commands: bool,
+    /// Jobs at the same time.
+    pub slots: usize,
+    /// Where jobs compute.
+    pub device: DeviceChoice,
+    /// Memory that all jobs may use together.
+    pub memory_limit: Option<Bytes>,
+    /// Bytes of the largest file.
+    pub max_file_bytes: u64,
+    /// Bytes of all files.
+    pub quota_bytes: u64,
+    /// Requests of an address in a second.
+    pub rate: u32,
+    /// Our own program.
+    pub program: PathBuf,
+    /// Who is told what an operator should know.
+    pub say: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the keys.
+        f.debug_struct("Settings").field("host", &self.host).field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// Why a server cannot run.
+#[derive(Debug)]
+pub enum Error {
+    /// Its folder cannot be used.
+    Folder(PathBuf, io::Error),
+    /// Its database cannot be used.
+    Database(PathBuf, StoreError),
+    /// It cannot listen.
+    Listen(SocketAddr, io::Error),
+    /// An address that others reach, without a key.
+    NoKey(IpAddr),
+    /// Threads cannot be started.
+    Threads(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Folder(path, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "another server uses the folder `{}`", path.display())
+            }
+            Error::Folder(path, error) => write!(f, "cannot use the folder `{}`: {error}", path.display()),
+            Error::Database(path, error) => write!(f, "cannot use the database `{}`: {error}", path.display()),
+            Error::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            Error::NoKey(host) => write!(f, "`{host}` can be reached from other machines, and no API key is set"),
+            Error::Threads(error) => write!(f, "cannot start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A server that runs.
+#[derive(Debug)]
+pub(crate) struct Server {
+    settings: Settings,
+    store: Store,
+    disk: Disk,
+    keys: Keys,
+    rates: Rates,
+    /// Bytes that are coming and not known to the store.
+    coming: AtomicU64,
+    requests: AtomicU64,
+    /// A number that grows whenever something about a job changes.
+    changes: watch::Sender<u64>,
+    wakes: SyncSender<()>,
+    turns: Semaphore,
+    live: follow::Live,
+    gpu: OnceLock<Option<Value>>,
+    began: Instant,
+    is_ending: AtomicBool,
+}
+
+impl Server {
+    /// Seconds since 1970.
+    fn now(&self) -> i64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+    }
+
+    fn say(&self, words: &str) {
+        (self.settings.say)(words);
+    }
+
+    /// Wakes the queue.
+    fn wake(&self) {
+        // One that is full is awake.
+        let _ = self.wakes.try_send(());
+    }
+
+    /// Tells everybody who looks that something changed.
+    fn changed(&self) {
+        self.changes.send_modify(|number| *number += 1);
+    }
+
+    fn count_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    fn uptime(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// The memory that all jobs together may use.
+    fn memory(&self) -> Option<Bytes> {
+        self.settings.memory_limit.into_iter().chain(garden_probe::memory_limit()).min()
+    }
+
+    /// The GPU that jobs use, once it was looked for.
+    fn gpu(&self) -> Option<&Value> {
+        self.gpu.get()?.as_ref()
+    }
+
+    fn gpu_memory(&self) -> Option<u64> {
+        self.gpu()?.get("total_bytes")?.as_u64()
+    }
+
+    /// Does something that waits for the disk beside the threads that answer.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(error) => Err(ApiError::internal("the request could not be worked on", &error)),
+        }
+    }
+
+    /// Asks the store.
+    async fn with_store<T: Send + 'static>(
+        self: &Arc<Server>,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let server = Arc::clone(self);
+        self.blocking(move || Ok(work(&server.store)?)).await
+    }
+
+    /// A job by its name.
+    async fn job(self: &Arc<Server>, id: String) -> Result<JobRecord, ApiError> {
+        let asked = id.clone();
+        let found = self.with_store(move |store| store.job(&asked)).await?;
+        found.ok_or_else(|| ApiError::missing("fine-tuning job", &id))
+    }
+
+    /// A job in OpenAI's shape.
+    async fn job_json(self: &Arc<Server>, job: JobRecord) -> Result<Value, ApiError> {
+        let server = Arc::clone(self);
+        self.blocking(move || Ok(jobs::job_json(&server, &job))).await
+    }
+}
+
+/// Runs a server until it is told to end. `ready` is told where it listens.
+pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), Error> {
+    if !settings.host.is_loopback() && settings.keys.is_empty() {
+        return Err(Error::NoKey(settings.host));
+    }
+    let folder = settings.data_dir.clone();
+    let broken = |error| Error::Folder(folder.clone(), error);
+    let disk = Disk::take(&settings.data_dir).map_err(broken)?;
+    let database = disk.database();
+    let store = Store::open(&database).map_err(|error| Error::Database(database.clone(), error))?;
+    disk.tidy(|kind, id| match kind {
+        // What cannot be asked about is kept.
+        disk::Kind::File => store.file(id).map_or(true, |found| found.is_some()),
+        disk::Kind::Part => store.has_part(id).unwrap_or(true),
+        disk::Kind::Job => store.job(id).map_or(true, |found| found.is_some()),
+    })
+    .map_err(broken)?;
+    let (wakes, woken) = sync_channel(1);
+    let server = Arc::new(Server {
+        keys: Keys::new(&settings.keys),
+        store,
+        disk,
+        rates: Rates::default(),
+        coming: AtomicU64::new(0),
+        requests: AtomicU64::new(0),
+        changes: watch::Sender::new(0),
+        wakes,
+        turns: Semaphore::new(tools::AT_ONCE),
+        live: follow::Live::default(),
+        gpu: OnceLock::new(),
+        began: Instant::now(),
+        is_ending: AtomicBool::new(false),
+        settings,
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .max_blocking_threads(BLOCKING)
+        .enable_all()
+        .build()
+        .map_err(Error::Threads)?;
+    let queue = queue::Queue::new(Arc::clone(&server));
+    let queue =
+        std::thread::Builder::new().name("queue".into()).spawn(move || queue.run(&woken)).map_err(Error::Threads)?;
+    let served = runtime.block_on(listen(Arc::clone(&server), ready));
+    server.is_ending.store(true, Ordering::Relaxed);
+    server.wake();
+    // Jobs go on without us; the next server finds them.
+    drop(queue.join());
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(), Error> {
+    let asked = SocketAddr::new(server.settings.host, server.settings.port);
+    let listener = TcpListener::bind(asked).await.map_err(|error| Error::Listen(asked, error))?;
+    let address = listener.local_addr().map_err(|error| Error::Listen(asked, error))?;
+    find_gpu(&server);
+    let mut signals = Signals::new().map_err(Error::Threads)?;
+    ready(address);
+    let router = routes::router(Arc::clone(&server));
+    let farewell = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                // Out of file descriptors, say: those who are here will leave some.
+                Err(_) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+            () = signals.next() => break,
+        };
+        drop(stream.set_nodelay(true));
+        let router = router.clone().layer(axum::Extension(Peer(peer.ip().to_canonical())));
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS)
+            .max_buf_size(LONGEST_HEAD)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        let connection = farewell.watch(connection);
+        tokio::spawn(async move {
+            // A client that went away is nobody's mistake.
+            drop(connection.await);
+            drop(place);
+        });
+    }
+    drop(listener);
+    server.is_ending.store(true, Ordering::Relaxed);
+    server.changed();
+    drop(tokio::time::timeout(FAREWELL, farewell.shutdown()).await);
+    Ok(())
+}
+
+/// Looks for a GPU in a process of its own, since whoever opens one holds memory of it.
+fn find_gpu(server: &Arc<Server>) {
+    let server = Arc::clone(server);
+    if server.settings.device == DeviceChoice::Cpu {
+        drop(server.gpu.set(None));
+        return;
+    }
+    tokio::spawn(async move {
+        let said = server.tool(&["devices", "--json"], tools::Input::None).await;
+        let found: Option<Value> = said.ok().and_then(|said| serde_json::from_str(&said.output).ok());
+        drop(server.gpu.set(found.filter(|found| found["gpu"] == "usable")));
+    });
+}
+
+/// Ctrl-C and SIGTERM.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

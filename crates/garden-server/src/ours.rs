@@ -1,0 +1,339 @@
+//! What OpenAI's API has no room for: traces, verdicts, plans and logs of jobs, any command as a job, and how the server is.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use garden_memory::Bytes;
+use garden_probe::{Identity, MachineProbe, Process};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+
+use futures_util::StreamExt as _;
+
+use crate::Server;
+use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
+use crate::body::{Pace, read_fields};
+use crate::error::ApiError;
+use crate::files::send_file;
+use crate::id::new_id;
+use crate::job::{Hyperparameters, JobOrder, JobRecord, Status, Wish, Work};
+use crate::jobs::{Abandoned, add, metadata_of, refuse_unless_commands, rows_of, submission};
+use crate::tools::{Input, Said};
+
+/// The largest trace that is judged for somebody.
+const LARGEST_TRACE: u64 = 256 << 20;
+
+/// `GET /health`.
+pub(crate) async fn health() -> Answer {
+    json_answer(&json!({"status": "ok", "version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// `GET /api/jobs/{id}/trace`.
+pub(crate) async fn trace(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let job = server.job(id).await?;
+    send_file(&trace_of(&server, &job)?, "application/x-ndjson").await
+}
+
+/// `GET /api/jobs/{id}/log`.
+pub(crate) async fn log(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let job = server.job(id).await?;
+    let path = server.disk.job(job.id()).work_log();
+    if !path.exists() {
+        return Err(ApiError::conflict("this job has no log yet"));
+    }
+    send_file(&path, "text/plain; charset=utf-8").await
+}
+
+/// `GET /api/jobs/{id}/plan`.
+pub(crate) async fn plan(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let job = server.job(id).await?;
+    let kept = Arc::clone(&server);
+    let findings = server.blocking(move || Ok(kept.disk.job(job.id()).read_findings())).await?;
+    match findings.and_then(|found| found.plan) {
+        Some(plan) => json_answer(&plan.told),
+        None => Err(ApiError::conflict("there is no plan for this job yet")),
+    }
+}
+
+/// `GET /api/jobs/{id}/diagnosis`.
+pub(crate) async fn diagnosis(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let job = server.job(id).await?;
+    let trace = Input::File(trace_of(&server, &job)?);
+    judged(server.tool(&["diagnose", "-", "--format", "json"], trace).await?, "application/json")
+}
+
+/// `GET /api/jobs/{id}/report.html`: the run's own page at its end, that of its memory before.
+pub(crate) async fn report(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<String>) -> Answer {
+    let job = server.job(id).await?;
+    let folder = server.disk.job(job.id());
+    let page = folder.output().join(garden_run::REPORT);
+    if job.status.is_final() && page.exists() {
+        let text = tokio::fs::read_to_string(&page).await;
+        let text = text.map_err(|error| ApiError::internal("the report cannot be read", &error))?;
+        return text_answer("text/html; charset=utf-8", text);
+    }
+    let trace = Input::File(trace_of(&server, &job)?);
+    judged(server.tool(&["diagnose", "-", "--format", "html"], trace).await?, "text/html; charset=utf-8")
+}
+
+fn trace_of(server: &Server, job: &JobRecord) -> Result<PathBuf, ApiError> {
+    let path = server.disk.job(job.id()).trace();
+    match path.exists() {
+        true => Ok(path),
+        false => Err(ApiError::conflict("there is no trace of this job's memory: it has not run yet, or not for long")),
+    }
+}
+
+/// What the judge says. Its exit code tells bad news apart from good, which the answer does, too; 2 is an error in what it was given.
+fn judged(said: Said, kind: &'static str) -> Answer {
+    match said.code {
+        Some(0 | 1 | 3) => text_answer(kind, said.output),
+        Some(2) => Err(ApiError::invalid(said.error.trim().to_string())),
+        _ => Err(ApiError::internal("the judge did not answer", &said.error.trim())),
+    }
+}
+
+/// `POST /api/diagnose`: a trace in, a verdict out.
+pub(crate) async fn diagnose(State(server): State<Arc<Server>>, query: Query, body: Body) -> Answer {
+    query.only(&["memory_limit", "unit", "select", "column"])?;
+    let mut words = vec!["diagnose".to_string(), "-".into(), "--format".into(), "json".into()];
+    for (name, flag) in
+        [("memory_limit", "--memory-limit"), ("unit", "--unit"), ("select", "--select"), ("column", "--column")]
+    {
+        if let Some(value) = query.get(name) {
+            // As one word: what begins with a dash is a value all the same.
+            words.push(format!("{flag}={value}"));
+        }
+    }
+    let path = server.disk.incoming(&new_id("trace-"));
+    let gone = Gone(path.clone());
+    let failed = |error: std::io::Error| ApiError::internal("the trace cannot be kept", &error);
+    let mut file = tokio::fs::File::create(&path).await.map_err(failed)?;
+    let (mut pace, mut stream) = (Pace::new(), body.into_data_stream());
+    while let Some(piece) = pace.wait(stream.next()).await? {
+        let piece = piece.map_err(|error| ApiError::invalid(format!("the body cannot be read: {error}")))?;
+        pace.count(piece.len(), LARGEST_TRACE)?;
+        file.write_all(&piece).await.map_err(failed)?;
+    }
+    file.flush().await.map_err(failed)?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let said = server.tool(&words, Input::File(path)).await?;
+    drop(gone);
+    judged(said, "application/json")
+}
+
+/// A file that is removed when it is not needed any more.
+struct Gone(PathBuf);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+/// `POST /api/check`: are these rows fit for training this model?
+pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answer {
+    let mut fields = read_fields(body).await?;
+    let (model, file) = (fields.needed_text("model")?, fields.needed_text("training_file")?);
+    fields.end()?;
+    let kept = Arc::clone(&server);
+    let (folder, rows, base) = server
+        .blocking(move || {
+            let folder = kept.disk.job(&new_id("check-"));
+            let made = fs::create_dir_all(folder.0.join("rows"));
+            made.map_err(|error| ApiError::internal("a folder cannot be made", &error))?;
+            let abandoned = Abandoned(Some(folder.0.clone()));
+            let rows = rows_of(&kept, &file, "training_file", &folder)?;
+            let base = match crate::catalogue::find(&kept, &model)? {
+                crate::catalogue::Found::Base(base) | crate::catalogue::Found::Result(_, base) => base.folder,
+            };
+            Ok((abandoned, rows, base))
+        })
+        .await?;
+    let words = ["check".into(), rows.display().to_string(), format!("--base-model={}", base.display())];
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words.extend(["--format", "json", "--image-paths", "inside"]);
+    let said = server.tool(&words, Input::None).await?;
+    // Where its folder is on our disk is nobody's business.
+    let hidden = rows.parent().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
+    drop(folder);
+    let clean = |text: &str| text.replace(&hidden, "");
+    judged(Said { output: clean(&said.output), error: clean(&said.error), code: said.code }, "application/json")
+}
+
+/// `POST /api/plan`: what would this job need, and does it fit? The body is that of a job; nothing is queued.
+pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> Answer {
+    let mut fields = read_fields(body).await?;
+    let kept = Arc::clone(&server);
+    let (job, folder) = server
+        .blocking(move || {
+            let (job, abandoned) = submission(&kept, &mut fields)?;
+            let written = kept.disk.job(job.id()).write_order(&job.order);
+            written.map_err(|error| ApiError::internal("the order cannot be written", &error))?;
+            Ok((job, abandoned))
+        })
+        .await?;
+    let at = server.disk.job(job.id());
+    let path = at.0.display().to_string();
+    let said = server.tool(&["serve-job", &path, "--look"], Input::None).await?;
+    let findings = at.read_findings();
+    drop(folder);
+    match findings {
+        Some(findings) => json_answer(&json!({
+            "fits": findings.plan.as_ref().map(|plan| plan.fits), "error": findings.error, "problems": findings.problems,
+            "notes": findings.notes, "rows": findings.rows, "steps": findings.steps,
+            "headline": findings.plan.as_ref().map(|plan| &plan.headline), "plan": findings.plan.as_ref().map(|plan| &plan.told),
+        })),
+        None => Err(ApiError::internal("the plan was not made", &said.error.trim())),
+    }
+}
+
+/// `POST /api/jobs`: any command as a job.
+pub(crate) async fn command(State(server): State<Arc<Server>>, body: Body) -> Answer {
+    let mut fields = read_fields(body).await?;
+    refuse_unless_commands(&server)?;
+    let command = fields.texts("command")?.filter(|words| !words.is_empty());
+    let command = command.ok_or_else(|| fields.wrong("command", "is missing"))?;
+    let memory_limit = match fields.text("memory_limit")? {
+        None => None,
+        Some(text) => {
+            let parsed: Result<Bytes, _> = text.parse();
+            Some(parsed.map_err(|_| fields.wrong("memory_limit", "has to be a size such as `16GiB`"))?.0)
+        }
+    };
+    let checkpoint_dir = fields.text("checkpoint_dir")?.map(PathBuf::from);
+    let priority = fields.whole("priority", -100, 100)?.unwrap_or(0);
+    let metadata = metadata_of(&mut fields)?;
+    fields.end()?;
+    let id = new_id("ftjob-");
+    let name = command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string()).unwrap_or_default();
+    let job = JobRecord {
+        order: JobOrder {
+            id,
+            work: Work::Command { command, memory_limit, checkpoint_dir },
+            memory: None,
+            fetch: None,
+        },
+        created_at: server.now(),
+        status: Status::Queued,
+        wish: Wish::GoOn,
+        priority,
+        model: format!("command:{name}"),
+        base: String::new(),
+        suffix: None,
+        seed: 0,
+        asked: Hyperparameters::default(),
+        training_file: String::new(),
+        validation_file: None,
+        metadata,
+        findings: None,
+        started_at: None,
+        finished_at: None,
+        error: None,
+        trained_tokens: None,
+        result_model: None,
+        is_result_deleted: false,
+        result_file: None,
+        starts: 0,
+        newest_step: None,
+        not_before: 0,
+    };
+    let (kept, record) = (Arc::clone(&server), job.clone());
+    server
+        .blocking(move || {
+            let folder = kept.disk.job(record.id());
+            let made = fs::create_dir_all(folder.output());
+            made.map_err(|error| ApiError::internal("the job's folder cannot be made", &error))?;
+            let abandoned = Abandoned(Some(folder.0));
+            add(&kept, &record)?;
+            abandoned.keep();
+            Ok(())
+        })
+        .await?;
+    json_answer(&server.job_json(job).await?)
+}
+
+/// `GET /api/system`.
+pub(crate) async fn system(State(server): State<Arc<Server>>) -> Answer {
+    let kept = Arc::clone(&server);
+    let value = server
+        .blocking(move || {
+            let around = MachineProbe::of(std::process::id()).look();
+            let counts = kept.store.job_counts()?;
+            Ok(json!({
+                "version": env!("CARGO_PKG_VERSION"), "uptime_seconds": kept.uptime().as_secs(),
+                "memory": {
+                    "limit_bytes": kept.memory().map(|bytes| bytes.0), "available_bytes": around.available,
+                    "server_bytes": own_memory(),
+                },
+                "gpu": kept.gpu(), "slots": kept.settings.slots, "jobs": counts,
+                "files": {"bytes": kept.store.bytes()?, "quota_bytes": kept.settings.quota_bytes},
+                "allows_commands": kept.settings.allow_commands,
+            }))
+        })
+        .await?;
+    json_answer(&value)
+}
+
+/// What the server itself holds.
+fn own_memory() -> Option<u64> {
+    let mut own = Process::open(Identity::of(std::process::id())?).ok()?;
+    Some(own.memory().ok()??.rss)
+}
+
+/// `GET /metrics`, for Prometheus.
+pub(crate) async fn metrics(State(server): State<Arc<Server>>) -> Answer {
+    let kept = Arc::clone(&server);
+    let text = server
+        .blocking(move || {
+            let mut text = String::new();
+            let mut gauge = |name: &str, help: &str, kind: &str, rows: Vec<(String, f64)>| {
+                text.push_str(&format!("# HELP model_garden_{name} {help}\n# TYPE model_garden_{name} {kind}\n"));
+                for (labels, value) in rows {
+                    text.push_str(&format!("model_garden_{name}{labels} {value}\n"));
+                }
+            };
+            let counts = kept.store.job_counts()?;
+            let by_status = Status::ALL.iter().map(|status| {
+                let count = counts.get(status.name()).copied().unwrap_or(0);
+                (format!("{{status=\"{}\"}}", status.name()), count as f64)
+            });
+            gauge("jobs", "Jobs by status.", "gauge", by_status.collect());
+            gauge("requests_total", "Requests so far.", "counter", vec![(String::new(), kept.requests() as f64)]);
+            gauge("files_bytes", "Bytes of all files.", "gauge", vec![(String::new(), kept.store.bytes()? as f64)]);
+            let own = own_memory().map(|bytes| (String::new(), bytes as f64));
+            gauge("server_resident_bytes", "Memory of the server itself.", "gauge", own.into_iter().collect());
+            let running = kept.store.jobs_with(Status::Running, crate::queue::AT_ONCE)?;
+            let now: Vec<(String, crate::follow::Progress)> = running
+                .iter()
+                .map(|job| (format!("{{job=\"{}\"}}", job.id()), crate::follow::progress(&kept, job)))
+                .collect();
+            let rows = |value: &dyn Fn(&crate::follow::Progress) -> Option<u64>| {
+                now.iter().filter_map(|(labels, now)| Some((labels.clone(), value(now)? as f64))).collect::<Vec<_>>()
+            };
+            gauge("job_step", "The step of each running job.", "gauge", rows(&|now| now.step));
+            gauge("job_memory_bytes", "Host memory of each running job.", "gauge", rows(&|now| now.memory_bytes));
+            Ok(text)
+        })
+        .await?;
+    text_answer("text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+/// `GET /openapi.json`.
+pub(crate) async fn openapi() -> Answer {
+    text_answer("application/json", crate::openapi::TEXT.to_string())
+}
+
+/// Anything else.
+pub(crate) async fn nothing() -> ApiError {
+    let missing = ApiError::missing("such path", "of this name");
+    ApiError { message: "there is no such path here; GET /openapi.json lists all of them".into(), ..missing }
+}
+
+/// A method that a path does not have.
+pub(crate) async fn wrong_method() -> ApiError {
+    ApiError::method()
+}

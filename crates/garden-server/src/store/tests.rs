@@ -1,0 +1,229 @@
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::*;
+use crate::job::Wish;
+
+/// A store in a folder of its own, which goes with it.
+struct Fresh {
+    folder: PathBuf,
+    store: Store,
+}
+
+impl Fresh {
+    fn new(name: &str) -> Fresh {
+        let folder = std::env::temp_dir().join(format!("garden-store-{name}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&folder));
+        std::fs::create_dir_all(&folder).unwrap();
+        let store = Store::open(&folder.join("garden.db")).unwrap();
+        Fresh { folder, store }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("garden.db")
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.folder));
+    }
+}
+
+fn file(id: &str, purpose: &str, expires_at: Option<i64>) -> FileRecord {
+    let (filename, purpose, extension) = ("a.jsonl".to_string(), purpose.to_string(), "jsonl".to_string());
+    FileRecord { id: id.into(), bytes: 10, created_at: 1, filename, purpose, extension, expires_at }
+}
+
+fn job(id: &str, status: Status, priority: i64) -> JobRecord {
+    let order = json!({"id": id, "work": {"kind": "command", "command": ["true"], "memory_limit": null, "checkpoint_dir": null}, "memory": null});
+    serde_json::from_value(json!({
+        "order": order, "created_at": 1, "status": status, "priority": priority, "model": "m", "base": "m", "suffix": null, "seed": 1,
+        "asked": {"n_epochs": null, "batch_size": null, "learning_rate_multiplier": null}, "training_file": "f", "validation_file": null, "metadata": null,
+    }))
+    .unwrap()
+}
+
+fn page(after: Option<&str>, limit: usize) -> Page {
+    Page { after: after.map(str::to_string), limit, is_ascending: false }
+}
+
+#[test]
+fn files_are_listed_page_by_page() {
+    let fresh = Fresh::new("files");
+    let store = &fresh.store;
+    for number in 0..5 {
+        store
+            .add_file(&file(
+                &format!("file-{number}"),
+                if number % 2 == 0 { "fine-tune" } else { "vision" },
+                (number == 1).then_some(50),
+            ))
+            .unwrap();
+    }
+    assert!(store.add_file(&file("file-0", "vision", None)).is_err(), "a name is given once");
+    let ids =
+        |listed: Listed<FileRecord>| (listed.rows.into_iter().map(|file| file.id).collect::<Vec<_>>(), listed.has_more);
+    let all = |page: &Page| ids(store.files(page, None).unwrap());
+    assert_eq!(all(&page(None, 2)), (vec!["file-4".to_string(), "file-3".into()], true));
+    assert_eq!(all(&page(Some("file-3"), 3)), (vec!["file-2".to_string(), "file-1".into(), "file-0".into()], false));
+    assert_eq!(all(&Page { is_ascending: true, ..page(Some("file-3"), 3) }), (vec!["file-4".to_string()], false));
+    assert_eq!(all(&page(Some("file-none"), 3)), (Vec::new(), false));
+    assert_eq!(ids(store.files(&page(None, 9), Some("vision")).unwrap()).0, ["file-3", "file-1"]);
+    assert_eq!(store.bytes().unwrap(), 50);
+    assert_eq!(
+        (store.expired_files(49).unwrap().len(), store.expired_files(50).unwrap()[0].id.as_str()),
+        (0, "file-1")
+    );
+    assert!(store.delete_file("file-1").unwrap() && !store.delete_file("file-1").unwrap());
+    assert_eq!(store.file("file-1").unwrap(), None);
+    // It is all there for the next one.
+    let again = Store::open(&fresh.path()).unwrap();
+    assert_eq!(again.file("file-4").unwrap(), Some(file("file-4", "fine-tune", None)));
+}
+
+#[test]
+fn an_upload_ends_once() {
+    let fresh = Fresh::new("uploads");
+    let store = &fresh.store;
+    let upload = UploadRecord {
+        id: "upload_1".into(),
+        bytes: 6,
+        created_at: 1,
+        filename: "a".into(),
+        purpose: "fine-tune".into(),
+        expires_at: 100,
+        status: "pending".into(),
+        file: None,
+        file_expires_after: Some(7),
+    };
+    store.add_upload(&upload).unwrap();
+    let part = |id: &str, upload: &str| PartRecord { id: id.into(), upload: upload.into(), bytes: 3, created_at: 2 };
+    assert!(store.add_part(&part("part_1", "upload_1")).unwrap());
+    assert!(!store.add_part(&part("part_2", "upload_none")).unwrap(), "a part belongs to an upload");
+    assert_eq!((store.bytes().unwrap(), store.has_part("part_1").unwrap()), (3, true));
+    assert_eq!((store.expired_uploads(99).unwrap().len(), store.expired_uploads(100).unwrap().len()), (0, 1));
+    assert!(store.end_upload("upload_1", "completed", Some(&file("file-u", "fine-tune", None))).unwrap());
+    assert!(!store.end_upload("upload_1", "cancelled", None).unwrap(), "it was over");
+    assert!(!store.add_part(&part("part_3", "upload_1")).unwrap());
+    let ended = store.upload("upload_1").unwrap().unwrap();
+    assert_eq!((ended.status.as_str(), ended.file.as_deref()), ("completed", Some("file-u")));
+    assert!(store.file("file-u").unwrap().is_some() && store.parts("upload_1").unwrap().is_empty());
+}
+
+#[test]
+fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
+    let fresh = Fresh::new("jobs");
+    let store = &fresh.store;
+    for (id, status, priority) in
+        [("a", Status::Queued, 0), ("b", Status::Queued, 5), ("c", Status::Queued, 5), ("d", Status::Running, 0)]
+    {
+        let mut job = job(id, status, priority);
+        if id != "a" {
+            job.metadata = Some([("team".to_string(), id.to_string()), ("all".into(), "yes".into())].into());
+        }
+        store.add_job(&job).unwrap();
+    }
+    let ids = |jobs: Vec<JobRecord>| jobs.iter().map(|job| job.id().to_string()).collect::<Vec<_>>();
+    assert_eq!(ids(store.jobs_with(Status::Queued, 9).unwrap()), ["b", "c", "a"], "by priority, then by age");
+    assert_eq!(ids(store.jobs_with(Status::Queued, 1).unwrap()), ["b"]);
+    let with = |pairs: &[(&str, &str)]| {
+        let wanted = pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        ids(store.jobs(&page(None, 9), &MetadataFilter::With(wanted)).unwrap().rows)
+    };
+    assert_eq!(with(&[("all", "yes")]), ["d", "c", "b"]);
+    assert_eq!(with(&[("all", "yes"), ("team", "c")]), ["c"]);
+    assert!(with(&[("all", "no")]).is_empty() && with(&[("team", "' OR 1=1 --")]).is_empty());
+    assert_eq!(ids(store.jobs(&page(None, 9), &MetadataFilter::None).unwrap().rows), ["a"]);
+    assert_eq!(ids(store.jobs(&page(Some("c"), 1), &MetadataFilter::All).unwrap().rows), ["b"]);
+    assert_eq!(store.job_counts().unwrap(), [("queued".to_string(), 3), ("running".into(), 1)].into());
+
+    let changed = store.change_job("a", |job| {
+        (job.status, job.result_model, job.wish) = (Status::Succeeded, Some("ft:m::x:a".into()), Wish::Cancel);
+        true
+    });
+    assert_eq!(changed.unwrap().unwrap().status, Status::Succeeded);
+    assert_eq!(store.job_of_result("ft:m::x:a").unwrap().unwrap().id(), "a");
+    // Without something to change nothing is written.
+    store
+        .change_job("a", |job| {
+            job.status = Status::Failed;
+            false
+        })
+        .unwrap();
+    assert_eq!(store.job("a").unwrap().unwrap().status, Status::Succeeded);
+    store
+        .change_job("a", |job| {
+            job.is_result_deleted = true;
+            true
+        })
+        .unwrap();
+    assert!(store.job_of_result("ft:m::x:a").unwrap().is_none() && store.results().unwrap().is_empty());
+    assert!(store.change_job("none", |_| true).unwrap().is_none());
+    store.delete_job("b").unwrap();
+    assert!(store.job("b").unwrap().is_none() && with(&[("team", "b")]).is_empty());
+}
+
+#[test]
+fn an_event_is_noted_once() {
+    let fresh = Fresh::new("events");
+    let store = &fresh.store;
+    store.add_job(&job("a", Status::Running, 0)).unwrap();
+    store.add_job(&job("b", Status::Running, 0)).unwrap();
+    let step = |number: usize| NewEvent {
+        data: Some(json!({"step": number})),
+        ..NewEvent::of(format!("step:{number}"), format!("Step {number}"))
+    };
+    let steps: Vec<NewEvent> = (0..7).map(step).collect();
+    assert_eq!(store.add_events("a", 5, &steps[..4]).unwrap(), 4);
+    assert_eq!(store.add_events("a", 6, &steps).unwrap(), 3, "the others are known");
+    assert_eq!(store.add_events("none", 6, &steps).unwrap(), 0, "nobody's events are not kept");
+    store.add_events("b", 6, &[NewEvent::bad("step:1", "of another job")]).unwrap();
+    let newest = store.events("a", &page(None, 3)).unwrap();
+    let messages =
+        |listed: &Listed<EventRecord>| listed.rows.iter().map(|event| event.message.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        (messages(&newest), newest.has_more),
+        (vec!["Step 6".to_string(), "Step 5".into(), "Step 4".into()], true)
+    );
+    let rest = store.events("a", &page(Some(&newest.rows[2].seq.to_string()), 9)).unwrap();
+    assert_eq!((messages(&rest).len(), rest.has_more), (4, false));
+    let oldest = store.events("a", &Page { is_ascending: true, ..page(Some("0"), 2) }).unwrap();
+    assert_eq!(messages(&oldest), ["Step 0", "Step 1"]);
+    assert_eq!(store.event_data("a", "step:3").unwrap(), Some((5, Some(json!({"step": 3})))));
+    assert_eq!(store.events("b", &page(None, 9)).unwrap().rows[0].level, Level::Error);
+}
+
+#[test]
+fn several_threads_write_at_once() {
+    let fresh = Fresh::new("threads");
+    let store = &fresh.store;
+    store.add_job(&job("a", Status::Running, 0)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for number in 0..25 {
+                    store
+                        .change_job("a", |job| {
+                            job.starts += 1;
+                            true
+                        })
+                        .unwrap();
+                    store.add_events("a", 1, &[NewEvent::of(format!("{thread}:{number}"), "x")]).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(store.job("a").unwrap().unwrap().starts, 100, "no change is lost");
+    assert_eq!(store.events("a", &page(None, 200)).unwrap().rows.len(), 100);
+}
+
+#[test]
+fn tables_of_a_newer_version_are_left_alone() {
+    let fresh = Fresh::new("newer");
+    fresh.store.lock().pragma_update(None, "user_version", VERSION + 1).unwrap();
+    assert!(matches!(Store::open(&fresh.path()), Err(StoreError::Newer(version)) if version == VERSION + 1));
+}

@@ -1,0 +1,60 @@
+//! Our own program, asked for something that reads files of clients: what they hold, however large or broken, stays outside the server's memory.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use garden_guard::{Brief, run_briefly};
+
+use crate::Server;
+use crate::error::ApiError;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Bytes of an answer.
+const LONGEST: u64 = 32 << 20;
+/// Answers that are worked on at the same time.
+pub(crate) const AT_ONCE: usize = 2;
+
+/// What the program reads.
+#[derive(Clone, Debug)]
+pub(crate) enum Input {
+    /// Nothing.
+    None,
+    /// A file of ours.
+    File(PathBuf),
+}
+
+/// What it says.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    pub code: Option<i32>,
+    pub output: String,
+    pub error: String,
+}
+
+impl Server {
+    /// Asks our own program.
+    pub async fn tool(self: &Arc<Server>, words: &[&str], input: Input) -> Result<Said, ApiError> {
+        let _turn = self.turns.acquire().await.map_err(|error| ApiError::internal("the server ends", &error))?;
+        let words: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
+        let program = self.settings.program.clone();
+        self.blocking(move || {
+            let file = match &input {
+                Input::None => None,
+                Input::File(path) => {
+                    Some(File::open(path).map_err(|error| ApiError::internal("a file cannot be read", &error))?)
+                }
+            };
+            let Brief { code, output, error } = run_briefly(&program, &words, file, PATIENCE, LONGEST)
+                .map_err(|error| ApiError::internal("our own program did not answer", &error))?;
+            Ok(Said {
+                code,
+                output: String::from_utf8_lossy(&output).into_owned(),
+                error: String::from_utf8_lossy(&error).into_owned(),
+            })
+        })
+        .await
+    }
+}
