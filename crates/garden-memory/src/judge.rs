@@ -36,6 +36,8 @@ const STEADY: f64 = 0.6;
 const COVERS: f64 = 0.65;
 /// A knee less certain than this share of an epoch proves nothing by containing the epoch's end.
 const VAGUE: f64 = 0.25;
+/// A plateau ends a growth that paused before if it lasts this many times the longest pause.
+const OUTLASTS: f64 = 1.5;
 /// A growth ended in a jump if that is this share of it, after a climb of this share.
 const LAST_JUMP: f64 = 0.15;
 const CLIMBED: f64 = 0.3;
@@ -228,6 +230,12 @@ fn after_break(shape: &Shape, broken: &Break, passes: Passes) -> Finding {
     if ended && leaves_upwards(shape, place.0) {
         return still_growing(shape, 0, None, passes);
     }
+    // Nor has growth ended that paused and went on before, until its pause is the longest by far.
+    if ended && !outlasts_earlier_pauses(shape, broken, place.0) {
+        let going_on = still_growing(shape, 0, None, passes);
+        let pausing = going_on.verdict != Verdict::Leak;
+        return Finding { pausing, knee: pausing.then_some(place), ..going_on };
+    }
     // Nor does growth in jumps end before a pause that its rhythm makes unlikely.
     let jumps = Jumps::of(shape);
     let is_capacity = jumps.growth_factor(shape.origin()).is_some();
@@ -275,6 +283,22 @@ fn leaves_upwards(shape: &Shape, plateau: f64) -> bool {
     let before = &points[..points.len() - (points.len() / 20).clamp(1, 3)];
     let top = before.iter().map(|point| point.y).fold(f64::NEG_INFINITY, f64::max);
     before.len() >= PLATEAU_SAMPLES && last.y - top >= shape.material()
+}
+
+/// Whether a plateau is longer than every earlier one after which memory grew again.
+fn outlasts_earlier_pauses(shape: &Shape, broken: &Break, plateau: f64) -> bool {
+    let start = |k: usize| shape.floor[shape.segments[k].start].x;
+    let level = |k: usize| shape.start_level(&shape.segments[k]);
+    let lowest = |k: usize| (0..=k).map(level).fold(f64::INFINITY, f64::min);
+    let top = level(broken.segment);
+    let pace = broken.growth.rise / (broken.growth.to - broken.growth.from).max(shape.spacing);
+    let is_pause = |&k: &usize| {
+        let grew_before = level(k) - lowest(k) >= shape.material();
+        let grew_again = top - level(k + 1) >= shape.material();
+        grew_before && grew_again && (level(k + 1) - level(k)) / (start(k + 1) - start(k)) <= PLATEAU_RATE * pace
+    };
+    let longest = (1..broken.segment).filter(is_pause).map(|k| start(k + 1) - start(k)).fold(0.0, f64::max);
+    shape.last() - plateau >= OUTLASTS * longest
 }
 
 /// Whether a growth ended in a jump, so that the next jump may still come: a buffer that doubles rests for as long as it has grown.

@@ -10,7 +10,7 @@ use crate::jumps::Jumps;
 use crate::segments::Segment;
 use crate::shape::Shape;
 use crate::stats::{Point, median};
-use crate::sublinear::{FEWEST_FOR_POWERS, law_explains};
+use crate::sublinear::law_explains;
 use crate::trend::{Bend, Trend, line_over_power, line_over_step};
 use crate::waves::Waves;
 
@@ -20,12 +20,18 @@ const LEAK_SURE: f64 = 2.33;
 const AS_BEFORE: f64 = 0.75;
 /// Fewest lumps of a leak in lumps.
 const FEWEST_LUMPS: usize = 4;
-/// Log-likelihood ratio by which a square root may fit better than a line, by chance (1 time in 25 for a line).
-const ROOT_MAY_BE: f64 = 1.5;
-/// A power of the time that is easily taken for a line, and the ratio by which it may fit better.
-const NEARLY_STRAIGHT: (f64, f64) = (0.75, 0.5);
-/// One-sided normal quantile for "it slows down": 1 in 20.
-pub(crate) const SLOWS: f64 = 1.64;
+/// Evidence that a leak needs, and growth after a fill, which has shown already that it outlives one (`is_evident`). Found on the
+/// population of the property test: with less, powers of the time pass for lines.
+pub(crate) const EVIDENT: f64 = 11.0;
+const EVIDENT_AFTER_FILL: f64 = 5.0;
+/// A power of the time that is easily taken for a line, such as a vocabulary's, and the root of the likelihood ratio that counts.
+const NEARLY_STRAIGHT: (f64, f64) = (0.75, 3.0);
+/// Log-likelihood ratios beyond this are beyond doubt.
+const MOST_LIKELY: f64 = 10.0;
+/// However straight, growth within its noise is none: this share of what a leak must stand out from is one band of it.
+const ONE_BAND: f64 = 1.0 / 3.0;
+/// One-sided normal quantile for "it slows down": 1 in 740.
+pub(crate) const SLOWS: f64 = 3.0;
 /// Log-likelihood ratio that settles the matter: ten to one.
 const ROOT_IS_SURE: f64 = 2.3;
 /// Growth that slowed down must keep its new rate for this many passes, and contradict these powers of the time.
@@ -70,7 +76,7 @@ impl LeakTest {
         if now + 1.5 * shape.spacing + 0.02 * self.epoch < self.known_at {
             return false;
         }
-        let steadily = || self.holds_from(shape, self.window_start) && self.is_straight(shape);
+        let steadily = || self.holds_from(shape, self.window_start);
         let in_steps = || self.grows_in_every_pass(shape) || self.comes_in_even_jumps(shape);
         let slows = self.follows_a_law(shape) || slows_at_each_turn(shape, self.growth_start);
         !slows && (steadily() || self.holds_later(shape) || in_steps()) || self.outgrows_its_capacity(shape)
@@ -134,7 +140,8 @@ impl LeakTest {
         let window = shape.floor_between(from, now);
         let (Some(trend), Some(bend)) = (Trend::of(window), Bend::of(window)) else { return false };
         bend.rises(LEAK_SURE)
-            && trend.rise() >= shape.material_leak(from)
+            && trend.rise() >= shape.least_leak()
+            && self.stands_out(shape, &trend, from)
             && self.has_company(shape, &trend, now)
             && bend.may_keep(UNDIMINISHED, SLOWS)
             && line_over_step(window) > 0.0
@@ -147,21 +154,25 @@ impl LeakTest {
         law_explains(shape.floor_between(self.origin, shape.last()), self.origin)
     }
 
-    /// The square root is the slowest law of healthy growth: a line must explain the further passes about as well.
+    /// The square root is the slowest law of healthy growth: if the whole growth looks like one, the further passes must contradict it
+    /// by themselves.
     fn beats_the_root(&self, shape: &Shape, window: &[Point], now: f64) -> bool {
-        let here = line_over_power(window, self.origin, 0.5);
         let whole = line_over_power(shape.floor_between(self.growth_start, now), self.origin, 0.5);
-        // If the first pass looks like a root as well, the further ones must contradict a root by themselves.
-        let needed = if !self.after_fill && whole < -ROOT_IS_SURE { ROOT_IS_SURE } else { -ROOT_MAY_BE };
-        here >= needed
+        self.after_fill || whole >= -ROOT_IS_SURE || line_over_power(window, self.origin, 0.5) >= ROOT_IS_SURE
     }
 
-    /// Whether a line explains the whole growth about as well as a power of the time just below it, such as a vocabulary's. Lows
-    /// between teeth or evaluations are too few to say.
-    fn is_straight(&self, shape: &Shape) -> bool {
-        let whole = shape.floor_between(self.growth_start, shape.last());
-        let too_few = matches!(shape.waves, Waves::Teeth(_)) || whole.len() < FEWEST_FOR_POWERS;
-        self.after_fill || too_few || is_nearly_a_line(whole, self.origin)
+    /// Whether the growth since `from` stands out from noise. Lows between teeth or evaluations, and growth that has slowed down, are
+    /// too few to say how straight they are.
+    fn stands_out(&self, shape: &Shape, trend: &Trend, from: f64) -> bool {
+        let in_noise = trend.rise() / shape.leak_noise(from);
+        if from > self.window_start || matches!(shape.waves, Waves::Teeth(_)) || shape.staircase.is_some() {
+            return in_noise >= 1.0;
+        }
+        let passes = (shape.last() - self.growth_start) / self.epoch;
+        if self.after_fill {
+            return is_evident(in_noise, passes, 0.0, EVIDENT_AFTER_FILL);
+        }
+        is_evident(in_noise, passes, line_over_a_power(shape, self.growth_start, self.origin), EVIDENT)
     }
 
     /// Before a third epoch is over, the second must have grown as the first did.
@@ -174,9 +185,17 @@ impl LeakTest {
     }
 }
 
-/// Whether a line explains points about as well as a power of the time since `origin` that is easily taken for one.
-pub(crate) fn is_nearly_a_line(points: &[Point], origin: f64) -> bool {
-    line_over_power(points, origin, NEARLY_STRAIGHT.0) >= -NEARLY_STRAIGHT.1
+/// Whether a rise (in multiples of what a leak must stand out from), the passes it has lasted and the log-likelihood ratio of a line
+/// over a power of the time add up to enough evidence: a noisy growth must be straight or last, a clear one may be found at once.
+pub(crate) fn is_evident(in_noise: f64, passes: f64, line: f64, needed: f64) -> bool {
+    in_noise >= ONE_BAND && in_noise * passes * (line.min(MOST_LIKELY) / NEARLY_STRAIGHT.1).exp() >= needed
+}
+
+/// Log-likelihood ratio of a line over a power of the time since `origin` that is easily taken for one: by the samples, which are more,
+/// or by the floor, which is clear of spikes and dips.
+pub(crate) fn line_over_a_power(shape: &Shape, from: f64, origin: f64) -> f64 {
+    let ratio = |points: &[Point]| line_over_power(points, origin, NEARLY_STRAIGHT.0);
+    ratio(shape.points_between(from, shape.last())).max(ratio(shape.floor_between(from, shape.last())))
 }
 
 /// The typical low of each of `count` stretches of a length, in their middles; `None` if one of them has no low.

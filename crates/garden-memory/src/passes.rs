@@ -4,7 +4,9 @@
 //! (`leak.rs`). A server, a stream or a plain service has no passes. There a straight line is a leak once it has lasted long
 //! enough, has added a material share of the limit, and shows no sign of slowing down.
 
-use crate::leak::{SLOWS, UNDIMINISHED, comes_in_few_jumps, each_above_the_last, is_nearly_a_line, levels};
+use crate::leak::{
+    EVIDENT, SLOWS, UNDIMINISHED, comes_in_few_jumps, each_above_the_last, is_evident, levels, line_over_a_power,
+};
 use crate::record_highs::thins_out;
 use crate::shape::Shape;
 use crate::sublinear::law_explains;
@@ -57,15 +59,22 @@ impl Endless {
         let (Some(trend), Some(bend)) = (Trend::of(floor), Bend::of(floor)) else { return false };
         let material = self.limit.map_or(SHARE_OF_LEVEL * shape.present_level(), |limit| SHARE_OF_LIMIT * limit);
         now - start >= self.lasts
-            && trend.rise() >= material.max(shape.material_leak(start))
+            && trend.rise() >= material.max(shape.least_leak())
+            && self.stands_out(shape, &trend, start)
             && trend.rises(SURE)
             && bend.may_keep(UNDIMINISHED, SLOWS)
             && rises_in_each_part(shape, start)
             && line_over_step(floor) > 0.0
             && !comes_in_few_jumps(shape, start)
             && !thins_out(shape, start)
-            && is_nearly_a_line(floor, start)
             && !law_explains(floor, start)
+    }
+
+    /// Whether the growth stands out from noise; what has lasted long enough counts as much as two passes.
+    fn stands_out(&self, shape: &Shape, trend: &Trend, start: f64) -> bool {
+        let in_noise = trend.rise() / shape.leak_noise(start);
+        let passes = 2.0 * (shape.last() - start) / self.lasts;
+        is_evident(in_noise, passes, line_over_a_power(shape, start, start), EVIDENT)
     }
 }
 

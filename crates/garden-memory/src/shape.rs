@@ -156,9 +156,14 @@ impl Shape {
         self.material_above(self.noise_bands * self.noise.amplitude)
     }
 
-    /// The least growth worth calling a leak: it must stand out from noise twice as far, since a run is judged again and
-    /// again, but fewer and deeper lows may show less noise.
+    /// The least growth worth calling a leak at this level and noise.
     pub(crate) fn material_leak(&self, from: f64) -> f64 {
+        self.material_above(self.leak_noise(from)).max(MATERIAL_LEAK_BYTES)
+    }
+
+    /// The noise that a leak must stand out from: twice as much as other growth, since a run is judged again and again, but fewer and
+    /// deeper lows may show less noise.
+    pub(crate) fn leak_noise(&self, from: f64) -> f64 {
         let points = self.points_between(from, self.last());
         let deep = match (self.waves, self.staircase) {
             (Waves::Teeth(_), _) | (_, Some(_)) => self.floor_between(from, self.last()).to_vec(),
@@ -166,7 +171,12 @@ impl Shape {
         };
         let hidden = band(&Line::fit(&deep).residuals(&deep), 2.0);
         let bands = if matches!(self.waves, Waves::Teeth(_)) { self.noise_bands } else { MATERIAL_NOISE };
-        self.material_above(2.0 * bands * hidden.min(self.noise.amplitude)).max(MATERIAL_LEAK_BYTES)
+        2.0 * bands * hidden.min(self.noise.amplitude)
+    }
+
+    /// The least growth worth calling a leak, noise aside.
+    pub(crate) fn least_leak(&self) -> f64 {
+        self.material_above(0.0).max(MATERIAL_LEAK_BYTES)
     }
 
     fn material_above(&self, noise: f64) -> f64 {

@@ -14,7 +14,7 @@ const LAW_PARAMETERS: f64 = 3.0;
 const LINE_PARAMETERS: [f64; 2] = [2.0, 5.0];
 
 /// Fewer points cannot tell a power of the time near 1 from a line.
-pub(crate) const FEWEST_FOR_POWERS: usize = 16;
+const FEWEST_FOR_POWERS: usize = 16;
 
 /// Whether a slowing law that began at `origin` explains the points better than a line or two.
 pub(crate) fn law_explains(points: &[Point], origin: f64) -> bool {

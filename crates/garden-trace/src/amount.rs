@@ -150,8 +150,21 @@ fn plain(number: &str, comma: Comma) -> String {
 }
 
 fn parts_thousands(number: &str, comma_at: usize) -> bool {
-    let before = number[..comma_at].trim_start_matches(['+', '-']).len();
-    (1..=3).contains(&before) && number.len() - comma_at - 1 == 3
+    let before = number[..comma_at].trim_start_matches(['+', '-']);
+    (1..=3).contains(&before.len()) && !before.starts_with('0') && number.len() - comma_at - 1 == 3
+}
+
+/// Whether a cell has a comma that can only be the decimal point: `1,5`, `0,512`.
+pub(crate) fn has_decimal_comma(cell: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(trim(cell)) else { return false };
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == ',')).unwrap_or(text.len());
+    match text[..end].split_once(',') {
+        Some((before, after)) => {
+            let is_lone = !before.is_empty() && !after.is_empty() && !after.contains(',') && !text.contains('.');
+            is_lone && !parts_thousands(&text[..end], before.len())
+        }
+        None => false,
+    }
 }
 
 #[cfg(test)]
@@ -181,6 +194,12 @@ mod tests {
         ] {
             assert_eq!(bytes(text, Comma::Thousands), Ok(expected), "{text}");
         }
+        assert_eq!(bytes("0,512", Comma::Thousands), Ok((0.512 * MIB as f64).round() as u64));
+        let decimal: Vec<&str> = ["1,5", "10,125", "0,512", "1,234,5", "1.234,5", "x,1", "7", ",5"]
+            .into_iter()
+            .filter(|cell| has_decimal_comma(cell.as_bytes()))
+            .collect();
+        assert_eq!(decimal, ["1,5", "0,512"]);
         assert_eq!(bytes("543,512", Comma::Decimal), Ok((543.512 * MIB as f64).round() as u64));
     }
 

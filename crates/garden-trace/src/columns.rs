@@ -12,6 +12,7 @@ use crate::epochs::EpochLength;
 use crate::moment::{Form, parse_moment};
 use crate::names::{Meaning, understand};
 use crate::reading::{BareColumn, Reading, show_value};
+use crate::unit::PAGE;
 use crate::unit_rule::{Convention, Evidence, decide};
 
 /// What one column is used for.
@@ -109,6 +110,10 @@ impl Columns {
             return;
         }
         self.used.push((index, amount));
+        if factor == Some(PAGE) {
+            let name = &self.names[index];
+            self.notes.push(format!("column `{name}` counts pages, taken to be of 4 KiB (`getconf PAGESIZE` tells)"));
+        }
         if factor.is_none() {
             self.unstated.push(Unstated { index, quantity, convention, evidence: Evidence::default() });
         }

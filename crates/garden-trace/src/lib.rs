@@ -26,6 +26,7 @@ mod moments;
 mod mprof;
 mod names;
 mod own;
+mod pandas;
 mod plain;
 mod prometheus;
 mod psrecord;
@@ -119,6 +120,7 @@ pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrac
         Format::JsonLines(columns) => jsonl::read_lines(&mut lines, columns, &mut reading)?,
         Format::JsonArray(columns) => jsonl::read_array(&mut lines, columns, &mut reading)?,
         Format::Prometheus(form) => prometheus::read(&mut lines, *form, options, &mut reading)?,
+        Format::Pandas(form) => return read_frame(&mut lines, *form, options),
         Format::Gpustat => gpustat::read(&mut lines, &mut reading)?,
         Format::Plain(plain) => plain::read(&mut lines, *plain, options, &mut reading)?,
         Format::Tools => tools::read(&mut lines, &head, options, &mut reading)?,
@@ -129,6 +131,18 @@ pub fn read_all(reader: impl Read, options: &ReadOptions) -> Result<Vec<ReadTrac
         return Err(recognise::explain_nothing(&head, options));
     }
     reading.finish(options)
+}
+
+/// Reads a data frame, which is a table in another order.
+fn read_frame<R: Read>(
+    lines: &mut lines::Lines<R>,
+    form: pandas::Form,
+    options: &ReadOptions,
+) -> Result<Vec<ReadTrace>, Error> {
+    let table = pandas::to_table(lines, form)?;
+    let mut all = read_all(table.as_bytes(), options)?;
+    all.iter_mut().for_each(|read| read.input.format = "json of pandas".to_string());
+    Ok(all)
 }
 
 fn only(mut all: Vec<ReadTrace>) -> Result<ReadTrace, Error> {

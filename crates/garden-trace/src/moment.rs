@@ -184,8 +184,10 @@ fn compact_date(text: &[u8]) -> Option<Moment> {
     let (seconds, length) = match (part(9, 11), part(11, 13), part(13, 15)) {
         (Some(hour), Some(minute), Some(second)) => ((hour * 3600 + minute * 60 + second) as f64, 15),
         _ if *separator == b' ' || *separator == b'T' => {
-            let clock = clock_at(&text[9..]).filter(|clock| clock.parts == 3)?;
-            (clock.seconds, 9 + clock.length)
+            // `nvidia-smi dmon` aligns its columns.
+            let blanks = text[8..].iter().take_while(|&&byte| byte == b' ').count().max(1);
+            let clock = clock_at(&text[8 + blanks..]).filter(|clock| clock.parts == 3)?;
+            (clock.seconds, 8 + blanks + clock.length)
         }
         _ => return None,
     };

@@ -5,6 +5,8 @@
 
 use garden_memory::{GIB, KIB, MIB, Quantity, TIB};
 
+use crate::unit::PAGE;
+
 /// The meaning of a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Meaning {
@@ -129,6 +131,10 @@ fn take_unit(words: &mut Vec<String>) -> Option<u64> {
             "k" if at == last && at > 0 => KIB,
             "m" if at == last && at > 0 => MIB,
             "g" if at == last && at > 0 => GIB,
+            // What `/proc/PID/statm` counts.
+            "pages" if at == last && at > 0 && words[..at].iter().any(|word| word == "rss" || word == "resident") => {
+                PAGE
+            }
             _ => return None,
         };
         Some((at, factor))

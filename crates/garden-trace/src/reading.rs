@@ -10,7 +10,7 @@ use garden_memory::{Bytes, EventKind, GIB, Input, MIB, Quantity, RunFacts, Sampl
 
 use crate::error::Error;
 use crate::identity::Identity;
-use crate::series::{Limit, Series, unit_text};
+use crate::series::{Limit, Series, only_factor, unit_text};
 use crate::skips::{Part, Skips};
 use crate::times::Times;
 use crate::unit_rule::{Convention, Decision, Evidence, decide, decide_by_total};
@@ -360,7 +360,7 @@ impl Reading {
 
     fn only_factor(&self) -> Option<u64> {
         let factors = self.series.iter().fold(0, |all, series| all | series.factors);
-        (factors.count_ones() == 1).then(|| 1 << (10 * factors.trailing_zeros()))
+        only_factor(factors)
     }
 
     fn evidence(&self, quantity: Quantity) -> Evidence {

@@ -7,7 +7,9 @@ use crate::ReadOptions;
 use crate::choice::Choice;
 use crate::error::{Error, shorten};
 use crate::lines::{HeadLine, Source};
-use crate::{closest, gpustat, headless, jsonl, mprof, own, plain, prometheus, psrecord, several, table, tools};
+use crate::{
+    closest, gpustat, headless, jsonl, mprof, own, pandas, plain, prometheus, psrecord, several, table, tools,
+};
 
 /// A recognised format, with details learned on the way.
 pub(crate) enum Format {
@@ -17,6 +19,7 @@ pub(crate) enum Format {
     JsonLines(Choice),
     JsonArray(Choice),
     Prometheus(prometheus::Form),
+    Pandas(pandas::Form),
     Gpustat,
     Tools,
     Plain(plain::Plain),
@@ -34,6 +37,7 @@ impl Format {
             Format::JsonLines(_) => "json lines",
             Format::JsonArray(_) => "json array",
             Format::Prometheus(_) => "prometheus",
+            Format::Pandas(_) => "json of pandas",
             Format::Gpustat => "gpustat",
             Format::Plain(plain::Plain::NvidiaSmi) => several::NVIDIA_SMI,
             Format::Plain(plain::Plain::Amounts) => "amounts",
@@ -64,6 +68,9 @@ pub(crate) fn recognise<R>(source: &Source<R>, head: &[HeadLine], options: &Read
     }
     if gpustat::recognise(&source.head) {
         return Ok(Format::Gpustat);
+    }
+    if let Some(form) = pandas::recognise(&source.head, head) {
+        return Ok(Format::Pandas(form));
     }
     if let Some(columns) = jsonl::recognise_array(&source.head, options) {
         return columns.map(Format::JsonArray);

@@ -1,11 +1,11 @@
 //! One series of samples being read: its trace, the numbers whose unit is decided last, and what was skipped.
 
-use garden_memory::{EventKind, Quantity, Sample, Trace};
+use garden_memory::{EventKind, GIB, KIB, MIB, Quantity, Sample, TIB, Trace};
 
 use crate::amount::{Amount, Problem};
 use crate::identity::Identity;
 use crate::skips::Skips;
-use crate::unit::factor_name;
+use crate::unit::{PAGE, factor_name};
 
 /// A number that states no unit, as read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -199,14 +199,23 @@ impl Series {
     }
 }
 
+/// The units of main values, by their bits.
+const FACTORS: [u64; 6] = [1, KIB, MIB, GIB, TIB, PAGE];
+
+/// The factor of the only unit seen, if it is the only one.
+pub(crate) fn only_factor(factors: u64) -> Option<u64> {
+    (factors.count_ones() == 1).then(|| FACTORS[factors.trailing_zeros() as usize])
+}
+
 fn factor_bit(factor: u64) -> u64 {
-    1 << (factor.trailing_zeros() / 10).min(63)
+    let bit = FACTORS.iter().position(|&known| known == factor).unwrap_or(0);
+    1 << bit
 }
 
 /// The units of the main values, for people.
 pub(crate) fn unit_text(factors: u64) -> Option<String> {
     let named: Vec<&str> =
-        (0..5).filter(|bit| factors >> bit & 1 == 1).map(|bit| factor_name(1u64 << (10 * bit))).collect();
+        (0..FACTORS.len()).filter(|bit| factors >> bit & 1 == 1).map(|bit| factor_name(FACTORS[bit])).collect();
     match named.as_slice() {
         [] => None,
         [one] => Some((*one).to_string()),

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use garden_memory::EventKind;
 
-use crate::amount::{Comma, parse_amount};
+use crate::amount::{Comma, has_decimal_comma, parse_amount};
 use crate::choice::{Choice, Variant};
 use crate::columns::{Row, skip_cell};
 use crate::error::Error;
@@ -29,6 +29,7 @@ pub(crate) struct Layout {
     header_line: u64,
     header: String,
     choice: Choice,
+    comma: Comma,
     /// Whether only their order tells GPUs apart: the header comes again above the rows of each moment.
     by_order: bool,
 }
@@ -48,12 +49,26 @@ impl Layout {
     pub(crate) fn headless(names: Result<Vec<String>, Error>, options: &ReadOptions) -> Result<Layout, Error> {
         let mut choice = Choice::of(names?, options)?;
         choice.settle_headless();
-        Ok(Layout { delimiter: b',', header_line: 0, header: String::new(), choice, by_order: false })
+        Ok(Layout {
+            delimiter: b',',
+            header_line: 0,
+            header: String::new(),
+            choice,
+            comma: Comma::Thousands,
+            by_order: false,
+        })
     }
+}
 
-    fn comma(&self) -> Comma {
-        if self.delimiter == b';' { Comma::Decimal } else { Comma::Thousands }
-    }
+/// What commas within cells mean: the decimal point in files with semicolons, and wherever one of them cannot be anything else.
+fn comma_within(rows: &[HeadLine], delimiter: u8) -> Comma {
+    let mut fields = Vec::new();
+    let mut is_decimal = |row: &HeadLine| {
+        split(row.text.as_bytes(), delimiter, &mut fields);
+        fields.iter().any(|field| has_decimal_comma(&row.text.as_bytes()[field.clone()]))
+    };
+    let is_decimal = delimiter == b';' || rows.iter().any(|row| row.text.contains(',') && is_decimal(row));
+    if is_decimal { Comma::Decimal } else { Comma::Thousands }
 }
 
 /// Finds a header with a memory column, followed by a row that fits it (or by nothing).
@@ -73,7 +88,8 @@ pub(crate) fn recognise(head: &[HeadLine], options: &ReadOptions) -> Option<Layo
         unit_row::state_by_comments(&head[..at], &mut names);
         let Ok(choice) = Choice::of(names, options) else { continue };
         let header = line.text.clone();
-        let mut layout = Layout { delimiter, header_line, header, choice, by_order: false };
+        let comma = comma_within(rows, delimiter);
+        let mut layout = Layout { delimiter, header_line, header, choice, comma, by_order: false };
         observe(&mut layout, rows, options);
         return Some(layout);
     }
@@ -120,7 +136,7 @@ pub(crate) fn fits(line: &str, delimiter: u8, names: &[String]) -> bool {
 
 /// Takes in the head of the file, for provisional units and identities.
 fn observe(layout: &mut Layout, rows: &[HeadLine], options: &ReadOptions) {
-    let comma = layout.comma();
+    let comma = layout.comma;
     let mut fields = Vec::new();
     for row in rows.iter().filter(|row| row.text != layout.header) {
         split(row.text.as_bytes(), layout.delimiter, &mut fields);
@@ -238,7 +254,7 @@ impl Rows<'_> {
         self.row.clear();
         for &(index, what) in &columns.used {
             let Some(cell) = self.fields.get(index).map(|field| &line.text[field.clone()]) else { continue };
-            let amount = || parse_amount(cell, self.layout.comma());
+            let amount = || parse_amount(cell, self.layout.comma);
             let text = || String::from_utf8_lossy(cell);
             let Err(problem) = self.row.set(what, amount, text) else { continue };
             if index != columns.main() {

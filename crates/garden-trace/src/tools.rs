@@ -4,11 +4,13 @@
 //! Each family of tools claims the lines it knows and tells the samples in them; several may share a file. Time stamps
 //! stand in front of a row, or on a line between the snapshots. Lines that nobody claims are counted.
 
+mod cgroup;
 mod containers;
 mod free;
 mod gpus;
 mod kernel;
 mod processes;
+mod sar;
 
 use std::borrow::Cow;
 use std::io::Read;
@@ -24,11 +26,13 @@ use crate::reading::{Reading, TOO_LONG, TOO_MANY_SERIES, show_line};
 use crate::several::LEAST_PEAK;
 use crate::stamps::{Stamp, Stamps};
 
+use cgroup::Cgroup;
 use containers::Containers;
 use free::Free;
 use gpus::Gpus;
 use kernel::Kernel;
 use processes::Processes;
+use sar::Sar;
 
 /// A tool whose output is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,9 @@ enum Tool {
     Meminfo,
     Rollup,
     Gpustat,
+    RocmSmi,
+    Sar,
+    Cgroup,
 }
 
 impl Tool {
@@ -63,6 +70,9 @@ impl Tool {
             Tool::Meminfo => "/proc/meminfo",
             Tool::Rollup => "/proc/PID/smaps_rollup",
             Tool::Gpustat => "gpustat",
+            Tool::RocmSmi => "rocm-smi",
+            Tool::Sar => "sar",
+            Tool::Cgroup => "memory.stat",
         }
     }
 }
@@ -107,6 +117,8 @@ enum Claim {
 struct Tools {
     stamps: Stamps,
     kernel: Kernel,
+    cgroup: Cgroup,
+    sar: Sar,
     free: Free,
     processes: Processes,
     containers: Containers,
@@ -118,6 +130,8 @@ impl Tools {
         Tools {
             stamps: Stamps::default(),
             kernel: Kernel::default(),
+            cgroup: Cgroup::default(),
+            sar: Sar::default(),
             free: Free::new(options, head),
             processes: Processes::default(),
             containers: Containers::default(),
@@ -130,13 +144,15 @@ impl Tools {
         let before = self.stamps.count();
         let rest = self.stamps.strip(line);
         if self.stamps.count() > before {
-            self.kernel.finish(told);
+            self.finish(told);
         }
         if rest.is_empty() {
             return Claim::Yes;
         }
         let now = self.stamps.now();
         let is_claimed = self.kernel.take(rest, now, told) == Claim::Yes
+            || self.cgroup.take(rest, now, told) == Claim::Yes
+            || self.sar.take(rest, told) == Claim::Yes
             || self.free.take(rest, told) == Claim::Yes
             || self.processes.take(rest, told) == Claim::Yes
             || self.containers.take(rest, told) == Claim::Yes
@@ -146,6 +162,7 @@ impl Tools {
 
     fn finish(&mut self, told: &mut Vec<Told>) {
         self.kernel.finish(told);
+        self.cgroup.finish(told);
     }
 }
 
@@ -214,7 +231,8 @@ pub(crate) fn read<R: Read>(
     if let Some(note) = samples.tools.processes.note() {
         reading.note(note);
     }
-    let refusal = samples.tools.free.refusal().or_else(|| samples.tools.processes.refusal());
+    let tools = &samples.tools;
+    let refusal = tools.free.refusal().or_else(|| tools.processes.refusal()).or_else(|| tools.containers.refusal());
     refusal.map_or(Ok(()), Err)
 }
 

@@ -71,9 +71,13 @@ impl FromStr for Unit {
     }
 }
 
+/// A page of memory on nearly every machine; kernels with larger ones exist on ARM and POWER.
+pub(crate) const PAGE: u64 = 4 * KIB;
+
 /// A factor's name for people.
 pub(crate) fn factor_name(factor: u64) -> &'static str {
     match factor {
+        PAGE => "pages of 4 KiB",
         KIB => "KiB",
         MIB => "MiB",
         GIB => "GiB",

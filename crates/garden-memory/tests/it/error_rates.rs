@@ -66,6 +66,14 @@ fn a_capacity_whose_content_slows_down_is_seldom_a_leak() {
     assert!(share < 0.1, "{share}");
 }
 
+/// A leak that has paused and gone on before is not called settled in its next pause.
+#[test]
+fn a_leak_that_pauses_is_seldom_called_settled() {
+    say_seed();
+    let pausing = missed(Kind::PausingLeak);
+    assert!(pausing.silently < 0.05, "{}", pausing.silently);
+}
+
 /// What became of the leaks of a kind, as shares.
 struct Missed {
     kind: Kind,

@@ -1,8 +1,9 @@
 //! `docker stats` and `kubectl top`: memory of containers, pods and nodes, with the limit where it is printed.
 
-use garden_memory::Subject;
+use garden_memory::{Quantity, Subject};
 
 use super::{Claim, Figure, Told, Tool};
+use crate::error::Error;
 use crate::identity::{Identity, Part, Who};
 
 /// Reads rows of containers.
@@ -10,6 +11,43 @@ use crate::identity::{Identity, Part, Who};
 pub(super) struct Containers {
     docker: Option<Docker>,
     kubectl: Option<Kubectl>,
+    unnamed: Unnamed,
+}
+
+/// Rows that show the memory of a container and not its name.
+#[derive(Default)]
+struct Unnamed {
+    values: Vec<f64>,
+    /// Rows below the last header, and the most below any.
+    since_header: usize,
+    most: usize,
+}
+
+/// Fewest rows whose turns are told from chance, and most containers that are looked for.
+const FEWEST_TURNS: usize = 8;
+const MOST_TURNS: usize = 4;
+/// Containers take turns if rows are this much nearer to the one of the turn before than to their neighbours.
+const NEARER: f64 = 10.0;
+
+impl Unnamed {
+    fn saw(&mut self, bytes: u64, under_header: bool) {
+        self.values.push(bytes as f64);
+        self.since_header += usize::from(under_header);
+        self.most = self.most.max(self.since_header);
+    }
+
+    /// Whether the rows are of several containers.
+    fn are_several(&self) -> bool {
+        let typical = |lag: usize| {
+            let mut steps: Vec<f64> =
+                self.values.iter().zip(&self.values[lag..]).map(|(before, now)| (now - before).abs()).collect();
+            steps.sort_by(f64::total_cmp);
+            steps[steps.len() / 2]
+        };
+        let take_turns =
+            |count: usize| self.values.len() >= FEWEST_TURNS.max(3 * count) && NEARER * typical(count) < typical(1);
+        self.most > 1 || (2..=MOST_TURNS).any(take_turns)
+    }
 }
 
 /// The header of `docker stats`: whether ids come before names.
@@ -29,6 +67,7 @@ impl Containers {
     pub(super) fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
         let words: Vec<&str> = line.split_whitespace().collect();
         if line.contains("MEM USAGE / LIMIT") {
+            self.unnamed.since_header = 0;
             let has_id = line.starts_with("CONTAINER ID") || line.starts_with("ID ");
             self.docker = Some(Docker { name: usize::from(has_id && words.contains(&"NAME")) });
             return Claim::Yes;
@@ -44,11 +83,25 @@ impl Containers {
             return Claim::Yes;
         }
         match docker_row(self.docker, &words).or_else(|| self.kubectl.as_ref()?.row(&words)) {
-            Some(Row::Sample(one)) => told.push(*one),
+            Some(Row::Sample(one)) => {
+                if one.identity.is_none() {
+                    let bytes = one.sample.get(Quantity::Rss).unwrap_or(0);
+                    self.unnamed.saw(bytes, self.docker.is_some());
+                }
+                told.push(*one);
+            }
             Some(Row::Blank) => {}
             None => return Claim::No,
         }
         Claim::Yes
+    }
+
+    /// The refusal of rows of several containers that nothing tells apart.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        self.unnamed.are_several().then_some(Error::NoUsedMemory {
+            problem: "`docker stats` shows several containers without their names",
+            advice: "record the names too: `docker stats --format \"{{.Name}} {{.MemUsage}}\"`",
+        })
     }
 }
 

@@ -1,5 +1,5 @@
 //! `nvidia-smi` as a drawn table (with its MIG devices), as a list (`-q`), and as `dmon -s m` and `pmon -s m`; `gpustat`:
-//! memory in use of each GPU, or of each process on it.
+//! memory in use of each GPU, or of each process on it. `rocm-smi --showmeminfo vram` as text and with `--csv`.
 //!
 //! The forms with `--query-gpu` are tables with commas, which `table.rs` and `headless.rs` read.
 
@@ -19,6 +19,16 @@ pub(super) struct Gpus {
     in_mig: bool,
     monitor: Option<Monitor>,
     listed: Option<Listed>,
+    amd: Amd,
+}
+
+/// What `rocm-smi` has told of the present GPU.
+#[derive(Default)]
+struct Amd {
+    /// Places of the total and of the memory in use under the header of `--csv`.
+    columns: Option<(usize, usize)>,
+    /// The GPU whose total came last, and that.
+    total: Option<(String, u64)>,
 }
 
 /// The GPU that `nvidia-smi -q` lists at present.
@@ -43,12 +53,15 @@ impl Gpus {
             return self.take_drawn(line, told);
         }
         if let Some(header) = line.strip_prefix('#') {
-            let words: Vec<&str> = header.split_whitespace().filter(|word| *word != "Time").collect();
+            let words: Vec<&str> = header.split_whitespace().filter(|word| !["Date", "Time"].contains(word)).collect();
             let find = |name: &str| words.iter().position(|word| *word == name);
             if let (Some(gpu), Some(memory)) = (find("gpu"), find("fb")) {
                 self.monitor = Some(Monitor { gpu, memory, pid: find("pid"), command: find("command") });
             }
             return if self.monitor.is_some() { Claim::Yes } else { Claim::No };
+        }
+        if self.amd.take(line, told) == Claim::Yes {
+            return Claim::Yes;
         }
         if let Some(one) = gpustat_row(line) {
             told.push(one);
@@ -127,6 +140,51 @@ impl Gpus {
             return Claim::Yes;
         }
         if self.is_drawn { Claim::Yes } else { Claim::No }
+    }
+}
+
+/// What `rocm-smi` calls the memory that there is, and the memory in use.
+const AMD_TOTAL: &str = "VRAM Total Memory (B)";
+const AMD_USED: &str = "VRAM Total Used Memory (B)";
+
+impl Amd {
+    /// A line such as `GPU[0] : VRAM Total Used Memory (B): 10883072`, or a row such as `card0,68702699520,10883072`.
+    fn take(&mut self, line: &str, told: &mut Vec<Told>) -> Claim {
+        if line.starts_with("device,") && line.contains(AMD_USED) {
+            let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+            let find = |name: &str| cells.iter().position(|cell| *cell == name);
+            self.columns = find(AMD_TOTAL).zip(find(AMD_USED));
+            return Claim::Yes;
+        }
+        if line.starts_with("=====") && line.ends_with("=====") {
+            return Claim::Yes;
+        }
+        if let Some((gpu, rest)) = line.strip_prefix("GPU[").and_then(|rest| rest.split_once(']')) {
+            let Some((name, value)) = rest.trim_start_matches([':', ' ', '\t']).rsplit_once(": ") else {
+                return Claim::No;
+            };
+            match (name, value.trim().parse::<u64>()) {
+                (AMD_TOTAL, Ok(bytes)) => self.total = Some((gpu.to_string(), bytes)),
+                (AMD_USED, Ok(bytes)) => {
+                    let total = self.total.take().filter(|(of, _)| of == gpu).map(|(_, bytes)| bytes);
+                    told.push(Amd::sample(gpu, bytes, total));
+                }
+                _ => {}
+            }
+            return Claim::Yes;
+        }
+        let (Some((total, used)), Some(row)) = (self.columns, line.strip_prefix("card")) else { return Claim::No };
+        let cells: Vec<&str> = row.split(',').map(str::trim).collect();
+        let bytes = |at: usize| cells.get(at).and_then(|cell| cell.parse::<u64>().ok());
+        let Some(used) = bytes(used) else { return Claim::No };
+        told.push(Amd::sample(cells[0], used, bytes(total)));
+        Claim::Yes
+    }
+
+    fn sample(gpu: &str, used: u64, total: Option<u64>) -> Told {
+        let mut one = Told::new(Tool::RocmSmi, Subject::Device, AMD_USED, used, 1);
+        one.limit = total;
+        one.of(Identity::of(Who::Gpu, gpu))
     }
 }
 

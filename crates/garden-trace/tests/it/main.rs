@@ -2,9 +2,11 @@
 
 mod common;
 mod files;
+mod frames;
 mod gpus;
 mod listener;
 mod logs;
+mod monitors;
 mod robust;
 mod several;
 mod times;

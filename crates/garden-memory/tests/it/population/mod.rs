@@ -82,6 +82,7 @@ pub enum Kind {
     ChurningHeap,
     LeakWithDips,
     SlowingCapacity,
+    PausingLeak,
 }
 
 pub const HEALTHY: [Kind; 16] = [
@@ -202,7 +203,7 @@ pub fn draw(kind: Kind, random: &mut Random) -> Run {
 
 fn draw_process(kind: Kind, random: &mut Random) -> Run {
     let epoch = random.scale(20.0, 120.0).round();
-    let leaks = LEAKS.contains(&kind);
+    let leaks = LEAKS.contains(&kind) || kind == Kind::PausingLeak;
     let epochs = if leaks { random.between(4.0, 10.0) } else { random.between(2.0, 8.0) };
     let (epoch, steps) = match kind {
         Kind::LongEpoch => {
@@ -400,6 +401,12 @@ fn shape_of(kind: Kind, size: f64, epoch: f64, steps: f64, random: &mut Random) 
             let first = random.between(4.0, 20.0);
             let content = move |t: f64| (t / first).powf(power);
             Box::new(move |t, _| size * capacity(factor, content(t)) / capacity(factor, content(steps)))
+        }
+        Kind::PausingLeak => {
+            // What leaks runs in some epochs and not in others.
+            let (on, off) = (random.between(0.5, 1.5) * epoch, random.between(0.5, 1.5) * epoch);
+            let leaked = move |t: f64| (t / (on + off)).floor() * on + (t % (on + off)).min(on);
+            Box::new(move |t, _| size * leaked(t) / leaked(steps))
         }
         Kind::LeakWithDips => {
             // Workers that restart at the end of each epoch.
