@@ -13,7 +13,9 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -164,15 +166,24 @@ def main():
         each = 1000 * (more - spent) / options.viewers / took
         print(f"{options.viewers} viewers: {took:.0f} s, {1000 * more / took:.1f} ms a second; {each:.3f} ms a second for each viewer, who got {min(got)} to {max(got)} bytes")
         print(f"memory: {server.memory()}")
-        first, second = messages(server, alone), messages(server, watched)
-        print(f"messages of the trainer with 0 viewers {first}, with {options.viewers} {second}: {'the same' if first == second else 'DIFFERENT'}")
         begin = server.seconds()
         count = asyncio.run(request_often(server, options.rate, options.seconds))
         spent = server.seconds() - begin
         print(f"list of jobs: {count / options.seconds:.0f} requests/s answered, {1e6 * spent / count:.0f} µs of processor time each")
         print(f"memory: {server.memory()}")
+        both = server.submit(file, options.epochs)
+        answered = []
+        asking = threading.Thread(target=lambda: answered.append(asyncio.run(request_often(server, options.rate, options.seconds))))
+        asking.start()
+        got = asyncio.run(view(server, both, options.viewers, lambda: is_over(both)))
+        asking.join()
+        print(f"both at once: {answered[0] / options.seconds:.0f} requests/s answered, viewers got {min(got)} to {max(got)} bytes; memory: {server.memory()}")
+        told = [messages(server, job) for job in (alone, watched, both)]
+        is_same = told[0] == told[1] == told[2]
+        print(f"messages of the trainer with 0 viewers {told[0]}, with {options.viewers} {told[1]}, and with requests {told[2]}: {'the same' if is_same else 'DIFFERENT'}")
         server.end()
+        return 0 if is_same else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -127,6 +127,9 @@ pub struct Summary {
     pub outcome: Outcome,
     /// How it ended, in a sentence.
     pub words: String,
+    /// Whether we were asked to end it, by a signal to us.
+    #[serde(default)]
+    pub was_asked: bool,
     /// Each start.
     pub attempts: Vec<Attempt>,
 }

@@ -32,17 +32,22 @@ impl Drop for Started {
     }
 }
 
-/// Runs a program to its end. One that takes longer than `patience`, or says more than `most` bytes, is killed, and that is an error.
+/// Runs a program to its end, without some variables of our environment. One that takes longer than `patience`, or says more than `most` bytes, is killed, and that is an error.
 pub fn run_briefly(
     program: &Path,
     words: &[OsString],
+    secrets: &[&str],
     input: Option<File>,
     patience: Duration,
     most: u64,
 ) -> io::Result<Brief> {
     let deadline = Instant::now() + patience;
     let input = input.map_or_else(Stdio::null, Stdio::from);
-    let child = Command::new(program).args(words).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut command = Command::new(program);
+    for name in secrets {
+        command.env_remove(name);
+    }
+    let child = command.args(words).stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut started = Started(child);
     let output = started.0.stdout.take().map(|pipe| thread::spawn(move || read(pipe, most)));
     let error = started.0.stderr.take().map(|pipe| thread::spawn(move || read(pipe, most)));
@@ -77,7 +82,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, patience: Duration, most: u64) -> io::Result<Brief> {
-        run_briefly(Path::new("/bin/sh"), &["-c".into(), script.into()], None, patience, most)
+        run_briefly(Path::new("/bin/sh"), &["-c".into(), script.into()], &["HOME"], None, patience, most)
     }
 
     #[test]
@@ -85,6 +90,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         let said = shell("echo one; echo two >&2; exit 3", minute, 100).unwrap();
         assert_eq!(said, Brief { code: Some(3), output: b"one\n".to_vec(), error: b"two\n".to_vec() });
+        assert_eq!(shell("echo ${HOME-gone}", minute, 100).unwrap().output, b"gone\n");
         assert_eq!(shell("yes", minute, 1000).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
         let began = Instant::now();
         let late = shell("exec sleep 50", Duration::from_millis(100), 100).unwrap_err();

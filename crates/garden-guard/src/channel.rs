@@ -266,7 +266,14 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
         assert!(UnixStream::connect(&path).is_ok(), "their socket is still there");
         drop(theirs);
-        let ours = Channel::open_at(&path, mpsc::sync_channel(1).0).unwrap();
+        // Another test may have forked meanwhile: until its child becomes another program, it has this socket as well.
+        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let ours = loop {
+            match Channel::open_at(&path, mpsc::sync_channel(1).0) {
+                Err(_) if std::time::Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                opened => break opened.unwrap(),
+            }
+        };
         // Somebody took the name over: it is theirs when we end.
         fs::remove_file(&path).unwrap();
         let _theirs = UnixListener::bind(&path).unwrap();

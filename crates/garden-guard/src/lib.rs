@@ -32,7 +32,7 @@ pub use history::History;
 pub use launch::{Ending, Launch, Launched, Notice, OutputMode, become_program, launch, start_in_background};
 pub use live::{Happening, Live};
 pub use recorder::Recorder;
-pub use signals::{Stop, ask_to_end, listen_for_stops, pass_stop_on};
+pub use signals::{Stop, ask_to_end, end_now, listen_for_stops, pass_stop_on};
 pub use state::{StateFolder, Told, read_state, supervisor_of, unguarded};
 pub use supervisor::{RESUME, origin, supervise};
 pub use watch::Watch;

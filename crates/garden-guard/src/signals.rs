@@ -52,6 +52,14 @@ pub fn ask_to_end(pid: u32) -> io::Result<()> {
     Ok(kill_process(pid, Signal::TERM)?)
 }
 
+/// Ends a program and its whole group at once; it cannot do anything about it.
+pub fn end_now(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // It may have ended meanwhile.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
 /// Passes a stop on as the terminal would have done: to the program's whole group, since it has one of its own.
 pub fn pass_stop_on(pid: u32, stop: Stop) {
     let signal = match stop {

@@ -176,7 +176,8 @@ impl Supervisor<'_> {
             failed_readings: live.watch.sampler().failed(),
             unwritten_lines: unwritten,
         };
-        Summary { code: outcome.code(), outcome, words, attempts: self.attempts, troubles }
+        let was_asked = self.session.was_asked;
+        Summary { code: outcome.code(), outcome, words, was_asked, attempts: self.attempts, troubles }
     }
 
     /// Starts the program, from a checkpoint if there is one.

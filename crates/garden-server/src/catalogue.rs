@@ -28,9 +28,24 @@ impl Base {
 #[derive(Clone, Debug)]
 pub(crate) enum Found {
     Base(Base),
-    /// The result of a job, and its base.
-    Result(Box<JobRecord>, Base),
+    Result(Tuned),
 }
+
+/// What a job has made: its result, or one of its checkpoints.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuned {
+    pub job: Box<JobRecord>,
+    pub base: Base,
+    /// Its files.
+    pub folder: PathBuf,
+    /// The step, where it is a checkpoint.
+    pub step: Option<u64>,
+}
+
+/// Letters of a job's name that the name of its result ends with.
+const NAME_END: usize = 8;
+/// How names of checkpoints end, before their step.
+const CHECKPOINT: &str = ":ckpt-step-";
 
 /// All base models: folders with a `config.json`, among those that were named and in them. Names from outside are compared with these, never opened.
 pub(crate) fn bases(folders: &[PathBuf]) -> Vec<Base> {
@@ -59,11 +74,35 @@ fn base_of(folder: &Path) -> Option<Base> {
 /// Finds a model by its name, an alias, or the name of a result.
 pub(crate) fn find(server: &Server, name: &str) -> Result<Found, ApiError> {
     if name.starts_with("ft:") {
-        let job = server.store.job_of_result(name)?.ok_or_else(|| no_model(server, name))?;
-        let base = find_base(server, &job.base)?;
-        return Ok(Found::Result(Box::new(job), base));
+        let tuned = find_tuned(server, name)?.ok_or_else(|| no_model(server, name))?;
+        let base = find_base(server, &tuned.0.base)?;
+        let (job, folder, step) = tuned;
+        return Ok(Found::Result(Tuned { job: Box::new(job), base, folder, step }));
     }
     Ok(Found::Base(find_base(server, name)?))
+}
+
+fn find_tuned(server: &Server, name: &str) -> Result<Option<(JobRecord, PathBuf, Option<u64>)>, ApiError> {
+    let Some((of, step)) = name.split_once(CHECKPOINT) else {
+        let job = server.store.job_of_result(name)?;
+        return Ok(job.map(|job| {
+            let folder = server.disk.job(job.id()).output();
+            (job, folder, None)
+        }));
+    };
+    // A job that is not over has checkpoints, too; a result that was deleted has none.
+    let end = of.rsplit(':').next().filter(|end| end.len() == NAME_END);
+    let Some((end, step)) = end.zip(step.parse::<u64>().ok()) else { return Ok(None) };
+    let job = server.store.jobs_ending(end)?.into_iter().find(|job| !job.is_result_deleted && result_name(job) == of);
+    Ok(job.and_then(|job| {
+        let folder = server.disk.job(job.id()).output().join(format!("checkpoint-{step}"));
+        folder.is_dir().then_some((job, folder, Some(step)))
+    }))
+}
+
+/// The name of a job's checkpoint as a model.
+pub(crate) fn checkpoint_name(job: &JobRecord, step: u64) -> String {
+    format!("{}{CHECKPOINT}{step}", result_name(job))
 }
 
 fn find_base(server: &Server, name: &str) -> Result<Base, ApiError> {
@@ -89,7 +128,7 @@ fn no_model(server: &Server, name: &str) -> ApiError {
 pub(crate) fn result_name(job: &JobRecord) -> String {
     let suffix = job.suffix.as_deref().unwrap_or_default();
     let id = job.id();
-    format!("ft:{}::{suffix}:{}", job.base, &id[id.len().saturating_sub(8)..])
+    format!("ft:{}::{suffix}:{}", job.base, &id[id.len().saturating_sub(NAME_END)..])
 }
 
 /// A result in OpenAI's shape.

@@ -14,12 +14,16 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::job::JobFolder;
 use crate::store::FileRecord;
 
+/// How long the folder's lock is waited for, and how often it is tried.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
 /// How names of files may end on our disk: what the reader of datasets knows, and what results are.
 const EXTENSIONS: [&str; 6] = ["jsonl", "json", "parquet", "tar", "csv", "bin"];
 
@@ -39,7 +43,14 @@ impl Disk {
         // Rows, results and the database are nobody else's business.
         fs::set_permissions(root, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
         let lock = File::options().write(true).create(true).truncate(false).open(root.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| io::ErrorKind::AddrInUse)?;
+        // A server that was killed while it started a process may live on in that for a moment.
+        let deadline = Instant::now() + PATIENCE;
+        while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() >= deadline {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::thread::sleep(PAUSE);
+        }
         let root = root.canonicalize()?;
         let disk = Disk { root, _lock: lock };
         disk.clear(&disk.root.join("incoming"), |_| false)?;
@@ -65,6 +76,13 @@ impl Disk {
 
     pub fn job(&self, id: &str) -> JobFolder {
         JobFolder(self.root.join("jobs").join(id))
+    }
+
+    /// Removes what a job that is over does not need any more. What cannot be removed now is when the server starts next.
+    pub fn forget_rows(&self, id: &str) {
+        let folder = self.job(id);
+        drop(fs::remove_dir_all(folder.all_rows()));
+        drop(fs::remove_dir_all(folder.adapter()));
     }
 
     /// Makes a file that has come visible under its name, and sure.

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use serde_json::Value;
@@ -28,6 +28,8 @@ const ALL: u64 = 64 << 30;
 const AT_ONCE: usize = 8;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long all of a job may take: two jobs at most are looked at at the same time, and others wait.
+const ALL_PATIENCE: Duration = Duration::from_secs(3600);
 /// Redirects that are followed.
 const REDIRECTS: u32 = 3;
 /// How pictures begin, and how their files' names end.
@@ -107,9 +109,9 @@ fn lines(path: &Path) -> io::Result<impl Iterator<Item = io::Result<Vec<u8>>>> {
     Ok(BufReader::new(File::open(path)?).split(b'\n'))
 }
 
-/// A row that may name something by address; all others are left as they are, to the byte.
+/// A row that may name something by address, which may be written with escapes; all others are left as they are, to the byte.
 fn named(line: &[u8]) -> Option<Value> {
-    let has = line.windows(8).any(|part| part.starts_with(b"http://") || part == b"https://");
+    let has = line.contains(&b'\\') || line.windows(4).any(|part| part == b"http");
     has.then(|| serde_json::from_slice(line).ok()).flatten()
 }
 
@@ -141,9 +143,13 @@ fn fetch_all(
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
     let files = Mutex::new(BTreeMap::new());
     let errors: Mutex<Vec<FetchError>> = Mutex::new(Vec::new());
+    let began = Instant::now();
     let work = || {
         while let Some(url) = urls.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let done = fetch(&agent, url, folder, &bytes);
+            let done = match began.elapsed() < ALL_PATIENCE {
+                true => fetch(&agent, url, folder, &bytes),
+                false => Err("was not fetched: those before it took an hour".to_string()),
+            };
             match done {
                 Ok(file) => drop(files.lock().map(|mut files| files.insert((*url).clone(), file))),
                 Err(problem) => {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
-use axum::extract::multipart::Field;
-use axum::extract::{FromRequest as _, Multipart, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse as _;
 use md5::{Digest as _, Md5};
@@ -16,14 +15,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, list};
-use crate::body::{Fields, Pace, SMALL, read, read_fields};
+use crate::body::{Fields, SMALL, read, read_fields};
 use crate::disk::extension_of;
 use crate::error::ApiError;
+use crate::form::{Form, FormField};
 use crate::id::new_id;
-use crate::store::{FileRecord, PartRecord, UploadRecord};
+use crate::store::{FileRecord, PartAdded, PartRecord, UploadRecord};
 
 /// What files may be for. Only `fine-tune` is of use here; the others are kept for clients that bring them.
-const PURPOSES: [&str; 5] = ["fine-tune", "vision", "user_data", "batch", "assistants"];
+const PURPOSES: [&str; 6] = ["fine-tune", "vision", "user_data", "batch", "assistants", "evals"];
 /// What results are.
 pub(crate) const RESULTS: &str = "fine-tune-results";
 /// Letters of a file's name at most.
@@ -49,21 +49,18 @@ pub(crate) fn file_json(file: &FileRecord) -> Value {
 
 /// `POST /v1/files`.
 pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) -> Answer {
-    let mut form = Multipart::from_request(request, &server)
-        .await
-        .map_err(|error| ApiError::invalid(format!("a file is sent as multipart/form-data: {error}")))?;
-    let mut pace = Pace::new();
+    let mut form = Form::of(request, &server).await?;
     let (mut purpose, mut seconds, mut anchor) = (None, None, None);
     let mut received: Option<(Incoming, String)> = None;
-    while let Some(field) = pace.wait(form.next_field()).await?.map_err(unreadable)? {
-        match field.name().unwrap_or_default() {
-            "purpose" => purpose = Some(text_of(field, &mut pace).await?),
-            "expires_after[seconds]" => seconds = Some(text_of(field, &mut pace).await?),
-            "expires_after[anchor]" => anchor = Some(text_of(field, &mut pace).await?),
+    while let Some((mut field, name)) = form.next().await? {
+        match name.as_str() {
+            "purpose" => purpose = Some(field.text().await?),
+            "expires_after[seconds]" => seconds = Some(field.text().await?),
+            "expires_after[anchor]" => anchor = Some(field.text().await?),
             "file" if received.is_some() => return Err(ApiError::field("file", "one file at a time")),
             "file" => {
                 let filename = file_name(field.file_name().unwrap_or("upload.jsonl"))?;
-                let incoming = receive(&server, field, &mut pace, server.settings.max_file_bytes).await?;
+                let incoming = receive(&server, field, server.settings.max_file_bytes).await?;
                 received = Some((incoming, filename));
             }
             other => return Err(ApiError::field(other, format!("`{other}` is not a parameter here"))),
@@ -88,7 +85,13 @@ pub(crate) async fn create(State(server): State<Arc<Server>>, request: Request) 
     server
         .blocking(move || {
             keep(&kept, &incoming, &record)?;
-            Ok(kept.store.add_file(&record)?)
+            match kept.store.add_file(&record, kept.settings.quota_bytes)? {
+                true => Ok(()),
+                false => {
+                    drop(std::fs::remove_file(kept.disk.file(&record)));
+                    Err(no_quota(&kept))
+                }
+            }
         })
         .await?;
     json_answer(&file_json(&file))
@@ -213,14 +216,11 @@ pub(crate) async fn add_part(
     request: Request,
 ) -> Answer {
     let upload = pending(&server, id).await?;
-    let mut form = Multipart::from_request(request, &server)
-        .await
-        .map_err(|error| ApiError::invalid(format!("a part is sent as multipart/form-data: {error}")))?;
-    let mut pace = Pace::new();
+    let mut form = Form::of(request, &server).await?;
     let mut received = None;
-    while let Some(field) = pace.wait(form.next_field()).await?.map_err(unreadable)? {
-        match field.name().unwrap_or_default() {
-            "data" if received.is_none() => received = Some(receive(&server, field, &mut pace, LARGEST_PART).await?),
+    while let Some((field, name)) = form.next().await? {
+        match name.as_str() {
+            "data" if received.is_none() => received = Some(receive(&server, field, LARGEST_PART).await?),
             other => return Err(ApiError::field(other, format!("`{other}` is not a parameter here"))),
         }
     }
@@ -236,13 +236,13 @@ pub(crate) async fn add_part(
                 return Err(ApiError::too_large("the parts of this upload are too many, or too large together"));
             }
             kept.disk.keep(&incoming.path, &kept.disk.part(&record.id)).map_err(|error| no_disk(&error))?;
-            match kept.store.add_part(&record)? {
-                true => Ok(()),
-                false => {
-                    drop(std::fs::remove_file(kept.disk.part(&record.id)));
-                    Err(ApiError::conflict("this upload is not pending any more"))
-                }
-            }
+            let problem = match kept.store.add_part(&record, kept.settings.quota_bytes)? {
+                PartAdded::Yes => return Ok(()),
+                PartAdded::NotPending => ApiError::conflict("this upload is not pending any more"),
+                PartAdded::NoSpace => no_quota(&kept),
+            };
+            drop(std::fs::remove_file(kept.disk.part(&record.id)));
+            Err(problem)
         })
         .await?;
     json_answer(&json!({
@@ -262,13 +262,21 @@ pub(crate) async fn complete_upload(
     fields.end()?;
     let upload = pending(&server, id).await?;
     let kept = Arc::clone(&server);
-    let (upload, file) = server.blocking(move || complete(&kept, upload, &order, digest.as_deref())).await?;
+    // One at a time: each may have to copy as much as a file may have.
+    let turn = server.joining.clone().acquire_owned().await;
+    let turn = turn.map_err(|error| ApiError::internal("the server ends", &error))?;
+    let work = move || {
+        let completed = complete(&kept, upload, &order, digest.as_deref());
+        drop(turn);
+        completed
+    };
+    let (upload, file) = server.blocking(work).await?;
     json_answer(&upload_json(&upload, Some(&file)))
 }
 
 /// Puts the parts together, in the order that the client says.
 fn complete(
-    server: &Server,
+    server: &Arc<Server>,
     upload: UploadRecord,
     order: &[String],
     digest: Option<&str>,
@@ -289,7 +297,10 @@ fn complete(
         return Err(ApiError::field("part_ids", problem));
     }
     let path = server.disk.incoming(&new_id("upload-"));
-    let incoming = Incoming { path, bytes, reserved: None };
+    // Until the parts are gone there is all of it twice.
+    let mut reserved = Reserved { server: Arc::clone(server), bytes: 0 };
+    reserved.grow(bytes, server.store.bytes()?)?;
+    let incoming = Incoming { path, bytes, reserved: Some(reserved) };
     let join = || -> std::io::Result<String> {
         let mut all = std::fs::File::create(&incoming.path)?;
         let mut sum = Md5::new();
@@ -396,13 +407,15 @@ impl Reserved {
         self.bytes += bytes;
         let coming = self.server.coming.fetch_add(bytes, Ordering::Relaxed) + bytes;
         match stored + coming > self.server.settings.quota_bytes {
-            true => Err(ApiError::no_space(format!(
-                "files here may have {} bytes together: delete some that are not needed",
-                self.server.settings.quota_bytes
-            ))),
+            true => Err(no_quota(&self.server)),
             false => Ok(()),
         }
     }
+}
+
+fn no_quota(server: &Server) -> ApiError {
+    let quota = server.settings.quota_bytes;
+    ApiError::no_space(format!("files here may have {quota} bytes together: delete some that are not needed"))
 }
 
 impl Drop for Reserved {
@@ -412,19 +425,13 @@ impl Drop for Reserved {
 }
 
 /// Writes what comes to the disk.
-async fn receive(
-    server: &Arc<Server>,
-    mut field: Field<'_>,
-    pace: &mut Pace,
-    limit: u64,
-) -> Result<Incoming, ApiError> {
+async fn receive(server: &Arc<Server>, mut field: FormField<'_>, limit: u64) -> Result<Incoming, ApiError> {
     let stored = server.with_store(|store| store.bytes()).await?;
     let path = server.disk.incoming(&new_id("file-"));
     let mut file = File::create(&path).await.map_err(|error| no_disk(&error))?;
     let mut reserved = Reserved { server: Arc::clone(server), bytes: 0 };
     let mut incoming = Incoming { path, bytes: 0, reserved: None };
-    while let Some(piece) = pace.wait(field.chunk()).await?.map_err(unreadable)? {
-        pace.count(piece.len(), limit)?;
+    while let Some(piece) = field.piece(limit).await? {
         reserved.grow(piece.len() as u64, stored)?;
         incoming.bytes += piece.len() as u64;
         file.write_all(&piece).await.map_err(|error| no_disk(&error))?;
@@ -437,17 +444,6 @@ async fn receive(
 
 fn keep(server: &Server, incoming: &Incoming, file: &FileRecord) -> Result<(), ApiError> {
     server.disk.keep(&incoming.path, &server.disk.file(file)).map_err(|error| no_disk(&error))
-}
-
-async fn text_of(mut field: Field<'_>, pace: &mut Pace) -> Result<String, ApiError> {
-    let mut text = Vec::new();
-    while let Some(piece) = pace.wait(field.chunk()).await?.map_err(unreadable)? {
-        text.extend_from_slice(&piece);
-        if text.len() > LONGEST_NAME {
-            return Err(ApiError::invalid("a field that is no file is too long"));
-        }
-    }
-    String::from_utf8(text).map_err(|_| ApiError::invalid("a field is no text"))
 }
 
 fn check_purpose(purpose: &str) -> Result<(), ApiError> {
@@ -472,10 +468,6 @@ fn expiry(seconds: Option<i64>, anchor: Option<&str>) -> Result<i64, ApiError> {
     let seconds = seconds.filter(|seconds| (least..=most).contains(seconds));
     let problem = format!("`expires_after` needs `anchor` \"created_at\" and `seconds` from {least} to {most}");
     seconds.filter(|_| anchor == Some("created_at")).ok_or_else(|| ApiError::field("expires_after", problem))
-}
-
-fn unreadable(error: axum::extract::multipart::MultipartError) -> ApiError {
-    ApiError::invalid(format!("the form cannot be read: {}", error.body_text()))
 }
 
 fn no_disk(error: &std::io::Error) -> ApiError {

@@ -1,17 +1,18 @@
 //! What a run's folder tells about a job: metrics, checkpoints, memory, and the table of results.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use garden_run::GUARD;
-use garden_train::{LOG, LogLine, read_log};
+use garden_train::{LOG, LogLine};
 use serde_json::{Value, json};
 
 use crate::Server;
+use crate::catalogue::checkpoint_name;
 use crate::error::ApiError;
 use crate::files::RESULTS;
 use crate::job::{JobRecord, Status};
@@ -57,33 +58,22 @@ impl Live {
 }
 
 impl Followed {
-    /// Events of the lines that were added since. A log that has become shorter, since a run went on from an earlier step, is read anew: what was noted once is
-    /// not noted twice.
-    pub fn read(&mut self, folder: &Path, total: Option<usize>) -> Vec<NewEvent> {
-        let mut events = Vec::new();
-        let Ok(mut file) = File::open(folder.join(LOG)) else { return events };
-        let length = file.metadata().map_or(0, |found| found.len());
-        if length < self.offset {
+    /// Events of some of the lines that were added since, until there are none. A log that has become shorter, since a run went on from an earlier step, is read
+    /// anew: what was noted once is not noted twice.
+    pub fn read(&mut self, folder: &Path, total: Option<usize>) -> Option<Vec<NewEvent>> {
+        let mut file = File::open(folder.join(LOG)).ok()?;
+        if file.metadata().ok()?.len() < self.offset {
             self.offset = 0;
         }
-        while self.offset < length {
-            let mut text = Vec::new();
-            let read = file
-                .seek(SeekFrom::Start(self.offset))
-                .and_then(|_| file.by_ref().take(MOST_READ).read_to_end(&mut text));
-            // Up to the last whole line.
-            let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-            if read.is_err() || end == 0 {
-                break;
-            }
-            for line in text[..end].split(|byte| *byte == b'\n') {
-                if let Ok(line) = serde_json::from_slice::<LogLine>(line) {
-                    events.push(self.event(&line, total));
-                }
-            }
-            self.offset += end as u64;
-        }
-        events
+        let mut text = Vec::new();
+        file.seek(SeekFrom::Start(self.offset)).ok()?;
+        file.take(MOST_READ).read_to_end(&mut text).ok()?;
+        // Up to the last whole line.
+        let end = text.iter().rposition(|byte| *byte == b'\n')? + 1;
+        self.offset += end as u64;
+        let lines = text[..end].split(|byte| *byte == b'\n');
+        let lines = lines.filter_map(|line| serde_json::from_slice::<LogLine>(line).ok());
+        Some(lines.map(|line| self.event(&line, total)).collect())
     }
 
     fn event(&mut self, line: &LogLine, total: Option<usize>) -> NewEvent {
@@ -184,7 +174,6 @@ pub(crate) fn newest_step(folder: &Path) -> Option<u64> {
 
 /// The checkpoints that a job has on the disk, the newest first, in OpenAI's shape.
 pub(crate) fn checkpoints(server: &Server, job: &JobRecord) -> Result<Vec<Value>, ApiError> {
-    let model = job.result_model.clone().unwrap_or_else(|| crate::catalogue::result_name(job));
     let mut listed = Vec::new();
     for (step, created) in checkpoint_steps(&server.disk.job(job.id()).output()).into_iter().rev() {
         let mut metrics = json!({"step": step});
@@ -207,7 +196,7 @@ pub(crate) fn checkpoints(server: &Server, job: &JobRecord) -> Result<Vec<Value>
         listed.push(json!({
             "id": format!("ftckpt_{}_{step}", job.id().trim_start_matches("ftjob-")), "object": "fine_tuning.job.checkpoint",
             "created_at": created, "fine_tuning_job_id": job.id(), "step_number": step, "metrics": metrics,
-            "fine_tuned_model_checkpoint": format!("{model}:ckpt-step-{step}"),
+            "fine_tuned_model_checkpoint": checkpoint_name(job, step),
         }));
     }
     Ok(listed)
@@ -215,40 +204,57 @@ pub(crate) fn checkpoints(server: &Server, job: &JobRecord) -> Result<Vec<Value>
 
 /// The table of a job's steps as a file; its name. Done twice it is the same file.
 pub(crate) fn write_results(server: &Server, job: &JobRecord) -> Result<String, ApiError> {
-    let mut rows: BTreeMap<usize, [Option<f64>; 4]> = BTreeMap::new();
-    for line in read_log(&server.disk.job(job.id()).output()) {
-        match line {
-            LogLine::Step(line) => {
-                let row = rows.entry(line.step).or_default();
-                (row[0], row[1]) = (finite(line.loss), line.mean_token_accuracy);
-            }
-            LogLine::Evaluation(line) => {
-                let report = line.report();
-                let row = rows.entry(report.step).or_default();
-                (row[2], row[3]) = (finite(report.loss), report.mean_token_accuracy);
-            }
-        }
-    }
-    let mut text = String::from("step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n");
-    for (step, row) in &rows {
-        let cells: Vec<String> =
-            row.iter().map(|cell| cell.map_or_else(String::new, |number| number.to_string())).collect();
-        text.push_str(&format!("{step},{}\n", cells.join(",")));
-    }
     let id = job.id().replacen("ftjob-", "file-", 1);
+    if server.store.file(&id)?.is_some() {
+        return Ok(id);
+    }
+    let failed = |error: io::Error| ApiError::internal("the table of results cannot be written", &error);
+    let draft = server.disk.incoming(&id);
+    let bytes = write_table(&server.disk.job(job.id()).output().join(LOG), &draft).map_err(failed)?;
     let file = FileRecord {
         id: id.clone(),
-        bytes: text.len() as u64,
+        bytes,
         created_at: server.now(),
         filename: "step_metrics.csv".into(),
         purpose: RESULTS.into(),
         extension: "csv".into(),
         expires_at: None,
     };
-    if server.store.file(&id)?.is_none() {
-        let failed = |error: std::io::Error| ApiError::internal("the table of results cannot be written", &error);
-        garden_files::replace(&server.disk.file(&file), &text).map_err(failed)?;
-        server.store.add_file(&file)?;
-    }
+    server.disk.keep(&draft, &server.disk.file(&file)).map_err(failed)?;
+    // A result is not refused for want of space: it is small, and what was paid for it is not.
+    server.store.add_file(&file, u64::MAX)?;
     Ok(id)
+}
+
+/// Writes the steps of a log as a table, line by line; its length. Lines of a step stand beside each other in a log.
+fn write_table(log: &Path, table: &Path) -> io::Result<u64> {
+    let mut out = BufWriter::new(File::create(table)?);
+    out.write_all(b"step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n")?;
+    let mut row: Option<(usize, [Option<f64>; 4])> = None;
+    let mut end_row = |row: Option<(usize, [Option<f64>; 4])>| -> io::Result<()> {
+        let Some((step, cells)) = row else { return Ok(()) };
+        let cells = cells.map(|cell| cell.map_or_else(String::new, |number| number.to_string()));
+        writeln!(out, "{step},{}", cells.join(","))
+    };
+    let lines = BufReader::new(File::open(log)?).split(b'\n');
+    for line in lines {
+        let Ok(line) = serde_json::from_slice::<LogLine>(&line?) else { continue };
+        let (step, at, cells) = match line {
+            LogLine::Step(line) => (line.step, 0, [finite(line.loss), line.mean_token_accuracy]),
+            LogLine::Evaluation(line) => {
+                let report = line.report();
+                (report.step, 2, [finite(report.loss), report.mean_token_accuracy])
+            }
+        };
+        if row.is_none_or(|(before, _)| before != step) {
+            end_row(row.replace((step, [None; 4])))?;
+        }
+        if let Some((_, row)) = &mut row {
+            row[at..at + 2].copy_from_slice(&cells);
+        }
+    }
+    end_row(row)?;
+    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    Ok(file.metadata()?.len())
 }

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! jobs/ID/order.json          what is to be done; written before the job is known to anybody
-//! jobs/ID/rows/               the rows, second names of the uploaded files: deleting those does not take them away; pictures that rows name are looked for here only
+//! jobs/ID/rows/               the rows, second names of the uploaded files: deleting those does not take them away; pictures that rows name are looked for here only.
+//!                             Gone when the job is over
+//! jobs/ID/adapter/            the result that it starts from, second names as well
 //! jobs/ID/findings.json       what a look at model, rows and memory found
 //! jobs/ID/supervisor/         lock and process id of whoever works on it
 //! jobs/ID/job.log             what that prints
@@ -255,6 +257,12 @@ pub struct JobRecord {
     pub training_file: String,
     /// The file of rows for evaluations.
     pub validation_file: Option<String>,
+    /// Bytes of its rows.
+    #[serde(default)]
+    pub rows_bytes: u64,
+    /// What makes the same request, sent twice, one job.
+    #[serde(default)]
+    pub idempotency_key: Option<String>,
     /// What the client has attached to it.
     pub metadata: Option<BTreeMap<String, String>>,
     /// What was found before its start.
@@ -293,6 +301,38 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
+    /// A job that nothing has happened to.
+    pub fn new(order: JobOrder, created_at: i64, status: Status, model: String) -> JobRecord {
+        JobRecord {
+            order,
+            created_at,
+            status,
+            wish: Wish::GoOn,
+            priority: 0,
+            model,
+            base: String::new(),
+            suffix: None,
+            seed: 0,
+            asked: Hyperparameters::default(),
+            training_file: String::new(),
+            validation_file: None,
+            rows_bytes: 0,
+            idempotency_key: None,
+            metadata: None,
+            findings: None,
+            started_at: None,
+            finished_at: None,
+            error: None,
+            trained_tokens: None,
+            result_model: None,
+            is_result_deleted: false,
+            result_file: None,
+            starts: 0,
+            newest_step: None,
+            not_before: 0,
+        }
+    }
+
     /// The job's name.
     pub fn id(&self) -> &str {
         &self.order.id
@@ -314,7 +354,17 @@ pub struct JobFolder(pub PathBuf);
 impl JobFolder {
     /// The rows, by the parameter that names them.
     pub fn rows(&self, param: &str, extension: &str) -> PathBuf {
-        self.0.join("rows").join(format!("{param}.{extension}"))
+        self.all_rows().join(format!("{param}.{extension}"))
+    }
+
+    /// The rows of both files, and pictures that they name.
+    pub fn all_rows(&self) -> PathBuf {
+        self.0.join("rows")
+    }
+
+    /// What it starts from, if that is a result.
+    pub fn adapter(&self) -> PathBuf {
+        self.0.join("adapter")
     }
 
     /// The run's own folder.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use garden_train::{DeviceChoice, Recipe, find_field};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::Server;
 use crate::answer::{Answer, MOST_PAIRS, Query, UrlPath, json_answer, list};
 use crate::body::{Fields, SMALL, read, read_fields};
-use crate::catalogue::{Found, find};
+use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
 use crate::follow::{checkpoints, progress};
 use crate::id::{new_id, new_seed};
@@ -24,7 +25,7 @@ use crate::store::{EventRecord, NewEvent, Page};
 
 /// Settings that say where things are or are for tests: those are the server's.
 const SERVERS_OWN: [&str; 11] = [
-    "base-model",
+    "model",
     "dataset",
     "eval-dataset",
     "output-dir",
@@ -40,6 +41,8 @@ const SERVERS_OWN: [&str; 11] = [
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Letters of what a client may attach.
 const LONGEST: (usize, usize) = (64, 512);
+/// Letters of a key that makes the same request, sent twice, one job.
+const LONGEST_KEY: usize = 255;
 /// Priorities.
 const PRIORITIES: (i64, i64) = (-100, 100);
 /// What is wrong with a job that needs more memory than there is.
@@ -48,14 +51,13 @@ pub(crate) const DOES_NOT_FIT: &str = "does_not_fit";
 const DATASET: &str = "dataset:";
 
 /// `POST /v1/fine_tuning/jobs`.
-pub(crate) async fn create(State(server): State<Arc<Server>>, body: Body) -> Answer {
+pub(crate) async fn create(State(server): State<Arc<Server>>, headers: HeaderMap, body: Body) -> Answer {
+    let key = idempotency_key(&headers)?;
     let mut fields = read_fields(body).await?;
     let kept = Arc::clone(&server);
     let submit = move || {
-        let (job, abandoned) = submission(&kept, &mut fields)?;
-        add(&kept, &job)?;
-        abandoned.keep();
-        Ok(job)
+        let (job, folder) = submission(&kept, &mut fields)?;
+        add(&kept, JobRecord { idempotency_key: key, ..job }, folder)
     };
     let job = server.blocking(submit).await?;
     let job = wait_for_findings(&server, job).await?;
@@ -65,6 +67,20 @@ pub(crate) async fn create(State(server): State<Arc<Server>>, body: Body) -> Ans
         return server.blocking(move || Err(refuse(&kept, &job)?)).await;
     }
     json_answer(&server.job_json(job).await?)
+}
+
+/// What a client that may send a request twice, since it did not hear the answer, sends with it.
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let is_plain =
+        |text: &&str| (1..=LONGEST_KEY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let text = value.to_str().ok().filter(is_plain);
+    let problem = || {
+        ApiError::invalid(format!(
+            "the header `Idempotency-Key` has to have 1 to {LONGEST_KEY} letters of ASCII without spaces"
+        ))
+    };
+    text.map(|text| Some(text.to_string())).ok_or_else(problem)
 }
 
 /// Forgets a job that does not fit, and says why, with the plan and the changes that would help.
@@ -115,15 +131,16 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     let id = new_id("ftjob-");
     let folder = server.disk.job(&id);
     let failed = |error: std::io::Error| ApiError::internal("the job's folder cannot be made", &error);
-    fs::create_dir_all(folder.0.join("rows")).map_err(failed)?;
+    fs::create_dir_all(folder.all_rows()).map_err(failed)?;
     // Until the job is known the folder is nobody's, and goes with an error.
     let abandoned = Abandoned(Some(folder.0.clone()));
     let mut values: Vec<(String, Value)> = Vec::new();
     let mut set = |name: &str, value: Value| values.push((name.to_string(), value));
     let base = match &found {
         Found::Base(base) => base.clone(),
-        Found::Result(parent, base) => {
-            set("adapter", json!(server.disk.job(parent.id()).output()));
+        Found::Result(Tuned { job: parent, base, folder: tuned, .. }) => {
+            link_adapter(tuned, &folder.adapter())?;
+            set("adapter", json!(folder.adapter()));
             for name in [
                 "lora-r",
                 "lora-alpha",
@@ -146,9 +163,12 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
     set("image-paths", json!("inside"));
     set("seed", json!(seed));
     set("logging-steps", json!(1));
-    set("dataset", json!(rows_of(server, &training_file, "training_file", &folder)?));
+    let (rows, mut rows_bytes) = rows_of(server, &training_file, "training_file", &folder)?;
+    set("dataset", json!(rows));
     if let Some(file) = &validation_file {
-        set("eval-dataset", json!(rows_of(server, file, "validation_file", &folder)?));
+        let (rows, more) = rows_of(server, file, "validation_file", &folder)?;
+        set("eval-dataset", json!(rows));
+        rows_bytes += more;
     }
     if let Some(epochs) = asked.n_epochs {
         set("epochs", json!(epochs));
@@ -190,43 +210,53 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
         fetch: server.settings.fetch.clone(),
     };
     let job = JobRecord {
-        created_at: server.now(),
-        status: Status::ValidatingFiles,
-        wish: Wish::GoOn,
         priority,
-        model,
         base: base.name,
         suffix,
         seed,
         asked,
         training_file,
         validation_file,
+        rows_bytes,
         metadata,
-        findings: None,
-        started_at: None,
-        finished_at: None,
-        error: None,
-        trained_tokens: None,
-        result_model: None,
-        is_result_deleted: false,
-        result_file: None,
-        starts: 0,
-        newest_step: None,
-        not_before: 0,
-        order,
+        ..JobRecord::new(order, server.now(), Status::ValidatingFiles, model)
     };
     Ok((job, abandoned))
 }
 
-/// Writes the order down, makes the job known, and wakes the queue.
-pub(crate) fn add(server: &Server, job: &JobRecord) -> Result<(), ApiError> {
+/// Second names of the files of an adapter, so that deleting the result does not take it from a job that starts from it.
+fn link_adapter(from: &Path, to: &Path) -> Result<(), ApiError> {
+    let failed = |error: std::io::Error| ApiError::internal("the model cannot be linked", &error);
+    fs::create_dir_all(to).map_err(failed)?;
+    let mut count = 0;
+    for entry in fs::read_dir(from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let is_ours = name.to_str().is_some_and(|name| name.starts_with("adapter_"));
+        if is_ours && entry.file_type().map_err(failed)?.is_file() {
+            fs::hard_link(entry.path(), to.join(name)).map_err(failed)?;
+            count += 1;
+        }
+    }
+    match count {
+        0 => {
+            Err(ApiError::field("model", "this model was trained as a whole (`full`): it has no adapter to go on from"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes the order down, makes the job known, and wakes the queue. Where the same request has made a job before, that one is given and this one is gone.
+pub(crate) fn add(server: &Server, job: JobRecord, folder: Abandoned) -> Result<JobRecord, ApiError> {
     let failed = |error: std::io::Error| ApiError::internal("the job's folder cannot be written", &error);
     server.disk.job(job.id()).write_order(&job.order).map_err(failed)?;
-    server.store.add_job(job)?;
     let created = NewEvent::of("created", format!("Created fine-tuning job: {}", job.id()));
-    server.store.add_events(job.id(), server.now(), &[created])?;
+    if let Some(known) = server.store.add_job(&job, &[created])? {
+        return Ok(known);
+    }
+    folder.keep();
     server.wake();
-    Ok(())
+    Ok(job)
 }
 
 /// Commands are jobs only where the operator wants that: whoever may send one may do anything that the server's user may.
@@ -254,13 +284,14 @@ impl Drop for Abandoned {
     }
 }
 
-/// Rows by the name of a file that was sent, or of one in the operator's folders. What was sent gets a second name in the job's folder.
+/// Rows by the name of a file that was sent, or of one in the operator's folders, and the bytes that they take here. What was sent gets a second name in the job's
+/// folder.
 pub(crate) fn rows_of(
     server: &Server,
     name: &str,
     param: &str,
     folder: &crate::job::JobFolder,
-) -> Result<PathBuf, ApiError> {
+) -> Result<(PathBuf, u64), ApiError> {
     if let Some(dataset) = name.strip_prefix(DATASET) {
         let entries =
             server.settings.datasets.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
@@ -268,7 +299,7 @@ pub(crate) fn rows_of(
         let found =
             entries.filter(|entry| entry.file_name().to_str() == Some(dataset)).map(|entry| entry.path()).next();
         let missing = ApiError::missing("dataset", dataset);
-        return found.ok_or_else(|| ApiError { param: Some(param.into()), ..missing });
+        return found.map(|rows| (rows, 0)).ok_or_else(|| ApiError { param: Some(param.into()), ..missing });
     }
     let missing = || ApiError { param: Some(param.into()), ..ApiError::missing("file", name) };
     let now = server.now();
@@ -279,7 +310,7 @@ pub(crate) fn rows_of(
     }
     let rows = folder.rows(param, &file.extension);
     match fs::hard_link(server.disk.file(&file), &rows) {
-        Ok(()) => Ok(rows),
+        Ok(()) => Ok((rows, file.bytes)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(missing()),
         Err(error) => Err(ApiError::internal("the rows cannot be linked", &error)),
     }
@@ -427,59 +458,61 @@ async fn wish(server: Arc<Server>, id: String, body: Body, wish: Wish) -> Answer
 /// Notes what somebody wants; what nothing works on changes at once.
 fn change_wish(server: &Server, id: &str, wish: Wish) -> Result<JobRecord, ApiError> {
     let mut refused = None;
-    let mut event = None;
     let now = server.now();
-    let changed = server.store.change_job(id, |job| {
+    let changed = server.store.change_job(id, now, |job| {
         let is_worked_on = matches!(job.status, Status::Running | Status::ValidatingFiles) && job.starts > 0;
-        let problem = match (wish, job.status) {
-            (_, status) if status.is_final() => Some(format!("this job is {}: nothing can be changed", status.name())),
-            (Wish::Pause, Status::Paused) => Some("this job is paused already".into()),
-            (Wish::Pause, Status::ValidatingFiles) => {
-                Some("this job cannot be paused before its files are checked".into())
-            }
-            (Wish::GoOn, Status::Queued | Status::ValidatingFiles) => Some("this job is not paused".into()),
-            (Wish::GoOn, Status::Running) if job.wish != Wish::Pause => Some("this job is not paused".into()),
-            (Wish::Finish, Status::ValidatingFiles | Status::Queued) => {
-                Some("this job has not learnt anything yet".into())
-            }
-            (Wish::Finish, _) if job.recipe().is_none() => Some("only a fine-tuning job has something to keep".into()),
-            _ => None,
-        };
-        refused = problem;
+        refused = refusal(job, wish);
         if refused.is_some() {
-            return false;
+            return None;
         }
         job.wish = wish;
-        match wish {
+        let words = match wish {
             Wish::Cancel if !is_worked_on => {
                 (job.status, job.finished_at, job.wish) = (Status::Cancelled, Some(now), Wish::GoOn);
-                event = Some("The job has been cancelled.");
+                Some("The job has been cancelled.")
             }
             Wish::Pause if !is_worked_on => {
                 (job.status, job.wish) = (Status::Paused, Wish::GoOn);
-                event = Some("The job has been paused.");
+                Some("The job has been paused.")
             }
             Wish::GoOn if job.status == Status::Paused => {
                 (job.status, job.not_before, job.starts) = (Status::Queued, 0, 0);
-                event = Some("The job goes on: it waits for its turn.");
+                Some("The job goes on: it waits for its turn.")
             }
             Wish::Finish if job.status == Status::Paused => {
                 (job.status, job.not_before, job.starts) = (Status::Queued, 0, 0);
-                event = Some("The job will be finished with what it has learnt.");
+                Some("The job will be finished with what it has learnt.")
             }
-            _ => {}
-        }
-        true
+            _ => None,
+        };
+        Some(words.iter().map(|words| NewEvent::of(new_id("wish-"), *words)).collect())
     })?;
     let job = changed.ok_or_else(|| ApiError::missing("fine-tuning job", id))?;
     if let Some(problem) = refused {
         return Err(ApiError::conflict(problem));
     }
-    if let Some(message) = event {
-        server.store.add_events(id, now, &[NewEvent::of(new_id("wish-"), message)])?;
-        server.changed();
+    if job.status.is_final() {
+        server.disk.forget_rows(id);
     }
+    server.changed();
     Ok(job)
+}
+
+/// Why a wish cannot be granted.
+fn refusal(job: &JobRecord, wish: Wish) -> Option<String> {
+    match (wish, job.status) {
+        (_, status) if status.is_final() => Some(format!("this job is {}: nothing can be changed", status.name())),
+        (Wish::Cancel, _) => None,
+        _ if job.wish == Wish::Cancel => Some("this job is being cancelled".into()),
+        (Wish::Pause, Status::Paused) => Some("this job is paused already".into()),
+        (Wish::Pause, Status::ValidatingFiles) => Some("this job cannot be paused before its files are checked".into()),
+        (Wish::Pause, _) if job.wish == Wish::Finish => Some("this job is being finished".into()),
+        (Wish::GoOn, Status::Queued | Status::ValidatingFiles) => Some("this job is not paused".into()),
+        (Wish::GoOn, Status::Running) if job.wish != Wish::Pause => Some("this job is not paused".into()),
+        (Wish::Finish, Status::ValidatingFiles | Status::Queued) => Some("this job has not learnt anything yet".into()),
+        (Wish::Finish, _) if job.recipe().is_none() => Some("only a fine-tuning job has something to keep".into()),
+        _ => None,
+    }
 }
 
 /// `GET /v1/fine_tuning/jobs/{id}/events`, the newest first.

@@ -2,7 +2,7 @@
 //!
 //! The server itself does little: it keeps what clients send ([`store`], `disk.rs`), decides which job runs (`queue.rs`), and reads what the
 //! processes that do the work leave in their folders ([`job`]). Each job is a process of its own that outlives the server, and whatever has to read a file of
-//! a client is one, too. So a broken picture or a trace of a gigabyte costs the server nothing, and its memory after a job is what it was before.
+//! a client is one, too. So a broken picture or a trace of a gigabyte cannot take the server with it, and its memory after a job is what it was before.
 
 mod answer;
 mod body;
@@ -12,6 +12,7 @@ mod error;
 pub mod fetch;
 mod files;
 mod follow;
+mod form;
 mod gate;
 mod id;
 pub mod job;
@@ -48,6 +49,9 @@ use error::ApiError;
 use gate::{Keys, Peer, Rates};
 use job::JobRecord;
 use store::{Store, StoreError};
+
+/// The environment variable with keys. Jobs do not get it.
+pub const KEYS_VARIABLE: &str = "MODEL_GARDEN_API_KEYS";
 
 /// How long the first line of a request may take.
 const HEADERS: Duration = Duration::from_secs(15);
@@ -154,7 +158,9 @@ pub(crate) struct Server {
     /// A number that grows whenever something about a job changes.
     changes: watch::Sender<u64>,
     wakes: SyncSender<()>,
-    turns: Semaphore,
+    /// Turns of our own program, and of putting parts of uploads together.
+    turns: Arc<Semaphore>,
+    joining: Arc<Semaphore>,
     live: follow::Live,
     gpu: OnceLock<Option<Value>>,
     began: Instant,
@@ -206,6 +212,11 @@ impl Server {
     /// The GPU that jobs use, once it was looked for.
     fn gpu(&self) -> Option<&Value> {
         self.gpu.get()?.as_ref()
+    }
+
+    /// Whether that is not known yet.
+    fn is_looking_for_gpu(&self) -> bool {
+        self.gpu.get().is_none()
     }
 
     fn gpu_memory(&self) -> Option<u64> {
@@ -260,7 +271,16 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         // What cannot be asked about is kept.
         disk::Kind::File => store.file(id).map_or(true, |found| found.is_some()),
         disk::Kind::Part => store.has_part(id).unwrap_or(true),
-        disk::Kind::Job => store.job(id).map_or(true, |found| found.is_some()),
+        disk::Kind::Job => match store.job(id) {
+            Ok(Some(job)) => {
+                if job.status.is_final() {
+                    disk.forget_rows(id);
+                }
+                true
+            }
+            Ok(None) => false,
+            Err(_) => true,
+        },
     })
     .map_err(broken)?;
     let (wakes, woken) = sync_channel(1);
@@ -273,7 +293,8 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
         requests: AtomicU64::new(0),
         changes: watch::Sender::new(0),
         wakes,
-        turns: Semaphore::new(tools::AT_ONCE),
+        turns: Arc::new(Semaphore::new(tools::AT_ONCE)),
+        joining: Arc::new(Semaphore::new(1)),
         live: follow::Live::default(),
         gpu: OnceLock::new(),
         began: Instant::now(),
@@ -309,18 +330,21 @@ async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(
     let farewell = GracefulShutdown::new();
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        let (stream, peer) = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => accepted,
-                // Out of file descriptors, say: those who are here will leave some.
-                Err(_) => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await.ok()?;
+            loop {
+                match listener.accept().await {
+                    Ok((stream, peer)) => return Some((stream, peer, place)),
+                    // Out of file descriptors, say: those who are here will leave some.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
-            },
+            }
+        };
+        let accepted = tokio::select! {
+            accepted = next => accepted,
             () = signals.next() => break,
         };
+        let Some((stream, peer, place)) = accepted else { break };
         drop(stream.set_nodelay(true));
         let router = router.clone().layer(axum::Extension(Peer(peer.ip().to_canonical())));
         let connection = hyper::server::conn::http1::Builder::new()

@@ -203,12 +203,12 @@ fn look(server: &Server, id: &str, mut place: Place, asks: bool) -> Result<News,
             say(&mut text, "event", place, &event_json(event).to_string());
         }
     }
-    for line in lines(&folder.trace(), &mut place.trace, &mut is_all) {
-        place.trace += line.len() as u64 + 1;
+    for (line, length) in lines(&folder.trace(), &mut place.trace, false, &mut is_all) {
+        place.trace += length;
         say(&mut text, "sample", place, &line);
     }
-    for line in lines(&folder.work_log(), &mut place.log, &mut is_all) {
-        place.log += line.len() as u64 + 1;
+    for (line, length) in lines(&folder.work_log(), &mut place.log, is_final, &mut is_all) {
+        place.log += length;
         say(&mut text, "log", place, &Value::from(line.trim_end()).to_string());
     }
     // Nothing more comes once it is over and all is said.
@@ -216,8 +216,8 @@ fn look(server: &Server, id: &str, mut place: Place, asks: bool) -> Result<News,
     Ok(News { text, place, is_all, is_over })
 }
 
-/// Whole lines of a file behind an offset. One that has become shorter was begun anew.
-fn lines(path: &Path, offset: &mut u64, is_all: &mut bool) -> Vec<String> {
+/// Whole lines of a file behind an offset with the bytes that they take there, and its last one without an end once nobody will write that. A file that has become shorter was begun anew.
+fn lines(path: &Path, offset: &mut u64, is_final: bool, is_all: &mut bool) -> Vec<(String, u64)> {
     let Ok(mut file) = File::open(path) else { return Vec::new() };
     let length = file.metadata().map_or(0, |found| found.len());
     if length < *offset {
@@ -233,6 +233,9 @@ fn lines(path: &Path, offset: &mut u64, is_all: &mut bool) -> Vec<String> {
     let end = text.iter().rposition(|byte| *byte == b'\n');
     // A line that is longer than a piece is passed by.
     let Some(end) = end else {
+        if is_final && *offset + text.len() as u64 == length {
+            return vec![(String::from_utf8_lossy(&text).into_owned(), text.len() as u64)];
+        }
         if text.len() as u64 == PIECE {
             *offset += PIECE;
             *is_all = false;
@@ -240,7 +243,8 @@ fn lines(path: &Path, offset: &mut u64, is_all: &mut bool) -> Vec<String> {
         return Vec::new();
     };
     *is_all &= *offset + end as u64 + 1 >= length;
-    text[..end].split(|byte| *byte == b'\n').map(|line| String::from_utf8_lossy(line).into_owned()).collect()
+    let told = |line: &[u8]| (String::from_utf8_lossy(line).into_owned(), line.len() as u64 + 1);
+    text[..end].split(|byte| *byte == b'\n').map(told).collect()
 }
 
 fn say(text: &mut String, kind: &str, place: Place, data: &str) {
@@ -267,13 +271,19 @@ mod tests {
         let path = std::env::temp_dir().join(format!("garden-live-{}", std::process::id()));
         std::fs::write(&path, "one\ntwo\nthr").unwrap();
         let (mut offset, mut is_all) = (0, true);
-        assert_eq!(lines(&path, &mut offset, &mut is_all), ["one", "two"]);
+        let line = |text: &str, length: u64| (text.to_string(), length);
+        assert_eq!(lines(&path, &mut offset, true, &mut is_all), [line("one", 4), line("two", 4)]);
         assert!(!is_all);
         offset = 8;
-        assert!(lines(&path, &mut offset, &mut is_all).is_empty());
+        assert!(lines(&path, &mut offset, false, &mut is_all).is_empty());
+        assert_eq!(lines(&path, &mut offset, true, &mut is_all), [line("thr", 3)]);
         // It was begun anew.
         std::fs::write(&path, "new\n").unwrap();
-        assert_eq!(lines(&path, &mut offset, &mut is_all), ["new"]);
+        assert_eq!(lines(&path, &mut offset, false, &mut is_all), [line("new", 4)]);
+        // What is no text takes the bytes that it takes.
+        std::fs::write(&path, b"a\xff\n").unwrap();
+        offset = 0;
+        assert_eq!(lines(&path, &mut offset, false, &mut is_all), [line("a\u{fffd}", 3)]);
         std::fs::remove_file(&path).unwrap();
     }
 }

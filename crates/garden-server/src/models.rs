@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer};
-use crate::catalogue::{Found, bases, find, result_json};
+use crate::catalogue::{Found, Tuned, bases, find, result_json};
 use crate::error::ApiError;
 use crate::files::send_file;
 use crate::job::JobRecord;
@@ -41,7 +41,11 @@ pub(crate) async fn one(State(server): State<Arc<Server>>, UrlPath(id): UrlPath<
     let kept = Arc::clone(&server);
     let value = server
         .blocking(move || match find(&kept, &id)? {
-            Found::Result(job, _) => Ok(result_json(&job)),
+            Found::Result(Tuned { job, .. }) => {
+                let mut value = result_json(&job);
+                value["id"] = json!(id);
+                Ok(value)
+            }
             Found::Base(base) => {
                 let mut value = base.json();
                 value["id"] = json!(id);
@@ -57,20 +61,25 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
     let kept = Arc::clone(&server);
     let deleted = server
         .blocking(move || {
-            let Found::Result(job, _) = find(&kept, &id)? else {
-                let problem = format!("`{id}` is a base model: those are the operator's, only results can be deleted");
-                return Err(ApiError::forbidden(problem));
+            let problem = match find(&kept, &id)? {
+                Found::Result(Tuned { job, step: None, .. }) => return forget(&kept, &job, id),
+                Found::Result(Tuned { .. }) => "a checkpoint: those are deleted with the result",
+                Found::Base(_) => "a base model: those are the operator's, only results can be deleted",
             };
-            // Forgotten first: what is left of it on the disk then is nobody's.
-            kept.store.change_job(job.id(), |job| {
-                job.is_result_deleted = true;
-                true
-            })?;
-            remove_weights(&kept.disk.job(job.id()).output());
-            Ok(id)
+            Err(ApiError::forbidden(format!("`{id}` is {problem}")))
         })
         .await?;
     json_answer(&json!({"id": deleted, "object": "model", "deleted": true}))
+}
+
+fn forget(server: &Server, job: &JobRecord, id: String) -> Result<String, ApiError> {
+    // Forgotten first: what is left of it on the disk then is nobody's.
+    server.store.change_job(job.id(), server.now(), |job| {
+        job.is_result_deleted = true;
+        Some(Vec::new())
+    })?;
+    remove_weights(&server.disk.job(job.id()).output());
+    Ok(id)
 }
 
 fn remove_weights(folder: &Path) {
@@ -85,8 +94,7 @@ fn remove_weights(folder: &Path) {
 }
 
 /// Files of a result, by name and path: what a folder of it shows, without what is only ours and without folders.
-pub(crate) fn result_files(server: &Server, job: &JobRecord) -> Result<Vec<(String, PathBuf, u64)>, ApiError> {
-    let folder = server.disk.job(job.id()).output();
+fn result_files(folder: &Path) -> Result<Vec<(String, PathBuf, u64)>, ApiError> {
     let failed = |error: std::io::Error| ApiError::internal("the result cannot be read", &error);
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -121,7 +129,7 @@ pub(crate) async fn file(State(server): State<Arc<Server>>, UrlPath((id, name)):
 
 fn files_of(server: &Server, id: &str) -> Result<Vec<(String, PathBuf, u64)>, ApiError> {
     match find(server, id)? {
-        Found::Result(job, _) => result_files(server, &job),
+        Found::Result(Tuned { folder, .. }) => result_files(&folder),
         Found::Base(_) => Err(ApiError::forbidden("files of base models are not given out")),
     }
 }

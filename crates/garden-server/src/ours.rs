@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use garden_memory::Bytes;
 use garden_probe::{Identity, MachineProbe, Process};
 use serde_json::json;
@@ -16,11 +17,12 @@ use futures_util::StreamExt as _;
 use crate::Server;
 use crate::answer::{Answer, Query, UrlPath, json_answer, text_answer};
 use crate::body::{Pace, read_fields};
+use crate::catalogue::{Found, Tuned, find};
 use crate::error::ApiError;
 use crate::files::send_file;
 use crate::id::new_id;
-use crate::job::{Hyperparameters, JobOrder, JobRecord, Status, Wish, Work};
-use crate::jobs::{Abandoned, add, metadata_of, refuse_unless_commands, rows_of, submission};
+use crate::job::{JobOrder, JobRecord, Status, Work};
+use crate::jobs::{Abandoned, add, idempotency_key, metadata_of, refuse_unless_commands, rows_of, submission};
 use crate::tools::{Input, Said};
 
 /// The largest trace that is judged for somebody.
@@ -143,13 +145,12 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answ
     let (folder, rows, base) = server
         .blocking(move || {
             let folder = kept.disk.job(&new_id("check-"));
-            let made = fs::create_dir_all(folder.0.join("rows"));
+            let made = fs::create_dir_all(folder.all_rows());
             made.map_err(|error| ApiError::internal("a folder cannot be made", &error))?;
             let abandoned = Abandoned(Some(folder.0.clone()));
-            let rows = rows_of(&kept, &file, "training_file", &folder)?;
-            let base = match crate::catalogue::find(&kept, &model)? {
-                crate::catalogue::Found::Base(base) | crate::catalogue::Found::Result(_, base) => base.folder,
-            };
+            let (rows, _) = rows_of(&kept, &file, "training_file", &folder)?;
+            let (Found::Base(base) | Found::Result(Tuned { base, .. })) = find(&kept, &model)?;
+            let base = base.folder;
             Ok((abandoned, rows, base))
         })
         .await?;
@@ -192,7 +193,8 @@ pub(crate) async fn plan_for(State(server): State<Arc<Server>>, body: Body) -> A
 }
 
 /// `POST /api/jobs`: any command as a job.
-pub(crate) async fn command(State(server): State<Arc<Server>>, body: Body) -> Answer {
+pub(crate) async fn command(State(server): State<Arc<Server>>, headers: HeaderMap, body: Body) -> Answer {
+    let key = idempotency_key(&headers)?;
     let mut fields = read_fields(body).await?;
     refuse_unless_commands(&server)?;
     let command = fields.texts("command")?.filter(|words| !words.is_empty());
@@ -208,49 +210,22 @@ pub(crate) async fn command(State(server): State<Arc<Server>>, body: Body) -> An
     let priority = fields.whole("priority", -100, 100)?.unwrap_or(0);
     let metadata = metadata_of(&mut fields)?;
     fields.end()?;
-    let id = new_id("ftjob-");
     let name = command.first().map(|word| word.rsplit('/').next().unwrap_or(word).to_string()).unwrap_or_default();
+    let work = Work::Command { command, memory_limit, checkpoint_dir };
+    let order = JobOrder { id: new_id("ftjob-"), work, memory: None, fetch: None };
     let job = JobRecord {
-        order: JobOrder {
-            id,
-            work: Work::Command { command, memory_limit, checkpoint_dir },
-            memory: None,
-            fetch: None,
-        },
-        created_at: server.now(),
-        status: Status::Queued,
-        wish: Wish::GoOn,
         priority,
-        model: format!("command:{name}"),
-        base: String::new(),
-        suffix: None,
-        seed: 0,
-        asked: Hyperparameters::default(),
-        training_file: String::new(),
-        validation_file: None,
         metadata,
-        findings: None,
-        started_at: None,
-        finished_at: None,
-        error: None,
-        trained_tokens: None,
-        result_model: None,
-        is_result_deleted: false,
-        result_file: None,
-        starts: 0,
-        newest_step: None,
-        not_before: 0,
+        idempotency_key: key,
+        ..JobRecord::new(order, server.now(), Status::Queued, format!("command:{name}"))
     };
-    let (kept, record) = (Arc::clone(&server), job.clone());
-    server
+    let kept = Arc::clone(&server);
+    let job = server
         .blocking(move || {
-            let folder = kept.disk.job(record.id());
+            let folder = kept.disk.job(job.id());
             let made = fs::create_dir_all(folder.output());
             made.map_err(|error| ApiError::internal("the job's folder cannot be made", &error))?;
-            let abandoned = Abandoned(Some(folder.0));
-            add(&kept, &record)?;
-            abandoned.keep();
-            Ok(())
+            add(&kept, job, Abandoned(Some(folder.0)))
         })
         .await?;
     json_answer(&server.job_json(job).await?)

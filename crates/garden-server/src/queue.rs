@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use garden_guard::{ask_to_end, start_in_background, supervisor_of};
+use garden_guard::{Stop, ask_to_end, end_now, pass_stop_on, start_in_background, supervisor_of, unguarded};
+use garden_run::GUARD;
 use garden_train::Recipe;
 use serde_json::Value;
 
-use crate::Server;
 use crate::catalogue::{result_name, trains};
 use crate::error::ApiError;
 use crate::follow::{Followed, newest_step, write_results};
@@ -24,6 +24,7 @@ use crate::id::new_id;
 use crate::job::{Findings, JobError, JobFolder, JobOutcome, JobRecord, Status, Wish, Work};
 use crate::jobs::DOES_NOT_FIT;
 use crate::store::NewEvent;
+use crate::{KEYS_VARIABLE, Server};
 
 /// Jobs of one status that a round looks at: those that come first.
 pub(crate) const AT_ONCE: usize = 100;
@@ -37,6 +38,10 @@ const BIRTH: Duration = Duration::from_secs(3);
 const MOST_STARTS: u32 = 10;
 /// Starts of a look at a job's files.
 const MOST_LOOKS: u32 = 3;
+/// How long such a look may take.
+const LONGEST_LOOK: Duration = Duration::from_secs(6 * 3600);
+/// How long a program whose guard was killed may take to end.
+const ORPHAN: Duration = Duration::from_secs(60);
 /// Seconds until a job that did not find room is tried again.
 const NO_ROOM: i64 = 30;
 /// How often files whose time is over are looked for.
@@ -51,6 +56,13 @@ enum Task {
     Work,
 }
 
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Wait {
+    Look,
+    Orphan,
+}
+
 pub(crate) struct Queue {
     server: Arc<Server>,
     began: Instant,
@@ -59,6 +71,10 @@ pub(crate) struct Queue {
     /// Those that were asked to end; a second time would be an order to end at once.
     asked: HashMap<String, u32>,
     followed: HashMap<String, Followed>,
+    /// Since when jobs are looked at, and programs of jobs without a guard are waited for.
+    since: HashMap<(String, Wait), Instant>,
+    /// What went wrong with a job last: that is told once, not twice a second.
+    troubles: HashMap<String, String>,
     kept_house: Option<Instant>,
 }
 
@@ -70,6 +86,8 @@ impl Queue {
             children: HashMap::new(),
             asked: HashMap::new(),
             followed: HashMap::new(),
+            since: HashMap::new(),
+            troubles: HashMap::new(),
             kept_house: None,
         }
     }
@@ -96,10 +114,12 @@ impl Queue {
         let looking = self.server.store.jobs_with(Status::ValidatingFiles, AT_ONCE)?;
         let mut lookers = looking.iter().filter(|job| self.is_alive(job).is_some()).count();
         for job in looking {
-            self.look_after_look(&job, &mut lookers)?;
+            let looked = self.look_after_look(&job, &mut lookers);
+            self.note(&job, looked);
         }
         for job in self.server.store.jobs_with(Status::Running, AT_ONCE)? {
-            self.look_after_work(&job)?;
+            let looked = self.look_after_work(&job);
+            self.note(&job, looked);
         }
         self.start_next()?;
         if self.kept_house.is_none_or(|last| last.elapsed() >= HOUSEKEEPING) {
@@ -107,6 +127,23 @@ impl Queue {
             self.keep_house()?;
         }
         Ok(())
+    }
+
+    /// What goes wrong with one job is no reason to leave the others alone; the next round tries again.
+    fn note(&mut self, job: &JobRecord, done: Result<(), ApiError>) {
+        match done {
+            Ok(()) => drop(self.troubles.remove(job.id())),
+            Err(error) if self.troubles.get(job.id()) == Some(&error.message) => {}
+            Err(error) => {
+                self.server.say(&format!("{}: {}", job.id(), error.message));
+                self.troubles.insert(job.id().to_string(), error.message);
+            }
+        }
+    }
+
+    /// How long something has been waited for.
+    fn waited(&mut self, job: &JobRecord, what: Wait) -> Duration {
+        self.since.entry((job.id().to_string(), what)).or_insert_with(Instant::now).elapsed()
     }
 
     /// Whoever works on a job: its process id, or 0 for one that has only been started.
@@ -147,9 +184,15 @@ impl Queue {
         if let Some(findings) = folder.read_findings() {
             return self.found(job, findings);
         }
-        if alive.is_some() {
-            return Ok(());
+        if let Some(pid) = alive {
+            if self.waited(job, Wait::Look) < LONGEST_LOOK {
+                return Ok(());
+            }
+            end_now(pid);
+            let message = format!("the look at its files took more than {} hours", LONGEST_LOOK.as_secs() / 3600);
+            return self.fail(job, JobError { code: "validation_timeout".into(), message, param: None });
         }
+        self.since.remove(&(job.id().to_string(), Wait::Look));
         if job.starts >= MOST_LOOKS {
             let message =
                 format!("the look at its files ended {MOST_LOOKS} times without an answer; see the job's log");
@@ -157,11 +200,10 @@ impl Queue {
         }
         if *lookers < LOOKERS {
             *lookers += 1;
-            if job.starts == 0 {
-                let event = NewEvent::of("validating", format!("Validating training file: {}", job.training_file));
-                self.tell(job, &[event])?;
-            }
-            self.change(job, |job| job.starts += 1)?;
+            self.change(job, |job| {
+                job.starts += 1;
+                vec![NewEvent::of("validating", format!("Validating training file: {}", job.training_file))]
+            })?;
             self.start(job, Task::Look)?;
         }
         Ok(())
@@ -180,19 +222,11 @@ impl Queue {
             param: Some("model".into()),
         });
         if let Some(error) = findings.error.clone().or(no_fit) {
-            self.change(job, |job| job.findings = Some(findings))?;
+            self.change(job, |job| {
+                job.findings = Some(findings);
+                Vec::new()
+            })?;
             return self.fail(job, error);
-        }
-        let mut order = job.order.clone();
-        if let (Work::Training { recipe }, Some(steps)) = (&mut order.work, findings.steps) {
-            // At the end of each epoch as OpenAI does it, unless somebody wants it otherwise.
-            let epoch = (steps as f64 / recipe.epochs.max(1.0)).ceil() as usize;
-            if recipe.save_steps == Recipe::default().save_steps && recipe.max_steps.is_none() {
-                recipe.save_steps = epoch.clamp(1, recipe.save_steps);
-            }
-            self.folder(job)
-                .write_order(&order)
-                .map_err(|error| ApiError::internal("the order cannot be written", &error))?;
         }
         let mut events: Vec<NewEvent> = findings
             .notes
@@ -204,12 +238,19 @@ impl Queue {
             events.push(NewEvent::of("plan", format!("Memory plan: {}", plan.headline)));
         }
         events.push(NewEvent::of("validated", "Files validated, moving job to queued state"));
-        self.tell(job, &events)?;
         self.change(job, |job| {
-            (job.order, job.findings, job.starts) = (order, Some(findings), 0);
+            if let (Work::Training { recipe }, Some(steps)) = (&mut job.order.work, findings.steps) {
+                // Once an epoch, as OpenAI does it, unless somebody wants it otherwise.
+                let epoch = (steps as f64 / recipe.epochs.max(1.0)).ceil() as usize;
+                if recipe.save_steps == Recipe::default().save_steps && recipe.max_steps.is_none() {
+                    recipe.save_steps = epoch.clamp(1, recipe.save_steps);
+                }
+            }
+            (job.findings, job.starts) = (Some(findings), 0);
             if job.status == Status::ValidatingFiles {
                 job.status = Status::Queued;
             }
+            events
         })
     }
 
@@ -221,12 +262,14 @@ impl Queue {
             }
             return self.follow(job, false);
         }
-        let folder = self.folder(job);
+        if !self.is_orphan_gone(job) {
+            return Ok(());
+        }
         self.asked.remove(job.id());
         self.follow(job, true)?;
         self.followed.remove(job.id());
         self.server.live.forget(job.id());
-        match folder.read_outcome() {
+        match self.folder(job).read_outcome() {
             // A command that was asked to end may call that an error.
             Some(JobOutcome::Failed { .. }) if job.wish == Wish::Cancel => self.died(job),
             Some(JobOutcome::Done { tokens, words }) => self.succeed(job, tokens, &words),
@@ -234,72 +277,89 @@ impl Queue {
             Some(JobOutcome::Stopped { step, words }) => self.stopped(job, step, &words),
             Some(JobOutcome::NoRoom { words }) => {
                 let waits = format!("There is no room for it now, so it waits: {words}");
-                self.tell(job, &[NewEvent::warning(format!("no-room:{}", job.starts), waits)])?;
                 let at = self.server.now() + NO_ROOM;
-                self.change(job, |job| (job.status, job.not_before) = (Status::Queued, at))
+                let name = format!("no-room:{}", job.starts);
+                self.settle(job, |job| {
+                    // It was no start: nothing was tried.
+                    job.starts = job.starts.saturating_sub(1);
+                    (job.status, job.not_before) = (Status::Queued, at);
+                    vec![NewEvent::warning(name, waits)]
+                })
             }
             None => self.died(job),
         }
     }
 
-    /// Somebody has asked it to end, and it has saved.
+    /// Whether no program of this job runs without its guard. One that does ends: a trainer notices by itself, saves and ends, any other program is asked to; after
+    /// a minute it is killed. Then the job can start again without there being two of it.
+    fn is_orphan_gone(&mut self, job: &JobRecord) -> bool {
+        let key = (job.id().to_string(), Wait::Orphan);
+        let Some(pid) = unguarded(&self.folder(job).output().join(GUARD)) else {
+            self.since.remove(&key);
+            return true;
+        };
+        let is_new = !self.since.contains_key(&key);
+        if self.waited(job, Wait::Orphan) >= ORPHAN {
+            end_now(pid);
+        } else if is_new && !trains(job) {
+            self.server
+                .say(&format!("{}: its guard was killed; its program, process {pid}, is asked to end", job.id()));
+            pass_stop_on(pid, Stop::Terminate);
+        }
+        false
+    }
+
+    /// It was asked to end, and has saved.
     fn stopped(&mut self, job: &JobRecord, step: Option<u64>, words: &str) -> Result<(), ApiError> {
         match job.wish {
             Wish::Cancel => {
                 self.end(job, Status::Cancelled, NewEvent::of("end", format!("The job has been cancelled: {words}.")))
             }
-            Wish::Pause => {
-                self.tell(job, &[NewEvent::of(new_id("paused-"), format!("The job has been paused: {words}."))])?;
-                self.change(job, |job| (job.status, job.wish) = (Status::Paused, Wish::GoOn))
-            }
-            Wish::Finish => {
-                let learnt = step.filter(|step| *step > 0);
-                if learnt.is_none() {
-                    return self.end(
-                        job,
-                        Status::Cancelled,
-                        NewEvent::of("end", "The job has been cancelled: it had not learnt anything yet."),
-                    );
-                }
-                self.change(job, |job| job.status = Status::Queued)
-            }
+            Wish::Pause => self.settle(job, |job| {
+                (job.status, job.wish) = (Status::Paused, Wish::GoOn);
+                vec![NewEvent::of(new_id("paused-"), format!("The job has been paused: {words}."))]
+            }),
+            Wish::Finish if step.is_none_or(|step| step == 0) => self.nothing_learnt(job),
+            Wish::Finish => self.settle(job, |job| {
+                job.status = Status::Queued;
+                Vec::new()
+            }),
             // Not us: the machine is shut down, or its operator has done it.
-            Wish::GoOn => {
-                self.tell(
-                    job,
-                    &[NewEvent::warning(
-                        new_id("stopped-"),
-                        format!("The job was stopped from outside and will go on: {words}."),
-                    )],
-                )?;
-                self.change(job, |job| job.status = Status::Queued)
-            }
+            Wish::GoOn => self.again(job, &format!("The job was stopped from outside: {words}.")),
         }
     }
 
     /// Whoever worked on it ended without a word.
     fn died(&mut self, job: &JobRecord) -> Result<(), ApiError> {
         match job.wish {
-            Wish::Cancel => {
-                return self.end(job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled."));
-            }
-            Wish::Pause => return self.stopped(job, None, "its process ended while it was asked to"),
-            Wish::Finish | Wish::GoOn => {}
+            Wish::Cancel => self.end(job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled.")),
+            Wish::Pause => self.stopped(job, None, "its process ended while it was asked to"),
+            Wish::Finish if newest_step(&self.folder(job).output()).is_none() => self.nothing_learnt(job),
+            Wish::Finish | Wish::GoOn => self.again(job, "The job's process was killed."),
         }
+    }
+
+    fn nothing_learnt(&mut self, job: &JobRecord) -> Result<(), ApiError> {
+        let words = "The job has been cancelled: it had not learnt anything yet.";
+        self.end(job, Status::Cancelled, NewEvent::of("end", words))
+    }
+
+    /// Starts it again, from its newest checkpoint, unless that has not helped often enough; each time a little later.
+    fn again(&mut self, job: &JobRecord, why: &str) -> Result<(), ApiError> {
         let newest = newest_step(&self.folder(job).output());
         let starts = if newest > job.newest_step { 1 } else { job.starts };
         if starts >= MOST_STARTS {
-            let message = format!("its process ended {starts} times without a newer checkpoint; see the job's log");
+            let message = format!("it ended {starts} times without a newer checkpoint; see the job's log");
             return self.fail(job, JobError { code: "supervisor_died".into(), message, param: None });
         }
-        let message = match newest {
-            Some(step) => format!("The job's process was killed: it will go on from step {step}."),
-            None => "The job's process was killed: it will start again.".to_string(),
+        let next = match newest {
+            Some(step) => format!("{why} It will go on from step {step}."),
+            None => format!("{why} It will start again."),
         };
-        self.tell(job, &[NewEvent::warning(new_id("died-"), message)])?;
         let at = self.server.now() + i64::from(starts.saturating_sub(1));
-        self.change(job, |job| {
+        self.settle(job, |job| {
             (job.status, job.starts, job.newest_step, job.not_before) = (Status::Queued, starts, newest, at);
+            vec![NewEvent::warning(new_id("again-"), next)]
         })
     }
 
@@ -309,27 +369,43 @@ impl Queue {
         let mut events: Vec<NewEvent> =
             model.iter().map(|model| NewEvent::of("model", format!("New fine-tuned model created: {model}"))).collect();
         events.push(NewEvent::of("end", format!("The job has successfully completed: {words}")));
-        self.tell(job, &events)?;
         let now = self.server.now();
         self.change(job, |job| {
             (job.status, job.finished_at, job.wish) = (Status::Succeeded, Some(now), Wish::GoOn);
             (job.result_model, job.result_file, job.trained_tokens) = (model, file, tokens);
-        })
+            events
+        })?;
+        self.server.disk.forget_rows(job.id());
+        Ok(())
     }
 
     fn fail(&mut self, job: &JobRecord, error: JobError) -> Result<(), ApiError> {
         let event = NewEvent::bad("end", format!("The job failed: {}", error.message));
-        self.change(job, |job| job.error = Some(error))?;
-        self.end(job, Status::Failed, event)
+        self.end_with(job, Status::Failed, event, Some(error))
     }
 
     fn end(&mut self, job: &JobRecord, status: Status, event: NewEvent) -> Result<(), ApiError> {
-        self.tell(job, &[event])?;
-        let now = self.server.now();
-        self.change(job, |job| (job.status, job.finished_at, job.wish) = (status, Some(now), Wish::GoOn))
+        self.end_with(job, status, event, None)
     }
 
-    /// Starts jobs whose turn it is, in their order: a small one does not overtake a large one, which would then never find room.
+    fn end_with(
+        &mut self,
+        job: &JobRecord,
+        status: Status,
+        event: NewEvent,
+        error: Option<JobError>,
+    ) -> Result<(), ApiError> {
+        let now = self.server.now();
+        self.change(job, |job| {
+            (job.status, job.finished_at, job.wish, job.error) = (status, Some(now), Wish::GoOn, error);
+            vec![event]
+        })?;
+        self.server.disk.forget_rows(job.id());
+        Ok(())
+    }
+
+    /// Starts jobs whose turn it is, in their order: a small one does not overtake a large one that waits for others of ours, which would then never find room. One
+    /// that found no room because of what else runs on the machine is passed by until it is tried again.
     fn start_next(&mut self) -> Result<(), ApiError> {
         let running = self.server.store.jobs_with(Status::Running, AT_ONCE)?;
         let mut slots = self.server.settings.slots.saturating_sub(running.len());
@@ -340,16 +416,16 @@ impl Queue {
         let now = self.server.now();
         for job in self.server.store.jobs_with(Status::Queued, AT_ONCE)? {
             // What was wished while it changed its place.
-            match job.wish {
+            let wished = match job.wish {
                 Wish::Cancel => {
-                    self.end(&job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled."))?;
-                    continue;
+                    Some(self.end(&job, Status::Cancelled, NewEvent::of("end", "The job has been cancelled.")))
                 }
-                Wish::Pause => {
-                    self.stopped(&job, None, "it had not started")?;
-                    continue;
-                }
-                Wish::Finish | Wish::GoOn => {}
+                Wish::Pause => Some(self.stopped(&job, None, "it had not started")),
+                Wish::Finish | Wish::GoOn => None,
+            };
+            if let Some(done) = wished {
+                self.note(&job, done);
+                continue;
             }
             if slots == 0 {
                 break;
@@ -361,13 +437,17 @@ impl Queue {
             let is_too_much =
                 |used: u64, more: u64, all: Option<u64>| all.is_some_and(|all| used > 0 && used + more > all);
             let (all_host, all_gpu) = (self.server.memory().map(|bytes| bytes.0), self.server.gpu_memory());
-            if is_too_much(used.0, host, all_host) || is_too_much(used.1, gpu, all_gpu) {
+            let is_gpu_unknown = gpu > 0 && used.1 > 0 && self.server.is_looking_for_gpu();
+            if is_gpu_unknown || is_too_much(used.0, host, all_host) || is_too_much(used.1, gpu, all_gpu) {
                 break;
             }
-            if self.begin(&job)? {
+            let begun = self.begin(&job);
+            // One that could not be started has taken its turn: it is running for all that is known.
+            if !matches!(begun, Ok(false)) {
                 slots -= 1;
                 used = (used.0 + host, used.1 + gpu);
             }
+            self.note(&job, begun.map(drop));
         }
         Ok(())
     }
@@ -375,37 +455,29 @@ impl Queue {
     /// Starts a job, if it is still queued.
     fn begin(&mut self, job: &JobRecord) -> Result<bool, ApiError> {
         let folder = self.folder(job);
-        let mut order = None;
-        if let (Wish::Finish, Work::Training { recipe }, Some(step)) =
-            (job.wish, &job.order.work, newest_step(&folder.output()))
-        {
-            // Nothing is left to train then, and the result is written.
-            let recipe = Box::new(Recipe { max_steps: Some(step as usize), ..(**recipe).clone() });
-            order = Some(crate::job::JobOrder { work: Work::Training { recipe }, ..job.order.clone() });
-        }
-        if let Some(order) = &order {
-            folder.write_order(order).map_err(|error| ApiError::internal("the order cannot be written", &error))?;
-        }
         let now = self.server.now();
+        let newest = newest_step(&folder.output());
         let mut is_ours = false;
         // Noted before it is done: a process that nobody knows of would be worse than one that is missing.
-        self.server.store.change_job(job.id(), |job| {
-            is_ours = job.status == Status::Queued;
-            if is_ours {
-                job.status = Status::Running;
-                job.started_at = job.started_at.or(Some(now));
-                job.starts += 1;
-                if let Some(order) = order {
-                    (job.order, job.wish) = (order, Wish::GoOn);
-                }
+        let begun = self.server.store.change_job(job.id(), now, |job| {
+            is_ours = job.status == Status::Queued && matches!(job.wish, Wish::GoOn | Wish::Finish);
+            if !is_ours {
+                return None;
             }
-            is_ours
+            job.status = Status::Running;
+            job.started_at = job.started_at.or(Some(now));
+            job.starts += 1;
+            if let (Wish::Finish, Work::Training { recipe }, Some(step)) = (job.wish, &mut job.order.work, newest) {
+                // Nothing is left to train then, and the result is written.
+                recipe.max_steps = Some(step as usize);
+                job.wish = Wish::GoOn;
+            }
+            Some(vec![NewEvent::of("started", "Fine-tuning job started")])
         })?;
-        if is_ours {
-            self.tell(job, &[NewEvent::of("started", "Fine-tuning job started")])?;
-            self.start(job, Task::Work)?;
-        }
-        Ok(is_ours)
+        let Some(begun) = begun.filter(|_| is_ours) else { return Ok(false) };
+        folder.write_order(&begun.order).map_err(|error| ApiError::internal("the order cannot be written", &error))?;
+        self.start(job, Task::Work)?;
+        Ok(true)
     }
 
     /// Starts a process for a job, which outlives us.
@@ -417,7 +489,8 @@ impl Queue {
         if task == Task::Look {
             words.push("--look".into());
         }
-        let child = start_in_background(&self.server.settings.program, &words, log).map_err(failed)?;
+        let child =
+            start_in_background(&self.server.settings.program, &words, &[KEYS_VARIABLE], log).map_err(failed)?;
         self.children.insert(job.id().to_string(), child);
         self.server.changed();
         Ok(())
@@ -434,28 +507,29 @@ impl Queue {
             *followed = Followed::default();
         }
         let total = job.findings.as_ref().and_then(|found| found.steps);
-        let events = followed.read(&output, total);
+        // In pieces: a long log as a whole would be in memory for good.
+        while let Some(events) = followed.read(&output, total) {
+            if self.server.store.add_events(job.id(), self.server.now(), &events)? > 0 {
+                self.server.changed();
+            }
+        }
         if let Some(pace) = followed.pace(total) {
             self.server.live.note(job.id(), pace);
         }
-        if !events.is_empty() {
-            self.tell(job, &events)?;
-        }
         Ok(())
     }
 
-    fn tell(&self, job: &JobRecord, events: &[NewEvent]) -> Result<(), ApiError> {
-        if self.server.store.add_events(job.id(), self.server.now(), events)? > 0 {
-            self.server.changed();
-        }
+    /// Changes a job, whatever is wished now.
+    fn change(&self, job: &JobRecord, change: impl FnOnce(&mut JobRecord) -> Vec<NewEvent>) -> Result<(), ApiError> {
+        self.server.store.change_job(job.id(), self.server.now(), |job| Some(change(job)))?;
+        self.server.changed();
         Ok(())
     }
 
-    fn change(&self, job: &JobRecord, change: impl FnOnce(&mut JobRecord)) -> Result<(), ApiError> {
-        self.server.store.change_job(job.id(), |job| {
-            change(job);
-            true
-        })?;
+    /// Changes a job as was decided by what was wished; if something else is wished by now, the next round decides anew.
+    fn settle(&self, job: &JobRecord, change: impl FnOnce(&mut JobRecord) -> Vec<NewEvent>) -> Result<(), ApiError> {
+        let wish = job.wish;
+        self.server.store.change_job(job.id(), self.server.now(), |job| (job.wish == wish).then(|| change(job)))?;
         self.server.changed();
         Ok(())
     }

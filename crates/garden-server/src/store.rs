@@ -2,13 +2,20 @@
 //!
 //! SQLite keeps it. Nothing outside this file knows that, so another database can take its place. Contents of files and traces of memory are files, not rows.
 
+mod records;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Row, ToSql, TransactionBehavior, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Params, Row, ToSql, TransactionBehavior, params, params_from_iter};
 use serde_json::Value;
+
+pub use records::{
+    EventRecord, FileRecord, Level, Listed, MetadataFilter, NewEvent, Page, PartAdded, PartRecord, StoreError,
+    UploadRecord,
+};
 
 use crate::job::{JobRecord, Status};
 
@@ -43,197 +50,6 @@ CREATE TABLE events (
 );
 CREATE INDEX events_of_job ON events (job, seq);
 ";
-
-/// Why the database cannot be used.
-#[derive(Debug)]
-pub enum StoreError {
-    /// The database says so.
-    Database(rusqlite::Error),
-    /// A record that cannot be read.
-    Record(serde_json::Error),
-    /// It is of a newer version of this program.
-    Newer(i64),
-}
-
-impl std::fmt::Display for StoreError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            StoreError::Database(error) => error.fmt(f),
-            StoreError::Record(error) => write!(f, "a record cannot be read: {error}"),
-            StoreError::Newer(version) => {
-                write!(f, "it was written by a newer version of model-garden (tables of version {version})")
-            }
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> StoreError {
-        StoreError::Database(error)
-    }
-}
-
-impl From<serde_json::Error> for StoreError {
-    fn from(error: serde_json::Error) -> StoreError {
-        StoreError::Record(error)
-    }
-}
-
-/// A file that a client has sent, or that is the result of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileRecord {
-    /// Its name here.
-    pub id: String,
-    /// Its length.
-    pub bytes: u64,
-    /// When it was sent.
-    pub created_at: i64,
-    /// Its name at the client, which is only ever shown.
-    pub filename: String,
-    /// What it is for.
-    pub purpose: String,
-    /// How its name ends on our disk: one of a few.
-    pub extension: String,
-    /// When it is deleted.
-    pub expires_at: Option<i64>,
-}
-
-/// A file that is sent in parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UploadRecord {
-    /// Its name.
-    pub id: String,
-    /// The length that it shall have.
-    pub bytes: u64,
-    /// When it was begun.
-    pub created_at: i64,
-    /// The name of the file.
-    pub filename: String,
-    /// What the file is for.
-    pub purpose: String,
-    /// When it is given up.
-    pub expires_at: i64,
-    /// `pending`, `completed`, `cancelled` or `expired`.
-    pub status: String,
-    /// The file that came of it.
-    pub file: Option<String>,
-    /// Seconds after which that file is deleted.
-    pub file_expires_after: Option<i64>,
-}
-
-/// A part of an upload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartRecord {
-    /// Its name.
-    pub id: String,
-    /// Its upload.
-    pub upload: String,
-    /// Its length.
-    pub bytes: u64,
-    /// When it was sent.
-    pub created_at: i64,
-}
-
-/// Something that happened to a job.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EventRecord {
-    /// The order of all events.
-    pub seq: i64,
-    /// When it was noted.
-    pub created_at: i64,
-    /// How bad it is.
-    pub level: Level,
-    /// What happened.
-    pub message: String,
-    /// Numbers, where it is about these.
-    pub data: Option<Value>,
-}
-
-/// How bad an event is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Not at all.
-    Info,
-    /// Somebody should look.
-    Warn,
-    /// It is the end.
-    Error,
-}
-
-impl Level {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Info => "info",
-            Level::Warn => "warn",
-            Level::Error => "error",
-        }
-    }
-}
-
-/// An event that is to be noted. A second one of the same name is not: who follows a job may look twice.
-#[derive(Clone, Debug)]
-pub struct NewEvent {
-    /// What makes it one of a kind in its job.
-    pub name: String,
-    /// How bad it is.
-    pub level: Level,
-    /// What happened.
-    pub message: String,
-    /// Numbers, where it is about these.
-    pub data: Option<Value>,
-}
-
-impl NewEvent {
-    /// An event in words.
-    pub fn of(name: impl Into<String>, message: impl Into<String>) -> NewEvent {
-        NewEvent { name: name.into(), level: Level::Info, message: message.into(), data: None }
-    }
-
-    /// The same, bad.
-    pub fn bad(name: impl Into<String>, message: impl Into<String>) -> NewEvent {
-        NewEvent { level: Level::Error, ..NewEvent::of(name, message) }
-    }
-
-    /// The same, not quite as bad.
-    pub fn warning(name: impl Into<String>, message: impl Into<String>) -> NewEvent {
-        NewEvent { level: Level::Warn, ..NewEvent::of(name, message) }
-    }
-}
-
-/// Which rows of a list are asked for: the newest first, or the oldest.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    /// The last one of the page before.
-    pub after: Option<String>,
-    /// Rows at most.
-    pub limit: usize,
-    /// Whether the oldest come first.
-    pub is_ascending: bool,
-}
-
-/// Rows, and whether there are more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed<T> {
-    /// The rows.
-    pub rows: Vec<T>,
-    /// Whether there are more behind them.
-    pub has_more: bool,
-}
-
-/// Which jobs are asked for by what clients have attached to them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum MetadataFilter {
-    /// All.
-    #[default]
-    All,
-    /// Those with nothing attached.
-    None,
-    /// Those with all of these.
-    With(BTreeMap<String, String>),
-}
 
 /// The database.
 #[derive(Debug)]
@@ -272,9 +88,16 @@ impl Store {
 
     // Files.
 
-    /// Notes a file that is there.
-    pub fn add_file(&self, file: &FileRecord) -> Result<(), StoreError> {
-        insert_file(&self.lock(), file)
+    /// Notes a file that is there; `false` if all of them together would then have more than `quota` bytes.
+    pub fn add_file(&self, file: &FileRecord, quota: u64) -> Result<bool, StoreError> {
+        let mut connection = self.lock();
+        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if kept_bytes(&change)?.saturating_add(file.bytes) > quota {
+            return Ok(false);
+        }
+        insert_file(&change, file)?;
+        change.commit()?;
+        Ok(true)
     }
 
     /// A file.
@@ -302,11 +125,9 @@ impl Store {
         Ok(statement.query_map([now], file_of)?.collect::<Result<_, _>>()?)
     }
 
-    /// Bytes of all files and parts.
+    /// Bytes of all files and parts, and of rows that only a job has left.
     pub fn bytes(&self) -> Result<u64, StoreError> {
-        let sum = "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM files) + (SELECT COALESCE(SUM(bytes), 0) FROM parts)";
-        let bytes: i64 = self.lock().prepare_cached(sum)?.query_row([], |row| row.get(0))?;
-        Ok(bytes.unsigned_abs())
+        kept_bytes(&self.lock())
     }
 
     // Uploads.
@@ -367,12 +188,20 @@ impl Store {
         Ok(true)
     }
 
-    /// Notes a part of an upload that is pending; `false` if that is not pending any more.
-    pub fn add_part(&self, part: &PartRecord) -> Result<bool, StoreError> {
+    /// Notes a part of an upload.
+    pub fn add_part(&self, part: &PartRecord, quota: u64) -> Result<PartAdded, StoreError> {
+        let mut connection = self.lock();
+        let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if kept_bytes(&change)?.saturating_add(part.bytes) > quota {
+            return Ok(PartAdded::NoSpace);
+        }
         let sql = "INSERT INTO parts (id, upload, bytes, created_at)
                    SELECT ?, id, ?, ? FROM uploads WHERE id = ? AND status = 'pending'";
-        let values = params![part.id, signed(part.bytes), part.created_at, part.upload];
-        Ok(self.lock().prepare_cached(sql)?.execute(values)? > 0)
+        if change.execute(sql, params![part.id, signed(part.bytes), part.created_at, part.upload])? == 0 {
+            return Ok(PartAdded::NotPending);
+        }
+        change.commit()?;
+        Ok(PartAdded::Yes)
     }
 
     /// The parts of an upload, in any order.
@@ -399,10 +228,16 @@ impl Store {
 
     // Jobs.
 
-    /// Notes a job.
-    pub fn add_job(&self, job: &JobRecord) -> Result<(), StoreError> {
+    /// Notes a job and what happened to it first. Where a client has sent the same request before, the job that came of that is given, and nothing is noted.
+    pub fn add_job(&self, job: &JobRecord, events: &[NewEvent]) -> Result<Option<JobRecord>, StoreError> {
         let mut connection = self.lock();
         let change = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if let Some(key) = &job.idempotency_key {
+            let known = read_job(&change, "SELECT record FROM jobs WHERE record ->> 'idempotency_key' = ?", key)?;
+            if known.is_some() {
+                return Ok(known);
+            }
+        }
         change.execute(
             "INSERT INTO jobs (id, status, priority, result, record) VALUES (?, ?, ?, ?, ?)",
             params![job.id(), job.status.name(), job.priority, job.result_model, serde_json::to_string(job)?],
@@ -411,8 +246,9 @@ impl Store {
         for (name, value) in job.metadata.iter().flatten() {
             change.execute("INSERT INTO metadata (job, name, value) VALUES (?, ?, ?)", params![seq, name, value])?;
         }
+        insert_events(&change, job.id(), job.created_at, events)?;
         change.commit()?;
-        Ok(())
+        Ok(None)
     }
 
     /// A job.
@@ -423,6 +259,12 @@ impl Store {
     /// The job that made a model.
     pub fn job_of_result(&self, model: &str) -> Result<Option<JobRecord>, StoreError> {
         read_job(&self.lock(), "SELECT record FROM jobs WHERE result = ?", model)
+    }
+
+    /// The jobs whose names end like this.
+    pub fn jobs_ending(&self, end: &str) -> Result<Vec<JobRecord>, StoreError> {
+        let connection = self.lock();
+        read_jobs(&connection, "SELECT record FROM jobs WHERE substr(id, -length(?1)) = ?1", [end])
     }
 
     /// Jobs.
@@ -446,12 +288,8 @@ impl Store {
     /// Jobs of some status, those that come first in front, and no more than `limit`.
     pub fn jobs_with(&self, status: Status, limit: usize) -> Result<Vec<JobRecord>, StoreError> {
         let connection = self.lock();
-        let mut statement = connection
-            .prepare_cached("SELECT record FROM jobs WHERE status = ? ORDER BY priority DESC, seq LIMIT ?")?;
-        let texts = statement
-            .query_map(params![status.name(), signed(limit as u64)], |row| row.get::<_, String>(0))?
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?)
+        let sql = "SELECT record FROM jobs WHERE status = ? ORDER BY priority DESC, seq LIMIT ?";
+        read_jobs(&connection, sql, params![status.name(), signed(limit as u64)])
     }
 
     /// How many jobs there are of each status.
@@ -465,27 +303,27 @@ impl Store {
     /// Models that jobs have made, the newest first.
     pub fn results(&self) -> Result<Vec<JobRecord>, StoreError> {
         let connection = self.lock();
-        let mut statement =
-            connection.prepare_cached("SELECT record FROM jobs WHERE result IS NOT NULL ORDER BY seq DESC")?;
-        let texts = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-        Ok(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?)
+        read_jobs(&connection, "SELECT record FROM jobs WHERE result IS NOT NULL ORDER BY seq DESC", [])
     }
 
-    /// Changes a job, all of it or nothing; the job as it is then. `change` says whether there is something to change.
+    /// Changes a job and notes what happened, all of it or nothing; the job as it is then. `change` sees it as it is now, and gives the events, or nothing where
+    /// there is nothing to change.
     pub fn change_job(
         &self,
         id: &str,
-        change: impl FnOnce(&mut JobRecord) -> bool,
+        now: i64,
+        change: impl FnOnce(&mut JobRecord) -> Option<Vec<NewEvent>>,
     ) -> Result<Option<JobRecord>, StoreError> {
         let mut connection = self.lock();
         let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let Some(mut job) = read_job(&write, "SELECT record FROM jobs WHERE id = ?", id)? else { return Ok(None) };
-        if change(&mut job) {
+        if let Some(events) = change(&mut job) {
             let result = job.result_model.as_ref().filter(|_| !job.is_result_deleted);
             write.execute(
                 "UPDATE jobs SET status = ?, priority = ?, result = ?, record = ? WHERE id = ?",
                 params![job.status.name(), job.priority, result, serde_json::to_string(&job)?, id],
             )?;
+            insert_events(&write, id, now, &events)?;
             write.commit()?;
         }
         Ok(Some(job))
@@ -509,18 +347,7 @@ impl Store {
     pub fn add_events(&self, job: &str, now: i64, events: &[NewEvent]) -> Result<usize, StoreError> {
         let mut connection = self.lock();
         let write = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut count = 0;
-        {
-            let mut statement = write.prepare_cached(
-                "INSERT OR IGNORE INTO events (job, name, created_at, level, message, data)
-                 SELECT seq, ?, ?, ?, ?, ? FROM jobs WHERE id = ?",
-            )?;
-            for event in events {
-                let data = event.data.as_ref().map(Value::to_string);
-                let NewEvent { name, level, message, .. } = event;
-                count += statement.execute(params![name, now, level.name(), message, data, job])?;
-            }
-        }
+        let count = insert_events(&write, job, now, events)?;
         write.commit()?;
         Ok(count)
     }
@@ -635,9 +462,39 @@ fn insert_file(connection: &Connection, file: &FileRecord) -> Result<(), StoreEr
     Ok(())
 }
 
+fn insert_events(connection: &Connection, job: &str, now: i64, events: &[NewEvent]) -> Result<usize, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "INSERT OR IGNORE INTO events (job, name, created_at, level, message, data)
+         SELECT seq, ?, ?, ?, ?, ? FROM jobs WHERE id = ?",
+    )?;
+    let mut count = 0;
+    for event in events {
+        let data = event.data.as_ref().map(Value::to_string);
+        let NewEvent { name, level, message, .. } = event;
+        count += statement.execute(params![name, now, level.name(), message, data, job])?;
+    }
+    Ok(count)
+}
+
+/// Rows of a job are second names of its files: they take space of their own once those are deleted.
+fn kept_bytes(connection: &Connection) -> Result<u64, StoreError> {
+    let sum = "SELECT (SELECT COALESCE(SUM(bytes), 0) FROM files) + (SELECT COALESCE(SUM(bytes), 0) FROM parts)
+               + (SELECT COALESCE(SUM(record ->> 'rows_bytes'), 0) FROM jobs
+                  WHERE status IN ('validating_files', 'queued', 'running', 'paused')
+                  AND record ->> 'training_file' NOT IN (SELECT id FROM files))";
+    let bytes: i64 = connection.prepare_cached(sum)?.query_row([], |row| row.get(0))?;
+    Ok(bytes.unsigned_abs())
+}
+
 fn read_job(connection: &Connection, sql: &str, by: &str) -> Result<Option<JobRecord>, StoreError> {
     let text: Option<String> = connection.prepare_cached(sql)?.query_row([by], |row| row.get(0)).optional()?;
     Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
+}
+
+fn read_jobs(connection: &Connection, sql: &str, by: impl Params) -> Result<Vec<JobRecord>, StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let texts = statement.query_map(by, |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    Ok(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?)
 }
 
 /// Rows up to the limit, and whether there was one more.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use garden_guard::{Brief, run_briefly};
 
-use crate::Server;
 use crate::error::ApiError;
+use crate::{KEYS_VARIABLE, Server};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -37,18 +37,22 @@ pub(crate) struct Said {
 impl Server {
     /// Asks our own program.
     pub async fn tool(self: &Arc<Server>, words: &[&str], input: Input) -> Result<Said, ApiError> {
-        let _turn = self.turns.acquire().await.map_err(|error| ApiError::internal("the server ends", &error))?;
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let turn = turn.map_err(|error| ApiError::internal("the server ends", &error))?;
         let words: Vec<std::ffi::OsString> = words.iter().map(Into::into).collect();
         let program = self.settings.program.clone();
         self.blocking(move || {
+            // Held by the work: whoever asked may be gone long before it is done.
+            let _turn = turn;
             let file = match &input {
                 Input::None => None,
                 Input::File(path) => {
                     Some(File::open(path).map_err(|error| ApiError::internal("a file cannot be read", &error))?)
                 }
             };
-            let Brief { code, output, error } = run_briefly(&program, &words, file, PATIENCE, LONGEST)
-                .map_err(|error| ApiError::internal("our own program did not answer", &error))?;
+            let Brief { code, output, error } =
+                run_briefly(&program, &words, &[KEYS_VARIABLE], file, PATIENCE, LONGEST)
+                    .map_err(|error| ApiError::internal("our own program did not answer", &error))?;
             Ok(Said {
                 code,
                 output: String::from_utf8_lossy(&output).into_owned(),

@@ -57,14 +57,18 @@ fn files_are_listed_page_by_page() {
     let store = &fresh.store;
     for number in 0..5 {
         store
-            .add_file(&file(
-                &format!("file-{number}"),
-                if number % 2 == 0 { "fine-tune" } else { "vision" },
-                (number == 1).then_some(50),
-            ))
+            .add_file(
+                &file(
+                    &format!("file-{number}"),
+                    if number % 2 == 0 { "fine-tune" } else { "vision" },
+                    (number == 1).then_some(50),
+                ),
+                50,
+            )
             .unwrap();
     }
-    assert!(store.add_file(&file("file-0", "vision", None)).is_err(), "a name is given once");
+    assert!(store.add_file(&file("file-0", "vision", None), 100).is_err(), "a name is given once");
+    assert!(!store.add_file(&file("file-5", "vision", None), 59).unwrap(), "fifty bytes are here, and ten more come");
     let ids =
         |listed: Listed<FileRecord>| (listed.rows.into_iter().map(|file| file.id).collect::<Vec<_>>(), listed.has_more);
     let all = |page: &Page| ids(store.files(page, None).unwrap());
@@ -102,13 +106,15 @@ fn an_upload_ends_once() {
     };
     store.add_upload(&upload).unwrap();
     let part = |id: &str, upload: &str| PartRecord { id: id.into(), upload: upload.into(), bytes: 3, created_at: 2 };
-    assert!(store.add_part(&part("part_1", "upload_1")).unwrap());
-    assert!(!store.add_part(&part("part_2", "upload_none")).unwrap(), "a part belongs to an upload");
+    let add = |id: &str, upload: &str, quota: u64| store.add_part(&part(id, upload), quota).unwrap();
+    assert_eq!(add("part_1", "upload_1", 2), PartAdded::NoSpace);
+    assert_eq!(add("part_1", "upload_1", 3), PartAdded::Yes);
+    assert_eq!(add("part_2", "upload_none", 9), PartAdded::NotPending, "a part belongs to an upload");
     assert_eq!((store.bytes().unwrap(), store.has_part("part_1").unwrap()), (3, true));
     assert_eq!((store.expired_uploads(99).unwrap().len(), store.expired_uploads(100).unwrap().len()), (0, 1));
     assert!(store.end_upload("upload_1", "completed", Some(&file("file-u", "fine-tune", None))).unwrap());
     assert!(!store.end_upload("upload_1", "cancelled", None).unwrap(), "it was over");
-    assert!(!store.add_part(&part("part_3", "upload_1")).unwrap());
+    assert_eq!(add("part_3", "upload_1", 99), PartAdded::NotPending);
     let ended = store.upload("upload_1").unwrap().unwrap();
     assert_eq!((ended.status.as_str(), ended.file.as_deref()), ("completed", Some("file-u")));
     assert!(store.file("file-u").unwrap().is_some() && store.parts("upload_1").unwrap().is_empty());
@@ -125,7 +131,7 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
         if id != "a" {
             job.metadata = Some([("team".to_string(), id.to_string()), ("all".into(), "yes".into())].into());
         }
-        store.add_job(&job).unwrap();
+        store.add_job(&job, &[]).unwrap();
     }
     let ids = |jobs: Vec<JobRecord>| jobs.iter().map(|job| job.id().to_string()).collect::<Vec<_>>();
     assert_eq!(ids(store.jobs_with(Status::Queued, 9).unwrap()), ["b", "c", "a"], "by priority, then by age");
@@ -141,28 +147,38 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
     assert_eq!(ids(store.jobs(&page(Some("c"), 1), &MetadataFilter::All).unwrap().rows), ["b"]);
     assert_eq!(store.job_counts().unwrap(), [("queued".to_string(), 3), ("running".into(), 1)].into());
 
-    let changed = store.change_job("a", |job| {
+    let changed = store.change_job("a", 7, |job| {
         (job.status, job.result_model, job.wish) = (Status::Succeeded, Some("ft:m::x:a".into()), Wish::Cancel);
-        true
+        Some(Vec::new())
     });
     assert_eq!(changed.unwrap().unwrap().status, Status::Succeeded);
     assert_eq!(store.job_of_result("ft:m::x:a").unwrap().unwrap().id(), "a");
     // Without something to change nothing is written.
     store
-        .change_job("a", |job| {
+        .change_job("a", 7, |job| {
             job.status = Status::Failed;
-            false
+            None
         })
         .unwrap();
     assert_eq!(store.job("a").unwrap().unwrap().status, Status::Succeeded);
     store
-        .change_job("a", |job| {
+        .change_job("a", 7, |job| {
             job.is_result_deleted = true;
-            true
+            Some(Vec::new())
         })
         .unwrap();
     assert!(store.job_of_result("ft:m::x:a").unwrap().is_none() && store.results().unwrap().is_empty());
-    assert!(store.change_job("none", |_| true).unwrap().is_none());
+    assert!(store.change_job("none", 7, |_| Some(Vec::new())).unwrap().is_none());
+    // The same request sent twice is one job; rows count once their file is gone.
+    let keyed =
+        |id: &str| JobRecord { idempotency_key: Some("once".into()), rows_bytes: 40, ..job(id, Status::Queued, 0) };
+    assert!(store.add_job(&keyed("k"), &[NewEvent::of("created", "here")]).unwrap().is_none());
+    assert_eq!(store.add_job(&keyed("l"), &[]).unwrap().unwrap().id(), "k");
+    assert_eq!((store.job("l").unwrap().is_none(), store.events("k", &page(None, 9)).unwrap().rows.len()), (true, 1));
+    assert_eq!(store.bytes().unwrap(), 40);
+    assert!(store.add_file(&file("f", "fine-tune", None), 50).unwrap());
+    assert_eq!(store.bytes().unwrap(), 10);
+    assert_eq!(ids(store.jobs_ending("k").unwrap()), ["k"]);
     store.delete_job("b").unwrap();
     assert!(store.job("b").unwrap().is_none() && with(&[("team", "b")]).is_empty());
 }
@@ -171,8 +187,8 @@ fn jobs_are_found_by_their_turn_and_by_what_is_attached() {
 fn an_event_is_noted_once() {
     let fresh = Fresh::new("events");
     let store = &fresh.store;
-    store.add_job(&job("a", Status::Running, 0)).unwrap();
-    store.add_job(&job("b", Status::Running, 0)).unwrap();
+    store.add_job(&job("a", Status::Running, 0), &[]).unwrap();
+    store.add_job(&job("b", Status::Running, 0), &[]).unwrap();
     let step = |number: usize| NewEvent {
         data: Some(json!({"step": number})),
         ..NewEvent::of(format!("step:{number}"), format!("Step {number}"))
@@ -201,15 +217,15 @@ fn an_event_is_noted_once() {
 fn several_threads_write_at_once() {
     let fresh = Fresh::new("threads");
     let store = &fresh.store;
-    store.add_job(&job("a", Status::Running, 0)).unwrap();
+    store.add_job(&job("a", Status::Running, 0), &[]).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
                 for number in 0..25 {
                     store
-                        .change_job("a", |job| {
+                        .change_job("a", 7, |job| {
                             job.starts += 1;
-                            true
+                            Some(Vec::new())
                         })
                         .unwrap();
                     store.add_events("a", 1, &[NewEvent::of(format!("{thread}:{number}"), "x")]).unwrap();

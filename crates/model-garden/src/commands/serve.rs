@@ -5,7 +5,7 @@ pub mod job;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use garden_server::{Error, Settings, serve};
+use garden_server::{Error, KEYS_VARIABLE as KEYS, Settings, serve};
 use garden_train::DeviceChoice;
 
 use super::Outcome;
@@ -13,8 +13,6 @@ use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
-/// Keys that are not in a file.
-const KEYS: &str = "MODEL_GARDEN_API_KEYS";
 /// Shorter keys can be guessed.
 const SHORTEST_KEY: usize = 16;
 

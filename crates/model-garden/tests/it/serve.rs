@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
 
+mod queue;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -181,16 +182,36 @@ fn a_job_runs_to_its_result() {
     // A result can be trained on, and deleted.
     let mut more = order(&server.upload(&rows(4)), 1);
     more["model"] = json!(model);
-    let second = server.end_of(&server.submit(&more));
-    assert_eq!(second["status"], json!("succeeded"), "{second:#}");
+    // So can a checkpoint.
+    let named = checkpoints["data"][0]["fine_tuned_model_checkpoint"].as_str().unwrap();
+    assert_eq!(server.get(&format!("/v1/models/{named}")).expect(200)["id"], json!(named));
+    let files = server.get(&format!("/api/models/{named}/files")).expect(200).to_string();
+    assert!(files.contains("adapter_model.safetensors"), "{files}");
+    assert_eq!(server.delete(&format!("/v1/models/{named}")).status, 403);
+    let mut from_checkpoint = order(more["training_file"].as_str().unwrap(), 1);
+    from_checkpoint["model"] = json!(named);
+    let (second, third) = (server.submit(&more), server.submit(&from_checkpoint));
     assert_eq!(server.delete("/v1/models/tiny-model").status, 403);
     assert_eq!(server.delete(&format!("/v1/models/{model}")).expect(200)["deleted"], json!(true));
     assert_eq!(server.get(&format!("/v1/models/{model}")).status, 404);
+    assert_eq!(server.get(&format!("/v1/models/{named}")).status, 404);
     assert!(!server.data.join("jobs").join(&id).join("out/adapter_model.safetensors").exists());
+    // Those that started from it have their own name for it.
+    for job in [second, third] {
+        let job = server.end_of(&job);
+        assert_eq!(job["status"], json!("succeeded"), "{job:#}");
+        let folder = server.data.join("jobs").join(job["id"].as_str().unwrap());
+        // What it does not need is gone, a moment later.
+        let deadline = Instant::now() + crate::common::http::PATIENCE;
+        while folder.join("rows").exists() || folder.join("adapter").exists() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
     // All of it is there after a restart.
     let server = server.restart();
     assert_eq!(server.job(&id)["status"], json!("succeeded"));
-    assert_eq!(server.get("/v1/fine_tuning/jobs").expect(200)["data"].as_array().unwrap().len(), 2);
+    assert_eq!(server.get("/v1/fine_tuning/jobs").expect(200)["data"].as_array().unwrap().len(), 3);
 }
 
 #[test]
@@ -287,59 +308,62 @@ fn what_cannot_work_is_said_before_it_starts() {
 }
 
 #[test]
-fn jobs_pause_go_on_finish_and_end() {
-    let server = Server::start(&scratch("serve-wishes"), &["--allow-commands"]);
-    let file = server.upload(&rows(20));
-    // What it would be if nobody had touched it.
-    let whole = server.submit(&order(&file, 6));
-    assert_eq!(server.end_of(&whole)["status"], json!("succeeded"));
+fn keys_stay_with_the_server() {
+    let key = "key-in-the-environment-0123456789";
+    let server = Server::start_with(&scratch("serve-secret"), &["--allow-commands"], &[("MODEL_GARDEN_API_KEYS", key)]);
+    let headers = format!("Authorization: Bearer {key}\r\nContent-Type: application/json\r\n");
+    let ask = |method: &str, path: &str, body: &str| server.with_headers(method, path, &headers, body.as_bytes());
+    assert_eq!(server.get("/v1/files").status, 401);
+    let id = ask("POST", "/api/jobs", "{\"command\": [\"env\"]}").expect(200)["id"].as_str().unwrap().to_string();
+    let deadline = Instant::now() + crate::common::http::PATIENCE;
+    while ask("GET", &format!("/v1/fine_tuning/jobs/{id}"), "").expect(200)["status"] != json!("succeeded") {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let log = ask("GET", &format!("/api/jobs/{id}/log"), "").text();
+    assert!(log.contains("PATH=") && !log.contains(key), "{log}");
+}
 
-    let id = server.submit(&order(&file, 6));
-    let act = |id: &str, what: &str| server.post(&format!("/v1/fine_tuning/jobs/{id}/{what}"), &json!({}));
-    let in_its_midst = |job: &Value| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 3);
-    server.wait(&id, in_its_midst);
-    act(&id, "pause").expect(200);
-    let paused = server.wait(&id, |job| job["model_garden"]["status"] == "paused");
-    assert_eq!(paused["status"], json!("queued"), "what their clients know comes closest");
-    assert_eq!(act(&id, "pause").status, 409);
-    act(&id, "resume").expect(200);
-    assert_eq!(server.end_of(&id)["status"], json!("succeeded"));
-    assert_eq!(adapter(&server, &id), adapter(&server, &whole), "a pause changes nothing");
-    assert_eq!(act(&id, "cancel").status, 409, "it is over");
-
-    let kept = server.submit(&order(&file, 200));
-    server.wait(&kept, in_its_midst);
-    server.post(&format!("/api/jobs/{kept}/finish"), &json!({})).expect(200);
-    let job = server.end_of(&kept);
-    assert_eq!(job["status"], json!("succeeded"), "{job:#}");
-    assert!(!adapter(&server, &kept).is_empty());
-
-    // One slot: the second waits; more important ones come first.
-    let long = server.submit(&order(&file, 200));
-    let (mut later, mut sooner) = (order(&file, 1), order(&file, 1));
-    later["model_garden"]["priority"] = json!(-1);
-    sooner["model_garden"]["priority"] = json!(1);
-    let (later, sooner) = (server.submit(&later), server.submit(&sooner));
-    assert_eq!(server.job(&later)["status"], json!("queued"));
-    server.wait(&long, in_its_midst);
-    act(&long, "cancel").expect(200);
-    assert_eq!(server.wait(&long, |job| job["status"] == "cancelled")["error"], Value::Null);
-    let (later, sooner) = (server.end_of(&later), server.end_of(&sooner));
-    let started = |job: &Value| job["model_garden"]["started_at"].as_i64().unwrap();
-    assert!(started(&sooner) <= started(&later) && later["status"] == "succeeded");
-
-    // Any command.
-    let steps = "import time\nfor step in range(4): print('Step', step, flush=True); time.sleep(0.3)";
-    let command = server.post("/api/jobs", &json!({"command": ["python3", "-c", steps]})).expect(200);
-    let command = server.end_of(command["id"].as_str().unwrap());
-    assert_eq!(command["status"], json!("succeeded"), "{command:#}");
-    let id = command["id"].as_str().unwrap();
-    assert!(server.get(&format!("/api/jobs/{id}/log")).text().contains("Step 3"));
-    assert!(server.get(&format!("/api/jobs/{id}/trace")).text().lines().count() > 1);
-    let failing = server.post("/api/jobs", &json!({"command": ["sh", "-c", "echo sorry; exit 3"]})).expect(200);
-    let failing = server.end_of(failing["id"].as_str().unwrap());
-    assert_eq!(failing["error"]["code"], json!("command_failed"));
-    assert!(failing["error"]["message"].as_str().unwrap().contains("sorry"), "{failing:#}");
+/// Pictures by address: fetched where the operator allows it, and from nowhere else.
+#[test]
+fn pictures_are_fetched_from_where_they_may_be() {
+    let picture = std::fs::read(repository("testdata/data/recorded/pictures").join(small_picture())).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap();
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            drop(stream.read(&mut [0; 4096]));
+            count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", picture.len());
+            drop(stream.write_all(&[head.as_bytes(), &picture].concat()));
+        }
+    });
+    let row = |url: &str| {
+        let row = json!({"messages": [
+            {"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "image_url", "image_url": {"url": url}}]},
+            {"role": "assistant", "content": "yes"},
+        ]});
+        row.to_string() + "\n"
+    };
+    // Some programs write a slash with a backslash.
+    let rows =
+        row(&format!("http://{host}/a.png")).repeat(3) + &row(&format!("http://{host}/b.png")).replace('/', "\\/");
+    let run = |name: &str, more: &[&str]| {
+        let server = Server::start(&scratch(name), more);
+        let job = server.end_of(&server.submit(&order(&server.upload(&rows), 1)));
+        (job["status"].clone(), job["error"]["message"].as_str().unwrap_or_default().to_string())
+    };
+    let (status, message) = run("serve-fetch-not", &[]);
+    assert!(status == "failed" && message.contains("training_file.jsonl:1"), "{message}");
+    let (status, message) = run("serve-fetch-public", &["--fetch-images"]);
+    assert!(status == "failed" && message.contains("not a public address"), "{message}");
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 0, "nobody was asked");
+    let (status, message) = run("serve-fetch", &["--fetch-images-from", "127.0.0.1"]);
+    assert_eq!(status, json!("succeeded"), "{message}");
+    assert_eq!(asked.load(std::sync::atomic::Ordering::SeqCst), 2, "each picture once");
 }
 
 /// The examples of docs/serve.md, as somebody would paste them.
@@ -365,131 +389,6 @@ fn the_examples_of_the_docs_work() {
     assert!(ran.status.success(), "{script}\n{}", told(&ran));
     let weights = std::fs::read(folder.join("adapter_model.safetensors")).unwrap();
     assert!(weights.len() > 1000);
-}
-
-/// Processes that work for a server's jobs: (supervisor, trainer).
-fn workers(data: &Path, job: &str) -> (Option<u32>, Option<u32>) {
-    let pid = std::fs::read_to_string(data.join("jobs").join(job).join("supervisor/pid")).ok();
-    let supervisor =
-        pid.and_then(|pid| pid.trim().parse().ok()).filter(|pid: &u32| Path::new(&format!("/proc/{pid}")).exists());
-    (supervisor, supervisor.and_then(crate::common::trainer_of))
-}
-
-/// Kills at random while jobs run; every job ends once, with the result of one that nothing happened to. `GARDEN_KILLS` is how often.
-#[test]
-fn kills_change_nothing() {
-    let kills: usize = std::env::var("GARDEN_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
-    let seed = garden_testing::seed();
-    let mut random = garden_random::SplitMix64(seed);
-    let mut server = Server::start(&scratch("serve-kills"), &["--slots", "2"]);
-    let file = server.upload(&rows(20));
-    let whole = server.submit(&order(&file, 8));
-    assert_eq!(server.end_of(&whole)["status"], json!("succeeded"));
-    let expected = adapter(&server, &whole);
-    let mut done = 0;
-    let mut ids: Vec<String> = Vec::new();
-    while done < kills {
-        ids = [order(&file, 8), order(&file, 8)].iter().map(|body| server.submit(body)).collect();
-        while done < kills && ids.iter().any(|id| !is_over(&server, id)) {
-            std::thread::sleep(Duration::from_millis(300 + random.draw() % 2500));
-            let (supervisor, trainer) = workers(&server.data, &ids[(random.draw() % 2) as usize]);
-            let (name, victim) = match random.draw() % 3 {
-                0 => ("server", Some(server.process.0.id())),
-                1 => ("supervisor", supervisor),
-                _ => ("trainer", trainer),
-            };
-            let Some(victim) = victim else { continue };
-            done += 1;
-            eprintln!("seed {seed}: kill {done} of {kills}: {name} {victim}");
-            std::process::Command::new("kill").args(["-9", &victim.to_string()]).status().unwrap();
-            if name == "server" {
-                server = server.restart();
-            }
-        }
-        for id in &ids {
-            let job = server.end_of(id);
-            assert_eq!(job["status"], json!("succeeded"), "seed {seed}: {job:#}");
-            assert_eq!(adapter(&server, id), expected, "seed {seed}: {id} has another result");
-            let events = server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=1000")).expect(200);
-            let ends =
-                events["data"].as_array().unwrap().iter().filter(|event| {
-                    event["message"].as_str().unwrap().starts_with("The job has successfully completed")
-                });
-            assert_eq!(ends.count(), 1, "seed {seed}: a job ends once");
-        }
-    }
-    assert!(!ids.is_empty());
-}
-
-/// Resident memory of a process in MiB.
-fn resident(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
-}
-
-/// Many jobs, and a day of samples: what they are does not stay in the server's memory. `GARDEN_JOBS` is how many.
-#[test]
-fn memory_does_not_grow_with_what_is_kept() {
-    use garden_server::job::JobRecord;
-    use garden_server::store::{NewEvent, Store};
-    let count: usize = std::env::var("GARDEN_JOBS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
-    let data = scratch("serve-many");
-    let server = Server::start(&data, &["--rate-limit", "1000000"]);
-    drop(server);
-    let record = |number: usize| -> JobRecord {
-        let work = json!({"kind": "command", "command": ["true"], "memory_limit": null, "checkpoint_dir": null});
-        serde_json::from_value(json!({
-            "order": {"id": format!("ftjob-{number:024}"), "work": work, "memory": null}, "created_at": number, "status": "succeeded", "priority": 0, "model": "m",
-            "base": "m", "suffix": null, "seed": 1, "asked": {"n_epochs": null, "batch_size": null, "learning_rate_multiplier": null},
-            "training_file": "file-x", "validation_file": null, "metadata": {"number": number.to_string()},
-        }))
-        .unwrap()
-    };
-    {
-        let store = Store::open(&data.join("garden.db")).unwrap();
-        (0..count).for_each(|number| store.add_job(&record(number)).unwrap());
-        let events: Vec<NewEvent> =
-            (0..10_000).map(|step| NewEvent::of(format!("step:{step}"), format!("Step {step}"))).collect();
-        store.add_events(record(0).id(), 1, &events).unwrap();
-    }
-    let output = data.join("jobs").join(record(0).id()).join("out");
-    std::fs::create_dir_all(&output).unwrap();
-    let mut trace = String::from("{\"model_garden_trace\":1}\n");
-    (0..86_400).for_each(|second| {
-        trace
-            .push_str(&format!("{{\"time_s\":{second},\"rss\":{},\"step\":{second}}}\n", 1_000_000_000 + second % 1000))
-    });
-    std::fs::write(output.join("trace.jsonl"), &trace).unwrap();
-    let server = Server::start(&data, &["--rate-limit", "1000000"]);
-    let pid = server.process.0.id();
-    let mut after_pass = Vec::new();
-    for _ in 0..3 {
-        let (mut seen, mut after) = (0, String::new());
-        loop {
-            let page = server.get(&format!("/v1/fine_tuning/jobs?limit=100&after={after}")).expect(200);
-            seen += page["data"].as_array().unwrap().len();
-            if page["has_more"] != json!(true) {
-                break;
-            }
-            after = page["last_id"].as_str().unwrap().to_string();
-        }
-        assert_eq!(seen, count);
-        let first = record(0);
-        let live = server.get(&format!("/api/jobs/{}/live", first.id())).text();
-        assert_eq!((live.matches("event: sample").count(), live.matches("event: event").count()), (86_401, 10_000));
-        assert_eq!(server.get(&format!("/api/jobs/{}/trace", first.id())).body.len(), trace.len());
-        assert_eq!(server.get(&format!("/api/jobs/{}/diagnosis", first.id())).expect(200)["verdict"], json!("flat"));
-        after_pass.push(resident(pid));
-    }
-    eprintln!("{count} jobs, a day of samples: {after_pass:.1?} MiB");
-    assert!(after_pass.iter().all(|resident| *resident < 60.0), "{after_pass:?}");
-    // A pass reads more than 14 MiB. Threads that are used for the first time take some of their own, until all of them were.
-    assert!(after_pass[2] < after_pass[0] + 8.0, "it grows: {after_pass:?}");
-}
-
-fn is_over(server: &Server, id: &str) -> bool {
-    ["succeeded", "failed", "cancelled"].iter().any(|status| server.job(id)["status"] == *status)
 }
 
 #[test]
@@ -578,6 +477,14 @@ fn strangers_stay_outside() {
         server.with_headers("POST", "/v1/files", &headers, body.as_bytes()).status
     };
     assert_eq!((send(70 << 10), send(60 << 10), send(60 << 10)), (413, 200, 507));
+    // What comes before a file, or in a header, is not held without bounds.
+    for start in ["", "--edge\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nX: "] {
+        let body = format!("{start}{}", "x".repeat(8 << 20));
+        let headers = format!("{}Content-Type: multipart/form-data; boundary=edge\r\n", key(one));
+        let answer = server.with_headers("POST", "/v1/files", &headers, body.as_bytes());
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        assert!(server.resident() < 60.0);
+    }
     let json = format!("{{\"model\": \"{}\"}}", "x".repeat(2 << 20));
     assert_eq!(server.with_headers("POST", "/v1/fine_tuning/jobs", &key(one), json.as_bytes()).status, 413);
     assert_eq!(std::fs::read_dir(server.data.join("incoming")).unwrap().count(), 0);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Parser as _;
 use garden_data::Problem;
-use garden_guard::{StateFolder, Summary};
+use garden_guard::{Outcome as End, StateFolder, Summary};
 use garden_memory::Bytes;
 use garden_run::{GUARD, RunRecord, TRACE};
 use garden_server::fetch::fetch_pictures;
@@ -166,7 +166,7 @@ fn bad_rows(folder: &JobFolder, count: usize, rows: usize, problems: &[Problem])
 
 /// Where the job's folder is on the server's disk is nobody's business.
 fn hide(folder: &JobFolder, text: &str) -> String {
-    let rows = format!("{}/", folder.0.join("rows").display());
+    let rows = format!("{}/", folder.all_rows().display());
     let own = folder.0.display().to_string();
     text.replace(&rows, "").replace(&format!("{own}/"), "").replace(&own, "the job's folder")
 }
@@ -237,7 +237,7 @@ fn run_command(
 ) -> JobOutcome {
     let output = folder.output();
     let failed = |code: &str, message: String| JobOutcome::Failed {
-        error: JobError { code: code.into(), message, param: None },
+        error: JobError { code: code.into(), message: hide(folder, &message), param: None },
     };
     let mut words: Vec<String> = ["model-garden", "run", "--state-dir"].map(str::to_string).to_vec();
     words.push(output.join(GUARD).display().to_string());
@@ -260,11 +260,15 @@ fn run_command(
     }
     let exit = std::fs::read(output.join(GUARD).join("exit.json")).ok();
     match exit.and_then(|text| serde_json::from_slice::<Summary>(&text).ok()) {
+        // Whatever code it gave then.
+        Some(summary) if summary.was_asked => JobOutcome::Stopped { step: None, words: summary.words },
         Some(summary) if summary.code == 0 => JobOutcome::Done { tokens: None, words: summary.words },
-        // Ctrl-C, SIGTERM, or stopped at the limit with a checkpoint.
-        Some(summary) if [130, 143].contains(&summary.code) => JobOutcome::Stopped { step: None, words: summary.words },
         Some(summary) => {
-            failed("command_failed", format!("{} (exit code {}){}", summary.words, summary.code, last_lines(folder)))
+            let code = match summary.outcome {
+                End::Own { .. } => "command_failed",
+                End::StoppedWithCheckpoint | End::BudgetSpent | End::CouldNotSave => "memory_limit",
+            };
+            failed(code, format!("{} (exit code {}){}", summary.words, summary.code, last_lines(folder)))
         }
         None => failed("command_failed", "the guard does not say how the command ended".into()),
     }

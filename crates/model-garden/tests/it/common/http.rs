@@ -48,16 +48,22 @@ pub struct Server {
 impl Server {
     /// Starts one on a free port, with the tiny model.
     pub fn start(data: &Path, more: &[&str]) -> Server {
+        Server::start_with(data, more, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(data: &Path, more: &[&str], environment: &[(&str, &str)]) -> Server {
         let mut words: Vec<String> = vec!["serve".into(), "--port".into(), "0".into(), "--device".into(), "cpu".into()];
         words.extend(["--data-dir".to_string(), data.display().to_string()]);
         words.extend(["--models".to_string(), repository("testdata/tiny-model").display().to_string()]);
         words.extend(more.iter().map(ToString::to_string));
-        Server::run(words, data)
+        Server::run(words, data, environment)
     }
 
-    fn run(words: Vec<String>, data: &Path) -> Server {
+    fn run(words: Vec<String>, data: &Path, environment: &[(&str, &str)]) -> Server {
         let mut command: Command = model_garden(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.envs(environment.iter().copied()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let first = lines.next().unwrap_or_else(|| panic!("the server said nothing")).unwrap();
         let address = first.split("http://").nth(1).and_then(|rest| rest.split('/').next());
@@ -71,7 +77,7 @@ impl Server {
     pub fn restart(self) -> Server {
         let (words, data) = (self.words.clone(), self.data.clone());
         drop(self);
-        Server::run(words, &data)
+        Server::run(words, &data, &[])
     }
 
     /// Sends bytes and reads the answer.
@@ -145,6 +151,13 @@ impl Server {
     /// Makes a job; its name.
     pub fn submit(&self, body: &Value) -> String {
         self.post("/v1/fine_tuning/jobs", body).expect(200)["id"].as_str().unwrap().to_string()
+    }
+
+    /// Its resident memory in MiB.
+    pub fn resident(&self) -> f64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
     }
 
     pub fn job(&self, id: &str) -> Value {

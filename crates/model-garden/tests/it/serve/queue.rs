@@ -1,0 +1,274 @@
+//! The server's queue: wishes, kills, any command, and memory that stays as it is.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on must fail")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{adapter, order, rows};
+use crate::common::http::Server;
+use crate::common::scratch;
+
+#[test]
+fn jobs_pause_go_on_finish_and_end() {
+    let server = Server::start(&scratch("serve-wishes"), &["--allow-commands"]);
+    let file = server.upload(&rows(20));
+    // What it would be if nobody had touched it.
+    let whole = server.submit(&order(&file, 6));
+    assert_eq!(server.end_of(&whole)["status"], json!("succeeded"));
+
+    let id = server.submit(&order(&file, 6));
+    let act = |id: &str, what: &str| server.post(&format!("/v1/fine_tuning/jobs/{id}/{what}"), &json!({}));
+    let in_its_midst = |job: &Value| job["model_garden"]["step"].as_u64().is_some_and(|step| step > 3);
+    server.wait(&id, in_its_midst);
+    act(&id, "pause").expect(200);
+    let paused = server.wait(&id, |job| job["model_garden"]["status"] == "paused");
+    assert_eq!(paused["status"], json!("queued"), "what their clients know comes closest");
+    assert_eq!(act(&id, "pause").status, 409);
+    act(&id, "resume").expect(200);
+    assert_eq!(server.end_of(&id)["status"], json!("succeeded"));
+    assert_eq!(adapter(&server, &id), adapter(&server, &whole), "a pause changes nothing");
+    assert_eq!(act(&id, "cancel").status, 409, "it is over");
+
+    let kept = server.submit(&order(&file, 200));
+    server.wait(&kept, in_its_midst);
+    server.post(&format!("/api/jobs/{kept}/finish"), &json!({})).expect(200);
+    let job = server.end_of(&kept);
+    assert_eq!(job["status"], json!("succeeded"), "{job:#}");
+    assert!(!adapter(&server, &kept).is_empty());
+
+    // Nothing is learnt before the first step, and what is being cancelled stays so.
+    let early = server.submit(&order(&file, 200));
+    server.wait(&early, |job| job["status"] == "running");
+    server.post(&format!("/api/jobs/{early}/finish"), &json!({})).expect(200);
+    assert_eq!(act(&early, "pause").status, 409);
+    let early = server.end_of(&early);
+    assert!(early["status"] == "cancelled" || early["model_garden"]["step"] != json!(0), "{early:#}");
+    let ended = server.submit(&order(&file, 200));
+    server.wait(&ended, in_its_midst);
+    act(&ended, "cancel").expect(200);
+    let refused =
+        [act(&ended, "pause"), act(&ended, "resume"), server.post(&format!("/api/jobs/{ended}/finish"), &json!({}))];
+    assert!(refused.iter().all(|answer| answer.status == 409), "{refused:?}");
+    assert_eq!(server.wait(&ended, |job| job["status"] == "cancelled")["error"], Value::Null);
+
+    // A request that is sent twice because its answer was not heard makes one job.
+    let twice = || {
+        let headers = "Content-Type: application/json\r\nIdempotency-Key: once-only\r\n";
+        let body = order(&file, 1).to_string();
+        server.with_headers("POST", "/v1/fine_tuning/jobs", headers, body.as_bytes()).expect(200)["id"].clone()
+    };
+    let once = twice();
+    assert_eq!(once, twice());
+    server.end_of(once.as_str().unwrap());
+
+    // One slot: the second waits; more important ones come first.
+    let long = server.submit(&order(&file, 200));
+    let (mut later, mut sooner) = (order(&file, 1), order(&file, 1));
+    later["model_garden"]["priority"] = json!(-1);
+    sooner["model_garden"]["priority"] = json!(1);
+    let (later, sooner) = (server.submit(&later), server.submit(&sooner));
+    assert_eq!(server.job(&later)["status"], json!("queued"));
+    server.wait(&long, in_its_midst);
+    act(&long, "cancel").expect(200);
+    assert_eq!(server.wait(&long, |job| job["status"] == "cancelled")["error"], Value::Null);
+    let (later, sooner) = (server.end_of(&later), server.end_of(&sooner));
+    let started = |job: &Value| job["model_garden"]["started_at"].as_i64().unwrap();
+    assert!(started(&sooner) <= started(&later) && later["status"] == "succeeded");
+
+    // Any command.
+    let steps = "import time\nfor step in range(4): print('Step', step, flush=True); time.sleep(0.3)";
+    let command = server.post("/api/jobs", &json!({"command": ["python3", "-c", steps]})).expect(200);
+    let command = server.end_of(command["id"].as_str().unwrap());
+    assert_eq!(command["status"], json!("succeeded"), "{command:#}");
+    let id = command["id"].as_str().unwrap();
+    assert!(server.get(&format!("/api/jobs/{id}/log")).text().contains("Step 3"));
+    assert!(server.get(&format!("/api/jobs/{id}/trace")).text().lines().count() > 1);
+    let failing = server.post("/api/jobs", &json!({"command": ["sh", "-c", "echo sorry; exit 3"]})).expect(200);
+    let failing = server.end_of(failing["id"].as_str().unwrap());
+    assert_eq!(failing["error"]["code"], json!("command_failed"));
+    assert!(failing["error"]["message"].as_str().unwrap().contains("sorry"), "{failing:#}");
+    // A code that looks like a signal is a code, unless somebody has asked for the end.
+    let failing = server.post("/api/jobs", &json!({"command": ["sh", "-c", "exit 143"]})).expect(200);
+    let failing = server.end_of(failing["id"].as_str().unwrap());
+    assert_eq!((&failing["status"], &failing["error"]["code"]), (&json!("failed"), &json!("command_failed")));
+    let asked = server.post("/api/jobs", &json!({"command": ["sleep", "600"]})).expect(200);
+    let asked = asked["id"].as_str().unwrap();
+    server.wait(asked, |job| job["model_garden"]["memory_bytes"].is_number());
+    act(asked, "pause").expect(200);
+    server.wait(asked, |job| job["model_garden"]["status"] == "paused");
+    act(asked, "cancel").expect(200);
+    assert_eq!(server.end_of(asked)["status"], json!("cancelled"));
+}
+
+/// A program that tells when it begins and when it ends.
+fn counting(seconds: u32) -> Value {
+    let script = format!("echo begin >> count; sleep {seconds}; echo end >> count");
+    json!({"command": ["sh", "-c", script]})
+}
+
+/// A process that has ended and that nobody has waited for has no command line any more.
+fn is_running(pid: u64) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| !words.is_empty())
+}
+
+#[test]
+fn a_command_whose_guard_is_killed_runs_once_at_a_time() {
+    let server = Server::start(&scratch("serve-orphan"), &["--allow-commands"]);
+    let id = server.post("/api/jobs", &counting(4)).expect(200)["id"].as_str().unwrap().to_string();
+    let folder = server.data.join("jobs").join(&id);
+    server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
+    let state: Value = serde_json::from_slice(&std::fs::read(folder.join("out/.guard/state.json")).unwrap()).unwrap();
+    let program = state["program_pid"].as_u64().unwrap();
+    let (guard, _) = workers(&server.data, &id);
+    std::process::Command::new("kill").args(["-9", &guard.unwrap().to_string()]).status().unwrap();
+    let job = server.end_of(&id);
+    assert_eq!(job["status"], json!("succeeded"), "{job:#}");
+    assert!(!is_running(program), "the first one has ended");
+    assert_eq!(std::fs::read_to_string(folder.join("out/count")).unwrap(), "begin\nbegin\nend\n");
+    // Cancelled while nobody guards it, its program ends, too.
+    let id = server.post("/api/jobs", &counting(600)).expect(200)["id"].as_str().unwrap().to_string();
+    server.wait(&id, |job| job["model_garden"]["memory_bytes"].is_number());
+    let folder = server.data.join("jobs").join(&id);
+    let state: Value = serde_json::from_slice(&std::fs::read(folder.join("out/.guard/state.json")).unwrap()).unwrap();
+    let (guard, _) = workers(&server.data, &id);
+    server.post(&format!("/v1/fine_tuning/jobs/{id}/cancel"), &json!({})).expect(200);
+    std::process::Command::new("kill").args(["-9", &guard.unwrap().to_string()]).status().unwrap();
+    assert_eq!(server.end_of(&id)["status"], json!("cancelled"));
+    assert!(!is_running(state["program_pid"].as_u64().unwrap()));
+}
+
+/// Processes that work for a server's jobs: (supervisor, trainer).
+fn workers(data: &Path, job: &str) -> (Option<u32>, Option<u32>) {
+    let pid = std::fs::read_to_string(data.join("jobs").join(job).join("supervisor/pid")).ok();
+    let supervisor =
+        pid.and_then(|pid| pid.trim().parse().ok()).filter(|pid: &u32| Path::new(&format!("/proc/{pid}")).exists());
+    (supervisor, supervisor.and_then(crate::common::trainer_of))
+}
+
+/// Kills at random while jobs run; every job ends once, with the result of one that nothing happened to. `GARDEN_KILLS` is how often.
+#[test]
+fn kills_change_nothing() {
+    let kills: usize = std::env::var("GARDEN_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
+    let seed = garden_testing::seed();
+    let mut random = garden_random::SplitMix64(seed);
+    let mut server = Server::start(&scratch("serve-kills"), &["--slots", "3", "--allow-commands"]);
+    let file = server.upload(&rows(20));
+    let whole = server.submit(&order(&file, 8));
+    assert_eq!(server.end_of(&whole)["status"], json!("succeeded"));
+    let expected = adapter(&server, &whole);
+    let mut done = 0;
+    let mut ids: Vec<String> = Vec::new();
+    while done < kills {
+        ids = [order(&file, 8), order(&file, 8)].iter().map(|body| server.submit(body)).collect();
+        let command = server.post("/api/jobs", &counting(6)).expect(200)["id"].as_str().unwrap().to_string();
+        while done < kills && ids.iter().any(|id| !is_over(&server, id)) {
+            std::thread::sleep(Duration::from_millis(300 + random.draw() % 2500));
+            let id = &ids[(random.draw() % 2) as usize];
+            let (supervisor, trainer) = workers(&server.data, id);
+            let (name, victim) = match random.draw() % 5 {
+                0 => ("server", Some(server.process.0.id())),
+                1 => ("supervisor", supervisor),
+                2 => ("supervisor of a command", workers(&server.data, &command).0),
+                3 => {
+                    // Somebody may pause it, too, and think better of it.
+                    let paused = server.post(&format!("/v1/fine_tuning/jobs/{id}/pause"), &json!({})).status;
+                    std::thread::sleep(Duration::from_millis(random.draw() % 1000));
+                    let resumed = server.post(&format!("/v1/fine_tuning/jobs/{id}/resume"), &json!({})).status;
+                    eprintln!("seed {seed}: paused {paused}, resumed {resumed}");
+                    ("server", Some(server.process.0.id()))
+                }
+                _ => ("trainer", trainer),
+            };
+            let Some(victim) = victim else { continue };
+            done += 1;
+            eprintln!("seed {seed}: kill {done} of {kills}: {name} {victim}");
+            std::process::Command::new("kill").args(["-9", &victim.to_string()]).status().unwrap();
+            if name == "server" {
+                server = server.restart();
+            }
+        }
+        for id in &ids {
+            let job = server.end_of(id);
+            assert_eq!(job["status"], json!("succeeded"), "seed {seed}: {job:#}");
+            assert_eq!(adapter(&server, id), expected, "seed {seed}: {id} has another result");
+            let events = server.get(&format!("/v1/fine_tuning/jobs/{id}/events?limit=1000")).expect(200);
+            let ends =
+                events["data"].as_array().unwrap().iter().filter(|event| {
+                    event["message"].as_str().unwrap().starts_with("The job has successfully completed")
+                });
+            assert_eq!(ends.count(), 1, "seed {seed}: a job ends once");
+        }
+        // Never two of it at once; one that came to its end while nobody saw it is started again.
+        let job = server.end_of(&command);
+        assert_eq!(job["status"], json!("succeeded"), "seed {seed}: {job:#}");
+        let count = std::fs::read_to_string(server.data.join("jobs").join(&command).join("out/count")).unwrap();
+        assert!(count.ends_with("end\n") && !count.contains("end\nend"), "seed {seed}: {count}");
+    }
+    assert!(!ids.is_empty());
+}
+
+/// Many jobs, and a day of samples: what they are does not stay in the server's memory. `GARDEN_JOBS` is how many.
+#[test]
+fn memory_does_not_grow_with_what_is_kept() {
+    use garden_server::job::JobRecord;
+    use garden_server::store::{NewEvent, Store};
+    let count: usize = std::env::var("GARDEN_JOBS").ok().and_then(|text| text.parse().ok()).unwrap_or(400);
+    let data = scratch("serve-many");
+    let server = Server::start(&data, &["--rate-limit", "1000000"]);
+    drop(server);
+    let record = |number: usize| -> JobRecord {
+        let work = json!({"kind": "command", "command": ["true"], "memory_limit": null, "checkpoint_dir": null});
+        serde_json::from_value(json!({
+            "order": {"id": format!("ftjob-{number:024}"), "work": work, "memory": null}, "created_at": number, "status": "succeeded", "priority": 0, "model": "m",
+            "base": "m", "suffix": null, "seed": 1, "asked": {"n_epochs": null, "batch_size": null, "learning_rate_multiplier": null},
+            "training_file": "file-x", "validation_file": null, "metadata": {"number": number.to_string()},
+        }))
+        .unwrap()
+    };
+    {
+        let store = Store::open(&data.join("garden.db")).unwrap();
+        (0..count).for_each(|number| assert!(store.add_job(&record(number), &[]).unwrap().is_none()));
+        let events: Vec<NewEvent> =
+            (0..10_000).map(|step| NewEvent::of(format!("step:{step}"), format!("Step {step}"))).collect();
+        store.add_events(record(0).id(), 1, &events).unwrap();
+    }
+    let output = data.join("jobs").join(record(0).id()).join("out");
+    std::fs::create_dir_all(&output).unwrap();
+    let mut trace = String::from("{\"model_garden_trace\":1}\n");
+    (0..86_400).for_each(|second| {
+        trace
+            .push_str(&format!("{{\"time_s\":{second},\"rss\":{},\"step\":{second}}}\n", 1_000_000_000 + second % 1000))
+    });
+    std::fs::write(output.join("trace.jsonl"), &trace).unwrap();
+    let server = Server::start(&data, &["--rate-limit", "1000000"]);
+    let mut after_pass = Vec::new();
+    for _ in 0..3 {
+        let (mut seen, mut after) = (0, String::new());
+        loop {
+            let page = server.get(&format!("/v1/fine_tuning/jobs?limit=100&after={after}")).expect(200);
+            seen += page["data"].as_array().unwrap().len();
+            if page["has_more"] != json!(true) {
+                break;
+            }
+            after = page["last_id"].as_str().unwrap().to_string();
+        }
+        assert_eq!(seen, count);
+        let first = record(0);
+        let live = server.get(&format!("/api/jobs/{}/live", first.id())).text();
+        assert_eq!((live.matches("event: sample").count(), live.matches("event: event").count()), (86_401, 10_000));
+        assert_eq!(server.get(&format!("/api/jobs/{}/trace", first.id())).body.len(), trace.len());
+        assert_eq!(server.get(&format!("/api/jobs/{}/diagnosis", first.id())).expect(200)["verdict"], json!("flat"));
+        after_pass.push(server.resident());
+    }
+    eprintln!("{count} jobs, a day of samples: {after_pass:.1?} MiB");
+    assert!(after_pass.iter().all(|resident| *resident < 60.0), "{after_pass:?}");
+    // A pass reads more than 14 MiB. Threads that are used for the first time take some of their own, until all of them were.
+    assert!(after_pass[2] < after_pass[0] + 8.0, "it grows: {after_pass:?}");
+}
+
+fn is_over(server: &Server, id: &str) -> bool {
+    ["succeeded", "failed", "cancelled"].iter().any(|status| server.job(id)["status"] == *status)
+}
