@@ -8,12 +8,12 @@ BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 # Tests that draw at random, as cargo and unittest name them. All of them draw by GARDEN_SEED, which is 1 unless it is set.
-RANDOM := error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::kills train::a_killed_run
+RANDOM := error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::queue::kills train::a_killed_run
 RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench fmt picture python rust format lints documentation setup setup-browser wheel gpu-tests bench-gpu parity serve-fuzz
+.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity serve-fuzz
 
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,13 +131,60 @@ picture: build ## draw docs/report.png again, the picture in the README
 	@chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1200,1000 \
 		--screenshot=docs/report.png "file://$(TARGET)/report.html" 2>/dev/null
 
+recording: build ## draw docs/recording.svg again, the terminal recording in the README
+	@MODEL_GARDEN_BINARY=$(BINARY) $(PYTHON) docs/tools/recording.py
+
+reference: build ## write docs/reference again: every option, setting, JSON field and exit code
+	@MODEL_GARDEN_BINARY=$(BINARY) $(PYTHON) docs/tools/reference.py
+
+# Python with the packages that pages ask for (torch, transformers) runs more blocks: make docs-test PYTHON=venv/bin/python
+docs-test: build ## run every shell block of README.md and docs/: make docs-test PAGES=docs/run.md
+	@MODEL_GARDEN_BINARY=$(BINARY) $(PYTHON) docs/tools/blocks.py $(PAGES)
+
+# A warning of mdBook fails it, and so does a link that leads nowhere.
+docs: ## build the site of the docs with search: target/site/index.html
+	@command -v mdbook >/dev/null || { echo "error: mdbook is not installed"; echo "hint: cargo install mdbook --version '^0.4' --no-default-features --features search"; exit 2; }
+	@$(PYTHON) docs/tools/links.py || { echo "error: these links lead nowhere"; exit 1; }
+	@mkdir -p $(TARGET) && mdbook build --dest-dir $(TARGET)/site > $(TARGET)/site.log 2>&1; code=$$?; cat $(TARGET)/site.log; \
+	if [ $$code != 0 ] || grep -qE 'WARN|ERROR' $(TARGET)/site.log; then echo "failed: see $(TARGET)/site.log"; exit 1; fi; \
+	rm -rf $(TARGET)/site/tools; echo "built: $(TARGET)/site/index.html"
+
 bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden
 
+# BENCH_PYTHON with psutil, Pillow, numpy, torch, transformers and peft runs all parts; others are skipped.
+bench-all: build ## run every benchmark, about an hour; tables with date and machine: target/bench-DATE.md
+	$(PYTHON) bench/all.py --binary $(BINARY) $(if $(BENCH_PYTHON),--python $(BENCH_PYTHON)) $(if $(PARTS),--parts $(PARTS))
+
+# The glibc that the wheel and the archive need at least: that of RHEL 8; Debian 11 has a newer one. Zig links against it, whatever this machine has, and maturin
+# refuses a binary that needs more.
+GLIBC := 2_28
+WHEELS := $(TARGET)/wheels
+
+# Without Zig the linker of this machine is used, and maturin finds out which glibc that takes.
 wheel: setup ## build the Python wheel with the binary in it: target/wheels
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "error: Python 3.9 or newer is needed"; echo "hint: make wheel PYTHON=python3.12"; exit 2; }
-	test -x $(TARGET)/wheel-venv/bin/maturin || { $(PYTHON) -m venv $(TARGET)/wheel-venv && $(TARGET)/wheel-venv/bin/pip install --quiet 'maturin>=1.7,<2'; }
-	cd python && $(TARGET)/wheel-venv/bin/maturin build --release --locked --out $(TARGET)/wheels
+	test -x $(TARGET)/wheel-venv/bin/maturin || { $(PYTHON) -m venv $(TARGET)/wheel-venv && $(TARGET)/wheel-venv/bin/pip install --quiet 'maturin>=1.10,<2'; }
+	@PATH="$(TARGET)/wheel-venv/bin:$$PATH"; export PATH; rm -f $(WHEELS)/*.whl; \
+	python -m ziglang version >/dev/null 2>&1 || pip install --quiet --retries 1 ziglang >/dev/null 2>&1; \
+	if python -m ziglang version >/dev/null 2>&1; then options="--zig --compatibility manylinux_$(GLIBC)"; else \
+		options=; echo "Zig could not be installed (pip install ziglang): linking with this machine's own glibc"; fi; \
+	(cd python && maturin build --release --locked $$options --compression-level 9 --out $(WHEELS)) || exit 2; \
+	for wheel in $(WHEELS)/*.whl; do \
+		needs=$$(echo "$$wheel" | sed -n 's/.*-manylinux_\([0-9]*\)_\([0-9]*\)_[a-z].*/glibc \1.\2 or newer/p'); \
+		echo "built: $$wheel ($$(du --apparent-size -h "$$wheel" | cut -f 1)), for $${needs:-machines like this one only}"; \
+	done
+
+dist: wheel ## pack a release: archive, wheel, bill of materials, checksums: dist
+	@$(PYTHON) packaging/dist.py $(WHEELS)/*.whl
+
+deny: ## check the licences, duplicates and sources of all dependencies
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --offline --locked check licenses bans sources; else \
+		echo "skipped: cargo-deny is not installed (cargo install --locked cargo-deny)"; fi
+
+lint-workflows: ## check the workflow files
+	@if command -v actionlint >/dev/null; then actionlint && echo "workflows: no complaints"; else \
+		echo "skipped: actionlint is not installed"; fi
 
 # PARITY_PYTHON is a Python that has the packages of testdata/training/requirements.txt; without it, they are installed beside the build. They include PyTorch.
 # The tests that have transformers, peft, bitsandbytes and TensorBoard read what we write.

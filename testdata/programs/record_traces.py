@@ -781,7 +781,7 @@ def sawtooth_after_warm_up(r, steps):
 
 # ----------------------------------------------------------------------------------------------- files, copy on write
 def data_file(mib):
-    file = tempfile.NamedTemporaryFile(dir=HERE)
+    file = tempfile.NamedTemporaryFile(dir=FOLDER)  # of a real disk, unlike many temporary folders
     for _ in range(mib):
         file.write(os.urandom(4096) * 256)
     file.flush()

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use conversation::unnumbered;
-pub use hub::model_folder;
+pub use hub::{cache as hub_cache, model_folder};
 pub use order::Order;
 pub use prefetch::{Ahead, Prefetch};
 pub use reach::ImagePaths;

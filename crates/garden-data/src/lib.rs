@@ -16,7 +16,7 @@ mod tokenizer;
 pub use dataset::file::read_picture;
 pub use dataset::free::{Json, Real};
 pub use dataset::record::{Record, StoredPicture};
-pub use dataset::{Ahead, Dataset, ImagePaths, Order, Prefetch, model_folder};
+pub use dataset::{Ahead, Dataset, ImagePaths, Order, Prefetch, hub_cache, model_folder};
 pub use error::Error;
 pub use example::boxes::{BoxFormat, BoxSettings, BoxSource, BoxUnit, Objects, RowBox, TextBoxes, WrittenBox};
 pub use example::keys::{COMMON_SHARE, KeyCounter};

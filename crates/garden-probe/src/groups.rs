@@ -50,6 +50,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// Where the hierarchy is mounted.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
     /// The existing folders from the group's own up to the root of the mount.
     pub fn folders(&self) -> impl Iterator<Item = &Path> {
         self.folder.ancestors().take_while(|folder| folder.starts_with(&self.mount)).filter(|folder| folder.is_dir())

@@ -42,7 +42,7 @@ pub use judged::JudgedTrace;
 pub use markdown::markdown;
 pub use page::{News, Page};
 pub use sections::{Block, Entry, Exhibit, Field, Image, Likeness, Pair, Section};
-pub use text::text;
+pub use text::{COLOURS, text};
 
 /// A series for a chart of characters.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -11,7 +11,14 @@ use crate::wrap::{WIDTH, pad, shorten, width, wrap};
 use crate::{Report, Style};
 
 const INDENT: &str = "  ";
-const BOLD: &str = "1";
+const PLAIN: &str = "\u{1b}[0m";
+const BOLD: &str = "\u{1b}[1m";
+const GOOD: &str = "\u{1b}[1;32m";
+const OPEN: &str = "\u{1b}[1;33m";
+const BAD: &str = "\u{1b}[1;31m";
+const UNKNOWN: &str = "\u{1b}[1;90m";
+/// Every sequence that a text in [`Style::Colour`] has: whoever prints it lets these through to the terminal, and no others.
+pub const COLOURS: [&str; 6] = [PLAIN, BOLD, GOOD, OPEN, BAD, UNKNOWN];
 /// A narrower terminal wraps the lines itself.
 const FEWEST_COLUMNS: usize = 60;
 
@@ -53,7 +60,7 @@ impl Sheet {
     fn paint(&self, text: &str, code: &str) -> String {
         match self.style {
             Style::Plain => text.to_string(),
-            Style::Colour => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            Style::Colour => format!("{code}{text}{PLAIN}"),
         }
     }
 
@@ -99,10 +106,10 @@ impl Sheet {
 
 fn colour(news: News) -> &'static str {
     match news {
-        News::Good => "1;32",
-        News::Open => "1;33",
-        News::Bad => "1;31",
-        News::Unknown => "1;90",
+        News::Good => GOOD,
+        News::Open => OPEN,
+        News::Bad => BAD,
+        News::Unknown => UNKNOWN,
     }
 }
 

@@ -99,6 +99,8 @@ pub enum DeviceKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Recipe {
+    /// Runs of earlier versions wrote it as `base-model`.
+    #[serde(rename = "model", alias = "base-model")]
     pub base_model: String,
     pub dataset: PathBuf,
     pub eval_dataset: Option<PathBuf>,
@@ -390,6 +392,14 @@ impl Recipe {
     pub fn to_toml(&self) -> String {
         let mut map = self.values();
         map.retain(|_, value| !value.is_null());
+        for value in map.values_mut() {
+            // As people write it: 0.9 of 32 bits would be 0.8999999761581421.
+            if let Some(real) =
+                value.as_f64().filter(|_| value.is_f64()).and_then(|real| real_words(real).parse::<f64>().ok())
+            {
+                *value = real.into();
+            }
+        }
         if self.batch_tokens.is_some() {
             map.remove("batch-size");
         }
@@ -401,7 +411,7 @@ impl Recipe {
         let missing = |name: &str, what: &str| wrong_but(name, "is missing", format!("pass --{name} {what}"));
         if self.base_model.is_empty() {
             return Err(missing(
-                "base-model",
+                "model",
                 "with a model folder, or the name of a model in the local Hugging Face cache",
             ));
         }

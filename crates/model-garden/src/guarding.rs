@@ -79,5 +79,10 @@ pub fn cannot_create(path: &Path, error: &io::Error) -> Failure {
 
 /// A command that cannot be started.
 pub fn cannot_start(name: &str, error: &io::Error) -> Failure {
-    Failure::new(format!("cannot start `{name}`"), error, Some("check the command after `--`".into()))
+    let is_script = name.ends_with(".py") && Path::new(name).is_file();
+    let hint = match is_script {
+        true => format!("a Python file needs its interpreter: `python {name}`"),
+        false => "check the command: the program must be in $PATH, or be given with its folder".to_string(),
+    };
+    Failure::new(format!("cannot start `{name}`"), error, Some(hint))
 }

@@ -89,7 +89,8 @@ pub fn command_line() -> String {
     std::iter::once("model-garden".to_string()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-fn quoted(word: &str) -> String {
+/// A word as a shell reads it.
+pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         word.into()

@@ -13,14 +13,12 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use cli::{Cli, Command};
 use printer::Printer;
 
 fn main() -> ExitCode {
     let printer = Printer::new();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(problem) if problem.use_stderr() => {
             printer.say(problem.render().to_string().trim_end());
@@ -41,6 +39,9 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => commands::bench::run(arguments, &printer),
         Command::Bisect(arguments) => commands::bisect::run(arguments, &printer),
         Command::Devices(arguments) => commands::devices::run(arguments, &printer),
+        Command::Doctor(arguments) => commands::doctor::run(arguments, &printer),
+        Command::Completions(arguments) => commands::definition::completions(arguments, &printer),
+        Command::Man(arguments) => commands::definition::man(arguments, &printer),
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Check(arguments) => commands::check::run(arguments, &printer),
         Command::Plan(arguments) => commands::plan::run(arguments, &printer),

@@ -18,8 +18,8 @@ use crate::failure::Failure;
 pub const MOST_COLUMNS: usize = 100;
 /// Lines that wait to be said by whoever cannot wait.
 const QUEUE: usize = 1024;
-/// Colours of our own (`preview`).
-const COLOURS: [&str; 4] = ["\u{1b}[0m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[36m"];
+/// Colours of our own, beside those of reports (`preview`).
+const COLOURS: [&str; 3] = ["\u{1b}[32m", "\u{1b}[33m", "\u{1b}[36m"];
 /// How long the last of them are waited for.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -56,9 +56,16 @@ impl Printer {
         size.map_or(MOST_COLUMNS, |(columns, _)| columns.into())
     }
 
+    /// How wide a line on standard error may be, wherever data goes.
+    pub fn talk_columns(&self) -> usize {
+        let size = io::stderr().is_terminal().then(|| ratatui::crossterm::terminal::size().ok()).flatten();
+        size.map_or(MOST_COLUMNS, |(columns, _)| columns.into())
+    }
+
     /// Prints data; a reader that has gone away (`| head`) is no failure.
     pub fn out(&self, text: &str) -> Result<(), Failure> {
-        self.write_out(&printable(text, if self.colour { &COLOURS } else { &[] }))
+        let ours = if self.colour { [&COLOURS[..], &garden_report::COLOURS].concat() } else { Vec::new() };
+        self.write_out(&printable(text, &ours))
     }
 
     /// Prints what a program may read as it is, an answer of a model: only a terminal is spared.
@@ -199,6 +206,6 @@ mod tests {
         check("rows:\n\tgrün 模型 1\n", "rows:\n\tgrün 模型 1\n");
         check("\u{1b}]0;owned\u{7}\u{1b}[2J\r", "\\u001b]0;owned\\u0007\\u001b[2J\\u000d");
         check("\u{9b}31m\u{7f}\u{202e}txt", "\\u009b31m\\u007f\\u202etxt");
-        assert_eq!(printable("\u{1b}[32mok\u{1b}[0m\u{1b}[5m", &COLOURS), "\u{1b}[32mok\u{1b}[0m\\u001b[5m");
+        assert_eq!(printable("\u{1b}[32mok\u{1b}[5m", &COLOURS), "\u{1b}[32mok\\u001b[5m");
     }
 }

@@ -663,7 +663,9 @@ impl<'p, 'a> Draft<'p, 'a> {
         if places == 0 {
             self.place_in_front(of_row.len());
         } else if places != of_row.len() {
-            let problem = format!("the row has {} pictures, but its messages show {places}", of_row.len());
+            let count = of_row.len();
+            let pictures = if count == 1 { "picture" } else { "pictures" };
+            let problem = format!("the row has {count} {pictures}, but its messages show {places}");
             return Err(self
                 .error("images", format!("does not match: {problem}"))
                 .with_hint("use one `<image>` or part of type `image` for each"));

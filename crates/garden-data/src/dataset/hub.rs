@@ -18,8 +18,8 @@ pub(crate) fn is_name(text: &str) -> bool {
     usable(owner) && usable(name) && !file
 }
 
-/// The cache folder, as set by the environment.
-pub(crate) fn cache() -> Option<PathBuf> {
+/// The hub's local cache, as set by the environment; it need not exist.
+pub fn cache() -> Option<PathBuf> {
     let folder = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     folder("HF_HUB_CACHE")
         .or_else(|| folder("HUGGINGFACE_HUB_CACHE"))

@@ -184,7 +184,7 @@ fn bad_rows() {
         ),
         (
             r#"{"prompt": "<image> a <image>", "image": "x.jpg", "response": "b"}"#,
-            "`a.jsonl:2`: field `images` does not match: the row has 1 pictures, but its messages show 2\nhint: use one `<image>` or part of type `image` for each",
+            "`a.jsonl:2`: field `images` does not match: the row has 1 picture, but its messages show 2\nhint: use one `<image>` or part of type `image` for each",
         ),
         (
             r#"{"conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "b"}]}"#,

@@ -26,6 +26,7 @@ use std::time::Instant;
 use arena::Arena;
 pub(crate) use arena::apart;
 pub use bf16::CpuBf16;
+pub use gemm::vector_instructions;
 use threads::Threads;
 pub(crate) use widen::{narrow_bytes, widen_bytes};
 

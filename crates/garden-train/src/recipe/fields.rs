@@ -78,9 +78,9 @@ const fn field(
 pub const FIELDS: &[Field] = &[
     field(
         JOB,
-        "base-model",
+        "model",
         "DIR|HUB_ID",
-        &["model-name-or-path", "model"],
+        &["base-model", "model-name-or-path"],
         "Model folder, or the name of a model in the local Hugging Face cache",
     ).fixed().local(),
     field(

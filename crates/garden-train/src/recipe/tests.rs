@@ -116,6 +116,6 @@ fn what_cannot_work_is_named() {
     assert!(unknown.to_string().contains("cannot be \"f1\""), "{unknown}");
     assert!(error(&[("batch-tokens", "100"), ("eval-batch-size", "1")]).to_string().contains("cannot be used with"));
     assert!(error(&[("learning-rate", "-1")]).to_string().contains("at least 0"));
-    assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`base-model` is missing"));
+    assert!(Recipe::from_values([]).unwrap_err().to_string().contains("`model` is missing"));
     assert!(Recipe::read_file("epochs = = 3").unwrap_err().to_string().contains("line 1"));
 }

@@ -5,6 +5,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use garden_model::{Config, Preset};
 use garden_train::{DeviceChoice, Recompute};
 
+use super::Printed;
 use super::plan::preset;
 
 pub const BENCH_HELP: &str = "\
@@ -16,8 +17,10 @@ Exit codes: 0 measured; 1 does not fit into memory; 2 no such GPU, or invalid ar
 
 Examples:
   model-garden bench --shape qwen2.5-vl-3b
-  model-garden bench --shape qwen2.5-vl-7b --load-in-4bit --batch-size 1 --json
-  model-garden bench --shape qwen2.5-vl-3b --device cpu --layers 2 --image-tokens 64 --text-tokens 64 --steps 2
+  model-garden bench --shape qwen2.5-vl-7b --load-in-4bit --batch-size 1 \\
+      --format json
+  model-garden bench --shape qwen2.5-vl-3b --device cpu --layers 2 \\
+      --image-tokens 64 --text-tokens 64 --steps 2
   model-garden bench --shape tiny";
 
 /// Arguments of `model-garden bench`.
@@ -64,20 +67,19 @@ pub struct Bench {
     pub steps: u32,
 
     /// Where to compute; auto uses the GPU if there is one.
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = super::model::device)]
+    #[arg(long, value_name = "auto|cpu|cuda", default_value = "auto", value_parser = super::model::device)]
     pub device: DeviceChoice,
 
     /// Threads for computing on the CPU [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
 
     /// Time every GPU operation of one more step, and list where the time goes.
     #[arg(long)]
     pub kernels: bool,
 
-    /// Print all measurements as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 /// What a model is like.

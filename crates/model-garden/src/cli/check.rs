@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use garden_data::{BoxFormat, ImagePaths, Labels, TextBoxes, TooLong};
+
+use super::Printed;
 
 pub const CHECK_HELP: &str = "\
 Only the headers of images are read, so a row takes less than a millisecond. Rows that are too long are bad under `refuse`, and counted under `shrink`
@@ -12,9 +14,11 @@ and `drop`. Duplicates and empty answers are warnings. Damage after an image's h
 Exit codes: 0 every row is usable; 1 some rows are bad; 2 the dataset or the model cannot be used.
 
 Examples:
-  model-garden check train.jsonl --base-model Qwen2.5-VL-3B-Instruct
-  model-garden check data/ --base-model DIR --split validation --max-length 4096 --on-long-row shrink
-  model-garden check train.jsonl --base-model DIR --batch-size 1 --gradient-accumulation 8 --format json";
+  model-garden check train.jsonl --model Qwen/Qwen2.5-VL-3B-Instruct
+  model-garden check data/ --model DIR --split validation --max-length 4096 \\
+      --on-long-row shrink
+  model-garden check train.jsonl --model DIR --batch-size 1 \\
+      --gradient-accumulation 8 --format json";
 
 /// Arguments of `model-garden check`.
 #[derive(Debug, Args)]
@@ -23,9 +27,9 @@ pub struct Check {
     #[arg(value_name = "DATASET")]
     pub dataset: PathBuf,
 
-    /// Model folder: config.json, tokenizer.json, chat template, preprocessor_config.json.
-    #[arg(long, value_name = "DIR")]
-    pub base_model: PathBuf,
+    /// Model folder, or the name of a model in the local Hugging Face cache.
+    #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
+    pub model: PathBuf,
 
     /// Split of the dataset.
     #[arg(long, value_name = "NAME", default_value = "train")]
@@ -80,19 +84,9 @@ pub struct Check {
     pub gradient_accumulation: u32,
 
     /// Threads [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = CheckFormat::Text)]
-    pub format: CheckFormat,
-}
-
-/// How the answer is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CheckFormat {
-    /// For the terminal.
-    Text,
-    /// For scripts: the fields described in docs/check.md.
-    Json,
+    #[command(flatten)]
+    pub printed: Printed,
 }

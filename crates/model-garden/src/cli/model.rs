@@ -7,6 +7,8 @@ use garden_data::{BoxFormat, ImagePaths, Labels, Level, TextBoxes, TooLong};
 use garden_memory::Bytes;
 use garden_train::DeviceChoice;
 
+use super::Printed;
+
 pub const GENERATE_HELP: &str = "\
 Decoding is greedy unless --temperature, --top-k or --top-p turns on sampling. Answers end at the end tokens of the model's generation_config.json. A line
 of --prompts is an object with `prompt` and optionally `image` or `images` and `system`; image paths are relative to the file's folder.
@@ -14,15 +16,18 @@ of --prompts is an object with `prompt` and optionally `image` or `images` and `
 Exit codes: 0 all prompts answered; 2 a problem with the model, an image or the arguments.
 
 Examples:
-  model-garden generate --model Qwen2.5-VL-3B-Instruct --image sign.jpg --prompt 'What does it say?'
-  model-garden generate --model DIR --adapter out/checkpoint-100 --image a.png --image b.png --prompt 'Compare them.' --json
-  model-garden generate --model DIR --load-in-4bit --prompts questions.jsonl --temperature 0.7 --top-p 0.9 --seed 3";
+  model-garden generate --model Qwen/Qwen2.5-VL-3B-Instruct --image sign.jpg \\
+      --prompt 'What does it say?'
+  model-garden generate --model DIR --adapter out/checkpoint-100 --image a.png \\
+      --image b.png --prompt 'Compare them.' --format json
+  model-garden generate --model DIR --load-in-4bit --prompts questions.jsonl \\
+      --temperature 0.7 --top-p 0.9 --seed 3";
 
 /// Arguments of `model-garden generate`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Generate {
-    /// Model folder: config.json, safetensors, tokenizer.json, chat template, preprocessor_config.json.
-    #[arg(long, value_name = "DIR")]
+    /// Model folder, or the name of a model in the local Hugging Face cache.
+    #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
     pub model: PathBuf,
 
     /// Adapter folder in PEFT's layout.
@@ -38,15 +43,15 @@ pub struct Generate {
     pub image: Vec<PathBuf>,
 
     /// System prompt [default: what the chat template says].
-    #[arg(long, value_name = "TEXT")]
-    pub system: Option<String>,
+    #[arg(long, alias = "system", value_name = "TEXT")]
+    pub system_prompt: Option<String>,
 
     /// Chat template (Jinja) [default: the one the adapter was trained with, else the model's own].
     #[arg(long, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
 
     /// JSON Lines file of prompts, answered together.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "image", "system_prompt"])]
     pub prompts: Option<PathBuf>,
 
     /// Maximum tokens per answer.
@@ -90,12 +95,11 @@ pub struct Generate {
     pub device: DeviceChoice,
 
     /// Threads for computing on the CPU [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
 
-    /// Print answers, token counts, times and the memory plan as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 /// Where to compute, by name.
@@ -112,10 +116,12 @@ pub const PREVIEW_HELP: &str = "\
 Exit codes: 0 shown; 2 the dataset, the model or the row cannot be used, with the file, line and field.
 
 Examples:
-  model-garden preview train.jsonl --base-model Qwen2.5-VL-3B-Instruct
-  model-garden preview train.jsonl --base-model DIR --row 17 --selective-loss conservative
-  model-garden preview boxes.jsonl --base-model DIR --rows 5 --pictures seen      # boxes are drawn in seen/row-1-picture-1.png
-  model-garden preview data/ --split validation --base-model DIR --rows 3 --max-length 2048 --on-long-row shrink --json";
+  model-garden preview train.jsonl --model Qwen/Qwen2.5-VL-3B-Instruct
+  model-garden preview train.jsonl --model DIR --row 17 \\
+      --selective-loss conservative
+  model-garden preview boxes.jsonl --model DIR --rows 5 --pictures seen
+  model-garden preview data/ --split validation --model DIR --rows 3 \\
+      --max-length 2048 --on-long-row shrink --format json";
 
 /// Arguments of `model-garden preview`.
 #[derive(Debug, Args)]
@@ -124,9 +130,9 @@ pub struct Preview {
     #[arg(value_name = "DATASET")]
     pub dataset: PathBuf,
 
-    /// Model folder: tokenizer.json, chat template, preprocessor_config.json.
-    #[arg(long, value_name = "DIR")]
-    pub base_model: PathBuf,
+    /// Model folder, or the name of a model in the local Hugging Face cache.
+    #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
+    pub model: PathBuf,
 
     /// Split of the dataset.
     #[arg(long, value_name = "NAME", default_value = "train")]
@@ -184,9 +190,8 @@ pub struct Preview {
     #[arg(long, value_name = "DIR")]
     pub pictures: Option<PathBuf>,
 
-    /// Print the pieces of each row and their token counts as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub const QUANTISE_HELP: &str = "\
@@ -194,19 +199,24 @@ The decoder's linear layers are packed; vision tower, head, embeddings, norms an
 4 for its code, 0.13 for the scales of its block of 64.
 
 Examples:
-  model-garden quantise Qwen2.5-VL-3B-Instruct Qwen2.5-VL-3B-Instruct-nf4
-  model-garden quantise DIR OUT --keep lm_head        # the vision tower too";
+  model-garden quantise --model Qwen/Qwen2.5-VL-3B-Instruct \\
+      --output-dir Qwen2.5-VL-3B-Instruct-nf4
+  model-garden quantise --model DIR --output-dir packed --keep lm_head";
 
 /// Arguments of `model-garden quantise`.
 #[derive(Debug, Args)]
 pub struct Quantise {
-    /// Checkpoint folder with 16- or 32-bit weights.
-    #[arg(value_name = "DIR")]
-    pub from: PathBuf,
+    /// Model with 16- or 32-bit weights: its folder, or its name in the local Hugging Face cache.
+    #[arg(long, value_name = "DIR|HUB_ID", required_unless_present = "folders")]
+    pub model: Option<PathBuf>,
 
     /// New folder for the packed checkpoint.
-    #[arg(value_name = "OUT")]
-    pub to: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "folders")]
+    pub output_dir: Option<PathBuf>,
+
+    /// The older way to name the two folders, without options.
+    #[arg(hide = true, num_args = 2, value_names = ["DIR", "OUT"], conflicts_with_all = ["model", "output_dir"])]
+    pub folders: Vec<PathBuf>,
 
     /// Module to leave unpacked, as a part of names between dots; may be repeated [default: model.visual and lm_head].
     #[arg(long, value_name = "MODULE")]
@@ -216,9 +226,8 @@ pub struct Quantise {
     #[arg(long)]
     pub single: bool,
 
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 pub const EXPORT_HELP: &str = "\
@@ -231,22 +240,24 @@ Exit codes: 0 written and verified; 2 a problem with the base, the adapter or th
 130 stopped by Ctrl-C (nothing is left).
 
 Examples:
-  model-garden export --base-model Qwen2.5-VL-3B-Instruct --adapter out/checkpoint-100 --output-dir Qwen2.5-VL-3B-mine
-  model-garden export --base-model DIR --adapter DIR --output-dir OUT --dtype float16 --shard-size 2GB --json";
+  model-garden export --model Qwen/Qwen2.5-VL-3B-Instruct \\
+      --adapter out/checkpoint-100 --output-dir Qwen2.5-VL-3B-mine
+  model-garden export --model DIR --adapter out --output-dir merged \\
+      --dtype float16 --shard-size 2GB --format json";
 
 /// Arguments of `model-garden export`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Export {
-    /// Folder of the model that the adapter was trained on, with 16- or 32-bit weights.
-    #[arg(long, value_name = "DIR")]
-    pub base_model: PathBuf,
+    /// The model that the adapter was trained on, with 16- or 32-bit weights: its folder, or its name in the local Hugging Face cache.
+    #[arg(long, alias = "base-model", value_name = "DIR|HUB_ID")]
+    pub model: PathBuf,
 
     /// Adapter folder in PEFT's layout.
     #[arg(long, value_name = "DIR")]
     pub adapter: PathBuf,
 
     /// New folder for the merged model.
-    #[arg(long, value_name = "OUT")]
+    #[arg(long, value_name = "DIR")]
     pub output_dir: PathBuf,
 
     /// Data type of the result; auto keeps that of each tensor in the base.
@@ -266,12 +277,11 @@ pub struct Export {
     pub no_verify: bool,
 
     /// Threads [default: all cores].
-    #[arg(long, alias = "device-threads", value_name = "N", default_value_t = 0, value_parser = super::threads)]
+    #[arg(long, alias = "device-threads", value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
 
-    /// Print the result and its verification as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 }
 
 /// What the values of a merged checkpoint become.

@@ -1,9 +1,10 @@
 //! Arguments of `model-garden plan`.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use garden_memory::Bytes;
 use garden_model::{PRESETS, Preset};
 
+use super::Printed;
 use super::train::RecipeFlags;
 
 pub const PLAN_HELP: &str = "\
@@ -13,21 +14,25 @@ those that do not affect memory are ignored. Plans for the GPU if there is one, 
 Exit codes: 0 it fits; 1 it does not fit, with suggestions; 2 the model, the dataset or the arguments cannot be used.
 
 Examples:
-  model-garden plan --shape qwen2.5-vl-3b --load-in-4bit --image 1024x1024 --text-tokens 256 --batch-size 2
-  model-garden plan --shape qwen2.5-vl-7b --image 1280x720 --image 1280x720 --memory-limit 32GB --format json
-  model-garden plan --shape qwen2.5-vl-7b --load-in-4bit --image 1024x1024 --vram 24GB          # would it fit on such a card?
-  model-garden plan --base-model DIR --dataset train.jsonl --batch-size 4 --recompute none";
+  model-garden plan --shape qwen2.5-vl-3b --load-in-4bit --image 1024x1024 \\
+      --text-tokens 256 --batch-size 2
+  model-garden plan --shape qwen2.5-vl-7b --image 1280x720 --image 1280x720 \\
+      --memory-limit 32GB --format json
+  model-garden plan --shape qwen2.5-vl-7b --load-in-4bit --image 1024x1024 \\
+      --vram 24GB
+  model-garden plan --model DIR --dataset train.jsonl --batch-size 4 \\
+      --recompute none";
 
 /// Arguments of `model-garden plan`.
 #[derive(Debug, Args)]
 pub struct Plan {
     /// A released model, planned without its files: qwen2.5-vl-3b, -7b, -32b or -72b.
-    #[arg(long, value_name = "NAME", value_parser = preset, conflicts_with_all = ["base-model", "dataset"])]
+    #[arg(long, value_name = "NAME", value_parser = preset, conflicts_with_all = ["model", "dataset"])]
     pub shape: Option<Preset>,
 
-    /// Size of an image in each row; may be repeated.
-    #[arg(long, value_name = "WIDTHxHEIGHT", value_parser = size, conflicts_with = "dataset")]
-    pub image: Vec<(usize, usize)>,
+    /// Size of an image in each row; may be repeated. `none` for rows of text alone.
+    #[arg(long, value_name = "WIDTHxHEIGHT", value_parser = picture, conflicts_with = "dataset")]
+    pub image: Vec<Picture>,
 
     /// Tokens per row, without images.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -41,21 +46,11 @@ pub struct Plan {
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<Bytes>,
 
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = PlanFormat::Text)]
-    pub format: PlanFormat,
+    #[command(flatten)]
+    pub printed: Printed,
 
     #[command(flatten)]
     pub settings: RecipeFlags,
-}
-
-/// How a plan is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PlanFormat {
-    /// For the terminal.
-    Text,
-    /// For scripts: the fields described in docs/plan.md.
-    Json,
 }
 
 pub(super) fn preset(name: &str) -> Result<Preset, String> {
@@ -63,10 +58,22 @@ pub(super) fn preset(name: &str) -> Result<Preset, String> {
     Preset::find(name).ok_or_else(|| format!("expected one of {}", names()))
 }
 
-/// `1024x768`.
-fn size(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || "expected WIDTHxHEIGHT, such as 1024x768".to_string();
+/// An image of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Picture {
+    /// There is none.
+    None,
+    /// Width and height in pixels.
+    Size(usize, usize),
+}
+
+/// `1024x768`, or `none`.
+fn picture(text: &str) -> Result<Picture, String> {
+    if text == "none" {
+        return Ok(Picture::None);
+    }
+    let wrong = || "expected WIDTHxHEIGHT, such as 1024x768, or none".to_string();
     let (width, height) = text.split_once(['x', 'X', '×']).ok_or_else(wrong)?;
     let side = |text: &str| text.trim().parse::<usize>().ok().filter(|side| (1..=100_000).contains(side));
-    Ok((side(width).ok_or_else(wrong)?, side(height).ok_or_else(wrong)?))
+    Ok(Picture::Size(side(width).ok_or_else(wrong)?, side(height).ok_or_else(wrong)?))
 }

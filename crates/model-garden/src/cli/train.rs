@@ -6,6 +6,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use garden_train::{FIELDS, IGNORED};
 use serde_json::Value;
 
+use super::Printed;
+
 pub const TRAIN_HELP: &str = "\
 Training runs in a separate process under the guard: Ctrl-C saves a checkpoint and stops, a second Ctrl-C quits immediately; before memory runs out it
 saves and restarts. Option names of Hugging Face's trainer work too (--num_train_epochs, --per_device_train_batch_size, ...).
@@ -14,10 +16,12 @@ Exit codes: 0 trained; 1 does not fit into memory; 2 a problem with the recipe, 
 with or without a checkpoint; 130 stopped by Ctrl-C with a checkpoint.
 
 Examples:
-  model-garden train-vision --base-model Qwen/Qwen2.5-VL-3B-Instruct --dataset train.jsonl --output-dir out --load-in-4bit
-  model-garden train-vision --config run.toml --learning-rate 1e-4 --output-dir out2
+  model-garden train-vision --model Qwen/Qwen2.5-VL-3B-Instruct \\
+      --dataset train.jsonl --output-dir out --load-in-4bit
+  model-garden train-vision --config run.toml --learning-rate 1e-4 \\
+      --output-dir out2
   model-garden train-vision --config run.toml --resume auto
-  model-garden train-vision --config run.toml --dry-run          # the memory plan and any problems, no training";
+  model-garden train-vision --config run.toml --dry-run   # only looks";
 
 /// Arguments of `model-garden train-vision`.
 #[derive(Debug, Args)]
@@ -26,17 +30,23 @@ pub struct TrainVision {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Validate everything and print the memory plan, without training.
+    /// Validate everything and print the memory plan and what would happen, without training.
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 
     #[command(flatten)]
     pub recipe: RecipeFlags,
 }
+
+pub const REPORT_HELP: &str = "\
+Exit codes: 0 written; 2 no training run in the folder, or the page cannot be written.
+
+Examples:
+  model-garden report out
+  model-garden report out -o page.html";
 
 /// Arguments of `model-garden report`.
 #[derive(Debug, Args)]
@@ -48,14 +58,6 @@ pub struct Report {
     /// Where to write the page [default: report.html in that folder].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-}
-
-/// Arguments of `model-garden devices`.
-#[derive(Debug, Args)]
-pub struct Devices {
-    /// Print as JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// Settings that were given as flags, by name.
@@ -147,14 +149,13 @@ pub struct Demo {
     pub device: String,
 
     /// Threads for computing on the CPU [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = super::threads)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = super::threads)]
     pub threads: usize,
 
     /// Stop after N steps instead of two epochs: faster, but learns less.
     #[arg(long, value_name = "N")]
     pub max_steps: Option<usize>,
 
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub printed: Printed,
 }

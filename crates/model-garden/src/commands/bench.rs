@@ -169,7 +169,7 @@ pub fn run(arguments: &cli::Bench, printer: &Printer) -> Result<Outcome, Failure
         warnings,
     };
     measured.warnings = warnings_of(&measured, before.as_ref());
-    printer.out(&match arguments.json {
+    printer.out(&match arguments.printed.is_json() {
         true => format!("{:#}\n", report::json(&measured)),
         false => report::text(&measured),
     })?;

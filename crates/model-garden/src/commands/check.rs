@@ -12,7 +12,7 @@ use garden_memory::grouped;
 use garden_model::Config;
 
 use super::Outcome;
-use crate::cli::{self, CheckFormat};
+use crate::cli;
 use crate::failure::Failure;
 use crate::printer::Printer;
 
@@ -83,19 +83,19 @@ pub fn run(arguments: &cli::Check, printer: &Printer) -> Result<Outcome, Failure
     };
     let steps = survey.tally.kept.div_ceil(batch_size * arguments.gradient_accumulation as usize);
     let checked = Checked { arguments, dataset: &dataset, survey, memory, steps };
-    printer.out(&match arguments.format {
-        CheckFormat::Text => text::write(&checked),
-        CheckFormat::Json => format!("{:#}\n", json::value(&checked)),
+    printer.out(&match arguments.printed.is_json() {
+        true => format!("{:#}\n", json::value(&checked)),
+        false => text::write(&checked),
     })?;
     Ok(if checked.survey.problem_count > 0 { Outcome::BadNews } else { Outcome::Fine })
 }
 
 fn open_model(arguments: &cli::Check) -> Result<(Config, Processor), Failure> {
-    let folder = &arguments.base_model;
+    let folder = &super::folder_of(&arguments.model)?;
     let failed = |why: String| Failure {
         what: format!("cannot use `{}`", folder.display()),
         causes: vec![why],
-        hint: Some("pass a model folder with config.json and tokenizer.json as --base-model".to_string()),
+        hint: Some("pass a model folder with config.json and tokenizer.json as --model".to_string()),
     };
     let config = Config::read(&folder.join("config.json")).map_err(|error| failed(error.to_string()))?;
     let template = super::chat_template(arguments.chat_template.as_deref(), None)?;

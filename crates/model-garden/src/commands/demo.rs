@@ -1,5 +1,7 @@
 //! `model-garden demo`: the whole job on drawn pictures, for somebody who wants to see it work.
 
+use std::path::Path;
+
 use garden_train::Recipe;
 use serde_json::Value;
 
@@ -8,6 +10,7 @@ use super::train::run_recipe;
 use crate::cli;
 use crate::demo::{base, dataset, recipe::RECIPE};
 use crate::failure::Failure;
+use crate::judging::quoted;
 use crate::printer::Printer;
 
 /// Runs the command.
@@ -20,6 +23,7 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
             hint: Some("remove it, or choose another folder with --output-dir".into()),
         });
     }
+    printer.say(&introduction(arguments));
     let failed =
         |error: &std::io::Error| Failure::new(format!("cannot write into `{}`", folder.display()), error, None);
     let (model, data, output) = (folder.join("base"), folder.join("data"), folder.join("out"));
@@ -33,9 +37,9 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
         data.display(),
         100.0 * chance / dataset::FIELDS.len() as f64
     ));
-    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let text = |path: &Path| path.to_string_lossy().into_owned();
     let places = [
-        ("base-model", text(&model)),
+        ("model", text(&model)),
         ("dataset", text(&data.join(dataset::TRAIN))),
         ("eval-dataset", text(&data.join(dataset::EVALUATION))),
         ("output-dir", text(&output)),
@@ -51,5 +55,47 @@ pub fn run(arguments: &cli::Demo, printer: &Printer) -> Result<Outcome, Failure>
         causes: vec![error.to_string()],
         hint: error.hint,
     })?;
-    run_recipe(recipe, false, arguments.json, printer)
+    let outcome = run_recipe(recipe, false, arguments.printed.is_json(), printer)?;
+    if outcome == Outcome::Fine {
+        let picture = data.join(dataset::first_held_out());
+        printer.say(&format!(
+            "\nNext, ask the model about a picture that it has not seen:\n  {}",
+            question(&model, &output, &picture)
+        ));
+    }
+    Ok(outcome)
+}
+
+/// What will happen, how long it takes and where files go.
+fn introduction(arguments: &cli::Demo) -> String {
+    let length = match arguments.max_steps {
+        None => "This takes about a minute".to_string(),
+        Some(steps) => format!("This takes {steps} steps"),
+    };
+    format!(
+        "The demo draws {} pictures of shapes, teaches a tiny vision-language model to describe them in JSON, and shows that its memory stays flat. {length}; \
+         all files go to `{}`.",
+        dataset::TRAINED + dataset::HELD_OUT,
+        arguments.output_dir.display()
+    )
+}
+
+/// A command that asks the trained model about a picture, for the shell that started us.
+fn question(model: &Path, adapter: &Path, picture: &Path) -> String {
+    // A program that was started by its path is not found by its name.
+    let called = std::env::args().next().filter(|name| name.contains('/'));
+    let called = called.unwrap_or_else(|| "model-garden".into());
+    let words = [
+        called.as_str(),
+        "generate",
+        "--model",
+        &model.to_string_lossy(),
+        "--adapter",
+        &adapter.to_string_lossy(),
+        "--image",
+        &picture.to_string_lossy(),
+        "--prompt",
+        dataset::PROMPT,
+    ];
+    words.map(quoted).join(" ")
 }

@@ -72,7 +72,7 @@ impl Chosen {
 /// Runs the command.
 pub fn run(arguments: &cli::Devices, printer: &Printer) -> Result<Outcome, Failure> {
     let look = look(printer);
-    printer.out(&match arguments.json {
+    printer.out(&match arguments.printed.is_json() {
         true => format!("{}\n", serde_json::to_string(&look).unwrap_or_default()),
         false => text(&look),
     })?;
@@ -171,8 +171,11 @@ pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure
 fn look_elsewhere() -> Result<Look, Failure> {
     let program =
         std::env::current_exe().map_err(|error| Failure::new("cannot find this program's executable", &error, None))?;
-    let looked =
-        Command::new(program).args(["devices", "--json"]).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let looked = Command::new(program)
+        .args(["devices", "--format", "json"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output();
     let looked = looked.map_err(|error| Failure::new("cannot check for a GPU", &error, None))?;
     serde_json::from_slice(&looked.stdout).map_err(|_| Failure {
         what: "the check for a GPU ended without an answer".into(),

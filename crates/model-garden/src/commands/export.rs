@@ -26,9 +26,10 @@ const INTERRUPTED: i32 = 130;
 
 /// Runs the command.
 pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failure> {
+    let arguments = &cli::Export { model: super::folder_of(&arguments.model)?, ..arguments.clone() };
     let is_stopped = listen()?;
     let draft = draft(&arguments.output_dir)?;
-    let base = Checkpoint::open(&arguments.base_model).map_err(|error| cannot_use(&arguments.base_model, &error))?;
+    let base = Checkpoint::open(&arguments.model).map_err(|error| cannot_use(&arguments.model, &error))?;
     let adapter = read_adapter(&arguments.adapter).map_err(|error| cannot_use(&arguments.adapter, &error))?;
     let mut notes = look_at(arguments, &base, &adapter)?;
     let merge = Merge::plan(&base, &adapter, settings(arguments)).map_err(|error| cannot_merge(arguments, &error))?;
@@ -90,7 +91,7 @@ pub fn run(arguments: &cli::Export, printer: &Printer) -> Result<Outcome, Failur
     for note in &notes {
         printer.say(&format!("note: {note}"));
     }
-    printer.out(&match arguments.json {
+    printer.out(&match arguments.printed.is_json() {
         true => format!("{:#}\n", told_as_json(arguments, &report, proof.as_ref(), &notes)),
         false => told_as_text(arguments, &report, proof.as_ref()),
     })?;
@@ -177,17 +178,17 @@ fn look_at(arguments: &cli::Export, base: &Checkpoint, adapter: &Adapter) -> Res
     }
     if let (Some(weight), false) = (base.packed_weight(), arguments.dequantise) {
         return Err(Failure {
-            what: format!("`{}` has 4-bit weights", arguments.base_model.display()),
+            what: format!("`{}` has 4-bit weights", arguments.model.display()),
             causes: vec![format!("`{weight}` is packed: merging onto it would make the packing errors permanent")],
             hint: Some(
-                "pass the original 16-bit checkpoint as --base-model, or --dequantise to merge onto the unpacked 4-bit weights".into(),
+                "pass the original 16-bit checkpoint as --model, or --dequantise to merge onto the unpacked 4-bit weights".into(),
             ),
         });
     }
-    if let Some(made_for) = adapter.base.as_deref().filter(|name| !is_called(&arguments.base_model, name)) {
+    if let Some(made_for) = adapter.base.as_deref().filter(|name| !is_called(&arguments.model, name)) {
         notes.push(format!(
             "the adapter names `{made_for}` as its base, but is merged onto `{}`",
-            arguments.base_model.display()
+            arguments.model.display()
         ));
     }
     Ok(notes)
@@ -205,8 +206,8 @@ fn is_called(folder: &Path, name: &str) -> bool {
 
 /// Refuses a proof that memory has no room for, before anything is written.
 fn fits(arguments: &cli::Export, base: &Checkpoint, adapter: &Adapter, bytes: u64) -> Result<(), Failure> {
-    let config = Config::read(&arguments.base_model.join("config.json"));
-    let config = config.map_err(|error| cannot_use(&arguments.base_model, &error))?;
+    let config = Config::read(&arguments.model.join("config.json"));
+    let config = config.map_err(|error| cannot_use(&arguments.model, &error))?;
     let plan =
         plan_proof(base, &config, adapter, arguments.threads).map_err(|error| cannot_merge(arguments, &error))?;
     // The base is loaded first and then, in its place, what was written.
@@ -226,7 +227,7 @@ fn cannot_use(path: &Path, error: &impl std::fmt::Display) -> Failure {
 
 fn cannot_merge(arguments: &cli::Export, error: &Error) -> Failure {
     Failure {
-        what: format!("cannot merge `{}` into `{}`", arguments.adapter.display(), arguments.base_model.display()),
+        what: format!("cannot merge `{}` into `{}`", arguments.adapter.display(), arguments.model.display()),
         causes: vec![error.to_string()],
         hint: None,
     }
@@ -323,7 +324,7 @@ fn told_as_json(arguments: &cli::Export, report: &MergeReport, proof: Option<&Me
         })
     };
     json!({
-        "base_model": arguments.base_model,
+        "base_model": arguments.model,
         "adapter": arguments.adapter,
         "output_dir": arguments.output_dir,
         "tensors": report.tensors,

@@ -32,6 +32,7 @@ struct Question {
 
 /// Runs the command.
 pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Failure> {
+    let arguments = &cli::Generate { model: super::folder_of(&arguments.model)?, ..arguments.clone() };
     let model = &arguments.model;
     let begin = Instant::now();
     let questions = questions(arguments)?;
@@ -77,7 +78,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
     let (counts, begin) = (prompts.iter().map(|prompt| prompt.tokens.len()).collect::<Vec<_>>(), Instant::now());
     let mut first_seconds = None;
     let mut stream = Stream { processor: &processor, waiting: Vec::new() };
-    let is_streamed = !arguments.json && questions.len() == 1;
+    let is_streamed = !arguments.printed.is_json() && questions.len() == 1;
     let mut trouble = None;
     let answers = generator.generate(&mut *device, prompts, &sampling, &mut |new| {
         first_seconds.get_or_insert_with(|| begin.elapsed().as_secs_f64());
@@ -90,7 +91,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
         return Err(trouble);
     }
     let seconds = begin.elapsed().as_secs_f64();
-    let text = match (arguments.json, is_streamed) {
+    let text = match (arguments.printed.is_json(), is_streamed) {
         (true, _) => {
             let times = [load_seconds, first_seconds.unwrap_or(0.0), seconds];
             told(arguments, &processor, &questions, &counts, &answers, &*device, times)
@@ -102,7 +103,7 @@ pub fn run(arguments: &cli::Generate, printer: &Printer) -> Result<Outcome, Fail
                 .collect()
         }
     };
-    if arguments.json {
+    if arguments.printed.is_json() {
         printer.out(&text)?
     } else {
         printer.out_exactly(&text)?
@@ -120,7 +121,7 @@ fn questions(arguments: &cli::Generate) -> Result<Vec<Question>, Failure> {
         return Ok(vec![Question {
             prompt: arguments.prompt.clone().unwrap_or_default(),
             images: arguments.image.clone(),
-            system: arguments.system.clone(),
+            system: arguments.system_prompt.clone(),
             place: String::new(),
         }]);
     };

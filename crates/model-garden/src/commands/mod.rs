@@ -5,9 +5,11 @@ pub mod bench;
 pub mod bisect;
 pub mod check;
 pub mod compare;
+pub mod definition;
 pub mod demo;
 pub mod devices;
 pub mod diagnose;
+pub mod doctor;
 pub mod export;
 pub mod generate;
 pub mod monitor;
@@ -56,6 +58,15 @@ impl Outcome {
             Outcome::Program(code) => u8::try_from(code).unwrap_or(u8::MAX),
         }
     }
+}
+
+/// The folder of a model that is given as a folder, or by its name in the local Hugging Face cache.
+fn folder_of(model: &Path) -> Result<PathBuf, Failure> {
+    garden_data::model_folder(&model.to_string_lossy()).map_err(|error| Failure {
+        what: format!("cannot use `{}`", model.display()),
+        causes: vec![error.to_string()],
+        hint: error.hint().map(str::to_string),
+    })
 }
 
 /// The memory that is free for this program, if that can be told.

@@ -152,12 +152,12 @@ fn find_target(arguments: &cli::Monitor) -> Result<Option<u32>, Failure> {
         None => find_training().first().map(|(identity, _)| identity.pid).ok_or_else(|| Failure {
             what: "no training process found".into(),
             causes: vec!["no Python process on this machine can be inspected".into()],
-            hint: Some("start it with `model-garden monitor -- COMMAND`, or pass its --pid".into()),
+            hint: Some("start it with `model-garden monitor COMMAND`, or pass its --pid".into()),
         })?,
     };
     match Identity::of(pid) {
         Some(_) => Ok(Some(pid)),
-        None => Err(cannot_watch(pid, &io::ErrorKind::NotFound.into())),
+        None => Err(cannot_watch(pid, &io::Error::new(io::ErrorKind::NotFound, "there is no such process"))),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use garden_data::{BatchSize, ImageSettings, LoaderBuffers, Processor, model_folder, usual_decoding_bytes};
 use garden_device::Dtype;
 use garden_memory::Bytes;
-use garden_model::{Checkpoint, Config};
+use garden_model::{Checkpoint, Config, Preset};
 use garden_probe::MachineProbe;
 use garden_train::{
     Advice, AvailableMemory, DeviceChoice, DeviceKind, Fits, LoaderChange, MemoryPlan, PlanInput, Prepared, Recipe,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::Outcome;
 use super::devices::{self, Chosen, Gpu};
-use crate::cli::{self, PlanFormat};
+use crate::cli::{self, Picture};
 use crate::failure::Failure;
 use crate::printer::Printer;
 
@@ -130,13 +130,86 @@ pub fn of_job(prepared: &Prepared, chosen: Chosen, share: GpuShare, printer: &Pr
 pub fn run(arguments: &cli::Plan, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = recipe(arguments)?;
     let subject = Subject::of(arguments, &recipe)?;
+    if arguments.image.is_empty() && !subject.has_dataset {
+        return Err(Failure {
+            what: "no image size to plan for".into(),
+            causes: vec!["how much memory a step needs depends on the images of its rows".into()],
+            hint: Some(
+                "pass their size with --image 1024x1024 (again for each image of a row), or --image none for rows of text \
+                 alone; with --model, --dataset takes the sizes from your rows"
+                    .into(),
+            ),
+        });
+    }
     let (device, gpu) = device(arguments.vram, recipe.device, printer)?;
     let answer = answer(&recipe, Planning { subject: &subject, printer, surveys: HashMap::new(), device, gpu })?;
-    printer.out(&match arguments.format {
-        PlanFormat::Text => text::write(&answer),
-        PlanFormat::Json => format!("{:#}\n", told(&answer)),
+    printer.out(&match arguments.printed.is_json() {
+        true => format!("{:#}\n", told(&answer)),
+        false => text::write(&answer),
     })?;
     Ok(if answer.fits.all() { Outcome::Fine } else { Outcome::BadNews })
+}
+
+/// A released model as somebody would train it who changes nothing: LoRA, two rows at a time, each with an image of this size and this much text.
+pub struct Usual {
+    pub name: &'static str,
+    pub is_4bit: bool,
+    pub fits: bool,
+    /// What it needs and what there is where it computes, in bytes.
+    pub needed: u64,
+    pub available: u64,
+}
+
+/// Size of the image of each row, and tokens of its text.
+pub const USUAL_ROW: ((usize, usize), usize) = ((1024, 1024), 256);
+
+/// The largest released model that can be trained here; if none can, the smallest in 4 bits.
+pub fn largest(chosen: &Chosen, printer: &Printer) -> Result<Option<Usual>, Failure> {
+    let mut best: Option<Usual> = None;
+    for preset in garden_model::PRESETS {
+        for is_4bit in [false, true] {
+            let found = usual(preset, is_4bit, chosen, printer)?;
+            let (fits, is_first) = (found.fits, best.is_none());
+            if fits || (is_first && is_4bit) {
+                best = Some(found);
+            }
+            if fits {
+                break;
+            }
+            // A larger model needs more.
+            if is_4bit {
+                return Ok(best);
+            }
+        }
+    }
+    Ok(best)
+}
+
+fn usual(preset: Preset, is_4bit: bool, chosen: &Chosen, printer: &Printer) -> Result<Usual, Failure> {
+    let settings = [
+        ("model", preset.hub_name.to_string()),
+        ("dataset", "none".to_string()),
+        ("output-dir", "none".to_string()),
+        ("load-in-4bit", is_4bit.to_string()),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_string(), Value::String(value)));
+    let recipe = Recipe::from_values(settings).map_err(wrong_setting)?;
+    let (picture, text_tokens) = USUAL_ROW;
+    let row = RowShape { text_tokens, trained: text_tokens / TEXT_FOR_AN_ANSWER, pictures: vec![picture] };
+    let subject = Subject::of_shape(preset, row);
+    let gpu = chosen.gpu().cloned().map_or(GpuMemory::Unknown, GpuMemory::Here);
+    let mut planning =
+        Planning { subject: &subject, printer, surveys: HashMap::new(), device: chosen.kind(), gpu: gpu.clone() };
+    let plan = planning.plan(&recipe)?;
+    let available = AvailableMemory { host: available(&recipe).bytes(), gpu: gpu.bytes() };
+    let fits = plan.fits(available);
+    let host = (fits.host.needed_bytes, available.host.0);
+    let (needed, available) = match fits.gpu {
+        // Where both are short, the GPU's is what somebody looks for first.
+        Some(on_gpu) if !on_gpu.fits || fits.host.fits => (on_gpu.needed_bytes, available.gpu.0),
+        _ => host,
+    };
+    Ok(Usual { name: preset.name, is_4bit, fits: fits.all(), needed, available })
 }
 
 /// Where the run that is planned would compute. A GPU need not be here to be planned for.
@@ -190,17 +263,15 @@ fn key(recipe: &Recipe) -> (BatchSize, Option<u64>) {
 /// The recipe of the flags; what only training needs has stand-ins.
 fn recipe(arguments: &cli::Plan) -> Result<Recipe, Failure> {
     let named = |name: &str| arguments.settings.0.iter().any(|(given, _)| given == name);
-    if arguments.shape.is_none() && !named("base-model") {
+    if arguments.shape.is_none() && !named("model") {
         return Err(Failure {
             what: "no model to plan for".into(),
             causes: Vec::new(),
-            hint: Some(
-                "pass a folder with --base-model, or a released model such as qwen2.5-vl-3b with --shape".into(),
-            ),
+            hint: Some("pass a folder with --model, or a released model such as qwen2.5-vl-3b with --shape".into()),
         });
     }
     let shape = arguments.shape.map_or("none", |preset| preset.hub_name);
-    let stand_ins = [("base-model", shape), ("dataset", "none"), ("output-dir", "none")];
+    let stand_ins = [("model", shape), ("dataset", "none"), ("output-dir", "none")];
     let stand_ins = stand_ins.map(|(name, value)| (name.to_string(), Value::String(value.to_string())));
     Recipe::from_values(stand_ins.into_iter().chain(arguments.settings.0.clone())).map_err(wrong_setting)
 }
@@ -246,16 +317,24 @@ impl Subject {
     fn of(arguments: &cli::Plan, recipe: &Recipe) -> Result<Subject, Failure> {
         let text_tokens = arguments.text_tokens as usize;
         let trained = arguments.answer_tokens.unwrap_or(text_tokens / TEXT_FOR_AN_ANSWER).min(text_tokens);
-        let row = RowShape { text_tokens, trained, pictures: arguments.image.clone() };
+        let size = |picture: &Picture| match picture {
+            Picture::None => None,
+            Picture::Size(width, height) => Some((*width, *height)),
+        };
+        let row = RowShape { text_tokens, trained, pictures: arguments.image.iter().filter_map(size).collect() };
         let has_dataset = arguments.settings.0.iter().any(|(name, _)| name == "dataset");
         if let Some(preset) = arguments.shape {
-            let config = preset.config();
-            let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
-            let images = ImageSettings { max_pixels: RELEASED_MAX_PIXELS, ..ImageSettings::default() };
-            let name = preset.name.to_string();
-            return Ok(Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset });
+            return Ok(Subject::of_shape(preset, row));
         }
         Subject::of_folder(recipe, row, has_dataset)
+    }
+
+    fn of_shape(preset: Preset, row: RowShape) -> Subject {
+        let config = preset.config();
+        let checkpoint = Checkpoint::of_shapes(&config, Dtype::Bf16);
+        let images = ImageSettings { max_pixels: RELEASED_MAX_PIXELS, ..ImageSettings::default() };
+        let name = preset.name.to_string();
+        Subject { name, config, checkpoint, images, tokenizer_bytes: None, row, has_dataset: false }
     }
 
     fn of_folder(recipe: &Recipe, row: RowShape, has_dataset: bool) -> Result<Subject, Failure> {

@@ -17,8 +17,9 @@ use crate::printer::Printer;
 /// Runs the command.
 pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failure> {
     let template = super::chat_template(arguments.chat_template.as_deref(), None)?;
-    let mut processor = Processor::open_with(&arguments.base_model, template.as_ref())
-        .map_err(|error| failure(format!("cannot use `{}`", arguments.base_model.display()), &error))?;
+    let model = super::folder_of(&arguments.model)?;
+    let mut processor = Processor::open_with(&model, template.as_ref())
+        .map_err(|error| failure(format!("cannot use `{}`", model.display()), &error))?;
     processor.images.max_pixels = arguments.max_pixels.unwrap_or(processor.images.max_pixels);
     let dataset = Dataset::open_with(&arguments.dataset, &arguments.split, arguments.image_paths)
         .map_err(|error| failure(format!("cannot use `{}`", arguments.dataset.display()), &error))?;
@@ -47,7 +48,7 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
         if let (Some(folder), Kept::Kept(example)) = (&arguments.pictures, &kept) {
             draw(folder, row, &processor, &record, example, printer)?;
         }
-        match (kept, arguments.json) {
+        match (kept, arguments.printed.is_json()) {
             (Kept::Kept(example), false) => printer.out(&(Preview::of(&processor, &example).text(paint) + "\n"))?,
             (Kept::Kept(example), true) => told.push(json!({"row": row, "preview": Preview::of(&processor, &example)})),
             (Kept::Dropped(tokens), true) => told.push(json!({"row": row, "dropped_with_tokens": tokens})),
@@ -56,7 +57,7 @@ pub fn run(arguments: &cli::Preview, printer: &Printer) -> Result<Outcome, Failu
             }
         }
     }
-    if arguments.json {
+    if arguments.printed.is_json() {
         printer.out(&format!("{:#}\n", json!({"rows_in_dataset": rows, "rows": told})))?;
     }
     Ok(Outcome::Fine)

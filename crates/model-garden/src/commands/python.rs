@@ -45,7 +45,7 @@ pub fn become_python(named: Option<&Path>, module: &str, words: Vec<OsString>) -
 }
 
 /// The Python of the environment that is active, of the one that this program is installed in, or the system's.
-fn default_python(ourselves: &Path) -> PathBuf {
+pub fn default_python(ourselves: &Path) -> PathBuf {
     let active = env::var_os("VIRTUAL_ENV").map(|folder| Path::new(&folder).join("bin/python"));
     let beside = ourselves.parent().map(|folder| folder.join("python"));
     [active, beside].into_iter().flatten().find(|path| path.exists()).unwrap_or_else(|| "python3".into())

@@ -1,6 +1,7 @@
 //! `model-garden quantise`: write a checkpoint anew with weights of 4 bits.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use garden_memory::Bytes;
 use garden_model::{FourBit, pack_checkpoint};
@@ -13,6 +14,7 @@ use crate::printer::Printer;
 
 /// Runs the command.
 pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Failure> {
+    let (from, to) = folders(arguments)?;
     let mut settings = FourBit { is_double: !arguments.single, ..FourBit::default() };
     if !arguments.keep.is_empty() {
         settings.kept.clone_from(&arguments.keep);
@@ -26,18 +28,17 @@ pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Fail
             printer.say(&format!("model-garden: {percent} % of {total} tensors"));
         }
     };
-    let report =
-        pack_checkpoint(&arguments.from, &arguments.to, &settings, &mut progress).map_err(|error| Failure {
-            what: format!("cannot pack `{}` into 4 bits", arguments.from.display()),
-            causes: vec![error.to_string()],
-            hint: None,
-        })?;
+    let report = pack_checkpoint(&from, &to, &settings, &mut progress).map_err(|error| Failure {
+        what: format!("cannot pack `{}` into 4 bits", from.display()),
+        causes: vec![error.to_string()],
+        hint: None,
+    })?;
     let (before, after) = (Bytes(report.bytes_before), Bytes(report.bytes_after));
-    let text = match arguments.json {
+    let text = match arguments.printed.is_json() {
         true => {
             let told = json!({
-                "from": arguments.from,
-                "to": arguments.to,
+                "from": from,
+                "to": to,
                 "packed_weights": report.packed,
                 "bytes_before": report.bytes_before,
                 "bytes_after": report.bytes_after,
@@ -49,10 +50,20 @@ pub fn run(arguments: &cli::Quantise, printer: &Printer) -> Result<Outcome, Fail
         false => format!(
             "packed {} weights of `{}` into 4 bits: {before} became {after} in `{}`\n",
             report.packed,
-            arguments.from.display(),
-            arguments.to.display()
+            from.display(),
+            to.display()
         ),
     };
     printer.out(&text)?;
     Ok(Outcome::Fine)
+}
+
+/// The model's folder and the new one, by their options or, as before there were these, one after the other.
+fn folders(arguments: &cli::Quantise) -> Result<(PathBuf, PathBuf), Failure> {
+    let (from, to) = match (&arguments.model, &arguments.output_dir, arguments.folders.as_slice()) {
+        (Some(from), Some(to), _) | (_, _, [from, to, ..]) => (from, to),
+        // The command line asks for both.
+        _ => return Err(Failure { what: "no folders".into(), causes: Vec::new(), hint: None }),
+    };
+    Ok((super::folder_of(from)?, to.clone()))
 }

@@ -207,8 +207,8 @@ fn detach(folder: &Path, printer: &Printer) -> Result<Outcome, Failure> {
             words.push(word);
         }
     }
-    let mut child =
-        start_in_background(&program, &words, file).map_err(|error| failed("cannot start the supervisor", &error))?;
+    let mut child = start_in_background(&program, &words, &[], file)
+        .map_err(|error| failed("cannot start the supervisor", &error))?;
     let patience = Instant::now() + BEGINNING;
     while Instant::now() < patience {
         if supervisor_of(folder).ok().flatten() == Some(child.id()) {

@@ -14,6 +14,7 @@ use garden_train::{
     DeviceKind, Error, MemoryPlan, Prepared, RUN_END, Recipe, RecipeError, RunLock, check_output, check_resume,
     has_checkpoints, ignored, newest, recover,
 };
+use serde_json::{Value, json};
 
 use super::plan::GpuShare;
 use super::{Outcome, devices};
@@ -40,14 +41,18 @@ const ALLOCATOR: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "262144");
 /// Runs the command.
 pub fn run(arguments: &cli::TrainVision, printer: &Printer) -> Result<Outcome, Failure> {
     let recipe = read_recipe(arguments.config.as_deref(), &arguments.recipe, printer)?;
-    run_recipe(recipe, arguments.dry_run, arguments.json, printer)
+    run_recipe(recipe, arguments.dry_run, arguments.printed.is_json(), printer)
 }
 
 /// Trains by a recipe, or with `is_dry` only looks whether it could.
 pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer) -> Result<Outcome, Failure> {
     let chosen = devices::choose(recipe.device, printer)?;
     let lock = if is_dry { None } else { Some(take_run_folder(&recipe.output_dir, printer)?) };
-    let resume = find_resume(&recipe, printer)?;
+    let (resume, refusal) = match find_resume(&recipe, printer) {
+        // Whoever only looks wants to see the plan all the same.
+        Err(refusal) if is_dry => (None, Some(refusal)),
+        found => (found?, None),
+    };
     let prepared = prepare(recipe, chosen.kind(), printer)?;
     if let Some(path) = &resume {
         let changes =
@@ -58,11 +63,68 @@ pub fn run_recipe(recipe: Recipe, is_dry: bool, is_json: bool, printer: &Printer
     prepared.notes.iter().for_each(|note| printer.say(&format!("note: {note}")));
     let planned = super::plan::of_job(&prepared, chosen, GpuShare::Free, printer)?;
     if is_dry || !planned.fits {
-        printer.out(&planned.text)?;
+        let would = Would::of(planned.fits, resume, refusal);
+        printer.out(&match is_json {
+            true => format!("{:#}\n", would.told(planned.told)),
+            false if is_dry => format!("{}\n{}\n", planned.text, would.words(&prepared.job.recipe.output_dir)),
+            false => planned.text,
+        })?;
         return Ok(if planned.fits { Outcome::Fine } else { Outcome::BadNews });
     }
     printer.say(&planned.headline);
     train(prepared, planned.plan, resume, lock, is_json, printer)
+}
+
+/// What a run that was only looked at would do.
+enum Would {
+    Start,
+    Resume(PathBuf),
+    /// The plan does not fit.
+    NotFit,
+    /// The output folder has something in it.
+    Refuse(Failure),
+}
+
+impl Would {
+    fn of(fits: bool, resume: Option<PathBuf>, refusal: Option<Failure>) -> Would {
+        match (refusal, fits, resume) {
+            (Some(refusal), _, _) => Would::Refuse(refusal),
+            (None, false, _) => Would::NotFit,
+            (None, true, Some(checkpoint)) => Would::Resume(checkpoint),
+            (None, true, None) => Would::Start,
+        }
+    }
+
+    fn words(&self, folder: &Path) -> String {
+        match self {
+            Would::Start => format!("Training would start in {}; nothing was written.", folder.display()),
+            Would::Resume(checkpoint) => {
+                format!("Training would resume from {}; nothing was written.", checkpoint.display())
+            }
+            Would::NotFit => "Training would not start: it does not fit.".to_string(),
+            Would::Refuse(refusal) => {
+                let hint = refusal.hint.as_ref().map_or_else(String::new, |hint| format!("\nhint: {hint}"));
+                format!("Training would be refused: {}{hint}", refusal.what)
+            }
+        }
+    }
+
+    /// The plan as JSON, with what would happen beside it.
+    fn told(&self, mut plan: Value) -> Value {
+        let (would, checkpoint) = match self {
+            Would::Start => ("start", None),
+            Would::Resume(checkpoint) => ("resume", Some(checkpoint)),
+            Would::NotFit => ("not_fit", None),
+            Would::Refuse(_) => ("refuse", None),
+        };
+        plan["would"] = json!(would);
+        plan["resume_from"] = json!(checkpoint);
+        plan["problem"] = match self {
+            Would::Refuse(refusal) => json!(refusal.what),
+            _ => Value::Null,
+        };
+        plan
+    }
 }
 
 /// The recipe of a file and flags.

@@ -123,6 +123,16 @@ fn truths(random: &mut Random, length: usize) -> Vec<Truth> {
     truths
 }
 
+/// Where a picture is in the dataset's folder.
+fn picture(split: &str, number: usize) -> String {
+    format!("{split}/{number:04}.png")
+}
+
+/// The first picture that is not learnt from.
+pub fn first_held_out() -> String {
+    picture(EVALUATION.trim_end_matches(".jsonl"), 0)
+}
+
 /// Writes a dataset into a folder: two files of rows, and the pictures that they name.
 pub fn write(folder: &Path, seed: u64, train: usize, held_out: usize) -> io::Result<()> {
     for (file, rows) in [TRAIN, EVALUATION].into_iter().zip(rows(seed, train, held_out)?) {
@@ -130,7 +140,7 @@ pub fn write(folder: &Path, seed: u64, train: usize, held_out: usize) -> io::Res
         fs::create_dir_all(folder.join(name))?;
         let mut lines = String::new();
         for (number, row) in rows.iter().enumerate() {
-            let image = format!("{name}/{number:04}.png");
+            let image = picture(name, number);
             fs::write(folder.join(&image), &row.png)?;
             lines += &json!({"prompt": PROMPT, "image": image, "response": row.truth.answer()}).to_string();
             lines.push('\n');

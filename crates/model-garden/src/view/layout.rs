@@ -16,6 +16,10 @@ const TABLE_ROWS: u16 = 4;
 const MOST_TABLE_COLUMNS: u16 = 96;
 /// Rows of a useful output pane: heading and two lines.
 const OUTPUT_ROWS: u16 = 3;
+/// Beside the chart, with its box: enough to follow a program. With fewer rows to the right of the chart it goes beneath it.
+const OUTPUT_BESIDE: u16 = 10;
+/// Rows of a reason and an advice that are worth a box.
+const REASON_ROWS: u16 = 5;
 
 /// How much there is to show, in rows.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,8 @@ pub(super) struct Wants {
     pub processes: Option<usize>,
     /// Lines of output; `None` if it is hidden.
     pub output: Option<usize>,
+    /// Lines of reasons and advice, as wide as [`beside_columns`] says.
+    pub reasons: usize,
 }
 
 /// Where everything goes; what has no room is empty.
@@ -51,6 +57,8 @@ pub(super) struct Areas {
     pub processes: Rect,
     /// The output with its heading.
     pub output: Rect,
+    /// Reasons and advice with their heading; only in large terminals.
+    pub reasons: Rect,
     /// One line.
     pub keys: Rect,
     /// Whether panes have a box around them.
@@ -79,17 +87,32 @@ impl Areas {
         areas
     }
 
-    /// The chart with the output beneath it on the left, numbers and processes on the right.
+    /// The chart on the left; on the right numbers, processes, reasons and what the program prints, each as tall as it has something to show. Where
+    /// processes leave no room for the output, it is beneath the chart.
     fn beside(&mut self, rest: Rows, wants: &Wants) {
-        let width = rest.0.width - (rest.0.width * 9 / 20).min(MOST_TABLE_COLUMNS);
+        let width = rest.0.width - beside_columns(rest.0.width);
         let mut left = Rows(Rect { width, ..rest.0 });
         let mut right = Rows(Rect { x: left.0.right(), width: rest.0.width - width, ..rest.0 });
-        if let Some(lines) = wants.output {
-            self.output = left.bottom((lines as u16).saturating_add(2).clamp(5, (rest.0.height / 3).max(5)));
+        self.numbers = right.top(wants.number_rows as u16 + 2);
+        let wanted = |rows: usize| u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
+        let table = wanted(wants.processes.unwrap_or(0));
+        let least_output = if wants.output.is_some() { OUTPUT_BESIDE } else { 0 };
+        let spare = right.0.height.saturating_sub(table);
+        if spare < least_output {
+            let lines = wanted(wants.output.unwrap_or(0));
+            self.output = left.bottom(lines.clamp(5, (rest.0.height / 3).max(5)));
+        }
+        let reasons = wanted(wants.reasons).min(spare.saturating_sub(least_output));
+        let has_reasons = wants.reasons > 0 && reasons >= REASON_ROWS;
+        let is_last = spare < least_output || (wants.output.is_none() && !has_reasons);
+        self.processes = right.top(if is_last { u16::MAX } else { table });
+        if has_reasons {
+            self.reasons = right.top(if wants.output.is_some() { reasons } else { u16::MAX });
+        }
+        if wants.output.is_some() && !is_last {
+            self.output = right.0;
         }
         self.chart = left.0;
-        self.numbers = right.top(wants.number_rows as u16 + 2);
-        self.processes = right.0;
     }
 
     /// Everything beneath each other.
@@ -123,6 +146,11 @@ impl Areas {
             self.chart = rest.0;
         }
     }
+}
+
+/// Columns to the right of the chart, in a terminal that is wide enough for that.
+pub(super) fn beside_columns(width: u16) -> u16 {
+    (width * 9 / 20).min(MOST_TABLE_COLUMNS)
 }
 
 /// An area from which rows are taken at either end.

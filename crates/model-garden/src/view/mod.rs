@@ -12,6 +12,7 @@ mod layout;
 mod numbers;
 mod outlook;
 mod palette;
+mod reasons;
 mod screen;
 mod table;
 mod text;
@@ -230,6 +231,8 @@ impl View {
         let verdict = self.verdict(picture, area);
         let items = numbers::items(picture);
         let flow = numbers::flow(&items, area.width.into(), self.palette);
+        let beside = usize::from(layout::beside_columns(area.width)).saturating_sub(2);
+        let reasons = reasons::lines(picture, beside, self.palette);
         let wants = Wants {
             verdict: verdict.len(),
             guard: picture.guard.is_some(),
@@ -237,6 +240,7 @@ impl View {
             number_rows: items.len().div_ceil(2),
             processes: self.processes.is_shown().then_some(picture.processes.len()),
             output: (self.output.is_shown() && !picture.output.is_empty()).then_some(picture.output.len()),
+            reasons: reasons.len(),
         };
         let areas = Areas::plan(area, &wants);
         self.title(buffer, areas.title, picture);
@@ -256,6 +260,10 @@ impl View {
         }
         if self.processes.is_shown() {
             self.table(buffer, &areas, picture);
+        }
+        if !areas.reasons.is_empty() {
+            let inner = self.pane(buffer, areas.reasons, self.heading("why, and what to do"), areas.boxed);
+            lines(buffer, inner, &reasons);
         }
         if self.output.is_shown() {
             self.output(buffer, &areas, picture);

@@ -73,7 +73,7 @@ fn a_base_of_4_bits_is_merged_only_knowingly() {
     let (base, parent) = (case("nf4_saved_bfloat16"), folder("packed"));
     let to = parent.join("merged");
     let text = error(&export(&base, &base.join("adapter"), &to, &[]));
-    for told in ["4-bit", "--base-model", "--dequantise"] {
+    for told in ["4-bit", "--model", "--dequantise"] {
         assert!(text.contains(told), "`{told}` is not in: {text}");
     }
     assert!(entries(&parent).is_empty());

@@ -160,7 +160,7 @@ fn what_does_not_fit_is_said_with_what_would_help() {
     assert!(text.starts_with("does not fit: needs "), "{text}");
     assert!(text.contains("only 6.00 GiB is allowed") && text.contains("--load-in-4bit"), "{text}");
     assert!(text.contains("and fits: --"), "{text}");
-    let hopeless = plan(&["--shape", "qwen2.5-vl-72b", "--memory-limit", "1GB"]);
+    let hopeless = plan(&["--shape", "qwen2.5-vl-72b", "--image", "none", "--memory-limit", "1GB"]);
     assert!(String::from_utf8(hopeless.stdout).unwrap().contains("Not enough even together"));
 }
 
@@ -179,7 +179,7 @@ fn a_dataset_is_planned_by_its_largest_rows() {
     assert_eq!(code, 1);
     assert!(!tight["advice"]["savings"].as_array().unwrap().is_empty(), "{tight:#}");
     // Without a dataset the same model is planned for rows of a shape.
-    let (shape, _) = told(&[&words[..2], &["--text-tokens", "32"]].concat());
+    let (shape, _) = told(&[&words[..2], &["--text-tokens", "32", "--image", "none"]].concat());
     assert_eq!(shape["micro_batch"]["tokens"], 64);
 }
 
@@ -187,6 +187,7 @@ fn a_dataset_is_planned_by_its_largest_rows() {
 fn what_cannot_be_planned_is_named() {
     for (words, parts) in [
         (vec![], vec!["no model", "--shape"]),
+        (vec!["--shape", "qwen2.5-vl-3b"], vec!["no image size", "--image 1024x1024", "--image none"]),
         (vec!["--shape", "qwen9"], vec!["qwen2.5-vl-3b"]),
         (vec!["--shape", "qwen2.5-vl-3b", "--image", "big"], vec!["WIDTHxHEIGHT"]),
         (vec!["--shape", "qwen2.5-vl-3b", "--dataset", "x.jsonl"], vec!["cannot be used with"]),

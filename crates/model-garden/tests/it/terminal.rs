@@ -122,3 +122,17 @@ fn a_guarded_command_is_asked_to_save_when_somebody_presses_q() {
     assert!(shown.contains("q save and stop") && shown.contains("guard will send SIGTERM"), "{shown}");
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 1, "the checkpoint that was asked for");
 }
+
+/// Colours of a report reach the terminal as colours, not as the text of their codes.
+#[test]
+fn a_report_is_coloured() {
+    if !has_python() {
+        return;
+    }
+    let words = ["diagnose", "testdata/production/run2.log", "--examples", "663", "--batch-size", "8"];
+    let output = in_terminal("90x30", &[], &words);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("\u{1b}[1;32mSETTLED\u{1b}[0m"), "{text}");
+    assert!(text.contains("\u{1b}[1mIn numbers\u{1b}[0m"), "{text}");
+    assert!(!text.contains("\\u001b"), "{text}");
+}

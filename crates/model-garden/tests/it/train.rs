@@ -395,30 +395,6 @@ fn a_full_disk_leaves_the_last_checkpoint_whole() {
     assert!(told(&resumable).contains("resuming from"), "{}", told(&resumable));
 }
 
-/// A few steps of the demo; docs/demo.md has what all of them bring.
-#[test]
-fn the_demo_begins_to_learn() {
-    let folder = scratch("train-demo");
-    let output = folder.join("demo");
-    let words = ["demo", "--output-dir", output.to_str().unwrap(), "--seed", "3", "--max-steps", "80", "--json"];
-    let ended = run(&words);
-    assert!(ended.status.success(), "{}", told(&ended));
-    let result: Value = serde_json::from_slice(&ended.stdout).unwrap();
-    let evaluations = &result["evaluations"];
-    let (first, last) = (&evaluations["first"], &evaluations["last"]);
-    assert_eq!((first["rows"].as_u64(), first["answers"].as_u64()), (Some(144), Some(144)));
-    assert_eq!(first["field_accuracy"], 0.0);
-    // Twice as good as a guess, which would be right in 31 % of fields.
-    assert!(last["field_accuracy"].as_f64().unwrap() > 0.62, "{last}");
-    for line in result["memory"].as_array().unwrap().iter().filter(|line| line["purpose"] != "all") {
-        let bytes = |name: &str| line[name].as_f64().unwrap();
-        if line["purpose"] != "loader and the rest" {
-            assert_eq!(bytes("planned_bytes"), bytes("measured_bytes"), "{line}");
-        }
-    }
-    assert!(run(&words).status.code() == Some(2));
-}
-
 #[test]
 fn going_back_to_an_older_checkpoint_keeps_what_it_needs() {
     let folder = scratch("train-back");

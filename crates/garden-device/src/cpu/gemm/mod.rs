@@ -113,6 +113,19 @@ enum Processor {
     Any,
 }
 
+/// The vector instructions that matrix products use on this processor, by name; `None` if there are none that help much.
+pub fn vector_instructions() -> Option<&'static str> {
+    match processor() {
+        #[cfg(target_arch = "x86_64")]
+        Processor::Avx512 => Some("AVX-512"),
+        #[cfg(target_arch = "x86_64")]
+        Processor::Avx2 => Some("AVX2"),
+        // Every processor of this architecture has them.
+        Processor::Any if cfg!(target_arch = "aarch64") => Some("NEON"),
+        Processor::Any => None,
+    }
+}
+
 fn processor() -> Processor {
     #[cfg(target_arch = "x86_64")]
     {

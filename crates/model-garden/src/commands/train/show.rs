@@ -11,8 +11,10 @@ use crate::printer::Printer;
 
 /// The line is not drawn more often than this.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Cells of the bar.
+/// Cells of the bar, where there is room.
 const CELLS: usize = 20;
+/// A shorter bar says nothing.
+const LEAST_CELLS: usize = 5;
 /// Told steps that the time of a step is taken from.
 const RECENT: usize = 50;
 
@@ -106,29 +108,51 @@ impl<'a> Progress<'a> {
         Some((last.1 - first.1).as_secs_f64() / steps as f64)
     }
 
-    fn words(&self) -> String {
-        let mut words = format!("step {}/{}", self.step, self.steps);
-        if let Some(loss) = self.loss {
-            words += &format!("  loss {loss:.4}");
-        }
-        if let Some(rate) = self.rate {
-            words += &format!("  rate {rate:.2e}");
-        }
-        if let Some(pace) = self.pace() {
-            words += &format!("  {}/step", short_time(pace));
-        }
+    /// The parts of the line, in the order in which they are read, each with its rank: those of the highest go first where room is short.
+    fn parts(&self) -> Vec<(u8, String)> {
+        let mut parts = vec![(0, format!("step {}/{}", self.step, self.steps))];
+        parts.extend(self.loss.map(|loss| (2, format!("loss {loss:.4}"))));
+        parts.extend(self.rate.map(|rate| (5, format!("rate {rate:.2e}"))));
+        parts.extend(self.pace().map(|pace| (4, format!("{}/step", short_time(pace)))));
         match self.planned {
-            Some(planned) if self.held.0 > 0 => words += &format!("  {} of {planned} planned", self.held),
-            _ if self.held.0 > 0 => words += &format!("  {}", self.held),
+            Some(planned) if self.held.0 > 0 => {
+                parts.push((0, format!("{}", self.held)));
+                parts.push((3, format!("of {planned} planned")));
+            }
+            _ if self.held.0 > 0 => parts.push((0, format!("{}", self.held))),
             _ => {}
         }
         if let Some(pace) = self.pace().filter(|_| self.step < self.steps) {
-            words += &format!("  {} left", elapsed(pace * (self.steps - self.step) as f64));
+            parts.push((0, format!("{} left", elapsed(pace * (self.steps - self.step) as f64))));
         }
         if self.is_evaluating {
-            words += "  evaluating";
+            parts.push((1, "evaluating".to_string()));
         }
-        words
+        parts
+    }
+
+    fn words(&self) -> String {
+        joined(&self.parts())
+    }
+
+    /// The line for a terminal of so many columns: with a bar as long as there is room for, then without one, then without what matters least.
+    fn fitted(&self, columns: usize) -> String {
+        let mut parts = self.parts();
+        let width = |parts: &[(u8, String)]| joined(parts).chars().count();
+        while width(&parts) > columns {
+            match parts.iter().map(|(rank, _)| *rank).max().filter(|rank| *rank > 0) {
+                Some(last) => parts.retain(|(rank, _)| *rank != last),
+                None => break,
+            }
+        }
+        let cells = columns.saturating_sub(width(&parts) + 1).min(CELLS);
+        if cells < LEAST_CELLS {
+            return joined(&parts).chars().take(columns).collect();
+        }
+        let share = self.step as f64 / self.steps.max(1) as f64;
+        let filled = ((share * cells as f64).round() as usize).min(cells);
+        let bar: String = std::iter::repeat_n('█', filled).chain(std::iter::repeat_n('·', cells - filled)).collect();
+        format!("{bar} {}", joined(&parts))
     }
 
     fn draw(&mut self) {
@@ -136,11 +160,8 @@ impl<'a> Progress<'a> {
             return;
         }
         self.drawn = Some(Instant::now());
-        let share = self.step as f64 / self.steps.max(1) as f64;
-        let filled = ((share * CELLS as f64).round() as usize).min(CELLS);
-        let bar: String = std::iter::repeat_n('█', filled).chain(std::iter::repeat_n('·', CELLS - filled)).collect();
-        let text: String =
-            format!("{bar} {}", self.words()).chars().take(self.printer.columns().saturating_sub(1)).collect();
+        // The last column stays empty: some terminals wrap when it is written to.
+        let text = self.fitted(self.printer.talk_columns().saturating_sub(1));
         self.printer.show(&text);
         self.is_drawn = true;
     }
@@ -156,6 +177,23 @@ impl<'a> Progress<'a> {
             self.printer.settle();
         }
     }
+}
+
+/// The parts of a line as one text; memory and its plan are one.
+fn joined(parts: &[(u8, String)]) -> String {
+    let mut text = String::new();
+    for (_, part) in parts {
+        let gap = if text.is_empty() {
+            ""
+        } else if part.starts_with("of ") {
+            " "
+        } else {
+            "  "
+        };
+        text += gap;
+        text += part;
+    }
+    text
 }
 
 impl Observer for Progress<'_> {
@@ -199,5 +237,47 @@ mod tests {
         let most = begin.elapsed().as_secs_f64() / 16.0;
         let pace = progress.pace().unwrap_or_default();
         assert!((0.08 / 16.0..=most).contains(&pace), "{pace} of at most {most} seconds");
+    }
+
+    /// In the middle of a long run with large numbers, memory and the time left are there at any width.
+    #[test]
+    fn the_line_keeps_memory_and_the_time_left() {
+        let printer = Printer::new();
+        let mut progress = Progress::new(&printer, 12_000, 10, Some(Bytes(11 << 30)));
+        (progress.step, progress.loss, progress.rate) = (7_345, Some(0.123_45), Some(1.234_5e-5));
+        progress.held = Bytes((10 << 30) + (512 << 20));
+        let now = Instant::now();
+        progress.times = vec![(7_295, now - Duration::from_secs(70)), (7_345, now)];
+        let check = |progress: &Progress, columns: usize, expected: expect_test::Expect| {
+            let line = progress.fitted(columns - 1);
+            assert!(line.chars().count() < columns, "{columns}: {line}");
+            expected.assert_eq(&line);
+        };
+        check(&progress, 60, expect_test::expect!["step 7345/12000  loss 0.1235  10.5 GiB  1 h 49 min left"]);
+        check(
+            &progress,
+            80,
+            expect_test::expect!["step 7345/12000  loss 0.1235  10.5 GiB of 11.0 GiB planned  1 h 49 min left"],
+        );
+        check(
+            &progress,
+            100,
+            expect_test::expect![
+                "██████···· step 7345/12000  loss 0.1235  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
+            ],
+        );
+        check(
+            &progress,
+            120,
+            expect_test::expect![
+                "██████████······ step 7345/12000  loss 0.1235  rate 1.23e-5  1.40 s/step  10.5 GiB of 11.0 GiB planned  1 h 49 min left"
+            ],
+        );
+        progress.is_evaluating = true;
+        check(
+            &progress,
+            80,
+            expect_test::expect!["███████···· step 7345/12000  loss 0.1235  10.5 GiB  1 h 49 min left  evaluating"],
+        );
     }
 }

@@ -49,6 +49,26 @@ fn a_growing_run_with_its_forecast() {
     expect_file!["growing-200x50.txt"].assert_eq(&text(&run, 200, 50));
 }
 
+/// Beside the chart each pane is as tall as it needs to be; a large tree takes that room, and the output goes beneath the chart.
+#[test]
+fn a_large_terminal_is_used() {
+    let mut run = growing();
+    let column = |text: &str, heading: &str| {
+        let line = text.lines().find(|line| line.contains(heading)).unwrap_or_else(|| panic!("{heading}: {text}"));
+        line.split(heading).next().unwrap().chars().count()
+    };
+    let few = text(&run, 200, 60);
+    assert!(column(&few, "╭ output ") > 100 && column(&few, "╭ why, and what to do ") > 100, "{few}");
+    run.processes = run.processes.iter().cycle().take(60).cloned().collect();
+    let many = text(&run, 200, 60);
+    assert!(column(&many, "╭ output ") < 100 && !many.contains("what to do"), "{many}");
+    // Without output the reasons have the rest.
+    run.processes.truncate(4);
+    run.output.clear();
+    let quiet = text(&run, 200, 60);
+    assert!(column(&quiet, "╭ why, and what to do ") > 100 && !quiet.contains("╭ output "), "{quiet}");
+}
+
 #[test]
 fn memory_that_is_known_by_bounds_is_marked() {
     let mut run = settled();
