@@ -153,7 +153,7 @@ bench: setup ## measure reading and judging of small and large traces
 	$(CARGO) bench --locked -p model-garden
 
 # BENCH_PYTHON with psutil, Pillow, numpy, torch, transformers and peft runs all parts; others are skipped.
-bench-all: build ## run every benchmark, about an hour; tables with date and machine: target/bench-DATE.md
+bench-all: build ## run every benchmark; tables with date and machine: target/bench-DATE.md
 	$(PYTHON) bench/all.py --binary $(BINARY) $(if $(BENCH_PYTHON),--python $(BENCH_PYTHON)) $(if $(PARTS),--parts $(PARTS))
 
 # The glibc that the wheel and the archive need at least: that of RHEL 8; Debian 11 has a newer one. Zig links against it, whatever this machine has, and maturin

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every benchmark of this folder and writes what they say, with date and machine, as one Markdown file.
 
-    python3 bench/all.py                                     # about an hour; some parts need packages and are skipped without them
+    python3 bench/all.py                                     # some parts need packages and are skipped without them
     python3 bench/all.py --parts judge,server                # some of them
     python3 bench/all.py --python VENV/bin/python            # a Python that has psutil, Pillow, numpy, torch, transformers and peft
 
