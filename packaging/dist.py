@@ -40,6 +40,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / name
         gather(folder, arguments.wheel)
+        (folder / "LICENSES-OF-DEPENDENCIES.txt").write_text(sbom.licences(f"{machine}-unknown-linux-gnu"), encoding="utf-8")
         archive = output / f"{name}.tar.gz"
         archive.write_bytes(packed(folder))
     shutil.copyfile(arguments.wheel, output / arguments.wheel.name)

@@ -30,13 +30,36 @@ def main():
         sys.stdout.write(text)
 
 
-def bill(target):
-    """The whole document."""
+def graph(target):
+    """All packages, what they need, and the one that is the binary."""
     command = [os.environ.get("CARGO", "cargo"), "metadata", "--format-version", "1", "--locked", "--filter-platform", target]
     metadata = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    root = next(package for package in packages.values() if package["name"] == BINARY)
+    return packages, nodes, next(package for package in packages.values() if package["name"] == BINARY)
+
+
+def licences(target):
+    """The licences of others' code in the binary, each text once with the crates that it is for: most of them ask for it to go with the binary."""
+    packages, nodes, root = graph(target)
+    others = [packages[name] for name in reachable(nodes, packages, root["id"], {None}) if packages[name]["source"]]
+    texts, named = {}, []
+    for package in sorted(others, key=lambda package: (package["name"], package["version"])):
+        name = f"{package['name']} {package['version']} ({package['license']})"
+        files = sorted(file for file in Path(package["manifest_path"]).parent.iterdir() if file.is_file() and re.match(r"(?i)(licen[sc]e|copying|notice|unlicense)", file.name))
+        for file in files:
+            texts.setdefault(file.read_text(encoding="utf-8", errors="replace").strip(), []).append(name)
+        if not files:
+            named.append(name)
+    parts = [f"{', '.join(names)}\n\n{text}\n" for text, names in texts.items()]
+    if named:
+        parts.append("These bring no text of their licence:\n\n" + "".join(f"{name}\n" for name in named))
+    return ("\n" + "=" * 80 + "\n").join(parts)
+
+
+def bill(target):
+    """The whole document."""
+    packages, nodes, root = graph(target)
     running = reachable(nodes, packages, root["id"], {None})
     built_with = reachable(nodes, packages, root["id"], {None, "build"})
     checksums = locked_checksums()

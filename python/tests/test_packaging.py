@@ -79,7 +79,7 @@ class Packaging(FolderCase):
         with tarfile.open(os.path.join(self.path("once"), archive)) as tar:
             held = tar.getnames()
             self.assertTrue(all(name == folder or name.startswith(folder + "/") for name in held))
-            for name in ("README.md", "LICENSE", "CHANGELOG.md", "model-garden.service", "model-garden.sysusers", "docs/install.md"):
+            for name in ("README.md", "LICENSE", "LICENSES-OF-DEPENDENCIES.txt", "CHANGELOG.md", "model-garden.service", "model-garden.sysusers", "docs/install.md"):
                 self.assertIn(f"{folder}/{name}", held)
             tar.extract(f"{folder}/model-garden", self.folder)
         told = subprocess.run([os.path.join(self.path(folder), "model-garden"), "--version"], stdout=subprocess.PIPE, universal_newlines=True)
