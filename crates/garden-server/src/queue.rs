@@ -4,7 +4,7 @@
 //! Each round brings the two together, so a round after a kill does the same as any other. A process that works on a job holds a lock in its folder: a second
 //! one that a confused server might start finds it held and ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::process::Child;
@@ -112,12 +112,14 @@ impl Queue {
         // A process that has ended is a zombie until it was waited for.
         self.children.retain(|_, child| matches!(child.try_wait(), Ok(None)));
         let looking = self.server.store.jobs_with(Status::ValidatingFiles, AT_ONCE)?;
+        let running = self.server.store.jobs_with(Status::Running, AT_ONCE)?;
+        self.forget_others(looking.iter().chain(&running));
         let mut lookers = looking.iter().filter(|job| self.is_alive(job).is_some()).count();
         for job in looking {
             let looked = self.look_after_look(&job, &mut lookers);
             self.note(&job, looked);
         }
-        for job in self.server.store.jobs_with(Status::Running, AT_ONCE)? {
+        for job in running {
             let looked = self.look_after_work(&job);
             self.note(&job, looked);
         }
@@ -127,6 +129,14 @@ impl Queue {
             self.keep_house()?;
         }
         Ok(())
+    }
+
+    /// Nothing is known of jobs that nobody works on: years of them would add up.
+    fn forget_others<'a>(&mut self, jobs: impl Iterator<Item = &'a JobRecord>) {
+        let ids: HashSet<&str> = jobs.map(JobRecord::id).collect();
+        self.asked.retain(|id, _| ids.contains(id.as_str()));
+        self.followed.retain(|id, _| ids.contains(id.as_str()));
+        self.since.retain(|(id, _), _| ids.contains(id.as_str()));
     }
 
     /// What goes wrong with one job is no reason to leave the others alone; the next round tries again.
