@@ -1,15 +1,18 @@
 //! The server's folder.
 //!
 //! ```text
-//! garden.db        what is known (see store.rs)
-//! lock             held by the server that uses the folder
-//! incoming/        files that are not there yet; emptied at the start
-//! files/           files of clients and results, by their names here
-//! parts/           parts of uploads
-//! jobs/            a folder for each job (see job.rs)
+//! garden-server.json   says that the folder is ours, and of which format
+//! garden.db            what is known (see store.rs)
+//! lock                 held by the server that uses the folder
+//! incoming/            files that are not there yet; ours are removed at the start
+//! files/               files of clients and results, by their names here
+//! parts/               parts of uploads
+//! jobs/                a folder for each job (see job.rs)
+//! unknown/             what nobody knew of, moved aside on request
 //! ```
 //!
-//! A file becomes visible by a rename, and known after that. So a kill leaves at most a file that nobody knows of, which the next start removes.
+//! A file becomes visible by a rename, and known after that. So a kill leaves at most a file that nobody knows of. Such a file is named at the next start and left, because
+//! it looks like one whose record was lost with the database. A folder that is not ours is not touched at all.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,15 +20,65 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 
+use crate::id::is_id;
 use crate::job::JobFolder;
-use crate::store::FileRecord;
+use crate::store::{FileRecord, Store};
 
 /// How long the folder's lock is waited for, and how often it is tried.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How names of files may end on our disk: what the reader of datasets knows, and what results are.
 const EXTENSIONS: [&str; 6] = ["jsonl", "json", "parquet", "tar", "csv", "bin"];
+
+/// Our own folders in it.
+const FOLDERS: [&str; 4] = ["incoming", "files", "parts", "jobs"];
+/// How folders of rows that are looked at on request begin.
+pub(crate) const LOOK: &str = "check-";
+/// The file that says that a folder is ours.
+const MARKER: &str = "garden-server.json";
+/// The format of the folder.
+const FORMAT: u32 = 1;
+/// What file systems put into a folder that is empty.
+const OF_THE_SYSTEM: &str = "lost+found";
+
+/// What the marker says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Marker {
+    what: String,
+    format: u32,
+}
+
+/// Why a folder cannot be taken.
+#[derive(Debug)]
+pub enum FolderError {
+    /// The system says so.
+    Io(io::Error),
+    /// Another server has it.
+    InUse,
+    /// It holds something, and nothing says that it is a server's: some of what it holds.
+    Foreign(Vec<String>),
+    /// A newer version of this program wrote it, of this format.
+    Newer(u32),
+    /// Its database knows less than the folder holds: an older or an empty one is in its place. What it does not know.
+    KnowsLess(Vec<String>),
+}
+
+impl From<io::Error> for FolderError {
+    fn from(error: io::Error) -> FolderError {
+        FolderError::Io(error)
+    }
+}
+
+/// What a folder is before it is taken.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// A server's, or nothing, and nothing says so yet.
+    Unmarked,
+    /// A server's.
+    Marked,
+}
 
 /// The folder, which is ours for as long as this lives.
 #[derive(Debug)]
@@ -35,9 +88,17 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Takes a folder; an error of kind `AddrInUse` means that another server has it.
-    pub fn take(root: &Path) -> io::Result<Disk> {
-        for folder in ["incoming", "files", "parts", "jobs"] {
+    /// Takes a folder that is ours, or empty. Of any other nothing is changed.
+    pub fn take(root: &Path) -> Result<Disk, FolderError> {
+        let found = look(root)?;
+        fs::create_dir_all(root)?;
+        // First of all, so that a start that fails half-way leaves a folder that is ours.
+        if found == Found::Unmarked {
+            let marker = Marker { what: "data of model-garden serve".into(), format: FORMAT };
+            let text = serde_json::to_string(&marker).map_err(io::Error::other)? + "\n";
+            garden_files::replace(&root.join(MARKER), text)?;
+        }
+        for folder in FOLDERS {
             fs::create_dir_all(root.join(folder))?;
         }
         // Rows, results and the database are nobody else's business.
@@ -47,14 +108,30 @@ impl Disk {
         let deadline = Instant::now() + PATIENCE;
         while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() >= deadline {
-                return Err(io::ErrorKind::AddrInUse.into());
+                return Err(FolderError::InUse);
             }
             std::thread::sleep(PAUSE);
         }
-        let root = root.canonicalize()?;
-        let disk = Disk { root, _lock: lock };
-        disk.clear(&disk.root.join("incoming"), |_| false)?;
-        Ok(disk)
+        Ok(Disk { root: root.canonicalize()?, _lock: lock })
+    }
+
+    /// Removes what a killed server was about to take or to throw away, and rows that it looked at. Nobody was told that they are there.
+    pub fn clear(&self) -> io::Result<()> {
+        for name in names(&self.root.join("incoming"))?.into_iter().filter(|name| is_id(name)) {
+            fs::remove_file(self.incoming(&name))?;
+        }
+        for name in names(&self.root.join("jobs"))?.into_iter().filter(|name| is_look(name)) {
+            fs::remove_dir_all(self.job(&name).0)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a file that nobody knows of any more; what cannot be removed now is at the next start.
+    pub fn discard(&self, file: &FileRecord) {
+        let away = self.incoming(&file.id);
+        if fs::rename(self.file(file), &away).is_ok() {
+            drop(fs::remove_file(away));
+        }
     }
 
     pub fn database(&self) -> PathBuf {
@@ -91,31 +168,80 @@ impl Disk {
         File::open(to.parent().unwrap_or(&self.root))?.sync_all()
     }
 
-    /// Removes what a server that was killed has left: files, parts and jobs that nobody knows of.
-    pub fn tidy(&self, known: impl Fn(Kind, &str) -> bool) -> io::Result<()> {
+    /// What the folder holds and nobody knows of.
+    pub fn unknown(&self, known: impl Fn(Kind, &str) -> bool) -> io::Result<Vec<Unknown>> {
+        let mut unknown: Vec<Unknown> = Vec::new();
         for (kind, folder) in [(Kind::File, "files"), (Kind::Part, "parts"), (Kind::Job, "jobs")] {
-            self.clear(&self.root.join(folder), |name| {
-                let id = name.split('.').next().unwrap_or_default();
-                known(kind, id)
-            })?;
+            let names = names(&self.root.join(folder))?.into_iter();
+            let of_kind =
+                names.filter(|name| !is_look(name) && !known(kind, name.split('.').next().unwrap_or_default()));
+            unknown.extend(of_kind.map(|name| Unknown { kind, place: format!("{folder}/{name}") }));
         }
-        Ok(())
+        unknown.sort_by(|a, b| a.place.cmp(&b.place));
+        Ok(unknown)
     }
 
-    fn clear(&self, folder: &Path, keep: impl Fn(&str) -> bool) -> io::Result<()> {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            if keep(&entry.file_name().to_string_lossy()) {
-                continue;
-            }
-            if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
-            } else {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        Ok(())
+    /// Whether a job that nobody knows of has worked, which it does only once it is known: its record is lost.
+    pub fn has_worked(&self, unknown: &Unknown) -> bool {
+        let folder = self.root.join(&unknown.place);
+        let has_results = names(&folder.join("out")).is_ok_and(|names| !names.is_empty());
+        unknown.kind == Kind::Job && (has_results || folder.join("outcome.json").exists())
     }
+
+    /// Moves what nobody knows of aside; returns the folder where it is then.
+    pub fn set_aside(&self, unknown: &[Unknown]) -> io::Result<PathBuf> {
+        let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        let aside = self.root.join("unknown").join(seconds.to_string());
+        for thing in unknown {
+            let to = aside.join(&thing.place);
+            fs::create_dir_all(to.parent().unwrap_or(&aside))?;
+            fs::rename(self.root.join(&thing.place), to)?;
+        }
+        Ok(aside)
+    }
+}
+
+/// What a folder is, without changing anything.
+fn look(root: &Path) -> Result<Found, FolderError> {
+    let held = match names(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unmarked),
+        held => held?,
+    };
+    match fs::read(root.join(MARKER)) {
+        Ok(text) => {
+            let marker: Marker = serde_json::from_slice(&text).map_err(io::Error::other)?;
+            return if marker.format > FORMAT { Err(FolderError::Newer(marker.format)) } else { Ok(Found::Marked) };
+        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        Err(_) => {}
+    }
+    // Versions before 0.2 left no marker, but always a database.
+    if Store::is_at(&root.join("garden.db")) {
+        return Ok(Found::Unmarked);
+    }
+    let foreign: Vec<String> = held.into_iter().filter(|name| name != OF_THE_SYSTEM).collect();
+    if foreign.is_empty() { Ok(Found::Unmarked) } else { Err(FolderError::Foreign(foreign)) }
+}
+
+/// Whether a folder under `jobs/` is of rows that were looked at on request, not of a job.
+fn is_look(name: &str) -> bool {
+    name.starts_with(LOOK) && is_id(name)
+}
+
+/// The names in a folder, in order.
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let mut names = entries.collect::<io::Result<Vec<String>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// Something in the folder that nobody knows of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    kind: Kind,
+    /// From the folder on, such as `jobs/ftjob-1`.
+    pub place: String,
 }
 
 /// What a file of ours is.

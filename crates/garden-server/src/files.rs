@@ -123,8 +123,7 @@ pub(crate) async fn delete(State(server): State<Arc<Server>>, UrlPath(id): UrlPa
 /// Forgets a file, and then removes it.
 pub(crate) fn remove(server: &Server, file: &FileRecord) -> Result<(), ApiError> {
     server.store.delete_file(&file.id)?;
-    // What cannot be removed now is when the server starts next.
-    drop(std::fs::remove_file(server.disk.file(file)));
+    server.disk.discard(file);
     Ok(())
 }
 

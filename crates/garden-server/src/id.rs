@@ -19,6 +19,13 @@ pub(crate) fn new_id(prefix: &str) -> String {
     id
 }
 
+/// Whether a name is one that [`new_id`] makes.
+pub(crate) fn is_id(name: &str) -> bool {
+    let Some(at) = name.len().checked_sub(LENGTH).filter(|at| name.is_char_boundary(*at)) else { return false };
+    let (prefix, letters) = name.split_at(at);
+    prefix.ends_with(['-', '_']) && letters.bytes().all(|letter| LETTERS.contains(&letter))
+}
+
 /// A seed for a job that has none.
 pub(crate) fn new_seed() -> u32 {
     let mut bytes = [0_u8; 4];
@@ -35,6 +42,9 @@ mod tests {
     fn names_differ_and_have_one_length() {
         let names: std::collections::HashSet<String> = (0..1000).map(|_| new_id("file-")).collect();
         assert_eq!(names.len(), 1000);
-        assert!(names.iter().all(|name| name.len() == 29 && name.starts_with("file-")));
+        assert!(names.iter().all(|name| name.len() == 29 && name.starts_with("file-") && is_id(name)));
+        assert!(
+            ["", "rows.jsonl", "file-", "notes-2026", "file-zHGYNKb2JzB2D0nyMO1RD3q."].iter().all(|name| !is_id(name))
+        );
     }
 }

@@ -186,6 +186,7 @@ pub(crate) fn submission(server: &Server, fields: &mut Fields) -> Result<(JobRec
         DeviceChoice::Auto => "auto",
         DeviceChoice::Cpu => "cpu",
         DeviceChoice::Cuda => "cuda",
+        DeviceChoice::CpuBf16 => "cpu-bf16",
     };
     set("device", json!(device));
     for (name, value) in settings {

@@ -45,6 +45,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 use disk::Disk;
+pub use disk::FolderError;
 use error::ApiError;
 use gate::{Keys, Peer, Rates};
 use job::JobRecord;
@@ -57,6 +58,8 @@ pub const KEYS_VARIABLE: &str = "MODEL_GARDEN_API_KEYS";
 const HEADERS: Duration = Duration::from_secs(15);
 /// Bytes of a request without its body.
 const LONGEST_HEAD: usize = 64 << 10;
+/// Names of unknown things that are shown at most.
+const SHOWN: usize = 5;
 /// Connections at the same time.
 const CONNECTIONS: usize = 1024;
 /// How long requests that are answered may take when the server is to end.
@@ -99,6 +102,8 @@ pub struct Settings {
     pub quota_bytes: u64,
     /// Requests of an address in a second.
     pub rate: u32,
+    /// Whether what its folder holds and its database does not know is moved aside at the start.
+    pub sets_unknown_aside: bool,
     /// Our own program.
     pub program: PathBuf,
     /// Who is told what an operator should know.
@@ -116,7 +121,7 @@ impl fmt::Debug for Settings {
 #[derive(Debug)]
 pub enum Error {
     /// Its folder cannot be used.
-    Folder(PathBuf, io::Error),
+    Folder(PathBuf, FolderError),
     /// Its database cannot be used.
     Database(PathBuf, StoreError),
     /// It cannot listen.
@@ -130,10 +135,28 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Folder(path, error) if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(f, "another server uses the folder `{}`", path.display())
+            Error::Folder(path, error) => {
+                let path = path.display();
+                match error {
+                    FolderError::Io(error) => write!(f, "cannot use the folder `{path}`: {error}"),
+                    FolderError::InUse => write!(f, "another server uses the folder `{path}`"),
+                    FolderError::Foreign(held) => {
+                        write!(
+                            f,
+                            "`{path}` is not a folder of `model-garden serve`: it holds {}",
+                            some_of(held, held.len())
+                        )
+                    }
+                    FolderError::Newer(format) => {
+                        write!(f, "`{path}` was written by a newer version of model-garden (format {format})")
+                    }
+                    FolderError::KnowsLess(unknown) => write!(
+                        f,
+                        "the database `{path}/garden.db` does not know what the folder holds: {}; an older or an empty one may be in its place",
+                        some_of(unknown, unknown.len())
+                    ),
+                }
             }
-            Error::Folder(path, error) => write!(f, "cannot use the folder `{}`: {error}", path.display()),
             Error::Database(path, error) => write!(f, "cannot use the database `{}`: {error}", path.display()),
             Error::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             Error::NoKey(host) => write!(f, "`{host}` can be reached from other machines, and no API key is set"),
@@ -143,6 +166,15 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Some names of many.
+fn some_of(names: &[String], count: usize) -> String {
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    match count.saturating_sub(shown.len()) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
 
 /// A server that runs.
 #[derive(Debug)]
@@ -267,22 +299,11 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     let disk = Disk::take(&settings.data_dir).map_err(broken)?;
     let database = disk.database();
     let store = Store::open(&database).map_err(|error| Error::Database(database.clone(), error))?;
-    disk.tidy(|kind, id| match kind {
-        // What cannot be asked about is kept.
-        disk::Kind::File => store.file(id).map_or(true, |found| found.is_some()),
-        disk::Kind::Part => store.has_part(id).unwrap_or(true),
-        disk::Kind::Job => match store.job(id) {
-            Ok(Some(job)) => {
-                if job.status.is_final() {
-                    disk.forget_rows(id);
-                }
-                true
-            }
-            Ok(None) => false,
-            Err(_) => true,
-        },
-    })
-    .map_err(broken)?;
+    let news = take_stock(&disk, &store, settings.sets_unknown_aside).map_err(|error| match error {
+        Stock::Folder(error) => broken(error),
+        Stock::Store(error) => Error::Database(database.clone(), error),
+    })?;
+    disk.clear().map_err(|error| broken(error.into()))?;
     let (wakes, woken) = sync_channel(1);
     let server = Arc::new(Server {
         keys: Keys::new(&settings.keys),
@@ -310,13 +331,62 @@ pub fn serve(settings: Settings, ready: impl FnOnce(SocketAddr)) -> Result<(), E
     let queue = queue::Queue::new(Arc::clone(&server));
     let queue =
         std::thread::Builder::new().name("queue".into()).spawn(move || queue.run(&woken)).map_err(Error::Threads)?;
-    let served = runtime.block_on(listen(Arc::clone(&server), ready));
+    let served = runtime.block_on(listen(Arc::clone(&server), |address| {
+        ready(address);
+        if let Some(news) = news {
+            (server.settings.say)(&news);
+        }
+    }));
     server.is_ending.store(true, Ordering::Relaxed);
     server.wake();
     // Jobs go on without us; the next server finds them.
     drop(queue.join());
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
+}
+
+/// Why stock cannot be taken.
+enum Stock {
+    Folder(FolderError),
+    Store(StoreError),
+}
+
+/// Compares what the folder holds with what the database knows: what an operator should know of it, if anything. A database that knows less than it once did is refused, since a server
+/// that went on with it would look as if nothing were missing.
+fn take_stock(disk: &Disk, store: &Store, sets_aside: bool) -> Result<Option<String>, Stock> {
+    let unknown = disk.unknown(|kind, id| match kind {
+        // What cannot be asked about may be known.
+        disk::Kind::File => store.file(id).map_or(true, |found| found.is_some()),
+        disk::Kind::Part => store.has_part(id).unwrap_or(true),
+        disk::Kind::Job => match store.job(id) {
+            Ok(Some(job)) => {
+                if job.status.is_final() {
+                    disk.forget_rows(id);
+                }
+                true
+            }
+            Ok(None) => false,
+            Err(_) => true,
+        },
+    });
+    let unknown = unknown.map_err(|error| Stock::Folder(error.into()))?;
+    if unknown.is_empty() {
+        return Ok(None);
+    }
+    let names: Vec<String> = unknown.iter().map(|thing| thing.place.clone()).collect();
+    let some = some_of(&names, names.len());
+    if sets_aside {
+        let aside = disk.set_aside(&unknown).map_err(|error| Stock::Folder(error.into()))?;
+        return Ok(Some(format!("moved aside, to `{}`: {some}", aside.display())));
+    }
+    // A kill leaves one thing at most.
+    let is_lost = names.len() > 1 && store.is_empty().map_err(Stock::Store)?;
+    if is_lost || unknown.iter().any(|thing| disk.has_worked(thing)) {
+        return Err(Stock::Folder(FolderError::KnowsLess(names)));
+    }
+    Ok(Some(format!(
+        "the database does not know {some}; a kill may have left this, and nothing was deleted (--set-unknown-aside moves it to `unknown`)"
+    )))
 }
 
 async fn listen(server: Arc<Server>, ready: impl FnOnce(SocketAddr)) -> Result<(), Error> {

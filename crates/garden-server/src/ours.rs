@@ -144,7 +144,7 @@ pub(crate) async fn check(State(server): State<Arc<Server>>, body: Body) -> Answ
     let kept = Arc::clone(&server);
     let (folder, rows, base) = server
         .blocking(move || {
-            let folder = kept.disk.job(&new_id("check-"));
+            let folder = kept.disk.job(&new_id(crate::disk::LOOK));
             let made = fs::create_dir_all(folder.all_rows());
             made.map_err(|error| ApiError::internal("a folder cannot be made", &error))?;
             let abandoned = Abandoned(Some(folder.0.clone()));

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, OptionalExtension, Params, Row, ToSql, TransactionBehavior, params, params_from_iter};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension, Params, Row, ToSql, TransactionBehavior, params, params_from_iter,
+};
 use serde_json::Value;
 
 pub use records::{
@@ -79,6 +81,27 @@ impl Store {
             newer => return Err(StoreError::Newer(newer)),
         }
         Ok(Store { connection: Mutex::new(connection) })
+    }
+
+    /// Whether there is a database of ours, whatever its version. Nothing is changed.
+    pub fn is_at(path: &Path) -> bool {
+        let look = || -> Result<bool, rusqlite::Error> {
+            // A connection that writes would recover and close the journal of somebody else's database.
+            let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            connection.busy_timeout(PATIENCE)?;
+            let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+            let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('files', 'uploads', 'parts', 'jobs', 'events')";
+            let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
+            Ok(version > 0 && tables == 5)
+        };
+        path.is_file() && look().unwrap_or(false)
+    }
+
+    /// Whether it knows nothing at all.
+    pub fn is_empty(&self) -> Result<bool, StoreError> {
+        let any = "SELECT EXISTS (SELECT 1 FROM files) OR EXISTS (SELECT 1 FROM parts) OR EXISTS (SELECT 1 FROM jobs)";
+        let any: bool = self.lock().query_row(any, [], |row| row.get(0))?;
+        Ok(!any)
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {

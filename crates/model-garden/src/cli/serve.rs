@@ -33,6 +33,11 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
+    /// Move what the data folder holds and its database does not know to `unknown` in it. Without this it is named and left, and a database that does not know
+    /// jobs that have run is refused.
+    #[arg(long)]
+    pub set_unknown_aside: bool,
+
     /// Model folder, or a folder of model folders; repeat for more.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     pub models: Vec<PathBuf>,

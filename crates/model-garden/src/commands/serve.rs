@@ -5,7 +5,7 @@ pub mod job;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use garden_server::{Error, KEYS_VARIABLE as KEYS, Settings, serve};
+use garden_server::{Error, FolderError, KEYS_VARIABLE as KEYS, Settings, serve};
 use garden_train::DeviceChoice;
 
 use super::Outcome;
@@ -53,6 +53,7 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         memory_limit: arguments.memory_limit,
         max_file_bytes: arguments.max_file_size.0,
         quota_bytes: arguments.quota.0,
+        sets_unknown_aside: arguments.set_unknown_aside,
         rate: arguments.rate_limit,
         program,
         say: Box::new(move |words| teller.say(&format!("model-garden: {words}"))),
@@ -70,6 +71,14 @@ pub fn run(arguments: &cli::Serve) -> Result<Outcome, Failure> {
         let hint = match &error {
             Error::NoKey(_) => Some(format!("pass --api-key-file FILE, or set {KEYS}")),
             Error::Listen(..) => Some("choose another --port, or 0 for any that is free".into()),
+            Error::Folder(folder, FolderError::Foreign(_)) => {
+                Some(format!("pass a folder that is empty or new, such as --data-dir {}", folder.join("garden").display()))
+            }
+            Error::Folder(folder, FolderError::KnowsLess(_)) => Some(format!(
+                "put back the newest `garden.db` that you have (with `garden.db-wal`, if there is one), or start with --set-unknown-aside, which moves what is not known to `{}`; no job and no file was touched",
+                folder.join("unknown").display()
+            )),
+            Error::Folder(_, FolderError::Newer(_)) => Some("use that version, or another --data-dir".into()),
             Error::Folder(..) | Error::Database(..) => Some("choose another --data-dir".into()),
             Error::Threads(_) => None,
         };

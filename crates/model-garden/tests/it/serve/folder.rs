@@ -1,0 +1,217 @@
+//! The server's folder: whatever it holds, nothing of it is deleted; a folder that is not a server's is not touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::{adapter, order, rows};
+use crate::common::http::Server;
+use crate::common::{Killed, model_garden, repository, scratch};
+
+/// All files under a folder, with their contents; permissions of the folder itself.
+fn held(folder: &Path) -> (u32, BTreeMap<String, Vec<u8>>) {
+    use std::os::unix::fs::PermissionsExt;
+    let mut files = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap().flatten() {
+            let name = entry.path().strip_prefix(folder).unwrap().display().to_string();
+            match entry.file_type().unwrap().is_dir() {
+                true => {
+                    folders.push(entry.path());
+                    files.insert(name, Vec::new());
+                }
+                false => drop(files.insert(name, fs::read(entry.path()).unwrap())),
+            }
+        }
+    }
+    (fs::metadata(folder).unwrap().permissions().mode(), files)
+}
+
+/// What a server says that does not start: its exit code and its words.
+fn refused(data: &Path, more: &[&str]) -> String {
+    let folder = data.display().to_string();
+    let mut words = vec!["serve", "--port", "0", "--device", "cpu", "--data-dir", &folder];
+    words.extend(more);
+    let ended = model_garden(&words).output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(2), "{told}");
+    told
+}
+
+const DATABASE: [&str; 3] = ["garden.db", "garden.db-wal", "garden.db-shm"];
+
+/// The files of the database, as an operator would copy them from a server that has ended.
+fn database(data: &Path) -> Vec<(&'static str, Vec<u8>)> {
+    DATABASE.into_iter().filter_map(|name| Some((name, fs::read(data.join(name)).ok()?))).collect()
+}
+
+fn put_back(data: &Path, database: &[(&'static str, Vec<u8>)]) {
+    DATABASE.into_iter().for_each(|name| drop(fs::remove_file(data.join(name))));
+    database.iter().for_each(|(name, bytes)| fs::write(data.join(name), bytes).unwrap());
+}
+
+/// Somebody's project that happens to have folders of these names.
+#[test]
+fn a_folder_that_is_not_ours_is_not_touched() {
+    let project = scratch("serve-foreign");
+    for (name, text) in [
+        ("files/thesis.tex", "years of work"),
+        ("jobs/job-1/weights.bin", "0"),
+        ("parts/a", "b"),
+        ("incoming/c", "d"),
+        ("notes.md", "e"),
+    ] {
+        fs::create_dir_all(project.join(name).parent().unwrap()).unwrap();
+        fs::write(project.join(name), text).unwrap();
+    }
+    fs::set_permissions(&project, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let before = held(&project);
+    let told = refused(&project, &[]);
+    assert!(told.contains("is not a folder of `model-garden serve`") && told.contains("`notes.md`"), "{told}");
+    assert!(told.contains("hint:") && told.contains("empty or new"), "{told}");
+    refused(&project, &["--set-unknown-aside"]);
+    assert_eq!(held(&project), before, "something was changed");
+    // A database of something else makes it no more ours.
+    fs::write(project.join("garden.db"), "not a database at all").unwrap();
+    let before = held(&project);
+    refused(&project, &[]);
+    assert_eq!(held(&project), before);
+}
+
+/// A folder of a newer version.
+#[test]
+fn a_newer_folder_is_refused() {
+    let data = scratch("serve-newer");
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("garden-server.json"), "{\"what\": \"data of model-garden serve\", \"format\": 7}\n").unwrap();
+    let before = held(&data);
+    let told = refused(&data, &[]);
+    assert!(told.contains("newer version") && told.contains("format 7"), "{told}");
+    assert_eq!(held(&data), before);
+}
+
+/// An empty or an older database in the place of the one that knew of everything: nothing is deleted, and what to do is said.
+#[test]
+fn a_database_that_knows_less_than_its_folder_is_refused() {
+    let data = scratch("serve-less");
+    let server = Server::start(&data, &[]);
+    let file = server.upload(&rows(4));
+    drop(server);
+    let early = database(&data);
+    let server = Server::start(&data, &[]);
+    let job = server.post("/v1/fine_tuning/jobs", &order(&file, 1)).expect(200)["id"].as_str().unwrap().to_string();
+    server.wait(&job, |job| job["status"] == "succeeded");
+    let result = adapter(&server, &job);
+    drop(server);
+    // What has come in that nobody was told of is ours to remove; what somebody else put there is not.
+    fs::write(data.join("incoming/file-zHGYNKb2JzB2D0nyMO1RD3qb"), "half a file").unwrap();
+    fs::write(data.join("incoming/somebody's"), "kept").unwrap();
+    let known = database(&data);
+    for other in [Vec::new(), early] {
+        put_back(&data, &other);
+        let told = refused(&data, &[]);
+        assert!(told.contains("does not know what the folder holds"), "{told}");
+        assert!(told.contains(&format!("`jobs/{job}`")), "{told}");
+        assert!(told.contains("--set-unknown-aside") && told.contains("put back the newest `garden.db`"), "{told}");
+        assert_eq!(fs::read(data.join("jobs").join(&job).join("out/adapter_model.safetensors")).unwrap(), result);
+    }
+    assert!(data.join("incoming/file-zHGYNKb2JzB2D0nyMO1RD3qb").exists(), "a start that is refused removes nothing");
+    // The database is put back, and all is there.
+    put_back(&data, &known);
+    let server = Server::start(&data, &[]);
+    assert_eq!(server.get(&format!("/v1/fine_tuning/jobs/{job}")).expect(200)["status"], json!("succeeded"));
+    assert!(data.join("incoming/somebody's").exists() && !data.join("incoming/file-zHGYNKb2JzB2D0nyMO1RD3qb").exists());
+    drop(server);
+    // Or one starts anew, with everything aside.
+    put_back(&data, &[]);
+    let server = Server::start(&data, &["--set-unknown-aside"]);
+    assert_eq!(server.get("/v1/fine_tuning/jobs").expect(200)["data"], json!([]));
+    let aside = fs::read_dir(data.join("unknown")).unwrap().flatten().next().unwrap().path();
+    assert_eq!(fs::read(aside.join("jobs").join(&job).join("out/adapter_model.safetensors")).unwrap(), result);
+    assert!(
+        fs::read_dir(aside.join("files"))
+            .unwrap()
+            .flatten()
+            .any(|entry| entry.file_name().to_string_lossy().starts_with(&file))
+    );
+}
+
+/// What a kill leaves between a rename and a transaction is named and left, and hinders nothing: also on a server that knows nothing yet.
+#[test]
+fn what_nobody_knows_is_named_and_left() {
+    for knows_something in [true, false] {
+        let data = scratch(&format!("serve-unknown-{knows_something}"));
+        let server = Server::start(&data, &[]);
+        let file = knows_something.then(|| server.upload("{}\n"));
+        drop(server);
+        let stray = data.join("files/file-00000000000000000000stra.jsonl");
+        fs::write(&stray, "rows").unwrap();
+        // Rows that were looked at, and a job whose folder was made and that nobody was told of.
+        fs::create_dir_all(data.join("jobs/check-00000000000000000000look/rows")).unwrap();
+        if knows_something {
+            fs::create_dir_all(data.join("jobs/ftjob-00000000000000000000anew/out")).unwrap();
+            fs::create_dir_all(data.join("jobs/ftjob-00000000000000000000anew/supervisor")).unwrap();
+        }
+        let folder = data.display().to_string();
+        let mut command = model_garden(&["serve", "--port", "0", "--device", "cpu", "--data-dir", &folder]);
+        let mut child = Killed(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let told = BufReader::new(child.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let named = told.take(5).find(|line| line.contains("does not know")).unwrap();
+        assert!(
+            named.contains("`files/file-00000000000000000000stra.jsonl`") && named.contains("nothing was deleted"),
+            "{named}"
+        );
+        assert!(!named.contains("check-"), "{named}");
+        drop(child);
+        let server = Server::start(&data, &[]);
+        if let Some(file) = file {
+            assert_eq!(server.get("/v1/files").expect(200)["data"][0]["id"], json!(file));
+            assert!(data.join("jobs/ftjob-00000000000000000000anew").exists());
+        }
+        assert_eq!(fs::read(&stray).unwrap(), b"rows");
+        assert!(!data.join("jobs/check-00000000000000000000look").exists());
+    }
+}
+
+/// A first start that failed half-way.
+#[test]
+fn a_folder_that_was_begun_is_taken() {
+    let data = scratch("serve-begun");
+    fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("garden-server.json"), "{\"what\": \"data of model-garden serve\", \"format\": 1}\n").unwrap();
+    Server::start(&data, &[]).get("/v1/files").expect(200);
+}
+
+/// The folder of 0.1.0, which has no marker: it is opened as it is, and what was under way goes on.
+#[test]
+fn the_folder_of_an_earlier_version_is_opened() {
+    let place = scratch("serve-earlier");
+    fs::create_dir_all(&place).unwrap();
+    let archive = repository("testdata/server/data-dir-0.1.0.tar.xz");
+    let code = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])";
+    let unpacked = Command::new("python3").args(["-c", code]).arg(archive).arg(&place).status();
+    if !unpacked.is_ok_and(|status| status.success()) {
+        return garden_testing::skip("python3 with lzma is needed to unpack a data dir");
+    }
+    let data = place.join("garden-data");
+    let expected: Value = serde_json::from_slice(&fs::read(data.join("expected.json")).unwrap()).unwrap();
+    let jobs = expected["jobs"].as_object().unwrap();
+    let before = held(&data.join("files")).1;
+    let server = Server::start(&data, &[]);
+    assert!(data.join("garden-server.json").exists());
+    assert_eq!(held(&data.join("files")).1, before);
+    for (job, status) in jobs {
+        let found = server.get(&format!("/v1/fine_tuning/jobs/{job}")).expect(200);
+        let now = found["model_garden"]["status"].as_str().unwrap();
+        match status.as_str().unwrap() {
+            was @ ("succeeded" | "failed" | "paused") => assert_eq!(now, was, "{found}"),
+            // Its folder has moved, which its order does not know yet; it is not lost, whatever becomes of it.
+            _ => assert!(data.join("jobs").join(job).join("order.json").exists()),
+        }
+    }
+}
