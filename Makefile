@@ -8,15 +8,15 @@ BINARY := $(TARGET)/release/model-garden
 RUN2_FACTS := --examples 663 --batch-size 2 --gradient-accumulation 4 --memory-limit 32GB
 
 # Tests that draw at random, as cargo and unittest name them. All of them draw by GARDEN_SEED, which is 1 unless it is set.
-RANDOM := error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::queue::kills train::a_killed_run
+RANDOM := arrival:: fused:: error_rates:: endings:: oracle:: comparison_rates:: judgement:: random:: robust:: gradients:: pictures::broken generation::draws serve::queue::kills train::a_killed_run
 RANDOM_PYTHON := -k Families -k Verdicts
 SEEDS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity serve-fuzz
+.PHONY: help build test check soak demo story bench bench-all fmt picture python rust format lints documentation docs docs-test reference recording setup setup-browser wheel dist deny lint-workflows gpu-tests bench-gpu parity parity-grid parity-grid-record nightly serve-fuzz
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:
 	@command -v $(CARGO) >/dev/null || { echo "error: cargo is not installed"; echo "hint: install Rust 1.89 or newer: https://rustup.rs"; exit 2; }
@@ -203,6 +203,16 @@ parity: build ## train beside transformers and peft, and have them read what we 
 	GARDEN_PYTHON=$$python GARDEN_TENSORBOARD=$$python $(CARGO) test --locked -p garden-model -p garden-train -p model-garden --test it -- $(PARITY_TESTS) \
 		> $(TARGET)/parity.tests 2>&1; code=$$?; grep -E '^test |^test result|panicked|^skipped: ' $(TARGET)/parity.tests; \
 	if [ $$code != 0 ] || grep -q '^skipped: .*\(GARDEN_\|has no\)' $(TARGET)/parity.tests; then echo "failed: see $(TARGET)/parity.tests"; exit 1; fi
+
+# The peer's losses are recorded, so that ten minutes with numpy and Pillow are enough; recording them again takes forty with the packages of parity.
+parity-grid: build ## how far training in bf16 is from float32, beside transformers and peft, over a grid of settings
+	@$(or $(PARITY_PYTHON),$(PYTHON)) testdata/training/parity_grid.py --binary $(BINARY) --work $(TARGET)/parity-grid --recorded
+
+parity-grid-record: build ## record the peer's losses of parity-grid again: make parity-grid-record PARITY_PYTHON=venv/bin/python
+	@CUDA_VISIBLE_DEVICES= $(PARITY_PYTHON) testdata/training/parity_grid.py --binary $(BINARY) --work $(TARGET)/parity-grid --phase make,peer,check
+
+nightly: ## what takes too long for every change: comparisons with transformers and peft, fuzzing of the server
+	$(call each,parity parity-grid serve-fuzz)
 
 # The packages of testdata/server/requirements.txt are installed beside the build. Another seed draws other requests.
 serve-fuzz: setup ## fuzz the server through its OpenAPI description and with broken requests: make serve-fuzz SEED=7

@@ -65,8 +65,8 @@ def make_rows(folder):
     (folder / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def make_adapter(model, folder):
-    """An adapter as peft saves it. A is drawn as peft does it, B is small instead of zero: with zero, gradients of A would begin with zero."""
+def make_adapter(model, folder, is_new=False):
+    """An adapter as peft saves it. A is drawn as peft does it. B is zero if it is new; else small, so that gradients of A do not begin with zero."""
     import torch
     from peft import LoraConfig
     from safetensors.torch import save_file
@@ -85,7 +85,7 @@ def make_adapter(model, folder):
             inputs, outputs = wide[name]
             place = f"base_model.model.model.language_model.layers.{layer}.{name}"
             tensors[f"{place}.lora_A.weight"] = torch.empty(rank, inputs).uniform_(-(inputs**-0.5), inputs**-0.5, generator=numbers)
-            tensors[f"{place}.lora_B.weight"] = torch.empty(outputs, rank).normal_(0.0, 0.01, generator=numbers)
+            tensors[f"{place}.lora_B.weight"] = torch.empty(outputs, rank).normal_(0.0, 0.0 if is_new else 0.01, generator=numbers)
     config = LoraConfig(r=rank, lora_alpha=SETTINGS["alpha"], lora_dropout=0.0, target_modules=DECODER, base_model_name_or_path=str(model))
     config.save_pretrained(folder)
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -139,7 +139,7 @@ class Batches:
             parts = [{"type": "image"} if part["type"] == "image_url" else part for part in question["content"]]
             images += [Image.open(self.data / part["image_url"]).convert("RGB") for part in question["content"] if part["type"] == "image_url"]
             shown.append(self.processor.apply_chat_template([{**question, "content": parts}, answer], tokenize=False))
-        batch = self.processor(text=shown, images=images, padding=True, return_tensors="pt")
+        batch = self.processor(text=shown, images=images or None, padding=True, return_tensors="pt")
         lengths = batch["attention_mask"].sum(1).tolist()
         labels = torch.full_like(batch["input_ids"], -100)
         for row, length in enumerate(lengths):
@@ -153,42 +153,63 @@ class Batches:
         return dict(self.kept[key])
 
 
-def train_peer(arguments, name, batches, messages):
-    """Losses of the trainer itself; only its rows come in their order."""
+def load_base(folder, dtype, attention, device):
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    return Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=dtype, attn_implementation=attention, device_map=device)
+
+
+def load_adapter(base, folder):
+    """The base with this adapter, ready to be trained. peft widens adapters; modules it saves in full are widened here, or most of their updates would be rounded away."""
     import torch
     from peft import PeftModel
     from safetensors.torch import load_file
+
+    model = PeftModel.from_pretrained(base, folder, is_trainable=True)
+    trained = {place.replace(".modules_to_save.default", "").replace(".default", ""): one for place, one in model.named_parameters() if one.requires_grad}
+    first = load_file(folder / "adapter_model.safetensors")
+    assert trained.keys() == first.keys(), "peft trains something else than the adapter"
+    assert all(one.dtype == torch.float32 for place, one in trained.items() if ".lora_" in place), "peft did not widen the adapter"
+    for one in trained.values():
+        one.data = one.data.float()
+    assert all(torch.equal(one.detach().cpu(), first[place]) for place, one in trained.items()), "peft begins with another adapter"
+    return model
+
+
+def run_trainer(model, batches, messages, settings, steps, is_wide, device, folder, **more):
+    """The trainer itself; only its rows come in their order. Returns what it logged, and how many of its weights decay."""
     from torch.utils.data import SequentialSampler
-    from transformers import PrinterCallback, Qwen2_5_VLForConditionalGeneration, Trainer, TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     class InOrder(Trainer):
         def _get_train_sampler(self, train_dataset=None):
             return SequentialSampler(self.train_dataset)
 
-    is_wide = name == "float32"
-    base = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-        arguments.work / "model", dtype=torch.float32 if is_wide else torch.bfloat16, attn_implementation="sdpa" if is_wide else name, device_map=arguments.device
+    told = TrainingArguments(
+        output_dir=folder, max_steps=steps, per_device_train_batch_size=settings["batch"], gradient_accumulation_steps=settings["accumulation"],
+        learning_rate=settings["rate"], lr_scheduler_type="cosine", warmup_steps=settings["warmup"], max_grad_norm=settings["norm"], weight_decay=settings["decay"],
+        logging_steps=1, seed=settings["seed"], save_strategy="no", report_to="none", remove_unused_columns=False, use_cpu=device == "cpu", disable_tqdm=True,
+        bf16=not is_wide, dataloader_pin_memory=False,
     )
-    model = PeftModel.from_pretrained(base, arguments.work / "first", is_trainable=True)
-    trained = {place: one for place, one in model.named_parameters() if one.requires_grad}
-    first = load_file(arguments.work / "first/adapter_model.safetensors")
-    assert {place.replace(".default", "") for place in trained} == first.keys(), "peft trains something else than the adapter"
-    assert all(one.dtype == torch.float32 for one in trained.values()), "peft did not widen the adapter"
-    assert all(torch.equal(one.detach().cpu(), first[place.replace(".default", "")]) for place, one in trained.items()), "peft begins with another adapter"
-    settings = TrainingArguments(
-        output_dir=arguments.work / f"peer-{name}", max_steps=arguments.steps, per_device_train_batch_size=SETTINGS["batch"],
-        gradient_accumulation_steps=SETTINGS["accumulation"], learning_rate=SETTINGS["rate"], lr_scheduler_type="cosine", warmup_steps=SETTINGS["warmup"],
-        max_grad_norm=SETTINGS["norm"], weight_decay=SETTINGS["decay"], logging_steps=1, seed=SETTINGS["seed"], save_strategy="no", report_to="none",
-        remove_unused_columns=False, use_cpu=arguments.device == "cpu", disable_tqdm=True, bf16=not is_wide, dataloader_pin_memory=False,
-    )
-    trainer = InOrder(model=model, args=settings, train_dataset=messages, data_collator=batches.collate)
+    trainer = InOrder(model=model, args=told, train_dataset=messages, data_collator=batches.collate, **more)
     # Means of micro-batches, as `--loss-normalisation batch` has it.
     assert trainer.model_accepts_loss_kwargs is False
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    assert len(trainer.optimizer.param_groups[0]["params"]) == len(trained), "some weights do not decay"
     log = [line for line in trainer.state.log_history if "loss" in line]
-    return {"loss": [line["loss"] for line in log], "grad_norm": [line["grad_norm"] for line in log], "learning_rate": [line["learning_rate"] for line in log]}
+    decayed = sum(len(group["params"]) for group in trainer.optimizer.param_groups if group["weight_decay"])
+    return {name: [line[name] for line in log] for name in ("loss", "grad_norm", "learning_rate")}, decayed
+
+
+def train_peer(arguments, name, batches, messages):
+    import torch
+
+    is_wide = name == "float32"
+    base = load_base(arguments.work / "model", torch.float32 if is_wide else torch.bfloat16, "sdpa" if is_wide else name, arguments.device)
+    model = load_adapter(base, arguments.work / "first")
+    log, decayed = run_trainer(model, batches, messages, SETTINGS, arguments.steps, is_wide, arguments.device, arguments.work / f"peer-{name}")
+    assert decayed == sum(one.requires_grad for one in model.parameters()), "some weights do not decay"
+    return log
 
 
 def give_back():
@@ -227,23 +248,30 @@ def peer(arguments):
         print(f"peer {name}: {log['seconds']:.1f} s, loss {log['loss'][0]:.4f} -> {log['loss'][-1]:.4f}", flush=True)
 
 
-def ours(arguments):
-    folder = arguments.work / "ours"
+def run_binary(binary, model, rows, folder, settings, steps, device, *flags, is_quiet=False):
+    """What `train-vision` logged at each step."""
     shutil.rmtree(folder, ignore_errors=True)
     words = [
-        arguments.binary, "train-vision", "--base-model", arguments.work / "model", "--dataset", arguments.work / "data/train.jsonl", "--output-dir", folder,
-        "--adapter", arguments.work / "first", "--shuffle", "false", "--max-steps", arguments.steps, "--batch-size", SETTINGS["batch"],
-        "--gradient-accumulation", SETTINGS["accumulation"], "--learning-rate", SETTINGS["rate"], "--lr-scheduler", "cosine", "--warmup-steps", SETTINGS["warmup"],
-        "--max-grad-norm", SETTINGS["norm"], "--weight-decay", SETTINGS["decay"], "--lora-r", SETTINGS["rank"], "--lora-alpha", SETTINGS["alpha"],
-        "--logging-steps", 1, "--save-steps", 1000, "--seed", SETTINGS["seed"], "--optim", "adamw", "--device", arguments.device, *arguments.ours_flags.split(),
+        binary, "train-vision", "--base-model", model, "--dataset", rows, "--output-dir", folder, "--shuffle", "false", "--max-steps", steps,
+        "--batch-size", settings["batch"], "--gradient-accumulation", settings["accumulation"], "--learning-rate", settings["rate"], "--lr-scheduler", "cosine",
+        "--warmup-steps", settings["warmup"], "--max-grad-norm", settings["norm"], "--weight-decay", settings["decay"], "--logging-steps", 1, "--save-steps", 1000,
+        "--seed", settings["seed"], "--device", device, *flags,
     ]
-    began = time.perf_counter()
-    done = subprocess.run([str(word) for word in words])
+    words = [str(word) for word in words]
+    done = subprocess.run(words, stdout=subprocess.PIPE if is_quiet else None, stderr=subprocess.STDOUT if is_quiet else None, text=True)
     if done.returncode != 0:
-        sys.exit(f"error: `{' '.join(map(str, words))}` ended with {done.returncode}")
+        sys.exit(f"{done.stdout or ''}error: `{' '.join(words)}` ended with {done.returncode}")
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     log = [line for line in log if "loss" in line]
-    found = {name: [line[name] for line in log] for name in ("loss", "grad_norm", "learning_rate")}
+    return {name: [line[name] for line in log] for name in ("loss", "grad_norm", "learning_rate")}
+
+
+def ours(arguments):
+    began = time.perf_counter()
+    found = run_binary(
+        arguments.binary, arguments.work / "model", arguments.work / "data/train.jsonl", arguments.work / "ours", SETTINGS, arguments.steps, arguments.device,
+        "--adapter", arguments.work / "first", "--lora-r", SETTINGS["rank"], "--lora-alpha", SETTINGS["alpha"], "--optim", "adamw", *arguments.ours_flags.split(),
+    )
     (arguments.work / "ours.json").write_text(json.dumps({**found, "seconds": time.perf_counter() - began, "device": arguments.device}))
 
 

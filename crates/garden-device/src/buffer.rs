@@ -156,6 +156,93 @@ impl Buffer {
     }
 }
 
+/// Rows of values in a buffer: value `c` of row `r` is at `r * stride + c`. Rows may lie side by side with others in one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rows {
+    /// The memory from the first value on.
+    pub buffer: Buffer,
+    /// Values of a row.
+    pub width: usize,
+    /// Distance between rows, at least the width.
+    pub stride: usize,
+}
+
+impl Rows {
+    /// Rows one behind the other.
+    pub fn dense(buffer: Buffer, width: usize) -> Rows {
+        Rows { buffer, width, stride: width }
+    }
+
+    /// The first `rows` rows, with what lies beside them.
+    pub fn first(self, rows: usize) -> Rows {
+        assert!(self.length(rows) <= self.buffer.length, "{rows} rows are wanted of {self:?}");
+        Rows { buffer: self.buffer.first((rows * self.stride).min(self.buffer.length)), ..self }
+    }
+
+    /// The rows from one of them on.
+    pub fn below(self, row: usize) -> Rows {
+        let begin = row * self.stride;
+        Rows { buffer: self.buffer.part(begin, self.buffer.length - begin), ..self }
+    }
+
+    /// Some columns of every row, counted from the row's start; they may lie behind its width.
+    pub fn columns(self, first: usize, width: usize) -> Rows {
+        assert!(first + width <= self.stride, "columns {first} to {} of rows {} apart", first + width, self.stride);
+        // A buffer without rows has no columns either.
+        let first = first.min(self.buffer.length);
+        Rows { buffer: self.buffer.part(first, self.buffer.length - first), width, ..self }
+    }
+
+    /// The columns right behind these rows.
+    pub fn beside(self, width: usize) -> Rows {
+        self.columns(self.width, width)
+    }
+
+    /// The memory of `rows` rows that lie one behind the other.
+    ///
+    /// # Panics
+    /// If they do not: the device that computes this has no use for rows that are apart.
+    pub fn joined(self, rows: usize) -> Buffer {
+        assert_eq!(self.stride, self.width, "rows one behind the other are needed");
+        self.buffer.first(rows * self.width)
+    }
+
+    /// How many rows the memory has.
+    pub(crate) fn count(self) -> usize {
+        (self.buffer.length + self.stride - self.width) / self.stride.max(1)
+    }
+
+    /// One of the rows.
+    pub(crate) fn row(self, number: usize) -> Buffer {
+        self.buffer.part(number * self.stride, self.width)
+    }
+
+    /// Values from the first of the first row to the last of the last one.
+    pub(crate) fn length(self, rows: usize) -> usize {
+        rows.saturating_sub(1) * self.stride + if rows > 0 { self.width } else { 0 }
+    }
+
+    /// Whether other columns lie right behind these.
+    pub(crate) fn is_followed_by(self, next: Rows) -> bool {
+        (self.buffer.id, self.stride, self.buffer.offset + self.width)
+            == (next.buffer.id, next.stride, next.buffer.offset)
+    }
+
+    /// Whether `rows` rows of both have a value in common.
+    pub(crate) fn overlap(self, other: Rows, rows: usize) -> bool {
+        let begin = |rows: Rows| rows.buffer.offset * rows.buffer.dtype.size();
+        let end = |of: Rows| begin(of) + of.length(rows) * of.buffer.dtype.size();
+        let share_range =
+            self.buffer.id == other.buffer.id && rows > 0 && begin(self) < end(other) && begin(other) < end(self);
+        if !share_range || (self.stride, self.buffer.dtype) != (other.stride, other.buffer.dtype) {
+            return share_range;
+        }
+        // Columns of the same rows: how far the other begins behind this one.
+        let behind = (other.buffer.offset + self.stride - self.buffer.offset % self.stride) % self.stride;
+        behind < self.width || behind + other.width > self.stride
+    }
+}
+
 /// A weight matrix in one of several formats: `rows` outputs, each with `columns` inputs, row-major; padding ([`crate::Profile::padded`])
 /// is included, and holds zeros.
 ///
@@ -168,6 +255,8 @@ pub struct Weight {
     pub rows: usize,
     /// Inputs.
     pub columns: usize,
+    /// Distance between the outputs' values: more than `columns` where it is a part of a larger matrix.
+    pub stride: usize,
     /// The quantisation of NF4 codes; `None` if the buffer holds plain values.
     pub blocks: Option<Nf4Blocks>,
 }
@@ -175,7 +264,18 @@ pub struct Weight {
 impl Weight {
     /// An unquantised weight.
     pub fn plain(buffer: Buffer, rows: usize, columns: usize) -> Weight {
-        Weight { buffer, rows, columns, blocks: None }
+        Weight { buffer, rows, columns, stride: columns, blocks: None }
+    }
+
+    /// A part of a larger matrix: all of its rows.
+    pub fn of_rows(rows: Rows, count: usize) -> Weight {
+        let first = rows.first(count);
+        Weight { buffer: first.buffer, rows: count, columns: first.width, stride: first.stride, blocks: None }
+    }
+
+    /// Its outputs as rows.
+    pub fn as_rows(&self) -> Rows {
+        Rows { buffer: self.buffer, width: self.columns, stride: self.stride }
     }
 
     /// Whether it can be read without conversion.

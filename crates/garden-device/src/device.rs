@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::buffer::{Buffer, Dtype, Purpose, Weight};
+use crate::buffer::{Buffer, Dtype, Purpose, Rows, Weight};
+use crate::fused::FusedWeight;
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::{Part, Seed};
@@ -15,17 +16,6 @@ pub enum Write {
     Set,
     /// Add.
     Add,
-}
-
-/// What the result of a linear is added to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plus {
-    /// Nothing.
-    Nothing,
-    /// The destination's previous contents.
-    Itself,
-    /// Another buffer of its shape: the input of a residual connection.
-    Other(Buffer),
 }
 
 /// There is not enough memory for a buffer.
@@ -76,8 +66,10 @@ impl std::error::Error for DeviceError {}
 pub struct Reserve {
     /// Columns of the widest weight that is not f32: it is widened tile by tile.
     pub widest: usize,
-    /// Values of the largest NF4 weight: some devices dequantise it as a whole.
+    /// Values of the largest matrix with an NF4 weight in it: some devices dequantise it as a whole.
     pub largest_packed: usize,
+    /// Number of trainable parameters.
+    pub parameters: usize,
     /// Values of the longest trainable bias or norm.
     pub longest_vector: usize,
     /// Tokens of the longest attention segment.
@@ -147,13 +139,25 @@ pub enum Moments {
     },
 }
 
+/// The copy of a parameter in the activation dtype, for matrix products.
+///
+/// It is rounded up or down by a threshold of each value's own: on average, a change far below the distance of two 16-bit values arrives. Rounded to the nearest,
+/// weights that begin as 16-bit values would stay what they are until their changes add up to half of that distance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shadow {
+    /// Where it lies; rows are as wide as the parameter's.
+    pub rows: Rows,
+    /// Its values are this times the parameter's.
+    pub scale: f32,
+}
+
 /// One update of AdamW with decoupled weight decay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     /// The master copy of the parameter, f32.
     pub value: Buffer,
-    /// A copy in the activation dtype for matrix products; refreshed by the update.
-    pub shadow: Option<Buffer>,
+    /// Its copy for matrix products; refreshed by the update.
+    pub shadow: Option<Shadow>,
     /// Its gradient.
     pub gradient: Buffer,
     /// Its moments.
@@ -240,6 +244,12 @@ pub trait Device {
         self.upload(to, &bytes);
     }
 
+    /// Fills rows from the host with bytes of their dtype, rows one behind the other.
+    fn upload_rows(&mut self, to: Rows, bytes: &[u8]) {
+        let rows = bytes.len() / (to.width * to.buffer.dtype().size()).max(1);
+        self.upload(to.joined(rows), bytes);
+    }
+
     /// Waits, and copies a floating-point buffer to the host as f32.
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError>;
 
@@ -278,6 +288,14 @@ pub trait Device {
     /// y = x, between floating-point dtypes: rounds to nearest even.
     fn cast(&mut self, x: Buffer, y: Buffer);
 
+    /// The copy of a parameter for matrix products.
+    fn cast_shadow(&mut self, value: Buffer, shadow: Shadow);
+
+    /// y = x, `rows` rows of activations.
+    fn copy_rows(&mut self, x: Rows, y: Rows, rows: usize) {
+        self.copy(x.joined(rows), y.joined(rows));
+    }
+
     /// y += x, activations.
     fn add(&mut self, x: Buffer, y: Buffer);
 
@@ -285,34 +303,101 @@ pub trait Device {
     fn scale(&mut self, x: Buffer, scalars: Buffer);
 
     /// y `[rows, n]` = scale x `[rows, k]` W `[n, k]`^T.
-    fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write);
-
-    /// `y [rows, n] = x [rows, k] W [n, k]^T + bias [n]` + `plus`. The bias is f32, or the profile's dtype of frozen biases.
-    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
-        if let Plus::Other(other) = plus {
-            self.copy(other, y);
-        }
-        let write = if plus == Plus::Nothing { Write::Set } else { Write::Add };
-        self.matmul(x, weight, y, rows, 1.0, write);
-        if let Some(bias) = bias {
-            self.add_bias(y, bias, rows);
-        }
-    }
+    fn matmul(&mut self, x: Rows, weight: &Weight, y: Rows, rows: usize, scale: f32, write: Write);
 
     /// dx `[rows, k]` = scale dy `[rows, n]` W `[n, k]`.
-    fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write);
+    fn matmul_backward(&mut self, dy: Rows, weight: &Weight, dx: Rows, rows: usize, scale: f32, write: Write);
 
     /// dW `[n, k]` += scale dy `[rows, n]`^T x `[rows, k]`; dW is f32.
-    fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32);
+    fn weight_gradient(&mut self, dy: Rows, x: Rows, gradient: &Weight, rows: usize, scale: f32);
 
     /// `y [rows, n] += bias [n]`, for every row; the bias is f32.
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize);
 
     /// `dbias [n] +=` sum over the rows of `dy [rows, n]`; dbias is f32.
-    fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize);
+    fn bias_gradient(&mut self, dy: Rows, gradient: Buffer, rows: usize);
+
+    /// t `[rows, rank]` = x A^T of every adapter. On a joined device they lie side by side.
+    fn fused_down(&mut self, x: Rows, weight: &FusedWeight, t: &[Rows], rows: usize) {
+        for (adapter, t) in weight.adapters().zip(t) {
+            self.matmul(x, &adapter.down, *t, rows, 1.0, Write::Set);
+        }
+    }
+
+    /// y `[rows, outputs]` = x W^T + bias + s t B^T of every part, summed before it is rounded; then `plus` is added, the input of a residual connection.
+    /// Without `t` adapters take no part. On a joined device, the parts of y lie side by side, and t behind x.
+    fn fused_linear(
+        &mut self,
+        x: Rows,
+        t: &[Rows],
+        weight: &FusedWeight,
+        y: &[Rows],
+        rows: usize,
+        plus: Option<Buffer>,
+    ) {
+        let mut t = t.iter();
+        for (part, y) in weight.parts.iter().zip(y) {
+            let adapter = part.adapter.as_ref().and_then(|adapter| Some((adapter, *t.next()?)));
+            let write = match (plus, adapter) {
+                (Some(other), _) => {
+                    self.copy(other, y.joined(rows));
+                    Write::Add
+                }
+                (None, Some((adapter, t))) => {
+                    self.matmul(t, &adapter.up, *y, rows, adapter.scale, Write::Set);
+                    Write::Add
+                }
+                (None, None) => Write::Set,
+            };
+            self.matmul(x, &part.weight, *y, rows, 1.0, write);
+            if let Some(bias) = part.bias {
+                self.add_bias(y.joined(rows), bias, rows);
+            }
+            if let Some((adapter, t)) = adapter.filter(|_| plus.is_some()) {
+                self.matmul(t, &adapter.up, *y, rows, adapter.scale, Write::Add);
+            }
+        }
+    }
+
+    /// dt `[rows, rank]` = s dy B of every adapter.
+    fn fused_up_backward(&mut self, dy: &[Rows], weight: &FusedWeight, dt: &[Rows], rows: usize) {
+        let adapted = weight.parts.iter().zip(dy).filter_map(|(part, dy)| Some((part.adapter.as_ref()?, *dy)));
+        for ((adapter, dy), dt) in adapted.zip(dt) {
+            self.matmul_backward(dy, &adapter.up, *dt, rows, adapter.scale, Write::Set);
+        }
+    }
+
+    /// dx `[rows, inputs]` = the sum over all parts of dy W + dt A, summed before it is rounded. Without `dt` adapters take no part. On a joined device, the
+    /// parts of dy lie side by side, and dt behind them.
+    fn fused_linear_backward(&mut self, dy: &[Rows], dt: &[Rows], weight: &FusedWeight, dx: Rows, rows: usize) {
+        let mut dt = dt.iter();
+        for (number, (part, dy)) in weight.parts.iter().zip(dy).enumerate() {
+            let adapter = part.adapter.as_ref().and_then(|adapter| Some((adapter, *dt.next()?)));
+            match (number, adapter) {
+                (0, Some((adapter, dt))) => {
+                    self.matmul_backward(dt, &adapter.down, dx, rows, 1.0, Write::Set);
+                    self.matmul_backward(*dy, &part.weight, dx, rows, 1.0, Write::Add);
+                }
+                (_, adapter) => {
+                    let write = if number == 0 { Write::Set } else { Write::Add };
+                    self.matmul_backward(*dy, &part.weight, dx, rows, 1.0, write);
+                    if let Some((adapter, dt)) = adapter {
+                        self.matmul_backward(dt, &adapter.down, dx, rows, 1.0, Write::Add);
+                    }
+                }
+            }
+        }
+    }
+
+    /// dA += dt^T x of every adapter; gradients are f32.
+    fn fused_down_gradient(&mut self, dt: &[Rows], x: Rows, gradients: &[Weight], rows: usize) {
+        for (dt, gradient) in dt.iter().zip(gradients) {
+            self.weight_gradient(*dt, x, gradient, rows, 1.0);
+        }
+    }
 
     /// y `[rows, n]` = w x / sqrt(mean(x^2) + eps), row by row; w is f32.
-    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32);
+    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Rows, rows: usize, epsilon: f32);
 
     /// dx `[rows, n]` from dy `[rows, n]`; the gradient of w is added to `gradient`, f32, if given.
     fn rms_norm_backward(
@@ -320,7 +405,7 @@ pub trait Device {
         dy: Buffer,
         x: Buffer,
         weight: Buffer,
-        dx: Buffer,
+        dx: Rows,
         gradient: Option<Buffer>,
         rows: usize,
         epsilon: f32,
@@ -334,7 +419,7 @@ pub trait Device {
     fn rotate_backward(&mut self, dx: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize);
 
     /// Attention into `y` `[tokens, heads * head_size]`. The log-sum-exp of each row of scores goes to `lse`, f32 `[tokens, heads]`.
-    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer);
+    fn attend(&mut self, attention: &Attention, y: Rows, lse: Buffer);
 
     /// Attention over a KV cache into `y` `[tokens, heads * head_size]`, forward only.
     ///
@@ -347,7 +432,7 @@ pub trait Device {
         firsts: Buffer,
         lengths: Buffer,
         workspace: Option<Buffer>,
-        y: Buffer,
+        y: Rows,
     );
 
     /// Gradients of queries, keys and values from `dy`; the forward pass's outputs are given again. The three may lie in one buffer, as in a
@@ -355,7 +440,7 @@ pub trait Device {
     fn attend_backward(
         &mut self,
         attention: &Attention,
-        y: Buffer,
+        y: Rows,
         lse: Buffer,
         dy: Buffer,
         dq: Heads,
@@ -363,12 +448,12 @@ pub trait Device {
         dv: Heads,
     );
 
-    /// y = silu(gate) up, elementwise.
-    fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer);
+    /// y `[rows, inner]` = silu(gate) up, elementwise.
+    fn swiglu(&mut self, gate: Rows, up: Rows, y: Rows, rows: usize);
 
     /// dgate `[rows, inner]` from dy and the saved gate and up; dy is replaced by dup. The output of `swiglu` is recomputed if wanted, as all
     /// its inputs are at hand. No operands may overlap.
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>);
+    fn swiglu_backward(&mut self, dy: Rows, gate: Rows, up: Rows, dgate: Rows, y: Option<Rows>, rows: usize);
 
     /// y = exact GELU of x, elementwise.
     fn gelu(&mut self, x: Buffer, y: Buffer);
@@ -380,16 +465,16 @@ pub trait Device {
     fn embed(&mut self, weight: &Weight, tokens: Buffer, y: Buffer, rows: usize);
 
     /// dW += dy, row by row, in token order, except for tokens in `skipped`. dW is f32.
-    fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]);
+    fn embed_backward(&mut self, dy: Rows, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]);
 
     /// y `[rows, width]` = rows of x at `places`.
-    fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
+    fn gather(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize);
 
     /// Rows of y at `places`, each at most once, = x `[rows, width]`.
-    fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize);
+    fn scatter(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize);
 
-    /// Dropout: y = x / (1 - rate) or 0, by a random number for (seed, index). The same seed gives the same choice.
-    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write);
+    /// Dropout: y `[rows, width]` = x / (1 - rate) or 0, by a random number for (seed, index in x). The same seed gives the same choice.
+    fn dropout(&mut self, x: Rows, y: Rows, rows: usize, rate: f32, seed: Seed, write: Write);
 
     /// Each row's loss for its target and whether that is a hit, f32 `[rows]`, and in place of the logits `[rows, vocabulary]`, activations, the gradient
     /// of the summed losses times the loss scale of the step's scalars. A hit is 1 where the target is the first of the largest logits, as an
@@ -418,6 +503,6 @@ pub trait Device {
     /// without calling `work`. They must depend only on the contents of buffers, and must neither upload nor download anything.
     fn repeat(&mut self, buffer: Buffer, number: usize, work: &mut dyn FnMut(&mut dyn Device));
 
-    /// One AdamW update. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
-    fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>);
+    /// AdamW updates. With `clip`, gradients are scaled down to that norm first: (f32 `[1]` with the sum of all squares, largest norm).
+    fn adamw(&mut self, updates: &[AdamW], clip: Option<(Buffer, f32)>);
 }

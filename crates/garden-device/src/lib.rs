@@ -11,6 +11,7 @@ pub mod cpu;
 pub mod cuda;
 mod device;
 pub mod dynamic_8bit;
+mod fused;
 pub mod nf4;
 mod plan;
 mod planner;
@@ -19,10 +20,13 @@ mod scalars;
 mod stages;
 mod wide;
 
-pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Weight};
+pub use buffer::{Buffer, Dtype, Nf4Blocks, Nf4Scales, Purpose, Rows, Weight};
 pub use cpu::{Cpu, CpuBf16};
 pub use cuda::{Card, Cuda, Unavailable};
-pub use device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Plus, Reserve, Write};
+pub use device::{
+    AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, OwnMemory, Reserve, Shadow, Write,
+};
+pub use fused::{FusedAdapter, FusedPart, FusedWeight, JoinedWeight};
 pub use plan::{Block, Plan, PlannedBuffer};
 pub use planner::Planner;
 pub use profile::{Profile, Scratch};

@@ -1,7 +1,8 @@
 //! A device that computes nothing and counts every requested buffer.
 
-use crate::buffer::{Buffer, Dtype, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Reserve, Write};
+use crate::buffer::{Buffer, Dtype, Purpose, Rows, Weight};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Reserve, Shadow, Write};
+use crate::fused::FusedWeight;
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::Seed;
@@ -67,6 +68,7 @@ impl Device for Planner {
 
     fn upload(&mut self, _: Buffer, _: &[u8]) {}
     fn upload_f32(&mut self, _: Buffer, _: &[f32]) {}
+    fn upload_rows(&mut self, _: Rows, _: &[u8]) {}
     fn download(&mut self, _: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
         to.fill(0.0);
         Ok(())
@@ -80,20 +82,27 @@ impl Device for Planner {
     fn zero(&mut self, _: Buffer) {}
     fn copy(&mut self, _: Buffer, _: Buffer) {}
     fn cast(&mut self, _: Buffer, _: Buffer) {}
+    fn cast_shadow(&mut self, _: Buffer, _: Shadow) {}
+    fn copy_rows(&mut self, _: Rows, _: Rows, _: usize) {}
     fn add(&mut self, _: Buffer, _: Buffer) {}
     fn scale(&mut self, _: Buffer, _: Buffer) {}
-    fn matmul(&mut self, _: Buffer, _: &Weight, _: Buffer, _: usize, _: f32, _: Write) {}
-    fn matmul_backward(&mut self, _: Buffer, _: &Weight, _: Buffer, _: usize, _: f32, _: Write) {}
-    fn weight_gradient(&mut self, _: Buffer, _: Buffer, _: &Weight, _: usize, _: f32) {}
+    fn matmul(&mut self, _: Rows, _: &Weight, _: Rows, _: usize, _: f32, _: Write) {}
+    fn matmul_backward(&mut self, _: Rows, _: &Weight, _: Rows, _: usize, _: f32, _: Write) {}
+    fn weight_gradient(&mut self, _: Rows, _: Rows, _: &Weight, _: usize, _: f32) {}
+    fn fused_down(&mut self, _: Rows, _: &FusedWeight, _: &[Rows], _: usize) {}
+    fn fused_linear(&mut self, _: Rows, _: &[Rows], _: &FusedWeight, _: &[Rows], _: usize, _: Option<Buffer>) {}
+    fn fused_up_backward(&mut self, _: &[Rows], _: &FusedWeight, _: &[Rows], _: usize) {}
+    fn fused_linear_backward(&mut self, _: &[Rows], _: &[Rows], _: &FusedWeight, _: Rows, _: usize) {}
+    fn fused_down_gradient(&mut self, _: &[Rows], _: Rows, _: &[Weight], _: usize) {}
     fn add_bias(&mut self, _: Buffer, _: Buffer, _: usize) {}
-    fn bias_gradient(&mut self, _: Buffer, _: Buffer, _: usize) {}
-    fn rms_norm(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: f32) {}
+    fn bias_gradient(&mut self, _: Rows, _: Buffer, _: usize) {}
+    fn rms_norm(&mut self, _: Buffer, _: Buffer, _: Rows, _: usize, _: f32) {}
     fn rms_norm_backward(
         &mut self,
         _: Buffer,
         _: Buffer,
         _: Buffer,
-        _: Buffer,
+        _: Rows,
         _: Option<Buffer>,
         _: usize,
         _: f32,
@@ -102,22 +111,22 @@ impl Device for Planner {
     }
     fn rotate(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
     fn rotate_backward(&mut self, _: Heads, _: usize, _: Buffer, _: Buffer, _: usize) {}
-    fn attend(&mut self, _: &Attention, _: Buffer, _: Buffer) {}
-    fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Option<Buffer>, _: Buffer) {}
-    fn attend_backward(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
-    fn swiglu(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
-    fn swiglu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: Option<Buffer>) {}
+    fn attend(&mut self, _: &Attention, _: Rows, _: Buffer) {}
+    fn attend_kv_cache(&mut self, _: &Attention, _: Buffer, _: Buffer, _: Option<Buffer>, _: Rows) {}
+    fn attend_backward(&mut self, _: &Attention, _: Rows, _: Buffer, _: Buffer, _: Heads, _: Heads, _: Heads) {}
+    fn swiglu(&mut self, _: Rows, _: Rows, _: Rows, _: usize) {}
+    fn swiglu_backward(&mut self, _: Rows, _: Rows, _: Rows, _: Rows, _: Option<Rows>, _: usize) {}
     fn gelu(&mut self, _: Buffer, _: Buffer) {}
     fn gelu_backward(&mut self, _: Buffer, _: Buffer, _: Buffer) {}
     fn embed(&mut self, _: &Weight, _: Buffer, _: Buffer, _: usize) {}
-    fn embed_backward(&mut self, _: Buffer, _: Buffer, _: &Weight, _: usize, _: &[i32]) {}
-    fn gather(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: usize) {}
-    fn scatter(&mut self, _: Buffer, _: Buffer, _: Buffer, _: usize, _: usize) {}
-    fn dropout(&mut self, _: Buffer, _: Buffer, _: f32, _: Seed, _: Write) {}
+    fn embed_backward(&mut self, _: Rows, _: Buffer, _: &Weight, _: usize, _: &[i32]) {}
+    fn gather(&mut self, _: Rows, _: Buffer, _: Rows, _: usize) {}
+    fn scatter(&mut self, _: Rows, _: Buffer, _: Rows, _: usize) {}
+    fn dropout(&mut self, _: Rows, _: Rows, _: usize, _: f32, _: Seed, _: Write) {}
     fn cross_entropy(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer, _: usize, _: Buffer) {}
     fn add_losses(&mut self, _: Buffer, _: Buffer, _: Buffer, _: Buffer) {}
     fn best_of_rows(&mut self, _: Buffer, _: Buffer, _: usize) {}
     fn add_squares(&mut self, _: Buffer, _: Buffer) {}
     fn repeat(&mut self, _: Buffer, _: usize, _: &mut dyn FnMut(&mut dyn Device)) {}
-    fn adamw(&mut self, _: &AdamW, _: Option<(Buffer, f32)>) {}
+    fn adamw(&mut self, _: &[AdamW], _: Option<(Buffer, f32)>) {}
 }

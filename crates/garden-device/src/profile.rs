@@ -13,8 +13,10 @@ pub struct Profile {
     pub activations: Dtype,
     /// Dtype of frozen 16-bit or 32-bit matrices after loading; `None` keeps the checkpoint's.
     pub frozen: Option<Dtype>,
-    /// Dtype of frozen biases.
-    pub frozen_bias: Dtype,
+    /// Dtype of biases in products.
+    pub bias: Dtype,
+    /// Whether linears of the same inputs and their adapters are one matrix ([`crate::FusedWeight`]).
+    pub is_joined: bool,
     /// Row widths inside layers (of an MLP, of an adapter) are padded with zeros to a multiple of this.
     pub width_multiple: usize,
     /// Alignment of buffers in bytes.
@@ -50,7 +52,8 @@ impl Profile {
         Profile {
             activations: Dtype::F32,
             frozen: None,
-            frozen_bias: Dtype::F32,
+            bias: Dtype::F32,
+            is_joined: false,
             width_multiple: 1,
             // A cache line, and the alignment of the widest vector instructions.
             alignment: 64,
@@ -69,6 +72,8 @@ impl Profile {
         Profile {
             activations: Dtype::Bf16,
             frozen: Some(Dtype::Bf16),
+            bias: Dtype::Bf16,
+            is_joined: true,
             width_multiple: 8,
             alignment: 256,
             batches: 2,
@@ -81,8 +86,6 @@ impl Profile {
     /// An NVIDIA GPU ([`crate::Cuda`]).
     pub fn cuda() -> Profile {
         Profile {
-            // cuBLASLt adds it to a product before rounding.
-            frozen_bias: Dtype::Bf16,
             // Enough rows for full speed of cuBLASLt; 156 MB in bf16 with Qwen's vocabulary.
             logit_rows: 512,
             cache_piece: cuda::CACHE_PIECE,

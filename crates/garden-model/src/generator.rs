@@ -22,14 +22,14 @@ use crate::network::activations::{GradientCheckpointing, activations};
 use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations};
 use crate::network::head::HeadWorkspace;
 use crate::network::kv_cache::{KvCache, Piece, Step, StepInputs};
-use crate::network::linear::LinearWorkspace;
+use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, FrozenAdapter, Storage};
 use crate::network::pass::Pass;
 use crate::network::patches::PatchInputs;
 use crate::network::rotary;
-use crate::network::vision::VisionWorkspace;
+use crate::network::vision::{Vision, VisionWorkspace};
 use garden_input::{Config, Prompt};
 
 /// Tokens of a prompt per pass through the layers: enough for matrix products to run at full speed.
@@ -150,10 +150,9 @@ impl Generator {
         let storage = Storage { four_bit: four_bit.cloned(), ..Storage::default() };
         let mut builder = Builder::new(device, checkpoint, lora, Mode::Inference, &storage)?;
         let network = Network::build(&mut builder, config)?;
-        let (frozen, reserve, widest_adapted) = (builder.frozen, builder.reserve, builder.widest_adapted);
+        let (frozen, reserve, adapters) = (builder.frozen, builder.reserve, builder.adapter_sizes);
         let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
-        let lora = lora.map(|lora| (lora, widest_adapted));
-        let workspace = Workspace::build(device, config, lora, limits)?;
+        let workspace = Workspace::build(device, config, adapters, &network.vision, limits)?;
         device.reserve(answering(reserve, config, limits))?;
         let logits = vec![0.0; config.text.vocabulary];
         let sampler = Sampler::default();
@@ -171,9 +170,8 @@ impl Generator {
             )));
         }
         let kv_cache = KvCache::build(device, &config.text, limits.rows, limits.context)?;
-        let lora = model.lora.as_ref().map(|(lora, widest)| (lora, *widest));
         let (images, vision) = model.image_workspaces();
-        let workspace = Workspace::beside(device, config, lora, limits, images, vision)?;
+        let workspace = Workspace::beside(device, config, model.adapter_sizes, limits, images, vision)?;
         // The model's reserve is enough for its images; answers may be longer than its training rows.
         let (own, needed) = (model.reserve, answering(model.reserve, config, limits));
         if needed.longest > own.longest
@@ -433,7 +431,8 @@ impl Workspace {
     fn build(
         device: &mut dyn Device,
         config: &Config,
-        lora: Option<(&LoraConfig, usize)>,
+        adapters: AdapterSizes,
+        tower: &Vision,
         limits: GeneratorLimits,
     ) -> Result<Workspace, Error> {
         // A window has at least one merged token, and so has an image.
@@ -443,18 +442,19 @@ impl Workspace {
             device,
             &config.vision,
             limits.patches,
-            0,
+            tower.adapter_sizes(adapters),
+            tower.adapts_merger(),
             Mode::Inference,
             GradientCheckpointing::PerLayer,
         )?;
-        Workspace::beside(device, config, lora, limits, images, vision)
+        Workspace::beside(device, config, adapters, limits, images, vision)
     }
 
     /// Builds the workspace around existing image buffers.
     fn beside(
         device: &mut dyn Device,
         config: &Config,
-        lora: Option<(&LoraConfig, usize)>,
+        adapters: AdapterSizes,
         limits: GeneratorLimits,
         images: PatchInputs,
         vision: VisionWorkspace,
@@ -467,10 +467,10 @@ impl Workspace {
             images,
             step: StepInputs::build(device, text, limits.rows, at_once)?,
             x: activations(device, Purpose::Workspace, "decoder x", all, text.hidden)?,
-            layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, 0, mode)?,
-            decoder: DecoderWorkspace::build(device, text, at_once, mode)?,
+            layer: LayerActivations::build(device, Purpose::Workspace, "decoder", text, at_once, adapters, mode)?,
+            decoder: DecoderWorkspace::build(device, text, at_once, adapters, mode)?,
             vision,
-            linear: LinearWorkspace::build(device, lora, at_once.max(limits.patches), mode)?,
+            linear: LinearWorkspace::build(device, adapters, at_once.max(limits.patches), mode)?,
             head: HeadWorkspace::build(device, text, limits.rows, mode)?,
             best: device.buffer(Purpose::Workspace, "best tokens", Dtype::I32, limits.rows)?,
         })

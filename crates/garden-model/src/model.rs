@@ -1,16 +1,17 @@
 //! The whole model: its buffers, and the forward and backward pass over a batch.
 
-use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Stage, StepScalars};
+use garden_device::{
+    AdamW, Buffer, Device, DeviceError, Dtype, OutOfMemory, Part, Purpose, Reserve, Rows, Stage, StepScalars,
+};
 
 use crate::batch::{Batch, longest};
 use crate::checkpoint::Checkpoint;
-use crate::checkpoint::layout::Width;
 use crate::error::Error;
 use crate::network::Network;
-use crate::network::activations::{GradientCheckpointing, Saved, activations};
+use crate::network::activations::{GradientCheckpointing, Saved, activations, roomy};
 use crate::network::decoder::{DecoderContext, DecoderWorkspace, LayerActivations, Sequence};
 use crate::network::head::{Asked, HeadWorkspace};
-use crate::network::linear::LinearWorkspace;
+use crate::network::linear::{AdapterSizes, LinearWorkspace};
 use crate::network::lora::LoraConfig;
 use crate::network::mode::Mode;
 use crate::network::parameters::{Builder, Parameter, Storage};
@@ -80,9 +81,10 @@ pub struct Model {
     config: Config,
     limits: Limits,
     pub(crate) network: Network,
-    /// The adapters' configuration and their widest input.
-    pub(crate) lora: Option<(LoraConfig, usize)>,
+    pub(crate) adapter_sizes: AdapterSizes,
     trained: Vec<Parameter>,
+    /// Memory for the updates of a step.
+    updates: Vec<AdamW>,
     /// All gradients, contiguous.
     gradients: Buffer,
     workspace: Workspace,
@@ -102,7 +104,7 @@ struct Workspace {
     inputs: Vec<Buffer>,
     saved: Saved<LayerActivations>,
     /// The gradient passed down through the layers `[tokens, hidden]`.
-    dx: Buffer,
+    dx: Rows,
     /// The step's scalars.
     scalars: Buffer,
     /// The step's scalars with separate learning rates for vision tower and merger, if they have them.
@@ -157,7 +159,7 @@ impl Model {
         let mut builder = Builder::new(device, checkpoint, lora, Mode::Training, storage)?;
         builder.gradients = Some(gradients);
         let network = Network::build(&mut builder, config)?;
-        let (trained, widest_adapted, most_adapters) = (builder.trained, builder.widest_adapted, builder.most_adapters);
+        let (trained, adapter_sizes) = (builder.trained, builder.adapter_sizes);
         let (text, vision) = (&config.text, &config.vision);
         let is_grouped = text.heads != text.kv_heads;
         let reserve = Reserve {
@@ -167,6 +169,7 @@ impl Model {
             segments: limits.rows.max(limits.windows).max(limits.images),
             query_heads: (limits.tokens * text.heads).max(limits.patches * vision.heads),
             grouped_values: if is_grouped { limits.tokens * text.hidden } else { 0 },
+            parameters: trained.len(),
             ..builder.reserve
         };
         if trained.is_empty() {
@@ -175,15 +178,10 @@ impl Model {
             ));
         }
         let gradients = device.close_block(gradients, Dtype::F32)?;
-        let lora = lora.map(|lora| (lora.clone(), widest_adapted));
-        let adapters = lora.as_ref().map(|(lora, widest)| (lora, *widest));
-        // A layer's adapters keep their low-rank products, which are small beside the other activations.
-        let rank = lora.as_ref().map_or(0, |(lora, _)| Width::inner(device.profile(), lora.rank).padded);
-        let kept = rank * most_adapters;
-        let workspace = Workspace::build(device, config, checkpointing, limits, adapters, kept, network.vision.mode())?;
+        let workspace = Workspace::build(device, config, checkpointing, limits, adapter_sizes, &network)?;
         device.reserve(reserve)?;
-        let (config, scalars) = (config.clone(), StepScalars::default());
-        Ok(Model { config, limits, network, lora, trained, gradients, workspace, scalars, reserve })
+        let (config, scalars, updates) = (config.clone(), StepScalars::default(), Vec::with_capacity(trained.len()));
+        Ok(Model { config, limits, network, adapter_sizes, trained, updates, gradients, workspace, scalars, reserve })
     }
 
     /// The model's configuration.
@@ -260,7 +258,7 @@ impl Model {
         let (text, workspace, network) = (&self.config.text, &self.workspace, &self.network);
         let context = DecoderContext { text, workspace: &workspace.decoder, sequence: &given.sequence };
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let dx = part(workspace.dx);
+        let dx = workspace.dx.first(given.sequence.tokens);
         network.head.loss(pass.device, text, part(workspace.inputs[text.layers]), dx, given.asked, &workspace.head);
         let [losses, hits] = [workspace.head.losses, workspace.head.hits].map(|buffer| buffer.first(given.asked.rows));
         pass.device.add_losses(losses, hits, workspace.results.first(2), workspace.scalars);
@@ -296,7 +294,7 @@ impl Model {
         self.forward(&mut Pass { device, linear: self.workspace.linear, dropout: None }, &given);
         let (text, workspace) = (&self.config.text, &self.workspace);
         let part = |buffer: Buffer| buffer.first(given.sequence.tokens * text.hidden);
-        let (last, dx) = (part(workspace.inputs[text.layers]), part(workspace.dx));
+        let (last, dx) = (part(workspace.inputs[text.layers]), workspace.dx.first(given.sequence.tokens));
         self.network.head.loss(device, text, last, dx, given.asked, &workspace.head);
         self.losses(device, batch)
     }
@@ -332,6 +330,13 @@ impl Model {
         Ok(all)
     }
 
+    /// The input `[tokens, hidden]` of each layer of the decoder, and the output of the last, of the batch that was computed last.
+    pub fn hidden_states(&self, device: &mut dyn Device, batch: &Batch) -> Result<Vec<Vec<f32>>, Error> {
+        let length = batch.tokens() * self.config.text.hidden;
+        let states = self.workspace.inputs.iter().map(|buffer| Ok(downloaded(device, buffer.first(length))?));
+        states.collect()
+    }
+
     /// Ends a step: scales all gradients and updates the parameters; the vision tower only if a batch of the step had images.
     pub fn update(
         &mut self,
@@ -362,11 +367,12 @@ impl Model {
             }
         }
         let (all, [vision, merger]) = (self.workspace.scalars, self.workspace.group_scalars);
-        optimizer.update(device, taking_part, squares, |group| match group {
+        let scalars = |group| match group {
             RateGroup::Vision if optimizer.vision_factor != 1.0 => vision,
             RateGroup::Merger if optimizer.merger_factor != 1.0 => merger,
             _ => all,
-        });
+        };
+        optimizer.update(device, taking_part, squares, scalars, &mut self.updates);
     }
 
     /// Waits for the end of a step; an error if the device failed meanwhile.
@@ -445,10 +451,10 @@ impl Workspace {
         config: &Config,
         checkpointing: GradientCheckpointing,
         limits: Limits,
-        lora: Option<(&LoraConfig, usize)>,
-        kept: usize,
-        vision_mode: Mode,
+        adapters: AdapterSizes,
+        network: &Network,
     ) -> Result<Workspace, OutOfMemory> {
+        let vision_mode = network.vision.mode();
         let (text, tokens) = (&config.text, limits.tokens);
         let batches = (0..device.profile().batches).map(|_| BatchInputs::build(device, config, limits));
         let batches = batches.collect::<Result<Vec<BatchInputs>, OutOfMemory>>()?;
@@ -458,7 +464,8 @@ impl Workspace {
         let inputs = inputs.collect::<Result<Vec<Buffer>, OutOfMemory>>()?;
         let save = |device: &mut dyn Device| {
             Saved::build(checkpointing, text.layers, |purpose, index| {
-                LayerActivations::build(device, purpose, &format!("layer {index}"), text, tokens, kept, Mode::Training)
+                let label = format!("layer {index}");
+                LayerActivations::build(device, purpose, &label, text, tokens, adapters, Mode::Training)
             })
         };
         // The activations of all layers are needed to the end; those of a single recomputed layer lie in the block below.
@@ -472,15 +479,24 @@ impl Workspace {
             Mode::Training => (None, tokens.max(limits.patches)),
         };
         device.enter_block(block);
-        let vision = VisionWorkspace::build(device, &config.vision, limits.patches, kept, vision_mode, checkpointing)?;
+        let vision = VisionWorkspace::build(
+            device,
+            &config.vision,
+            limits.patches,
+            network.vision.adapter_sizes(adapters),
+            network.vision.adapts_merger(),
+            vision_mode,
+            checkpointing,
+        )?;
         if let Some(block) = block {
             device.branch_block(block);
         }
         let saved = all_saved.map_or_else(|| save(device), Ok)?;
-        let linear = LinearWorkspace::build(device, lora, adapted_rows, Mode::Training)?;
-        let decoder = DecoderWorkspace::build(device, text, tokens, Mode::Training)?;
+        let linear = LinearWorkspace::build(device, adapters, adapted_rows, Mode::Training)?;
+        let decoder = DecoderWorkspace::build(device, text, tokens, adapters, Mode::Training)?;
         let head = HeadWorkspace::build(device, text, limits.targets, Mode::Training)?;
-        let dx = activations(device, Purpose::Workspace, "gradient", tokens, text.hidden)?;
+        let room = adapters.room(device.profile());
+        let dx = roomy(device, Purpose::Workspace, "gradient", tokens, text.hidden, room)?;
         device.enter_block(None);
         if let Some(block) = block {
             device.close_block(block, Dtype::U8)?;

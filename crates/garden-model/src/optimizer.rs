@@ -60,28 +60,29 @@ impl Optimizer {
         }
     }
 
-    /// Updates parameters. `squares` `[1]` has the sum of squares of all gradients, `scalars` a group's learning rate and numbers of updates.
+    /// Updates parameters. `squares` `[1]` has the sum of squares of all gradients, `scalars` a group's learning rate and numbers of updates. `updates` is
+    /// memory for their list, so that a step on a CPU allocates nothing.
     pub(crate) fn update<'a>(
         &self,
         device: &mut dyn Device,
         parameters: impl Iterator<Item = &'a Parameter>,
         squares: Buffer,
         scalars: impl Fn(RateGroup) -> Buffer,
+        updates: &mut Vec<AdamW>,
     ) {
-        for parameter in parameters {
-            let update = AdamW {
-                value: parameter.value,
-                shadow: parameter.shadow,
-                gradient: parameter.gradient,
-                moments: parameter.moments,
-                beta1: self.beta1,
-                beta2: self.beta2,
-                epsilon: self.epsilon,
-                decay: if parameter.is_decayed { self.decay } else { 0.0 },
-                scalars: scalars(parameter.rate_group()),
-                part: parameter.part,
-            };
-            device.adamw(&update, self.clip.map(|clip| (squares, clip)));
-        }
+        updates.clear();
+        updates.extend(parameters.map(|parameter| AdamW {
+            value: parameter.value,
+            shadow: parameter.shadow,
+            gradient: parameter.gradient,
+            moments: parameter.moments,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            epsilon: self.epsilon,
+            decay: if parameter.is_decayed { self.decay } else { 0.0 },
+            scalars: scalars(parameter.rate_group()),
+            part: parameter.part,
+        }));
+        device.adamw(updates, self.clip.map(|clip| (squares, clip)));
     }
 }

@@ -8,8 +8,7 @@ use garden_memory::{Bytes, Question, elapsed};
 use garden_report::JudgedTrace;
 use garden_trace::{ReadOptions, read_path};
 use garden_train::{
-    DeviceKind, End, EvalReport, Job, LogLine, MemoryPlan, Prediction, RunEnd, StepLine, first_and_best, read_log,
-    read_predictions,
+    End, EvalReport, Job, LogLine, MemoryPlan, Prediction, RunEnd, StepLine, first_and_best, read_log, read_predictions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +103,7 @@ impl RunRecord {
         };
         let resident = self.resident_peak();
         let held: u64 = end.arena.values().sum();
-        let is_cpu = plan.device == DeviceKind::Cpu;
+        let is_cpu = plan.device.is_host();
         let arena = end.arena.iter().map(|(purpose, bytes)| row(purpose, plan.bytes(purpose), *bytes));
         let arena = arena.filter(|row| row.planned.0 + row.measured.0 > 0);
         let host = resident.saturating_sub(if is_cpu { held } else { 0 });

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use garden_data::{Patcher, Processor};
-use garden_device::{Cpu, Device, Dtype, Purpose, Reserve, Weight, Write};
+use garden_device::{Cpu, Device, Dtype, Purpose, Reserve, Rows, Weight, Write};
 
 /// A line of `/proc/self/status`, in KiB.
 fn status(name: &str) -> i64 {
@@ -66,6 +66,8 @@ fn compute(threads: usize) {
     let dx = buffer(Dtype::F32, rows * columns);
     cpu.reserve(Reserve { widest: columns, longest: rows, head_size: 128, ..Reserve::default() }).unwrap();
     for _ in 0..3 {
+        let [x, y, dx] = [(x, weight.columns), (y, weight.rows), (dx, weight.columns)]
+            .map(|(buffer, width)| Rows::dense(buffer, width));
         cpu.matmul(x, &weight, y, rows, 1.0, Write::Set);
         cpu.matmul_backward(y, &weight, dx, rows, 1.0, Write::Set);
     }

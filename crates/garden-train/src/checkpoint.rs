@@ -448,6 +448,7 @@ pub(crate) fn compare(path: &Path, state: &State, job: &Job) -> Result<Vec<Strin
         let name = |device| match device {
             DeviceKind::Cpu => "a CPU",
             DeviceKind::Cuda => "a GPU",
+            DeviceKind::CpuBf16 => "a CPU with 16-bit activations",
         };
         let (before, now) = (name(state.device), name(job.device));
         changed.push(format!("the device from {before} to {now}, which rounds differently"));

@@ -122,8 +122,8 @@ impl<'a> PlanInput<'a> {
         match (self.device, self.recipe.threads) {
             // One that keeps the GPU busy.
             (DeviceKind::Cuda, _) => 1,
-            (DeviceKind::Cpu, 0) => host::cores(),
-            (DeviceKind::Cpu, threads) => threads,
+            (_, 0) => host::cores(),
+            (_, threads) => threads,
         }
     }
 
@@ -131,6 +131,7 @@ impl<'a> PlanInput<'a> {
         match self.device {
             DeviceKind::Cpu => Profile::cpu(self.threads()),
             DeviceKind::Cuda => Profile::cuda(),
+            DeviceKind::CpuBf16 => Profile::cpu_bf16(self.threads()),
         }
     }
 }
@@ -257,7 +258,7 @@ impl Layout {
         lines.retain(|line| line.bytes > 0);
         let sum = |place: Place| lines.iter().filter(|line| line.place == place).map(|line| line.bytes).sum::<u64>();
         let (device_bytes, steady) = (sum(Place::Device), sum(Place::Host));
-        let on_host = if input.device == DeviceKind::Cpu { device_bytes } else { 0 };
+        let on_host = if input.device.is_host() { device_bytes } else { 0 };
         // Weights come first, when there is nothing else but the program, so only what goes beyond what steps need counts.
         let (loading, program) = (host::loading(input, &plan), host::program(input.device));
         let beyond = (loading + program.at_first).saturating_sub(on_host + steady);
@@ -281,9 +282,10 @@ impl MemoryPlan {
         let (device, layout) = match input.device {
             DeviceKind::Cpu => (DeviceKind::Cpu, on_cpu),
             DeviceKind::Cuda => (DeviceKind::Cuda, on_gpu),
+            DeviceKind::CpuBf16 => (DeviceKind::CpuBf16, Layout::of(input)?),
         };
         let Layout { lines, device_bytes, host_bytes, anonymous_bytes } = layout;
-        let total_bytes = host_bytes + if device == DeviceKind::Cpu { device_bytes } else { 0 };
+        let total_bytes = host_bytes + if device.is_host() { device_bytes } else { 0 };
         Ok(MemoryPlan { device, lines, device_bytes, host_bytes, total_bytes, anonymous_bytes, requirements })
     }
 

@@ -81,6 +81,8 @@ pub enum DeviceChoice {
     Cpu,
     /// On an NVIDIA GPU.
     Cuda,
+    /// On the processor with a GPU's 16-bit activations: slow, and shows on any machine what rounding does to training.
+    CpuBf16,
 }
 
 /// Where a run computes, once that is chosen.
@@ -92,6 +94,15 @@ pub enum DeviceKind {
     Cpu,
     /// On an NVIDIA GPU.
     Cuda,
+    /// On the processor with a GPU's 16-bit activations.
+    CpuBf16,
+}
+
+impl DeviceKind {
+    /// Whether it computes in the host's memory.
+    pub fn is_host(self) -> bool {
+        self != DeviceKind::Cuda
+    }
 }
 
 /// Everything that decides a run. [`FIELDS`] says what each setting means.

@@ -1,11 +1,14 @@
 //! A CPU device with bf16 activations, as on a GPU: the reference for what bf16 costs in precision, and the test that model code
-//! assumes no dtype. Frozen matrices are bf16, rows inside layers are padded, two batches are held.
+//! assumes no dtype. Frozen matrices are bf16, rows inside layers are padded, linears are joined with their adapters, two batches are held.
 //!
 //! An operation widens its activations, computes in f32 like [`Cpu`], and rounds its outputs: one rounding per value that
-//! reaches memory. That is slow, and as simple as possible. It can also be made to fail, as a GPU may.
+//! reaches memory; products that are added to something are rounded before, as cuBLASLt does it. That is slow, and as simple as possible. It can also be made to fail, as a GPU may.
 
-use crate::buffer::{Buffer, Dtype, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Plus, Reserve, Write};
+use std::collections::HashMap;
+
+use crate::buffer::{Buffer, Dtype, Purpose, Rows, Weight};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, Reserve, Shadow, Write};
+use crate::fused::FusedWeight;
 use crate::plan::{Block, Plan};
 use crate::profile::Profile;
 use crate::scalars::Seed;
@@ -18,12 +21,19 @@ use super::threads::Threads;
 /// First id of the memory for widened activations: no plan reaches it.
 const FIRST_WIDE: u32 = 1 << 31;
 
+/// First numbers of the memory for a product that is added to others, for rows with others beside them, and for weights: no operation has as many operands.
+const APART: u32 = 1 << 16;
+const APART_ROWS: u32 = 2 << 16;
+const WEIGHTS: u32 = 3 << 16;
+
 /// A device that computes on the host, with bf16 activations.
 #[derive(Debug)]
 pub struct CpuBf16 {
     cpu: Cpu,
     /// Lengths of the memory for widened activations, allocated on first use: for tests that is early enough.
     wide: Vec<usize>,
+    /// Bytes of other memory of this kind, by its number.
+    scratch: HashMap<u32, usize>,
     /// Operations until a simulated failure, if any.
     operations_left: Option<usize>,
     failure: Option<DeviceError>,
@@ -34,7 +44,7 @@ impl CpuBf16 {
     pub fn new(threads: usize) -> CpuBf16 {
         let threads = Threads::new(threads);
         let cpu = Cpu::with_profile(Profile::cpu_bf16(threads.number()), threads);
-        CpuBf16 { cpu, wide: Vec::new(), operations_left: None, failure: None }
+        CpuBf16 { cpu, wide: Vec::new(), scratch: HashMap::new(), operations_left: None, failure: None }
     }
 
     /// Simulates a failure after this many more operations, such as a GPU lost in the middle of a step.
@@ -81,6 +91,98 @@ impl CpuBf16 {
         }
     }
 
+    /// The same for any number of rows, which may have others beside them.
+    fn run_all<const W: usize>(
+        &mut self,
+        read: &[Rows],
+        written: [Rows; W],
+        operation: impl FnOnce(&mut Cpu, &[Rows], [Rows; W]),
+    ) {
+        if !self.works() {
+            return;
+        }
+        for written in &written {
+            let overlaps = |read: &Rows| read.overlap(*written, read.count().min(written.count()));
+            assert!(!read.iter().any(overlaps), "an operation would read what it writes: {written:?}");
+        }
+        let mut number = 0;
+        let mut widened = |device: &mut CpuBf16, rows: Rows| {
+            number += 1;
+            device.widened_rows(number - 1, rows)
+        };
+        let wide = written.map(|rows| widened(self, rows));
+        let wide_read: Vec<Rows> = read.iter().map(|rows| widened(self, *rows)).collect();
+        operation(&mut self.cpu, &wide_read, wide);
+        for (to, wide) in written.into_iter().zip(wide) {
+            match to.width == to.stride {
+                true => self.cpu.cast(wide.buffer, to.buffer),
+                false => (0..to.count()).for_each(|row| self.cpu.cast(wide.row(row), to.row(row))),
+            }
+        }
+    }
+
+    /// Memory of this number, for whatever lasts as long as an operation.
+    fn scratch(&mut self, number: u32, dtype: Dtype, length: usize) -> Buffer {
+        let bytes = length * dtype.size();
+        let held = self.scratch.entry(number).or_insert(0);
+        if *held < bytes || bytes == 0 {
+            *held = bytes;
+            let made = self.cpu.arena.allocate(FIRST_WIDE + number, bytes, 64);
+            made.unwrap_or_else(|| panic!("there is no memory for {length} values"));
+        }
+        Buffer { id: FIRST_WIDE + number, dtype, offset: 0, length }
+    }
+
+    /// Rows widened to f32, one behind the other.
+    fn widened_rows(&mut self, number: usize, rows: Rows) -> Rows {
+        if rows.width == rows.stride {
+            return Rows { buffer: self.widened(number, rows.buffer), ..rows };
+        }
+        assert_eq!(rows.buffer.dtype, Dtype::Bf16, "activations are bf16 on this device");
+        let wide = self.scratch(APART_ROWS + number as u32, Dtype::F32, rows.count() * rows.width);
+        let wide = Rows::dense(wide, rows.width);
+        (0..rows.count()).for_each(|row| self.cpu.cast(rows.row(row), wide.row(row)));
+        wide
+    }
+
+    /// A weight whose rows lie one behind the other.
+    fn dense_weight(&mut self, number: u32, weight: &Weight) -> Weight {
+        check(weight);
+        if weight.stride == weight.columns {
+            return *weight;
+        }
+        let buffer = self.scratch(WEIGHTS + number, Dtype::Bf16, weight.rows * weight.columns);
+        let (from, to) = (weight.as_rows(), Rows::dense(buffer, weight.columns));
+        (0..weight.rows).for_each(|row| self.cpu.cast(from.row(row), to.row(row)));
+        Weight::plain(buffer, weight.rows, weight.columns)
+    }
+
+    /// Linears with matrices of their own, and f32 biases.
+    fn dense_weights(&mut self, weight: &FusedWeight) -> FusedWeight {
+        let mut parts = weight.parts.clone();
+        for (number, part) in parts.iter_mut().enumerate() {
+            let number = 4 * number as u32;
+            part.weight = self.dense_weight(number, &part.weight);
+            if let Some(adapter) = &mut part.adapter {
+                adapter.down = self.dense_weight(number + 1, &adapter.down);
+                adapter.up = self.dense_weight(number + 2, &adapter.up);
+            }
+            if let Some(bias) = &mut part.bias {
+                let wide = self.scratch(WEIGHTS + number + 3, Dtype::F32, bias.length);
+                self.cpu.cast(*bias, wide);
+                *bias = wide;
+            }
+        }
+        FusedWeight { inputs: weight.inputs, parts, joined: None }
+    }
+
+    /// y += a product, which is rounded first.
+    fn apart_product(&mut self, y: Rows, rows: usize, product: impl FnOnce(&mut CpuBf16, Rows)) {
+        let apart = Rows::dense(self.scratch(APART, Dtype::Bf16, rows * y.width), y.width);
+        product(self, apart);
+        self.run_all(&[apart], [y.first(rows)], |cpu, apart, [y]| cpu.add(apart[0].joined(rows), y.joined(rows)));
+    }
+
     /// An activation widened to f32, in the scratch memory of this number.
     fn widened(&mut self, number: usize, narrow: Buffer) -> Buffer {
         assert_eq!(narrow.dtype, Dtype::Bf16, "activations are bf16 on this device");
@@ -107,13 +209,18 @@ fn check(weight: &Weight) {
     );
 }
 
-/// The same attention over other buffers.
-fn over(attention: &Attention, [q, k, v]: [Buffer; 3]) -> Attention {
-    let with = |heads: Heads, buffer: Buffer| Heads { buffer, ..heads };
+/// All memory of the heads of an attention, whatever lies between them.
+fn heads_of(attention: &Attention) -> [Rows; 3] {
+    [attention.query, attention.key, attention.value].map(|heads| Rows::dense(heads.buffer, 1))
+}
+
+/// The same attention over other memory.
+fn over(attention: &Attention, given: &[Rows]) -> Attention {
+    let with = |heads: Heads, rows: Rows| Heads { buffer: rows.buffer, ..heads };
     Attention {
-        query: with(attention.query, q),
-        key: with(attention.key, k),
-        value: with(attention.value, v),
+        query: with(attention.query, given[0]),
+        key: with(attention.key, given[1]),
+        value: with(attention.value, given[2]),
         ..*attention
     }
 }
@@ -149,6 +256,11 @@ impl Device for CpuBf16 {
     fn upload(&mut self, to: Buffer, bytes: &[u8]) {
         if self.works() {
             self.cpu.upload(to, bytes);
+        }
+    }
+    fn upload_rows(&mut self, to: Rows, bytes: &[u8]) {
+        if self.works() {
+            self.cpu.upload_rows(to, bytes);
         }
     }
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
@@ -190,55 +302,99 @@ impl Device for CpuBf16 {
             self.cpu.cast(x, y);
         }
     }
+    fn cast_shadow(&mut self, value: Buffer, shadow: Shadow) {
+        if self.works() {
+            self.cpu.cast_shadow(value, shadow);
+        }
+    }
     fn add(&mut self, x: Buffer, y: Buffer) {
         self.run([x], [y], |cpu, [x], [y]| cpu.add(x, y));
     }
     fn scale(&mut self, x: Buffer, scalars: Buffer) {
         self.run([], [], |cpu, [], []| cpu.scale(x, scalars));
     }
-    fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
+    fn matmul(&mut self, x: Rows, weight: &Weight, y: Rows, rows: usize, scale: f32, write: Write) {
         check(weight);
-        self.run([x], [y], |cpu, [x], [y]| cpu.matmul(x, weight, y, rows, scale, write));
+        if write == Write::Set {
+            let weight = self.dense_weight(0, weight);
+            return self.run_all(&[x.first(rows)], [y.first(rows)], |cpu, x, [y]| {
+                cpu.matmul(x[0], &weight, y, rows, scale, write);
+            });
+        }
+        // As cuBLASLt does it: a product is rounded before it is added to what is there.
+        self.apart_product(y, rows, |device, y| device.matmul(x, weight, y, rows, scale, Write::Set));
     }
-    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
+    fn matmul_backward(&mut self, dy: Rows, weight: &Weight, dx: Rows, rows: usize, scale: f32, write: Write) {
         check(weight);
-        // Everything is summed before rounding.
-        match plus {
-            Plus::Other(other) => self.run([x, other], [y], |cpu, [x, other], [y]| {
-                cpu.linear(x, weight, bias, y, rows, Plus::Other(other));
-            }),
-            plus => self.run([x], [y], |cpu, [x], [y]| cpu.linear(x, weight, bias, y, rows, plus)),
+        if write == Write::Set {
+            let weight = self.dense_weight(0, weight);
+            return self.run_all(&[dy.first(rows)], [dx.first(rows)], |cpu, dy, [dx]| {
+                cpu.matmul_backward(dy[0], &weight, dx, rows, scale, write);
+            });
+        }
+        self.apart_product(dx, rows, |device, dx| device.matmul_backward(dy, weight, dx, rows, scale, Write::Set));
+    }
+    fn weight_gradient(&mut self, dy: Rows, x: Rows, gradient: &Weight, rows: usize, scale: f32) {
+        self.run_all(&[dy.first(rows), x.first(rows)], [], |cpu, read, []| {
+            cpu.weight_gradient(read[0], read[1], gradient, rows, scale);
+        });
+    }
+    fn fused_linear(
+        &mut self,
+        x: Rows,
+        t: &[Rows],
+        weight: &FusedWeight,
+        y: &[Rows],
+        rows: usize,
+        plus: Option<Buffer>,
+    ) {
+        let (weight, mut t) = (self.dense_weights(weight), t.iter());
+        for (part, y) in weight.parts.iter().zip(y) {
+            let t = part.adapter.and_then(|_| t.next());
+            let read: Vec<Rows> = [x].into_iter().chain(t.copied()).map(|given| given.first(rows)).collect();
+            let alone = FusedWeight { inputs: weight.inputs, parts: vec![*part], joined: None };
+            self.run_all(&read, [y.first(rows)], |cpu, read, [y]| {
+                cpu.fused_linear(read[0], &read[1..], &alone, &[y], rows, None);
+            });
+            // As on a GPU, the sum of both is rounded before it is added to the residual.
+            if let Some(other) = plus {
+                let other = Rows::dense(other, y.width);
+                self.run_all(&[other], [y.first(rows)], |cpu, other, [y]| cpu.add(other[0].buffer, y.joined(rows)));
+            }
         }
     }
-    fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write) {
-        check(weight);
-        self.run([dy], [dx], |cpu, [dy], [dx]| cpu.matmul_backward(dy, weight, dx, rows, scale, write));
-    }
-    fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32) {
-        self.run([dy, x], [], |cpu, [dy, x], []| cpu.weight_gradient(dy, x, gradient, rows, scale));
+    fn fused_linear_backward(&mut self, dy: &[Rows], dt: &[Rows], weight: &FusedWeight, dx: Rows, rows: usize) {
+        let weight = self.dense_weights(weight);
+        let read: Vec<Rows> = dy.iter().chain(dt).map(|given| given.first(rows)).collect();
+        self.run_all(&read, [dx.first(rows)], |cpu, read, [dx]| {
+            let (dy, dt) = read.split_at(dy.len());
+            cpu.fused_linear_backward(dy, dt, &weight, dx, rows);
+        });
     }
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize) {
         self.run([], [y], |cpu, [], [y]| cpu.add_bias(y, bias, rows));
     }
-    fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize) {
-        self.run([dy], [], |cpu, [dy], []| cpu.bias_gradient(dy, gradient, rows));
+    fn bias_gradient(&mut self, dy: Rows, gradient: Buffer, rows: usize) {
+        self.run_all(&[dy.first(rows)], [], |cpu, dy, []| cpu.bias_gradient(dy[0], gradient, rows));
     }
-    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32) {
-        self.run([x], [y], |cpu, [x], [y]| cpu.rms_norm(x, weight, y, rows, epsilon));
+    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Rows, rows: usize, epsilon: f32) {
+        let x = Rows::dense(x, y.width);
+        self.run_all(&[x], [y.first(rows)], |cpu, x, [y]| cpu.rms_norm(x[0].buffer, weight, y, rows, epsilon));
     }
     fn rms_norm_backward(
         &mut self,
         dy: Buffer,
         x: Buffer,
         weight: Buffer,
-        dx: Buffer,
+        dx: Rows,
         gradient: Option<Buffer>,
         rows: usize,
         epsilon: f32,
         write: Write,
     ) {
-        self.run([dy, x], [dx], |cpu, [dy, x], [dx]| {
-            cpu.rms_norm_backward(dy, x, weight, dx, gradient, rows, epsilon, write);
+        let [dy, x] = [dy, x].map(|buffer| Rows::dense(buffer, dx.width));
+        self.run_all(&[dy, x], [dx.first(rows)], |cpu, read, [dx]| {
+            cpu.rms_norm_backward(read[0].buffer, read[1].buffer, weight, dx, gradient, rows, epsilon, write);
         });
     }
     fn rotate(&mut self, x: Heads, head_size: usize, cosines: Buffer, sines: Buffer, rows: usize) {
@@ -251,11 +407,8 @@ impl Device for CpuBf16 {
             cpu.rotate_backward(Heads { buffer, ..dx }, head_size, cosines, sines, rows);
         });
     }
-    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer) {
-        let Attention { query, key, value, .. } = attention;
-        self.run([query.buffer, key.buffer, value.buffer], [y], |cpu, given, [y]| {
-            cpu.attend(&over(attention, given), y, lse);
-        });
+    fn attend(&mut self, attention: &Attention, y: Rows, lse: Buffer) {
+        self.run_all(&heads_of(attention), [y], |cpu, given, [y]| cpu.attend(&over(attention, given), y, lse));
     }
     fn attend_kv_cache(
         &mut self,
@@ -263,46 +416,53 @@ impl Device for CpuBf16 {
         firsts: Buffer,
         lengths: Buffer,
         workspace: Option<Buffer>,
-        y: Buffer,
+        y: Rows,
     ) {
-        let Attention { query, key, value, .. } = attention;
-        self.run([query.buffer, key.buffer, value.buffer], [y], |cpu, given, [y]| {
+        self.run_all(&heads_of(attention), [y], |cpu, given, [y]| {
             cpu.attend_kv_cache(&over(attention, given), firsts, lengths, workspace, y);
         });
     }
     fn attend_backward(
         &mut self,
         attention: &Attention,
-        y: Buffer,
+        y: Rows,
         lse: Buffer,
         dy: Buffer,
         dq: Heads,
         dk: Heads,
         dv: Heads,
     ) {
-        let Attention { query, key, value, .. } = attention;
-        let read = [query.buffer, key.buffer, value.buffer, y, dy];
-        if dq.buffer == dk.buffer && dq.buffer == dv.buffer {
-            return self.run(read, [dq.buffer], |cpu, [q, k, v, y, dy], [buffer]| {
-                let [dq, dk, dv] = [dq, dk, dv].map(|heads| Heads { buffer, ..heads });
-                cpu.attend_backward(&over(attention, [q, k, v]), y, lse, dy, dq, dk, dv);
+        let mut read = heads_of(attention).to_vec();
+        read.extend([y, Rows::dense(dy, y.width)]);
+        let whole = |heads: Heads| Rows::dense(heads.buffer, 1);
+        // Side by side in one buffer, which begins with the queries.
+        if dq.buffer.id == dk.buffer.id {
+            return self.run_all(&read, [whole(dq)], |cpu, read, [all]| {
+                let moved = |heads: Heads| {
+                    let offset = heads.offset + heads.buffer.offset - dq.buffer.offset;
+                    Heads { buffer: all.buffer, offset, ..heads }
+                };
+                let [dq, dk, dv] = [dq, dk, dv].map(moved);
+                cpu.attend_backward(&over(attention, read), read[3], lse, read[4].buffer, dq, dk, dv);
             });
         }
-        self.run(read, [dq.buffer, dk.buffer, dv.buffer], |cpu, [q, k, v, y, dy], [to_q, to_k, to_v]| {
-            let with = |heads: Heads, buffer: Buffer| Heads { buffer, ..heads };
-            let attention = over(attention, [q, k, v]);
-            cpu.attend_backward(&attention, y, lse, dy, with(dq, to_q), with(dk, to_k), with(dv, to_v));
+        self.run_all(&read, [whole(dq), whole(dk), whole(dv)], |cpu, read, [to_q, to_k, to_v]| {
+            let with = |heads: Heads, rows: Rows| Heads { buffer: rows.buffer, ..heads };
+            let (dq, dk, dv) = (with(dq, to_q), with(dk, to_k), with(dv, to_v));
+            cpu.attend_backward(&over(attention, read), read[3], lse, read[4].buffer, dq, dk, dv);
         });
     }
-    fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer) {
-        self.run([gate, up], [y], |cpu, [gate, up], [y]| cpu.swiglu(gate, up, y));
+    fn swiglu(&mut self, gate: Rows, up: Rows, y: Rows, rows: usize) {
+        let read = [gate, up].map(|given| given.first(rows));
+        self.run_all(&read, [y.first(rows)], |cpu, read, [y]| cpu.swiglu(read[0], read[1], y, rows));
     }
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
+    fn swiglu_backward(&mut self, dy: Rows, gate: Rows, up: Rows, dgate: Rows, y: Option<Rows>, rows: usize) {
         if let Some(y) = y {
-            self.swiglu(gate, up, y);
+            self.swiglu(gate, up, y, rows);
         }
-        self.run([gate, up], [dy, dgate], |cpu, [gate, up], [dy, dgate]| {
-            cpu.swiglu_backward(dy, gate, up, dgate, None);
+        let (read, written) = ([gate, up].map(|given| given.first(rows)), [dy, dgate].map(|given| given.first(rows)));
+        self.run_all(&read, written, |cpu, read, [dy, dgate]| {
+            cpu.swiglu_backward(dy, read[0], read[1], dgate, None, rows);
         });
     }
     fn gelu(&mut self, x: Buffer, y: Buffer) {
@@ -318,17 +478,20 @@ impl Device for CpuBf16 {
         check(weight);
         self.run([], [y], |cpu, [], [y]| cpu.embed(weight, tokens, y, rows));
     }
-    fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
-        self.run([dy], [], |cpu, [dy], []| cpu.embed_backward(dy, tokens, gradient, rows, skipped));
+    fn embed_backward(&mut self, dy: Rows, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
+        self.run_all(&[dy.first(rows)], [], |cpu, dy, []| cpu.embed_backward(dy[0], tokens, gradient, rows, skipped));
     }
-    fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        self.run([x], [y], |cpu, [x], [y]| cpu.gather(x, places, y, rows, width));
+    fn gather(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
+        self.run_all(&[x], [y.first(rows)], |cpu, x, [y]| cpu.gather(x[0], places, y, rows));
     }
-    fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        self.run([x], [y], |cpu, [x], [y]| cpu.scatter(x, places, y, rows, width));
+    fn scatter(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
+        self.run_all(&[x.first(rows)], [y], |cpu, x, [y]| cpu.scatter(x[0], places, y, rows));
     }
-    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write) {
-        self.run([x], [y], |cpu, [x], [y]| cpu.dropout(x, y, rate, seed, write));
+    fn copy_rows(&mut self, x: Rows, y: Rows, rows: usize) {
+        self.run_all(&[x.first(rows)], [y.first(rows)], |cpu, x, [y]| cpu.copy_rows(x[0], y, rows));
+    }
+    fn dropout(&mut self, x: Rows, y: Rows, rows: usize, rate: f32, seed: Seed, write: Write) {
+        self.run_all(&[x.first(rows)], [y.first(rows)], |cpu, x, [y]| cpu.dropout(x[0], y, rows, rate, seed, write));
     }
     fn cross_entropy(
         &mut self,
@@ -353,7 +516,7 @@ impl Device for CpuBf16 {
     fn repeat(&mut self, _: Buffer, _: usize, work: &mut dyn FnMut(&mut dyn Device)) {
         work(self);
     }
-    fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
-        self.run([], [], |cpu, [], []| cpu.adamw(update, clip));
+    fn adamw(&mut self, updates: &[AdamW], clip: Option<(Buffer, f32)>) {
+        self.run([], [], |cpu, [], []| cpu.adamw(updates, clip));
     }
 }

@@ -30,8 +30,8 @@ pub use gemm::vector_instructions;
 use threads::Threads;
 pub(crate) use widen::{narrow_bytes, widen_bytes};
 
-use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Write};
+use crate::buffer::{Buffer, Dtype, Nf4Scales, Purpose, Rows, Weight};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, Moments, OutOfMemory, Reserve, Shadow, Write};
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::{Seed, StepScalars};
@@ -151,6 +151,11 @@ impl Device for Cpu {
         self.arena.upload(to, bytes);
     }
 
+    fn upload_rows(&mut self, to: Rows, bytes: &[u8]) {
+        let size = to.width * to.buffer.dtype.size();
+        bytes.chunks(size.max(1)).enumerate().for_each(|(number, row)| self.arena.upload(to.row(number), row));
+    }
+
     fn upload_f32(&mut self, to: Buffer, values: &[f32]) {
         let (_, [to]) = self.arena.views([], [to]);
         to.dtype.narrow(values, to.bytes);
@@ -209,12 +214,24 @@ impl Device for Cpu {
     fn cast(&mut self, x: Buffer, y: Buffer) {
         assert_eq!(x.length(), y.length(), "as many values are needed");
         let ([x], [y]) = self.arena.views([x], [y]);
+        if x.dtype == y.dtype {
+            return y.bytes.copy_from_slice(x.bytes);
+        }
         // In pieces of f32, to which every other dtype converts.
         let mut piece = [0.0; 256];
         for (from, to) in x.bytes.chunks(256 * x.dtype.size()).zip(y.bytes.chunks_mut(256 * y.dtype.size())) {
             let piece = &mut piece[..from.len() / x.dtype.size()];
             x.dtype.widen(from, piece);
             y.dtype.narrow(piece, to);
+        }
+    }
+
+    fn cast_shadow(&mut self, value: Buffer, shadow: Shadow) {
+        let Shadow { rows, scale } = shadow;
+        for number in 0..value.length() / rows.width.max(1) {
+            let first = number * rows.width;
+            let ([value], [to]) = self.arena.views([value.part(first, rows.width)], [rows.row(number)]);
+            widen::round_by_thresholds(value.f32(), scale, first, to);
         }
     }
 
@@ -229,16 +246,16 @@ impl Device for Cpu {
         self.threads.by_rows(x.f32(), 1, |_, x| x.iter_mut().for_each(|value| *value *= factor));
     }
 
-    fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
-        self.product(x, weight, y, rows, scale, write);
+    fn matmul(&mut self, x: Rows, weight: &Weight, y: Rows, rows: usize, scale: f32, write: Write) {
+        self.product(x.joined(rows), weight, y.joined(rows), rows, scale, write);
     }
 
-    fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write) {
-        self.product_backward(dy, weight, dx, rows, scale, write);
+    fn matmul_backward(&mut self, dy: Rows, weight: &Weight, dx: Rows, rows: usize, scale: f32, write: Write) {
+        self.product_backward(dy.joined(rows), weight, dx.joined(rows), rows, scale, write);
     }
 
-    fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32) {
-        self.outer_product(dy, x, gradient, rows, scale);
+    fn weight_gradient(&mut self, dy: Rows, x: Rows, gradient: &Weight, rows: usize, scale: f32) {
+        self.outer_product(dy.joined(rows), x.joined(rows), gradient, rows, scale);
     }
 
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize) {
@@ -246,13 +263,14 @@ impl Device for Cpu {
         elementwise::add_bias(&self.threads, y.f32(), bias.f32(), rows);
     }
 
-    fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize) {
+    fn bias_gradient(&mut self, dy: Rows, gradient: Buffer, rows: usize) {
+        let dy = dy.joined(rows);
         let ([dy], [gradient]) = self.arena.views([dy], [gradient]);
         elementwise::bias_gradient(&self.threads, dy.f32(), gradient.f32(), rows);
     }
 
-    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32) {
-        let ([x, weight], [y]) = self.arena.views([x, weight], [y]);
+    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Rows, rows: usize, epsilon: f32) {
+        let ([x, weight], [y]) = self.arena.views([x, weight], [y.joined(rows)]);
         norm::forward(&self.threads, x.f32(), weight.f32(), y.f32(), rows, epsilon);
     }
 
@@ -261,12 +279,13 @@ impl Device for Cpu {
         dy: Buffer,
         x: Buffer,
         weight: Buffer,
-        dx: Buffer,
+        dx: Rows,
         gradient: Option<Buffer>,
         rows: usize,
         epsilon: f32,
         write: Write,
     ) {
+        let dx = dx.joined(rows);
         let none = dx.first(0);
         let ([dy, x, weight], [dx, dw]) = self.arena.views([dy, x, weight], [dx, gradient.unwrap_or(none)]);
         let dw = gradient.map(|_| dw.f32());
@@ -283,43 +302,38 @@ impl Device for Cpu {
         rotary::rotate(&self.threads, values.f32(), dx, head_size, cosines.f32(), sines.f32(), rows, -1.0);
     }
 
-    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer) {
-        attention::forward(self, attention, y, lse);
+    fn attend(&mut self, attention: &Attention, y: Rows, lse: Buffer) {
+        attention::forward(self, attention, whole(y), lse);
     }
 
-    fn attend_kv_cache(
-        &mut self,
-        attention: &Attention,
-        firsts: Buffer,
-        lengths: Buffer,
-        _: Option<Buffer>,
-        y: Buffer,
-    ) {
-        attention::forward_kv_cache(self, attention, firsts, lengths, y);
+    fn attend_kv_cache(&mut self, attention: &Attention, firsts: Buffer, lengths: Buffer, _: Option<Buffer>, y: Rows) {
+        attention::forward_kv_cache(self, attention, firsts, lengths, whole(y));
     }
 
     fn attend_backward(
         &mut self,
         attention: &Attention,
-        y: Buffer,
+        y: Rows,
         lse: Buffer,
         dy: Buffer,
         dq: Heads,
         dk: Heads,
         dv: Heads,
     ) {
-        attention::backward(self, attention, y, lse, dy, dq, dk, dv);
+        attention::backward(self, attention, whole(y), lse, dy, dq, dk, dv);
     }
 
-    fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer) {
+    fn swiglu(&mut self, gate: Rows, up: Rows, y: Rows, rows: usize) {
+        let [gate, up, y] = [gate, up, y].map(|given| given.joined(rows));
         let ([gate, up], [y]) = self.arena.views([gate, up], [y]);
         elementwise::swiglu(&self.threads, gate.f32(), up.f32(), y.f32());
     }
 
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
+    fn swiglu_backward(&mut self, dy: Rows, gate: Rows, up: Rows, dgate: Rows, y: Option<Rows>, rows: usize) {
         if let Some(y) = y {
-            self.swiglu(gate, up, y);
+            self.swiglu(gate, up, y, rows);
         }
+        let [dy, gate, up, dgate] = [dy, gate, up, dgate].map(|given| given.joined(rows));
         let ([gate, up], [dy, dgate]) = self.arena.views([gate, up], [dy, dgate]);
         elementwise::swiglu_backward(&self.threads, gate.f32(), up.f32(), dgate.f32(), dy.f32());
     }
@@ -346,24 +360,27 @@ impl Device for Cpu {
         rows::embed(&self.threads, values, weight.columns, tokens.i32(), y.f32(), rows);
     }
 
-    fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
+    fn embed_backward(&mut self, dy: Rows, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
+        let dy = dy.joined(rows);
         let ([dy, tokens], [dw]) = self.arena.views([dy, tokens], [gradient.buffer]);
         rows::embed_backward(dy.f32(), tokens.i32(), dw.f32(), rows, gradient.columns, skipped);
     }
 
-    fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        let ([x, places], [y]) = self.arena.views([x, places], [y]);
+    fn gather(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
+        let width = y.width;
+        let ([x, places], [y]) = self.arena.views([whole(x), places], [y.joined(rows)]);
         rows::gather(&self.threads, x.f32(), places.i32(), y.f32(), rows, width);
     }
 
-    fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        let ([x, places], [y]) = self.arena.views([x, places], [y]);
+    fn scatter(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
+        let width = y.width;
+        let ([x, places], [y]) = self.arena.views([x.joined(rows), places], [whole(y)]);
         rows::scatter(x.f32(), places.i32(), y.f32(), rows, width);
     }
 
-    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write) {
+    fn dropout(&mut self, x: Rows, y: Rows, rows: usize, rate: f32, seed: Seed, write: Write) {
         let seed = seed.mixed(&self.scalars(seed.scalars));
-        let ([x], [y]) = self.arena.views([x], [y]);
+        let ([x], [y]) = self.arena.views([x.joined(rows)], [y.joined(rows)]);
         elementwise::dropout(&self.threads, x.f32(), y.f32(), rate, seed, write);
     }
 
@@ -406,7 +423,13 @@ impl Device for Cpu {
         optimizer::add_squares(&self.threads, x.f32(), sum.f32());
     }
 
-    fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
+    fn adamw(&mut self, updates: &[AdamW], clip: Option<(Buffer, f32)>) {
+        updates.iter().for_each(|update| self.update(update, clip));
+    }
+}
+
+impl Cpu {
+    fn update(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
         let scalars = self.scalars(update.scalars);
         let shrink = clip.map_or(1.0, |(squares, largest)| {
             let ([squares], []) = self.arena.views([squares], []);
@@ -428,9 +451,15 @@ impl Device for Cpu {
             }
         }
         if let Some(shadow) = update.shadow {
-            self.cast(update.value, shadow);
+            self.cast_shadow(update.value, shadow);
         }
     }
+}
+
+/// All rows of a buffer, which lie one behind the other.
+fn whole(rows: Rows) -> Buffer {
+    assert_eq!(rows.stride, rows.width, "rows one behind the other are needed");
+    rows.buffer
 }
 
 /// The buffers of a weight: its values, and the scales if it is NF4; the rest are empty.

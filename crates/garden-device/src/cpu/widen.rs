@@ -2,6 +2,7 @@
 
 use crate::buffer::Dtype;
 
+use super::arena::ViewMut;
 use crate::wide::widest;
 
 /// Widens values; both slices have the same length.
@@ -55,6 +56,29 @@ pub(super) fn round(dtype: Dtype, values: &mut [f32]) {
         Dtype::F16 => values.iter_mut().for_each(|value| *value = rounded_to_f16(*value)),
         _ => {}
     }
+}
+
+/// Scales values and rounds them to bf16, each up or down by the threshold of its place ([`crate::Shadow`]); the first is at `first`.
+pub(super) fn round_by_thresholds(values: &[f32], scale: f32, first: usize, to: ViewMut<'_>) {
+    assert_eq!((to.dtype, to.bytes.len()), (Dtype::Bf16, 2 * values.len()), "a place for each value is needed");
+    let (to, _) = to.bytes.as_chunks_mut::<2>();
+    for (place, (to, value)) in to.iter_mut().zip(values).enumerate() {
+        *to = rounded_by_threshold(value * scale, (first + place) as u32).to_le_bytes();
+    }
+}
+
+/// The bits of a bf16: towards zero if what lies below it is less than the threshold of its place, else away from it. GPU kernels do the same.
+fn rounded_by_threshold(value: f32, place: u32) -> u16 {
+    if !value.is_finite() {
+        return (rounded_to_bf16(value).to_bits() >> 16) as u16;
+    }
+    // Every bit of the place matters to the upper half.
+    let mut mixed = place;
+    for factor in [0x7feb_352d, 0x846c_a68b_u32] {
+        mixed = (mixed ^ mixed >> 16).wrapping_mul(factor);
+        mixed ^= mixed >> 15;
+    }
+    ((value.to_bits() + (mixed >> 16)) >> 16) as u16
 }
 
 #[inline]
@@ -120,6 +144,28 @@ mod tests {
         }
         assert_eq!(rounded_to_bf16(1.0 + 2.0_f32.powi(-8)), 1.0);
         assert_eq!(rounded_to_bf16(1.0 + 3.0 * 2.0_f32.powi(-8)), 1.0 + 2.0_f32.powi(-6));
+    }
+
+    /// What is a bf16 already stays, and changes far below the distance of two bf16 arrive on average, from either side.
+    #[test]
+    fn thresholds_lose_nothing_on_average() {
+        let wide = |bits: u16| f64::from(f32::from_bits(u32::from(bits) << 16));
+        for start in [1.0_f32, -0.0195, 0.0, 3e-5, -2.0] {
+            let start = rounded_to_bf16(start);
+            assert!((0..1000).all(|place| rounded_by_threshold(start, place) == (start.to_bits() >> 16) as u16));
+            for change in [0.01_f32, -0.01, 0.3] {
+                // Half a distance of two bf16 is 2^-8 of the value at most.
+                let moved = start + start.abs().max(1e-3) * change / 256.0;
+                let places = 100_000;
+                let mean =
+                    (0..places).map(|place| wide(rounded_by_threshold(moved, place))).sum::<f64>() / f64::from(places);
+                let (asked, arrived) = (f64::from(moved) - f64::from(start), mean - f64::from(start));
+                // Four standard errors of as many draws.
+                let unit = f64::from(start.abs().max(moved.abs())) / 128.0;
+                let spread = 4.0 * (unit * asked.abs() / f64::from(places)).sqrt();
+                assert!((arrived - asked).abs() <= spread + 1e-12, "{start} + {asked}: {arrived} arrives");
+            }
+        }
     }
 
     #[test]

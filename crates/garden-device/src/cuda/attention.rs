@@ -2,7 +2,7 @@
 
 use super::driver::Argument;
 use super::{BLOCKS, Cuda, VALUES};
-use crate::buffer::{Buffer, Dtype};
+use crate::buffer::{Buffer, Dtype, Rows};
 use crate::device::{Attention, Heads};
 
 /// Keys per piece of a KV cache, and the maximum of query heads per key head in its kernel.
@@ -41,6 +41,12 @@ pub(super) fn is_tiled(attention: &Attention, strides: &[usize]) -> bool {
         && strides.iter().chain(&offsets).chain(&begins).all(|places| places.is_multiple_of(8))
 }
 
+/// Number of tokens of an attention's result.
+fn tokens_of(y: Rows, width: usize) -> usize {
+    assert_eq!(y.width, width, "rows of all heads are needed");
+    y.count()
+}
+
 pub(super) fn check_heads(heads: Heads, tokens: usize, head_size: usize) {
     let last = heads.offset + tokens.saturating_sub(1) * heads.stride + heads.heads * head_size;
     assert!(
@@ -66,7 +72,7 @@ impl Cuda {
             (rows * half, rows * half),
             "tables [{rows}, {half}] are needed"
         );
-        assert!(rows * x.stride <= x.buffer.length() && x.offset + x.heads * head_size <= x.stride);
+        check_heads(x, rows, head_size);
         let arguments = [
             self.heads(x),
             Argument::I64(x.stride as i64),
@@ -77,7 +83,7 @@ impl Cuda {
             Argument::I32(half as i32),
             Argument::F32(sign),
         ];
-        self.by_rows("rotate_bf16", rows, x.heads * half, &arguments);
+        self.by_values("rotate_bf16", rows * x.heads * half, &arguments);
     }
 
     /// Lists the tiles of all segments, those with the most work first; returns the list and its maximum length.
@@ -110,12 +116,13 @@ impl Cuda {
         firsts: Buffer,
         lengths: Buffer,
         scratch: Buffer,
-        y: Buffer,
+        y: Rows,
+        tokens: usize,
     ) -> bool {
         let Attention { query, key, value, head_size, segments: rows, .. } = *attention;
         let (heads, kv_heads) = (query.heads, key.heads);
         let strides = [query, key, value].map(|given| given.stride);
-        let is_single = attention.longest == 1 && y.length() == rows * heads * head_size;
+        let is_single = attention.longest == 1 && tokens == rows;
         let names = match head_size {
             64 => ["attend_pieces_64", "attend_add_pieces_64"],
             128 => ["attend_pieces_128", "attend_add_pieces_128"],
@@ -125,7 +132,7 @@ impl Cuda {
             return false;
         }
         check_heads(query, rows, head_size);
-        self.apart(&[query.buffer, key.buffer, value.buffer], &[y, scratch]);
+        self.apart(&[query.buffer, key.buffer, value.buffer], &[y.buffer, scratch]);
         let pieces = scratch.length() / (rows * heads * (head_size + 2)).max(1);
         let [q, k, v] = [query, key, value].map(|given| self.heads(given));
         let [qs, ks, vs] = strides.map(|stride| Argument::I64(stride as i64));
@@ -135,27 +142,22 @@ impl Cuda {
         let (scratch, scale) = (self.of(scratch, Dtype::F32), Argument::F32(1.0 / (head_size as f32).sqrt()));
         let arguments = [q, qs, k, ks, v, vs, heads_argument, kv_argument, firsts, lengths, scale, scratch];
         self.launch(names[0], [kv_heads, rows, pieces], [CACHE_PIECE, 1, 1], 0, &arguments);
-        let arguments = [scratch, pieces_argument, heads_argument, lengths, self.activation(y)];
+        let (to, stride) = (Argument::Address(self.rows(y, rows)), Argument::I64(y.stride as i64));
+        let arguments = [scratch, pieces_argument, heads_argument, lengths, to, stride];
         self.launch(names[1], [rows * heads, 1, 1], [head_size, 1, 1], 0, &arguments);
         true
     }
 
     /// Attention forward, over segments or a KV cache.
-    pub(super) fn mix(
-        &mut self,
-        attention: &Attention,
-        cache: Option<(Buffer, Buffer)>,
-        y: Buffer,
-        lse: Option<Buffer>,
-    ) {
+    pub(super) fn mix(&mut self, attention: &Attention, cache: Option<(Buffer, Buffer)>, y: Rows, lse: Option<Buffer>) {
         let Attention { query, key, value, head_size, segments, .. } = *attention;
         let (heads, kv_heads) = (query.heads, key.heads);
-        let tokens = y.length() / (heads * head_size).max(1);
+        let tokens = tokens_of(y, heads * head_size);
         check_heads(query, tokens, head_size);
         if cache.is_none() {
             [key, value].into_iter().for_each(|given| check_heads(given, tokens, head_size));
         }
-        self.apart(&[query.buffer, key.buffer, value.buffer], &[y]);
+        self.apart(&[query.buffer, key.buffer, value.buffer], &[y.buffer]);
         assert!(attention.cu_seqlens.length() > segments);
         let null = Argument::Address(0);
         let starts = self.of(attention.cu_seqlens, Dtype::I32);
@@ -168,11 +170,15 @@ impl Cuda {
         let causal = Argument::I32(attention.is_causal.into());
         let strides = [query, key, value].map(|given| given.stride);
         let [q, k, v] = [query, key, value].map(|given| self.heads(given));
-        let y = self.activation(y);
+        let y_is_aligned = y.stride.is_multiple_of(8) && y.buffer.offset.is_multiple_of(8);
+        let (y, y_stride) = (Argument::Address(self.rows(y, tokens)), y.stride);
         let [heads_argument, kv_argument] = [heads, kv_heads].map(|number| Argument::I32(number as i32));
         // One new token per row: nothing to gain from tensor cores.
         let is_single = cache.is_some() && attention.longest <= 1;
-        if !is_single && let Some(name) = tiled_forward(attention, &strides) {
+        if !is_single
+            && y_is_aligned
+            && let Some(name) = tiled_forward(attention, &strides)
+        {
             let tile = if attention.longest > TILE { 2 * TILE } else { TILE };
             let (tiles, capacity) = self.tiles(attention, tokens, tile, false);
             let [qs, ks, vs] = strides.map(|stride| Argument::I32(stride as i32));
@@ -193,6 +199,7 @@ impl Cuda {
                 causal,
                 scale,
                 y,
+                Argument::I32(y_stride as i32),
                 lse,
             ];
             return self.launch(name, [heads, capacity, 1], [128, 1, 1], shared, &arguments);
@@ -217,6 +224,7 @@ impl Cuda {
             causal,
             scale,
             y,
+            Argument::I64(y_stride as i64),
             lse,
         ];
         let shared = threads / 32 * (head_size + 2) * 4;
@@ -230,11 +238,12 @@ pub(super) fn attend_kv_cache(
     firsts: Buffer,
     lengths: Buffer,
     scratch: Option<Buffer>,
-    y: Buffer,
+    y: Rows,
 ) {
     assert!(attention.is_causal, "a cache has nothing of what comes later");
+    let tokens = tokens_of(y, attention.query.heads * attention.head_size);
     if let Some(scratch) = scratch
-        && cuda.attend_pieces(attention, firsts, lengths, scratch, y)
+        && cuda.attend_pieces(attention, firsts, lengths, scratch, y, tokens)
     {
         return;
     }
@@ -244,7 +253,7 @@ pub(super) fn attend_kv_cache(
 pub(super) fn attend_backward(
     cuda: &mut Cuda,
     attention: &Attention,
-    y: Buffer,
+    y: Rows,
     lse: Buffer,
     dy: Buffer,
     dq: Heads,
@@ -253,20 +262,22 @@ pub(super) fn attend_backward(
 ) {
     let Attention { query, key, value, head_size, segments, is_causal, .. } = *attention;
     let (heads, kv_heads) = (query.heads, key.heads);
-    let tokens = y.length() / (heads * head_size).max(1);
+    let tokens = tokens_of(y, heads * head_size);
     for given in [query, key, value, dq, dk, dv] {
         check_heads(given, tokens, head_size);
     }
     for gradient in [dq, dk, dv] {
-        cuda.apart(&[query.buffer, key.buffer, value.buffer, y, lse, dy], &[gradient.buffer]);
+        cuda.apart(&[query.buffer, key.buffer, value.buffer, y.buffer, lse, dy], &[gradient.buffer]);
     }
-    assert_eq!((dy.length(), lse.length()), (y.length(), tokens * heads));
+    assert_eq!((dy.length(), lse.length()), (tokens * heads * head_size, tokens * heads));
     let along = cuda.of(cuda.scratch().along.first(tokens * heads), Dtype::F32);
     let arguments = [
-        cuda.activation(y),
+        Argument::Address(cuda.rows(y, tokens)),
+        Argument::I64(y.stride as i64),
         cuda.activation(dy),
         along,
         Argument::I64((tokens * heads) as i64),
+        Argument::I32(heads as i32),
         Argument::I32(head_size as i32),
     ];
     cuda.launch("attend_along_bf16", [(tokens * heads).div_ceil(16), 1, 1], [128, 1, 1], 0, &arguments);

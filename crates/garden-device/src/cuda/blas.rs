@@ -88,6 +88,7 @@ struct Key {
     rows: usize,
     n: usize,
     k: usize,
+    strides: Strides,
     /// bf16 results instead of f32.
     is_narrow: bool,
     has_bias: bool,
@@ -103,6 +104,14 @@ impl Key {
     }
 }
 
+/// Distances between rows of the three matrices of a product, in values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Strides {
+    pub first: usize,
+    pub second: usize,
+    pub to: usize,
+}
+
 /// Shapes and addresses of a product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operands {
@@ -110,6 +119,7 @@ pub(super) struct Operands {
     pub rows: usize,
     pub n: usize,
     pub k: usize,
+    pub strides: Strides,
     /// The activations: x, or dy for the last two.
     pub first: Address,
     /// The weight, or x for a weight gradient.
@@ -117,7 +127,7 @@ pub(super) struct Operands {
     pub to: Address,
     pub to_dtype: Dtype,
     pub scale: f32,
-    /// Added to the result: the result itself, or a buffer of its shape.
+    /// Added to the result, after that is rounded: the result itself, or a buffer of its shape and stride.
     pub plus: Option<Address>,
     /// bf16 `[n]`, added to each row of a forward product.
     pub bias: Option<Address>,
@@ -158,8 +168,8 @@ impl Functions {
         Err(format!("{text} (cuBLASLt status {status})"))
     }
 
-    /// A column-major layout with `rows` values per column.
-    fn layout(&self, dtype: Dtype, rows: usize, columns: usize) -> Result<Layout<'_>, String> {
+    /// A column-major layout with `rows` values per column; columns are `stride` values apart.
+    fn layout(&self, dtype: Dtype, rows: usize, columns: usize, stride: usize) -> Result<Layout<'_>, String> {
         let kind = match dtype {
             Dtype::F32 => 0,
             Dtype::Bf16 => 14,
@@ -167,7 +177,7 @@ impl Functions {
         };
         let mut handle = std::ptr::null_mut();
         // SAFETY: a place for the layout.
-        self.check(unsafe { (self.layout_create)(&mut handle, kind, rows as u64, columns as u64, rows as i64) })?;
+        self.check(unsafe { (self.layout_create)(&mut handle, kind, rows as u64, columns as u64, stride as i64) })?;
         Ok(Layout { functions: self, handle })
     }
 }
@@ -231,6 +241,7 @@ impl Blas {
             rows: rounded(of.rows),
             n: of.n,
             k: of.k,
+            strides: of.strides,
             is_narrow: of.to_dtype == Dtype::Bf16,
             has_bias: of.bias.is_some(),
             alignment: 1 << alignment,
@@ -254,7 +265,7 @@ impl Blas {
                 algorithm
             }
         };
-        let [a_layout, b_layout, to_layout] = self.layouts(of.product, of.rows, of.n, of.k, of.to_dtype)?;
+        let [a_layout, b_layout, to_layout] = self.layouts(of.product, of.rows, of.n, of.k, of.strides, of.to_dtype)?;
         // The first operand is the weight for the first two products, and x for the last.
         let (a, b) = (of.second as *const c_void, of.first as *const c_void);
         let (alpha, beta) = (of.scale, if of.plus.is_some() { 1.0_f32 } else { 0.0 });
@@ -283,13 +294,24 @@ impl Blas {
     }
 
     /// Layouts of a product's operands and result, column-major.
-    fn layouts(&self, product: Product, rows: usize, n: usize, k: usize, to: Dtype) -> Result<[Layout<'_>; 3], String> {
-        let of = |dtype, rows, columns| self.functions.layout(dtype, rows, columns);
-        Ok(match product {
-            Product::Forward => [of(Dtype::Bf16, k, n)?, of(Dtype::Bf16, k, rows)?, of(to, n, rows)?],
-            Product::Backward => [of(Dtype::Bf16, k, n)?, of(Dtype::Bf16, n, rows)?, of(to, k, rows)?],
-            Product::Weight => [of(Dtype::Bf16, k, rows)?, of(Dtype::Bf16, n, rows)?, of(to, k, n)?],
-        })
+    fn layouts(
+        &self,
+        product: Product,
+        rows: usize,
+        n: usize,
+        k: usize,
+        strides: Strides,
+        to: Dtype,
+    ) -> Result<[Layout<'_>; 3], String> {
+        // Values per column and columns of the second operand, of the first, and of the result.
+        let [second, first, result] = match product {
+            Product::Forward => [[k, n], [k, rows], [n, rows]],
+            Product::Backward => [[k, n], [n, rows], [k, rows]],
+            Product::Weight => [[k, rows], [n, rows], [k, n]],
+        };
+        let of = |dtype, [rows, columns]: [usize; 2], stride| self.functions.layout(dtype, rows, columns, stride);
+        let (a, b) = (of(Dtype::Bf16, second, strides.second)?, of(Dtype::Bf16, first, strides.first)?);
+        Ok([a, b, of(to, result, strides.to)?])
     }
 
     fn choose(&self, key: Key) -> Result<Algorithm, String> {
@@ -297,7 +319,7 @@ impl Blas {
             self.prefer(ALIGNMENT_A + operand, &key.alignment)?;
         }
         let to = if key.is_narrow { Dtype::Bf16 } else { Dtype::F32 };
-        let [a, b, c] = self.layouts(key.product, key.rows, key.n, key.k, to)?;
+        let [a, b, c] = self.layouts(key.product, key.rows, key.n, key.k, key.strides, to)?;
         let empty = Heuristic { algorithm: Algorithm([0; 8]), workspace: 0, state: 0, waves: 0.0, reserved: [0; 4] };
         let (mut found, mut count) = ([empty; 1], 0);
         // SAFETY: all handles are ours; there is space for one result.

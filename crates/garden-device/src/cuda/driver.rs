@@ -32,6 +32,7 @@ functions! {
         free_host = "cuMemFreeHost" (*mut c_void) -> Status;
         copy_to = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Handle) -> Status;
         copy_from = "cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, Handle) -> Status;
+        copy_rows = "cuMemcpy2DAsync_v2" (*const CopyOfRows, Handle) -> Status;
         copy_within = "cuMemcpyDtoDAsync_v2" (Address, Address, usize, Handle) -> Status;
         set_bytes = "cuMemsetD8Async" (Address, u8, usize, Handle) -> Status;
         stream_create = "cuStreamCreate" (*mut Handle, c_uint) -> Status;
@@ -139,6 +140,31 @@ pub(super) struct Pinned {
     pub length: usize,
     functions: Arc<Functions>,
 }
+
+/// The driver's CUDA_MEMCPY2D.
+#[repr(C)]
+struct CopyOfRows {
+    from: MatrixOfBytes,
+    to: MatrixOfBytes,
+    width: usize,
+    rows: usize,
+}
+
+/// One of its sides.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct MatrixOfBytes {
+    x: usize,
+    y: usize,
+    kind: c_uint,
+    host: usize,
+    device: Address,
+    array: usize,
+    pitch: usize,
+}
+
+const ON_THE_HOST: c_uint = 1;
+const ON_THE_GPU: c_uint = 2;
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -284,6 +310,31 @@ impl Driver {
         // SAFETY: the caller's promise.
         let status = unsafe { (self.functions.copy_to)(to, from.cast(), bytes, self.handle(stream)) };
         self.functions.check(status, "copying to the GPU")
+    }
+
+    /// Queues a copy of rows of `width` bytes from the host, which lie one behind the other there and `stride` bytes apart on the GPU.
+    ///
+    /// # Safety
+    /// As [`Driver::copy_to`].
+    pub unsafe fn copy_rows_to(
+        &self,
+        to: Address,
+        stride: usize,
+        from: *const u8,
+        width: usize,
+        rows: usize,
+        stream: Stream,
+    ) -> Result<(), Failure> {
+        let none = MatrixOfBytes::default();
+        let copy = CopyOfRows {
+            from: MatrixOfBytes { kind: ON_THE_HOST, host: from as usize, pitch: width, ..none },
+            to: MatrixOfBytes { kind: ON_THE_GPU, device: to, pitch: stride, ..none },
+            width,
+            rows,
+        };
+        // SAFETY: the caller's promise.
+        let status = unsafe { (self.functions.copy_rows)(&copy, self.handle(stream)) };
+        self.functions.check(status, "copying rows to the GPU")
     }
 
     /// Waits for all queued operations, and copies to the host.

@@ -2,15 +2,9 @@
 
 use super::Cuda;
 use super::driver::{Address, Argument};
-use crate::buffer::{Buffer, Dtype};
+use crate::buffer::{Buffer, Dtype, Rows};
 use crate::device::Write;
 use crate::scalars::Seed;
-
-/// Splits values into rows whose width is a multiple of 8, if possible.
-pub(super) fn as_rows(length: usize) -> (usize, usize) {
-    const WIDTH: usize = 8192;
-    if length.is_multiple_of(WIDTH) { (length / WIDTH, WIDTH) } else { (1, length) }
-}
 
 pub(super) fn cast(cuda: &mut Cuda, x: Buffer, y: Buffer) {
     assert_eq!(x.length(), y.length(), "as many values are needed");
@@ -48,51 +42,69 @@ pub(super) fn cast(cuda: &mut Cuda, x: Buffer, y: Buffer) {
     }
 }
 
-pub(super) fn swiglu(cuda: &mut Cuda, gate: Buffer, up: Buffer, y: Buffer) {
-    let (rows, width) = as_rows(y.length());
-    assert_eq!((gate.length(), up.length()), (y.length(), y.length()));
-    cuda.apart(&[gate, up], &[y]);
-    let stride = Argument::I64(width as i64);
+pub(super) fn copy_rows(cuda: &mut Cuda, x: Rows, y: Rows, rows: usize) {
+    let width = y.width;
+    assert_eq!(x.width, width);
+    assert!(!x.overlap(y, rows), "an operation would read what it writes: {x:?} and {y:?}");
+    let [[x, x_stride], [y, y_stride]] = [x, y].map(|given| cuda.with_stride(given, rows));
+    let size = |size: usize| Argument::I32(size as i32);
+    let arguments = [x, x_stride, y, y_stride, size(rows), size(width)];
+    cuda.by_values("copy_rows_bf16", rows * width, &arguments);
+}
+
+pub(super) fn swiglu(cuda: &mut Cuda, gate: Rows, up: Rows, y: Rows, rows: usize) {
+    let width = y.width;
+    assert_eq!((gate.width, up.width), (width, width));
+    cuda.apart(&[gate.buffer, up.buffer], &[y.buffer]);
+    let [[gate, gate_stride], [up, up_stride], [y, y_stride]] =
+        [gate, up, y].map(|given| cuda.with_stride(given, rows));
+    let size = |size: usize| Argument::I32(size as i32);
+    let arguments = [gate, gate_stride, up, up_stride, y, y_stride, size(rows), size(width)];
+    cuda.by_values("swiglu_bf16", rows * width, &arguments);
+}
+
+pub(super) fn swiglu_backward(
+    cuda: &mut Cuda,
+    dy: Rows,
+    gate: Rows,
+    up: Rows,
+    dgate: Rows,
+    y: Option<Rows>,
+    rows: usize,
+) {
+    let width = dy.width;
+    assert!([gate, up, dgate].iter().chain(&y).all(|given| given.width == width));
+    assert_eq!((dy.stride, gate.stride), (dgate.stride, up.stride), "gate and up are apart by the same stride");
+    let null = [Argument::Address(0), Argument::I64(0)];
+    for written in [dy, dgate].into_iter().chain(y) {
+        cuda.apart(&[gate.buffer, up.buffer], &[written.buffer]);
+    }
+    assert!(!dy.overlap(dgate, rows), "gradients of gate and up need a place each");
+    let [[dy, gradient_stride], [dgate, _], [gate, stride], [up, _]] =
+        [dy, dgate, gate, up].map(|given| cuda.with_stride(given, rows));
+    let [y, y_stride] = y.map_or(null, |y| cuda.with_stride(y, rows));
+    let size = |size: usize| Argument::I32(size as i32);
+    let arguments = [dy, dgate, gradient_stride, gate, up, stride, y, y_stride, size(rows), size(width)];
+    cuda.by_values("swiglu_backward_bf16", rows * width, &arguments);
+}
+
+pub(super) fn dropout(cuda: &mut Cuda, x: Rows, y: Rows, rows: usize, rate: f32, seed: Seed, write: Write) {
+    let width = y.width;
+    assert_eq!(x.width, width);
+    cuda.apart(&[x.buffer], &[y.buffer]);
+    let [[x, x_stride], [y, y_stride]] = [x, y].map(|given| cuda.with_stride(given, rows));
     let arguments = [
-        cuda.activation(gate),
-        stride,
-        cuda.activation(up),
-        stride,
-        cuda.activation(y),
-        stride,
+        x,
+        x_stride,
+        y,
+        y_stride,
         Argument::I32(rows as i32),
         Argument::I32(width as i32),
-    ];
-    cuda.by_rows("swiglu_bf16", rows, width, &arguments);
-}
-
-pub(super) fn swiglu_backward(cuda: &mut Cuda, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
-    let length = dy.length();
-    assert!([gate, up, dgate].iter().chain(&y).all(|given| given.length() == length));
-    cuda.apart(&[gate, up], &[dy, dgate, y.unwrap_or(dgate.first(0))]);
-    let arguments = [
-        cuda.activation(dy),
-        cuda.activation(gate),
-        cuda.activation(up),
-        cuda.activation(dgate),
-        y.map_or(Argument::Address(0), |y| cuda.activation(y)),
-        Argument::I64(length as i64),
-    ];
-    cuda.by_values("swiglu_backward_bf16", length, &arguments);
-}
-
-pub(super) fn dropout(cuda: &mut Cuda, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write) {
-    assert_eq!(x.length(), y.length());
-    cuda.apart(&[x], &[y]);
-    let arguments = [
-        cuda.activation(x),
-        cuda.activation(y),
         Argument::U64((f64::from(rate) * (1_u64 << 32) as f64) as u64),
         Argument::F32(1.0 / (1.0 - rate)),
         cuda.of(seed.scalars, Dtype::I32),
         Argument::U64(seed.choice()),
         Argument::I32((write == Write::Add).into()),
-        Argument::I64(x.length() as i64),
     ];
-    cuda.by_values("dropout_bf16", x.length(), &arguments);
+    cuda.by_rows("dropout_bf16", rows, width, &arguments);
 }

@@ -47,6 +47,7 @@ pub const PROGRAMS: [Program; 11] = [
             "convert_f32_bf16",
             "convert_f32_f16",
             "convert_f32_f32",
+            "copy_rows_bf16",
             "dropout_bf16",
             "embed_backward_bf16",
             "embed_bf16_bf16",
@@ -77,7 +78,7 @@ pub const PROGRAMS: [Program; 11] = [
     Program {
         name: "optimizer",
         source: include_str!("kernels/optimizer.cu"),
-        kernels: &["adamw", "adamw_narrow", "adamw_step"],
+        kernels: &["adamw", "adamw_narrow", "adamw_step", "cast_shadow"],
         head_size: None,
     },
     Program {

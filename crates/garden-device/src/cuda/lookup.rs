@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::driver::Argument;
-use crate::buffer::{Buffer, Dtype, Weight};
+use crate::buffer::{Buffer, Dtype, Rows, Weight};
 use crate::device::Device;
 
 pub(super) fn embed(cuda: &mut Cuda, weight: &Weight, tokens: Buffer, y: Buffer, rows: usize) {
@@ -20,19 +20,21 @@ pub(super) fn embed(cuda: &mut Cuda, weight: &Weight, tokens: Buffer, y: Buffer,
 
 pub(super) fn embed_backward(
     cuda: &mut Cuda,
-    dy: Buffer,
+    dy: Rows,
     tokens: Buffer,
     gradient: &Weight,
     rows: usize,
     skipped: &[i32],
 ) {
     let width = gradient.columns;
-    assert_eq!((tokens.length(), dy.length()), (rows, rows * width));
+    assert_eq!((tokens.length(), dy.width), (rows, width));
     let list = cuda.scratch().skipped.first(skipped.len());
     let bytes: Vec<u8> = skipped.iter().flat_map(|token| token.to_le_bytes()).collect();
     cuda.upload(list, &bytes);
+    let dy = cuda.with_stride(dy, rows);
     let arguments = [
-        cuda.activation(dy),
+        dy[0],
+        dy[1],
         cuda.of(tokens, Dtype::I32),
         cuda.of(gradient.buffer, Dtype::F32),
         Argument::I32(rows as i32),
@@ -43,18 +45,23 @@ pub(super) fn embed_backward(
     cuda.launch("embed_backward_bf16", [rows, 1, 1], [256, 1, 1], 0, &arguments);
 }
 
-pub(super) fn gather(cuda: &mut Cuda, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-    assert_eq!((places.length(), y.length()), (rows, rows * width));
-    cuda.apart(&[x], &[y]);
-    let shape = [rows, width].map(|size| Argument::I32(size as i32));
-    let arguments = [cuda.activation(x), cuda.of(places, Dtype::I32), cuda.activation(y), shape[0], shape[1]];
-    cuda.by_rows("gather_bf16", rows, width, &arguments);
+pub(super) fn gather(cuda: &mut Cuda, x: Rows, places: Buffer, y: Rows, rows: usize) {
+    assert_eq!((places.length(), x.width), (rows, y.width));
+    cuda.apart(&[x.buffer], &[y.buffer]);
+    by_places(cuda, "gather_bf16", x, places, y, rows);
 }
 
-pub(super) fn scatter(cuda: &mut Cuda, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-    assert_eq!((places.length(), x.length()), (rows, rows * width));
-    cuda.apart(&[x], &[y]);
+pub(super) fn scatter(cuda: &mut Cuda, x: Rows, places: Buffer, y: Rows, rows: usize) {
+    assert_eq!((places.length(), x.width), (rows, y.width));
+    cuda.apart(&[x.buffer], &[y.buffer]);
+    by_places(cuda, "scatter_bf16", x, places, y, rows);
+}
+
+fn by_places(cuda: &mut Cuda, name: &'static str, x: Rows, places: Buffer, y: Rows, rows: usize) {
+    let width = y.width;
+    // Places may name any row that the buffers have.
+    let [[x, x_stride], [y, y_stride]] = [x, y].map(|given| cuda.with_stride(given, usize::from(rows > 0)));
     let shape = [rows, width].map(|size| Argument::I32(size as i32));
-    let arguments = [cuda.activation(x), cuda.of(places, Dtype::I32), cuda.activation(y), shape[0], shape[1]];
-    cuda.by_rows("scatter_bf16", rows, width, &arguments);
+    let arguments = [x, x_stride, cuda.of(places, Dtype::I32), y, y_stride, shape[0], shape[1]];
+    cuda.by_rows(name, rows, width, &arguments);
 }

@@ -43,7 +43,6 @@ pub(super) fn add_losses(cuda: &mut Cuda, losses: Buffer, hits: Buffer, sums: Bu
 }
 
 pub(super) fn add_squares(cuda: &mut Cuda, x: Buffer, sum: Buffer) {
-    cuda.step = None;
     let pieces = x.length().div_ceil(VALUES).clamp(1, SQUARE_PIECES);
     let partial = cuda.of(cuda.scratch().partial.first(2 * pieces), Dtype::F32);
     let arguments = [cuda.of(x, Dtype::F32), partial, Argument::I64(x.length() as i64)];

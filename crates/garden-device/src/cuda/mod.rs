@@ -34,9 +34,10 @@ use norm::NORM_PIECES;
 use timing::{Operation, Operations, Timing};
 use transfer::{Ahead, Staging};
 
-use crate::buffer::{Buffer, Dtype, Purpose, Weight};
-use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, OwnMemory, Plus, Reserve, Write};
+use crate::buffer::{Buffer, Dtype, Purpose, Rows, Weight};
+use crate::device::{AdamW, Attention, Device, DeviceError, Heads, OutOfMemory, OwnMemory, Reserve, Shadow, Write};
 use crate::dynamic_8bit::Map;
+use crate::fused::FusedWeight;
 use crate::plan::{Block, Plan};
 use crate::profile::{Profile, Scratch};
 use crate::scalars::Seed;
@@ -61,8 +62,8 @@ pub struct Cuda {
     timing: Option<Timing>,
     operations: Option<Operations>,
     recordings: Recordings,
-    /// The inputs of the constants of an update, as long as neither scalars nor the sum of squares have changed since.
-    step: Option<[Argument; 9]>,
+    /// The parameters of the last update, as the table on the GPU has them.
+    table: Vec<u8>,
     blas: Blas,
     kernels: Kernels,
     memory: Memory,
@@ -109,9 +110,11 @@ struct Workspace {
     along: Buffer,
     tiles: Buffer,
     splits: Buffer,
-    /// The two maps of 8-bit codes, and the constants of an update.
+    /// The two maps of 8-bit codes, and the constants of updates.
     constants: Buffer,
     skipped: Buffer,
+    /// Where the parameters of an update are.
+    parameters: Buffer,
 }
 
 /// Workspace that operations need besides their buffers.
@@ -125,8 +128,9 @@ pub(crate) fn workspace(_: &Profile, reserve: Reserve) -> Vec<Scratch> {
         scratch("attention row sums", Dtype::F32, reserve.query_heads),
         scratch("attention tiles", Dtype::I32, 2 * (reserve.attention_tokens / TILE + reserve.segments + 1)),
         scratch("attention partial sums", Dtype::F32, 2 * reserve.grouped_values),
-        scratch("constants", Dtype::F32, 2 * 256 + 8),
+        scratch("constants", Dtype::F32, 2 * 256 + 8 * optimizer::STEPS),
         scratch("skipped tokens", Dtype::I32, 8),
+        scratch("table of parameters", Dtype::U8, reserve.parameters.saturating_mul(optimizer::ENTRY)),
     ]
 }
 
@@ -157,7 +161,7 @@ impl Cuda {
             timing: None,
             operations: None,
             recordings: Recordings::default(),
-            step: None,
+            table: Vec::new(),
             blas,
             kernels,
             memory,
@@ -228,6 +232,11 @@ impl Cuda {
 
     fn activation(&self, buffer: Buffer) -> Argument {
         self.of(buffer, Dtype::Bf16)
+    }
+
+    /// The address and the stride of rows of activations.
+    fn with_stride(&self, rows: Rows, count: usize) -> [Argument; 2] {
+        [Argument::Address(self.rows(rows, count)), Argument::I64(rows.stride as i64)]
     }
 
     fn heads(&self, heads: Heads) -> Argument {
@@ -363,10 +372,13 @@ impl Device for Cuda {
         for scratch in &scratch {
             buffers.push(self.buffer(Purpose::Workspace, scratch.label, scratch.dtype, scratch.length)?);
         }
-        let [blas, widened, partial, along, tiles, splits, constants, skipped] = buffers[..] else {
+        let [blas, widened, partial, along, tiles, splits, constants, skipped, parameters] = buffers[..] else {
             panic!("as many buffers as were asked for");
         };
-        self.workspace = Some(Workspace { blas, widened, partial, along, tiles, splits, constants, skipped });
+        // A table that was uploaded lies elsewhere now.
+        self.table.clear();
+        self.workspace =
+            Some(Workspace { blas, widened, partial, along, tiles, splits, constants, skipped, parameters });
         let maps = Map::signed().values.iter().chain(&Map::unsigned().values);
         let bytes: Vec<u8> = maps.flat_map(|value| value.to_le_bytes()).collect();
         self.upload(constants.first(512), &bytes);
@@ -417,6 +429,10 @@ impl Device for Cuda {
             let first = first / size;
             to.dtype.narrow(&values[first..first + piece.len() / size], piece);
         });
+    }
+
+    fn upload_rows(&mut self, to: Rows, bytes: &[u8]) {
+        self.bring_rows(to, bytes);
     }
 
     fn download(&mut self, from: Buffer, to: &mut [f32]) -> Result<(), DeviceError> {
@@ -472,7 +488,6 @@ impl Device for Cuda {
     }
 
     fn zero(&mut self, x: Buffer) {
-        self.step = None;
         if self.failure.is_none() && x.length() > 0 {
             let result = self.driver.zero(self.address(x), x.length() * x.dtype.size());
             self.latch(result.map_err(|failure| failure.text));
@@ -494,6 +509,14 @@ impl Device for Cuda {
         elementwise::cast(self, x, y);
     }
 
+    fn cast_shadow(&mut self, value: Buffer, shadow: Shadow) {
+        optimizer::cast_shadow(self, value, shadow);
+    }
+
+    fn copy_rows(&mut self, x: Rows, y: Rows, rows: usize) {
+        elementwise::copy_rows(self, x, y, rows);
+    }
+
     fn add(&mut self, x: Buffer, y: Buffer) {
         assert_eq!(x.length(), y.length());
         self.apart(&[x], &[y]);
@@ -506,31 +529,55 @@ impl Device for Cuda {
         self.by_values("scale_f32", x.length(), &arguments);
     }
 
-    fn matmul(&mut self, x: Buffer, weight: &Weight, y: Buffer, rows: usize, scale: f32, write: Write) {
+    fn matmul(&mut self, x: Rows, weight: &Weight, y: Rows, rows: usize, scale: f32, write: Write) {
         self.product(Product::Forward, x, weight, y, rows, scale, write);
     }
 
-    fn linear(&mut self, x: Buffer, weight: &Weight, bias: Option<Buffer>, y: Buffer, rows: usize, plus: Plus) {
-        products::linear(self, x, weight, bias, y, rows, plus);
-    }
-
-    fn matmul_backward(&mut self, dy: Buffer, weight: &Weight, dx: Buffer, rows: usize, scale: f32, write: Write) {
+    fn matmul_backward(&mut self, dy: Rows, weight: &Weight, dx: Rows, rows: usize, scale: f32, write: Write) {
         self.product(Product::Backward, dy, weight, dx, rows, scale, write);
     }
 
-    fn weight_gradient(&mut self, dy: Buffer, x: Buffer, gradient: &Weight, rows: usize, scale: f32) {
+    fn weight_gradient(&mut self, dy: Rows, x: Rows, gradient: &Weight, rows: usize, scale: f32) {
         products::weight_gradient(self, dy, x, gradient, rows, scale);
+    }
+
+    fn fused_down(&mut self, x: Rows, weight: &FusedWeight, t: &[Rows], rows: usize) {
+        products::fused_down(self, x, weight, t, rows);
+    }
+
+    fn fused_linear(
+        &mut self,
+        x: Rows,
+        t: &[Rows],
+        weight: &FusedWeight,
+        y: &[Rows],
+        rows: usize,
+        plus: Option<Buffer>,
+    ) {
+        products::fused_linear(self, x, t, weight, y, rows, plus);
+    }
+
+    fn fused_up_backward(&mut self, dy: &[Rows], weight: &FusedWeight, dt: &[Rows], rows: usize) {
+        products::fused_up_backward(self, dy, weight, dt, rows);
+    }
+
+    fn fused_linear_backward(&mut self, dy: &[Rows], dt: &[Rows], weight: &FusedWeight, dx: Rows, rows: usize) {
+        products::fused_linear_backward(self, dy, dt, weight, dx, rows);
+    }
+
+    fn fused_down_gradient(&mut self, dt: &[Rows], x: Rows, gradients: &[Weight], rows: usize) {
+        products::fused_down_gradient(self, dt, x, gradients, rows);
     }
 
     fn add_bias(&mut self, y: Buffer, bias: Buffer, rows: usize) {
         products::add_bias(self, y, bias, rows);
     }
 
-    fn bias_gradient(&mut self, dy: Buffer, gradient: Buffer, rows: usize) {
+    fn bias_gradient(&mut self, dy: Rows, gradient: Buffer, rows: usize) {
         products::bias_gradient(self, dy, gradient, rows);
     }
 
-    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32) {
+    fn rms_norm(&mut self, x: Buffer, weight: Buffer, y: Rows, rows: usize, epsilon: f32) {
         norm::rms_norm(self, x, weight, y, rows, epsilon);
     }
 
@@ -539,7 +586,7 @@ impl Device for Cuda {
         dy: Buffer,
         x: Buffer,
         weight: Buffer,
-        dx: Buffer,
+        dx: Rows,
         gradient: Option<Buffer>,
         rows: usize,
         epsilon: f32,
@@ -556,7 +603,7 @@ impl Device for Cuda {
         self.rotated(dx, head_size, cosines, sines, rows, -1.0);
     }
 
-    fn attend(&mut self, attention: &Attention, y: Buffer, lse: Buffer) {
+    fn attend(&mut self, attention: &Attention, y: Rows, lse: Buffer) {
         // A generator keeps none.
         self.mix(attention, None, y, (lse.length() > 0).then_some(lse));
     }
@@ -567,7 +614,7 @@ impl Device for Cuda {
         firsts: Buffer,
         lengths: Buffer,
         scratch: Option<Buffer>,
-        y: Buffer,
+        y: Rows,
     ) {
         attention::attend_kv_cache(self, attention, firsts, lengths, scratch, y);
     }
@@ -575,7 +622,7 @@ impl Device for Cuda {
     fn attend_backward(
         &mut self,
         attention: &Attention,
-        y: Buffer,
+        y: Rows,
         lse: Buffer,
         dy: Buffer,
         dq: Heads,
@@ -585,12 +632,12 @@ impl Device for Cuda {
         attention::attend_backward(self, attention, y, lse, dy, dq, dk, dv);
     }
 
-    fn swiglu(&mut self, gate: Buffer, up: Buffer, y: Buffer) {
-        elementwise::swiglu(self, gate, up, y);
+    fn swiglu(&mut self, gate: Rows, up: Rows, y: Rows, rows: usize) {
+        elementwise::swiglu(self, gate, up, y, rows);
     }
 
-    fn swiglu_backward(&mut self, dy: Buffer, gate: Buffer, up: Buffer, dgate: Buffer, y: Option<Buffer>) {
-        elementwise::swiglu_backward(self, dy, gate, up, dgate, y);
+    fn swiglu_backward(&mut self, dy: Rows, gate: Rows, up: Rows, dgate: Rows, y: Option<Rows>, rows: usize) {
+        elementwise::swiglu_backward(self, dy, gate, up, dgate, y, rows);
     }
 
     fn gelu(&mut self, x: Buffer, y: Buffer) {
@@ -612,20 +659,20 @@ impl Device for Cuda {
         lookup::embed(self, weight, tokens, y, rows);
     }
 
-    fn embed_backward(&mut self, dy: Buffer, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
+    fn embed_backward(&mut self, dy: Rows, tokens: Buffer, gradient: &Weight, rows: usize, skipped: &[i32]) {
         lookup::embed_backward(self, dy, tokens, gradient, rows, skipped);
     }
 
-    fn gather(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        lookup::gather(self, x, places, y, rows, width);
+    fn gather(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
+        lookup::gather(self, x, places, y, rows);
     }
 
-    fn scatter(&mut self, x: Buffer, places: Buffer, y: Buffer, rows: usize, width: usize) {
-        lookup::scatter(self, x, places, y, rows, width);
+    fn scatter(&mut self, x: Rows, places: Buffer, y: Rows, rows: usize) {
+        lookup::scatter(self, x, places, y, rows);
     }
 
-    fn dropout(&mut self, x: Buffer, y: Buffer, rate: f32, seed: Seed, write: Write) {
-        elementwise::dropout(self, x, y, rate, seed, write);
+    fn dropout(&mut self, x: Rows, y: Rows, rows: usize, rate: f32, seed: Seed, write: Write) {
+        elementwise::dropout(self, x, y, rows, rate, seed, write);
     }
 
     fn cross_entropy(
@@ -669,8 +716,8 @@ impl Device for Cuda {
         self.latch(result.map_err(|failure| failure.text));
     }
 
-    fn adamw(&mut self, update: &AdamW, clip: Option<(Buffer, f32)>) {
-        optimizer::adamw(self, update, clip);
+    fn adamw(&mut self, updates: &[AdamW], clip: Option<(Buffer, f32)>) {
+        optimizer::adamw(self, updates, clip);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::driver::Argument;
-use crate::buffer::{Buffer, Dtype};
+use crate::buffer::{Buffer, Dtype, Rows};
 use crate::device::Write;
 
 /// Maximum pieces of a sum over rows: the order of a sum must not depend on the card.
@@ -13,14 +13,15 @@ pub(super) fn norm_threads(width: usize) -> usize {
     if width <= 2048 { 128 } else { 256 }
 }
 
-pub(super) fn rms_norm(cuda: &mut Cuda, x: Buffer, weight: Buffer, y: Buffer, rows: usize, epsilon: f32) {
+pub(super) fn rms_norm(cuda: &mut Cuda, x: Buffer, weight: Buffer, y: Rows, rows: usize, epsilon: f32) {
     let width = weight.length();
-    assert_eq!((x.length(), y.length()), (rows * width, rows * width), "x and y [{rows}, {width}] are needed");
-    cuda.apart(&[x, weight], &[y]);
+    assert_eq!((x.length(), y.width), (rows * width, width), "x and y [{rows}, {width}] are needed");
+    cuda.apart(&[x, weight], &[y.buffer]);
     let arguments = [
         cuda.activation(x),
         cuda.of(weight, Dtype::F32),
-        cuda.activation(y),
+        Argument::Address(cuda.rows(y, rows)),
+        Argument::I64(y.stride as i64),
         Argument::I32(width as i32),
         Argument::F32(epsilon),
     ];
@@ -32,15 +33,15 @@ pub(super) fn rms_norm_backward(
     dy: Buffer,
     x: Buffer,
     weight: Buffer,
-    dx: Buffer,
+    dx: Rows,
     gradient: Option<Buffer>,
     rows: usize,
     epsilon: f32,
     write: Write,
 ) {
     let width = weight.length();
-    assert_eq!((x.length(), dy.length(), dx.length()), (rows * width, rows * width, rows * width));
-    cuda.apart(&[dy, x, weight], &[dx]);
+    assert_eq!((x.length(), dy.length(), dx.width), (rows * width, rows * width, width));
+    cuda.apart(&[dy, x, weight], &[dx.buffer]);
     let width_argument = Argument::I32(width as i32);
     if let Some(gradient) = gradient {
         let pieces = rows.div_ceil(8).clamp(1, NORM_PIECES);
@@ -61,7 +62,8 @@ pub(super) fn rms_norm_backward(
         cuda.activation(dy),
         cuda.activation(x),
         cuda.of(weight, Dtype::F32),
-        cuda.activation(dx),
+        Argument::Address(cuda.rows(dx, rows)),
+        Argument::I64(dx.stride as i64),
         width_argument,
         Argument::F32(epsilon),
         Argument::I32((write == Write::Add).into()),

@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::driver::{Address, Driver, Event, Failure, Pinned, Stream};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Rows};
 use crate::device::DeviceError;
 
 /// Size and number of the pieces of pinned memory for batches.
@@ -57,7 +57,6 @@ impl Staging {
 impl Cuda {
     /// Fills a buffer piece by piece: `fill` receives the byte offset of each piece in the buffer.
     pub(super) fn bring(&mut self, to: Buffer, fill: &dyn Fn(usize, &mut [u8])) {
-        self.step = None;
         let length = to.length() * to.dtype.size();
         if self.failure.is_some() || length == 0 {
             return;
@@ -93,6 +92,50 @@ impl Cuda {
             self.driver.record(event, stream)?;
         }
         Ok(())
+    }
+
+    /// Fills rows that may be apart, as many at once as a piece of staging memory holds.
+    pub(super) fn bring_rows(&mut self, to: Rows, bytes: &[u8]) {
+        let size = to.buffer.dtype.size();
+        let (width, stride) = (to.width * size, to.stride * size);
+        let count = bytes.len() / width.max(1);
+        assert!(to.length(count) <= to.buffer.length() && count * width == bytes.len(), "whole rows are needed");
+        if to.width == to.stride || count == 1 {
+            let whole = to.buffer.first(bytes.len() / size);
+            return self.bring(whole, &|first, piece| piece.copy_from_slice(&bytes[first..first + piece.len()]));
+        }
+        if self.failure.is_some() {
+            return;
+        }
+        let address = self.address(to.buffer);
+        assert!(width <= STAGING, "a row of {width} bytes is longer than a piece of staging memory");
+        let at_once = STAGING / width;
+        for first in (0..count).step_by(at_once) {
+            let rows = at_once.min(count - first);
+            let piece = &bytes[first * width..][..rows * width];
+            let result = self.bring_piece(address + (first * stride) as Address, stride, piece, width);
+            self.latch(result.map_err(|failure| failure.text));
+        }
+    }
+
+    fn bring_piece(&mut self, to: Address, stride: usize, piece: &[u8], width: usize) -> Result<(), Failure> {
+        let rows = piece.len() / width;
+        let ring = &mut self.staging.pieces;
+        if ring.places.is_empty() {
+            // SAFETY: inside the buffer, as the caller has checked; the bytes stay until the wait is over.
+            unsafe { self.driver.copy_rows_to(to, stride, piece.as_ptr(), width, rows, Stream::Work)? };
+            return self.driver.wait(Stream::Work);
+        }
+        let number = ring.next % ring.places.len();
+        ring.next += 1;
+        let (pinned, event) = &ring.places[number];
+        event.wait()?;
+        // SAFETY: the slot is this large, and the previous copy from it is done; it is reused after this one's event.
+        unsafe {
+            std::slice::from_raw_parts_mut(pinned.start, piece.len()).copy_from_slice(piece);
+            self.driver.copy_rows_to(to, stride, pinned.start, width, rows, Stream::Work)?;
+        }
+        self.driver.record(event, Stream::Work)
     }
 
     /// Uploads through memory that is not pinned: the driver copies it, and it is reused when that is done.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-use garden_device::{Attention, Buffer, Cpu, Device, Dtype, Heads, Purpose, Reserve, Weight, Write};
+use garden_device::{Attention, Buffer, Cpu, Device, Dtype, Heads, Purpose, Reserve, Rows, Weight, Write};
 
 /// How far f32 may be away.
 const TOLERANCE: f32 = 1e-5;
@@ -63,7 +63,7 @@ fn attention_over_a_cache() {
         };
         let y = real(&mut cpu, &values(tokens * width, 4));
         let sums = real(&mut cpu, &vec![0.0; tokens * heads]);
-        cpu.attend(&whole_rows, y, sums);
+        cpu.attend(&whole_rows, Rows::dense(y, width), sums);
         let all = read(&mut cpu, y);
 
         // The cache has rows in another order, and something else where they end.
@@ -89,7 +89,7 @@ fn attention_over_a_cache() {
         let firsts = whole(&mut cpu, &rows.map(|row| (row * context) as i32));
         let lengths = whole(&mut cpu, &lengths.map(|length| length as i32));
         let y = real(&mut cpu, &values(queries.len(), 7));
-        cpu.attend_kv_cache(&over_cache, firsts, lengths, None, y);
+        cpu.attend_kv_cache(&over_cache, firsts, lengths, None, Rows::dense(y, width));
         assert_near(&read(&mut cpu, y), &expected, &format!("{heads} heads, {kv_heads} key heads of {size}, {news:?}"));
     }
 }
@@ -110,7 +110,8 @@ fn products_with_few_rows() {
             for rows in [1, 2, 3, 4, 7, 12, 13] {
                 let (x, before) = (values(rows * k, 2), values(rows * n, 3));
                 let (x_buffer, y) = (real(&mut cpu, &x), real(&mut cpu, &before));
-                cpu.matmul(x_buffer, &weight, y, rows, 0.5 / k as f32, Write::Add);
+                let [from, to] = [Rows::dense(x_buffer, k), Rows::dense(y, n)];
+                cpu.matmul(from, &weight, to, rows, 0.5 / k as f32, Write::Add);
                 let expected: Vec<f32> = (0..rows * n)
                     .map(|place| {
                         let (row, output) = (place / n, place % n);

@@ -10,9 +10,9 @@
 
 use garden_device::cuda::MOST_RECORDINGS;
 
-use crate::bench::{Bench, Matrix, Output, Pair, Side, Stored, bits, check, download, rounded};
+use crate::bench::{Bench, Matrix, Output, Pair, PairOfRows, Side, Stored, bits, check, download, rounded};
 use garden_device::{
-    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Plus, Purpose, Seed,
+    AdamW, Attention, Buffer, Cpu, CpuBf16, Cuda, Device, Dtype, Heads, Moments, Part, Purpose, Rows, Seed, Shadow,
     StepScalars, Weight, Write, dynamic_8bit,
 };
 
@@ -61,7 +61,7 @@ on_every_device! {
     scaled_gradients,
     products,
     products_backward,
-    linears,
+    copies_of_rows,
     wide_products,
     weight_gradients,
     biases,
@@ -229,6 +229,7 @@ fn repeated_work(bench: &mut Bench) {
             asked += 1;
             device.add(x.on(Side::Tested), y.on(Side::Tested));
             let (from, to) = (from.on(Side::Tested), to.on(Side::Tested));
+            let [from, to] = [from, to].map(|buffer| Rows::dense(buffer, 8));
             device.matmul(from, weight.forward(Side::Tested), to, 16, 1.0, Write::Set);
         });
         let sum = (1..=round).sum::<i32>() as f32;
@@ -262,18 +263,18 @@ fn product_cases(bench: &mut Bench) -> Vec<(usize, usize, usize, f32, Matrix, St
     storages.into_iter().map(case).collect()
 }
 
-/// A library may round a product before it is added to what is there.
-fn roundings(write: Write) -> usize {
-    if write == Write::Add { 2 } else { 1 }
+/// A product is rounded before it is added to what is there, which is up to 1: it may be larger by that than what is left.
+fn rounded_apart(output: Output, write: Write) -> Output {
+    if write == Write::Add { output.rounded(3).of_sums(1.0) } else { output }
 }
 
 fn products(bench: &mut Bench) {
     for (rows, n, k, scale, weight, how) in product_cases(bench) {
         for write in WRITES {
-            let (x, y) = (bench.some(rows * k), bench.written(write, rows * n));
+            let (x, y) = (bench.some_rows(rows, k), bench.written_rows(write, rows, n));
             let what = format!("[{rows}, {k}] times [{n}, {k}] {how:?} {write:?}");
             // Factors that cancel are as large as the square root of their number.
-            let output = Output::rows(y, n).rounded(roundings(write)).of_terms((k as f32).sqrt());
+            let output = rounded_apart(Output::rows(y.pair, n).of(y).of_terms((k as f32).sqrt()), write);
             bench.run(&what, &[output], |device, side| {
                 device.matmul(x.on(side), weight.forward(side), y.on(side), rows, scale, write);
             });
@@ -284,9 +285,9 @@ fn products(bench: &mut Bench) {
 fn products_backward(bench: &mut Bench) {
     for (rows, n, k, scale, weight, how) in product_cases(bench) {
         for write in WRITES {
-            let (dy, dx) = (bench.some(rows * n), bench.written(write, rows * k));
+            let (dy, dx) = (bench.some_rows(rows, n), bench.written_rows(write, rows, k));
             let what = format!("[{rows}, {n}] times [{n}, {k}] {how:?} {write:?}");
-            let output = Output::rows(dx, k).rounded(roundings(write)).of_terms((n as f32).sqrt());
+            let output = rounded_apart(Output::rows(dx.pair, k).of(dx).of_terms((n as f32).sqrt()), write);
             bench.run(&what, &[output], |device, side| {
                 device.matmul_backward(dy.on(side), weight.backward(side), dx.on(side), rows, scale, write);
             });
@@ -294,34 +295,12 @@ fn products_backward(bench: &mut Bench) {
     }
 }
 
-/// With and without a bias, beside nothing, itself or another.
-fn linears(bench: &mut Bench) {
-    for (rows, n, k, _, weight, how) in product_cases(bench) {
-        let values = bench.random.values(n);
-        let mut biases = vec![None];
-        // A bias may come after a rounding, of a sum that it may cancel: errors are those of all values together, if there are some.
-        if rows * n >= 64 {
-            let frozen = match bench.device.profile().frozen_bias {
-                Dtype::F32 => bench.f32(&values),
-                _ => bench.activations(&values),
-            };
-            biases.extend([Some(frozen), Some(bench.f32(&values))]);
-        }
-        for bias in biases {
-            for which in 0..3 {
-                let (x, other) = (bench.some(rows * k), bench.some(rows * n));
-                let y = if which == 1 { bench.some(rows * n) } else { bench.unfilled(rows * n) };
-                let what = format!("[{rows}, {k}] times [{n}, {k}] {how:?}, {bias:?}, {which}");
-                let output = if bias.is_some() { Output::all(y).rounded(2) } else { Output::rows(y, n) };
-                let output = output.of_terms((k as f32).sqrt());
-                bench.run(&what, &[output], |device, side| {
-                    let plus = [Plus::Nothing, Plus::Itself, Plus::Other(other.on(side))][which];
-                    let bias = bias.map(|bias| bias.on(side));
-                    device.linear(x.on(side), weight.forward(side), bias, y.on(side), rows, plus);
-                });
-            }
-        }
-    }
+fn copies_of_rows(bench: &mut Bench) {
+    let (rows, width) = (bench.random.of(&ROWS), bench.random.between(1, 300));
+    let (x, y) = (bench.some_rows(rows, width), bench.unfilled_rows(rows, width));
+    bench.run(&format!("[{rows}, {width}]"), &[Output::exact(y.pair).of(y)], |device, side| {
+        device.copy_rows(x.on(side), y.on(side), rows);
+    });
 }
 
 /// Wider and higher than any tile.
@@ -331,20 +310,20 @@ fn wide_products(bench: &mut Bench) {
     let (n, k) = bench.random.of(&[(3, 2200), (8, 2056), (390, 300), (257, 136), (321, 65)]);
     let rows = bench.random.of(&ROWS);
     let weight = bench.weight(how, n, k, (n, k));
-    let (x, y) = (bench.some(rows * k), bench.unfilled(rows * n));
+    let (x, y) = (bench.some_rows(rows, k), bench.unfilled_rows(rows, n));
     let what = format!("[{rows}, {k}] times [{n}, {k}] {how:?}");
-    bench.run(&what, &[Output::rows(y, n).of_terms((k as f32).sqrt())], |device, side| {
+    bench.run(&what, &[Output::rows(y.pair, n).of(y).of_terms((k as f32).sqrt())], |device, side| {
         device.matmul(x.on(side), weight.forward(side), y.on(side), rows, 1.0, Write::Set);
     });
-    let (dy, dx) = (bench.some(rows * n), bench.unfilled(rows * k));
-    bench.run(&what, &[Output::rows(dx, k).of_terms((n as f32).sqrt())], |device, side| {
+    let (dy, dx) = (bench.some_rows(rows, n), bench.unfilled_rows(rows, k));
+    bench.run(&what, &[Output::rows(dx.pair, k).of(dx).of_terms((n as f32).sqrt())], |device, side| {
         device.matmul_backward(dy.on(side), weight.backward(side), dx.on(side), rows, 1.0, Write::Set);
     });
 }
 
 fn weight_gradients(bench: &mut Bench) {
     let (rows, n, k) = (bench.random.of(&ROWS), bench.random.between(1, 150), bench.random.between(1, 150));
-    let (dy, x, gradient) = (bench.some(rows * n), bench.some(rows * k), bench.some_f32(n * k));
+    let (dy, x, gradient) = (bench.some_rows(rows, n), bench.some_rows(rows, k), bench.some_f32(n * k));
     let output = Output::rows(gradient, k).of_terms((rows as f32).sqrt());
     bench.run(&format!("[{n}, {k}] from {rows} rows"), &[output], |device, side| {
         device.weight_gradient(dy.on(side), x.on(side), &Weight::plain(gradient.on(side), n, k), rows, 0.7);
@@ -355,7 +334,7 @@ fn biases(bench: &mut Bench) {
     let (rows, width) = (bench.random.of(&ROWS), bench.random.between(1, 400));
     let (y, bias) = (bench.some(rows * width), bench.some_f32(width));
     bench.run("bias", &[Output::values(y)], |device, side| device.add_bias(y.on(side), bias.on(side), rows));
-    let (dy, gradient) = (bench.some(rows * width), bench.some_f32(width));
+    let (dy, gradient) = (bench.some_rows(rows, width), bench.some_f32(width));
     let output = Output::values(gradient).of_terms((rows as f32).sqrt());
     bench.run(&format!("bias gradient [{rows}, {width}]"), &[output], |device, side| {
         device.bias_gradient(dy.on(side), gradient.on(side), rows);
@@ -364,18 +343,18 @@ fn biases(bench: &mut Bench) {
 
 fn norms(bench: &mut Bench) {
     let (rows, width) = (bench.random.of(&ROWS), bench.random.between(1, 700));
-    let (x, weight, y) = (bench.some(rows * width), bench.some_f32(width), bench.unfilled(rows * width));
+    let (x, weight, y) = (bench.some(rows * width), bench.some_f32(width), bench.unfilled_rows(rows, width));
     let what = format!("[{rows}, {width}]");
-    bench.run(&what, &[Output::rows(y, width)], |device, side| {
+    bench.run(&what, &[Output::rows(y.pair, width).of(y)], |device, side| {
         device.rms_norm(x.on(side), weight.on(side), y.on(side), rows, 1e-6);
     });
     for (write, is_trained) in [(Write::Set, true), (Write::Add, true), (Write::Add, false)] {
-        let (dy, dx) = (bench.some(rows * width), bench.written(write, rows * width));
+        let (dy, dx) = (bench.some(rows * width), bench.written_rows(write, rows, width));
         let gradient = is_trained.then(|| bench.some_f32(width));
         // In a row of one value all that comes back cancels: w dy - x along, over the root of x^2.
         let smallest = bench.got(x).iter().fold(1.0_f32, |smallest, x| smallest.min(x.abs()));
         let terms = if width == 1 { 1.0 / (smallest * smallest + 1e-6).sqrt() } else { 1.0 };
-        let mut outputs = vec![Output::rows(dx, width).of_terms(terms)];
+        let mut outputs = vec![Output::rows(dx.pair, width).of(dx).of_terms(terms)];
         outputs.extend(gradient.map(|gradient| Output::values(gradient).of_terms((rows as f32).sqrt())));
         bench.run(&format!("{what} backward {write:?}"), &outputs, |device, side| {
             let gradient = gradient.map(|gradient| gradient.on(side));
@@ -469,12 +448,13 @@ fn attend(bench: &mut Bench, shape: Shape, lengths: &[usize]) {
     // Large enough that some keys are seen much more than others.
     let given: Vec<f32> = bench.random.values(tokens * stride).iter().map(|value| 2.0 * value).collect();
     let all = bench.activations(&given);
-    let (y, lse) = (bench.unfilled(tokens * heads * size), bench.unfilled_f32(tokens * heads));
+    let (y, lse) = (bench.unfilled_rows(tokens, heads * size), bench.unfilled_f32(tokens * heads));
     let attention = |side: Side| shape.over(shape.together(all.on(side)), cu_seqlens.on(side), lengths);
     // Shares may be rounded before they are multiplied with values.
-    let outputs = [Output::rows(y, size).rounded(2).of_terms(1.0), Output::values(lse).of_terms(1.0)];
+    let outputs = [Output::rows(y.pair, size).of(y).rounded(2).of_terms(1.0), Output::values(lse).of_terms(1.0)];
     bench.run(&what, &outputs, |device, side| device.attend(&attention(side), y.on(side), lse.on(side)));
-    [y, lse].into_iter().for_each(|pair| bench.align(pair));
+    bench.align_rows(y);
+    bench.align(lse);
     let dy = bench.some(tokens * heads * size);
     let together = bench.some(tokens * stride);
     let apart = [heads, kv_heads, kv_heads].map(|heads| bench.unfilled(tokens * heads * size));
@@ -552,12 +532,13 @@ fn attention_over_a_cache(bench: &mut Bench) {
     let cu_seqlens = bench.i32(&starts(&news));
     let firsts = bench.i32(&places[..segments].iter().map(|place| (place * context) as i32).collect::<Vec<i32>>());
     let whole = bench.i32(&lengths.iter().map(|length| *length as i32).collect::<Vec<i32>>());
-    let y = bench.unfilled(queries * heads * size);
+    let y = bench.unfilled_rows(queries, heads * size);
     // Whatever a cache has room for, rows may be shorter.
     let pieces = context.div_ceil(128) + bench.random.below(2);
     let workspace = bench.unfilled_f32(segments * heads * pieces * (size + 2));
     let what = format!("{shape:?}, the last {news:?} of {lengths:?}");
-    bench.run(&what, &[Output::rows(y, size).rounded(2).of_terms(1.0), Output::scratch(workspace)], |device, side| {
+    let outputs = [Output::rows(y.pair, size).of(y).rounded(2).of_terms(1.0), Output::scratch(workspace)];
+    bench.run(&what, &outputs, |device, side| {
         let given = shape.apart([q, k, v].map(|pair| pair.on(side)));
         let attention = shape.over(given, cu_seqlens.on(side), &news);
         device.attend_kv_cache(&attention, firsts.on(side), whole.on(side), Some(workspace.on(side)), y.on(side));
@@ -571,22 +552,31 @@ fn far_out(bench: &mut Bench, length: usize) -> Pair {
 }
 
 fn swiglu(bench: &mut Bench) {
-    let length = bench.random.between(1, 5000);
-    let (gate, up, y) = (far_out(bench, length), bench.some(length), bench.unfilled(length));
-    bench.run("swiglu", &[Output::values(y)], |device, side| {
-        device.swiglu(gate.on(side), up.on(side), y.on(side));
+    let (rows, width) = (bench.random.of(&ROWS), bench.random.between(1, 300));
+    let length = rows * width;
+    let room = if bench.device.profile().is_joined { bench.random.of(&[0, 3, 8]) } else { 0 };
+    let far: Vec<f32> = bench.random.values(length).iter().map(|value| 12.0 * value).collect();
+    let gate = bench.rows_with_room(&far, width, room);
+    let values = bench.random.values(length);
+    let (up, y) = (bench.rows_with_room(&values, width, room), bench.unfilled_rows(rows, width));
+    bench.run("swiglu", &[Output::values(y.pair).of(y)], |device, side| {
+        device.swiglu(gate.on(side), up.on(side), y.on(side), rows);
     });
     for is_again in [false, true] {
-        let [dy, dgate, again] = [bench.some(length), bench.unfilled(length), bench.unfilled(length)];
+        let values = bench.random.values(length);
+        let room = if bench.device.profile().is_joined { bench.random.of(&[0, 3, 8]) } else { 0 };
+        let dy = bench.rows_with_room(&values, width, room);
+        let dgate = bench.rows_with_room(&vec![f32::NAN; length], width, room);
+        let again = bench.unfilled_rows(rows, width);
         // The slope of the gate is zero near -1.28, where its terms cancel.
-        let mut outputs = vec![Output::values(dgate).of_terms(1.0), Output::values(dy)];
-        outputs.extend(is_again.then_some(Output::values(again)));
+        let mut outputs = vec![Output::values(dgate.pair).of(dgate).of_terms(1.0), Output::values(dy.pair).of(dy)];
+        outputs.extend(is_again.then_some(Output::values(again.pair).of(again)));
         bench.run("swiglu backward", &outputs, |device, side| {
             let again = is_again.then_some(again.on(side));
-            device.swiglu_backward(dy.on(side), gate.on(side), up.on(side), dgate.on(side), again);
+            device.swiglu_backward(dy.on(side), gate.on(side), up.on(side), dgate.on(side), again, rows);
         });
         if is_again {
-            assert_eq!(bits(&bench.got(again)), bits(&bench.got(y)), "what is made again has the same bits");
+            assert_eq!(bits(&bench.got_rows(again)), bits(&bench.got_rows(y)), "what is made again has the same bits");
         }
     }
 }
@@ -620,7 +610,7 @@ fn embeddings(bench: &mut Bench) {
     }
     // Many tokens name the same row; their sums are in the order of the tokens, so all bits are known.
     for skipped in [vec![], vec![tokens[0]], vec![tokens[0], tokens[rows - 1], -1]] {
-        let (dy, gradient) = (bench.some(rows * width), bench.some_f32(vocabulary * width));
+        let (dy, gradient) = (bench.some_rows(rows, width), bench.some_f32(vocabulary * width));
         bench.run(&format!("[{rows}, {width}] without {skipped:?}"), &[Output::exact(gradient)], |device, side| {
             let gradient = Weight::plain(gradient.on(side), vocabulary, width);
             device.embed_backward(dy.on(side), places.on(side), &gradient, rows, &skipped);
@@ -634,35 +624,36 @@ fn rows_by_number(bench: &mut Bench) {
     let mut order: Vec<i32> = (0..all as i32).collect();
     (1..all).for_each(|index| order.swap(index, bench.random.below(index + 1)));
     let repeated: Vec<i32> = (0..rows).map(|_| bench.random.below(all) as i32).collect();
-    let x = bench.some(all * width);
+    let x = bench.some_rows(all, width);
     for places in [&order[..rows], &repeated] {
-        let (places, y) = (bench.i32(places), bench.unfilled(rows * width));
-        bench.run("gather", &[Output::exact(y)], |device, side| {
-            device.gather(x.on(side), places.on(side), y.on(side), rows, width);
+        let (places, y) = (bench.i32(places), bench.unfilled_rows(rows, width));
+        bench.run("gather", &[Output::exact(y.pair).of(y)], |device, side| {
+            device.gather(x.on(side), places.on(side), y.on(side), rows);
         });
     }
-    let (places, given, y) = (bench.i32(&order[..rows]), bench.some(rows * width), bench.some(all * width));
-    bench.run("scatter", &[Output::exact(y)], |device, side| {
-        device.scatter(given.on(side), places.on(side), y.on(side), rows, width);
+    let (places, given, y) = (bench.i32(&order[..rows]), bench.some_rows(rows, width), bench.some_rows(all, width));
+    bench.run("scatter", &[Output::exact(y.pair).of(y)], |device, side| {
+        device.scatter(given.on(side), places.on(side), y.on(side), rows);
     });
 }
 
 fn dropout(bench: &mut Bench) {
-    let length = bench.random.between(1, 20_000);
+    let (rows, width) = (bench.random.of(&ROWS), bench.random.between(1, 300));
+    let length = rows * width;
     let x: Vec<f32> = bench.random.values(length).iter().map(|x| x + x.signum()).collect();
-    let (x, seed) = (bench.activations(&x), bench.random.below(usize::MAX) as u64);
+    let (x, seed) = (bench.rows(&x, width), bench.random.below(usize::MAX) as u64);
     let scalars = bench.scalars(StepScalars { seed, ..StepScalars::default() });
     let number = bench.random.below(1000) as u64;
     for (rate, write) in [(0.1, Write::Set), (0.5, Write::Set), (0.3, Write::Add), (0.0, Write::Set)] {
-        let y = bench.written(write, length);
-        let output = Output::values(y).of_terms(2.0 / (1.0 - rate));
+        let y = bench.written_rows(write, rows, width);
+        let output = Output::values(y.pair).of(y).of_terms(2.0 / (1.0 - rate));
         bench.run(&format!("{rate} {write:?}"), &[output], |device, side| {
             let seed = Seed { scalars: scalars.on(side), number };
-            device.dropout(x.on(side), y.on(side), rate, seed, write);
+            device.dropout(x.on(side), y.on(side), rows, rate, seed, write);
         });
         if write == Write::Set {
             let dropped = |values: Vec<f32>| values.iter().map(|y| *y == 0.0).collect::<Vec<bool>>();
-            let (got, expected) = (dropped(bench.got(y)), dropped(bench.expected(y)));
+            let (got, expected) = (dropped(bench.got_rows(y)), dropped(bench.expected(y.pair)));
             assert!(got == expected, "{rate}: another choice");
             let share = got.iter().filter(|dropped| **dropped).count() as f32 / length as f32;
             // Six standard deviations.
@@ -794,7 +785,7 @@ fn sums_of_squares(bench: &mut Bench) {
 #[derive(Clone, Copy)]
 struct Trained {
     value: Pair,
-    shadow: Option<Pair>,
+    shadow: Option<(PairOfRows, f32)>,
     gradient: Pair,
     squares: Pair,
     scalars: Pair,
@@ -808,7 +799,11 @@ impl Trained {
         let has_shadow = bench.device.profile().shadow().is_some();
         Trained {
             value: bench.some_f32(length),
-            shadow: has_shadow.then(|| bench.unfilled(length)),
+            shadow: has_shadow.then(|| {
+                let width = if length.is_multiple_of(8) { 8 } else { length };
+                let scale = bench.random.of(&[1.0, 0.25, 1.7]);
+                (bench.unfilled_rows(length / width, width), scale)
+            }),
             gradient: bench.some_f32(length),
             squares: bench.f32(&[0.0]),
             scalars: bench.scalars(StepScalars::default()),
@@ -845,26 +840,38 @@ impl Trained {
     fn update(&self, device: &mut dyn Device, side: Side, moments: Moments) {
         let on = |pair: Pair| pair.on(side);
         // The reference keeps f32 alone.
-        let shadow = self.shadow.map(on).filter(|_| side == Side::Tested);
+        let shadow = self.shadow.filter(|_| side == Side::Tested);
+        let shadow = shadow.map(|(rows, scale)| Shadow { rows: rows.on(side), scale });
         let (value, gradient, scalars) = (on(self.value), on(self.gradient), on(self.scalars));
         let (beta1, beta2, epsilon, decay, part) = (0.9, 0.99, 1e-6, self.decay, self.part);
         let update = AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part };
-        device.adamw(&update, self.clip.map(|largest| (on(self.squares), largest)));
+        device.adamw(&[update], self.clip.map(|largest| (on(self.squares), largest)));
     }
 
     fn outputs(&self) -> Vec<Output> {
         // A parameter's change is as large as the rate, times ten in the first steps; what is left of it may be less.
         let value = Output::values(self.value).of_terms(0.1);
-        [value].into_iter().chain(self.shadow.map(Output::exact)).collect()
+        let shadow = self.shadow.map(|(rows, _)| Output::exact(rows.pair).of(rows));
+        [value].into_iter().chain(shadow).collect()
     }
 
-    /// A shadow is its master, rounded.
+    /// A shadow is its master times its scale, rounded to one of the two values beside it, and no more often up than down.
     fn check(&self, bench: &mut Bench) {
         bench.compare_all("update", &self.outputs()[..1]);
-        if let Some(shadow) = self.shadow {
-            let dtype = bench.dtype();
-            let expected = rounded(dtype, &bench.got(self.value));
-            assert_eq!(bits(&bench.got(shadow)), bits(&expected), "a shadow is not its master, rounded");
+        if let Some((shadow, scale)) = self.shadow {
+            let (values, got) = (bench.got(self.value), bench.got_rows(shadow));
+            let cpu = &mut bench.cpu;
+            let [value, expected] = [Dtype::F32, Dtype::Bf16]
+                .map(|dtype| cpu.buffer(Purpose::Workspace, "test", dtype, values.len()).unwrap());
+            cpu.upload_f32(value, &values);
+            cpu.cast_shadow(value, Shadow { rows: Rows::dense(expected, shadow.width), scale });
+            let expected = download(cpu, expected);
+            assert_eq!(bits(&got), bits(&expected), "a shadow is not its master, rounded as a processor does it");
+            let off =
+                got.iter().zip(&values).map(|(got, value)| (got - value * scale) / (value * scale).abs().max(1e-30));
+            let (mean, count) = (off.clone().sum::<f32>() / values.len() as f32, values.len() as f32);
+            assert!(off.clone().all(|off| off.abs() <= 1.0 / 128.0), "a shadow is further away than the next bf16");
+            assert!(mean.abs() <= 5.0 / 256.0 / count.sqrt(), "shadows of {count} values are off by {mean} on average");
         }
         bench.align(self.value);
     }

@@ -6,7 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use garden_device::{
-    AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, Part, Purpose, Reserve, StepScalars, Weight, Write,
+    AdamW, Attention, Buffer, Cpu, Device, Dtype, Heads, Moments, Part, Purpose, Reserve, Rows, StepScalars, Weight,
+    Write,
 };
 
 /// Steps of the differences: small enough for the third derivative, large enough for f32.
@@ -142,14 +143,16 @@ fn matrix_products() {
         let (y, dx, dw) = (bench.empty(rows * n), bench.empty(rows * k), bench.zeros(n * k));
         let weight = Weight::plain(w, n, k);
         let c = bench.get(dy);
-        bench.cpu.matmul_backward(dy, &weight, dx, rows, scale, Write::Set);
-        bench.cpu.weight_gradient(dy, x, &Weight::plain(dw, n, k), rows, scale);
+        let of = Rows::dense;
+        bench.cpu.matmul_backward(of(dy, n), &weight, of(dx, k), rows, scale, Write::Set);
+        bench.cpu.weight_gradient(of(dy, n), of(x, k), &Weight::plain(dw, n, k), rows, scale);
         let (of_x, of_w) = (bench.get(dx), bench.get(dw));
-        bench.check("inputs", x, y, &c, &of_x, |cpu| cpu.matmul(x, &weight, y, rows, scale, Write::Set));
-        bench.check("weight", w, y, &c, &of_w, |cpu| cpu.matmul(x, &weight, y, rows, scale, Write::Set));
+        let forward = |cpu: &mut Cpu, write| cpu.matmul(of(x, k), &weight, of(y, n), rows, scale, write);
+        bench.check("inputs", x, y, &c, &of_x, |cpu| forward(cpu, Write::Set));
+        bench.check("weight", w, y, &c, &of_w, |cpu| forward(cpu, Write::Set));
         // Added to what is there, a second time gives twice as much.
         let once = bench.get(y);
-        bench.cpu.matmul(x, &weight, y, rows, scale, Write::Add);
+        forward(&mut bench.cpu, Write::Add);
         let twice = bench.get(y);
         assert!(once.iter().zip(&twice).all(|(once, twice)| (2.0 * once - twice).abs() < 1e-4));
     }
@@ -170,10 +173,11 @@ fn weights_of_16_bits_are_the_same_numbers() {
         let (y, z) = (bench.empty(rows * n), bench.empty(rows * n));
         let (dx, dz) = (bench.empty(rows * k), bench.empty(rows * k));
         let of = |buffer| Weight::plain(buffer, n, k);
-        bench.cpu.matmul(x, &of(w), y, rows, 1.0, Write::Set);
-        bench.cpu.matmul(x, &of(narrow), z, rows, 1.0, Write::Set);
-        bench.cpu.matmul_backward(dy, &of(w), dx, rows, 1.0, Write::Set);
-        bench.cpu.matmul_backward(dy, &of(narrow), dz, rows, 1.0, Write::Set);
+        let dense = Rows::dense;
+        for (weight, y, dx) in [(of(w), y, dx), (of(narrow), z, dz)] {
+            bench.cpu.matmul(dense(x, k), &weight, dense(y, n), rows, 1.0, Write::Set);
+            bench.cpu.matmul_backward(dense(dy, n), &weight, dense(dx, k), rows, 1.0, Write::Set);
+        }
         for (one, other) in [(y, z), (dx, dz)] {
             let (one, other) = (bench.get(one), bench.get(other));
             assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-4), "{n} x {k}");
@@ -195,15 +199,16 @@ fn norms_and_biases() {
         let [x, w, dy] = [rows * width, width, rows * width].map(|length| bench.empty(length));
         let (y, dx, dw) = (bench.empty(rows * width), bench.empty(rows * width), bench.zeros(width));
         let c = bench.get(dy);
-        bench.cpu.rms_norm_backward(dy, x, w, dx, Some(dw), rows, 1e-2, Write::Set);
+        let of = |buffer| Rows::dense(buffer, width);
+        bench.cpu.rms_norm_backward(dy, x, w, of(dx), Some(dw), rows, 1e-2, Write::Set);
         let (of_x, of_w) = (bench.get(dx), bench.get(dw));
-        bench.check("norm inputs", x, y, &c, &of_x, |cpu| cpu.rms_norm(x, w, y, rows, 1e-2));
-        bench.check("norm weight", w, y, &c, &of_w, |cpu| cpu.rms_norm(x, w, y, rows, 1e-2));
-        bench.cpu.rms_norm_backward(dy, x, w, dx, None, rows, 1e-2, Write::Add);
+        bench.check("norm inputs", x, y, &c, &of_x, |cpu| cpu.rms_norm(x, w, of(y), rows, 1e-2));
+        bench.check("norm weight", w, y, &c, &of_w, |cpu| cpu.rms_norm(x, w, of(y), rows, 1e-2));
+        bench.cpu.rms_norm_backward(dy, x, w, of(dx), None, rows, 1e-2, Write::Add);
         let twice = bench.get(dx);
         assert!(of_x.iter().zip(&twice).all(|(once, twice)| (2.0 * once - twice).abs() < 1e-4));
         let (bias, dbias) = (bench.empty(width), bench.zeros(width));
-        bench.cpu.bias_gradient(dy, dbias, rows);
+        bench.cpu.bias_gradient(of(dy), dbias, rows);
         let of_bias = bench.get(dbias);
         bench.check("bias", bias, y, &c, &of_bias, |cpu| {
             cpu.copy(x, y);
@@ -224,10 +229,11 @@ fn activations() {
         let [y, dgate, dup] = [length; 3].map(|length| bench.empty(length));
         let c = bench.get(dy);
         bench.cpu.copy(dy, dup);
-        bench.cpu.swiglu_backward(dup, gate, up, dgate, None);
+        let of = |buffer| Rows::dense(buffer, length);
+        bench.cpu.swiglu_backward(of(dup), of(gate), of(up), of(dgate), None, 1);
         let (of_gate, of_up) = (bench.get(dgate), bench.get(dup));
-        bench.check("gate", gate, y, &c, &of_gate, |cpu| cpu.swiglu(gate, up, y));
-        bench.check("up", up, y, &c, &of_up, |cpu| cpu.swiglu(gate, up, y));
+        bench.check("gate", gate, y, &c, &of_gate, |cpu| cpu.swiglu(of(gate), of(up), of(y), 1));
+        bench.check("up", up, y, &c, &of_up, |cpu| cpu.swiglu(of(gate), of(up), of(y), 1));
         bench.cpu.gelu_backward(dy, gate, dgate);
         let of_gate = bench.get(dgate);
         bench.check("gelu", gate, y, &c, &of_gate, |cpu| cpu.gelu(gate, y));
@@ -271,13 +277,14 @@ fn attention_over_segments() {
         let behind =
             |values: &[f32]| values.chunks_exact(stride).map(|row| row[stride - 3..].to_vec()).collect::<Vec<_>>();
         let before = behind(&bench.get(all_gradients));
-        bench.cpu.attend(&attention, y, sums);
+        let of = Rows::dense(y, heads * size);
+        bench.cpu.attend(&attention, of, sums);
         let [dq, dk, dv] = view(all_gradients);
-        bench.cpu.attend_backward(&attention, y, sums, dy, dq, dk, dv);
+        bench.cpu.attend_backward(&attention, of, sums, dy, dq, dk, dv);
         let mut gradient = bench.get(all_gradients);
         assert_eq!(behind(&gradient), before);
         gradient.chunks_exact_mut(stride).for_each(|row| row[stride - 3..].fill(0.0));
-        bench.check("attention", all, y, &c, &gradient, |cpu| cpu.attend(&attention, y, sums));
+        bench.check("attention", all, y, &c, &gradient, |cpu| cpu.attend(&attention, of, sums));
     }
 }
 
@@ -315,7 +322,7 @@ fn rows_by_number() {
         let of = |buffer| Weight::plain(buffer, all, width);
         let skipped = tokens[0];
         let mut c = bench.get(dy);
-        bench.cpu.embed_backward(dy, places, &of(dw), rows, &[skipped]);
+        bench.cpu.embed_backward(Rows::dense(dy, width), places, &of(dw), rows, &[skipped]);
         let gradient = bench.get(dw);
         for (token, c) in tokens.iter().zip(c.chunks_exact_mut(width)).filter(|(token, _)| **token == skipped) {
             assert!(gradient[*token as usize * width..][..width].iter().all(|value| *value == 0.0));
@@ -327,8 +334,9 @@ fn rows_by_number() {
         (1..all).for_each(|index| order.swap(index, bench.random.below(index + 1)));
         let order = bench.whole(&order);
         let (out, back) = (bench.empty(all * width), bench.empty(all * width));
-        bench.cpu.gather(w, order, out, all, width);
-        bench.cpu.scatter(out, order, back, all, width);
+        let [from, to, again] = [w, out, back].map(|buffer| Rows::dense(buffer, width));
+        bench.cpu.gather(from, order, to, all);
+        bench.cpu.scatter(to, order, again, all);
         assert_eq!(bench.get(w), bench.get(back));
     }
 }
@@ -382,7 +390,7 @@ fn updates() {
             scalars: bench.scalars(StepScalars { rate: 0.01, decoder_updates: 3, ..StepScalars::default() }),
             part: Part::Decoder,
         };
-        bench.cpu.adamw(&update, Some((squares, 0.5)));
+        bench.cpu.adamw(&[update], Some((squares, 0.5)));
         let shrink = (0.5 / (sum.sqrt() + 1e-6)).min(1.0);
         for (index, got) in bench.get(value).iter().enumerate() {
             let g = f64::from(g[index]) * shrink;
@@ -429,8 +437,9 @@ fn attention_has_the_same_bits_on_any_number_of_threads() {
             let attention = Attention { query, key, value, head_size: size, cu_seqlens, segments, longest, is_causal };
             let [y, dy] = [tokens * heads * size; 2].map(|length| bench.empty(length));
             let lse = bench.empty(tokens * heads);
-            bench.cpu.attend(&attention, y, lse);
-            bench.cpu.attend_backward(&attention, y, lse, dy, dq, dk, dv);
+            let rows = Rows::dense(y, heads * size);
+            bench.cpu.attend(&attention, rows, lse);
+            bench.cpu.attend_backward(&attention, rows, lse, dy, dq, dk, dv);
             let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
             [y, dq.buffer, dk.buffer, dv.buffer].map(|buffer| bits(bench.get(buffer)))
         };
@@ -445,7 +454,8 @@ fn the_same_bits_every_time() {
         let mut bench = Bench::new(1);
         let (x, w) = (bench.empty(257 * 64), bench.empty(300 * 64));
         let y = bench.empty(257 * 300);
-        bench.cpu.matmul(x, &Weight::plain(w, 300, 64), y, 257, 1.0, Write::Set);
+        let weight = Weight::plain(w, 300, 64);
+        bench.cpu.matmul(Rows::dense(x, 64), &weight, Rows::dense(y, 300), 257, 1.0, Write::Set);
         let places = bench.whole(&[0, 100, 257]);
         let view = Heads { buffer: x, offset: 0, stride: 64, heads: 2 };
         let attention = Attention {
@@ -459,7 +469,7 @@ fn the_same_bits_every_time() {
             is_causal: true,
         };
         let (out, sums) = (bench.empty(257 * 64), bench.empty(257 * 2));
-        bench.cpu.attend(&attention, out, sums);
+        bench.cpu.attend(&attention, Rows::dense(out, 64), sums);
         let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
         (bits(bench.get(y)), bits(bench.get(out)))
     };

@@ -3,6 +3,7 @@
 mod bench;
 mod cached;
 mod devices;
+mod fused;
 mod gradients;
 mod kernels;
 mod quantised;

@@ -167,7 +167,7 @@ fn products_unpack_by_tiles() {
             false => Nf4Scales::Plain(put(Dtype::F32, &wide(&scales))),
         };
         let blocks = Some(Nf4Blocks { rows: n, columns: k, scales, packed_from });
-        let narrow = Weight { buffer: put(Dtype::U8, &packed), rows: n, columns: k, blocks };
+        let narrow = Weight { blocks, ..Weight::plain(put(Dtype::U8, &packed), n, k) };
         let all = all(packed_from);
         let rounded: Vec<f32> = plain.iter().map(|value| round(&all, *value)).collect();
         let [forward, backward] = [&plain, &rounded].map(|values| Weight::plain(put(Dtype::F32, &wide(values)), n, k));
@@ -176,10 +176,11 @@ fn products_unpack_by_tiles() {
         let [y, y2] = [0, 1].map(|_| put(Dtype::F32, &wide(&vec![0.0; rows * n])));
         let [dx, dx2] = [0, 1].map(|_| put(Dtype::F32, &wide(&vec![0.0; rows * k])));
         cpu.reserve(Reserve { widest: k, longest: 1, ..Reserve::default() }).unwrap();
-        cpu.matmul(x, &narrow, y, rows, 0.5, Write::Set);
-        cpu.matmul(x, &forward, y2, rows, 0.5, Write::Set);
-        cpu.matmul_backward(dy, &narrow, dx, rows, 0.5, Write::Set);
-        cpu.matmul_backward(dy, &backward, dx2, rows, 0.5, Write::Set);
+        let of = garden_device::Rows::dense;
+        cpu.matmul(of(x, k), &narrow, of(y, n), rows, 0.5, Write::Set);
+        cpu.matmul(of(x, k), &forward, of(y2, n), rows, 0.5, Write::Set);
+        cpu.matmul_backward(of(dy, n), &narrow, of(dx, k), rows, 0.5, Write::Set);
+        cpu.matmul_backward(of(dy, n), &backward, of(dx2, k), rows, 0.5, Write::Set);
         for (one, other, length) in [(y, y2, rows * n), (dx, dx2, rows * k)] {
             let [mut got, mut expected] = [0, 1].map(|_| vec![0.0; length]);
             cpu.download(one, &mut got).unwrap();
@@ -285,7 +286,7 @@ impl<'a> Trained<'a> {
             device.upload_f32(gradient, &scaled);
             let now = StepScalars { rate: rates[index] as f32, vision_updates, ..StepScalars::default() };
             device.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
-            device.adamw(&update, None);
+            device.adamw(&[update], None);
             compare(device, index + 1);
         }
     }
@@ -396,7 +397,7 @@ fn a_gradient_that_is_no_number() {
     let now = StepScalars { rate: 0.1, decoder_updates: 1, ..StepScalars::default() };
     cpu.upload(scalars, &now.words().map(i32::to_le_bytes).concat());
     let (shadow, decay, part) = (None, 0.0, Part::Decoder);
-    cpu.adamw(&AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part }, None);
+    cpu.adamw(&[AdamW { value, shadow, gradient, moments, beta1, beta2, epsilon, decay, scalars, part }], None);
     let mut values = vec![0.0; 300];
     cpu.download(value, &mut values).unwrap();
     for (index, value) in values.iter().enumerate() {

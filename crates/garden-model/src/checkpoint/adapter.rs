@@ -183,11 +183,7 @@ impl Adapter {
 
     /// Loads the adapter's values into a model for inference only.
     pub(crate) fn fill_frozen(&self, device: &mut dyn Device, places: &[FrozenAdapter]) -> Result<(), Error> {
-        self.fill(
-            places.iter(),
-            |place| (&place.name, &place.shape),
-            |place, values| device.upload_f32(place.value, &place.layout.pad(values, 1)),
-        )
+        self.fill(places.iter(), |place| (&place.name, &place.shape), |place, values| place.set(device, values))
     }
 
     /// Loads the adapter's values into parameters that have a name and a shape, by `set`.

@@ -8,7 +8,7 @@ use std::fs;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Reserve, Weight, Write, nf4};
+use garden_device::{Buffer, Cpu, Device, Dtype, Planner, Purpose, Reserve, Rows, Weight, Write, nf4};
 use serde_json::Value;
 
 use crate::checkpoint::adapter::{Adapter, Pair};
@@ -400,7 +400,8 @@ impl Arithmetic {
             self.cpu.upload(up, bytes_of(&self.up_values[first * rank..(first + rows) * rank]));
             self.cpu.upload(values, bytes_of(&self.wide));
             // The backward pass of a linear is the wanted product: W += scale B A.
-            self.cpu.matmul_backward(up, &down, values, rows, self.scale, Write::Add);
+            let [b, sum] = [Rows::dense(up, rank), Rows::dense(values, columns)];
+            self.cpu.matmul_backward(b, &down, sum, rows, self.scale, Write::Add);
             self.cpu.download(values, &mut self.wide)?;
         }
         self.bytes.resize(part.len() * item.dtype.size(), 0);

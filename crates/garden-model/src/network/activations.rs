@@ -1,6 +1,6 @@
 //! Activations that the backward pass needs, and how many of them exist at once.
 
-use garden_device::{Buffer, Device, OutOfMemory, Purpose};
+use garden_device::{Buffer, Device, OutOfMemory, Purpose, Rows};
 
 /// Gradient checkpointing: activations kept from the forward to the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,4 +61,47 @@ pub(crate) fn activations(
     let dtype = device.profile().activations;
     // The device refuses lengths beyond any machine.
     device.buffer(purpose, label, dtype, rows.saturating_mul(width))
+}
+
+/// Activations `[rows, width]` with room behind each row.
+pub(crate) fn roomy(
+    device: &mut dyn Device,
+    purpose: Purpose,
+    label: &str,
+    rows: usize,
+    width: usize,
+    room: usize,
+) -> Result<Rows, OutOfMemory> {
+    let stride = width.saturating_add(room);
+    Ok(Rows { buffer: activations(device, purpose, label, rows, stride)?, width, stride })
+}
+
+/// Outputs of linears that share their inputs: side by side, with room behind each row, where a device joins them; else in buffers of their own.
+pub(crate) fn side_by_side<const N: usize>(
+    device: &mut dyn Device,
+    purpose: Purpose,
+    label: &str,
+    named: [(&str, usize); N],
+    rows: usize,
+    room: usize,
+) -> Result<[Rows; N], OutOfMemory> {
+    let of = |buffer: Buffer, width: usize| Rows { buffer, width, stride: width };
+    let mut made = named.map(|(_, width)| width);
+    if device.profile().is_joined {
+        let names = named.map(|(name, _)| name).join(", ");
+        let width = made.iter().fold(room, |all, width| all.saturating_add(*width));
+        let buffer = activations(device, purpose, &format!("{label}{names}"), rows, width)?;
+        let all = of(buffer, width);
+        let mut first = 0;
+        for width in &mut made {
+            first += std::mem::replace(width, first);
+        }
+        let mut starts = made.into_iter();
+        return Ok(named.map(|(_, width)| all.columns(starts.next().unwrap_or_default(), width)));
+    }
+    let mut buffers = Vec::new();
+    for (name, width) in named {
+        buffers.push(of(activations(device, purpose, &format!("{label}{name}"), rows, width)?, width));
+    }
+    Ok(std::array::from_fn(|index| buffers[index]))
 }

@@ -1,26 +1,24 @@
 //! The decoder: layers of attention and MLP, forward and backward side by side.
 
-use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Plus, Purpose, Write};
+use garden_device::{Attention, Buffer, Device, Dtype, Heads, OutOfMemory, Purpose, Rows, Write};
 
 use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::network::activations::activations;
+use crate::network::activations::{activations, roomy, side_by_side};
 use crate::network::kv_cache::{LayerKvCache, Step};
-use crate::network::linear::Linear;
+use crate::network::linear::{AdapterSizes, Linears};
 use crate::network::mode::Mode;
 use crate::network::parameters::Builder;
 use crate::network::pass::Pass;
-use crate::network::swiglu::{Swiglu, SwigluWorkspace};
+use crate::network::swiglu::{Swiglu, SwigluBuffers, SwigluWorkspace};
 use garden_input::TextConfig;
 
 /// One layer: x += o(attention(q, k, v of norm1(x))); x += mlp(norm2(x)).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Layer {
     norm1: Norm,
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    o: Linear,
+    qkv: Linears,
+    o: Linears,
     norm2: Norm,
     mlp: Swiglu,
 }
@@ -40,12 +38,12 @@ impl Norm {
     }
 
     /// y `[rows, size]` from x `[rows, size]`.
-    pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Buffer, rows: usize) {
+    pub fn forward(&self, device: &mut dyn Device, x: Buffer, y: Rows, rows: usize) {
         device.rms_norm(x, self.weight, y, rows, self.epsilon);
     }
 
     /// dx `[rows, size]` from dy and x.
-    pub fn backward(&self, device: &mut dyn Device, dy: Buffer, x: Buffer, dx: Buffer, rows: usize, write: Write) {
+    pub fn backward(&self, device: &mut dyn Device, dy: Buffer, x: Buffer, dx: Rows, rows: usize, write: Write) {
         device.rms_norm_backward(dy, x, self.weight, dx, self.gradient, rows, self.epsilon, write);
     }
 }
@@ -53,55 +51,49 @@ impl Norm {
 /// Activations of a layer that its backward pass needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerActivations {
-    /// `[tokens, heads * head]`, after rotary embedding.
-    q: Buffer,
-    /// `[tokens, kv heads * head]`, after rotary embedding.
-    k: Buffer,
-    v: Buffer,
+    /// Queries `[tokens, heads * head]`, keys and values `[tokens, kv heads * head]`; queries and keys after rotary embedding.
+    qkv: [Rows; 3],
     /// `[tokens, heads * head]`.
-    attended: Buffer,
+    attended: Rows,
     /// Log-sum-exp, f32 `[tokens, heads]`.
     lse: Buffer,
     /// x between attention and MLP `[tokens, hidden]`.
     middle: Buffer,
-    /// `[tokens, inner]`.
-    gate: Buffer,
-    up: Buffer,
-    /// Low-rank products of adapters `[adapters, tokens, rank]`.
+    /// Gate and up `[tokens, inner]`.
+    gate_up: [Rows; 2],
+    /// Low-rank products of adapters `[tokens, rank of all of them]`.
     kept: Option<Buffer>,
     /// Whether the whole layer was computed, or recomputed only as far as its backward pass needs.
     is_whole: bool,
 }
 
 impl LayerActivations {
-    /// Allocates activations for `tokens` tokens, with `kept` values per token for adapters.
+    /// Allocates activations for `tokens` tokens.
     pub fn build(
         device: &mut dyn Device,
         purpose: Purpose,
         label: &str,
         text: &TextConfig,
         tokens: usize,
-        kept: usize,
+        adapters: AdapterSizes,
         mode: Mode,
     ) -> Result<LayerActivations, OutOfMemory> {
         let (keys, inner) =
             (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
         let lse = format!("{label} log-sum-exp");
         let lse = device.buffer(purpose, &lse, Dtype::F32, mode.back(tokens).saturating_mul(text.heads))?;
-        let mut make =
-            |name: &str, width: usize| activations(device, purpose, &format!("{label} {name}"), tokens, width);
-        Ok(LayerActivations {
-            q: make("queries", text.hidden)?,
-            k: make("keys", keys)?,
-            v: make("values", keys)?,
-            attended: make("attended", text.hidden)?,
-            lse,
-            middle: make("middle", text.hidden)?,
-            gate: make("gate", inner)?,
-            up: make("up", inner)?,
-            kept: if kept > 0 { Some(make("adapters", kept)?) } else { None },
-            is_whole: true,
-        })
+        let (room, kept) = (adapters.room(device.profile()), mode.back(adapters.of_layer));
+        let named = [("queries", text.hidden), ("keys", keys), ("values", keys)];
+        let qkv = side_by_side(device, purpose, &format!("{label} "), named, tokens, 0)?;
+        let attended = roomy(device, purpose, &format!("{label} attended"), tokens, text.hidden, room)?;
+        let middle = activations(device, purpose, &format!("{label} middle"), tokens, text.hidden)?;
+        let named = [("gate", inner), ("up", inner)];
+        let gate_up = side_by_side(device, purpose, &format!("{label} "), named, tokens, 0)?;
+        let kept = match kept {
+            0 => None,
+            kept => Some(activations(device, purpose, &format!("{label} adapters"), tokens, kept)?),
+        };
+        Ok(LayerActivations { qkv, attended, lse, middle, gate_up, kept, is_whole: true })
     }
 }
 
@@ -109,18 +101,13 @@ impl LayerActivations {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecoderWorkspace {
     /// A norm's output `[tokens, hidden]`.
-    normed: Buffer,
+    normed: Rows,
     /// Its gradient `[tokens, hidden]`.
     normed_gradient: Buffer,
     /// Gradient of the attention output `[tokens, hidden]`.
     attended_gradient: Buffer,
-    q_gradient: Buffer,
-    k_gradient: Buffer,
-    v_gradient: Buffer,
-    /// MLP buffers, `[tokens, inner]` each.
-    mixed: Buffer,
-    mixed_gradient: Buffer,
-    gate_gradient: Buffer,
+    qkv_gradient: [Rows; 3],
+    mlp: SwigluWorkspace,
 }
 
 impl DecoderWorkspace {
@@ -128,25 +115,20 @@ impl DecoderWorkspace {
         device: &mut dyn Device,
         text: &TextConfig,
         tokens: usize,
+        adapters: AdapterSizes,
         mode: Mode,
     ) -> Result<DecoderWorkspace, OutOfMemory> {
         let (keys, inner) =
             (text.kv_heads * text.head_size(), Width::inner(device.profile(), text.intermediate).padded);
-        let back = mode.back(tokens);
-        let mut make = |name: &str, rows: usize, width: usize| {
-            activations(device, Purpose::Workspace, &format!("decoder {name}"), rows, width)
-        };
-        Ok(DecoderWorkspace {
-            normed: make("normed", tokens, text.hidden)?,
-            normed_gradient: make("normed gradient", back, text.hidden)?,
-            attended_gradient: make("attended gradient", back, text.hidden)?,
-            q_gradient: make("queries gradient", back, text.hidden)?,
-            k_gradient: make("keys gradient", back, keys)?,
-            v_gradient: make("values gradient", back, keys)?,
-            mixed: make("mixed", tokens, inner)?,
-            mixed_gradient: make("mixed gradient", back, inner)?,
-            gate_gradient: make("gate gradient", back, inner)?,
-        })
+        let (back, room, purpose) = (mode.back(tokens), adapters.room(device.profile()), Purpose::Workspace);
+        let normed = roomy(device, purpose, "decoder normed", tokens, text.hidden, room)?;
+        let mut make = |name: &str| activations(device, purpose, name, back, text.hidden);
+        let (normed_gradient, attended_gradient) =
+            (make("decoder normed gradient")?, make("decoder attended gradient")?);
+        let named = [("queries gradient", text.hidden), ("keys gradient", keys), ("values gradient", keys)];
+        let qkv_gradient = side_by_side(device, purpose, "decoder ", named, back, room)?;
+        let mlp = SwigluWorkspace::build(device, "decoder", inner, tokens, back, room)?;
+        Ok(DecoderWorkspace { normed, normed_gradient, attended_gradient, qkv_gradient, mlp })
     }
 }
 
@@ -174,12 +156,12 @@ pub(crate) struct DecoderContext<'a> {
 impl Layer {
     pub fn build(builder: &mut Builder, name: &str, text: &TextConfig) -> Result<Layer, Error> {
         let (hidden, keys) = (Width::exact(text.hidden), Width::exact(text.kv_heads * text.head_size()));
-        builder.adapters_of_layer = 0;
+        builder.narrow_of_layer = 0;
+        let qkv = [("q", hidden), ("k", keys), ("v", keys)];
+        let qkv = qkv.map(|(linear, outputs)| (format!("{name}.self_attn.{linear}_proj"), outputs));
         Ok(Layer {
             norm1: Norm::build(builder, &format!("{name}.input_layernorm"), text.hidden, text.epsilon)?,
-            q: builder.linear(&format!("{name}.self_attn.q_proj"), hidden, hidden, true)?,
-            k: builder.linear(&format!("{name}.self_attn.k_proj"), hidden, keys, true)?,
-            v: builder.linear(&format!("{name}.self_attn.v_proj"), hidden, keys, true)?,
+            qkv: builder.linears(&qkv, hidden, true)?,
             o: builder.linear(&format!("{name}.self_attn.o_proj"), hidden, hidden, false)?,
             norm2: Norm::build(builder, &format!("{name}.post_attention_layernorm"), text.hidden, text.epsilon)?,
             mlp: Swiglu::build(builder, &format!("{name}.mlp"), text.hidden, text.intermediate, false)?,
@@ -212,14 +194,15 @@ impl Layer {
         step: &Step,
     ) {
         let (text, tokens) = (context.text, context.sequence.tokens);
-        let keys = text.kv_heads * text.head_size();
         let saved = saved.of(context);
         self.project(pass, context, x, &saved);
-        pass.device.scatter(saved.k, step.places, kv_cache.keys, tokens, keys);
-        pass.device.scatter(saved.v, step.places, kv_cache.values, tokens, keys);
+        let [_, k, v] = saved.qkv;
+        let [cached_k, cached_v] = [kv_cache.keys, kv_cache.values].map(|cached| Rows::dense(cached, k.width));
+        pass.device.scatter(k, step.places, cached_k, tokens);
+        pass.device.scatter(v, step.places, cached_v, tokens);
         let attention = Attention {
-            key: heads(kv_cache.keys, text.kv_heads, text),
-            value: heads(kv_cache.values, text.kv_heads, text),
+            key: heads(cached_k, text.kv_heads),
+            value: heads(cached_v, text.kv_heads),
             ..attention(context, &saved)
         };
         pass.device.attend_kv_cache(&attention, step.firsts, step.lengths, step.workspace, saved.attended);
@@ -229,24 +212,26 @@ impl Layer {
     /// Queries, keys and values of x, with rotary embedding.
     fn project(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, saved: &LayerActivations) {
         let (text, &Sequence { tokens, cosines, sines, .. }) = (context.text, context.sequence);
-        let normed = context.workspace.normed.first(tokens * text.hidden);
+        let normed = context.workspace.normed.first(tokens);
         self.norm1.forward(pass.device, x, normed, tokens);
-        for (linear, y) in [(&self.q, saved.q), (&self.k, saved.k), (&self.v, saved.v)] {
-            linear.forward(pass, normed, y, tokens, Plus::Nothing, saved.kept);
+        self.qkv.forward(pass, normed, &saved.qkv, tokens, None, saved.kept);
+        for heads in queries_and_keys(saved.qkv, text) {
+            pass.device.rotate(heads, text.head_size(), cosines, sines, tokens);
         }
-        pass.device.rotate(heads(saved.q, text.heads, text), text.head_size(), cosines, sines, tokens);
-        pass.device.rotate(heads(saved.k, text.kv_heads, text), text.head_size(), cosines, sines, tokens);
     }
 
     /// From the attention output to y, which may be x.
     fn finish(&self, pass: &mut Pass, context: DecoderContext, x: Buffer, y: Option<Buffer>, saved: &LayerActivations) {
         let (workspace, tokens) = (context.workspace, context.sequence.tokens);
-        let normed = workspace.normed.first(tokens * context.text.hidden);
-        self.o.forward(pass, saved.attended, saved.middle, tokens, Plus::Other(x), saved.kept);
+        let normed = workspace.normed.first(tokens);
+        let middle = Rows::dense(saved.middle, context.text.hidden);
+        self.o.forward(pass, saved.attended, &[middle], tokens, Some(x), saved.kept);
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
         match y {
-            Some(y) => self.mlp.forward(pass, normed, saved.middle, y, tokens, &swiglu_workspace(saved, workspace)),
-            None => self.mlp.forward_inner(pass, normed, tokens, &swiglu_workspace(saved, workspace)),
+            Some(y) => {
+                self.mlp.forward(pass, normed, saved.middle, y, tokens, &saved.of_mlp(workspace));
+            }
+            None => self.mlp.forward_inner(pass, normed, tokens, &saved.of_mlp(workspace)),
         }
     }
 
@@ -256,38 +241,32 @@ impl Layer {
         pass: &mut Pass,
         context: DecoderContext,
         x: Buffer,
-        dx: Buffer,
+        dx: Rows,
         wants_dx: bool,
         saved: &LayerActivations,
     ) {
         let DecoderContext { text, workspace, sequence: &Sequence { tokens, cosines, sines, .. } } = context;
         let saved = saved.of(context);
-        let part = |buffer: Buffer, width: usize| buffer.first(tokens * width);
-        let (normed, dnormed) = (part(workspace.normed, text.hidden), part(workspace.normed_gradient, text.hidden));
+        let part = |buffer: Buffer| buffer.first(tokens * text.hidden);
+        let (normed, dnormed) = (workspace.normed.first(tokens), part(workspace.normed_gradient));
+        let dnormed_rows = Rows::dense(dnormed, text.hidden);
         // The MLP: its gradient is added to the residual's.
         self.norm2.forward(pass.device, saved.middle, normed, tokens);
-        self.mlp.backward(pass, normed, dx, dnormed, tokens, &swiglu_workspace(&saved, workspace));
+        self.mlp.backward(pass, normed, dx, dnormed_rows, tokens, &saved.of_mlp(workspace));
         self.norm2.backward(pass.device, dnormed, saved.middle, dx, tokens, Write::Add);
         // Attention.
-        let dattended = part(workspace.attended_gradient, text.hidden);
-        self.o.backward(pass, saved.attended, dx, Some((dattended, Write::Set)), tokens, saved.kept);
-        let keys = text.kv_heads * text.head_size();
-        let (dq, dk, dv) = (
-            part(workspace.q_gradient, text.hidden),
-            part(workspace.k_gradient, keys),
-            part(workspace.v_gradient, keys),
-        );
-        let [q_heads, k_heads, v_heads] =
-            [heads(dq, text.heads, text), heads(dk, text.kv_heads, text), heads(dv, text.kv_heads, text)];
+        let dattended = part(workspace.attended_gradient);
+        let to = Rows::dense(dattended, text.hidden);
+        self.o.backward(pass, saved.attended, &[dx], Some(to), tokens, saved.kept);
+        let dqkv = workspace.qkv_gradient.map(|part| part.first(tokens));
+        let [dq, dk, dv] = qkv_heads(dqkv, text);
         let attention = attention(context, &saved);
-        pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, q_heads, k_heads, v_heads);
-        pass.device.rotate_backward(q_heads, text.head_size(), cosines, sines, tokens);
-        pass.device.rotate_backward(k_heads, text.head_size(), cosines, sines, tokens);
+        pass.device.attend_backward(&attention, saved.attended, saved.lse, dattended, dq, dk, dv);
+        for heads in queries_and_keys(dqkv, text) {
+            pass.device.rotate_backward(heads, text.head_size(), cosines, sines, tokens);
+        }
         self.norm1.forward(pass.device, x, normed, tokens);
-        let back = |write| wants_dx.then_some((dnormed, write));
-        self.q.backward(pass, normed, dq, back(Write::Set), tokens, saved.kept);
-        self.k.backward(pass, normed, dk, back(Write::Add), tokens, saved.kept);
-        self.v.backward(pass, normed, dv, back(Write::Add), tokens, saved.kept);
+        self.qkv.backward(pass, normed, &dqkv, wants_dx.then_some(dnormed_rows), tokens, saved.kept);
         if wants_dx {
             self.norm1.backward(pass.device, dnormed, x, dx, tokens, Write::Add);
         }
@@ -303,50 +282,51 @@ impl LayerActivations {
     /// The part of the buffers that a batch uses.
     fn of(&self, context: DecoderContext) -> LayerActivations {
         let (text, tokens) = (context.text, context.sequence.tokens);
-        let keys = text.kv_heads * text.head_size();
         LayerActivations {
-            q: self.q.first(tokens * text.hidden),
-            k: self.k.first(tokens * keys),
-            v: self.v.first(tokens * keys),
-            attended: self.attended.first(tokens * text.hidden),
+            qkv: self.qkv.map(|part| part.first(tokens)),
+            attended: self.attended.first(tokens),
             // Empty without a backward pass.
             lse: self.lse.first((tokens * text.heads).min(self.lse.length())),
             middle: self.middle.first(tokens * text.hidden),
-            // The MLP takes the parts it needs.
-            gate: self.gate,
-            up: self.up,
-            kept: self.kept,
-            is_whole: self.is_whole,
+            ..*self
         }
+    }
+
+    fn of_mlp(&self, workspace: &DecoderWorkspace) -> SwigluBuffers {
+        SwigluBuffers { gate_up: self.gate_up, kept: self.kept, keeps_down: self.is_whole, workspace: workspace.mlp }
     }
 }
 
-fn heads(buffer: Buffer, heads: usize, text: &TextConfig) -> Heads {
-    Heads { buffer, offset: 0, stride: heads * text.head_size(), heads }
+/// Heads in rows.
+fn heads(rows: Rows, heads: usize) -> Heads {
+    Heads { buffer: rows.buffer, offset: 0, stride: rows.stride, heads }
+}
+
+fn qkv_heads([q, k, v]: [Rows; 3], text: &TextConfig) -> [Heads; 3] {
+    [heads(q, text.heads), heads(k, text.kv_heads), heads(v, text.kv_heads)]
+}
+
+/// Queries and keys, which get the same rotary embedding: at once, where they lie side by side.
+fn queries_and_keys(qkv: [Rows; 3], text: &TextConfig) -> impl Iterator<Item = Heads> + use<> {
+    let [q, k, _] = qkv_heads(qkv, text);
+    let turned = match qkv[0].stride > qkv[0].width {
+        true => [Some(Heads { heads: q.heads + k.heads, ..q }), None],
+        false => [Some(q), Some(k)],
+    };
+    turned.into_iter().flatten()
 }
 
 fn attention(context: DecoderContext, saved: &LayerActivations) -> Attention {
     let (text, sequence) = (context.text, context.sequence);
+    let [query, key, value] = qkv_heads(saved.qkv, text);
     Attention {
-        query: heads(saved.q, text.heads, text),
-        key: heads(saved.k, text.kv_heads, text),
-        value: heads(saved.v, text.kv_heads, text),
+        query,
+        key,
+        value,
         head_size: text.head_size(),
         cu_seqlens: sequence.cu_seqlens,
         segments: sequence.rows,
         longest: sequence.longest,
         is_causal: true,
-    }
-}
-
-fn swiglu_workspace(saved: &LayerActivations, workspace: &DecoderWorkspace) -> SwigluWorkspace {
-    SwigluWorkspace {
-        gate: saved.gate,
-        up: saved.up,
-        mixed: workspace.mixed,
-        mixed_gradient: workspace.mixed_gradient,
-        gate_gradient: workspace.gate_gradient,
-        kept: saved.kept,
-        keeps_down: saved.is_whole,
     }
 }

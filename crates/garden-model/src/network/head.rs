@@ -1,6 +1,6 @@
 //! The last norm, the LM head and the loss: only for positions that count in the loss, and a chunk of them at a time.
 
-use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Weight, Write};
+use garden_device::{Buffer, Device, DeviceError, Dtype, OutOfMemory, Purpose, Rows, Weight, Write};
 
 use crate::network::activations::activations;
 use crate::network::decoder::Norm;
@@ -85,32 +85,34 @@ impl Head {
         device: &mut dyn Device,
         text: &TextConfig,
         x: Buffer,
-        dx: Buffer,
+        dx: Rows,
         asked: Asked,
         workspace: &HeadWorkspace,
     ) {
         let Asked { positions, targets, rows, scalars } = asked;
         let part = |buffer: Buffer| buffer.first(rows * text.hidden);
         let [inputs, normed, gradient] = [workspace.inputs, workspace.normed, workspace.gradient].map(part);
-        device.gather(x, positions, inputs, rows, text.hidden);
-        self.norm.forward(device, inputs, normed, rows);
+        let of = |buffer: Buffer| Rows::dense(buffer, text.hidden);
+        device.gather(of(x), positions, of(inputs), rows);
+        self.norm.forward(device, inputs, of(normed), rows);
         for (first, count) in workspace.chunks(rows) {
             let [normed, gradient] =
-                [normed, gradient].map(|buffer| buffer.part(first * text.hidden, count * text.hidden));
+                [normed, gradient].map(|buffer| of(buffer.part(first * text.hidden, count * text.hidden)));
             let logits = workspace.logits.first(count * text.vocabulary);
-            device.matmul(normed, &self.weight, logits, count, 1.0, Write::Set);
+            let logit_rows = Rows::dense(logits, text.vocabulary);
+            device.matmul(normed, &self.weight, logit_rows, count, 1.0, Write::Set);
             let [targets, losses, hits] =
                 [targets, workspace.losses, workspace.hits].map(|buffer| buffer.part(first, count));
             device.cross_entropy(logits, targets, losses, hits, count, scalars);
             if let Some(weight) = &self.gradient {
-                device.weight_gradient(logits, normed, weight, count, 1.0);
+                device.weight_gradient(logit_rows, normed, weight, count, 1.0);
             }
-            device.matmul_backward(logits, &self.weight, gradient, count, 1.0, Write::Set);
+            device.matmul_backward(logit_rows, &self.weight, gradient, count, 1.0, Write::Set);
         }
         // The norm's output is no longer needed: the gradient of its inputs takes its place.
-        self.norm.backward(device, gradient, inputs, normed, rows, Write::Set);
-        device.zero(dx);
-        device.scatter(normed, positions, dx, rows, text.hidden);
+        self.norm.backward(device, gradient, inputs, of(normed), rows, Write::Set);
+        device.zero(dx.buffer);
+        device.scatter(of(normed), positions, dx, rows);
     }
 
     /// Logits of every row of x, passed to `take` chunk by chunk.
@@ -144,8 +146,9 @@ impl Head {
     ) -> Buffer {
         let normed = workspace.normed.first(rows * text.hidden);
         let logits = workspace.logits.first(rows * text.vocabulary);
+        let normed = Rows::dense(normed, text.hidden);
         self.norm.forward(device, x, normed, rows);
-        device.matmul(normed, &self.weight, logits, rows, 1.0, Write::Set);
+        device.matmul(normed, &self.weight, Rows::dense(logits, text.vocabulary), rows, 1.0, Write::Set);
         logits
     }
 }

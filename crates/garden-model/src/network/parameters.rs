@@ -1,9 +1,12 @@
 //! Loads a model's weights, and allocates gradients and optimizer state for trainable parameters.
 
+mod linears;
+
 use std::collections::BTreeSet;
 
 use garden_device::{
-    Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Weight, dynamic_8bit, nf4,
+    Block, Buffer, Device, Dtype, Moments, Nf4Blocks, Nf4Scales, Part, Purpose, Reserve, Rows, Shadow, Weight,
+    dynamic_8bit, nf4,
 };
 
 use crate::checkpoint::layout::{Layout, Width};
@@ -13,7 +16,7 @@ use crate::checkpoint::shapes::PATCHES;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::Error;
 use crate::model::bytes_of;
-use crate::network::linear::{Linear, Lora};
+use crate::network::linear::AdapterSizes;
 use crate::network::lora::{LoraConfig, Matcher};
 use crate::network::mode::Mode;
 use crate::optimizer::RateGroup;
@@ -30,7 +33,7 @@ pub struct Parameter {
     /// The master copy, f32.
     pub(crate) value: Buffer,
     /// A copy in the activation dtype, for matrix products.
-    pub(crate) shadow: Option<Buffer>,
+    pub(crate) shadow: Option<Shadow>,
     pub(crate) gradient: Buffer,
     pub(crate) moments: Moments,
     pub(crate) is_decayed: bool,
@@ -56,7 +59,7 @@ impl Parameter {
     /// Updates the copy for matrix products after the values were set.
     pub(crate) fn refresh(&self, device: &mut dyn Device) {
         if let Some(shadow) = self.shadow {
-            device.cast(self.value, shadow);
+            device.cast_shadow(self.value, shadow);
         }
     }
 }
@@ -81,7 +84,19 @@ pub(crate) struct FrozenAdapter {
     pub name: String,
     pub shape: Vec<usize>,
     pub layout: Layout,
-    pub value: Buffer,
+    /// Where it lies, and the factor that its values get there.
+    pub place: Shadow,
+}
+
+impl FrozenAdapter {
+    /// Sets its values.
+    pub fn set(&self, device: &mut dyn Device, values: &[f32]) {
+        let (values, dtype) = (self.layout.pad(values, 1), self.place.rows.buffer.dtype());
+        let scaled: Vec<f32> = values.iter().map(|value| value * self.place.scale).collect();
+        let mut bytes = vec![0; scaled.len() * dtype.size()];
+        dtype.narrow(&scaled, &mut bytes);
+        device.upload_rows(self.place.rows, &bytes);
+    }
 }
 
 /// Builds a model's buffers from a checkpoint.
@@ -102,12 +117,11 @@ pub(crate) struct Builder<'a> {
     pub reserve: Reserve,
     /// The `modules_to_save` found in the model.
     pub saved: BTreeSet<String>,
-    /// The widest input of an adapter, and the number of adapters.
-    pub widest_adapted: usize,
+    /// The number of adapters, and their sizes.
     pub adapters: u64,
-    /// Adapters of the layer being built, and the maximum per layer.
-    pub adapters_of_layer: usize,
-    pub most_adapters: usize,
+    pub adapter_sizes: AdapterSizes,
+    /// Columns of low-rank products of the layer being built.
+    pub narrow_of_layer: usize,
 }
 
 impl<'a> Builder<'a> {
@@ -136,10 +150,9 @@ impl<'a> Builder<'a> {
             gradients: None,
             reserve: Reserve::default(),
             saved: BTreeSet::new(),
-            widest_adapted: 0,
             adapters: 0,
-            adapters_of_layer: 0,
-            most_adapters: 0,
+            adapter_sizes: AdapterSizes::default(),
+            narrow_of_layer: 0,
         })
     }
 
@@ -188,10 +201,11 @@ impl<'a> Builder<'a> {
     }
 
     /// Registers a tensor whose values the adapter will provide.
-    fn remember_saved(&mut self, name: &str, shape: &[usize], layout: Layout, value: Buffer) {
+    fn remember_saved(&mut self, name: &str, shape: &[usize], layout: Layout, rows: Rows) {
         if self.mode == Mode::Inference && self.is_saved(name) {
             let name = self.saved_name(name);
-            self.frozen.push(FrozenAdapter { name, shape: shape.to_vec(), layout, value });
+            let place = Shadow { rows, scale: 1.0 };
+            self.frozen.push(FrozenAdapter { name, shape: shape.to_vec(), layout, place });
         }
     }
 
@@ -203,7 +217,7 @@ impl<'a> Builder<'a> {
         let layout = Layout::vector(length);
         let value = self.load(name, tensor, layout, Dtype::F32)?;
         if !self.is_trained(name) {
-            self.remember_saved(name, tensor.shape, layout, value);
+            self.remember_saved(name, tensor.shape, layout, Rows::dense(value, length.padded));
             return Ok((value, None));
         }
         self.reserve.longest_vector = self.reserve.longest_vector.max(length.padded);
@@ -212,28 +226,33 @@ impl<'a> Builder<'a> {
         Ok((value, Some(gradient)))
     }
 
-    /// The bias of a linear, with its gradient if it is trained.
-    fn bias(&mut self, name: &str, length: Width) -> Result<(Buffer, Option<Buffer>), Error> {
-        // Tensors from an adapter are filled later, as f32, and trained ones have a master copy.
-        if self.is_trained(name) || self.is_saved(name) {
-            return self.vector(name, length);
-        }
-        let (tensor, dtype) = (self.checked(name, &[length.stored])?, self.device.profile().frozen_bias);
-        Ok((self.load(name, tensor, Layout::vector(length), dtype)?, None))
-    }
-
     /// Loads a tensor onto the device.
     fn load(&mut self, name: &str, tensor: Tensor<'_>, layout: Layout, dtype: Dtype) -> Result<Buffer, Error> {
         let value = self.device.buffer(Purpose::Weights, name, dtype, layout.length())?;
+        self.load_into(tensor, layout, Rows::dense(value, layout.columns.padded));
+        Ok(value)
+    }
+
+    /// Loads a tensor into rows on the device.
+    fn load_into(&mut self, tensor: Tensor<'_>, layout: Layout, to: Rows) {
+        let dtype = to.buffer.dtype();
         if self.device.computes() {
             match tensor.dtype == dtype {
-                true => self.device.upload(value, &layout.pad(tensor.bytes, dtype.size())),
-                false => self.device.upload_f32(value, &layout.pad(&tensor.values(), 1)),
+                true => self.device.upload_rows(to, &layout.pad(tensor.bytes, dtype.size())),
+                false if to.width == to.stride => {
+                    self.device.upload_f32(to.buffer.first(layout.length()), &layout.pad(&tensor.values(), 1));
+                }
+                false => {
+                    let values = tensor.values();
+                    let values = layout.pad(&values, 1);
+                    let mut bytes = vec![0; values.len() * dtype.size()];
+                    dtype.narrow(&values, &mut bytes);
+                    self.device.upload_rows(to, &bytes);
+                }
             }
         }
         // It is on the device now, so the pages of the file can be dropped.
         tensor.forget();
-        Ok(value)
     }
 
     /// A tensor of the checkpoint, checked for its shape and finite values.
@@ -258,7 +277,7 @@ impl<'a> Builder<'a> {
         shape: Vec<usize>,
         layout: Layout,
         value: Buffer,
-        shadow: Option<Buffer>,
+        shadow: Option<Shadow>,
         is_decayed: bool,
     ) -> Result<Buffer, Error> {
         let length = value.length();
@@ -288,9 +307,10 @@ impl<'a> Builder<'a> {
     }
 
     /// The copy of a master for matrix products, if its dtype differs.
-    fn shadow(&mut self, purpose: Purpose, name: &str, length: usize) -> Result<Option<Buffer>, Error> {
+    fn shadow(&mut self, name: &str, layout: Layout) -> Result<Option<Shadow>, Error> {
         let Some(dtype) = self.device.profile().shadow() else { return Ok(None) };
-        Ok(Some(self.device.buffer(purpose, &format!("{name} rounded"), dtype, length)?))
+        let buffer = self.device.buffer(Purpose::Weights, &format!("{name} rounded"), dtype, layout.length())?;
+        Ok(Some(Shadow { rows: Rows::dense(buffer, layout.columns.padded), scale: 1.0 }))
     }
 
     /// A matrix that is not a linear.
@@ -308,21 +328,21 @@ impl<'a> Builder<'a> {
             let stored = if self.is_saved(name) { Dtype::F32 } else { tensor.dtype };
             let dtype = self.device.profile().frozen(stored);
             let value = self.load(name, tensor, layout, dtype)?;
-            self.remember_saved(name, tensor.shape, layout, value);
+            self.remember_saved(name, tensor.shape, layout, Rows::dense(value, columns));
             if dtype != Dtype::F32 {
                 self.reserve.widest = self.reserve.widest.max(columns);
             }
             return Ok((of(value), None));
         }
         let value = self.load(name, tensor, layout, Dtype::F32)?;
-        let shadow = self.shadow(Purpose::Weights, name, value.length())?;
+        let shadow = self.shadow(name, layout)?;
         if let Some(shadow) = shadow {
-            self.device.cast(value, shadow);
+            self.device.cast_shadow(value, shadow);
             self.reserve.widest = self.reserve.widest.max(columns);
         }
         let shape = vec![layout.rows.stored, layout.columns.stored];
         let gradient = self.train(self.saved_name(name), shape, layout, value, shadow, is_decayed(name))?;
-        Ok((of(shadow.unwrap_or(value)), Some(of(gradient))))
+        Ok((of(shadow.map_or(value, |shadow| shadow.rows.buffer)), Some(of(gradient))))
     }
 
     /// The matrix of a linear, which may be NF4.
@@ -332,6 +352,18 @@ impl<'a> Builder<'a> {
         outputs: Width,
         inputs: Width,
     ) -> Result<(Weight, Option<Weight>), Error> {
+        match self.packed_weight(name, outputs, inputs)? {
+            Some(weight) => {
+                let values = weight.rows.saturating_mul(weight.columns);
+                self.reserve.largest_packed = self.reserve.largest_packed.max(values);
+                Ok((weight, None))
+            }
+            None => self.matrix(&format!("{name}.weight"), Layout { rows: outputs, columns: inputs }),
+        }
+    }
+
+    /// The matrix of a linear if it is NF4.
+    fn packed_weight(&mut self, name: &str, outputs: Width, inputs: Width) -> Result<Option<Weight>, Error> {
         let full = format!("{name}.weight");
         let (rows, columns) = (outputs.stored, inputs.stored);
         let stays_whole = self.is_full || self.is_saved(&full);
@@ -346,14 +378,13 @@ impl<'a> Builder<'a> {
                     let is_double = four_bit.is_double;
                     self.pack(&full, rows, columns, is_double)?
                 }
-                _ => return self.matrix(&full, Layout { rows: outputs, columns: inputs }),
+                _ => return Ok(None),
             },
         };
         let blocks = Some(Nf4Blocks { rows, columns, scales, packed_from });
-        let weight = Weight { buffer, rows: outputs.padded, columns: inputs.padded, blocks };
+        let weight = Weight { blocks, ..Weight::plain(buffer, outputs.padded, inputs.padded) };
         self.reserve.widest = self.reserve.widest.max(weight.columns);
-        self.reserve.largest_packed = self.reserve.largest_packed.max(weight.rows.saturating_mul(weight.columns));
-        Ok((weight, None))
+        Ok(Some(weight))
     }
 
     /// A weight that is NF4 in the checkpoint.
@@ -418,65 +449,6 @@ impl<'a> Builder<'a> {
         };
         // If everything is computed in f32, backward passes have nothing to round to.
         Ok((packed, scales, Dtype::F32))
-    }
-
-    /// A linear with its adapter, if it has one.
-    pub fn linear(&mut self, name: &str, inputs: Width, outputs: Width, has_bias: bool) -> Result<Linear, Error> {
-        let (weight, weight_gradient) = self.linear_weight(name, outputs, inputs)?;
-        let bias = has_bias.then(|| self.bias(&format!("{name}.bias"), outputs)).transpose()?;
-        let lora = self.adapter(name, inputs, outputs)?;
-        Ok(Linear {
-            weight,
-            weight_gradient,
-            bias: bias.map(|bias| bias.0),
-            bias_gradient: bias.and_then(|bias| bias.1),
-            lora,
-        })
-    }
-
-    fn adapter(&mut self, name: &str, inputs: Width, outputs: Width) -> Result<Option<Lora>, Error> {
-        let Some((config, matcher)) = &self.lora else { return Ok(None) };
-        if !matcher.matches(name) {
-            return Ok(None);
-        }
-        if let Some(module) = config.saved_module(&format!("{name}.weight")) {
-            return Err(Error::Batch(format!(
-                "`{name}` would be trained as part of `{module}` (modules to save) and get an adapter: list it in only one of the two"
-            )));
-        }
-        let (scale, dropout) = (config.scale(), config.dropout);
-        let rank = Width::inner(self.device.profile(), config.rank);
-        let prefix = format!("{ADAPTER_PREFIX}{name}");
-        let (down, down_gradient) =
-            self.adapter_matrix(format!("{prefix}.lora_A.weight"), Layout { rows: rank, columns: inputs })?;
-        let (up, up_gradient) =
-            self.adapter_matrix(format!("{prefix}.lora_B.weight"), Layout { rows: outputs, columns: rank })?;
-        self.widest_adapted = self.widest_adapted.max(inputs.padded);
-        self.adapters += 1;
-        self.adapters_of_layer += 1;
-        let (number, place) = (self.adapters, self.adapters_of_layer - 1);
-        self.most_adapters = self.most_adapters.max(self.adapters_of_layer);
-        Ok(Some(Lora { down, down_gradient, up, up_gradient, scale, dropout, number, place }))
-    }
-
-    /// A matrix of an adapter, still zero: trained, or for inference only.
-    fn adapter_matrix(&mut self, name: String, layout: Layout) -> Result<(Weight, Option<Weight>), Error> {
-        let (rows, columns) = (layout.rows.padded, layout.columns.padded);
-        let of = |buffer| Weight::plain(buffer, rows, columns);
-        let shape = vec![layout.rows.stored, layout.columns.stored];
-        let dtype = self.device.profile().activations;
-        if dtype != Dtype::F32 {
-            self.reserve.widest = self.reserve.widest.max(columns);
-        }
-        if self.mode == Mode::Inference {
-            let value = self.device.buffer(Purpose::Adapters, &name, dtype, layout.length())?;
-            self.frozen.push(FrozenAdapter { name, shape, layout, value });
-            return Ok((of(value), None));
-        }
-        let value = self.device.buffer(Purpose::Adapters, &name, Dtype::F32, layout.length())?;
-        let shadow = self.shadow(Purpose::Adapters, &name, layout.length())?;
-        let gradient = self.train(name, shape, layout, value, shadow, true)?;
-        Ok((of(shadow.unwrap_or(value)), Some(of(gradient))))
     }
 }
 

@@ -1,50 +1,56 @@
 //! The MLP of both towers: y = down(silu(gate(x)) up(x)).
 
-use garden_device::{Buffer, Plus, Write};
+use garden_device::{Buffer, Device, OutOfMemory, Purpose, Rows};
 
 use crate::checkpoint::layout::Width;
 use crate::error::Error;
-use crate::network::linear::Linear;
+use crate::network::activations::{roomy, side_by_side};
+use crate::network::linear::Linears;
 use crate::network::parameters::Builder;
 use crate::network::pass::Pass;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Swiglu {
-    pub gate: Linear,
-    pub up: Linear,
-    pub down: Linear,
+    pub gate_up: Linears,
+    pub down: Linears,
 }
 
-/// Saved activations and workspace of an MLP.
+/// Workspace of MLPs, used in turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwigluWorkspace {
-    /// Saved: gate(x) `[rows, inner]`.
-    pub gate: Buffer,
-    /// Saved: up(x) `[rows, inner]`.
-    pub up: Buffer,
     /// silu(gate) up `[rows, inner]`.
-    pub mixed: Buffer,
-    /// Gradient of silu(gate) up, then of up(x) `[rows, inner]`.
-    pub mixed_gradient: Buffer,
-    /// Gradient of gate(x) `[rows, inner]`.
-    pub gate_gradient: Buffer,
+    pub mixed: Rows,
+    /// Gradients of gate(x) and of up(x), before that of silu(gate) up `[rows, inner]`.
+    pub gate_up_gradient: [Rows; 2],
+}
+
+/// Saved activations of an MLP, and its workspace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SwigluBuffers {
+    /// gate(x) and up(x) `[rows, inner]`.
+    pub gate_up: [Rows; 2],
     /// Low-rank products that adapters keep for the backward pass.
     pub kept: Option<Buffer>,
     /// Whether `kept` includes the last linear's product: not if only the inner half was recomputed.
     pub keeps_down: bool,
+    pub workspace: SwigluWorkspace,
 }
 
 impl SwigluWorkspace {
-    fn of(&self, length: usize) -> SwigluWorkspace {
-        SwigluWorkspace {
-            gate: self.gate.first(length),
-            up: self.up.first(length),
-            mixed: self.mixed.first(length),
-            mixed_gradient: self.mixed_gradient.first(length),
-            gate_gradient: self.gate_gradient.first(length),
-            kept: self.kept,
-            keeps_down: self.keeps_down,
-        }
+    /// Allocates buffers for `rows` rows, and for `back` rows of the backward pass.
+    pub fn build(
+        device: &mut dyn Device,
+        label: &str,
+        inner: usize,
+        rows: usize,
+        back: usize,
+        room: usize,
+    ) -> Result<SwigluWorkspace, OutOfMemory> {
+        let purpose = Purpose::Workspace;
+        let mixed = roomy(device, purpose, &format!("{label} mixed"), rows, inner, room)?;
+        let named = [("gate gradient", inner), ("mixed gradient", inner)];
+        let gate_up_gradient = side_by_side(device, purpose, &format!("{label} "), named, back, room)?;
+        Ok(SwigluWorkspace { mixed, gate_up_gradient })
     }
 }
 
@@ -57,57 +63,41 @@ impl Swiglu {
         has_bias: bool,
     ) -> Result<Swiglu, Error> {
         let (hidden, inner) = (Width::exact(hidden), Width::inner(builder.device.profile(), inner));
+        let gate_up = ["gate_proj", "up_proj"].map(|linear| (format!("{name}.{linear}"), inner));
         Ok(Swiglu {
-            gate: builder.linear(&format!("{name}.gate_proj"), hidden, inner, has_bias)?,
-            up: builder.linear(&format!("{name}.up_proj"), hidden, inner, has_bias)?,
+            gate_up: builder.linears(&gate_up, hidden, has_bias)?,
             down: builder.linear(&format!("{name}.down_proj"), inner, hidden, has_bias)?,
         })
     }
 
     /// Computes only what the backward pass needs.
-    pub fn forward_inner(&self, pass: &mut Pass, x: Buffer, rows: usize, workspace: &SwigluWorkspace) {
-        let inner = rows * self.gate.outputs();
-        self.gate.forward(pass, x, workspace.gate.first(inner), rows, Plus::Nothing, workspace.kept);
-        self.up.forward(pass, x, workspace.up.first(inner), rows, Plus::Nothing, workspace.kept);
+    pub fn forward_inner(&self, pass: &mut Pass, x: Rows, rows: usize, saved: &SwigluBuffers) {
+        let gate_up = saved.gate_up.map(|part| part.first(rows));
+        self.gate_up.forward(pass, x, &gate_up, rows, None, saved.kept);
     }
 
     /// y `[rows, hidden]` = mlp(x `[rows, hidden]`) + `other`.
-    pub fn forward(
-        &self,
-        pass: &mut Pass,
-        x: Buffer,
-        other: Buffer,
-        y: Buffer,
-        rows: usize,
-        workspace: &SwigluWorkspace,
-    ) {
-        self.forward_inner(pass, x, rows, workspace);
-        let inner = rows * self.gate.outputs();
-        let mixed = workspace.mixed.first(inner);
-        pass.device.swiglu(workspace.gate.first(inner), workspace.up.first(inner), mixed);
-        self.down.forward(pass, mixed, y, rows, Plus::Other(other), workspace.kept);
+    pub fn forward(&self, pass: &mut Pass, x: Rows, other: Buffer, y: Buffer, rows: usize, saved: &SwigluBuffers) {
+        self.forward_inner(pass, x, rows, saved);
+        let [gate, up] = saved.gate_up.map(|part| part.first(rows));
+        let mixed = saved.workspace.mixed.first(rows);
+        pass.device.swiglu(gate, up, mixed, rows);
+        let y = Rows::dense(y, self.down.outputs(0));
+        self.down.forward(pass, mixed, &[y], rows, Some(other), saved.kept);
     }
 
     /// dx `[rows, hidden]` from dy `[rows, hidden]`.
-    pub fn backward(
-        &self,
-        pass: &mut Pass,
-        x: Buffer,
-        dy: Buffer,
-        dx: Buffer,
-        rows: usize,
-        workspace: &SwigluWorkspace,
-    ) {
-        let SwigluWorkspace { gate, up, mixed, mixed_gradient, gate_gradient, kept, keeps_down } =
-            workspace.of(rows * self.gate.outputs());
-        self.down.backward_input(pass, dy, Some((mixed_gradient, Write::Set)), rows);
-        let up_gradient = mixed_gradient;
+    pub fn backward(&self, pass: &mut Pass, x: Rows, dy: Rows, dx: Rows, rows: usize, saved: &SwigluBuffers) {
+        let [dgate, dup] = saved.workspace.gate_up_gradient.map(|part| part.first(rows));
+        let ([gate, up], mixed) = (saved.gate_up.map(|part| part.first(rows)), saved.workspace.mixed.first(rows));
+        // The gradient of silu(gate) up lies where that of up will be.
+        self.down.backward_input(pass, &[dy], Some(dup), rows);
         let again = self.down.is_trained().then_some(mixed);
-        pass.device.swiglu_backward(mixed_gradient, gate, up, gate_gradient, again);
-        if let Some(mixed) = again {
-            self.down.backward_weights(pass, mixed, dy, rows, kept.filter(|_| keeps_down));
+        pass.device.swiglu_backward(dup, gate, up, dgate, again, rows);
+        if again.is_some() {
+            let kept = saved.kept.filter(|_| saved.keeps_down);
+            self.down.backward_weights(pass, mixed, &[dy], rows, kept);
         }
-        self.gate.backward(pass, x, gate_gradient, Some((dx, Write::Set)), rows, kept);
-        self.up.backward(pass, x, up_gradient, Some((dx, Write::Add)), rows, kept);
+        self.gate_up.backward(pass, x, &[dgate, dup], Some(dx), rows, saved.kept);
     }
 }

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::case::find;
-use garden_device::{Attention, Buffer, Cpu, Device, Dtype, Heads, Purpose, Reserve, Weight, Write};
+use garden_device::{Attention, Buffer, Cpu, Device, Dtype, Heads, Purpose, Reserve, Rows, Weight, Write};
 use garden_model::{GradientCheckpointing, Optimizer};
 use garden_testing::alone;
 
@@ -96,14 +96,16 @@ fn large_products_take_no_memory() {
             longest: rows,
             is_causal: true,
         };
+        let [x_rows, y_rows, mixed_rows] =
+            [(x, k), (y, n), (mixed, n)].map(|(buffer, width)| Rows::dense(buffer, width));
         let (bytes, pages) = measure(|| {
             for weight in &weights {
-                cpu.matmul(x, weight, y, rows, 1.0, Write::Set);
-                cpu.matmul_backward(y, weight, x, rows, 1e-3, Write::Set);
+                cpu.matmul(x_rows, weight, y_rows, rows, 1.0, Write::Set);
+                cpu.matmul_backward(y_rows, weight, x_rows, rows, 1e-3, Write::Set);
             }
-            cpu.weight_gradient(y, x, &weights[0], rows, 1.0);
-            cpu.attend(&attention, mixed, lse);
-            cpu.attend_backward(&attention, mixed, lse, y, dq, dk, dv);
+            cpu.weight_gradient(y_rows, x_rows, &weights[0], rows, 1.0);
+            cpu.attend(&attention, mixed_rows, lse);
+            cpu.attend_backward(&attention, mixed_rows, lse, y, dq, dk, dv);
         });
         println!("products and attention: {bytes} bytes and {pages} pages a round");
         assert!(bytes == 0 && pages < 100, "{bytes} bytes and {pages} pages a round");

@@ -47,7 +47,7 @@ pub(super) struct Program {
 
 pub(super) fn program(device: DeviceKind) -> Program {
     match device {
-        DeviceKind::Cpu => Program { files: CODE, at_first: CODE },
+        DeviceKind::Cpu | DeviceKind::CpuBf16 => Program { files: CODE, at_first: CODE },
         DeviceKind::Cuda => {
             Program { files: CODE + CUDA_FILES, at_first: CODE + CUDA_AT_FIRST + cuda::STAGING_BYTES as u64 }
         }
@@ -58,7 +58,7 @@ pub(super) fn program(device: DeviceKind) -> Program {
 pub(super) fn loading(input: &PlanInput, plan: &Plan) -> u64 {
     let (mut peak, mut held) = (0, 0);
     for buffer in &plan.buffers {
-        if input.device == DeviceKind::Cpu {
+        if input.device.is_host() {
             held += buffer.bytes as u64;
         }
         if buffer.purpose != Purpose::Weights {
@@ -93,7 +93,7 @@ pub(super) fn lines(input: &PlanInput, plan: &Plan) -> Vec<PlanLine> {
     let pixels: usize = pixels.map(|buffer| buffer.bytes).sum();
     let large = plan.buffers.iter().filter(|buffer| buffer.bytes >= OWN_PAGES).count() as u64;
     let estimated = Exactness::Estimated;
-    let is_cpu = input.device == DeviceKind::Cpu;
+    let is_cpu = input.device.is_host();
     let own = match is_cpu {
         true => vec![
             line("page ends", large * PAGE, format!("{large} buffers rounded up to whole pages"), estimated),

@@ -108,6 +108,8 @@ pub fn device(text: &str) -> Result<DeviceChoice, String> {
         "auto" => Ok(DeviceChoice::Auto),
         "cpu" => Ok(DeviceChoice::Cpu),
         "cuda" | "gpu" => Ok(DeviceChoice::Cuda),
+        // Not in the help: it shows what 16-bit activations do to training where there is no GPU.
+        "cpu-bf16" => Ok(DeviceChoice::CpuBf16),
         _ => Err("expected auto, cpu or cuda".into()),
     }
 }

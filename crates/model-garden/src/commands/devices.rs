@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use garden_device::{Cpu, Cuda, Device, Unavailable};
+use garden_device::{Cpu, CpuBf16, Cuda, Device, Unavailable};
 use garden_memory::Bytes;
 use garden_train::{DRIVER_BYTES, DeviceChoice, DeviceKind};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,7 @@ pub struct Gpu {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chosen {
     Cpu,
+    CpuBf16,
     Cuda(Gpu),
 }
 
@@ -58,12 +59,13 @@ impl Chosen {
         match self {
             Chosen::Cpu => DeviceKind::Cpu,
             Chosen::Cuda(_) => DeviceKind::Cuda,
+            Chosen::CpuBf16 => DeviceKind::CpuBf16,
         }
     }
 
     pub fn gpu(&self) -> Option<&Gpu> {
         match self {
-            Chosen::Cpu => None,
+            Chosen::Cpu | Chosen::CpuBf16 => None,
             Chosen::Cuda(gpu) => Some(gpu),
         }
     }
@@ -142,8 +144,10 @@ fn look(printer: &Printer) -> Look {
 
 /// Chooses, without using a GPU in this process.
 pub fn choose(choice: DeviceChoice, printer: &Printer) -> Result<Chosen, Failure> {
-    if choice == DeviceChoice::Cpu {
-        return Ok(Chosen::Cpu);
+    match choice {
+        DeviceChoice::Cpu => return Ok(Chosen::Cpu),
+        DeviceChoice::CpuBf16 => return Ok(Chosen::CpuBf16),
+        DeviceChoice::Auto | DeviceChoice::Cuda => {}
     }
     match (look_elsewhere()?, choice) {
         (Look::Usable(gpu), _) => Ok(Chosen::Cuda(gpu)),
@@ -189,6 +193,7 @@ pub fn open_here(choice: DeviceChoice, threads: usize, printer: &Printer) -> Res
     match choice {
         DeviceChoice::Cpu => open(DeviceKind::Cpu, threads, printer),
         DeviceChoice::Cuda => open(DeviceKind::Cuda, threads, printer),
+        DeviceChoice::CpuBf16 => open(DeviceKind::CpuBf16, threads, printer),
         DeviceChoice::Auto => match Cuda::open_telling(0, &|line| printer.say(line)) {
             Ok(cuda) => Ok(Box::new(cuda)),
             Err(unavailable) if unavailable.is_absent => open(DeviceKind::Cpu, threads, printer),
@@ -205,6 +210,7 @@ pub fn open_here(choice: DeviceChoice, threads: usize, printer: &Printer) -> Res
 pub fn open(kind: DeviceKind, threads: usize, printer: &Printer) -> Result<Box<dyn Device>, Failure> {
     match kind {
         DeviceKind::Cpu => Ok(Box::new(Cpu::new(threads))),
+        DeviceKind::CpuBf16 => Ok(Box::new(CpuBf16::new(threads))),
         DeviceKind::Cuda => match Cuda::open_telling(0, &|line| printer.say(line)) {
             Ok(cuda) => Ok(Box::new(cuda)),
             Err(Unavailable { problem, hint, .. }) => {

@@ -215,7 +215,7 @@ fn usual(preset: Preset, is_4bit: bool, chosen: &Chosen, printer: &Printer) -> R
 /// Where the run that is planned would compute. A GPU need not be here to be planned for.
 fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Result<(DeviceKind, GpuMemory), Failure> {
     match vram {
-        Some(_) if choice == DeviceChoice::Cpu => {
+        Some(_) if matches!(choice, DeviceChoice::Cpu | DeviceChoice::CpuBf16) => {
             let hint = "omit one of the two".to_string();
             let what = "--vram is for a GPU, but --device cpu uses the CPU".to_string();
             return Err(Failure { what, causes: Vec::new(), hint: Some(hint) });
@@ -225,6 +225,7 @@ fn device(vram: Option<Bytes>, choice: DeviceChoice, printer: &Printer) -> Resul
     }
     match devices::choose(choice, printer) {
         Ok(Chosen::Cpu) => Ok((DeviceKind::Cpu, GpuMemory::Unknown)),
+        Ok(Chosen::CpuBf16) => Ok((DeviceKind::CpuBf16, GpuMemory::Unknown)),
         Ok(Chosen::Cuda(gpu)) => Ok((DeviceKind::Cuda, GpuMemory::Here(gpu))),
         // One that cannot be used now, or is not here, can be planned for.
         Err(failure) => {

@@ -111,12 +111,12 @@ __device__ __forceinline__ void write_rows(const float (&sums)[D / 8][4], float 
     __syncwarp();
 }
 
-// y [tokens, heads * D] and sums [tokens, heads] f32 (or null). `firsts` and `lengths` are those of a cache, or null, as in the plain kernel.
+// y [tokens, heads * D] with a stride, and sums [tokens, heads] f32 (or null). `firsts` and `lengths` are those of a cache, or null, as in the plain kernel.
 // Tiles of M * WARPS * 16 queries. Grid (heads, capacity), block WARPS * 32, shared memory (M * WARPS * 16 + 128) (D + 8) bf16.
 template <int D, int M, int WARPS>
 __device__ __forceinline__ void attend(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride, int heads,
                                        int kv_heads, const int *starts, const int *firsts, const int *lengths, const int2 *tiles,
-                                       int is_causal, float scale, bf16 *y, float *sums) {
+                                       int is_causal, float scale, bf16 *y, int y_stride, float *sums) {
     constexpr int ROWS = M * WARPS * 16, THREADS = WARPS * 32;
     // Queries stay in registers where those are enough.
     constexpr bool KEEPS = M * D <= 160;
@@ -252,8 +252,8 @@ __device__ __forceinline__ void attend(const bf16 *q, int q_stride, const bf16 *
             }
         }
         // The rows of the query tile that only this warp reads.
-        bf16 *to = y + ((i64)(begin + first + own) * heads + head) * D;
-        write_rows<D>(mix[m], 1.0f / total[m][0], 1.0f / total[m][1], dynamic_shared + own * (D + 8) * 2, to, (i64)heads * D, rows - own);
+        bf16 *to = y + (i64)(begin + first + own) * y_stride + head * D;
+        write_rows<D>(mix[m], 1.0f / total[m][0], 1.0f / total[m][1], dynamic_shared + own * (D + 8) * 2, to, y_stride, rows - own);
     }
 }
 
@@ -468,9 +468,9 @@ __device__ __forceinline__ void attend_backward_keys(const bf16 *q, int q_stride
     extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                                        \
         attend_##D##_##TILE(const bf16 *q, int q_stride, const bf16 *k, int k_stride, const bf16 *v, int v_stride, int heads,        \
                             int kv_heads, const int *starts, const int *firsts, const int *lengths, const int2 *tiles,               \
-                            int is_causal, float scale, bf16 *y, float *sums) {                                                      \
+                            int is_causal, float scale, bf16 *y, int y_stride, float *sums) {                                        \
         attend<D, M, 4>(q, q_stride, k, k_stride, v, v_stride, heads, kv_heads, starts, firsts, lengths, tiles, is_causal, scale, y, \
-                        sums);                                                                                                       \
+                        y_stride, sums);                                                                                             \
     }
 
 #define BACKWARD_QUERIES(D, TILE, WARPS, BLOCKS)                                                                                     \

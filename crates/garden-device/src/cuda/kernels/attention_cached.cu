@@ -98,9 +98,10 @@ __device__ __forceinline__ void attend_pieces(const bf16 *q, i64 q_stride, const
     }
 }
 
-// y [rows, heads, D] from the pieces, in their order. Grid (rows * heads), block D.
+// y [rows, heads, D] with a stride, from the pieces, in their order. Grid (rows * heads), block D.
 template <int D>
-__device__ __forceinline__ void attend_add_pieces(const float *partial, int pieces, int heads, const int *lengths, bf16 *y) {
+__device__ __forceinline__ void attend_add_pieces(const float *partial, int pieces, int heads, const int *lengths, bf16 *y,
+                                                  i64 y_stride) {
     const int count = (lengths[blockIdx.x / heads] + PIECE - 1) / PIECE;
     partial += (i64)blockIdx.x * pieces * (D + 2);
     float top = __int_as_float(0xff800000), sum = 0.0f, mix = 0.0f;
@@ -110,7 +111,7 @@ __device__ __forceinline__ void attend_add_pieces(const float *partial, int piec
         const float factor = expf(piece[D] - top);
         sum += piece[D + 1] * factor, mix += piece[threadIdx.x] * factor;
     }
-    narrow(mix / sum, y[(i64)blockIdx.x * D + threadIdx.x]);
+    narrow(mix / sum, y[blockIdx.x / heads * y_stride + blockIdx.x % heads * D + threadIdx.x]);
 }
 
 #define OF_SIZE(D)                                                                                                                   \
@@ -120,8 +121,8 @@ __device__ __forceinline__ void attend_add_pieces(const float *partial, int piec
         attend_pieces<D>(q, q_stride, k, k_stride, v, v_stride, heads, kv_heads, firsts, lengths, scale, partial);                   \
     }                                                                                                                                \
     extern "C" __global__ void __launch_bounds__(D) attend_add_pieces_##D(const float *partial, int pieces, int heads,               \
-                                                                          const int *lengths, bf16 *y) {                             \
-        attend_add_pieces<D>(partial, pieces, heads, lengths, y);                                                                    \
+                                                                          const int *lengths, bf16 *y, i64 y_stride) {               \
+        attend_add_pieces<D>(partial, pieces, heads, lengths, y, y_stride);                                                          \
     }
 
 OF_SIZE(64)

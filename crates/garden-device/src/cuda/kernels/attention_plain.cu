@@ -44,13 +44,13 @@ __device__ void write_sum(float *shared, const float (&own)[PARTS], T *to, int s
     }
 }
 
-// y [tokens, heads * head_size]; sums [tokens, heads] f32 with the logarithm of each row's sum, or null.
+// y [tokens, heads * head_size] with a stride; sums [tokens, heads] f32 with the logarithm of each row's sum, or null.
 // With a cache, `firsts` and `lengths` say where the keys of a segment are: its queries are the last of the lengths[s] tokens from firsts[s]
 // on. Without one both are null, and the keys are the segment's own.
 template <class T>
 __device__ void attend(const T *q, i64 q_stride, const T *k, i64 k_stride, const T *v, i64 v_stride, int heads, int kv_heads, int size,
                        const int *starts, int segments, const int *firsts, const int *lengths, int is_causal, float scale, T *y,
-                       float *sums) {
+                       i64 y_stride, float *sums) {
     DYNAMIC_SHARED;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     float *mixed_values = (float *)dynamic_shared, *tops = mixed_values + warps * size, *totals = tops + warps;
@@ -96,20 +96,21 @@ __device__ void attend(const T *q, i64 q_stride, const T *k, i64 k_stride, const
     const float factor = expf(top - highest);
 #pragma unroll
     for (int i = 0; i < PARTS; i++) mix[i] *= factor;
-    write_sum(mixed_values, mix, y + ((i64)token * heads + head) * size, size, 1.0f / all);
+    write_sum(mixed_values, mix, y + token * y_stride + head * size, size, 1.0f / all);
     if (sums && threadIdx.x == 0) sums[(i64)token * heads + head] = highest + logf(all);
 }
 
-// along [tokens, heads] = sum(dy y) over a head: for both backward kernels, here and in attention.cu. y and dy [tokens, heads * head_size].
+// along [tokens, heads] = sum(dy y) over a head: for both backward kernels, here and in attention.cu. y and dy [tokens, heads * head_size]; y has a
+// stride.
 // Eight lanes have a row. Grid (ceil(tokens * heads / 16)), block 128, no shared memory.
 template <class T>
-__device__ void attend_along(const T *y, const T *dy, float *along, i64 rows, int size) {
+__device__ void attend_along(const T *y, i64 y_stride, const T *dy, float *along, i64 rows, int heads, int size) {
     const i64 row = (i64)blockIdx.x * 16 + threadIdx.x / 8;
     const int lane = threadIdx.x % 8;
     float sum = 0.0f;
     if (row < rows) {
-        y += row * size, dy += row * size;
-        const int whole = is_aligned(y, size) && is_aligned(dy, size) ? size / 8 : 0;
+        y += row / heads * y_stride + row % heads * size, dy += row * size;
+        const int whole = is_aligned(y) && is_aligned(dy) ? size / 8 : 0;
         for (int i = lane; i < whole; i += 8) {
             float a[8], b[8];
             load(y + i * 8, a), load(dy + i * 8, b);
@@ -183,12 +184,13 @@ __device__ void attend_backward_keys(const T *q, i64 q_stride, const T *k, i64 k
 #define OF_ACTIVATIONS(T, NAME)                                                                                                      \
     extern "C" __global__ void attend_##NAME(const T *q, i64 q_stride, const T *k, i64 k_stride, const T *v, i64 v_stride,           \
                                              int heads, int kv_heads, int size, const int *starts, int segments, const int *firsts,  \
-                                             const int *lengths, int is_causal, float scale, T *y, float *sums) {                    \
+                                             const int *lengths, int is_causal, float scale, T *y, i64 y_stride, float *sums) {      \
         attend(q, q_stride, k, k_stride, v, v_stride, heads, kv_heads, size, starts, segments, firsts, lengths, is_causal, scale, y, \
-               sums);                                                                                                                \
+               y_stride, sums);                                                                                                      \
     }                                                                                                                                \
-    extern "C" __global__ void attend_along_##NAME(const T *y, const T *dy, float *along, i64 rows, int size) {                      \
-        attend_along(y, dy, along, rows, size);                                                                                      \
+    extern "C" __global__ void attend_along_##NAME(const T *y, i64 y_stride, const T *dy, float *along, i64 rows, int heads,         \
+                                                   int size) {                                                                       \
+        attend_along(y, y_stride, dy, along, rows, heads, size);                                                                     \
     }                                                                                                                                \
     extern "C" __global__ void attend_backward_queries_##NAME(                                                                       \
         const T *q, i64 q_stride, const T *k, i64 k_stride, const T *v, i64 v_stride, int heads, int kv_heads, int size,             \

@@ -102,6 +102,15 @@ __device__ __forceinline__ void each_of_rows(int rows, int width, bool is_aligne
     }
 }
 
+// The same for rows of any width, one thread after the other whatever row it is in. Any grid of one dimension; fewer than 2^32 turns.
+template <class F>
+__device__ __forceinline__ void each_of_all(int rows, int width, bool is_aligned, F f) {
+    const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
+    const u32 whole = is_aligned ? width / 8 : 0, rest = width - 8 * whole;
+    for (u32 i = thread; i < rows * whole; i += threads) f((int)(i / whole), (int)(i % whole) * 8, Count<8>());
+    for (u32 i = thread; i < rows * rest; i += threads) f((int)(i / rest), (int)(8 * whole + i % rest), Count<1>());
+}
+
 // The same for one row that a block has for itself.
 template <class F>
 __device__ __forceinline__ void each_of_row(int width, bool is_aligned, F f) {
@@ -154,6 +163,16 @@ __device__ __forceinline__ u64 mixed(u64 number) {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ z >> 27) * 0x94d049bb133111ebull;
     return z ^ z >> 31;
+}
+
+// The upper or the lower bf16 beside a value, by the threshold of its place: on average nothing is lost, however small a change is. As on the CPU.
+__device__ __forceinline__ void narrow_by_threshold(float value, u32 place, bf16 &to) {
+    if (!isfinite(value)) return narrow(value, to);
+    place = (place ^ place >> 16) * 0x7feb352du;
+    place ^= place >> 15;
+    place = (place ^ place >> 16) * 0x846ca68bu;
+    place ^= place >> 15;
+    to.bits = (u16)((__float_as_uint(value) + (place >> 16)) >> 16);
 }
 
 // The segment that a token belongs to: the last that begins at it or before it. Empty segments have no tokens.

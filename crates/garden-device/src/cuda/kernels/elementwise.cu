@@ -109,7 +109,7 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-
 template <class T>
 __device__ void swiglu(const T *gate, i64 gate_stride, const T *up, i64 up_stride, T *y, i64 y_stride, int rows, int width) {
     const bool aligned = is_aligned(gate, gate_stride) && is_aligned(up, up_stride) && is_aligned(y, y_stride);
-    each_of_rows(rows, width, aligned, [=](int row, int column, auto count) {
+    each_of_all(rows, width, aligned, [=](int row, int column, auto count) {
         constexpr int N = decltype(count)::value;
         float g[N], u[N];
         load(gate + row * gate_stride + column, g), load(up + row * up_stride + column, u);
@@ -120,14 +120,16 @@ __device__ void swiglu(const T *gate, i64 gate_stride, const T *up, i64 up_strid
 }
 
 // dgate = dy up (s + gate s (1 - s)), and in place of dy comes dup = dy gate s, s = sigmoid(gate). With y also what swiglu gave, the same bits:
-// all it is made of has been read.
+// all it is made of has been read. dy and dgate have one stride, gate and up another, y its own.
 template <class T>
-__device__ void swiglu_backward(T *dy, const T *gate, const T *up, T *dgate, T *y, i64 n) {
-    const bool aligned = is_aligned(dy) && is_aligned(gate) && is_aligned(up) && is_aligned(dgate) && is_aligned(y);
-    each_value(n, aligned, [=](i64 at, auto count) {
+__device__ void swiglu_backward(T *dy, T *dgate, i64 gradient_stride, const T *gate, const T *up, i64 stride, T *y, i64 y_stride, int rows,
+                                int width) {
+    const bool aligned = is_aligned(dy, gradient_stride) && is_aligned(gate, stride) && is_aligned(up) && is_aligned(dgate) && is_aligned(y, y_stride);
+    each_of_all(rows, width, aligned, [=](int row, int column, auto count) {
         constexpr int N = decltype(count)::value;
         float d[N], g[N], u[N], m[N];
-        load(dy + at, d), load(gate + at, g), load(up + at, u);
+        const i64 at = row * gradient_stride + column, from = row * stride + column;
+        load(dy + at, d), load(gate + from, g), load(up + from, u);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float s = sigmoid(g[i]), own = g[i];
@@ -136,7 +138,7 @@ __device__ void swiglu_backward(T *dy, const T *gate, const T *up, T *dgate, T *
             d[i] *= own * s;
         }
         store(dgate + at, g), store(dy + at, d);
-        if (y) store(y + at, m);
+        if (y) store(y + row * y_stride + column, m);
     });
 }
 
@@ -172,19 +174,31 @@ __device__ void gelu_backward(const T *dy, const T *x, T *dx, i64 n) {
 // y = x / (1 - rate) where a hash of the seed and the place says so, else 0; added to y where `adds` is not 0. `choice` makes another seed of
 // the step's for each user; `border` is rate 2^32 and `factor` 1 / (1 - rate), both as the CPU computes them.
 template <class T>
-__device__ void dropout(const T *x, T *y, u64 border, float factor, const Scalars *scalars, u64 choice, int adds, i64 n) {
+__device__ void dropout(const T *x, i64 x_stride, T *y, i64 y_stride, int rows, int width, u64 border, float factor, const Scalars *scalars,
+                        u64 choice, int adds) {
     const u64 seed = scalars->seed ^ choice;
-    each_value(n, is_aligned(x) && is_aligned(y), [=](i64 at, auto count) {
+    each_of_rows(rows, width, is_aligned(x, x_stride) && is_aligned(y, y_stride), [=](int row, int column, auto count) {
         constexpr int N = decltype(count)::value;
         float a[N], b[N] = {};
-        load(x + at, a);
-        if (adds) load(y + at, b);
+        const u64 place = (u64)row * width + column;
+        load(x + row * x_stride + column, a);
+        if (adds) load(y + row * y_stride + column, b);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            const bool stays = mixed(seed ^ mixed((u64)(at + i))) >> 32 >= border;
+            const bool stays = mixed(seed ^ mixed(place + i)) >> 32 >= border;
             b[i] = __fadd_rn(b[i], stays ? __fmul_rn(a[i], factor) : 0.0f);
         }
-        store(y + at, b);
+        store(y + row * y_stride + column, b);
+    });
+}
+
+// y [rows, width] = x [rows, width]; both have a stride. For rows of any width, also narrow ones.
+template <class T>
+__device__ void copy_rows(const T *x, i64 x_stride, T *y, i64 y_stride, int rows, int width) {
+    each_of_all(rows, width, is_aligned(x, x_stride) && is_aligned(y, y_stride), [=](int row, int column, auto count) {
+        float a[decltype(count)::value];
+        load(x + row * x_stride + column, a);
+        store(y + row * y_stride + column, a);
     });
 }
 
@@ -213,10 +227,10 @@ __device__ void embed(const W *weight, const int *tokens, T *y, int rows, int wi
     });
 }
 
-// gradient [vocabulary, width] += dy [rows, width], row by row; the `skipped` tokens get nothing.
+// gradient [vocabulary, width] += dy [rows, width], row by row; dy has a stride, and the `skipped` tokens get nothing.
 // Grid (rows), block 256. The block of a token's first row adds all rows of that token in their order; the others find an earlier row and end.
 template <class T>
-__device__ void embed_backward(const T *dy, const int *tokens, float *gradient, int rows, int width, const int *skipped, int skips) {
+__device__ void embed_backward(const T *dy, i64 stride, const int *tokens, float *gradient, int rows, int width, const int *skipped, int skips) {
     __shared__ int found[256], counts[8];
     const int own = blockIdx.x, token = tokens[own], warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int i = 0; i < skips; i++) {
@@ -240,39 +254,39 @@ __device__ void embed_backward(const T *dy, const int *tokens, float *gradient, 
         __syncthreads();
         for (int column = threadIdx.x; column < width; column += 256) {
             float sum = sums[column];
-            for (int i = 0; i < all; i++) sum += widen(dy[(i64)found[i] * width + column]);
+            for (int i = 0; i < all; i++) sum += widen(dy[found[i] * stride + column]);
             sums[column] = sum;
         }
         __syncthreads();
     }
 }
 
-// y [rows, width] = rows of x that `places` names.
+// y [rows, width] = rows of x that `places` names; both have a stride.
 template <class T>
-__device__ void gather(const T *x, const int *places, T *y, int rows, int width) {
-    each_of_rows(rows, width, is_aligned(x, width) && is_aligned(y, width), [=](int row, int column, auto count) {
+__device__ void gather(const T *x, i64 x_stride, const int *places, T *y, i64 y_stride, int rows, int width) {
+    each_of_rows(rows, width, is_aligned(x, x_stride) && is_aligned(y, y_stride), [=](int row, int column, auto count) {
         float a[decltype(count)::value];
-        load(x + (i64)places[row] * width + column, a);
-        store(y + (i64)row * width + column, a);
+        load(x + places[row] * x_stride + column, a);
+        store(y + row * y_stride + column, a);
     });
 }
 
-// Rows of y that `places` names, each at most once, = x [rows, width].
+// Rows of y that `places` names, each at most once, = x [rows, width]; both have a stride.
 template <class T>
-__device__ void scatter(const T *x, const int *places, T *y, int rows, int width) {
-    each_of_rows(rows, width, is_aligned(x, width) && is_aligned(y, width), [=](int row, int column, auto count) {
+__device__ void scatter(const T *x, i64 x_stride, const int *places, T *y, i64 y_stride, int rows, int width) {
+    each_of_rows(rows, width, is_aligned(x, x_stride) && is_aligned(y, y_stride), [=](int row, int column, auto count) {
         float a[decltype(count)::value];
-        load(x + (i64)row * width + column, a);
-        store(y + (i64)places[row] * width + column, a);
+        load(x + row * x_stride + column, a);
+        store(y + places[row] * y_stride + column, a);
     });
 }
 
 // Turns the pairs (i, i + half) of all heads, in place; sign -1 turns back. x begins at the first head, tables are f32 [rows, half].
-// Heads that lie side by side (queries, then keys) can be turned in one launch. Grid (ceil(heads half / 2048), min(rows, 65535)).
+// Heads that lie side by side (queries, then keys) can be turned in one launch.
 template <class T>
 __device__ void rotate(T *x, i64 stride, const float *cosines, const float *sines, int rows, int heads, int half, float sign) {
     const bool aligned = is_aligned(x, stride) && half % 8 == 0 && is_aligned(cosines) && is_aligned(sines);
-    each_of_rows(rows, heads * half, aligned, [=](int row, int column, auto count) {
+    each_of_all(rows, heads * half, aligned, [=](int row, int column, auto count) {
         constexpr int N = decltype(count)::value;
         const int head = column / half, at = column % half;
         T *low = x + row * stride + head * 2 * half + at, *high = low + half;
@@ -301,24 +315,29 @@ __device__ void rotate(T *x, i64 stride, const float *cosines, const float *sine
                                              int rows, int width) {                                                                  \
         swiglu(gate, gate_stride, up, up_stride, y, y_stride, rows, width);                                                          \
     }                                                                                                                                \
-    extern "C" __global__ void swiglu_backward_##NAME(T *dy, const T *gate, const T *up, T *dgate, T *y, i64 n) {                    \
-        swiglu_backward(dy, gate, up, dgate, y, n);                                                                                  \
+    extern "C" __global__ void swiglu_backward_##NAME(T *dy, T *dgate, i64 gradient_stride, const T *gate, const T *up, i64 stride,   \
+                                                      T *y, i64 y_stride, int rows, int width) {                                     \
+        swiglu_backward(dy, dgate, gradient_stride, gate, up, stride, y, y_stride, rows, width);                                     \
+    }                                                                                                                                \
+    extern "C" __global__ void copy_rows_##NAME(const T *x, i64 x_stride, T *y, i64 y_stride, int rows, int width) {                 \
+        copy_rows(x, x_stride, y, y_stride, rows, width);                                                                            \
     }                                                                                                                                \
     extern "C" __global__ void gelu_##NAME(const T *x, T *y, i64 n) { gelu(x, y, n); }                                               \
     extern "C" __global__ void gelu_backward_##NAME(const T *dy, const T *x, T *dx, i64 n) { gelu_backward(dy, x, dx, n); }          \
-    extern "C" __global__ void dropout_##NAME(const T *x, T *y, u64 border, float factor, const Scalars *scalars, u64 choice,        \
-                                              int adds, i64 n) {                                                                     \
-        dropout(x, y, border, factor, scalars, choice, adds, n);                                                                     \
+    extern "C" __global__ void dropout_##NAME(const T *x, i64 x_stride, T *y, i64 y_stride, int rows, int width, u64 border,         \
+                                              float factor, const Scalars *scalars, u64 choice, int adds) {                          \
+        dropout(x, x_stride, y, y_stride, rows, width, border, factor, scalars, choice, adds);                                       \
     }                                                                                                                                \
-    extern "C" __global__ void embed_backward_##NAME(const T *dy, const int *tokens, float *gradient, int rows, int width,           \
-                                                     const int *skipped, int skips) {                                                \
-        embed_backward(dy, tokens, gradient, rows, width, skipped, skips);                                                           \
+    extern "C" __global__ void embed_backward_##NAME(const T *dy, i64 stride, const int *tokens, float *gradient, int rows,          \
+                                                     int width, const int *skipped, int skips) {                                     \
+        embed_backward(dy, stride, tokens, gradient, rows, width, skipped, skips);                                                   \
     }                                                                                                                                \
-    extern "C" __global__ void gather_##NAME(const T *x, const int *places, T *y, int rows, int width) {                             \
-        gather(x, places, y, rows, width);                                                                                           \
+    extern "C" __global__ void gather_##NAME(const T *x, i64 x_stride, const int *places, T *y, i64 y_stride, int rows, int width) { \
+        gather(x, x_stride, places, y, y_stride, rows, width);                                                                       \
     }                                                                                                                                \
-    extern "C" __global__ void scatter_##NAME(const T *x, const int *places, T *y, int rows, int width) {                            \
-        scatter(x, places, y, rows, width);                                                                                          \
+    extern "C" __global__ void scatter_##NAME(const T *x, i64 x_stride, const int *places, T *y, i64 y_stride, int rows,             \
+                                              int width) {                                                                           \
+        scatter(x, x_stride, places, y, y_stride, rows, width);                                                                      \
     }                                                                                                                                \
     extern "C" __global__ void rotate_##NAME(T *x, i64 stride, const float *cosines, const float *sines, int rows, int heads,        \
                                              int half, float sign) {                                                                 \

@@ -35,11 +35,11 @@ __device__ __forceinline__ float rounded(float x, int to) {
     return x;
 }
 
-// y [rows, stride] = the values [rows, columns] of packed [ceil(rows columns / 2)]; zeros from `columns` to `stride`.
+// y [rows, padded] = the values [rows, columns] of packed [ceil(rows columns / 2)], with zeros from `columns` to `padded`; its rows are `stride` apart.
 // round_to: 0 nothing, 1 bf16, 2 f16. Any grid, block 256; 4096 blocks are enough. Where rows are not padded (or their length is a multiple
 // of 8) and the places are aligned, a thread reads 4 bytes and writes 8 values: 512 bytes a warp without gaps.
 template <class T, class S>
-__device__ void widen_nf4(const u8 *packed, S scales, T *y, int rows, int columns, int stride, int round_to) {
+__device__ void widen_nf4(const u8 *packed, S scales, T *y, int rows, int columns, int padded, int stride, int round_to) {
     // Sixteen banks hold the codes, so no two lanes are in each other's way.
     __shared__ float codes[16];
     if (threadIdx.x < 16) codes[threadIdx.x] = CODES[threadIdx.x];
@@ -49,7 +49,9 @@ __device__ void widen_nf4(const u8 *packed, S scales, T *y, int rows, int column
     each_value(n, fits, [=](i64 at, auto count) {
         constexpr int N = decltype(count)::value;
         const float scale = scales.of(at / 64);
-        T *to = y + (columns == stride ? at : at / columns * stride + at % columns);
+        // Divided in 32 bits where that is enough: 64 take many times as long.
+        const i64 row = n <= 0xffffffffll ? (u32)at / (u32)columns : at / columns;
+        T *to = y + (columns == stride ? at : row * stride + (at - row * columns));
         float a[N];
         if constexpr (N == 8) {
             const u32 word = *(const u32 *)(packed + at / 2);
@@ -61,21 +63,21 @@ __device__ void widen_nf4(const u8 *packed, S scales, T *y, int rows, int column
         store(to, a);
     });
     const float none[1] = {0.0f};
-    const int pad = stride - columns;
+    const int pad = padded - columns;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (i64)rows * pad; i += (i64)gridDim.x * blockDim.x) {
         store(y + i / pad * stride + columns + i % pad, none);
     }
 }
 
 #define OF_TYPE(T, NAME)                                                                                                             \
-    extern "C" __global__ void widen_nf4_##NAME(const u8 *packed, const float *scales, T *y, int rows, int columns, int stride,      \
-                                                int round_to) {                                                                      \
-        widen_nf4(packed, PlainScales{scales}, y, rows, columns, stride, round_to);                                                  \
+    extern "C" __global__ void widen_nf4_##NAME(const u8 *packed, const float *scales, T *y, int rows, int columns, int padded,      \
+                                                int stride, int round_to) {                                                          \
+        widen_nf4(packed, PlainScales{scales}, y, rows, columns, padded, stride, round_to);                                          \
     }                                                                                                                                \
     extern "C" __global__ void widen_nf4_double_##NAME(const u8 *packed, const u8 *codes, const float *scales, float offset,         \
-                                                       const float *signed_map, T *y, int rows, int columns, int stride,             \
-                                                       int round_to) {                                                               \
-        widen_nf4(packed, DoubleScales{codes, scales, signed_map, offset}, y, rows, columns, stride, round_to);                      \
+                                                       const float *signed_map, T *y, int rows, int columns, int padded,             \
+                                                       int stride, int round_to) {                                                   \
+        widen_nf4(packed, DoubleScales{codes, scales, signed_map, offset}, y, rows, columns, padded, stride, round_to);              \
     }
 
 OF_TYPE(bf16, bf16)

@@ -1,7 +1,7 @@
 // RMS norm: y = w x r, r = 1 / sqrt(mean(x^2) + eps), row by row. Sums are f32; every row is one block's, which reads it twice (the second
 // time from the cache).
 //
-// Grid (rows); block 128 threads up to 2048 values a row, 256 beyond: whole warps. Rows lie one behind the other.
+// Grid (rows); block 128 threads up to 2048 values a row, 256 beyond: whole warps. Rows lie one behind the other, except where there is a stride.
 
 template <class T>
 __device__ __forceinline__ float inverse_root(const T *x, int width, bool aligned, float epsilon) {
@@ -28,40 +28,18 @@ __device__ __forceinline__ void write_normed(const T *x, const W *weight, T *y, 
     });
 }
 
-// y [rows, width] from x [rows, width] and w [width].
+// y [rows, width] from x [rows, width] and w [width]; y has a stride.
 template <class T, class W>
-__device__ void rms_norm(const T *x, const W *weight, T *y, int width, float epsilon) {
-    x += (i64)blockIdx.x * width, y += (i64)blockIdx.x * width;
+__device__ void rms_norm(const T *x, const W *weight, T *y, i64 y_stride, int width, float epsilon) {
+    x += (i64)blockIdx.x * width, y += blockIdx.x * y_stride;
     write_normed(x, weight, y, width, inverse_root(x, width, is_aligned(x), epsilon));
 }
 
-// x += delta, and y is the norm of what x then is: the residual sum and the norm after it in one pass.
+// dx = (w dy - x r mean(w dy x) r) r, set or added; dx has a stride.
 template <class T, class W>
-__device__ void add_rms_norm(T *x, const T *delta, const W *weight, T *y, int width, float epsilon) {
-    x += (i64)blockIdx.x * width, delta += (i64)blockIdx.x * width, y += (i64)blockIdx.x * width;
-    float sum = 0.0f;
-    each_of_row(width, is_aligned(x) && is_aligned(delta), [&](int column, auto count) {
-        constexpr int N = decltype(count)::value;
-        float a[N], d[N];
-        load(x + column, a), load(delta + column, d);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            T rounded;
-            narrow(a[i] + d[i], rounded);
-            a[i] = widen(rounded);
-            sum += a[i] * a[i];
-        }
-        store(x + column, a);
-    });
-    // The barrier in the sum lets each thread read what others stored.
-    write_normed(x, weight, y, width, 1.0f / sqrtf(block_sum(sum) / width + epsilon));
-}
-
-// dx = (w dy - x r mean(w dy x) r) r, set or added.
-template <class T, class W>
-__device__ void rms_norm_backward(const T *dy, const T *x, const W *weight, T *dx, int width, float epsilon, int adds) {
+__device__ void rms_norm_backward(const T *dy, const T *x, const W *weight, T *dx, i64 dx_stride, int width, float epsilon, int adds) {
     const i64 first = (i64)blockIdx.x * width;
-    dy += first, x += first, dx += first;
+    dy += first, x += first, dx += blockIdx.x * dx_stride;
     const bool aligned = is_aligned(dy) && is_aligned(x) && is_aligned(weight) && is_aligned(dx);
     float squares = 0.0f, along = 0.0f;
     each_of_row(width, aligned, [&](int column, auto count) {
@@ -104,16 +82,13 @@ __device__ void rms_norm_weight_gradient(const T *dy, const T *x, float *partial
 }
 
 #define OF_WEIGHTS(T, NAME, W, WEIGHT)                                                                                               \
-    extern "C" __global__ void rms_norm_##NAME##_##WEIGHT(const T *x, const W *weight, T *y, int width, float epsilon) {             \
-        rms_norm(x, weight, y, width, epsilon);                                                                                      \
+    extern "C" __global__ void rms_norm_##NAME##_##WEIGHT(const T *x, const W *weight, T *y, i64 y_stride, int width,                \
+                                                          float epsilon) {                                                           \
+        rms_norm(x, weight, y, y_stride, width, epsilon);                                                                            \
     }                                                                                                                                \
-    extern "C" __global__ void add_rms_norm_##NAME##_##WEIGHT(T *x, const T *delta, const W *weight, T *y, int width,                \
-                                                              float epsilon) {                                                       \
-        add_rms_norm(x, delta, weight, y, width, epsilon);                                                                           \
-    }                                                                                                                                \
-    extern "C" __global__ void rms_norm_backward_##NAME##_##WEIGHT(const T *dy, const T *x, const W *weight, T *dx, int width,       \
-                                                                   float epsilon, int adds) {                                        \
-        rms_norm_backward(dy, x, weight, dx, width, epsilon, adds);                                                                  \
+    extern "C" __global__ void rms_norm_backward_##NAME##_##WEIGHT(const T *dy, const T *x, const W *weight, T *dx, i64 dx_stride,   \
+                                                                   int width, float epsilon, int adds) {                             \
+        rms_norm_backward(dy, x, weight, dx, dx_stride, width, epsilon, adds);                                                       \
     }
 
 OF_WEIGHTS(bf16, bf16, bf16, bf16)

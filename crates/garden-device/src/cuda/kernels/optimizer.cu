@@ -1,4 +1,4 @@
-// AdamW with moments of f32 or of 8 bits. Values are f32; a bf16 copy for products is refreshed where there is one.
+// AdamW with moments of f32 or of 8 bits, for all parameters in one launch. Values are f32; a bf16 copy for products is refreshed where there is one.
 //
 // Rounding is the CPU's, operation by operation (no multiplication is joined with an addition), so both devices write the same bits.
 
@@ -33,13 +33,61 @@ extern "C" __global__ void adamw_step(const Scalars *scalars, int is_vision, con
     step->narrow_epsilon = (float)__dmul_rn(second, (double)epsilon);
 }
 
-// value, first, second, gradient [n] f32; shadow [n] bf16 or null. Any grid, block 256.
-extern "C" __global__ void adamw(float *value, bf16 *shadow, const float *gradient, float *first, float *second, const Step *step,
-                                 float beta1, float beta2, float epsilon, i64 n) {
-    const Step given = *step;
+// A parameter: value and gradient [n] f32; moments f32 [n], or codes [n] with scales f32 [ceil(n / 256)]. Its copy or null: bf16 rows of `width`, which
+// are `stride` apart, with `scale` times its values. The host writes these.
+struct Parameter {
+    float *value;
+    const float *gradient;
+    float *moments[2];
+    u8 *codes[2];
+    const Step *step;
+    bf16 *shadow;
+    i64 n, width, stride;
+    float scale;
+    u32 unused;
+};
+
+template <int N>
+__device__ __forceinline__ void store_shadow(const Parameter &own, i64 at, const float (&values)[N]) {
+    bf16 *to = own.shadow + (own.width == own.stride ? at : at / own.width * own.stride + at % own.width);
+    bf16 rounded[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) narrow_by_threshold(values[i] * own.scale, (u32)(at + i), rounded[i]);
+    if constexpr (N == 8) {
+        u32 words[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) words[i] = (u32)rounded[2 * i].bits | (u32)rounded[2 * i + 1].bits << 16;
+        *(uint4 *)to = make_uint4(words[0], words[1], words[2], words[3]);
+    } else {
+        *to = rounded[0];
+    }
+}
+
+__device__ __forceinline__ bool has_aligned_shadow(const Parameter &own) {
+    return is_aligned(own.shadow, own.stride) && (own.width % 8 == 0 || own.width == own.stride);
+}
+
+// The copy of a parameter alone. Any grid, block 256.
+extern "C" __global__ void cast_shadow(const float *value, bf16 *shadow, i64 n, i64 width, i64 stride, float scale) {
+    Parameter own = {};
+    own.shadow = shadow, own.width = width, own.stride = stride, own.scale = scale;
+    each_value(n, is_aligned(value) && has_aligned_shadow(own), [=](i64 at, auto count) {
+        float p[decltype(count)::value];
+        load(value + at, p);
+        store_shadow(own, at, p);
+    });
+}
+
+// Grid (any, parameters), block 256.
+extern "C" __global__ void adamw(const Parameter *parameters, float beta1, float beta2, float epsilon) {
+    const Parameter own = parameters[blockIdx.y];
+    const Step given = *own.step;
+    float *const value = own.value, *const first = own.moments[0], *const second = own.moments[1];
+    const float *const gradient = own.gradient;
     const float new1 = (float)(1.0 - (double)beta1), new2 = (float)(1.0 - (double)beta2);
-    const bool aligned = is_aligned(value) && is_aligned(gradient) && is_aligned(first) && is_aligned(second) && is_aligned(shadow);
-    each_value(n, aligned, [=](i64 at, auto count) {
+    const bool aligned =
+        is_aligned(value) && is_aligned(gradient) && is_aligned(first) && is_aligned(second) && (!own.shadow || has_aligned_shadow(own));
+    each_value(own.n, aligned, [=](i64 at, auto count) {
         constexpr int N = decltype(count)::value;
         float p[N], g[N], m[N], v[N];
         load(value + at, p), load(gradient + at, g), load(first + at, m), load(second + at, v);
@@ -52,7 +100,7 @@ extern "C" __global__ void adamw(float *value, bf16 *shadow, const float *gradie
             p[i] = __fsub_rn(__fmul_rn(p[i], given.keep), __fdiv_rn(__fmul_rn(given.wide_step, m[i]), root));
         }
         store(value + at, p), store(first + at, m), store(second + at, v);
-        if (shadow) store(shadow + at, p);
+        if (own.shadow) store_shadow(own, at, p);
     });
 }
 
@@ -71,10 +119,16 @@ __device__ __forceinline__ int nearest(const float *middles, float value) {
 
 // The same with 8-bit moments as bitsandbytes has them: codes [n] with scales [ceil(n / 256)] for each moment. The value is updated with the
 // moments before they are rounded, and decay comes last. signed_map and unsigned_map [256] are what the codes stand for, in rising order.
-// Any grid, block 256: a warp has a block of values, eight for each lane, 32 apart; 1056 blocks of threads are enough.
-extern "C" __global__ void __launch_bounds__(256) adamw_narrow(float *value, bf16 *shadow, const float *gradient, u8 *codes1, u8 *codes2,
-                                                               float *scales1, float *scales2, const float *signed_map,
-                                                               const float *unsigned_map, const Step *step, float beta1, float beta2, i64 n) {
+// Grid (any, parameters), block 256: a warp has a block of values, eight for each lane, 32 apart.
+extern "C" __global__ void __launch_bounds__(256) adamw_narrow(const Parameter *parameters, const float *signed_map, const float *unsigned_map,
+                                                               float beta1, float beta2) {
+    const Parameter own = parameters[blockIdx.y];
+    const i64 n = own.n;
+    // Nothing of a small parameter is left for the last blocks.
+    if ((i64)blockIdx.x * 8 * BLOCK >= n) return;
+    float *const value = own.value, *const scales1 = own.moments[0], *const scales2 = own.moments[1];
+    const float *const gradient = own.gradient;
+    u8 *const codes1 = own.codes[0], *const codes2 = own.codes[1];
     __shared__ float map1[BLOCK], map2[BLOCK], middles1[BLOCK], middles2[BLOCK];
     map1[threadIdx.x] = signed_map[threadIdx.x], map2[threadIdx.x] = unsigned_map[threadIdx.x];
     __syncthreads();
@@ -84,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(256) adamw_narrow(float *value, bf1
         middles2[threadIdx.x] = __fmul_rn(__fadd_rn(map2[threadIdx.x], map2[threadIdx.x + 1]), 0.5f);
     }
     __syncthreads();
-    const Step given = *step;
+    const Step given = *own.step;
     const float new1 = 1.0f - beta1, new2 = 1.0f - beta2;
     const int lane = threadIdx.x % 32;
     for (i64 block = (i64)blockIdx.x * 8 + threadIdx.x / 32; block * BLOCK < n; block += (i64)gridDim.x * 8) {
@@ -111,7 +165,10 @@ extern "C" __global__ void __launch_bounds__(256) adamw_narrow(float *value, bf1
             const float change = __fdiv_rn(__fmul_rn(given.narrow_step, m[i]), __fadd_rn(__fsqrt_rn(v[i]), given.narrow_epsilon));
             p[i] = __fmul_rn(__fadd_rn(p[i], change), given.keep);
             value[at] = p[i];
-            if (shadow) narrow(p[i], shadow[at]);
+            if (own.shadow) {
+                const float one[1] = {p[i]};
+                store_shadow(own, at, one);
+            }
             scale1 = fmaxf(scale1, fabsf(m[i])), scale2 = fmaxf(scale2, v[i]);
         }
         scale1 = warp_highest(scale1), scale2 = warp_highest(scale2);

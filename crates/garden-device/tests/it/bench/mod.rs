@@ -19,7 +19,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use garden_device::{
-    Buffer, Cpu, Device, Dtype, Nf4Blocks, Nf4Scales, Profile, Purpose, Reserve, StepScalars, Weight, nf4,
+    Buffer, Cpu, Device, Dtype, Nf4Blocks, Nf4Scales, Profile, Purpose, Reserve, Rows, StepScalars, Weight, nf4,
 };
 
 /// Values behind each buffer that no operation may touch.
@@ -37,6 +37,7 @@ pub const LARGEST: Reserve = Reserve {
     segments: 100,
     query_heads: 2000 * 12,
     grouped_values: 2000 * 12 * 128,
+    parameters: 64,
 };
 
 /// Random numbers: SplitMix64.
@@ -99,6 +100,26 @@ impl Pair {
     }
 }
 
+/// The same rows on both. Where a device has rows with room behind them, this one has; the reference never has.
+#[derive(Clone, Copy, Debug)]
+pub struct PairOfRows {
+    pub pair: Pair,
+    pub width: usize,
+    stride: usize,
+}
+
+impl PairOfRows {
+    pub fn on(self, side: Side) -> Rows {
+        let stride = if side == Side::Tested { self.stride } else { self.width };
+        Rows { buffer: self.pair.on(side), width: self.width, stride }
+    }
+
+    /// What lies in the rows, of all values of the buffer.
+    fn inside(&self, all: &[f32]) -> Vec<f32> {
+        all.chunks(self.stride).flat_map(|row| &row[..self.width]).copied().collect()
+    }
+}
+
 /// A weight as the device under test has it, and its values in f32: what products forward and backward multiply with.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
@@ -141,14 +162,18 @@ enum Size {
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     pair: Pair,
+    /// Width and stride of rows with room behind them.
+    rows: Option<PairOfRows>,
     size: Size,
     roundings: f32,
+    /// What roundings are relative to at least.
+    least: f32,
     terms: f32,
 }
 
 impl Output {
     pub fn exact(pair: Pair) -> Output {
-        Output { pair, size: Size::Exact, roundings: 0.0, terms: 0.0 }
+        Output { pair, rows: None, size: Size::Exact, roundings: 0.0, least: 0.0, terms: 0.0 }
     }
 
     /// Each value has an error of its own.
@@ -157,21 +182,31 @@ impl Output {
     }
 
     pub fn rows(pair: Pair, width: usize) -> Output {
-        Output { pair, size: Size::Rows(width), roundings: 1.0, terms: 0.0 }
+        Output { size: Size::Rows(width), roundings: 1.0, ..Output::exact(pair) }
     }
 
     pub fn all(pair: Pair) -> Output {
-        Output { pair, size: Size::All, roundings: 1.0, terms: 0.0 }
+        Output { size: Size::All, roundings: 1.0, ..Output::exact(pair) }
     }
 
     /// Written, but not to be read.
     pub fn scratch(pair: Pair) -> Output {
-        Output { pair, size: Size::Scratch, roundings: 0.0, terms: 0.0 }
+        Output { size: Size::Scratch, ..Output::exact(pair) }
+    }
+
+    /// Of rows that may have room behind them, which stays as it is.
+    pub fn of(self, rows: PairOfRows) -> Output {
+        Output { rows: Some(rows), ..self }
     }
 
     /// Activations are rounded more than once on their way.
     pub fn rounded(self, roundings: usize) -> Output {
         Output { roundings: roundings as f32, ..self }
+    }
+
+    /// Something this large is rounded before it is added to something else, whatever is left of both.
+    pub fn of_sums(self, least: f32) -> Output {
+        Output { least, ..self }
     }
 
     /// Terms that are this large are summed in f32, whatever is left of them.
@@ -285,12 +320,54 @@ impl Bench {
         self.f32(&vec![f32::NAN; length])
     }
 
+    /// Rows of activations, with room behind them where a device has that: aligned or not.
+    pub fn rows(&mut self, values: &[f32], width: usize) -> PairOfRows {
+        let room = if self.device.profile().is_joined { self.random.of(&[0, 3, 8, 24]) } else { 0 };
+        self.rows_with_room(values, width, room)
+    }
+
+    pub fn rows_with_room(&mut self, values: &[f32], width: usize, room: usize) -> PairOfRows {
+        let (dtype, stride) = (self.dtype(), width + room);
+        let values = rounded(dtype, values);
+        let spread: Vec<f32> =
+            values.chunks(width).flat_map(|row| row.iter().copied().chain(std::iter::repeat_n(55.0, room))).collect();
+        let tested = self.make(dtype, spread.len());
+        self.device.upload_f32(tested, &spread);
+        let reference = self.cpu.buffer(Purpose::Workspace, "test", Dtype::F32, values.len()).unwrap();
+        self.cpu.upload_f32(reference, &values);
+        PairOfRows { pair: Pair { tested, reference }, width, stride }
+    }
+
+    pub fn some_rows(&mut self, rows: usize, width: usize) -> PairOfRows {
+        let values = self.random.values(rows * width);
+        self.rows(&values, width)
+    }
+
     /// Nothing, or something to add to.
-    pub fn written(&mut self, write: garden_device::Write, length: usize) -> Pair {
+    pub fn written_rows(&mut self, write: garden_device::Write, rows: usize, width: usize) -> PairOfRows {
         match write {
-            garden_device::Write::Set => self.unfilled(length),
-            garden_device::Write::Add => self.some(length),
+            garden_device::Write::Set => self.rows(&vec![f32::NAN; rows * width], width),
+            garden_device::Write::Add => self.some_rows(rows, width),
         }
+    }
+
+    pub fn unfilled_rows(&mut self, rows: usize, width: usize) -> PairOfRows {
+        self.written_rows(garden_device::Write::Set, rows, width)
+    }
+
+    pub fn got_rows(&mut self, rows: PairOfRows) -> Vec<f32> {
+        rows.inside(&self.got(rows.pair))
+    }
+
+    /// As [`Bench::align`].
+    pub fn align_rows(&mut self, rows: PairOfRows) {
+        let (expected, mut all) = (self.expected(rows.pair), self.got(rows.pair));
+        let values = rounded(self.dtype(), &expected);
+        for (to, from) in all.chunks_mut(rows.stride).zip(values.chunks(rows.width)) {
+            to[..rows.width].copy_from_slice(from);
+        }
+        self.device.upload_f32(rows.pair.tested, &all);
+        self.cpu.upload_f32(rows.pair.reference, &values);
     }
 
     fn raw(&mut self, dtype: Dtype, bytes: &[u8]) -> Pair {
@@ -375,7 +452,7 @@ impl Bench {
         let narrow = self.device.profile().shadow();
         let of = |bench: &mut Bench, dtype: Dtype| bench.wide(&rounded(dtype, &padded), rows, columns);
         Matrix {
-            tested: Weight { buffer, rows, columns, blocks },
+            tested: Weight { blocks, ..Weight::plain(buffer, rows, columns) },
             forward: of(self, narrow.unwrap_or(Dtype::F32)),
             backward: of(self, narrow.unwrap_or(packed_from)),
         }
@@ -438,6 +515,13 @@ impl Bench {
             let is_written = outputs.iter().any(|output| output.pair.tested == buffer.first(buffer.length() - GUARD));
             let kept = if is_written { before.len() - GUARD } else { 0 };
             assert_eq!(once[kept..], before[kept..], "{what}: {buffer:?} was changed from {kept} on");
+            for rows in outputs.iter().filter(|output| output.pair.tested == buffer.first(buffer.length() - GUARD)) {
+                let Some(PairOfRows { width, stride, .. }) = rows.rows else { continue };
+                let beside = |all: &[u32]| -> Vec<u32> {
+                    all[..kept].chunks(stride).flat_map(|row| &row[width..]).copied().collect()
+                };
+                assert_eq!(beside(once), beside(before), "{what}: what lies behind the rows of {buffer:?} was changed");
+            }
         }
         operation(&mut self.cpu, Side::Reference);
     }
@@ -449,6 +533,7 @@ impl Bench {
 
     fn compare(&mut self, what: &str, output: &Output) {
         let (got, expected) = (self.got(output.pair), self.expected(output.pair));
+        let got = output.rows.map_or(got.clone(), |rows| rows.inside(&got));
         let dtype = output.pair.tested.dtype();
         let width = match output.size {
             Size::Exact => {
@@ -460,7 +545,7 @@ impl Bench {
             Size::All => expected.len().max(1),
         };
         let narrow = if dtype == Dtype::F32 { 0.0 } else { output.roundings * self.device.profile().tolerance };
-        let bound = |size: f32| narrow * size + f32_tolerance() * size.max(output.terms);
+        let bound = |size: f32| narrow * size.max(output.least) + f32_tolerance() * size.max(output.terms);
         let (mut off, mut norm) = (0.0, 0.0);
         for (row, (got, expected)) in got.chunks(width).zip(expected.chunks(width)).enumerate() {
             let size = expected.iter().fold(0.0_f32, |size, value| size.max(value.abs()));
@@ -478,7 +563,8 @@ impl Bench {
             }
         }
         let (off, norm) = (off.sqrt() as f32, norm.sqrt() as f32);
-        let allowed = narrow * norm + f32_tolerance() * norm.max(output.terms * (expected.len() as f32).sqrt());
+        let root = (expected.len() as f32).sqrt();
+        let allowed = narrow * norm.max(output.least * root) + f32_tolerance() * norm.max(output.terms * root);
         assert!(off <= allowed, "{what}: all differences together are {off:.1e}, {allowed:.1e} allowed");
     }
 

@@ -96,7 +96,9 @@ fn table(plan: &MemoryPlan) -> String {
     let mut text = format!("{:<6}  {:<22}  {:>9}  {:>6}\n", "place", "purpose", "memory", "share");
     // Memory of two places does not add up.
     let parts = match plan.device {
-        DeviceKind::Cpu => vec![("device", [Place::Device, Place::Host].as_slice(), "", plan.total_bytes)],
+        DeviceKind::Cpu | DeviceKind::CpuBf16 => {
+            vec![("device", [Place::Device, Place::Host].as_slice(), "", plan.total_bytes)]
+        }
         DeviceKind::Cuda => vec![
             ("GPU", [Place::Device].as_slice(), "GPU", plan.device_bytes),
             ("GPU", [Place::Host].as_slice(), "host", plan.host_bytes),
